@@ -1,0 +1,151 @@
+#include "lib/base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+template <class E>
+[[noreturn]] void fail_errno(std::string_view action, const std::filesystem::path& path) {
+  fail<E>("{}: cannot {}: {}", path.string(), action, std::strerror(errno));
+}
+
+constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;
+
+}  // namespace
+
+File File::open_read(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail_errno<DataError>("open for reading", path);
+  File file(fd, path);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail_errno<DataError>("stat", path);
+  require<DataError>(S_ISREG(info.st_mode), "{}: not a regular file", path.string());
+  return file;
+}
+
+File File::create_new(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) fail_errno<StorageError>("create", path);
+  return File(fd, path);
+}
+
+File File::open_append(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) fail_errno<StorageError>("open for appending", path);
+  return File(fd, path);
+}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+File::File(File&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+std::uint64_t File::size() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) fail_errno<DataError>("stat", path_);
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes),
+                              static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno<DataError>("read", path_);
+    require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
+                       path_.string(), offset, out.size());
+    offset += static_cast<std::uint64_t>(n);
+    out = out.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void File::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxIoBytes));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_errno<StorageError>("write", path_);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void File::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void File::sync() {
+  if (::fsync(fd_) != 0) fail_errno<StorageError>("fsync", path_);
+}
+
+void File::close() {
+  if (::close(std::exchange(fd_, -1)) != 0) fail_errno<StorageError>("close", path_);
+}
+
+std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes) {
+  const File file = File::open_read(path);
+  const std::uint64_t size = file.size();
+  require<DataError>(size <= limit_bytes, "{}: {} bytes, but at most {} are accepted here",
+                     path.string(), size, limit_bytes);
+  std::string content(size, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(content)));
+  return content;
+}
+
+void write_file_atomic(const std::filesystem::path& path, std::string_view content) {
+  const std::filesystem::path temporary =
+      path.string() + fmt::format(".tmp-{}", static_cast<long>(::getpid()));
+  ::unlink(temporary.c_str());
+  try {
+    File file = File::create_new(temporary);
+    file.write(content);
+    file.sync();
+    file.close();
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    errno = reason;
+    fail_errno<StorageError>("rename a temporary file to it", path);
+  }
+  sync_directory(path.has_parent_path() ? path.parent_path() : ".");
+}
+
+void sync_directory(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail_errno<StorageError>("open the directory", path);
+  const int result = ::fsync(fd);
+  const int reason = errno;
+  ::close(fd);
+  errno = reason;
+  if (result != 0) fail_errno<StorageError>("fsync the directory", path);
+}
+
+std::uint64_t free_disk_bytes(const std::filesystem::path& path) {
+  std::filesystem::path probe = std::filesystem::absolute(path);
+  while (!std::filesystem::exists(probe) && probe.has_relative_path()) probe = probe.parent_path();
+  struct statvfs info {};
+  if (::statvfs(probe.c_str(), &info) != 0) fail_errno<StorageError>("ask for free space", probe);
+  return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace llmtrain

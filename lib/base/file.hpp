@@ -1,0 +1,60 @@
+#pragma once
+/// Checked file I/O. Every failure is a StorageError (writing) or DataError (reading) that names the
+/// path and the system's reason; short writes and failed fsyncs are failures.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain {
+
+/// An open file descriptor; closed on destruction. Move-only.
+class File {
+ public:
+  /// Opens for reading; DataError if that fails or the path is not a regular file.
+  static File open_read(const std::filesystem::path& path);
+  /// Creates a new file for writing with O_EXCL and O_NOFOLLOW; StorageError if it exists.
+  static File create_new(const std::filesystem::path& path);
+  /// Opens for appending, creating the file if needed.
+  static File open_append(const std::filesystem::path& path);
+
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const;
+  /// Reads exactly out.size() bytes at `offset` (pread); DataError when the file ends before.
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  /// Writes all bytes at the current position, retrying interrupted and short writes.
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  /// Flushes data and metadata to storage; never retried after a failure.
+  void sync();
+  /// Closes and reports a failing close.
+  void close();
+
+ private:
+  File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  int fd_ = -1;
+  std::filesystem::path path_;
+};
+
+/// Whole file as bytes; DataError beyond `limit_bytes`.
+std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes = ~0ull);
+
+/// Replaces `path` atomically and durably: temporary file in the same folder, fsync, rename, fsync of
+/// the folder. After a crash the old or the new content is there, never a mixture.
+void write_file_atomic(const std::filesystem::path& path, std::string_view content);
+
+/// fsync of a directory, which makes creations and renames inside it durable.
+void sync_directory(const std::filesystem::path& path);
+
+/// Free bytes for this user on the file system that holds `path` (or its nearest existing parent).
+std::uint64_t free_disk_bytes(const std::filesystem::path& path);
+
+}  // namespace llmtrain

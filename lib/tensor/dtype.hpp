@@ -1,0 +1,77 @@
+#pragma once
+/// Element types. No promotion anywhere: a kernel lists the exact combinations it accepts.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace llmtrain {
+
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, u32, u16, u8 };
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+    case DType::u32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+    case DType::u16:
+      return 2;
+    case DType::u8:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr bool is_floating(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+/// "fp32", "bf16", ... as recipes and logs spell them.
+std::string_view to_string(DType dtype);
+std::optional<DType> parse_dtype(std::string_view name);
+
+/// bfloat16 storage: the upper half of an fp32.
+struct bf16 {
+  std::uint16_t bits = 0;
+  bool operator==(const bf16&) const = default;
+};
+
+constexpr float to_float(bf16 x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
+
+/// Rounds to nearest, ties to even; NaN stays NaN (quiet).
+constexpr bf16 to_bf16(float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((u >> 16) | 0x40u)};
+  return {static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
+}
+
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+template <>
+struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+template <>
+struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
+template <>
+struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
+template <>
+struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
+template <>
+struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::u32; };
+template <>
+struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::u16; };
+template <>
+struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
+template <class T>
+inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+}  // namespace llmtrain
