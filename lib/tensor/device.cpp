@@ -1,0 +1,118 @@
+#include "lib/tensor/device.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+
+namespace llmtrain {
+
+std::string_view to_string(DeviceKind kind) {
+  constexpr std::array<std::string_view, 3> kNames{"cpu", "cuda", "meta"};
+  return kNames[static_cast<int>(kind)];
+}
+
+namespace {
+
+class CpuMemory final : public MemoryBackend {
+ public:
+  ~CpuMemory() override {
+    if (base_ != nullptr) ::munmap(base_, capacity_);
+  }
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  void* reserve(std::uint64_t capacity_bytes) override {
+    void* base = ::mmap(nullptr, capacity_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    require<DeviceError>(base != MAP_FAILED,
+                         "cannot reserve {} of address space: {}; lower run.memory_limit",
+                         format_bytes(capacity_bytes), std::strerror(errno));
+    ::madvise(base, capacity_bytes, MADV_HUGEPAGE);
+    base_ = base;
+    capacity_ = capacity_bytes;
+    return base;
+  }
+  void copy_to_host(void* host, const void* device, std::uint64_t bytes) override {
+    std::memcpy(host, device, bytes);
+  }
+  void copy_from_host(void* device, const void* host, std::uint64_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+
+ private:
+  void* base_ = nullptr;
+  std::uint64_t capacity_ = 0;
+};
+
+class MetaMemory final : public MemoryBackend {
+ public:
+  DeviceKind kind() const override { return DeviceKind::meta; }
+  void* reserve(std::uint64_t) override {
+    // Non-null so that operands count as present; non-canonical so that a read faults.
+    return reinterpret_cast<void*>(std::uintptr_t{1} << 56);
+  }
+  void copy_to_host(void*, const void*, std::uint64_t) override {}
+  void copy_from_host(void*, const void*, std::uint64_t) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<MemoryBackend> make_cpu_memory() { return std::make_unique<CpuMemory>(); }
+std::unique_ptr<MemoryBackend> make_meta_memory() { return std::make_unique<MetaMemory>(); }
+
+Device::Device(std::unique_ptr<MemoryBackend> backend, std::uint64_t capacity_bytes)
+    : backend_(std::move(backend)),
+      space_(capacity_bytes),
+      base_(static_cast<std::byte*>(backend_->reserve(capacity_bytes))) {}
+
+Device::~Device() = default;
+
+Tensor Device::allocate(const Shape& shape, DType dtype, Category category, std::string_view tag) {
+  const std::uint64_t bytes =
+      AddressSpace::round_up(static_cast<std::uint64_t>(shape.numel()) * size_of(dtype));
+  const auto offset = space_.take(bytes);
+  require<DoesNotFitError>(
+      offset.has_value(),
+      "{} memory: {} for {} ({}) does not fit: {} of {} held, largest free block {}",
+      to_string(kind()), format_bytes(bytes), tag, to_string(category),
+      format_bytes(ledger_.held_bytes()), format_bytes(space_.capacity()),
+      format_bytes(space_.largest_free_block()));
+  ledger_.allocated(category, tag, bytes, *offset);
+  void* data = base_ + *offset;
+  return Tensor(
+      std::make_shared<Storage>(*this, data, *offset, bytes, category, std::string(tag)),
+      View{.data = data, .dtype = dtype, .shape = shape, .row_stride = shape.cols()});
+}
+
+void Device::release(const Storage& storage) {
+  space_.give_back(storage.offset(), storage.bytes());
+  ledger_.released(storage.category(), storage.tag(), storage.bytes(), storage.offset());
+}
+
+void Device::copy_to_host(std::span<std::byte> host, const Tensor& tensor) const {
+  require(tensor.view().contiguous() && host.size() == tensor.view().bytes(),
+          "copy to host of {}: {} bytes given", to_string(tensor.shape()), host.size());
+  backend_->copy_to_host(host.data(), tensor.view().data, host.size());
+}
+
+void Device::copy_from_host(const Tensor& tensor, std::span<const std::byte> host) const {
+  require(tensor.view().contiguous() && host.size() == tensor.view().bytes(),
+          "copy from host to {}: {} bytes given", to_string(tensor.shape()), host.size());
+  backend_->copy_from_host(tensor.view().data, host.data(), host.size());
+}
+
+std::uint64_t physical_memory_bytes() {
+  const auto total = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                     static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::uint64_t limit = 0;
+  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
+  return cgroup >> limit ? std::min(total, limit) : total;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,84 @@
+#pragma once
+/// A device: memory with a ledger, and the copies in and out of it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/tensor/address_space.hpp"
+#include "lib/tensor/ledger.hpp"
+#include "lib/tensor/tensor.hpp"
+
+namespace llmtrain {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda, meta };
+std::string_view to_string(DeviceKind kind);
+
+/// What a backend provides underneath the arena. The CPU maps pages on demand, CUDA takes one slab,
+/// meta answers with addresses that nobody may touch.
+class MemoryBackend {
+ public:
+  virtual ~MemoryBackend() = default;
+  virtual DeviceKind kind() const = 0;
+  /// Address of an arena of `capacity_bytes`; kept until destruction. DeviceError if there is none.
+  virtual void* reserve(std::uint64_t capacity_bytes) = 0;
+  virtual void copy_to_host(void* host, const void* device, std::uint64_t bytes) = 0;
+  virtual void copy_from_host(void* device, const void* host, std::uint64_t bytes) = 0;
+};
+
+/// An in-order queue of work on a device. The CPU runs everything at once and has one.
+struct Stream {
+  void* native = nullptr;
+};
+
+/// Owns an arena and its ledger. Not thread-safe: only the thread that runs the step allocates and
+/// releases, at program points that the recipe alone determines. Must outlive its tensors.
+class Device {
+ public:
+  Device(std::unique_ptr<MemoryBackend> backend, std::uint64_t capacity_bytes);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  DeviceKind kind() const { return backend_->kind(); }
+  bool is_meta() const { return kind() == DeviceKind::meta; }
+
+  /// A new contiguous tensor with undefined content. DoesNotFitError, with the ledger's state, when
+  /// the arena has no such block. `tag` names the tensor in traces and must be the same on every
+  /// device.
+  Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view tag);
+
+  /// Synchronous copies of a contiguous tensor; nothing happens on meta (host is left as it is).
+  void copy_to_host(std::span<std::byte> host, const Tensor& tensor) const;
+  void copy_from_host(const Tensor& tensor, std::span<const std::byte> host) const;
+
+  MemoryLedger& ledger() { return ledger_; }
+  const MemoryLedger& ledger() const { return ledger_; }
+  /// One past the highest arena byte ever in use: what the process really touches.
+  std::uint64_t arena_extent_bytes() const { return space_.extent(); }
+  std::uint64_t capacity_bytes() const { return space_.capacity(); }
+  Stream& compute_stream() { return compute_stream_; }
+
+ private:
+  friend class Storage;
+  void release(const Storage& storage);
+
+  std::unique_ptr<MemoryBackend> backend_;
+  AddressSpace space_;
+  std::byte* base_;
+  MemoryLedger ledger_;
+  Stream compute_stream_;
+};
+
+/// RAM of this machine: pages appear when first touched.
+std::unique_ptr<MemoryBackend> make_cpu_memory();
+/// No memory at all: allocation is bookkeeping only.
+std::unique_ptr<MemoryBackend> make_meta_memory();
+
+/// Physical memory of this machine in bytes, limited by the cgroup if there is one.
+std::uint64_t physical_memory_bytes();
+
+}  // namespace llmtrain

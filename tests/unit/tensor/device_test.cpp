@@ -1,0 +1,90 @@
+#include "lib/tensor/device.hpp"
+
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/base/philox.hpp"
+
+namespace llmtrain {
+
+TEST_CASE("the real and the imaginary arena give the same addresses for the same calls") {
+  Device cpu(make_cpu_memory(), 1 << 26);
+  Device meta(make_meta_memory(), 1 << 26);
+  const PhiloxKey key = philox_key(7, "test", "arena");
+  std::vector<std::vector<AllocationEvent>> traces;
+
+  for (Device* device : {&cpu, &meta}) {
+    device->ledger().start_trace();
+    std::vector<Tensor> live;
+    for (std::uint64_t i = 0; i < 2000; ++i) {
+      if (live.size() > 20 || (!live.empty() && philox_below(key, 1, i, 3) == 0)) {
+        live.erase(live.begin() +
+                   static_cast<std::ptrdiff_t>(philox_below(key, 2, i, live.size())));
+      } else {
+        const auto n = static_cast<std::int64_t>(philox_below(key, 3, i, 10000));
+        live.push_back(device->allocate({n}, DType::f32, Category::activations, "x"));
+      }
+    }
+    live.clear();
+    traces.push_back(device->ledger().stop_trace());
+    CHECK(device->ledger().held_bytes() == 0);
+  }
+
+  CHECK(traces[0] == traces[1]);
+  CHECK(hash_of(traces[0]) == hash_of(traces[1]));
+  CHECK(cpu.arena_extent_bytes() == meta.arena_extent_bytes());
+}
+
+TEST_CASE("live blocks never overlap and stay inside the arena") {
+  Device cpu(make_cpu_memory(), 1 << 20);
+  std::vector<Tensor> live;
+  for (int i = 0; i < 40; ++i) {
+    live.push_back(cpu.allocate({1 + i * 37}, DType::u8, Category::grads, "g"));
+    if (i % 3 == 2) live.erase(live.begin() + i / 3);
+  }
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    for (std::size_t j = i + 1; j < live.size(); ++j) {
+      const Storage& a = live[i].storage();
+      const Storage& b = live[j].storage();
+      CHECK((a.offset() + a.bytes() <= b.offset() || b.offset() + b.bytes() <= a.offset()));
+    }
+  }
+}
+
+TEST_CASE("an allocation beyond the arena names what is held and leaves the ledger as it was") {
+  Device cpu(make_cpu_memory(), 1 << 20);
+  const Tensor a = cpu.allocate({1 << 17}, DType::f32, Category::params, "weights");
+  const std::uint64_t held = cpu.ledger().held_bytes();
+  CHECK_THROWS_AS(cpu.allocate({1 << 18}, DType::f32, Category::grads, "g"), DoesNotFitError);
+  CHECK(cpu.ledger().held_bytes() == held);
+}
+
+TEST_CASE("the peak of a phase remembers the categories at that instant") {
+  Device meta(make_meta_memory(), 1 << 30);
+  const Tensor weights = meta.allocate({1024}, DType::f32, Category::params, "w");
+  meta.ledger().enter(Phase::step);
+  { const Tensor x = meta.allocate({2048}, DType::f32, Category::activations, "x"); }
+  { const Tensor y = meta.allocate({512}, DType::f32, Category::workspace, "y"); }
+
+  const Peak& peak = meta.ledger().peak(Phase::step);
+  CHECK(peak.total_bytes == 4096 + 8192);
+  CHECK(peak.tag == "x");
+  CHECK(peak.at_peak[static_cast<int>(Category::workspace)] == 0);
+  CHECK(peak.per_category[static_cast<int>(Category::workspace)] == 2048);
+}
+
+TEST_CASE("column and row views address the parent's memory") {
+  Device cpu(make_cpu_memory(), 1 << 20);
+  const Tensor x = cpu.allocate({4, 6}, DType::f32, Category::activations, "x");
+  for (int i = 0; i < 24; ++i) x.view().as<float>()[i] = static_cast<float>(i);
+  const Tensor right = x.columns(2, 3);
+  CHECK_FALSE(right.view().contiguous());
+  CHECK(*right.view().row<float>(3) == 20.0f);
+  CHECK(*right.row_range(1, 2).view().row<float>(1) == 14.0f);
+  CHECK(x.reshape({2, 12}).view().row_stride == 12);
+  CHECK_THROWS_AS(right.reshape({2, 6}), InternalError);
+}
+
+}  // namespace llmtrain
