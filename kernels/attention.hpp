@@ -1,0 +1,98 @@
+#pragma once
+/// Causal attention over packed documents, tiled: never a [T, T] matrix in memory.
+
+#include "kernels/kernel.hpp"
+#include "lib/base/philox.hpp"
+
+namespace llmtrain::kernels {
+
+/// Dropout on attention probabilities: element ((sample * heads + head) * seq_len + q) * seq_len + k
+/// of the stream `key` at `step` is kept when its uniform is >= p, and scaled by 1 / (1 - p).
+struct AttentionDropout {
+  double p = 0;
+  PhiloxKey key;
+  std::uint64_t step = 0;
+  std::int64_t seq_len = 0;
+};
+
+/// What both directions share. Legend: S sequences, Tq query rows and Tk key rows of each, H query
+/// heads, G key/value heads (G divides H; head h reads h / (H / G)), D head_dim.
+///
+/// Query row i of a sequence sees key row j of the same sequence when
+///   k_position[j] <= q_position[i]  and  k_position[j] >= q_document_begin[i]
+///   and (window == 0 or q_position[i] - k_position[j] < window).
+/// Positions are those in the whole sample, so that parts of a sequence (sequence parallelism, a KV
+/// cache) use the same kernel; Tq and Tk may differ. A query row that sees nothing gives out = 0 and
+/// lse = -inf, and contributes no gradient.
+struct AttentionShape {
+  std::int64_t num_sequences = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  double scale = 1;
+  std::int64_t window = 0;
+  View q_position, q_document_begin;  // int32 [S * Tq]
+  View k_position;                    // int32 [S * Tk]
+  View q_sample;                      // int64 [S]: sample in the step, for dropout
+  AttentionDropout dropout;
+};
+
+/// out = softmax(scale q k^T, masked) v; lse = log sum exp of the scaled, masked scores.
+/// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16; lse [S, H, Tq] FP32 (FP64
+/// for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv 2307.08691).
+struct AttentionForward {
+  static constexpr std::string_view name = "attention_forward";
+  static constexpr bool capturable = true;
+  AttentionShape shape;
+  View q, k, v;
+  View out, lse;
+  void check() const;
+  Cost cost() const;  // causal count: half of the full product when Tq == Tk
+  DType dtype() const { return q.dtype; }
+  std::array<std::int64_t, 4> sizes() const {
+    return {shape.num_sequences, q.rows() / std::max<std::int64_t>(1, shape.num_sequences),
+            shape.num_heads, shape.head_dim};
+  }
+  std::uint64_t workspace_bytes(int threads) const;
+};
+
+/// dq, dk, dv from dout, with the *final* out and lse (which, under ring or all-gather sequence
+/// parallelism, cover more keys than k holds): delta = rowsum(dout * out), p = exp(s - lse),
+/// ds = p * (dout v^T - delta). Deterministic: each of dq, dk, dv is summed in a fixed order.
+/// dq, dk, dv: strided, overwritten, same dtype as q.
+struct AttentionBackward {
+  static constexpr std::string_view name = "attention_backward";
+  static constexpr bool capturable = true;
+  AttentionShape shape;
+  View q, k, v, out, lse, dout;
+  View dq, dk, dv;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return q.dtype; }
+  std::array<std::int64_t, 4> sizes() const {
+    return {shape.num_sequences, q.rows() / std::max<std::int64_t>(1, shape.num_sequences),
+            shape.num_heads, shape.head_dim};
+  }
+  std::uint64_t workspace_bytes(int threads) const;
+};
+
+/// Rotary position embedding (arXiv 2104.09864), Hugging Face's half-split form: with h = D/2, pair
+/// (x[i], x[i+h]) turns by the angle position * frequency[i]; y[i] = x[i] c - x[i+h] s,
+/// y[i+h] = x[i+h] c + x[i] s. `inverse` turns back (the backward). x, y: [rows, heads*D], strided, y
+/// may alias x; cosine, sine: [max_position, h] FP32 (FP64 for fp64); position int32 [rows], below
+/// max_position. Only the first `rotary_dim` of D components turn (h = rotary_dim / 2).
+struct Rope {
+  static constexpr std::string_view name = "rope";
+  static constexpr bool capturable = true;
+  View x, y, cosine, sine, position;
+  std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;
+  bool inverse = false;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.rows(), x.cols()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,7 @@
+#include "kernels/cpu/rows.hpp"
+
+namespace llmtrain::kernels::fast {
+
+void add_loss_rows(std::vector<KernelRow>&) {}
+
+}  // namespace llmtrain::kernels::fast

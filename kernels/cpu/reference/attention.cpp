@@ -1,0 +1,7 @@
+#include "kernels/cpu/rows.hpp"
+
+namespace llmtrain::kernels::reference {
+
+void add_attention_rows(std::vector<KernelRow>&) {}
+
+}  // namespace llmtrain::kernels::reference

@@ -1,0 +1,55 @@
+#include <algorithm>
+
+#include "kernels/cpu/rows.hpp"
+
+namespace llmtrain::kernels {
+
+namespace {
+
+std::vector<KernelRow> reference_rows() {
+  std::vector<KernelRow> rows;
+  reference::add_matmul_rows(rows);
+  reference::add_norm_rows(rows);
+  reference::add_elementwise_rows(rows);
+  reference::add_optimizer_rows(rows);
+  reference::add_attention_rows(rows);
+  reference::add_loss_rows(rows);
+  return rows;
+}
+
+std::vector<KernelRow> fast_rows() {
+  std::vector<KernelRow> rows;
+  fast::add_matmul_rows(rows);
+  fast::add_norm_rows(rows);
+  fast::add_elementwise_rows(rows);
+  fast::add_optimizer_rows(rows);
+  fast::add_attention_rows(rows);
+  fast::add_loss_rows(rows);
+  return rows;
+}
+
+}  // namespace
+
+const KernelTable& cpu_reference_table() {
+  static const KernelTable table("cpu reference", reference_rows());
+  return table;
+}
+
+const KernelTable& cpu_table() {
+  static const KernelTable table("cpu", [] {
+    std::vector<KernelRow> rows = reference_rows();
+    for (const KernelRow& fast : fast_rows()) {
+      const auto slow = std::find_if(rows.begin(), rows.end(),
+                                     [&](const KernelRow& row) { return row.name == fast.name; });
+      if (slow == rows.end()) {
+        rows.push_back(fast);
+      } else {
+        *slow = fast;
+      }
+    }
+    return rows;
+  }());
+  return table;
+}
+
+}  // namespace llmtrain::kernels

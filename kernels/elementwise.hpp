@@ -1,0 +1,98 @@
+#pragma once
+/// Element-wise kernels: sums, casts, activation functions, dropout.
+
+#include "kernels/kernel.hpp"
+#include "lib/base/philox.hpp"
+
+namespace llmtrain::kernels {
+
+/// y = a + b, one dtype (fp64 | fp32 | bf16); y may alias a or b. All may be strided.
+struct Add {
+  static constexpr std::string_view name = "add";
+  static constexpr bool capturable = true;
+  View a, b, y;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return a.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {a.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// y = scale * x, or y += scale * x with `accumulate`. Dtypes: any of fp64, fp32, bf16 to any of them
+/// (arithmetic in the wider of the two, at least FP32). Both may be strided. A plain cast has scale 1.
+struct ScaleCast {
+  static constexpr std::string_view name = "scale_cast";
+  static constexpr bool capturable = true;
+  View x, y;
+  double scale = 1;
+  bool accumulate = false;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// y = value everywhere (fp64 | fp32 | bf16).
+struct Fill {
+  static constexpr std::string_view name = "fill";
+  static constexpr bool capturable = true;
+  View y;
+  double value = 0;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return y.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {y.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// Activation functions; the table in kernels/activations.hpp gives each its name and formulas.
+enum class Activation : std::uint8_t;
+
+/// y = f(x), or y = f(x) * up when `up` is given (SwiGLU, GeGLU). One dtype; all may be strided.
+struct ActivationForward {
+  static constexpr std::string_view name = "activation_forward";
+  static constexpr bool capturable = true;
+  Activation activation;
+  View x, up;
+  View y;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.rows(), x.cols(), up.defined()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// dx = dy * f'(x) (* up), dup = dy * f(x) when `up` is given. dx may alias dy (only without up).
+struct ActivationBackward {
+  static constexpr std::string_view name = "activation_backward";
+  static constexpr bool capturable = true;
+  Activation activation;
+  View x, up, dy;
+  View dx, dup;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.rows(), x.cols(), up.defined()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// y = keep ? x / (1 - p) : 0. Element index = row_id[row] * cols + column (row_id int64 [rows], the
+/// row's global token id), kept when its uniform is >= p: independent of micro-batching and layout.
+/// The backward is the same kernel on dy. y may alias x.
+struct Dropout {
+  static constexpr std::string_view name = "dropout";
+  static constexpr bool capturable = true;
+  View x, row_id;
+  View y;
+  double p = 0;
+  PhiloxKey key;
+  std::uint64_t step = 0;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,103 @@
+#pragma once
+/// What a kernel is, and the one door through which all are launched.
+///
+/// A kernel is a plain struct of views and scalars with
+///   static constexpr std::string_view name;     // key in every device's table
+///   void check() const;                         // shapes, dtypes, strides; InternalError
+///   Cost cost() const;                          // for plan and MFU
+///   std::uint64_t workspace_bytes(int threads) const;   // pure upper bound; 0 for most
+///   static constexpr bool capturable;           // may be part of a CUDA graph
+/// Unless a struct says otherwise its operands are contiguous; "strided" operands may have a row
+/// stride above their row. Nothing is broadcast or copied implicitly.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lib/tensor/device.hpp"
+
+namespace llmtrain::kernels {
+
+/// Work of one launch. `flops` counts multiply-adds of matrix products twice, nothing else.
+struct Cost {
+  double flops = 0;
+  double bytes_read = 0;
+  double bytes_written = 0;
+};
+
+/// fast: library reductions allowed; run: same recipe and layout give the same bits; layout: results
+/// do not depend on DP, accumulation, ZeRO or PP either.
+enum class Determinism : std::uint8_t { fast, run, layout };
+
+struct KernelCtx;
+/// `kernel` points to the struct that the table row's name belongs to; `workspace` has the bytes that
+/// it asked for, or is undefined.
+using KernelFunction = void (*)(const KernelCtx& ctx, const void* kernel, const View& workspace);
+
+struct KernelRow {
+  std::string_view name;
+  KernelFunction run;
+};
+
+/// One device's kernels: an explicit list of rows.
+class KernelTable {
+ public:
+  KernelTable(std::string_view device, std::vector<KernelRow> rows);
+  /// InternalError naming operation and device when the row is absent.
+  KernelFunction find(std::string_view name) const;
+  std::string_view device() const { return device_; }
+  std::span<const KernelRow> rows() const { return rows_; }
+
+ private:
+  std::string_view device_;
+  std::vector<KernelRow> rows_;  // sorted by name
+};
+
+/// One launch as the plan sees it.
+struct LaunchRecord {
+  std::string_view name;
+  Cost cost;
+  DType dtype;  // of the first operand
+  /// The sizes that decide the speed, in the kernel's own order (Matmul: m, n, k).
+  std::array<std::int64_t, 4> sizes{};
+};
+
+/// Receives every launch; the meta device has nothing else to do.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  virtual void record(const LaunchRecord& launch) = 0;
+};
+
+/// What a launch needs. Cheap to copy; the referenced objects outlive it.
+struct KernelCtx {
+  Device* device = nullptr;
+  const KernelTable* table = nullptr;
+  Stream stream{};
+  int threads = 1;
+  Determinism determinism = Determinism::run;
+  Recorder* recorder = nullptr;
+};
+
+namespace detail {
+void launch(const KernelCtx& ctx, std::string_view name, const void* kernel, const Cost& cost,
+            DType dtype, const std::array<std::int64_t, 4>& sizes, std::uint64_t workspace_bytes);
+}
+
+/// Checks, records and runs a kernel in stream order. On meta it only checks and records.
+template <class K>
+void launch(const KernelCtx& ctx, const K& kernel) {
+  kernel.check();
+  detail::launch(ctx, K::name, &kernel, kernel.cost(), kernel.dtype(), kernel.sizes(),
+                 kernel.workspace_bytes(ctx.threads));
+}
+
+/// Rows of the CPU: plain single-thread reference kernels in every dtype including fp64 (they are the
+/// specification), and the fast path (fp32 and bf16; it hands fp64 to the reference).
+const KernelTable& cpu_reference_table();
+const KernelTable& cpu_table();
+/// Rows of meta: none, because launch() stops before the look-up.
+const KernelTable& meta_table();
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,68 @@
+#pragma once
+/// Embedding look-up and cross-entropy.
+
+#include "kernels/kernel.hpp"
+
+namespace llmtrain::kernels {
+
+/// y[i] = table[id[i]] (+ y[i] with `accumulate`). id int32 [rows], 0 <= id < table rows (checked on
+/// the CPU); table [vocab, hidden], y [rows, hidden] in one dtype.
+struct EmbeddingForward {
+  static constexpr std::string_view name = "embedding_forward";
+  static constexpr bool capturable = true;
+  View id, table;
+  View y;
+  bool accumulate = false;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return table.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {id.numel(), table.cols()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// dtable[id[i]] += dy[i], rows with equal id in ascending order. dtable FP32 (FP64 for fp64).
+struct EmbeddingBackward {
+  static constexpr std::string_view name = "embedding_backward";
+  static constexpr bool capturable = true;
+  View id, dy;
+  View dtable;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return dy.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {id.numel(), dy.cols()}; }
+  std::uint64_t workspace_bytes(int threads) const;
+};
+
+/// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32); 0 where target is -1
+/// (untrained). With dlogits (fp64 | fp32 | bf16, may alias logits):
+/// dlogits = grad_scale * (softmax(z) - onehot(target)), 0 in untrained rows.
+/// Only the first `num_classes` columns are classes; the rest is padding: no probability, no gradient.
+struct CrossEntropy {
+  static constexpr std::string_view name = "cross_entropy";
+  static constexpr bool capturable = true;
+  View logits, target;  // [rows, vocab], int32 [rows]
+  View loss;            // [rows] FP32 (FP64 for fp64)
+  View dlogits;
+  std::int64_t num_classes = 0;
+  double grad_scale = 1;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return logits.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {logits.rows(), logits.cols(), dlogits.defined()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// out[0] += sum of x in FP64, in blocks of 1,024 elements joined in order. x FP32 | FP64, out FP64 [1].
+struct Sum {
+  static constexpr std::string_view name = "sum";
+  static constexpr bool capturable = true;
+  View x;
+  View out;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,49 @@
+#pragma once
+/// Matrix products of linear layers, and the bias gradient.
+
+#include "kernels/kernel.hpp"
+
+namespace llmtrain::kernels {
+
+/// c = op(a) op(b) (+ bias) or c += op(a) op(b), accumulated in FP32 (FP64 for fp64).
+///
+/// op(a) is [m, k]: `a` is [m, k], or [k, m] when transpose_a. op(b) is [k, n]: `b` is [k, n], or
+/// [n, k] when transpose_b. The three forms of a linear layer y = x w^T with w [out, in]:
+///   forward          y[rows, out]  = x[rows, in] w^T        transpose_b
+///   input gradient   dx[rows, in]  = dy[rows, out] w
+///   weight gradient  dw[out, in]  += dy^T x                 transpose_a, accumulate
+/// Dtypes (a, b -> c): fp64 -> fp64, fp32 -> fp32, bf16 -> bf16, bf16 -> fp32. All three may be
+/// strided. bias [n] has the dtype of c or fp32, only without accumulate. k = 0 gives zeros (or bias).
+struct Matmul {
+  static constexpr std::string_view name = "matmul";
+  static constexpr bool capturable = true;
+  View a, b, c;
+  View bias;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+
+  std::int64_t m() const { return c.rows(); }
+  std::int64_t n() const { return c.cols(); }
+  std::int64_t k() const { return transpose_a ? a.rows() : a.cols(); }
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return a.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {m(), n(), k(), transpose_a ? 2 : !transpose_b}; }
+  std::uint64_t workspace_bytes(int threads) const;
+};
+
+/// out[j] += sum_i x[i, j] over rows in ascending blocks (fixed order). x (strided) fp64 | fp32 |
+/// bf16; out [cols] fp64 for fp64, else fp32.
+struct ColumnSum {
+  static constexpr std::string_view name = "column_sum";
+  static constexpr bool capturable = true;
+  View x, out;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.rows(), x.cols()}; }
+  std::uint64_t workspace_bytes(int threads) const;
+};
+
+}  // namespace llmtrain::kernels
