@@ -44,6 +44,9 @@ class CpuMemory final : public MemoryBackend {
   void copy_from_host(void* device, const void* host, std::uint64_t bytes) override {
     std::memcpy(device, host, bytes);
   }
+  void copy_on_device(void* to, const void* from, std::uint64_t bytes) override {
+    std::memmove(to, from, bytes);
+  }
 
  private:
   void* base_ = nullptr;
@@ -59,6 +62,7 @@ class MetaMemory final : public MemoryBackend {
   }
   void copy_to_host(void*, const void*, std::uint64_t) override {}
   void copy_from_host(void*, const void*, std::uint64_t) override {}
+  void copy_on_device(void*, const void*, std::uint64_t) override {}
 };
 
 }  // namespace
@@ -105,6 +109,14 @@ void Device::copy_from_host(const Tensor& tensor, std::span<const std::byte> hos
   require(tensor.view().contiguous() && host.size() == tensor.view().bytes(),
           "copy from host to {}: {} bytes given", to_string(tensor.shape()), host.size());
   backend_->copy_from_host(tensor.view().data, host.data(), host.size());
+}
+
+void Device::copy(const Tensor& from, const Tensor& to) const {
+  require(from.view().contiguous() && to.view().contiguous() &&
+              from.view().bytes() == to.view().bytes(),
+          "copy of {} {} to {} {}", to_string(from.dtype()), to_string(from.shape()),
+          to_string(to.dtype()), to_string(to.shape()));
+  backend_->copy_on_device(to.view().data, from.view().data, from.view().bytes());
 }
 
 std::uint64_t physical_memory_bytes() {

@@ -27,6 +27,7 @@ class MemoryBackend {
   virtual void* reserve(std::uint64_t capacity_bytes) = 0;
   virtual void copy_to_host(void* host, const void* device, std::uint64_t bytes) = 0;
   virtual void copy_from_host(void* device, const void* host, std::uint64_t bytes) = 0;
+  virtual void copy_on_device(void* to, const void* from, std::uint64_t bytes) = 0;
 };
 
 /// An in-order queue of work on a device. The CPU runs everything at once and has one.
@@ -54,6 +55,8 @@ class Device {
   /// Synchronous copies of a contiguous tensor; nothing happens on meta (host is left as it is).
   void copy_to_host(std::span<std::byte> host, const Tensor& tensor) const;
   void copy_from_host(const Tensor& tensor, std::span<const std::byte> host) const;
+  /// Copies a contiguous tensor of this device onto another of the same byte size, in stream order.
+  void copy(const Tensor& from, const Tensor& to) const;
 
   MemoryLedger& ledger() { return ledger_; }
   const MemoryLedger& ledger() const { return ledger_; }

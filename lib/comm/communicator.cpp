@@ -1,0 +1,94 @@
+#include "lib/comm/communicator.hpp"
+
+#include <algorithm>
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+namespace {
+constexpr std::array<std::string_view, 8> kNames{"all_reduce", "all_gather", "reduce_scatter",
+                                                 "all_to_all", "broadcast",  "send",
+                                                 "recv",       "barrier"};
+}
+
+std::string_view to_string(Collective kind) { return kNames[static_cast<int>(kind)]; }
+
+std::string to_string(const CollectiveRecord& record) {
+  return fmt::format("#{} {} on {}, {} B, at {}", record.sequence, to_string(record.kind),
+                     record.group, record.bytes, record.site);
+}
+
+Communicator::Communicator(std::string name, int rank, int size)
+    : name_(std::move(name)), rank_(rank), size_(size) {
+  require(0 <= rank && rank < size, "group {}: rank {} of {}", name_, rank, size);
+}
+
+void Communicator::note(Collective kind, std::uint64_t bytes, std::string_view site) {
+  CollectiveRecord& record = history_[sequence_ % kHistory];
+  record = {sequence_, kind, name_, bytes, std::string(site)};
+  ++sequence_;
+  observe(record);
+}
+
+Handle Communicator::all_reduce(const Tensor& data, ReduceOp op, std::string_view site) {
+  note(Collective::all_reduce, data.view().bytes(), site);
+  return do_all_reduce(data, op);
+}
+
+Handle Communicator::all_gather(const Tensor& in, const Tensor& out, std::string_view site) {
+  require(in.numel() * size_ == out.numel() && in.dtype() == out.dtype(),
+          "{}: all_gather of {} elements into {} over {} ranks", site, in.numel(), out.numel(),
+          size_);
+  note(Collective::all_gather, out.view().bytes(), site);
+  return do_all_gather(in, out);
+}
+
+Handle Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view site) {
+  require(out.numel() * size_ == in.numel() && in.dtype() == out.dtype(),
+          "{}: reduce_scatter of {} elements into {} over {} ranks", site, in.numel(), out.numel(),
+          size_);
+  note(Collective::reduce_scatter, in.view().bytes(), site);
+  return do_reduce_scatter(in, out);
+}
+
+Handle Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string_view site) {
+  require(in.numel() == out.numel() && in.numel() % size_ == 0 && in.dtype() == out.dtype(),
+          "{}: all_to_all of {} elements into {} over {} ranks", site, in.numel(), out.numel(),
+          size_);
+  note(Collective::all_to_all, in.view().bytes(), site);
+  return do_all_to_all(in, out);
+}
+
+Handle Communicator::broadcast(const Tensor& data, int root, std::string_view site) {
+  require(0 <= root && root < size_, "{}: broadcast from {} of {} ranks", site, root, size_);
+  note(Collective::broadcast, data.view().bytes(), site);
+  return do_broadcast(data, root);
+}
+
+Handle Communicator::send(const Tensor& data, int to, std::string_view site) {
+  require(0 <= to && to < size_ && to != rank_, "{}: send to {} of {} ranks", site, to, size_);
+  note(Collective::send, data.view().bytes(), site);
+  return do_send(data, to);
+}
+
+Handle Communicator::recv(const Tensor& data, int from, std::string_view site) {
+  require(0 <= from && from < size_ && from != rank_, "{}: recv from {} of {} ranks", site, from,
+          size_);
+  note(Collective::recv, data.view().bytes(), site);
+  return do_recv(data, from);
+}
+
+void Communicator::barrier(std::string_view site) {
+  note(Collective::barrier, 0, site);
+  do_barrier();
+}
+
+std::vector<CollectiveRecord> Communicator::history() const {
+  std::vector<CollectiveRecord> records;
+  const std::uint64_t first = sequence_ > kHistory ? sequence_ - kHistory : 0;
+  for (std::uint64_t i = first; i < sequence_; ++i) records.push_back(history_[i % kHistory]);
+  return records;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,137 @@
+#pragma once
+/// Collectives within one group of ranks. lib/comm moves and reduces bytes; what needs a backward is
+/// wrapped in lib/ops.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lib/tensor/tensor.hpp"
+
+namespace llmtrain {
+
+enum class ReduceOp : std::uint8_t { sum, max, min };
+
+enum class Collective : std::uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  send,
+  recv,
+  barrier,
+};
+std::string_view to_string(Collective kind);
+
+/// One call as the watchdog, the error message and the plan see it.
+struct CollectiveRecord {
+  std::uint64_t sequence = 0;
+  Collective kind = Collective::barrier;
+  std::string group;
+  std::uint64_t bytes = 0;
+  std::string site;
+};
+std::string to_string(const CollectiveRecord& record);
+
+/// Completion of an asynchronous call. Operands belong to it until `wait` returns; a Handle that is
+/// dropped without waiting waits in its destructor.
+class Handle {
+ public:
+  class Pending {
+   public:
+    virtual ~Pending() = default;
+    virtual void wait() = 0;
+  };
+
+  Handle() = default;
+  explicit Handle(std::unique_ptr<Pending> pending) : pending_(std::move(pending)) {}
+  Handle(Handle&&) noexcept = default;
+  Handle& operator=(Handle&& other) {
+    wait();
+    pending_ = std::move(other.pending_);
+    return *this;
+  }
+  ~Handle() { wait(); }
+  void wait() {
+    if (pending_) std::exchange(pending_, nullptr)->wait();
+  }
+
+ private:
+  std::unique_ptr<Pending> pending_;
+};
+
+/// A group of ranks with one order of its members. Every method but `rank`, `size`, `name`, `history`
+/// and `abort` is collective over the group: all members call it in the same order over all
+/// communicators. Operands are contiguous. `site` names the caller in errors and traces.
+class Communicator {
+ public:
+  Communicator(std::string name, int rank, int size);
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+
+  /// data = reduction over all members, in group order.
+  Handle all_reduce(const Tensor& data, ReduceOp op, std::string_view site);
+  /// out = concatenation of the members' `in` in group order (out has size() times its elements).
+  Handle all_gather(const Tensor& in, const Tensor& out, std::string_view site);
+  /// out = this member's part of the element-wise sum of the members' `in`.
+  Handle reduce_scatter(const Tensor& in, const Tensor& out, std::string_view site);
+  /// Part j of `in` goes to member j; part i of `out` came from member i. Equal parts.
+  Handle all_to_all(const Tensor& in, const Tensor& out, std::string_view site);
+  Handle broadcast(const Tensor& data, int root, std::string_view site);
+  Handle send(const Tensor& data, int to, std::string_view site);
+  Handle recv(const Tensor& data, int from, std::string_view site);
+  void barrier(std::string_view site);
+
+  /// Ends all ranks of the job at once with `code`; called when a step fails on this rank.
+  [[noreturn]] virtual void abort(int code) = 0;
+
+  /// The last 64 calls, oldest first.
+  std::vector<CollectiveRecord> history() const;
+
+ protected:
+  virtual Handle do_all_reduce(const Tensor& data, ReduceOp op) = 0;
+  virtual Handle do_all_gather(const Tensor& in, const Tensor& out) = 0;
+  virtual Handle do_reduce_scatter(const Tensor& in, const Tensor& out) = 0;
+  virtual Handle do_all_to_all(const Tensor& in, const Tensor& out) = 0;
+  virtual Handle do_broadcast(const Tensor& data, int root) = 0;
+  virtual Handle do_send(const Tensor& data, int to) = 0;
+  virtual Handle do_recv(const Tensor& data, int from) = 0;
+  virtual void do_barrier() = 0;
+  /// Called with every record before the call starts.
+  virtual void observe(const CollectiveRecord&) {}
+
+ private:
+  void note(Collective kind, std::uint64_t bytes, std::string_view site);
+
+  std::string name_;
+  int rank_;
+  int size_;
+  std::uint64_t sequence_ = 0;
+  static constexpr std::size_t kHistory = 64;
+  std::array<CollectiveRecord, kHistory> history_;
+};
+
+/// Receives what a meta communicator would have sent.
+class CollectiveRecorder {
+ public:
+  virtual ~CollectiveRecorder() = default;
+  virtual void record(const CollectiveRecord& record, int group_size) = 0;
+};
+
+/// The group of one rank: every collective is the identity.
+std::unique_ptr<Communicator> make_self_communicator(std::string name);
+/// A group of any size that moves nothing and reports to `recorder` (may be null).
+std::unique_ptr<Communicator> make_meta_communicator(std::string name, int rank, int size,
+                                                     CollectiveRecorder* recorder);
+
+}  // namespace llmtrain

@@ -1,0 +1,99 @@
+#include "lib/mesh/mesh.hpp"
+
+#include <algorithm>
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+std::string_view to_string(Axis axis) {
+  constexpr std::array<std::string_view, kNumAxes> kNames{"dp", "tp", "pp", "sp"};
+  return kNames[static_cast<int>(axis)];
+}
+
+int MeshShape::world_size() const {
+  int n = 1;
+  for (const int size : sizes) n *= size;
+  return n;
+}
+
+MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
+  require(0 <= rank && rank < shape.world_size(), "rank {} of a world of {}", rank,
+          shape.world_size());
+  MeshCoordinate coordinate{};
+  for (const Axis axis : shape.order) {
+    coordinate[static_cast<int>(axis)] = rank % shape[axis];
+    rank /= shape[axis];
+  }
+  return coordinate;
+}
+
+int rank_of(const MeshShape& shape, const MeshCoordinate& coordinate) {
+  int rank = 0;
+  int stride = 1;
+  for (const Axis axis : shape.order) {
+    const int index = coordinate[static_cast<int>(axis)];
+    require(0 <= index && index < shape[axis], "coordinate {} on axis {} of size {}", index,
+            to_string(axis), shape[axis]);
+    rank += index * stride;
+    stride *= shape[axis];
+  }
+  return rank;
+}
+
+std::vector<int> group_of(const MeshShape& shape, int rank, std::span<const Axis> axes) {
+  std::vector<int> members{};
+  MeshCoordinate coordinate = coordinate_of(shape, rank);
+  int count = 1;
+  for (const Axis axis : axes) count *= shape[axis];
+  for (int i = 0; i < count; ++i) {
+    int rest = i;
+    for (const Axis axis : axes) {
+      coordinate[static_cast<int>(axis)] = rest % shape[axis];
+      rest /= shape[axis];
+    }
+    members.push_back(rank_of(shape, coordinate));
+  }
+  return members;
+}
+
+namespace {
+
+std::unique_ptr<Communicator> make_group(const MeshShape& shape, int rank,
+                                         std::span<const Axis> axes, std::string_view name,
+                                         const CommunicatorFactory& factory) {
+  const std::vector<int> members = group_of(shape, rank, axes);
+  const auto self = std::find(members.begin(), members.end(), rank);
+  return factory(name, members, static_cast<int>(self - members.begin()));
+}
+
+}  // namespace
+
+Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
+    : shape_(shape), rank_(rank), coordinate_(coordinate_of(shape, rank)) {
+  for (int a = 0; a < kNumAxes; ++a) {
+    const Axis axis{static_cast<std::uint8_t>(a)};
+    axes_[a] = make_group(shape, rank, {&axis, 1}, to_string(axis), factory);
+  }
+  constexpr std::array kData{Axis::dp, Axis::sp};
+  data_ = make_group(shape, rank, kData, "dp*sp", factory);
+  world_ = make_group(shape, rank, shape.order, "world", factory);
+}
+
+CommunicatorFactory self_factory() {
+  return [](std::string_view name, const std::vector<int>& members, int) {
+    require<RecipeError>(members.size() == 1,
+                         "the layout needs {} ranks on {}, but this process runs alone",
+                         members.size(), name);
+    return make_self_communicator(std::string(name));
+  };
+}
+
+CommunicatorFactory meta_factory(CollectiveRecorder* recorder) {
+  return [recorder](std::string_view name, const std::vector<int>& members, int index) {
+    return make_meta_communicator(std::string(name), index, static_cast<int>(members.size()),
+                                  recorder);
+  };
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,71 @@
+#pragma once
+/// The process mesh: named axes, rank <-> coordinate, one communicator per axis.
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lib/comm/communicator.hpp"
+
+namespace llmtrain {
+
+/// World = dp * tp * pp * sp. `ep` divides dp * sp and gets its groups from them; it is no factor of
+/// the world.
+enum class Axis : std::uint8_t { dp, tp, pp, sp };
+inline constexpr int kNumAxes = 4;
+std::string_view to_string(Axis axis);
+
+/// Sizes of the axes, all at least 1.
+struct MeshShape {
+  std::array<int, kNumAxes> sizes{1, 1, 1, 1};
+  /// Axes from innermost (neighbouring ranks) to outermost.
+  std::array<Axis, kNumAxes> order{Axis::tp, Axis::sp, Axis::dp, Axis::pp};
+
+  int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
+  int world_size() const;
+};
+
+using MeshCoordinate = std::array<int, kNumAxes>;
+
+/// Pure functions of the shape; InternalError outside the world.
+MeshCoordinate coordinate_of(const MeshShape& shape, int rank);
+int rank_of(const MeshShape& shape, const MeshCoordinate& coordinate);
+/// Ranks that differ from `rank` along the given axes only, ordered by coordinate, first axis fastest.
+std::vector<int> group_of(const MeshShape& shape, int rank, std::span<const Axis> axes);
+
+/// Makes the communicator of a group: its name, the world ranks of its members, this rank's index.
+using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(
+    std::string_view name, const std::vector<int>& members, int index)>;
+
+/// This rank's place and its communicators. Construction is collective over the world.
+class Mesh {
+ public:
+  Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory);
+
+  const MeshShape& shape() const { return shape_; }
+  int rank() const { return rank_; }
+  int size(Axis axis) const { return shape_[axis]; }
+  int index(Axis axis) const { return coordinate_[static_cast<int>(axis)]; }
+  Communicator& axis(Axis axis) const { return *axes_[static_cast<int>(axis)]; }
+  /// The ranks over which losses, token counts and dense gradients are summed: dp * sp.
+  Communicator& data() const { return *data_; }
+  Communicator& world() const { return *world_; }
+
+ private:
+  MeshShape shape_;
+  int rank_;
+  MeshCoordinate coordinate_;
+  std::array<std::unique_ptr<Communicator>, kNumAxes> axes_;
+  std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> world_;
+};
+
+/// Groups of one use `self`; larger ones are refused with the reason.
+CommunicatorFactory self_factory();
+/// Groups of any size that record to `recorder`.
+CommunicatorFactory meta_factory(CollectiveRecorder* recorder);
+
+}  // namespace llmtrain

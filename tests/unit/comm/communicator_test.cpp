@@ -1,0 +1,60 @@
+#include "lib/comm/communicator.hpp"
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/tensor/device.hpp"
+
+namespace llmtrain {
+
+namespace {
+struct Counter final : CollectiveRecorder {
+  std::uint64_t bytes = 0;
+  int calls = 0;
+  void record(const CollectiveRecord& record, int) override {
+    bytes += record.bytes;
+    ++calls;
+  }
+};
+}  // namespace
+
+TEST_CASE("self: gathers and scatters copy, reductions change nothing") {
+  Device cpu(make_cpu_memory(), 1 << 20);
+  const Tensor a = cpu.allocate({3}, DType::f32, Category::comm, "a");
+  const Tensor b = cpu.allocate({3}, DType::f32, Category::comm, "b");
+  for (int i = 0; i < 3; ++i) a.view().as<float>()[i] = static_cast<float>(i + 1);
+  const auto self = make_self_communicator("dp");
+
+  self->all_reduce(a, ReduceOp::sum, "test").wait();
+  self->all_gather(a, b, "test").wait();
+
+  CHECK(a.view().as<float>()[2] == 3.0f);
+  CHECK(b.view().as<float>()[2] == 3.0f);
+  CHECK_THROWS_AS(self->send(a, 0, "test"), InternalError);
+}
+
+TEST_CASE("meta: every call is recorded with its bytes and sizes are checked") {
+  Device meta(make_meta_memory(), 1 << 20);
+  Counter counter;
+  const auto group = make_meta_communicator("dp", 1, 4, &counter);
+  const Tensor part = meta.allocate({8}, DType::bf16, Category::comm, "part");
+  const Tensor whole = meta.allocate({32}, DType::bf16, Category::comm, "whole");
+
+  group->all_gather(part, whole, "zero gather").wait();
+  group->reduce_scatter(whole, part, "zero reduce").wait();
+
+  CHECK(counter.calls == 2);
+  CHECK(counter.bytes == 128);
+  CHECK_THROWS_AS(group->all_gather(whole, part, "wrong way"), InternalError);
+}
+
+TEST_CASE("the history keeps the last 64 calls in order") {
+  const auto group = make_meta_communicator("tp", 0, 2, nullptr);
+  for (int i = 0; i < 100; ++i) group->barrier("site");
+  const auto history = group->history();
+  REQUIRE(history.size() == 64);
+  CHECK(history.front().sequence == 36);
+  CHECK(history.back().sequence == 99);
+}
+
+}  // namespace llmtrain
