@@ -1,0 +1,118 @@
+#pragma once
+/// Parameters: logical tensors with a compute copy, a master copy and a gradient sink.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/param/placement.hpp"
+#include "lib/tensor/device.hpp"
+
+namespace llmtrain {
+
+/// How a parameter's first values come about. Normal values are Philox normals counted by the logical
+/// row-major index, so they do not depend on the layout.
+struct Initializer {
+  enum class Kind : std::uint8_t { zeros, ones, normal };
+  Kind kind = Kind::zeros;
+  double std = 0;
+};
+
+/// What the optimizer's groups ask about: matrices and embeddings against vectors.
+enum class ParameterRole : std::uint8_t { matrix, embedding, norm, bias };
+std::string_view to_string(ParameterRole role);
+
+/// Declares a parameter; nothing is allocated.
+struct ParameterSpec {
+  std::string name;  // Hugging Face Llama style, e.g. model.layers.3.self_attn.q_proj.weight
+  Shape shape;       // global
+  ParameterRole role = ParameterRole::matrix;
+  Initializer init;
+  Placement placement{};
+};
+
+/// One logical tensor as this rank holds it. All three tensors have the local shape; `master` is FP32
+/// (FP64 when computing in fp64) and shares storage with `compute` when the dtypes agree.
+class Parameter {
+ public:
+  Parameter(ParameterSpec spec, Box box) : spec_(std::move(spec)), box_(std::move(box)) {}
+
+  const std::string& name() const { return spec_.name; }
+  const Shape& global_shape() const { return spec_.shape; }
+  ParameterRole role() const { return spec_.role; }
+  const Initializer& initializer() const { return spec_.init; }
+  const Placement& placement() const { return spec_.placement; }
+  const Box& box() const { return box_; }
+
+  const Tensor& compute() const { return compute_; }
+  const Tensor& master() const { return master_; }
+  const Tensor& grad() const { return grad_; }
+  bool has_separate_master() const {
+    return master_.view().data != compute_.view().data;
+  }
+
+ private:
+  friend class ParameterStore;
+  ParameterSpec spec_;
+  Box box_;
+  Tensor compute_, master_, grad_;
+};
+
+/// Parameters whose rows lie one after another in one buffer, so that one product serves all of them:
+/// q, k, v or gate, up. Not a name, nor anything on disk. A group of one is the common case.
+class ParameterGroup {
+ public:
+  std::span<Parameter* const> members() const { return members_; }
+  /// [sum of out, in] for matrices, [sum of out] for vectors.
+  const Tensor& compute() const { return compute_; }
+  const Tensor& grad() const { return grad_; }
+  /// For messages: the first member's name.
+  const std::string& name() const { return members_.front()->name(); }
+
+ private:
+  friend class ParameterStore;
+  std::vector<Parameter*> members_;
+  Tensor compute_, master_, grad_;
+};
+
+/// Dtypes of the parameter tensors.
+struct ParameterDTypes {
+  DType compute = DType::f32;
+  DType master = DType::f32;
+  DType grad = DType::f32;
+};
+
+/// All parameters of this rank, in declaration order.
+class ParameterStore {
+ public:
+  explicit ParameterStore(const Mesh& mesh) : mesh_(&mesh) {}
+
+  /// Declares parameters that share one buffer; they agree in all dims but the first.
+  ParameterGroup& declare(std::vector<ParameterSpec> specs);
+  ParameterGroup& declare(ParameterSpec spec);
+
+  /// Allocates compute copies and masters, and gradient sinks if `trainable`.
+  void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
+  /// Writes the first values into master and compute copy; a pure function of (seed, name, index).
+  void initialize(std::uint64_t seed);
+  /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy.
+  void write(const Parameter& parameter, std::span<const std::byte> master_values);
+  /// This rank's master values.
+  std::vector<std::byte> read(const Parameter& parameter) const;
+
+  std::span<const std::unique_ptr<Parameter>> all() const { return parameters_; }
+  std::span<const std::unique_ptr<ParameterGroup>> groups() const { return groups_; }
+  /// InternalError when there is none.
+  Parameter& find(std::string_view name) const;
+  /// Elements of the logical tensors, each once.
+  std::int64_t num_elements() const;
+
+ private:
+  const Mesh* mesh_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<ParameterGroup>> groups_;
+};
+
+}  // namespace llmtrain

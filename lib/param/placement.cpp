@@ -1,0 +1,30 @@
+#include "lib/param/placement.hpp"
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
+              std::string_view tensor_name) {
+  Box box{.offset = {}, .shape = global};
+  for (int a = 0; a < kNumAxes; ++a) {
+    const Axis axis{static_cast<std::uint8_t>(a)};
+    const AxisPlacement& how = placement[axis];
+    if (how.split_dim < 0) continue;
+    const int size = mesh.size(axis);
+    require(size % how.replicas == 0, "{}: {} replicas on axis {} of size {}", tensor_name,
+            how.replicas, to_string(axis), size);
+    const int parts = size / how.replicas;
+    const std::int64_t whole = box.shape[how.split_dim];
+    require<RecipeError>(whole % parts == 0,
+                         "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide",
+                         tensor_name, how.split_dim, to_string(global), whole, to_string(axis),
+                         size);
+    const std::int64_t part = whole / parts;
+    box.offset[how.split_dim] += part * (mesh.index(axis) / how.replicas);
+    box.shape = box.shape.with(how.split_dim, part);
+  }
+  return box;
+}
+
+}  // namespace llmtrain

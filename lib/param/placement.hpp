@@ -1,0 +1,39 @@
+#pragma once
+/// Where the elements of a logical tensor live on the mesh.
+
+#include <array>
+#include <cstdint>
+
+#include "lib/mesh/mesh.hpp"
+#include "lib/tensor/shape.hpp"
+
+namespace llmtrain {
+
+/// How one mesh axis holds a tensor.
+struct AxisPlacement {
+  /// Tensor dim that is split over the axis; -1 when every rank of the axis holds all of it.
+  int split_dim = -1;
+  /// With a split: neighbouring ranks of the axis that hold the same part (KV heads fewer than ranks).
+  int replicas = 1;
+  /// The gradient computed on each rank of the axis is one term of the whole sum.
+  bool grad_partial = false;
+};
+
+struct Placement {
+  std::array<AxisPlacement, kNumAxes> axes{};
+  const AxisPlacement& operator[](Axis axis) const { return axes[static_cast<int>(axis)]; }
+  AxisPlacement& operator[](Axis axis) { return axes[static_cast<int>(axis)]; }
+};
+
+/// A box of a logical tensor: `shape` elements from `offset` on, per dim.
+struct Box {
+  std::array<std::int64_t, Shape::kMaxRank> offset{};
+  Shape shape;
+};
+
+/// The box of a tensor of `global` shape that the rank at `mesh` holds. RecipeError, with the nearest
+/// sizes that divide, when a split does not come out even.
+Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
+              std::string_view tensor_name);
+
+}  // namespace llmtrain

@@ -1,0 +1,111 @@
+#include "lib/param/parameter.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+
+namespace llmtrain {
+
+namespace {
+ParameterSpec matrix(std::string name, Shape shape, Placement placement = {}) {
+  return {.name = std::move(name),
+          .shape = shape,
+          .role = ParameterRole::matrix,
+          .init = {Initializer::Kind::normal, 0.5},
+          .placement = placement};
+}
+
+std::vector<float> values_of(const ParameterStore& store, const Parameter& p) {
+  const auto bytes = store.read(p);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+}  // namespace
+
+TEST_CASE("first values are normal with the asked deviation and differ by name and seed") {
+  Device cpu(make_cpu_memory(), 1 << 24);
+  const Mesh mesh({}, 0, self_factory());
+  ParameterStore store(mesh);
+  store.declare(matrix("a", {100, 100}));
+  store.declare(matrix("b", {100, 100}));
+  store.allocate(cpu, {}, true);
+  store.initialize(1);
+
+  const auto a = values_of(store, store.find("a"));
+  double sum = 0;
+  double squares = 0;
+  for (const float v : a) {
+    sum += v;
+    squares += double{v} * v;
+  }
+  CHECK(std::abs(sum / 1e4) < 0.02);
+  CHECK(std::sqrt(squares / 1e4) == doctest::Approx(0.5).epsilon(0.02));
+  CHECK(a != values_of(store, store.find("b")));
+  store.initialize(2);
+  CHECK(a != values_of(store, store.find("a")));
+}
+
+TEST_CASE("a split parameter starts with its part of the whole") {
+  const MeshShape shape{.sizes = {1, 2, 1, 1}};
+  for (const int split : {0, 1}) {
+    Placement placement;
+    placement[Axis::tp].split_dim = split;
+    Device cpu(make_cpu_memory(), 1 << 24);
+    const Mesh whole_mesh({}, 0, self_factory());
+    ParameterStore whole(whole_mesh);
+    whole.declare(matrix("w", {6, 10}));
+    whole.allocate(cpu, {}, false);
+    whole.initialize(3);
+    const auto expected = values_of(whole, whole.find("w"));
+
+    for (int rank = 0; rank < 2; ++rank) {
+      const Mesh mesh(shape, rank, meta_factory(nullptr));
+      ParameterStore part(mesh);
+      part.declare(matrix("w", {6, 10}, placement));
+      part.allocate(cpu, {}, false);
+      part.initialize(3);
+      const Parameter& w = part.find("w");
+      const auto got = values_of(part, w);
+      const std::int64_t cols = w.box().shape[1];
+      for (std::int64_t i = 0; i < w.box().shape[0]; ++i) {
+        for (std::int64_t j = 0; j < cols; ++j) {
+          const auto from = (i + w.box().offset[0]) * 10 + j + w.box().offset[1];
+          REQUIRE(got[static_cast<std::size_t>(i * cols + j)] ==
+                  expected[static_cast<std::size_t>(from)]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("members of a group lie one after another in one buffer") {
+  Device cpu(make_cpu_memory(), 1 << 24);
+  const Mesh mesh({}, 0, self_factory());
+  ParameterStore store(mesh);
+  std::vector<ParameterSpec> specs;
+  specs.push_back(matrix("q", {4, 3}));
+  specs.push_back(matrix("k", {2, 3}));
+  const ParameterGroup& group = store.declare(std::move(specs));
+  store.allocate(cpu, {.compute = DType::bf16}, true);
+
+  CHECK(group.compute().shape() == Shape{6, 3});
+  CHECK(store.find("k").compute().view().data == group.compute().view().row<bf16>(4));
+  CHECK(store.find("k").master().dtype() == DType::f32);
+  CHECK_THROWS_AS(store.declare(matrix("q", {1, 1})), InternalError);
+}
+
+TEST_CASE("a split that does not divide is refused with the axis") {
+  const Mesh mesh({.sizes = {1, 4, 1, 1}}, 0, meta_factory(nullptr));
+  Placement placement;
+  placement[Axis::tp].split_dim = 0;
+  ParameterStore store(mesh);
+  CHECK_THROWS_WITH_AS(store.declare(matrix("w", {6, 2}, placement)),
+                       doctest::Contains("parallelism.tp = 4"), RecipeError);
+}
+
+}  // namespace llmtrain
