@@ -1,0 +1,63 @@
+#pragma once
+/// What a differentiable operation needs to run.
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "kernels/kernel.hpp"
+#include "lib/autograd/row_map.hpp"
+#include "lib/mesh/mesh.hpp"
+
+namespace llmtrain {
+
+class Tape;
+
+/// What changes from step to step.
+struct StepKey {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  /// Gradients are those of (sum of token losses) * grad_scale; 1 / trained tokens of the step.
+  double grad_scale = 1;
+};
+
+/// When the weight part of a node's backward runs.
+enum class WeightGrads : std::uint8_t { now, deferred };
+
+/// Operations whose output may be computed again instead of kept: "norm", "activation".
+using RecomputedOps = std::set<std::string, std::less<>>;
+
+/// Cheap to copy; the referenced objects outlive it. `tape` is null where nothing is recorded: in
+/// evaluation and decoding, and in the first forward pass of a recompute segment (where `training`
+/// still holds, so that dropout acts).
+struct OpCtx {
+  kernels::KernelCtx kernel;
+  Tape* tape = nullptr;
+  bool training = false;
+  const Mesh* mesh = nullptr;
+  const RowMap* rows = nullptr;
+  StepKey step;
+  const RecomputedOps* recomputed_ops = nullptr;
+  /// During a backward walk: what Tape::backward was asked for.
+  WeightGrads weight_grads = WeightGrads::now;
+
+  template <class K>
+  void launch(const K& k) const {
+    kernels::launch(kernel, k);
+  }
+  Tensor allocate(const Shape& shape, DType dtype, std::string_view tag,
+                  Category category = Category::activations) const {
+    return kernel.device->allocate(shape, dtype, category, tag);
+  }
+  bool recomputes(std::string_view op) const {
+    return tape != nullptr && recomputed_ops != nullptr && recomputed_ops->contains(op);
+  }
+};
+
+/// FP32 statistics and sums go with every compute dtype but fp64.
+constexpr DType statistics_dtype(DType compute) {
+  return compute == DType::f64 ? DType::f64 : DType::f32;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,32 @@
+#pragma once
+/// Rows know who they are: what every activation row of a micro-batch stands for.
+
+#include <cstdint>
+
+#include "lib/tensor/tensor.hpp"
+
+namespace llmtrain {
+
+/// Rows of one micro-batch: `num_sequences` sequences of `rows_per_sequence` rows each. All tensors are
+/// read-only and live on the device of the activations.
+struct RowMap {
+  std::int64_t num_sequences = 0;
+  std::int64_t rows_per_sequence = 0;
+  /// Length of the whole sample, of which a rank may hold a part.
+  std::int64_t seq_len = 0;
+  /// Global token id: sample in the step * seq_len + position. int64 [rows].
+  Tensor token_id;
+  /// Position in the sample, for masks. int32 [rows].
+  Tensor position;
+  /// Position that RoPE and learned embeddings see: restarts with each document if the recipe says so.
+  /// int32 [rows].
+  Tensor embedding_position;
+  /// First position of the row's document in the sample. int32 [rows].
+  Tensor document_begin;
+  /// Sample in the step of each sequence. int64 [num_sequences].
+  Tensor sample;
+
+  std::int64_t rows() const { return num_sequences * rows_per_sequence; }
+};
+
+}  // namespace llmtrain

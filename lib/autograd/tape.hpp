@@ -1,0 +1,143 @@
+#pragma once
+/// A small tape: operations recorded by a forward pass and walked back, with weight gradients that
+/// may be deferred.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lib/autograd/op_ctx.hpp"
+#include "lib/tensor/tensor.hpp"
+
+namespace llmtrain {
+
+class Rematerial;
+
+/// A value of the forward pass: its tensor, its number on the tape (-1: no gradient wanted), and, when
+/// a policy decided so, the way to compute it again instead of keeping it.
+struct Var {
+  Tensor tensor;
+  int id = -1;
+  std::shared_ptr<Rematerial> source;
+
+  bool needs_grad() const { return id >= 0; }
+};
+
+/// Which half of the backward reads a saved tensor; it is freed right after the last such half.
+enum class Part : std::uint8_t { input, weight };
+
+/// A value that is computed again on demand: once for all its users, freed with the last of them.
+class Rematerial {
+ public:
+  explicit Rematerial(std::function<Tensor(const OpCtx&)> compute) : compute_(std::move(compute)) {}
+  Tensor get(const OpCtx& ctx);
+
+ private:
+  friend class Saved;
+  std::function<Tensor(const OpCtx&)> compute_;
+  Tensor cached_;
+  int users_ = 0;
+};
+
+class Node;
+
+/// A tensor that a node keeps for its backward. Member of a Node, freed by the tape after `last`.
+class Saved {
+ public:
+  Saved(Node* owner, Part last);
+  ~Saved() { release(); }
+  Saved(const Saved&) = delete;
+  Saved& operator=(const Saved&) = delete;
+
+  /// Keeps the tensor, or only the way to compute it if the value has one.
+  void set(const Var& value);
+  void set(Tensor tensor);
+  bool defined() const { return tensor_.defined() || source_ != nullptr; }
+  Tensor get(const OpCtx& ctx) const;
+  void release();
+  Part last() const { return last_; }
+
+ private:
+  Part last_;
+  Tensor tensor_;
+  std::shared_ptr<Rematerial> source_;
+};
+
+/// One recorded operation. Derived classes hold their Saved tensors, options and parameters.
+class Node {
+ public:
+  explicit Node(std::string_view op) : op_(op) {}
+  virtual ~Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  std::string_view op() const { return op_; }
+
+  /// From the gradients of the outputs (undefined where none arrived) to those of the inputs, one per
+  /// input; undefined for inputs without need. May also write small weight gradients (vectors), and
+  /// keeps in Saved{Part::weight} what weight_grad() needs.
+  virtual std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) = 0;
+  /// True if weight_grad() has work.
+  virtual bool has_weight_grad() const { return false; }
+  /// Adds into the parameters' gradient sinks. Needs no weights.
+  virtual void weight_grad(const OpCtx&) {}
+
+  bool wants(int input) const { return inputs_[static_cast<std::size_t>(input)] >= 0; }
+
+ private:
+  friend class Tape;
+  friend class Saved;
+  void release(Part part);
+
+  std::string_view op_;
+  std::vector<int> inputs_;
+  std::vector<int> outputs_;
+  std::vector<Saved*> saved_;
+};
+
+/// Forward pass of one (stage, micro-batch): born at F, walked back at I, gone after W.
+class Tape {
+ public:
+  /// A value whose gradient the caller will ask for.
+  Var leaf(Tensor tensor);
+
+  /// Records a node; returns one Var per output tensor.
+  std::vector<Var> record(std::unique_ptr<Node> node, std::initializer_list<const Var*> inputs,
+                          std::initializer_list<Tensor> outputs);
+  /// The common case of one output.
+  Var record_one(std::unique_ptr<Node> node, std::initializer_list<const Var*> inputs,
+                 Tensor output);
+
+  /// Sets the gradient from which the walk starts.
+  void seed(const Var& value, Tensor gradient);
+  /// Marks a value without gradient (the loss) as the end of the walk.
+  void seed_root(const Var& value);
+
+  /// Input gradients of all nodes, last recorded first. Gradients of a value used more than once add in
+  /// that order. With `deferred` the weight parts wait for run_weight_grads().
+  void backward(const OpCtx& ctx, WeightGrads when);
+  bool has_deferred() const { return !deferred_.empty(); }
+  /// The deferred weight parts, in the order in which backward() met them.
+  void run_weight_grads(const OpCtx& ctx);
+
+  /// Gradient of a leaf after backward(); undefined if none arrived.
+  Tensor take_gradient(const Var& leaf);
+
+ private:
+  int new_value();
+  void accumulate(const OpCtx& ctx, int value, Tensor gradient);
+
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::unique_ptr<Node>> deferred_;
+  std::vector<Tensor> gradients_;
+  std::vector<bool> roots_;
+};
+
+/// Runs `body` keeping only its input; the backward runs it again under a tape of its own. Without a
+/// tape in `ctx` it is just body(ctx, input). `body` must be pure and outlive the tape.
+Var recompute_segment(const OpCtx& ctx, const Var& input,
+                      const std::function<Var(const OpCtx&, const Var&)>& body);
+
+}  // namespace llmtrain

@@ -1,0 +1,158 @@
+#include "kernels/attention.hpp"
+
+#include "lib/base/require.hpp"
+#include "lib/ops/ops.hpp"
+
+namespace llmtrain::ops {
+
+namespace {
+
+struct QkvViews {
+  Tensor q, k, v;
+  QkvViews(const Tensor& qkv, const HeadLayout& heads)
+      : q(qkv.columns(0, heads.q_cols())),
+        k(qkv.columns(heads.q_cols(), heads.kv_cols())),
+        v(qkv.columns(heads.q_cols() + heads.kv_cols(), heads.kv_cols())) {}
+};
+
+// Rotates the q and k columns, which lie side by side, in place.
+void rotate(const OpCtx& ctx, const Tensor& qkv, const HeadLayout& heads, const RopeTables& tables,
+            bool inverse) {
+  const Tensor qk = qkv.columns(0, heads.q_cols() + heads.kv_cols());
+  ctx.launch(kernels::Rope{.x = qk,
+                           .y = qk,
+                           .cosine = tables.cosine,
+                           .sine = tables.sine,
+                           .position = ctx.rows->embedding_position,
+                           .head_dim = heads.head_dim,
+                           .rotary_dim = tables.rotary_dim,
+                           .inverse = inverse});
+}
+
+class RopeNode final : public Node {
+ public:
+  RopeNode(const HeadLayout& heads, RopeTables tables)
+      : Node("rope"), heads_(heads), tables_(std::move(tables)) {}
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    Tensor dqkv = std::move(dys[0]);
+    require(dqkv.unique(), "rope: the gradient of qkv is shared");
+    rotate(ctx, dqkv, heads_, tables_, true);
+    return {std::move(dqkv)};
+  }
+
+ private:
+  HeadLayout heads_;
+  RopeTables tables_;
+};
+
+kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& options) {
+  const RowMap& rows = *ctx.rows;
+  const double p = ctx.training ? options.dropout : 0;
+  return {.num_sequences = rows.num_sequences,
+          .num_heads = options.heads.num_heads,
+          .num_kv_heads = options.heads.num_kv_heads,
+          .head_dim = options.heads.head_dim,
+          .scale = options.scale,
+          .window = options.window,
+          .q_position = rows.position,
+          .q_document_begin = rows.document_begin,
+          .k_position = rows.position,
+          .q_sample = rows.sample,
+          .dropout = {.p = p,
+                      .key = p > 0 ? philox_key(ctx.step.seed, "dropout", options.dropout_name)
+                                   : PhiloxKey{},
+                      .step = ctx.step.step,
+                      .seq_len = rows.seq_len}};
+}
+
+class AttentionNode final : public Node {
+ public:
+  AttentionNode(const AttentionOptions& options, Tensor qkv, Tensor out, Tensor lse)
+      : Node("attention"), options_(options), dropout_name_(options.dropout_name) {
+    options_.dropout_name = dropout_name_;
+    qkv_.set(std::move(qkv));
+    out_.set(std::move(out));
+    lse_.set(std::move(lse));
+  }
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    const Tensor qkv = qkv_.get(ctx);
+    Tensor dqkv = ctx.allocate(qkv.shape(), qkv.dtype(), "attention dqkv");
+    const QkvViews x(qkv, options_.heads);
+    {
+      const QkvViews dx(dqkv, options_.heads);
+      ctx.launch(kernels::AttentionBackward{.shape = shape_of(ctx, options_),
+                                            .q = x.q,
+                                            .k = x.k,
+                                            .v = x.v,
+                                            .out = out_.get(ctx),
+                                            .lse = lse_.get(ctx),
+                                            .dout = dys[0],
+                                            .dq = dx.q,
+                                            .dk = dx.k,
+                                            .dv = dx.v});
+    }
+    return {std::move(dqkv)};
+  }
+
+ private:
+  AttentionOptions options_;
+  std::string dropout_name_;
+  Saved qkv_{this, Part::input};
+  Saved out_{this, Part::input};
+  Saved lse_{this, Part::input};
+};
+
+}  // namespace
+
+Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTables& tables) {
+  rotate(ctx, qkv.tensor, heads, tables, false);
+  if (ctx.tape == nullptr) return {qkv.tensor, -1, nullptr};
+  return ctx.tape->record_one(std::make_unique<RopeNode>(heads, tables), {&qkv}, qkv.tensor);
+}
+
+Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
+  const HeadLayout& heads = options.heads;
+  const RowMap& rows = *ctx.rows;
+  require(qkv.tensor.cols() == heads.cols() && qkv.tensor.rows() == rows.rows(),
+          "attention: qkv {} for {} columns and {} rows", to_string(qkv.tensor.shape()),
+          heads.cols(), rows.rows());
+  const DType dtype = qkv.tensor.dtype();
+  Tensor out = ctx.allocate({rows.rows(), heads.q_cols()}, dtype, "attention");
+  Tensor lse = ctx.allocate({rows.num_sequences, heads.num_heads, rows.rows_per_sequence},
+                            statistics_dtype(dtype), "attention lse");
+  const QkvViews x(qkv.tensor, heads);
+  ctx.launch(kernels::AttentionForward{
+      .shape = shape_of(ctx, options), .q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse});
+  if (ctx.tape == nullptr) return {std::move(out), -1, nullptr};
+  auto node = std::make_unique<AttentionNode>(options, qkv.tensor, out, std::move(lse));
+  return ctx.tape->record_one(std::move(node), {&qkv}, std::move(out));
+}
+
+Tensor cached_attention(const OpCtx& ctx, const Tensor& qkv, const AttentionOptions& options,
+                        KvCache& cache) {
+  const HeadLayout& heads = options.heads;
+  const RowMap& rows = *ctx.rows;
+  require(ctx.tape == nullptr && rows.num_sequences == 1, "the cache decodes one sequence, unrecorded");
+  require(cache.length + rows.rows() <= cache.capacity, "KV cache of {} positions is full",
+          cache.capacity);
+  const QkvViews x(qkv, heads);
+  const Tensor k_new = cache.k.row_range(cache.length, rows.rows());
+  const Tensor v_new = cache.v.row_range(cache.length, rows.rows());
+  ctx.launch(kernels::ScaleCast{.x = x.k, .y = k_new});
+  ctx.launch(kernels::ScaleCast{.x = x.v, .y = v_new});
+  const std::int64_t length = cache.length + rows.rows();
+  kernels::AttentionShape shape = shape_of(ctx, options);
+  shape.k_position = cache.position.columns(0, length);
+  Tensor out = ctx.allocate({rows.rows(), heads.q_cols()}, qkv.dtype(), "attention");
+  const Tensor lse = ctx.allocate({1, heads.num_heads, rows.rows()}, statistics_dtype(qkv.dtype()),
+                                  "attention lse");
+  ctx.launch(kernels::AttentionForward{.shape = shape,
+                                       .q = x.q,
+                                       .k = cache.k.row_range(0, length),
+                                       .v = cache.v.row_range(0, length),
+                                       .out = out,
+                                       .lse = lse});
+  return out;
+}
+
+}  // namespace llmtrain::ops

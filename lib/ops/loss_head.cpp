@@ -1,0 +1,85 @@
+#include <algorithm>
+
+#include "kernels/loss.hpp"
+#include "kernels/matmul.hpp"
+#include "lib/base/require.hpp"
+#include "lib/ops/ops.hpp"
+
+namespace llmtrain::ops {
+
+namespace {
+
+class LossHeadNode final : public Node {
+ public:
+  explicit LossHeadNode(Tensor dx) : Node("loss_head") { dx_.set(std::move(dx)); }
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor>) override {
+    return {dx_.get(ctx)};
+  }
+
+ private:
+  Saved dx_{this, Part::input};
+};
+
+// Rows per chunk: a multiple of 64 within the bound, at least 64.
+std::int64_t chunk_rows(std::int64_t rows, std::int64_t vocab, DType dtype,
+                        std::uint64_t chunk_bytes) {
+  const auto row_bytes = static_cast<std::uint64_t>(vocab) * size_of(dtype);
+  const auto fit = static_cast<std::int64_t>(chunk_bytes / row_bytes) / 64 * 64;
+  return std::min(rows, std::max<std::int64_t>(64, fit));
+}
+
+// Gradients of one chunk: dx = dlogits w, dw += dlogits^T x.
+void chunk_gradients(const OpCtx& ctx, const Tensor& dlogits, const Tensor& x,
+                     const ParameterGroup& weight, const Tensor& dx) {
+  ctx.launch(kernels::Matmul{.a = dlogits, .b = weight.compute(), .c = dx, .bias = {}});
+  ctx.launch(kernels::Matmul{.a = dlogits,
+                             .b = x,
+                             .c = weight.grad(),
+                             .bias = {},
+                             .transpose_a = true,
+                             .accumulate = true});
+}
+
+}  // namespace
+
+Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
+              const Tensor& loss_sum, const LossHeadOptions& options) {
+  const Tensor& w = weight.compute();
+  const DType dtype = x.tensor.dtype();
+  const DType logits_dtype = statistics_dtype(dtype);
+  const std::int64_t rows = x.tensor.rows();
+  require(targets.numel() == rows, "loss: {} targets for {} rows", targets.numel(), rows);
+  const std::int64_t step = chunk_rows(rows, w.rows(), logits_dtype, options.chunk_bytes);
+  const bool learn = ctx.tape != nullptr;
+  Tensor losses = ctx.allocate({rows}, logits_dtype, "token losses");
+  Tensor dx = learn ? ctx.allocate(x.tensor.shape(), dtype, "loss_head dx") : Tensor();
+  for (std::int64_t begin = 0; begin < rows; begin += step) {
+    const std::int64_t count = std::min(step, rows - begin);
+    const Tensor part = x.tensor.row_range(begin, count);
+    const Tensor z = ctx.allocate({count, w.rows()}, logits_dtype, "logits chunk");
+    ctx.launch(
+        kernels::Matmul{.a = part, .b = w, .c = z, .bias = {}, .transpose_b = true});
+    Tensor dz;
+    if (learn) dz = dtype == logits_dtype ? z : ctx.allocate(z.shape(), dtype, "dlogits chunk");
+    ctx.launch(kernels::CrossEntropy{.logits = z,
+                                     .target = targets.columns(begin, count),
+                                     .loss = losses.columns(begin, count),
+                                     .dlogits = dz.view(),
+                                     .num_classes = options.num_classes,
+                                     .grad_scale = ctx.step.grad_scale});
+    if (learn) chunk_gradients(ctx, dz, part, weight, dx.row_range(begin, count));
+  }
+  ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});
+  if (!learn) return {std::move(losses), -1, nullptr};
+  return ctx.tape->record_one(std::make_unique<LossHeadNode>(std::move(dx)), {&x},
+                              std::move(losses));
+}
+
+Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight) {
+  const Tensor& w = weight.compute();
+  Tensor z = ctx.allocate({x.rows(), w.rows()}, statistics_dtype(x.dtype()), "logits");
+  ctx.launch(kernels::Matmul{.a = x, .b = w, .c = z, .bias = {}, .transpose_b = true});
+  return z;
+}
+
+}  // namespace llmtrain::ops

@@ -1,0 +1,113 @@
+#pragma once
+/// Differentiable operations: fused forward/backward pairs over kernels. Activations are [rows, cols]
+/// matrices whose rows `ctx.rows` describes. With ctx.tape set, each call records one node.
+
+#include <optional>
+#include <string_view>
+
+#include "kernels/attention.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/norm.hpp"
+#include "lib/autograd/tape.hpp"
+#include "lib/param/parameter.hpp"
+
+namespace llmtrain::ops {
+
+/// y = x w^T (+ bias). x [rows, in], weight group [out, in], bias group [out] or null. The product of
+/// the weight gradient is the node's weight part.
+Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
+           const ParameterGroup* bias);
+
+/// y = a + b.
+Var add(const OpCtx& ctx, const Var& a, const Var& b);
+
+/// Rows of `table` by token id (int32 [rows]).
+Var embedding(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table);
+/// The sum of two look-ups: tokens and learned positions.
+Var embedding_sum(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table,
+                  const Tensor& other_ids, const ParameterGroup& other_table);
+
+struct NormOptions {
+  kernels::NormKind kind = kernels::NormKind::rms_norm;
+  double eps = 1e-5;
+};
+struct NormResult {
+  Var sum;  // x + residual, the new residual stream
+  Var y;
+};
+/// y = norm(x). Recomputable as "norm".
+Var norm(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const ParameterGroup* bias,
+         const NormOptions& options);
+/// sum = x + residual; y = norm(sum), in one pass.
+NormResult residual_norm(const OpCtx& ctx, const Var& x, const Var& residual,
+                         const ParameterGroup& weight, const ParameterGroup* bias,
+                         const NormOptions& options);
+
+/// y = f(x). Recomputable as "activation".
+Var activation(const OpCtx& ctx, const Var& x, kernels::Activation f);
+/// y = f(gate) * up with gate and up side by side in x [rows, 2 * cols]. Recomputable as "activation".
+Var gated_activation(const OpCtx& ctx, const Var& x, kernels::Activation f);
+
+/// Dropout of probability p in the stream named `name`; x itself when p is 0 or outside training.
+Var dropout(const OpCtx& ctx, const Var& x, double p, std::string_view name);
+
+/// Head layout of a fused row [q heads | k heads | v heads].
+struct HeadLayout {
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t q_cols() const { return num_heads * head_dim; }
+  std::int64_t kv_cols() const { return num_kv_heads * head_dim; }
+  std::int64_t cols() const { return q_cols() + 2 * kv_cols(); }
+};
+
+/// Angles of RoPE: cosine and sine, [max_position, rotary_dim / 2], FP32 (FP64 for fp64).
+struct RopeTables {
+  Tensor cosine, sine;
+  std::int64_t rotary_dim = 0;
+};
+
+/// Turns the q and k columns of qkv in place: nothing may have saved qkv, which holds right after the
+/// linear layer that made it. Positions are ctx.rows->embedding_position.
+Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTables& tables);
+
+struct AttentionOptions {
+  HeadLayout heads;
+  double scale = 1;
+  std::int64_t window = 0;
+  double dropout = 0;
+  std::string_view dropout_name;
+};
+/// Causal attention within each document of ctx.rows; returns [rows, q_cols].
+Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options);
+
+/// Keys and values of earlier positions, for decoding. All rows of a sequence share one cache.
+struct KvCache {
+  Tensor k, v;        // [sequences * capacity, kv_cols]
+  Tensor position;    // int32 [sequences * capacity]; beyond `length` larger than any query position
+  std::int64_t capacity = 0;
+  std::int64_t length = 0;
+};
+/// Attention of one sequence's new rows over cache + themselves; appends k and v to the cache. The
+/// caller advances `length` when all layers have run. No tape.
+Tensor cached_attention(const OpCtx& ctx, const Tensor& qkv, const AttentionOptions& options,
+                        KvCache& cache);
+
+struct LossHeadOptions {
+  /// Classes of the vocabulary; further rows of the weight are padding.
+  std::int64_t num_classes = 0;
+  /// Bound on the bytes of one chunk of logits.
+  std::uint64_t chunk_bytes = std::uint64_t{64} << 20;
+};
+/// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so that
+/// the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]). With a
+/// tape it computes dx and adds the weight gradient in the same pass over the logits (they cost a third
+/// of the head's products to make again), scaled by ctx.step.grad_scale; the result is the root of the
+/// backward walk.
+Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
+              const Tensor& loss_sum, const LossHeadOptions& options);
+
+/// Logits of x [rows, hidden] in FP32 (FP64 for fp64). No tape.
+Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight);
+
+}  // namespace llmtrain::ops
