@@ -74,7 +74,8 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerOptions& options)
 std::vector<std::vector<std::int32_t>> encode_all(const Tokenizer& tokenizer,
                                                   std::span<const std::string_view> texts);
 
-/// Writes tokenizer.to_json() to `path` atomically.
-void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& path);
+/// Writes tokenizer.json and tokenizer_config.json (start and end token) into an existing
+/// directory, each atomically; `make_tokenizer` and Hugging Face's AutoTokenizer read them back.
+void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 
 }  // namespace llmtrain::data
