@@ -1,0 +1,206 @@
+#include "lib/data/bpe_tokenizer.hpp"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "lib/base/hash.hpp"
+#include "lib/base/require.hpp"
+#include "lib/data/byte_level.hpp"
+
+namespace llmtrain::data {
+
+namespace {
+
+/// Tokens of short pieces seen before. Direct-mapped, so its size is fixed and the newest piece
+/// wins.
+class PieceCache {
+ public:
+  static constexpr std::size_t kMaxBytes = 23;
+  static constexpr std::size_t kMaxTokens = 9;
+
+  struct Key {
+    std::array<std::uint64_t, 3> words{};  // the piece, zero-padded; its length in the last byte
+    bool operator==(const Key&) const = default;
+  };
+  struct Entry {
+    Key key;
+    std::uint32_t count = 0;  // 0: never used
+    std::array<std::int32_t, kMaxTokens> tokens;
+  };
+  static_assert(sizeof(Entry) == 64);  // one cache line
+
+  PieceCache() : entries_(kEntries) {}
+
+  static Key key(std::string_view piece) {
+    char bytes[24] = {};
+    std::memcpy(bytes, piece.data(), piece.size());
+    bytes[23] = static_cast<char>(piece.size());
+    Key key;
+    std::memcpy(key.words.data(), bytes, sizeof bytes);
+    return key;
+  }
+
+  Entry& entry(const Key& key) {
+    std::uint64_t hash = 0;
+    for (const std::uint64_t word : key.words) {
+      hash = (hash ^ word) * 0x9FB21C651E98DF25u;
+      hash ^= hash >> 32;
+    }
+    return entries_[hash & (kEntries - 1)];
+  }
+
+ private:
+  static constexpr std::size_t kEntries = std::size_t{1} << 15;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+class BpeTokenizer::Worker {
+ public:
+  explicit Worker(const BpeTokenizer& owner) : owner_(owner), splitter_(*owner.pre_tokenizer_) {}
+
+  void encode(std::string_view text, std::vector<std::int32_t>& out) {
+    owner_.added_->split(text, [&](std::int32_t id, std::string_view part) {
+      if (id != AddedTokenSplitter::kText) {
+        out.push_back(id);
+      } else {
+        splitter_.split(part, [&](std::string_view piece) { encode_piece(piece, out); });
+      }
+    });
+  }
+
+ private:
+  void encode_piece(std::string_view piece, std::vector<std::int32_t>& out) {
+    if (piece.size() > PieceCache::kMaxBytes) return merge_piece(piece, out);
+    const PieceCache::Key key = PieceCache::key(piece);
+    PieceCache::Entry& entry = cache_.entry(key);
+    if (entry.count > 0 && entry.key == key) {
+      out.insert(out.end(), entry.tokens.begin(), entry.tokens.begin() + entry.count);
+      return;
+    }
+    const std::size_t before = out.size();
+    merge_piece(piece, out);
+    const std::size_t count = out.size() - before;
+    if (count > PieceCache::kMaxTokens) return;
+    entry.key = key;
+    entry.count = static_cast<std::uint32_t>(count);
+    std::copy(out.begin() + static_cast<std::ptrdiff_t>(before), out.end(), entry.tokens.begin());
+  }
+
+  void merge_piece(std::string_view piece, std::vector<std::int32_t>& out) {
+    if (owner_.definition_.ignore_merges) {
+      const auto found = owner_.whole_pieces_.find(piece);
+      if (found != owner_.whole_pieces_.end()) return out.push_back(found->second);
+    }
+    owner_.merger_->merge(piece, scratch_, out);
+  }
+
+  const BpeTokenizer& owner_;
+  PreTokenizer::Worker splitter_;
+  BpeMerger::Scratch scratch_;
+  PieceCache cache_;
+};
+
+BpeTokenizer::BpeTokenizer(BpeDefinition definition) : definition_(std::move(definition)) {
+  index_tokens();
+  std::array<std::int32_t, 256> byte_ids{};
+  byte_ids.fill(-1);
+  for (std::size_t id = 0; id < definition_.vocab.size(); ++id) {
+    const std::optional<std::string> bytes = from_byte_level(definition_.vocab[id]);
+    if (!bytes || bytes->empty()) continue;
+    if (bytes->size() == 1) {
+      byte_ids[static_cast<unsigned char>(bytes->front())] = static_cast<std::int32_t>(id);
+    }
+    if (definition_.ignore_merges) whole_pieces_.emplace(bytes_[id], static_cast<std::int32_t>(id));
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    require<DataError>(byte_ids[byte] >= 0, "vocabulary has no token for byte 0x{:02X}", byte);
+  }
+  const auto limit = static_cast<std::int32_t>(definition_.vocab.size());
+  const auto is_token = [&](std::int32_t id) {
+    return id >= 0 && id < limit && !definition_.vocab[static_cast<std::size_t>(id)].empty();
+  };
+  for (const Merge& m : definition_.merges) {
+    require<DataError>(is_token(m.left) && is_token(m.right) && is_token(m.merged),
+                       "merge ({}, {}) -> {}: not all are tokens", m.left, m.right, m.merged);
+    const auto& text = [&](std::int32_t id) -> const std::string& {
+      return definition_.vocab[static_cast<std::size_t>(id)];
+    };
+    require<DataError>(text(m.left) + text(m.right) == text(m.merged),
+                       "merge of '{}' and '{}' gives '{}'", text(m.left), text(m.right),
+                       text(m.merged));
+  }
+  merger_.emplace(byte_ids, definition_.merges);
+  pre_tokenizer_.emplace(definition_.patterns);
+  added_.emplace(definition_.added_tokens);
+  Hasher128 hasher;
+  hasher.update(to_json());
+  hasher.update_value(std::int64_t{definition_.eos_id.value_or(-1)});
+  hasher.update_value(std::int64_t{definition_.bos_id.value_or(-1)});
+  fingerprint_ = hasher.digest().low;
+}
+
+BpeTokenizer::~BpeTokenizer() = default;
+
+void BpeTokenizer::index_tokens() {
+  std::size_t size = definition_.vocab.size();
+  for (const AddedToken& token : definition_.added_tokens) {
+    require<DataError>(token.id >= 0, "added token '{}' has the id {}", token.content, token.id);
+    size = std::max(size, static_cast<std::size_t>(token.id) + 1);
+  }
+  bytes_.resize(size);
+  known_.resize(size);
+  for (std::size_t id = 0; id < definition_.vocab.size(); ++id) {
+    const std::string& spelling = definition_.vocab[id];
+    if (spelling.empty()) continue;
+    known_[id] = true;
+    // A token with characters outside the table is reachable as an added token only.
+    bytes_[id] = from_byte_level(spelling).value_or(spelling);
+  }
+  std::unordered_map<std::string_view, std::int32_t> seen;
+  for (const AddedToken& token : definition_.added_tokens) {
+    const auto id = static_cast<std::size_t>(token.id);
+    require<DataError>(!token.content.empty(), "added token {} is empty", token.id);
+    require<DataError>(seen.emplace(token.content, token.id).second,
+                       "added token '{}' is there twice", token.content);
+    const bool in_model = id < definition_.vocab.size() && !definition_.vocab[id].empty();
+    require<DataError>(in_model ? definition_.vocab[id] == token.content : !known_[id],
+                       "added token '{}' has the id {} of another token", token.content, token.id);
+    known_[id] = true;
+    bytes_[id] = token.content;
+  }
+  for (const auto& id : {definition_.eos_id, definition_.bos_id}) {
+    require<DataError>(
+        !id || (*id >= 0 && *id < vocab_size() && known_[static_cast<std::size_t>(*id)]),
+        "start or end token {} is not in the vocabulary", id.value_or(-1));
+  }
+}
+
+std::unique_ptr<BpeTokenizer::Worker> BpeTokenizer::take_worker() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_workers_.empty()) {
+      std::unique_ptr<Worker> worker = std::move(idle_workers_.back());
+      idle_workers_.pop_back();
+      return worker;
+    }
+  }
+  return std::make_unique<Worker>(*this);
+}
+
+void BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) const {
+  std::unique_ptr<Worker> worker = take_worker();
+  worker->encode(text, out);
+  const std::lock_guard lock(mutex_);
+  idle_workers_.push_back(std::move(worker));
+}
+
+std::string_view BpeTokenizer::token_bytes(std::int32_t id) const {
+  require<DataError>(id >= 0 && id < vocab_size() && known_[static_cast<std::size_t>(id)],
+                     "token {} is not in the vocabulary of {} tokens", id, vocab_size());
+  return bytes_[static_cast<std::size_t>(id)];
+}
+
+}  // namespace llmtrain::data

@@ -1,0 +1,72 @@
+#pragma once
+/// Pre-tokenization: cutting text into the pieces that BPE merges never cross.
+///
+/// The regular expressions are those of Hugging Face's tokenizer.json, whose engine is Oniguruma;
+/// they run here on PCRE2 with JIT. Only syntax that both engines read alike is accepted; `\s` and
+/// `\S` are rewritten because the engines' sets differ (PCRE2 counts U+180E as space).
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain::data {
+
+/// The pattern inside Hugging Face's ByteLevel pre-tokenizer.
+extern const std::string_view kGpt2Pattern;
+/// The pattern of cl100k and Llama 3: digits in groups of three, line ends with what precedes them.
+extern const std::string_view kLlama3Pattern;
+
+/// Patterns by name, for recipes: "gpt2", "llama3".
+struct NamedPattern {
+  std::string_view name;
+  std::string_view pattern;
+};
+const std::vector<NamedPattern>& named_patterns();
+
+/// An Oniguruma pattern in PCRE2's words; DataError naming the construct for syntax outside the
+/// subset that both engines read alike.
+std::string to_pcre2_pattern(std::string_view pattern);
+
+/// Immutable; one object serves all threads, each with a Worker of its own.
+class PreTokenizer {
+ public:
+  /// Applies `patterns` one after the other, each to every piece that the ones before it cut
+  /// (Split with behavior Isolated). No pattern: the text stays whole. DataError for a pattern that
+  /// cannot be honoured.
+  explicit PreTokenizer(std::vector<std::string> patterns);
+  ~PreTokenizer();
+  PreTokenizer(PreTokenizer&&) noexcept;
+  PreTokenizer& operator=(PreTokenizer&&) noexcept;
+
+  const std::vector<std::string>& patterns() const { return patterns_; }
+
+  using Emit = std::function<void(std::string_view piece)>;
+
+  /// Match memory of one thread.
+  class Worker {
+   public:
+    explicit Worker(const PreTokenizer& owner);
+    ~Worker();
+    Worker(Worker&&) noexcept;
+    Worker& operator=(Worker&&) noexcept;
+
+    /// Calls `emit` for the pieces of `text` in order; joined they are `text`. A run of bytes that
+    /// is not valid UTF-8 is a piece of its own. DataError if a pattern exceeds the match limit.
+    void split(std::string_view text, const Emit& emit);
+
+   private:
+    void split_valid(std::size_t stage, std::string_view text, const Emit& emit);
+    struct State;
+    const PreTokenizer* owner_;
+    std::unique_ptr<State> state_;
+  };
+
+ private:
+  struct Code;
+  std::vector<std::string> patterns_;
+  std::vector<Code> codes_;
+};
+
+}  // namespace llmtrain::data

@@ -1,0 +1,126 @@
+#pragma once
+/// Documents packed into samples, and the order in which training sees them.
+///
+/// A document of n tokens t1..tn owns n + 1 rows. A row reads one token and predicts the next:
+///
+///     reads     S   t1   t2  ...  tn        S: the tokenizer's start token, or else its end token
+///     predicts  t1  t2   t3  ...  E         E: the end token
+///
+/// So every token of every document, the first one and the end included, is predicted exactly once,
+/// from its own document only, and nothing of a document is free: with all rows evaluated,
+///
+///     bits per byte = sum of -log2 p over all rows / source_bytes()
+///
+/// is the length of a decodable encoding of the text, ends of documents included, and may be held
+/// against `gzip` of the same bytes.
+///
+/// The rows of all documents are joined and cut into samples of seq_len rows. Rows behind the last
+/// document are padding: they read E, predict nothing (target -1) and see only each other.
+///
+/// Everything is a pure function of its arguments: no state, no cursor, no dependence on ranks.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lib/base/philox.hpp"
+#include "lib/data/token_set.hpp"
+#include "lib/data/tokenizer.hpp"
+
+namespace llmtrain::data {
+
+/// No prediction is trained at this row.
+inline constexpr std::int32_t kNoTarget = -1;
+
+struct PackingOptions {
+  std::int64_t seq_len = 0;  ///< rows per sample
+  /// Whether a row may attend to earlier documents of its sample.
+  bool cross_document_attention = false;
+  /// Whether positions count from the start of the document (within the sample) or of the sample.
+  bool reset_positions = true;
+};
+
+/// Where the rows of one sample are written: four arrays of seq_len elements, owned by the caller.
+struct SampleView {
+  std::span<std::int32_t> tokens;     ///< ids that the rows read
+  std::span<std::int32_t> targets;    ///< ids that the rows predict; kNoTarget where untrained
+  std::span<std::int32_t> doc_begin;  ///< row i may attend to rows [doc_begin[i], i] of the sample
+  std::span<std::int32_t> positions;
+};
+
+/// One sample with its own memory.
+struct Sample {
+  std::uint64_t index = 0;  ///< number of the sample in its PackedSamples
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;
+  std::vector<std::int32_t> doc_begin;
+  std::vector<std::int32_t> positions;
+  SampleView view() { return {tokens, targets, doc_begin, positions}; }
+};
+
+/// The samples of a token set in document order. Evaluation reads 0, 1, 2 ...
+class PackedSamples {
+ public:
+  /// `start_id` and `end_id` frame each document (see above). DataError if the set has no token.
+  PackedSamples(std::shared_ptr<const TokenSet> set, std::int32_t start_id, std::int32_t end_id,
+                const PackingOptions& options);
+  /// start_id = bos_id or else eos_id, end_id = eos_id of `tokenizer`. DataError if the tokenizer
+  /// is not the one that made the set, or has no end token.
+  PackedSamples(std::shared_ptr<const TokenSet> set, const Tokenizer& tokenizer,
+                const PackingOptions& options);
+
+  const TokenSet& set() const { return *set_; }
+  const PackingOptions& options() const { return options_; }
+  /// Rows that predict something: tokens plus documents.
+  std::uint64_t row_count() const { return row_count_; }
+  /// ceil(row_count / seq_len).
+  std::uint64_t sample_count() const { return sample_count_; }
+  /// Bytes of text that all rows together predict.
+  std::uint64_t source_bytes() const { return set_->source_bytes(); }
+  /// Rows of sample `index` that predict something: seq_len, but fewer in the last sample.
+  std::int64_t trained_rows(std::uint64_t index) const;
+
+  /// Writes sample `index` (below sample_count) to `out`.
+  void read(std::uint64_t index, SampleView out) const;
+  Sample sample(std::uint64_t index) const;
+  /// The document that owns row `row` (below row_count).
+  std::uint64_t document_of_row(std::uint64_t row) const;
+
+ private:
+  std::uint64_t document_first_row(std::uint64_t document) const;
+  void write_segment(std::uint64_t document, std::uint64_t first_row, std::size_t at,
+                     std::size_t count, const SampleView& out) const;
+
+  std::shared_ptr<const TokenSet> set_;
+  std::int32_t start_id_;
+  std::int32_t end_id_;
+  PackingOptions options_;
+  std::uint64_t row_count_ = 0;
+  std::uint64_t sample_count_ = 0;
+};
+
+/// The order of training: epoch e visits every sample once, in the order given by a permutation
+/// keyed by (seed, e).
+class SampleStream {
+ public:
+  SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed);
+
+  const PackedSamples& samples() const { return *samples_; }
+  /// Samples of one epoch.
+  std::uint64_t epoch_size() const { return samples_->sample_count(); }
+  /// The sample at position `global_index` of the endless stream; epoch = global_index /
+  /// epoch_size.
+  std::uint64_t sample_index(std::uint64_t global_index) const;
+  /// Trained rows at that position, without reading any token.
+  std::int64_t trained_rows(std::uint64_t global_index) const;
+
+  void read(std::uint64_t global_index, SampleView out) const;
+  Sample sample_at(std::uint64_t global_index) const;
+
+ private:
+  std::shared_ptr<const PackedSamples> samples_;
+  PhiloxKey key_;
+};
+
+}  // namespace llmtrain::data

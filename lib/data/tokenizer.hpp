@@ -1,0 +1,81 @@
+#pragma once
+/// Tokenizers: text to token ids and back.
+///
+/// Two kinds: `bytes` (every byte is a token) and `bpe` (byte-level byte-pair encoding as in GPT-2,
+/// stored as a Hugging Face tokenizer.json). Both keep every byte of the text, so that
+/// decode(encode(text)) == text for any byte string, valid UTF-8 or not.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain::data {
+
+/// The text of the end-of-document token in the tokenizers that we make ourselves.
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+/// Immutable after construction; every member function may be called from several threads at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Appends the tokens of `text` to `out`. Nothing is added in front or behind: the documents'
+  /// start and end belong to the packing. The text of an added token ("<|endoftext|>") becomes that
+  /// token, as in Hugging Face's `encode(text, add_special_tokens=False)`.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& out) const = 0;
+  std::vector<std::int32_t> encode(std::string_view text) const;
+
+  /// The bytes that token `id` stands for; DataError unless the vocabulary has it.
+  virtual std::string_view token_bytes(std::int32_t id) const = 0;
+  /// The bytes of all tokens joined, those of special tokens included.
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  /// One more than the largest id.
+  virtual std::int64_t vocab_size() const = 0;
+  /// The token that ends a document, and the one that starts it where the tokenizer has one.
+  virtual std::optional<std::int32_t> eos_id() const = 0;
+  virtual std::optional<std::int32_t> bos_id() const = 0;
+
+  /// The Hugging Face tokenizer.json that describes this tokenizer: loading it with our loader or
+  /// with Hugging Face's `tokenizers` gives identical ids.
+  virtual std::string to_json() const = 0;
+
+  /// XXH3-64 of everything that decides ids; token files carry it.
+  virtual std::uint64_t fingerprint() const = 0;
+};
+
+/// 256 byte tokens (id = byte value) and the end-of-document token 256: a vocabulary of 257.
+std::shared_ptr<const Tokenizer> make_byte_tokenizer();
+
+struct TokenizerOptions {
+  /// "bytes", or "bpe" which reads `path`.
+  std::string type = "bpe";
+  /// A tokenizer.json, or a directory that holds one.
+  std::filesystem::path path;
+};
+
+/// One row per kind of tokenizer.
+struct TokenizerKind {
+  std::string_view type;
+  std::string_view doc;
+  std::shared_ptr<const Tokenizer> (*make)(const TokenizerOptions& options);
+};
+std::span<const TokenizerKind> tokenizer_kinds();
+
+/// RecipeError for an unknown type; DataError for a file that cannot be honoured exactly.
+std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerOptions& options);
+
+/// Encodes texts[i] into result[i], in parallel over texts.
+std::vector<std::vector<std::int32_t>> encode_all(const Tokenizer& tokenizer,
+                                                  std::span<const std::string_view> texts);
+
+/// Writes tokenizer.json and tokenizer_config.json (start and end token) into an existing
+/// directory, each atomically; `make_tokenizer` and Hugging Face's AutoTokenizer read them back.
+void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
+
+}  // namespace llmtrain::data
