@@ -5,8 +5,8 @@
 
 namespace llmtrain::kernels {
 
-/// y[i] = table[id[i]] (+ y[i] with `accumulate`). id int32 [rows], 0 <= id < table rows (checked on
-/// the CPU); table [vocab, hidden], y [rows, hidden] in one dtype.
+/// y[i] = table[id[i]] (+ y[i] with `accumulate`). id int32 [rows], 0 <= id < table rows (the CPU
+/// checks and throws DataError); table [vocab, hidden], y [rows, hidden] in one dtype.
 struct EmbeddingForward {
   static constexpr std::string_view name = "embedding_forward";
   static constexpr bool capturable = true;
@@ -20,7 +20,8 @@ struct EmbeddingForward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// dtable[id[i]] += dy[i], rows with equal id in ascending order. dtable FP32 (FP64 for fp64).
+/// dtable[id[i]] += dy[i], rows with equal id in ascending order. dtable FP32 (FP64 for fp64). Ids as
+/// in the forward.
 struct EmbeddingBackward {
   static constexpr std::string_view name = "embedding_backward";
   static constexpr bool capturable = true;
@@ -30,12 +31,13 @@ struct EmbeddingBackward {
   Cost cost() const;
   DType dtype() const { return dy.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {id.numel(), dy.cols()}; }
-  std::uint64_t workspace_bytes(int threads) const;
+  std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
 /// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32); 0 where target is -1
-/// (untrained). With dlogits (fp64 | fp32 | bf16, may alias logits):
-/// dlogits = grad_scale * (softmax(z) - onehot(target)), 0 in untrained rows.
+/// (untrained). Targets are -1 or a class (the CPU checks and throws DataError). With dlogits
+/// (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) - onehot(target)), 0 in untrained rows.
+/// Both may be strided; dlogits may alias logits when their rows begin at the same addresses.
 /// Only the first `num_classes` columns are classes; the rest is padding: no probability, no gradient.
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
@@ -52,10 +54,12 @@ struct CrossEntropy {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// out[0] += sum of x in FP64, in blocks of 1,024 elements joined in order. x FP32 | FP64, out FP64 [1].
+/// out[0] += sum of x. Blocks of 1,024 elements are summed in FP64 and joined in ascending order from
+/// zero. x FP32 | FP64, out FP64 [1].
 struct Sum {
   static constexpr std::string_view name = "sum";
   static constexpr bool capturable = true;
+  static constexpr std::int64_t kBlock = 1024;
   View x;
   View out;
   void check() const;

@@ -1,0 +1,217 @@
+#pragma once
+/// One attention problem, run by any table in any dtype.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/attention.hpp"
+#include "kernels/cpu/element.hpp"
+
+namespace llmtrain::kernels {
+
+/// Normal values of a named stream.
+inline std::vector<double> normals(std::string_view name, std::int64_t n, double scale = 1) {
+  const PhiloxKey key = philox_key(1, "test", name);
+  std::vector<double> values(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = scale * normal_quantile(unit_interval(philox_word(key, 0, i)));
+  }
+  return values;
+}
+
+/// The values that `dtype` can hold nearest to `values`.
+inline std::vector<double> rounded(std::vector<double> values, DType dtype) {
+  with_type(dtype, [&]<class T>() {
+    for (double& x : values) x = widen(narrow<T>(x));
+  });
+  return values;
+}
+
+template <class T>
+void fill(const View& view, const std::vector<T>& values) {
+  std::copy(values.begin(), values.end(), view.as<T>());
+}
+
+/// Rows of a view, which may lie apart, from and to doubles.
+inline void write_rows(const View& view, const std::vector<double>& values) {
+  with_type(view.dtype, [&]<class T>() {
+    for (std::int64_t i = 0; i < view.numel(); ++i) {
+      view.row<T>(i / view.cols())[i % view.cols()] =
+          narrow<T>(values[static_cast<std::size_t>(i)]);
+    }
+  });
+}
+inline std::vector<double> read_rows(const View& view) {
+  std::vector<double> values(static_cast<std::size_t>(view.numel()));
+  with_type(view.dtype, [&]<class T>() {
+    for (std::int64_t i = 0; i < view.numel(); ++i) {
+      values[static_cast<std::size_t>(i)] = widen(view.row<T>(i / view.cols())[i % view.cols()]);
+    }
+  });
+  return values;
+}
+
+inline double max_abs_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double max = a.size() == b.size() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (a[i] == b[i]) continue;  // also equal infinities
+    const double difference = std::abs(a[i] - b[i]);
+    max = std::isnan(difference) ? INFINITY : std::max(max, difference);
+  }
+  return max;
+}
+
+struct AttentionCase {
+  std::int64_t sequences = 1, tq = 8, tk = 8, heads = 2, kv_heads = 1, head_dim = 8;
+  std::int64_t window = 0;
+  double dropout = 0;
+  /// Rows of q, k, v and of their gradients lie this much further apart than one fused row needs.
+  bool fused = false;
+  /// First positions of documents; position p belongs to the last of them that is <= p.
+  std::vector<std::int32_t> documents = {0};
+  /// Position of the first query and the first key.
+  std::int32_t q_begin = 0, k_begin = 0;
+  double q_scale = 1;
+
+  std::int64_t q_size() const { return sequences * tq * heads * head_dim; }
+  std::int64_t k_size() const { return sequences * tk * kv_heads * head_dim; }
+};
+
+/// Operands as doubles; statistics and gradients are filled by the runs.
+struct AttentionData {
+  std::vector<double> q, k, v, dout;
+  std::vector<double> out, lse, dq, dk, dv;
+};
+
+inline AttentionData random_data(const AttentionCase& c, DType dtype) {
+  AttentionData data;
+  data.q = rounded(normals("q", c.q_size(), c.q_scale), dtype);
+  data.k = rounded(normals("k", c.k_size()), dtype);
+  data.v = rounded(normals("v", c.k_size()), dtype);
+  data.dout = rounded(normals("dout", c.q_size()), dtype);
+  return data;
+}
+
+/// Owns device memory of one run.
+class AttentionRun {
+ public:
+  AttentionRun(const AttentionCase& c, DType dtype, const KernelTable& table, int threads = 2)
+      : case_(c),
+        device_(make_cpu_memory(), std::uint64_t{1} << 32),
+        ctx_{&device_, &table, {}, threads, Determinism::run, nullptr},
+        dtype_(dtype) {
+    shape_.num_sequences = c.sequences;
+    shape_.num_heads = c.heads;
+    shape_.num_kv_heads = c.kv_heads;
+    shape_.head_dim = c.head_dim;
+    shape_.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    shape_.window = c.window;
+    positions();
+    operands({&q_, &k_, &v_});
+    operands({&dq_, &dk_, &dv_});
+    out_ = rows(c.sequences * c.tq, c.heads * c.head_dim);
+    dout_ = rows(c.sequences * c.tq, c.heads * c.head_dim);
+    lse_ = allocate({c.sequences, c.heads, c.tq}, dtype == DType::f64 ? dtype : DType::f32);
+  }
+
+  void forward(AttentionData& data) {
+    write_rows(q_, data.q);
+    write_rows(k_, data.k);
+    write_rows(v_, data.v);
+    launch(ctx_, AttentionForward{shape_, q_, k_, v_, out_, lse_});
+    data.out = read_rows(out_);
+    data.lse = read_rows(lse_);
+  }
+
+  /// From data.out and data.lse.
+  void backward(AttentionData& data) {
+    write_rows(q_, data.q);
+    write_rows(k_, data.k);
+    write_rows(v_, data.v);
+    write_rows(out_, data.out);
+    write_rows(lse_, data.lse);
+    write_rows(dout_, data.dout);
+    launch(ctx_, AttentionBackward{shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_});
+    data.dq = read_rows(dq_);
+    data.dk = read_rows(dk_);
+    data.dv = read_rows(dv_);
+  }
+
+  AttentionForward forward_kernel() const { return {shape_, q_, k_, v_, out_, lse_}; }
+  AttentionBackward backward_kernel() const {
+    return {shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_};
+  }
+
+ private:
+  Tensor allocate(const Shape& shape, DType dtype) {
+    Tensor tensor = device_.allocate(shape, dtype, Category::activations, "operand");
+    // What a kernel must not read and may not leave behind.
+    std::fill_n(tensor.view().as<std::uint8_t>(), tensor.view().bytes(), std::uint8_t{0xff});
+    return tensor;
+  }
+  Tensor rows(std::int64_t n, std::int64_t cols) { return allocate({n, cols}, dtype_); }
+
+  /// Query-side, key-side, key-side matrices: separate, or columns of one buffer (if Tq == Tk).
+  void operands(std::array<Tensor*, 3> matrices) {
+    const std::int64_t q_cols = case_.heads * case_.head_dim;
+    const std::int64_t k_cols = case_.kv_heads * case_.head_dim;
+    if (case_.fused) {
+      const Tensor buffer = rows(case_.sequences * case_.tq, q_cols + 2 * k_cols + 3);
+      *matrices[0] = buffer.columns(0, q_cols);
+      *matrices[1] = buffer.columns(q_cols, k_cols);
+      *matrices[2] = buffer.columns(q_cols + k_cols, k_cols);
+    } else {
+      *matrices[0] = rows(case_.sequences * case_.tq, q_cols);
+      *matrices[1] = rows(case_.sequences * case_.tk, k_cols);
+      *matrices[2] = rows(case_.sequences * case_.tk, k_cols);
+    }
+  }
+
+  void positions() {
+    std::vector<std::int32_t> q, begin, k;
+    std::vector<std::int64_t> sample;
+    for (std::int64_t s = 0; s < case_.sequences; ++s) {
+      sample.push_back(3 + s);
+      for (std::int32_t i = 0; i < case_.tq; ++i) {
+        q.push_back(case_.q_begin + i);
+        const auto next =
+            std::upper_bound(case_.documents.begin(), case_.documents.end(), q.back());
+        begin.push_back(*(next - 1));
+      }
+      for (std::int32_t j = 0; j < case_.tk; ++j) k.push_back(case_.k_begin + j);
+    }
+    q_position_ = allocate({case_.sequences * case_.tq}, DType::i32);
+    q_document_begin_ = allocate({case_.sequences * case_.tq}, DType::i32);
+    k_position_ = allocate({case_.sequences * case_.tk}, DType::i32);
+    q_sample_ = allocate({case_.sequences}, DType::i64);
+    fill(q_position_, q);
+    fill(q_document_begin_, begin);
+    fill(k_position_, k);
+    fill(q_sample_, sample);
+    shape_.q_position = q_position_;
+    shape_.q_document_begin = q_document_begin_;
+    shape_.k_position = k_position_;
+    shape_.q_sample = q_sample_;
+    shape_.dropout = {case_.dropout, philox_key(5, "dropout", "layer 0"), 17,
+                      std::max(case_.q_begin + case_.tq, case_.k_begin + case_.tk)};
+  }
+
+  AttentionCase case_;
+  Device device_;
+  KernelCtx ctx_;
+  DType dtype_;
+  AttentionShape shape_;
+  Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;
+  Tensor q_position_, q_document_begin_, k_position_, q_sample_;
+};
+
+inline AttentionData run_attention(const AttentionCase& c, AttentionData data, DType dtype,
+                                   const KernelTable& table, int threads = 2) {
+  AttentionRun run(c, dtype, table, threads);
+  run.forward(data);
+  run.backward(data);
+  return data;
+}
+
+}  // namespace llmtrain::kernels
