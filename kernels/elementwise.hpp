@@ -77,7 +77,7 @@ struct ActivationBackward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// y = keep ? x / (1 - p) : 0. Element index = row_id[row] * cols + column (row_id int64 [rows], the
+/// y = keep ? x * (1 / (1 - p)) : 0, 0 <= p < 1. x and y may be strided. Element index = row_id[row] * cols + column (row_id int64 [rows], the
 /// row's global token id), kept when its uniform is >= p: independent of micro-batching and layout.
 /// The backward is the same kernel on dy. y may alias x.
 struct Dropout {

@@ -1,7 +1,7 @@
 #pragma once
 /// Matrix products of linear layers, and the bias gradient.
 
-#include "kernels/kernel.hpp"
+#include "kernels/row_blocks.hpp"
 
 namespace llmtrain::kernels {
 
@@ -33,8 +33,9 @@ struct Matmul {
   std::uint64_t workspace_bytes(int threads) const;
 };
 
-/// out[j] += sum_i x[i, j] over rows in ascending blocks (fixed order). x (strided) fp64 | fp32 |
-/// bf16; out [cols] fp64 for fp64, else fp32.
+/// out[j] += sum_i x[i, j]. The rows of each row block are summed in ascending order from zero, then
+/// the blocks' sums are added to out in ascending order. x (strided) fp64 | fp32 | bf16; out [cols]
+/// FP64 for fp64, else FP32.
 struct ColumnSum {
   static constexpr std::string_view name = "column_sum";
   static constexpr bool capturable = true;

@@ -1,7 +1,7 @@
 #pragma once
 /// LayerNorm and RMSNorm, fused with the residual sum that feeds them.
 
-#include "kernels/kernel.hpp"
+#include "kernels/row_blocks.hpp"
 
 namespace llmtrain::kernels {
 
@@ -45,7 +45,8 @@ struct NormInputGrad {
 };
 
 /// dweight[j] += sum_i dy[i,j] * normalised[i,j]; dbias[j] += sum_i dy[i,j] (optional). Sinks are FP32
-/// (FP64 for fp64); rows are joined in blocks of fixed size, in order.
+/// (FP64 for fp64). The rows of each row block are summed in ascending order from zero, then the
+/// blocks' sums are added to the sinks in ascending order.
 struct NormWeightGrad {
   static constexpr std::string_view name = "norm_weight_grad";
   static constexpr bool capturable = true;

@@ -5,11 +5,17 @@
 
 namespace llmtrain::kernels {
 
-/// out[0] = sum of g^2: FP32 (FP64 for fp64) per 1,024-element block of the logical index, blocks
-/// joined by an FP64 balanced binary tree. g FP32 | FP64; out FP64 [1].
+/// out[0] = sum of g^2. g FP32 | FP64; out FP64 [1]. The order of summation is part of the contract:
+/// - A block is 1,024 consecutive elements (the last may be shorter). In g's type, element e of a block
+///   adds its rounded square to lane e % 16; the lanes are then joined as a tree: lane i += lane i + 8
+///   for i < 8, then with 4, 2 and 1.
+/// - Blocks are joined in FP64 by pairs of neighbours, level by level; the last of an odd level passes
+///   unchanged. So aligned runs of 2^k blocks are subtrees, wherever a parameter is cut.
 struct SquaredNorm {
   static constexpr std::string_view name = "squared_norm";
   static constexpr bool capturable = true;
+  static constexpr std::int64_t kBlock = 1024;
+  static constexpr int kLanes = 16;
   View g;
   View out;
   void check() const;

@@ -1,7 +1,84 @@
+#include "kernels/matmul.hpp"
+
+#include <vector>
+
+#include "kernels/cpu/element.hpp"
 #include "kernels/cpu/rows.hpp"
 
 namespace llmtrain::kernels::reference {
 
-void add_matmul_rows(std::vector<KernelRow>&) {}
+namespace {
+
+/// sums[j] = sum over p, in ascending order, of op(a)[i, p] * op(b)[p, j].
+template <class T>
+void multiply_row(const Matmul& mm, std::int64_t i, std::vector<Wide<T>>& sums) {
+  const auto a = [&](std::int64_t p) {
+    return widen(mm.transpose_a ? mm.a.row<T>(p)[i] : mm.a.row<T>(i)[p]);
+  };
+  std::fill(sums.begin(), sums.end(), Wide<T>{0});
+  if (mm.transpose_b) {
+    for (std::int64_t j = 0; j < mm.n(); ++j) {
+      const T* b = mm.b.row<T>(j);
+      for (std::int64_t p = 0; p < mm.k(); ++p) sums[j] += a(p) * widen(b[p]);
+    }
+  } else {
+    for (std::int64_t p = 0; p < mm.k(); ++p) {
+      const T* b = mm.b.row<T>(p);
+      const Wide<T> a_p = a(p);
+      for (std::int64_t j = 0; j < mm.n(); ++j) sums[j] += a_p * widen(b[j]);
+    }
+  }
+}
+
+template <class T, class C>
+void multiply(const Matmul& mm) {
+  std::vector<Wide<T>> sums(static_cast<std::size_t>(mm.n()));
+  for (std::int64_t i = 0; i < mm.m(); ++i) {
+    multiply_row<T>(mm, i, sums);
+    C* c = mm.c.row<C>(i);
+    for (std::int64_t j = 0; j < mm.n(); ++j) {
+      if (mm.bias.defined()) {
+        sums[j] += mm.bias.dtype == DType::f32 ? static_cast<Wide<T>>(mm.bias.as<float>()[j])
+                                               : widen(mm.bias.as<C>()[j]);
+      }
+      c[j] = narrow<C>(mm.accumulate ? widen(c[j]) + sums[j] : sums[j]);
+    }
+  }
+}
+
+void matmul(const KernelCtx&, const Matmul& mm, const View&) {
+  with_type(mm.a.dtype, [&]<class T>() {
+    if (mm.c.dtype == mm.a.dtype) {
+      multiply<T, T>(mm);
+    } else {
+      multiply<T, float>(mm);
+    }
+  });
+}
+
+template <class T>
+void sum_columns(const ColumnSum& cs) {
+  const std::int64_t rows = cs.x.rows();
+  Wide<T>* out = cs.out.as<Wide<T>>();
+  for (std::int64_t j = 0; j < cs.x.cols(); ++j) {
+    for (std::int64_t begin = 0; begin < rows; begin += kRowsPerBlock) {
+      Wide<T> block = 0;
+      const std::int64_t end = std::min(rows, begin + kRowsPerBlock);
+      for (std::int64_t i = begin; i < end; ++i) block += widen(cs.x.row<T>(i)[j]);
+      out[j] += block;
+    }
+  }
+}
+
+void column_sum(const KernelCtx&, const ColumnSum& cs, const View&) {
+  with_type(cs.x.dtype, [&]<class T>() { sum_columns<T>(cs); });
+}
+
+}  // namespace
+
+void add_matmul_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<Matmul, matmul>());
+  rows.push_back(row_of<ColumnSum, column_sum>());
+}
 
 }  // namespace llmtrain::kernels::reference

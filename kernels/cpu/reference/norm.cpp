@@ -1,7 +1,134 @@
+#include "kernels/norm.hpp"
+
+#include <cmath>
+
+#include "kernels/cpu/element.hpp"
 #include "kernels/cpu/rows.hpp"
 
 namespace llmtrain::kernels::reference {
 
-void add_norm_rows(std::vector<KernelRow>&) {}
+namespace {
+
+/// Element j of a weight or bias, which may be FP32 beside narrower activations.
+template <class T>
+Wide<T> affine(const View& view, std::int64_t j) {
+  if (view.dtype == DType::f32) return view.as<float>()[j];
+  return widen(view.as<T>()[j]);
+}
+
+template <class T>
+Wide<T> mean_of_row(const T* s, std::int64_t hidden) {
+  Wide<T> sum = 0;
+  for (std::int64_t j = 0; j < hidden; ++j) sum += widen(s[j]);
+  return sum / static_cast<Wide<T>>(hidden);
+}
+
+template <class T>
+Wide<T> mean_square(const T* s, std::int64_t hidden, Wide<T> mean) {
+  Wide<T> sum = 0;
+  for (std::int64_t j = 0; j < hidden; ++j) sum += (widen(s[j]) - mean) * (widen(s[j]) - mean);
+  return sum / static_cast<Wide<T>>(hidden);
+}
+
+template <class T>
+void forward_row(const NormForward& norm, std::int64_t i) {
+  const std::int64_t hidden = norm.x.cols();
+  const T* s = norm.x.as<T>() + i * hidden;
+  if (norm.residual.defined()) {
+    const T* residual = norm.residual.as<T>() + i * hidden;
+    T* sum = norm.sum.as<T>() + i * hidden;
+    for (std::int64_t j = 0; j < hidden; ++j) sum[j] = narrow<T>(widen(s[j]) + widen(residual[j]));
+    s = sum;
+  }
+  Wide<T> mean = 0;
+  if (norm.kind == NormKind::layer_norm) {
+    mean = mean_of_row(s, hidden);
+    norm.mean.as<Wide<T>>()[i] = mean;
+  }
+  const Wide<T> rstd = 1 / std::sqrt(mean_square(s, hidden, mean) + static_cast<Wide<T>>(norm.eps));
+  norm.rstd.as<Wide<T>>()[i] = rstd;
+  T* y = norm.y.as<T>() + i * hidden;
+  for (std::int64_t j = 0; j < hidden; ++j) {
+    Wide<T> value = (widen(s[j]) - mean) * rstd * affine<T>(norm.weight, j);
+    if (norm.bias.defined()) value += affine<T>(norm.bias, j);
+    y[j] = narrow<T>(value);
+  }
+}
+
+void forward(const KernelCtx&, const NormForward& norm, const View&) {
+  with_type(norm.x.dtype, [&]<class T>() {
+    for (std::int64_t i = 0; i < norm.x.rows(); ++i) forward_row<T>(norm, i);
+  });
+}
+
+/// With n = (s - mean) rstd and g = dy weight: ds = rstd (g - mean(g) - n mean(g n)), without
+/// mean(g) for rms_norm.
+template <class T>
+void input_grad_row(const NormInputGrad& grad, std::int64_t i) {
+  using W = Wide<T>;
+  const std::int64_t hidden = grad.dy.cols();
+  const T* dy = grad.dy.as<T>() + i * hidden;
+  const T* s = grad.s.as<T>() + i * hidden;
+  const T* dsum = grad.dsum.defined() ? grad.dsum.as<T>() + i * hidden : nullptr;
+  T* dx = grad.dx.as<T>() + i * hidden;
+  const bool centred = grad.kind == NormKind::layer_norm;
+  const W mean = centred ? grad.mean.as<W>()[i] : W{0};
+  const W rstd = grad.rstd.as<W>()[i];
+  W sum_g = 0;
+  W sum_gn = 0;
+  for (std::int64_t j = 0; j < hidden; ++j) {
+    const W g = widen(dy[j]) * affine<T>(grad.weight, j);
+    sum_g += g;
+    sum_gn += g * ((widen(s[j]) - mean) * rstd);
+  }
+  const W mean_g = centred ? sum_g / static_cast<W>(hidden) : W{0};
+  const W mean_gn = sum_gn / static_cast<W>(hidden);
+  for (std::int64_t j = 0; j < hidden; ++j) {
+    const W g = widen(dy[j]) * affine<T>(grad.weight, j);
+    const W n = (widen(s[j]) - mean) * rstd;
+    const W ds = rstd * (g - mean_g - n * mean_gn);
+    dx[j] = narrow<T>(dsum != nullptr ? ds + widen(dsum[j]) : ds);
+  }
+}
+
+void input_grad(const KernelCtx&, const NormInputGrad& grad, const View&) {
+  with_type(grad.dy.dtype, [&]<class T>() {
+    for (std::int64_t i = 0; i < grad.dy.rows(); ++i) input_grad_row<T>(grad, i);
+  });
+}
+
+template <class T>
+void weight_grad_column(const NormWeightGrad& grad, std::int64_t j) {
+  using W = Wide<T>;
+  const std::int64_t hidden = grad.dy.cols();
+  const std::int64_t rows = grad.dy.rows();
+  for (std::int64_t begin = 0; begin < rows; begin += kRowsPerBlock) {
+    W weight_sum = 0;
+    W bias_sum = 0;
+    for (std::int64_t i = begin; i < std::min(rows, begin + kRowsPerBlock); ++i) {
+      const W dy = widen(grad.dy.as<T>()[i * hidden + j]);
+      const W mean = grad.kind == NormKind::layer_norm ? grad.mean.as<W>()[i] : W{0};
+      const W n = (widen(grad.s.as<T>()[i * hidden + j]) - mean) * grad.rstd.as<W>()[i];
+      weight_sum += dy * n;
+      bias_sum += dy;
+    }
+    grad.dweight.as<W>()[j] += weight_sum;
+    if (grad.dbias.defined()) grad.dbias.as<W>()[j] += bias_sum;
+  }
+}
+
+void weight_grad(const KernelCtx&, const NormWeightGrad& grad, const View&) {
+  with_type(grad.dy.dtype, [&]<class T>() {
+    for (std::int64_t j = 0; j < grad.dy.cols(); ++j) weight_grad_column<T>(grad, j);
+  });
+}
+
+}  // namespace
+
+void add_norm_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<NormForward, forward>());
+  rows.push_back(row_of<NormInputGrad, input_grad>());
+  rows.push_back(row_of<NormWeightGrad, weight_grad>());
+}
 
 }  // namespace llmtrain::kernels::reference

@@ -1,0 +1,15 @@
+#pragma once
+/// Blocks of rows in which column sums are formed. Their size is fixed, so that a sum depends on
+/// neither the number of threads nor the device that adds it up.
+
+#include "kernels/kernel.hpp"
+
+namespace llmtrain::kernels {
+
+inline constexpr std::int64_t kRowsPerBlock = 64;
+
+constexpr std::int64_t num_row_blocks(std::int64_t rows) {
+  return (rows + kRowsPerBlock - 1) / kRowsPerBlock;
+}
+
+}  // namespace llmtrain::kernels

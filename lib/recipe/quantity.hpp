@@ -1,0 +1,65 @@
+#pragma once
+/// Values with units, as types of keys.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace llmtrain::recipe {
+
+/// A number of things: 64, 3_000, "2M", "64Ki".
+struct Count {
+  std::uint64_t value = 0;
+  constexpr Count(std::uint64_t v = 0) : value(v) {}
+  constexpr operator std::uint64_t() const { return value; }
+};
+
+/// A size in bytes: 4096, "16GiB", "512MB".
+struct Bytes {
+  std::uint64_t value = 0;
+  constexpr Bytes(std::uint64_t v = 0) : value(v) {}
+  constexpr operator std::uint64_t() const { return value; }
+};
+
+/// A time: 90 (seconds), "30min", "23h30m".
+struct Duration {
+  double seconds = 0;
+  bool operator==(const Duration&) const = default;
+};
+
+/// A stretch of training: 2000 (steps), "1%" (of all steps), "2B tok" (tokens).
+struct Span {
+  enum class Unit { steps, percent, tokens };
+  Unit unit = Unit::steps;
+  double percent = 0;       ///< of Unit::percent, 0 to 100
+  std::uint64_t count = 0;  ///< of the other units
+
+  static constexpr Span steps(std::uint64_t n) { return {Unit::steps, 0, n}; }
+  static constexpr Span percents(double p) { return {Unit::percent, p, 0}; }
+  static constexpr Span tokens(std::uint64_t n) { return {Unit::tokens, 0, n}; }
+  /// In optimizer steps: percents rounded to the nearest step, tokens rounded up to whole steps.
+  /// `total_steps` is the length of the run, `tokens_per_step` must be positive for Unit::tokens.
+  std::uint64_t in_steps(std::uint64_t total_steps, std::uint64_t tokens_per_step) const;
+  bool operator==(const Span&) const = default;
+};
+
+/// How often something happens: 1000 (steps) or "30min".
+struct Interval {
+  enum class Unit { steps, seconds };
+  Unit unit = Unit::steps;
+  std::uint64_t count = 0;  ///< of Unit::steps
+  double seconds = 0;       ///< of Unit::seconds
+
+  static constexpr Interval every_steps(std::uint64_t n) { return {Unit::steps, n, 0}; }
+  static constexpr Interval every_seconds(double s) { return {Unit::seconds, 0, s}; }
+  bool operator==(const Interval&) const = default;
+};
+
+/// A value, or "auto" (empty): the program decides and says what it chose.
+template <class T>
+class Auto : public std::optional<T> {
+ public:
+  using std::optional<T>::optional;
+};
+
+}  // namespace llmtrain::recipe
