@@ -1,0 +1,36 @@
+#pragma once
+/// The update with two moments that Adam and AdamW share; they differ in where the decay goes.
+
+#include "lib/optim/optimizer.hpp"
+
+namespace llmtrain::optim {
+
+struct AdamOptions : recipe::Section {
+  explicit AdamOptions(double default_weight_decay)
+      : weight_decay(this, "weight_decay", default_weight_decay, "weight decay",
+                     recipe::at_least(0)) {}
+
+  recipe::Key<std::vector<double>> betas{
+      this, "betas", {0.9, 0.95}, "decay of the mean of the gradient and of its square",
+      recipe::at_least(0) & recipe::below(1) & recipe::length(2)};
+  recipe::Key<double> eps{this, "eps", 1e-8, "added to the root of the second moment",
+                          recipe::above(0)};
+  recipe::Key<double> weight_decay;
+};
+
+/// States `m` and `v` in the master's dtype; kernels::AdamUpdate has the formula.
+class AdamMoments final : public Optimizer {
+ public:
+  enum class Decay { in_gradient, decoupled };
+  AdamMoments(const AdamOptions& options, Decay decay);
+
+  std::vector<StateSpec> states(const Parameter& parameter) const override;
+  void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
+              std::span<const Tensor> states, const UpdateScalars& scalars) const override;
+
+ private:
+  double beta1_, beta2_, eps_;
+  Decay decay_;
+};
+
+}  // namespace llmtrain::optim

@@ -1,0 +1,73 @@
+#pragma once
+/// What an optimizer is: named state tensors per parameter and one fused update. An optimizer is one
+/// file and one row of the table in table.cpp; groups, clipping, memory and checkpoints come from
+/// OptimizerSet.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/optimizer.hpp"
+#include "lib/param/parameter.hpp"
+#include "lib/recipe/section.hpp"
+
+namespace llmtrain::optim {
+
+/// A tensor of the parameter's local shape that is kept from step to step; zero before the first. On
+/// disk it is `<parameter>#<name>`.
+struct StateSpec {
+  std::string_view name;
+  DType dtype = DType::f32;
+};
+
+/// What differs between steps and between parameter groups.
+struct UpdateScalars {
+  double lr = 0;  // after schedule and group
+  double weight_decay = 0;
+  /// Factor on the gradient as it is read (clipping by norm).
+  double grad_scale = 1;
+  /// Number of updates including this one; from 1.
+  std::int64_t step = 1;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Decay of parameters for which no group says otherwise.
+  double weight_decay() const { return weight_decay_; }
+  /// State tensors of an allocated parameter, in the order in which update() takes them.
+  virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
+  /// Updates the master, the compute copy and `states` from the gradient, which is left as it is.
+  /// Local to the rank; in stream order.
+  virtual void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
+                      std::span<const Tensor> states, const UpdateScalars& scalars) const = 0;
+
+ protected:
+  explicit Optimizer(double weight_decay) : weight_decay_(weight_decay) {}
+
+ private:
+  double weight_decay_;
+};
+
+/// Master, gradient and compute copy (where it is a tensor of its own) as the update kernels take them.
+kernels::UpdateOperands update_operands(const Parameter& parameter, double grad_scale);
+
+struct OptimizerRow;
+using OptimizerChoice = recipe::Choice<OptimizerRow>;
+
+struct OptimizerRow {
+  std::string_view name, doc;
+  /// Keys that only this optimizer has.
+  std::unique_ptr<recipe::Section> (*options)();
+  /// `choice` has this row selected.
+  std::unique_ptr<Optimizer> (*make)(const OptimizerChoice& choice);
+};
+
+std::span<const OptimizerRow> optimizer_table();
+
+}  // namespace llmtrain::optim

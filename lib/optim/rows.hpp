@@ -1,0 +1,13 @@
+#pragma once
+/// The rows of the optimizer table, one per source file of the same name.
+
+#include "lib/optim/optimizer.hpp"
+
+namespace llmtrain::optim {
+
+OptimizerRow adamw();
+OptimizerRow adam();
+OptimizerRow sgd();
+OptimizerRow momentum();
+
+}  // namespace llmtrain::optim

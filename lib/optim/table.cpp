@@ -1,0 +1,17 @@
+#include <array>
+
+#include "lib/optim/rows.hpp"
+
+namespace llmtrain::optim {
+
+std::span<const OptimizerRow> optimizer_table() {
+  static const std::array kRows{
+      adamw(),
+      adam(),
+      sgd(),
+      momentum(),
+  };
+  return kRows;
+}
+
+}  // namespace llmtrain::optim
