@@ -1,13 +1,12 @@
 #include "lib/base/file.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "lib/base/require.hpp"
@@ -23,11 +22,24 @@ template <class E>
 
 constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;
 
+// O_NONBLOCK, because opening a FIFO would wait for its writer; regular files ignore it.
+int open_for_reading(const std::filesystem::path& path, int extra_flags) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | extra_flags);
+  if (fd < 0) fail_errno<DataError>("open for reading", path);
+  return fd;
+}
+
 }  // namespace
 
 File File::open_read(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail_errno<DataError>("open for reading", path);
+  return from_regular(open_for_reading(path, 0), path);
+}
+
+File File::open_read_nofollow(const std::filesystem::path& path) {
+  return from_regular(open_for_reading(path, O_NOFOLLOW), path);
+}
+
+File File::from_regular(int fd, const std::filesystem::path& path) {
   File file(fd, path);
   struct stat info {};
   if (::fstat(fd, &info) != 0) fail_errno<DataError>("stat", path);
@@ -68,8 +80,8 @@ std::uint64_t File::size() const {
 
 void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const ssize_t n = ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes),
-                              static_cast<off_t>(offset));
+    const ssize_t n =
+        ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno<DataError>("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",

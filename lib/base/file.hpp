@@ -1,6 +1,6 @@
 #pragma once
-/// Checked file I/O. Every failure is a StorageError (writing) or DataError (reading) that names the
-/// path and the system's reason; short writes and failed fsyncs are failures.
+/// Checked file I/O. Every failure is a StorageError (writing) or DataError (reading) that names
+/// the path and the system's reason; short writes and failed fsyncs are failures.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +17,8 @@ class File {
  public:
   /// Opens for reading; DataError if that fails or the path is not a regular file.
   static File open_read(const std::filesystem::path& path);
+  /// As open_read, and refuses a symbolic link: for names that were read from an untrusted file.
+  static File open_read_nofollow(const std::filesystem::path& path);
   /// Creates a new file for writing with O_EXCL and O_NOFOLLOW; StorageError if it exists.
   static File create_new(const std::filesystem::path& path);
   /// Opens for appending, creating the file if needed.
@@ -40,6 +42,7 @@ class File {
 
  private:
   File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  static File from_regular(int fd, const std::filesystem::path& path);
   int fd_ = -1;
   std::filesystem::path path_;
 };
@@ -47,8 +50,8 @@ class File {
 /// Whole file as bytes; DataError beyond `limit_bytes`.
 std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes = ~0ull);
 
-/// Replaces `path` atomically and durably: temporary file in the same folder, fsync, rename, fsync of
-/// the folder. After a crash the old or the new content is there, never a mixture.
+/// Replaces `path` atomically and durably: temporary file in the same folder, fsync, rename, fsync
+/// of the folder. After a crash the old or the new content is there, never a mixture.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
 /// fsync of a directory, which makes creations and renames inside it durable.

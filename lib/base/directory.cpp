@@ -1,0 +1,42 @@
+#include "lib/base/directory.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <sys/stat.h>
+#include <system_error>
+
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+void create_new_directory(const std::filesystem::path& path) {
+  if (::mkdir(path.c_str(), 0777) != 0) {
+    fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
+  }
+}
+
+void create_directories_durably(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return;
+  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+  create_directories_durably(parent);
+  create_new_directory(path);
+  sync_directory(parent);
+}
+
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    fail<StorageError>("{}: cannot rename to {}: {}", from.string(), to.string(),
+                       std::strerror(errno));
+  }
+}
+
+void remove_tree(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  require<StorageError>(!error, "{}: cannot remove: {}", path.string(), error.message());
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,21 @@
+#pragma once
+/// Directory operations whose failure is a StorageError with the path and the system's reason.
+
+#include <filesystem>
+
+namespace llmtrain {
+
+/// Creates one directory that must not exist yet; its parent must.
+void create_new_directory(const std::filesystem::path& path);
+
+/// Creates the directory and its missing parents, each durably; fine if it exists.
+void create_directories_durably(const std::filesystem::path& path);
+
+/// rename(2). Durable only after sync_directory of the parent.
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Removes a file, or a directory with everything in it; links are removed, not followed. A missing
+/// path is fine.
+void remove_tree(const std::filesystem::path& path);
+
+}  // namespace llmtrain

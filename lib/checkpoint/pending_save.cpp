@@ -1,0 +1,89 @@
+#include "lib/checkpoint/pending_save.hpp"
+
+#include <random>
+
+#include "lib/base/directory.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace fs = std::filesystem;
+
+std::string step_directory_name(std::uint64_t step) { return fmt::format("step-{:08}", step); }
+
+std::string make_nonce() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+PendingSave::PendingSave(fs::path root, std::uint64_t step, ShardOptions options)
+    : root_(std::move(root)),
+      step_(step),
+      options_(std::move(options)),
+      temporary_(root_ / fmt::format("{}.tmp-{}", step_directory_name(step), make_nonce())) {
+  hit("directory.create");
+  create_new_directory(temporary_);
+}
+
+PendingSave::~PendingSave() {
+  if (committed_) return;
+  try {
+    remove_tree(temporary_);
+  } catch (const Error& error) {
+    log::warning("{} (harmless: the next start removes it)", error.what());
+  }
+}
+
+void PendingSave::hit(std::string_view point) const {
+  if (options_.failpoint) options_.failpoint(point);
+}
+
+WrittenShards PendingSave::write(std::span<const TensorBox> boxes) {
+  return write_shards(temporary_, boxes, options_);
+}
+
+void PendingSave::write_manifest(const Manifest& manifest) const {
+  const std::string text = format_manifest(manifest);
+  const std::string_view view = text;
+  hit("manifest.create");
+  File file = File::create_new(temporary_ / kManifestName);
+  file.write(view.substr(0, view.size() / 2));
+  hit("manifest.half");
+  file.write(view.substr(view.size() / 2));
+  hit("manifest.sync");
+  file.sync();
+  file.close();
+}
+
+void PendingSave::commit(const RunState& run, std::span<const WrittenShards> shards) {
+  Manifest manifest{.step = step_, .run = run, .files = {}, .tensors = {}};
+  for (const WrittenShards& part : shards) add_shards(manifest, part);
+  write_manifest(manifest);
+  hit("directory.sync");
+  sync_directory(temporary_);
+
+  const std::string name = step_directory_name(step_);
+  const fs::path final_path = root_ / name;
+  const fs::path aside = root_ / fmt::format("{}.old-{}", name, make_nonce());
+  const bool replaces = fs::exists(final_path);
+  if (replaces) {
+    // A crash between the two renames leaves only the aside; the next writer puts it back.
+    hit("replace.aside");
+    rename_path(final_path, aside);
+  }
+  hit("commit.rename");
+  rename_path(temporary_, final_path);
+  committed_ = true;
+  hit("commit.sync");
+  sync_directory(root_);
+  if (replaces) {
+    hit("replace.trash");
+    remove_tree(aside);
+  }
+  hit("latest.write");
+  write_file_atomic(root_ / "latest", name + "\n");
+}
+
+}  // namespace llmtrain::checkpoint

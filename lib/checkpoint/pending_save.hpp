@@ -1,0 +1,59 @@
+#pragma once
+/// One save in progress: the commit protocol of a checkpoint directory.
+///
+/// `step-N.tmp-<nonce>` is filled with durable shards and a manifest, then renamed to `step-N`: at
+/// every instant a crash leaves either no trace that a reader would look at, or the whole
+/// checkpoint.
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "lib/checkpoint/shards.hpp"
+
+namespace llmtrain::checkpoint {
+
+/// Every point at which the protocol calls its failpoint, in order ("shard.*" once per file or
+/// tensor, "replace.*" only if the step was saved before, "retention.*" only if a checkpoint is
+/// deleted).
+inline constexpr std::string_view kFailpoints[] = {
+    "directory.create", "shard.create",  "shard.write",   "shard.sync",     "shard.close",
+    "manifest.create",  "manifest.half", "manifest.sync", "directory.sync", "replace.aside",
+    "commit.rename",    "commit.sync",   "replace.trash", "latest.write",   "retention.rename",
+    "retention.delete", "save.end"};
+
+class PendingSave {
+ public:
+  /// Creates the temporary directory in `root`.
+  PendingSave(std::filesystem::path root, std::uint64_t step, ShardOptions options);
+  /// Removes the temporary directory unless the save was committed.
+  ~PendingSave();
+  PendingSave(const PendingSave&) = delete;
+  PendingSave& operator=(const PendingSave&) = delete;
+
+  /// Where further writers may put their shards (write_shards with another `writer`).
+  const std::filesystem::path& directory() const { return temporary_; }
+  WrittenShards write(std::span<const TensorBox> boxes);
+  /// Writes the manifest over all writers' shards, makes the directory durable and visible, and
+  /// points `latest` at it. CheckpointError unless the boxes tile their tensors.
+  void commit(const RunState& run, std::span<const WrittenShards> shards);
+
+ private:
+  void hit(std::string_view point) const;
+  void write_manifest(const Manifest& manifest) const;
+
+  std::filesystem::path root_;
+  std::uint64_t step_;
+  ShardOptions options_;
+  std::filesystem::path temporary_;
+  bool committed_ = false;
+};
+
+/// "step-00001200".
+std::string step_directory_name(std::uint64_t step);
+
+/// 16 hexadecimal digits that no other process is using.
+std::string make_nonce();
+
+}  // namespace llmtrain::checkpoint

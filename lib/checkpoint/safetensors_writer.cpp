@@ -1,0 +1,116 @@
+#include "lib/checkpoint/safetensors_writer.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/json_reader.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace {
+
+std::string header_json(std::span<const SafetensorsEntry> entries, const Metadata& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    json += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) {
+      append_json_string(json, key);
+      json += ':';
+      append_json_string(json, value);
+      json += ',';
+    }
+    json.back() = '}';
+    json += ',';
+  }
+  for (const SafetensorsEntry& entry : entries) {
+    append_json_string(json, entry.name);
+    json += fmt::format(R"(:{{"dtype":"{}","shape":[)", to_string(entry.type));
+    for (const std::int64_t dim : entry.shape) json += fmt::format("{},", dim);
+    if (!entry.shape.empty()) json.pop_back();
+    json += fmt::format("],\"data_offsets\":[{},{}]}},", entry.offset, entry.offset + entry.bytes);
+  }
+  if (json.back() == ',') json.pop_back();
+  json += '}';
+  json.append((8 - json.size() % 8) % 8, ' ');
+  return json;
+}
+
+}  // namespace
+
+std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::tie(tensors[b].type, tensors[a].name) < std::tie(tensors[a].type, tensors[b].name);
+  });
+  return order;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     std::span<const TensorSpec> tensors, const Metadata& metadata)
+    : file_(File::create_new(path)) {
+  for (const std::size_t i : file_order(tensors)) {
+    const TensorSpec& tensor = tensors[i];
+    const std::optional<std::int64_t> elements = num_elements(tensor.shape);
+    require<CheckpointError>(elements.has_value(), "{}: tensor '{}' has the impossible shape {}",
+                             path.string(), printable(tensor.name), to_string(tensor.shape));
+    const std::uint64_t bytes = static_cast<std::uint64_t>(*elements) * size_of(tensor.type);
+    entries_.push_back({tensor.name, tensor.type, tensor.shape, total_bytes_, bytes});
+    total_bytes_ += bytes;
+  }
+  const std::string json = header_json(entries_, metadata);
+  // The reader is the judge of names, duplicates and limits: nothing is written that it would
+  // refuse.
+  require<CheckpointError>(json.size() <= kMaxHeaderBytes, "{}: a header of {} bytes is too long",
+                           path.string(), json.size());
+  parse_safetensors_header(json, total_bytes_, path.string());
+
+  const std::uint64_t length = json.size();
+  std::string head(reinterpret_cast<const char*>(&length), sizeof length);
+  head += json;
+  file_.write(head);
+  hasher_.update(head);
+  for (SafetensorsEntry& entry : entries_) entry.offset += head.size();
+  written_bytes_ = head.size();
+  total_bytes_ += head.size();
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  require(bytes.size() <= total_bytes_ - written_bytes_, "{}: more data than the header announces",
+          file_.path().string());
+  file_.write(bytes);
+  hasher_.update(bytes);
+  written_bytes_ += bytes.size();
+}
+
+void SafetensorsWriter::sync() {
+  require(written_bytes_ == total_bytes_, "{}: {} of {} bytes written", file_.path().string(),
+          written_bytes_, total_bytes_);
+  file_.sync();
+}
+
+FileRecord SafetensorsWriter::close() {
+  file_.close();
+  return {total_bytes_, hasher_.digest()};
+}
+
+FileRecord write_safetensors(const std::filesystem::path& path,
+                             std::span<const TensorBytes> tensors, const Metadata& metadata) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
+  for (const TensorBytes& tensor : tensors) specs.push_back(tensor.spec);
+  SafetensorsWriter writer(path, specs, metadata);
+  const std::vector<std::size_t> order = file_order(specs);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const TensorBytes& tensor = tensors[order[i]];
+    require(tensor.bytes.size() == writer.entries()[i].bytes, "tensor '{}' has {} bytes, given {}",
+            printable(tensor.spec.name), writer.entries()[i].bytes, tensor.bytes.size());
+    writer.write(tensor.bytes);
+  }
+  writer.sync();
+  return writer.close();
+}
+
+}  // namespace llmtrain::checkpoint

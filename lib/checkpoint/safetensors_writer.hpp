@@ -1,0 +1,69 @@
+#pragma once
+/// Writing safetensors files: streaming, hashed while written, never over an existing file.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/checkpoint/safetensors.hpp"
+
+namespace llmtrain::checkpoint {
+
+/// What identifies the content of a written file.
+struct FileRecord {
+  std::uint64_t bytes = 0;
+  Hash128 xxh3_128;
+  bool operator==(const FileRecord&) const = default;
+};
+
+struct TensorSpec {
+  std::string name;
+  StoredType type = StoredType::f32;
+  Dims shape;
+};
+
+/// Indices of `tensors` in the order of the reference writer: descending alignment rank, then name.
+std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors);
+
+/// One new file. Call write() for the tensors in `entries()` order, then finish(). An unfinished
+/// file stays behind on destruction; whoever made its folder removes it.
+class SafetensorsWriter {
+ public:
+  /// Creates the file (StorageError if it exists) and writes the header, padded with spaces to a
+  /// multiple of 8. CheckpointError for names, shapes or duplicates that the reader would refuse.
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
+                    const Metadata& metadata);
+
+  /// The tensors in file order, with their place in the file.
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  /// Appends bytes of the data; a tensor may come in pieces.
+  void write(std::span<const std::byte> bytes);
+  /// fsync; demands that every tensor has been written. A failure is never retried.
+  void sync();
+  /// Closes the file, after sync().
+  FileRecord close();
+
+ private:
+  File file_;
+  Hasher128 hasher_;
+  std::vector<SafetensorsEntry> entries_;
+  std::uint64_t written_bytes_ = 0;
+  std::uint64_t total_bytes_ = 0;
+};
+
+struct TensorBytes {
+  TensorSpec spec;
+  std::span<const std::byte> bytes;  // row-major, exactly the tensor's size
+};
+
+/// Writes a whole file durably and returns its record.
+FileRecord write_safetensors(const std::filesystem::path& path,
+                             std::span<const TensorBytes> tensors,
+                             const Metadata& metadata = {{"format", "pt"}});
+
+}  // namespace llmtrain::checkpoint

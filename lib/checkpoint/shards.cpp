@@ -1,0 +1,104 @@
+#include "lib/checkpoint/shards.hpp"
+
+#include <fmt/ranges.h>
+
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/json_reader.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace {
+
+void hit(const Failpoint& failpoint, std::string_view point) {
+  if (failpoint) failpoint(point);
+}
+
+void check_box(const TensorBox& box) {
+  const std::optional<std::int64_t> elements = num_elements(box.box.shape);
+  require<CheckpointError>(box.global_shape.size() <= kMaxDims && num_elements(box.global_shape) &&
+                               elements && lies_inside(box.global_shape, box.box),
+                           "tensor '{}' of shape {}: cannot store a box at {} of shape {}",
+                           printable(box.name), to_string(box.global_shape),
+                           to_string(box.box.offset), to_string(box.box.shape));
+  require(*elements > 0 || box.box.shape == box.global_shape,
+          "tensor '{}': an empty part of it has no place on disk", printable(box.name));
+  require(box.bytes.size() == static_cast<std::uint64_t>(*elements) * size_of(box.dtype),
+          "tensor '{}': a box of {} {} comes with {} bytes", printable(box.name),
+          to_string(box.dtype), to_string(box.box.shape), box.bytes.size());
+}
+
+FileRecord write_shard(const std::filesystem::path& path, std::span<const TensorBox> boxes,
+                       const Failpoint& failpoint) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(boxes.size());
+  for (const TensorBox& box : boxes) {
+    specs.push_back(
+        {name_in_file(box.name, box.global_shape, box.box), stored_type(box.dtype), box.box.shape});
+  }
+  hit(failpoint, "shard.create");
+  SafetensorsWriter writer(path, specs, {{"format", "pt"}});
+  for (const std::size_t i : file_order(specs)) {
+    hit(failpoint, "shard.write");
+    writer.write(boxes[i].bytes);
+  }
+  hit(failpoint, "shard.sync");
+  writer.sync();
+  hit(failpoint, "shard.close");
+  return writer.close();
+}
+
+void add_box(WrittenShards& written, const TensorBox& box, const std::string& file) {
+  const auto [at, is_new] = written.tensors.try_emplace(
+      box.name, TensorRecord{.dtype = box.dtype, .shape = box.global_shape, .boxes = {}});
+  TensorRecord& tensor = at->second;
+  require<CheckpointError>(tensor.dtype == box.dtype && tensor.shape == box.global_shape,
+                           "tensor '{}' comes as {} {} and as {} {}", printable(box.name),
+                           to_string(tensor.dtype), to_string(tensor.shape), to_string(box.dtype),
+                           to_string(box.global_shape));
+  tensor.boxes.push_back({box.box, file, name_in_file(box.name, box.global_shape, box.box)});
+}
+
+}  // namespace
+
+std::string name_in_file(const std::string& tensor, const Dims& global_shape, const Box& box) {
+  if (box.shape == global_shape) return tensor;
+  return fmt::format("{}@{}", tensor, fmt::join(box.offset, ","));
+}
+
+WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
+                           const ShardOptions& options) {
+  for (const TensorBox& box : boxes) check_box(box);
+  WrittenShards written;
+  for (std::size_t begin = 0, shard = 0; begin < boxes.size(); ++shard) {
+    std::size_t end = begin;
+    std::uint64_t bytes = 0;
+    while (end < boxes.size() && end - begin < kMaxTensorsPerFile &&
+           (end == begin || bytes + boxes[end].bytes.size() <= options.max_shard_bytes)) {
+      bytes += boxes[end++].bytes.size();
+    }
+    const std::string file = fmt::format("shard-{:04}-{:04}.safetensors", options.writer, shard);
+    const auto group = boxes.subspan(begin, end - begin);
+    written.files[file] = write_shard(directory / file, group, options.failpoint);
+    for (const TensorBox& box : group) add_box(written, box, file);
+    begin = end;
+  }
+  return written;
+}
+
+void add_shards(Manifest& manifest, const WrittenShards& shards) {
+  for (const auto& [file, record] : shards.files) {
+    require(manifest.files.emplace(file, record).second, "two writers wrote {}", file);
+  }
+  for (const auto& [name, tensor] : shards.tensors) {
+    const auto [at, is_new] = manifest.tensors.try_emplace(name, tensor);
+    if (is_new) continue;
+    TensorRecord& known = at->second;
+    require<CheckpointError>(known.dtype == tensor.dtype && known.shape == tensor.shape,
+                             "tensor '{}': one writer has {} {}, another {} {}", printable(name),
+                             to_string(known.dtype), to_string(known.shape),
+                             to_string(tensor.dtype), to_string(tensor.shape));
+    known.boxes.insert(known.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
+  }
+}
+
+}  // namespace llmtrain::checkpoint

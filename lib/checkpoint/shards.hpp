@@ -1,0 +1,57 @@
+#pragma once
+/// Writing boxes of logical tensors into safetensors shards of one checkpoint.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/checkpoint/manifest.hpp"
+
+namespace llmtrain::checkpoint {
+
+/// Called with the name of each point of the write protocol before the step it names; a test throws
+/// or kills the process there. Empty in production.
+using Failpoint = std::function<void(std::string_view point)>;
+
+/// One box of a logical tensor with its values.
+struct TensorBox {
+  std::string name;
+  DType dtype = DType::f32;
+  Dims global_shape;
+  Box box;
+  std::span<const std::byte>
+      bytes;  // of the box, row-major without gaps; read until the save returns
+};
+
+/// The part of a manifest that one writer made.
+struct WrittenShards {
+  std::map<std::string, FileRecord> files;
+  std::map<std::string, TensorRecord, std::less<>> tensors;  // boxes of this writer only
+};
+
+struct ShardOptions {
+  int writer = 0;  // distinguishes the files of concurrent writers of one checkpoint
+  std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
+  Failpoint failpoint = {};
+};
+
+/// The name of a box in its shard: the tensor's own if the box is the whole tensor, so that any
+/// reader finds it, else `name@offset,offset`.
+std::string name_in_file(const std::string& tensor, const Dims& global_shape, const Box& box);
+
+/// Writes the boxes, in the given order, to `shard-WWWW-NNNN.safetensors` in `directory`; a file
+/// ends before it would exceed max_shard_bytes (a larger box gets its own). Each file is hashed
+/// while written and durable on return. StorageError if writing fails, CheckpointError for boxes
+/// that cannot be stored.
+WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
+                           const ShardOptions& options);
+
+/// Adds one writer's shards to the manifest; CheckpointError if writers disagree about a tensor.
+void add_shards(Manifest& manifest, const WrittenShards& shards);
+
+}  // namespace llmtrain::checkpoint

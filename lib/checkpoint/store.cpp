@@ -1,0 +1,192 @@
+#include "lib/checkpoint/store.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "lib/base/directory.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kTrashPrefix = ".trash-";
+
+/// The step of a committed checkpoint's directory name; nothing for any other name.
+std::optional<std::uint64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return {};
+  const std::string_view digits = name.substr(kStepPrefix.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc{} || step_directory_name(step) != name) return {};
+  return step;
+}
+
+/// The name before `mark` if the entry is one of ours with such a mark, else nothing.
+std::optional<std::string> marked(const std::string& name, std::string_view mark) {
+  const std::size_t at = name.find(mark);
+  if (at == std::string::npos) return {};
+  const std::string base = name.substr(0, at);
+  if (!step_of(base) && base != "latest" && base != "lock") return {};
+  return base;
+}
+
+std::vector<std::string> entries_of(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  require<StorageError>(!error, "{}: cannot list: {}", directory.string(), error.message());
+  return names;
+}
+
+}  // namespace
+
+CheckpointStore CheckpointStore::open_reader(const fs::path& root) { return {root, {}}; }
+
+CheckpointStore CheckpointStore::open_writer(const fs::path& root, StoreOptions options) {
+  require<RecipeError>(options.keep_last.value_or(2) >= 2,
+                       "checkpoint retention: keep_last is {}, but at least 2 are needed so that "
+                       "a damaged newest checkpoint is not the end of the run",
+                       options.keep_last.value_or(2));
+  create_directories_durably(root);
+  CheckpointStore store(root, std::move(options));
+  store.lock_.emplace(StoreLock::acquire(root));
+  store.clear_leftovers();
+  return store;
+}
+
+void CheckpointStore::hit(std::string_view point) const {
+  if (options_.failpoint) options_.failpoint(point);
+}
+
+void CheckpointStore::clear_leftovers() const {
+  for (const std::string& name : entries_of(root_)) {
+    const std::optional<std::string> aside = marked(name, ".old-");
+    if (aside && !fs::exists(root_ / *aside)) {
+      // A save of the same step died between its two renames: the earlier checkpoint is whole.
+      rename_path(root_ / name, root_ / *aside);
+    } else if (aside || marked(name, ".tmp-") || name.starts_with(kTrashPrefix)) {
+      remove_tree(root_ / name);
+    }
+  }
+}
+
+void CheckpointStore::check_free_space(std::uint64_t checkpoint_bytes) const {
+  const std::uint64_t needed = checkpoint_bytes + checkpoint_bytes / 5;
+  const std::uint64_t free = options_.free_bytes(root_);
+  require<StorageError>(free >= needed,
+                        "{}: the next checkpoint needs {} free ({} and a fifth more), but there "
+                        "are {}; free space, keep fewer checkpoints or save to another disk",
+                        root_.string(), format_bytes(needed), format_bytes(checkpoint_bytes),
+                        format_bytes(free));
+}
+
+PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
+  require(lock_.has_value(), "{}: opened for reading", root_.string());
+  return PendingSave(
+      root_, step, {.max_shard_bytes = options_.max_shard_bytes, .failpoint = options_.failpoint});
+}
+
+void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
+                           const RunState& run) {
+  std::uint64_t bytes = 0;
+  for (const TensorBox& box : boxes) bytes += box.bytes.size();
+  check_free_space(bytes);
+  try {
+    PendingSave pending = begin_save(step);
+    const WrittenShards shards = pending.write(boxes);
+    pending.commit(run, {&shards, 1});
+  } catch (const StorageError& error) {
+    fail<StorageError>(
+        "saving step {} failed: {}; earlier checkpoints are intact. Check the disk's "
+        "space, quota and health, or save to another one",
+        step, error.what());
+  }
+  verified_.erase(step);
+  apply_retention();
+  hit("save.end");
+}
+
+std::vector<std::uint64_t> CheckpointStore::apply_retention() {
+  require(lock_.has_value(), "{}: opened for reading", root_.string());
+  if (!options_.keep_last) return {};
+  const std::vector<std::uint64_t> steps = list();
+  if (steps.size() <= *options_.keep_last) return {};
+
+  std::set<std::uint64_t> kept(steps.end() - static_cast<std::ptrdiff_t>(*options_.keep_last),
+                               steps.end());
+  constexpr std::size_t kMinVerified = 2;
+  std::size_t num_verified = 0;
+  for (const std::uint64_t step : kept) num_verified += verified_.contains(step) ? 1 : 0;
+  for (auto at = steps.rbegin(); at != steps.rend() && num_verified < kMinVerified; ++at) {
+    if (verified_.contains(*at) && kept.contains(*at)) continue;  // counted above
+    if (!verified_.contains(*at)) {
+      if (!verify(*at, VerifyLevel::hash).empty()) continue;
+      verified_.insert(*at);
+    }
+    kept.insert(*at);
+    ++num_verified;
+  }
+
+  std::vector<std::uint64_t> deleted;
+  for (const std::uint64_t step : steps) {
+    const bool milestone = options_.keep_every != 0 && step % options_.keep_every == 0;
+    if (milestone || kept.contains(step)) continue;
+    remove(step);
+    verified_.erase(step);
+    deleted.push_back(step);
+  }
+  return deleted;
+}
+
+void CheckpointStore::remove(std::uint64_t step) const {
+  const fs::path trash =
+      root_ / fmt::format("{}{}-{}", kTrashPrefix, step_directory_name(step), make_nonce());
+  hit("retention.rename");
+  rename_path(directory_of(step), trash);
+  hit("retention.delete");
+  remove_tree(trash);
+}
+
+fs::path CheckpointStore::directory_of(std::uint64_t step) const {
+  return root_ / step_directory_name(step);
+}
+
+std::vector<std::uint64_t> CheckpointStore::list() const {
+  std::vector<std::uint64_t> steps;
+  if (!fs::exists(root_)) return steps;
+  for (const std::string& name : entries_of(root_)) {
+    const std::optional<std::uint64_t> step = step_of(name);
+    if (step && fs::is_directory(root_ / name)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel level) const {
+  return verify_checkpoint(directory_of(step), step, level);
+}
+
+NewestValid CheckpointStore::newest_valid(VerifyLevel level) const {
+  NewestValid result;
+  const std::vector<std::uint64_t> steps = list();
+  for (auto at = steps.rbegin(); at != steps.rend() && !result.step; ++at) {
+    const std::vector<Problem> problems = verify(*at, level);
+    if (problems.empty()) {
+      result.step = *at;
+    } else {
+      std::string reason = to_string(problems.front());
+      if (problems.size() > 1) reason += fmt::format(" (and {} more)", problems.size() - 1);
+      result.rejected.push_back({*at, std::move(reason)});
+    }
+  }
+  return result;
+}
+
+}  // namespace llmtrain::checkpoint

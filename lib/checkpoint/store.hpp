@@ -1,0 +1,91 @@
+#pragma once
+/// A directory of checkpoints of one run, one folder per saved step.
+///
+///   step-00001200/manifest.json, shard-0000-0000.safetensors, ...
+///   latest    a hint for people; readers trust manifests
+///   lock      the process that may write
+///
+/// Leftovers of a crash (`*.tmp-*`, `.trash-*`, `*.old-*`) are never read; the next writer clears
+/// them.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/base/file.hpp"
+#include "lib/checkpoint/loader.hpp"
+#include "lib/checkpoint/pending_save.hpp"
+#include "lib/checkpoint/store_lock.hpp"
+#include "lib/checkpoint/verify.hpp"
+
+namespace llmtrain::checkpoint {
+
+struct StoreOptions {
+  std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
+  std::optional<std::size_t> keep_last = {};  // newest to keep, at least 2; keeps all if empty
+  std::uint64_t keep_every = 0;               // multiples of this step are kept for good; 0: none
+  Failpoint failpoint = {};
+  std::function<std::uint64_t(const std::filesystem::path&)> free_bytes = free_disk_bytes;
+};
+
+struct Rejected {
+  std::uint64_t step = 0;
+  std::string reason;
+};
+
+struct NewestValid {
+  std::optional<std::uint64_t> step;
+  std::vector<Rejected> rejected;  // newer ones that are not valid, newest first
+};
+
+class CheckpointStore {
+ public:
+  /// For looking: takes no lock and changes nothing.
+  static CheckpointStore open_reader(const std::filesystem::path& root);
+  /// For a run: creates `root`, takes its lock and clears the leftovers of a crash. StorageError if
+  /// another process holds the lock; RecipeError for keep_last below 2.
+  static CheckpointStore open_writer(const std::filesystem::path& root, StoreOptions options = {});
+
+  /// Saves all boxes of all tensors as `step`, replacing a checkpoint of the same step, then
+  /// deletes what retention no longer keeps. StorageError with the remedy if the disk is too small,
+  /// full or failing; the temporary directory is then gone and every earlier checkpoint untouched.
+  void save(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run);
+
+  /// StorageError unless 1.2 times `checkpoint_bytes` is free.
+  void check_free_space(std::uint64_t checkpoint_bytes) const;
+  /// For several writers: PendingSave here, write_shards by each, commit, then apply_retention
+  /// here.
+  PendingSave begin_save(std::uint64_t step) const;
+  /// Keeps the newest `keep_last`, the multiples of `keep_every`, and as many older ones as it
+  /// takes to keep two that a hash verification has found valid. Returns the deleted steps.
+  std::vector<std::uint64_t> apply_retention();
+
+  const std::filesystem::path& root() const { return root_; }
+  std::filesystem::path directory_of(std::uint64_t step) const;
+  /// Steps that have a directory, ascending; nothing is said about their validity.
+  std::vector<std::uint64_t> list() const;
+  std::vector<Problem> verify(std::uint64_t step, VerifyLevel level) const;
+  /// Walks back from the newest step to the first without problems.
+  NewestValid newest_valid(VerifyLevel level) const;
+  Loader load(std::uint64_t step) const { return Loader(directory_of(step)); }
+
+ private:
+  CheckpointStore(std::filesystem::path root, StoreOptions options)
+      : root_(std::move(root)), options_(std::move(options)) {}
+
+  void hit(std::string_view point) const;
+  void clear_leftovers() const;
+  void remove(std::uint64_t step) const;
+
+  std::filesystem::path root_;
+  StoreOptions options_;
+  std::optional<StoreLock> lock_;     // held by writers
+  std::set<std::uint64_t> verified_;  // found valid by hash since this store was opened
+};
+
+}  // namespace llmtrain::checkpoint

@@ -1,0 +1,129 @@
+#include "lib/checkpoint/verify.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/json_reader.hpp"
+#include "lib/checkpoint/safetensors.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace {
+
+/// What the manifest expects to find in one shard.
+struct ExpectedEntry {
+  const std::string* tensor;
+  const TensorRecord* record;
+  const StoredBox* stored;
+};
+using ExpectedEntries = std::multimap<std::string, ExpectedEntry>;
+
+Hash128 hash_of(const File& file) {
+  constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
+  const std::uint64_t size = file.size();
+  std::vector<std::byte> block(std::min(size, kBlockBytes));
+  Hasher128 hasher;
+  for (std::uint64_t at = 0; at < size; at += kBlockBytes) {
+    const std::span<std::byte> part(block.data(), std::min(size - at, kBlockBytes));
+    file.read_at(at, part);
+    hasher.update(part);
+  }
+  return hasher.digest();
+}
+
+void check_entries(const SafetensorsFile& shard, const std::string& file,
+                   const ExpectedEntries& expected, std::vector<Problem>& problems) {
+  for (auto at = expected.begin(); at != expected.end(); ++at) {
+    const auto& [name, want] = *at;
+    const SafetensorsEntry* const entry = shard.find(name);
+    if (entry == nullptr) {
+      problems.push_back({file, *want.tensor, fmt::format("'{}' is not in the file", name)});
+      continue;
+    }
+    if (entry->type != stored_type(want.record->dtype) || entry->shape != want.stored->box.shape) {
+      problems.push_back(
+          {file, *want.tensor,
+           fmt::format("the file has {} {}, the manifest {} {}", to_string(entry->type),
+                       to_string(entry->shape), to_string(stored_type(want.record->dtype)),
+                       to_string(want.stored->box.shape))});
+    }
+    if (at != expected.begin() && std::prev(at)->first == name) {
+      problems.push_back({file, *want.tensor, fmt::format("two boxes share '{}'", name)});
+    }
+  }
+  for (const SafetensorsEntry& entry : shard.entries()) {
+    if (!expected.contains(entry.name)) {
+      problems.push_back({file, entry.name, "is not in the manifest"});
+    }
+  }
+}
+
+void check_file(const std::filesystem::path& path, const FileRecord& record, VerifyLevel level,
+                const ExpectedEntries& expected, std::vector<Problem>& problems) {
+  const std::string file = path.filename().string();
+  const File raw = File::open_read_nofollow(path);
+  if (raw.size() != record.bytes) {
+    problems.push_back(
+        {file, "", fmt::format("has {} bytes, the manifest says {}", raw.size(), record.bytes)});
+    return;
+  }
+  check_entries(SafetensorsFile::open_nofollow(path), file, expected, problems);
+  if (level == VerifyLevel::hash && hash_of(raw) != record.xxh3_128) {
+    problems.push_back({file, "", "does not match the hash in the manifest (damaged or swapped)"});
+  }
+}
+
+}  // namespace
+
+std::string to_string(const Problem& problem) {
+  if (problem.tensor.empty()) return fmt::format("{}: {}", problem.file, problem.reason);
+  return fmt::format("{}: tensor '{}': {}", problem.file, printable(problem.tensor),
+                     problem.reason);
+}
+
+Manifest read_manifest(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kManifestName;
+  const File file = File::open_read_nofollow(path);
+  const std::uint64_t bytes = file.size();
+  require<CheckpointError>(bytes <= kMaxManifestBytes, "{}: {} bytes, at most {} are accepted",
+                           path.string(), bytes, kMaxManifestBytes);
+  std::string text(bytes, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return parse_manifest(text, path.string());
+}
+
+std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
+                                       VerifyLevel level) {
+  std::vector<Problem> problems;
+  const std::string manifest_name(kManifestName);
+  Manifest manifest;
+  try {
+    manifest = read_manifest(directory);
+  } catch (const Error& error) {
+    return {{manifest_name, "", error.what()}};
+  }
+  if (manifest.step != step) {
+    problems.push_back(
+        {manifest_name, "",
+         fmt::format("is of step {}, the directory of step {}", manifest.step, step)});
+  }
+  std::map<std::string, ExpectedEntries> expected;
+  for (const auto& [name, record] : manifest.tensors) {
+    for (const StoredBox& stored : record.boxes) {
+      expected[stored.file].emplace(stored.name_in_file, ExpectedEntry{&name, &record, &stored});
+    }
+  }
+  for (const auto& [file, record] : manifest.files) {
+    try {
+      check_file(directory / file, record, level, expected[file], problems);
+    } catch (const Error& error) {
+      problems.push_back({file, "", error.what()});
+    }
+  }
+  return problems;
+}
+
+}  // namespace llmtrain::checkpoint
