@@ -1,5 +1,8 @@
 #include "kernels/matmul.hpp"
 
+#include <algorithm>
+
+#include "kernels/matmul_workspace.hpp"
 #include "kernels/operands.hpp"
 
 namespace llmtrain::kernels {
@@ -27,7 +30,30 @@ Cost Matmul::cost() const {
   return cost;
 }
 
-std::uint64_t Matmul::workspace_bytes(int) const { return 0; }
+MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
+  // oneDNN 2.6 packs blocks of its operands per thread: at most 1,772 KiB over 20,000 shapes of
+  // every form, 1 to 64 threads and all instruction sets, except where it would sum over k in
+  // parallel and keep a whole c per thread; those are refused and done in shorter pieces of k.
+  constexpr std::uint64_t kScratchPerThread = 2 << 20;
+  MatmulWorkspace layout;
+  if (mm.a.dtype == DType::f64) return layout;
+  layout.scratch_bytes = static_cast<std::uint64_t>(std::max(1, threads)) * kScratchPerThread;
+  const auto m = static_cast<std::uint64_t>(std::min(mm.m(), kTileRows));
+  const auto n = static_cast<std::uint64_t>(std::min(mm.n(), kTileCols));
+  const auto k = static_cast<std::uint64_t>(std::min(mm.k(), kTileDepth));
+  const auto after = [](std::uint64_t begin, std::uint64_t elements) {
+    return begin + (elements * sizeof(float) + 63) / 64 * 64;
+  };
+  layout.a = layout.scratch_bytes;
+  layout.b = after(layout.a, m * k);
+  layout.c = after(layout.b, k * n);
+  layout.total_bytes = mm.a.dtype == DType::bf16 ? after(layout.c, m * n) : layout.scratch_bytes;
+  return layout;
+}
+
+std::uint64_t Matmul::workspace_bytes(int threads) const {
+  return matmul_workspace(*this, threads).total_bytes;
+}
 
 void ColumnSum::check() const {
   const Operands operands(name);

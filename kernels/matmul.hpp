@@ -13,7 +13,8 @@ namespace llmtrain::kernels {
 ///   input gradient   dx[rows, in]  = dy[rows, out] w
 ///   weight gradient  dw[out, in]  += dy^T x                 transpose_a, accumulate
 /// Dtypes (a, b -> c): fp64 -> fp64, fp32 -> fp32, bf16 -> bf16, bf16 -> fp32. All three may be
-/// strided. bias [n] has the dtype of c or fp32, only without accumulate. k = 0 gives zeros (or bias).
+/// strided. bias [n] has the dtype of c or fp32, only without accumulate. k = 0 gives zeros (or
+/// bias).
 struct Matmul {
   static constexpr std::string_view name = "matmul";
   static constexpr bool capturable = true;
@@ -29,13 +30,15 @@ struct Matmul {
   void check() const;
   Cost cost() const;
   DType dtype() const { return a.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {m(), n(), k(), transpose_a ? 2 : !transpose_b}; }
+  std::array<std::int64_t, 4> sizes() const {
+    return {m(), n(), k(), transpose_a ? 2 : !transpose_b};
+  }
   std::uint64_t workspace_bytes(int threads) const;
 };
 
-/// out[j] += sum_i x[i, j]. The rows of each row block are summed in ascending order from zero, then
-/// the blocks' sums are added to out in ascending order. x (strided) fp64 | fp32 | bf16; out [cols]
-/// FP64 for fp64, else FP32.
+/// out[j] += sum_i x[i, j]. The rows of each row block are summed in ascending order from zero,
+/// then the blocks' sums are added to out in ascending order. x (strided) fp64 | fp32 | bf16; out
+/// [cols] FP64 for fp64, else FP32.
 struct ColumnSum {
   static constexpr std::string_view name = "column_sum";
   static constexpr bool capturable = true;
