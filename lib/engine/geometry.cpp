@@ -1,0 +1,62 @@
+#include "lib/engine/geometry.hpp"
+
+#include <algorithm>
+
+namespace llmtrain::engine {
+
+BatchGeometry::BatchGeometry(const TrainingSection& training)
+    : seq_len_(static_cast<std::int64_t>(training.seq_len().value)),
+      micro_batch_size_(static_cast<std::int64_t>(training.micro_batch_size().value)) {
+  const auto full = static_cast<std::int64_t>(training.global_batch_size().value);
+  std::int64_t step = 1;
+  std::uint64_t samples = 0;
+  if (training.rampup_batch_size) {
+    const RampupSection& ramp = training.rampup_batch_size;
+    const auto start = static_cast<std::int64_t>(ramp.start().value);
+    const auto increment = static_cast<std::int64_t>(ramp.increment().value);
+    const std::int64_t levels = (full - start) / increment;
+    // Every level lasts until its share of the ramp's samples is taken.
+    for (std::int64_t i = 0; i < levels; ++i) {
+      const std::int64_t size = start + i * increment;
+      const std::uint64_t until = ramp.samples() * static_cast<std::uint64_t>(i + 1) /
+                                  static_cast<std::uint64_t>(levels);
+      if (samples >= until) continue;
+      ramp_.push_back({step, size, samples});
+      const auto steps = static_cast<std::int64_t>(
+          (until - samples + static_cast<std::uint64_t>(size) - 1) /
+          static_cast<std::uint64_t>(size));
+      step += steps;
+      samples += static_cast<std::uint64_t>(steps * size);
+    }
+  }
+  ramp_.push_back({step, full, samples});
+}
+
+const BatchGeometry::Level& BatchGeometry::level_of(std::int64_t step) const {
+  const auto next = std::upper_bound(
+      ramp_.begin(), ramp_.end(), step,
+      [](std::int64_t s, const Level& level) { return s < level.first_step; });
+  return *std::prev(next);
+}
+
+std::int64_t BatchGeometry::samples_in_step(std::int64_t step) const {
+  return level_of(step).batch_size;
+}
+
+std::uint64_t BatchGeometry::samples_before(std::int64_t step) const {
+  const Level& level = level_of(step);
+  return level.samples_before +
+         static_cast<std::uint64_t>((step - level.first_step) * level.batch_size);
+}
+
+std::int64_t BatchGeometry::steps_for_samples(std::uint64_t samples) const {
+  const auto next = std::find_if(ramp_.begin() + 1, ramp_.end(), [&](const Level& level) {
+    return level.samples_before >= samples;
+  });
+  const Level& level = *std::prev(next);
+  const std::uint64_t missing = samples - std::min(samples, level.samples_before);
+  const auto size = static_cast<std::uint64_t>(level.batch_size);
+  return level.first_step - 1 + static_cast<std::int64_t>((missing + size - 1) / size);
+}
+
+}  // namespace llmtrain::engine

@@ -1,0 +1,45 @@
+#pragma once
+/// How many samples each step takes: a pure function of the recipe.
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/engine/sections.hpp"
+
+namespace llmtrain::engine {
+
+class BatchGeometry {
+ public:
+  explicit BatchGeometry(const TrainingSection& training);
+
+  std::int64_t seq_len() const { return seq_len_; }
+  std::int64_t micro_batch_size() const { return micro_batch_size_; }
+  std::int64_t global_batch_size() const { return ramp_.back().batch_size; }
+
+  /// Samples of step `step`, counted from 1.
+  std::int64_t samples_in_step(std::int64_t step) const;
+  std::int64_t micro_batches_in_step(std::int64_t step) const {
+    return samples_in_step(step) / micro_batch_size_;
+  }
+  /// Samples taken by all steps before `step`.
+  std::uint64_t samples_before(std::int64_t step) const;
+  std::uint64_t tokens_before(std::int64_t step) const {
+    return samples_before(step) * static_cast<std::uint64_t>(seq_len_);
+  }
+  /// First number of steps that takes at least `samples`.
+  std::int64_t steps_for_samples(std::uint64_t samples) const;
+
+ private:
+  struct Level {
+    std::int64_t first_step;
+    std::int64_t batch_size;
+    std::uint64_t samples_before;
+  };
+  const Level& level_of(std::int64_t step) const;
+
+  std::int64_t seq_len_;
+  std::int64_t micro_batch_size_;
+  std::vector<Level> ramp_;  // constant batch sizes, the last one for ever
+};
+
+}  // namespace llmtrain::engine

@@ -1,0 +1,80 @@
+#pragma once
+/// Recipe sections that decide what the engine computes.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/models/architecture.hpp"
+#include "lib/optim/optimizer_options.hpp"
+#include "lib/recipe/section.hpp"
+
+namespace llmtrain::engine {
+
+/// A batch that grows from `start` sequences by `increment` until it is training.global_batch_size.
+struct RampupSection : recipe::Section {
+  recipe::Required<recipe::Count> start{this, "start", "sequences of the first step",
+                                        recipe::at_least(1)};
+  recipe::Required<recipe::Count> increment{this, "increment", "sequences added at a time",
+                                            recipe::at_least(1)};
+  recipe::Required<recipe::Count> samples{this, "samples", "length of the ramp in sequences",
+                                          recipe::at_least(1)};
+};
+
+struct TrainingSection : recipe::Section {
+  recipe::Required<recipe::Count> seq_len{this, "seq_len", "tokens of a sample",
+                                          recipe::between(1, 1 << 24)};
+  recipe::Key<recipe::Count> micro_batch_size{
+      this, "micro_batch_size", 1, "samples of one forward and backward pass",
+      recipe::between(1, 1 << 20)};
+  recipe::Required<recipe::Count> global_batch_size{
+      this, "global_batch_size", "samples of one optimizer step; a multiple of micro_batch_size",
+      recipe::between(1, 1 << 24)};
+  recipe::OptionalSub<RampupSection> rampup_batch_size{
+      this, "rampup_batch_size", "batch size that grows at the start of the run"};
+  recipe::Key<std::optional<recipe::Count>> max_steps{
+      this, "max_steps", std::nullopt, "length of the run in optimizer steps",
+      recipe::at_least(1)};
+  recipe::Key<std::optional<recipe::Count>> max_tokens{
+      this, "max_tokens", std::nullopt, "length of the run in tokens", recipe::at_least(1)};
+  recipe::Key<std::optional<double>> num_epochs{this, "num_epochs", std::nullopt,
+                                                "length of the run in passes over the data",
+                                                recipe::above(0)};
+  recipe::Key<std::optional<recipe::Duration>> max_time{
+      this, "max_time", std::nullopt,
+      "stop, with a checkpoint, after this time of training; the schedule is not shortened"};
+
+  void validate(recipe::Issues& issues) const override;
+};
+
+struct PrecisionSection : recipe::Section {
+  recipe::Key<DType> compute{
+      this, "compute", DType::f32,
+      "dtype of activations and products; bf16 keeps an FP32 master copy of the parameters; fp64 "
+      "runs the plain reference kernels, for proofs",
+      recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp64", DType::f64}})};
+};
+
+enum class RecomputeMode : std::uint8_t { none, full, every_k, sqrt, selective };
+
+struct ActivationCheckpointSection : recipe::Section {
+  recipe::Key<RecomputeMode> mode{
+      this, "mode", RecomputeMode::none,
+      "what the backward pass computes again: nothing, every block, every k-th block, segments of "
+      "sqrt(layers) blocks, or the operations named in `ops`",
+      recipe::one_of<RecomputeMode>({{"none", RecomputeMode::none},
+                                     {"full", RecomputeMode::full},
+                                     {"every_k", RecomputeMode::every_k},
+                                     {"sqrt", RecomputeMode::sqrt},
+                                     {"selective", RecomputeMode::selective}})};
+  recipe::Key<std::optional<recipe::Count>> k{this, "k", std::nullopt,
+                                              "with mode every_k: recompute blocks 0, k, 2k ...",
+                                              recipe::at_least(1)};
+  recipe::Key<std::vector<std::string>> ops{
+      this, "ops", {}, "with mode selective: operations to compute again",
+      recipe::any_of({"norm", "activation"})};
+
+  void validate(recipe::Issues& issues) const override;
+};
+
+}  // namespace llmtrain::engine
