@@ -1,0 +1,100 @@
+#include "lib/plan/plan.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace llmtrain::plan {
+
+namespace {
+
+class LaunchCounter final : public kernels::Recorder {
+ public:
+  void record(const kernels::LaunchRecord& launch) override {
+    const Key key{std::string(launch.name), launch.dtype, launch.sizes, launch.cost.flops};
+    const auto [entry, is_new] = index_.emplace(key, groups_.size());
+    if (is_new) {
+      groups_.push_back({std::string(launch.name), launch.dtype, launch.sizes, launch.cost, 0});
+    }
+    ++groups_[entry->second].count;
+  }
+  std::vector<LaunchGroup> take() {
+    index_.clear();
+    return std::move(groups_);
+  }
+
+ private:
+  using Key = std::tuple<std::string, DType, std::array<std::int64_t, 4>, double>;
+  std::map<Key, std::size_t> index_;
+  std::vector<LaunchGroup> groups_;
+};
+
+std::int64_t block_parameters(const ParameterStore& store) {
+  std::int64_t n = 0;
+  for (const auto& p : store.all()) {
+    if (p->name().starts_with("model.layers.0.")) n += p->global_shape().numel();
+  }
+  return n;
+}
+
+std::uint64_t checkpoint_bytes(engine::Engine& engine) {
+  std::uint64_t bytes = 0;
+  for (const auto& p : engine.parameters().all()) bytes += p->master().view().bytes();
+  for (const auto& state : engine.optimizer()->states()) bytes += state.tensor.view().bytes();
+  return bytes;
+}
+
+}  // namespace
+
+double PassPlan::flops() const {
+  double sum = 0;
+  for (const LaunchGroup& group : launches) {
+    sum += group.cost.flops * static_cast<double>(group.count);
+  }
+  return sum;
+}
+
+std::uint64_t Plan::peak_bytes() const {
+  return std::max(step.peak.total_bytes, eval.peak.total_bytes);
+}
+
+std::uint64_t Plan::extent_bytes() const {
+  return std::max(step.extent_bytes, eval.extent_bytes);
+}
+
+Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
+               std::uint64_t capacity_bytes) {
+  LaunchCounter counter;
+  Device device(make_meta_memory(), capacity_bytes);
+  engine::Engine engine({.device = &device,
+                         .table = &kernels::meta_table(),
+                         .threads = threads,
+                         .communicators = meta_factory(nullptr),
+                         .recorder = &counter},
+                        options);
+  engine.initialize();
+  counter.take();
+
+  Plan plan;
+  plan.parameters = engine.parameters().num_elements();
+  plan.parameters_per_block = block_parameters(engine.parameters());
+  plan.tokens_per_step = samples_per_step * options.seq_len;
+  for (int c = 0; c < kNumCategories; ++c) {
+    plan.held[static_cast<std::size_t>(c)] = device.ledger().held_bytes(Category(c));
+  }
+
+  device.ledger().start_trace();
+  engine.train_step(engine::StepBatch::planned(samples_per_step, options.seq_len), 1, 1.0);
+  plan.step_trace = device.ledger().stop_trace();
+  plan.step = {device.ledger().peak(Phase::step), device.arena_extent_bytes(), counter.take()};
+
+  engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
+  plan.eval = {device.ledger().peak(Phase::eval), device.arena_extent_bytes(), counter.take()};
+
+  plan.model_flops_per_token = 3.0 * plan.eval.flops() /
+                               static_cast<double>(options.micro_batch_size * options.seq_len);
+  plan.checkpoint_bytes = checkpoint_bytes(engine);
+  return plan;
+}
+
+}  // namespace llmtrain::plan

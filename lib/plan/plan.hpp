@@ -1,0 +1,52 @@
+#pragma once
+/// The plan: the real engine, executed on the meta device.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/engine/engine.hpp"
+
+namespace llmtrain::plan {
+
+/// All launches of one pass that are alike.
+struct LaunchGroup {
+  std::string name;
+  DType dtype = DType::f32;
+  std::array<std::int64_t, 4> sizes{};
+  kernels::Cost cost;  // of one launch
+  std::int64_t count = 0;
+};
+
+struct PassPlan {
+  Peak peak;
+  /// Arena bytes touched up to the end of the pass: the peak plus what fragmentation costs.
+  std::uint64_t extent_bytes = 0;
+  std::vector<LaunchGroup> launches;  // in the order of first appearance
+  double flops() const;
+};
+
+struct Plan {
+  std::int64_t parameters = 0;
+  std::int64_t parameters_per_block = 0;
+  std::int64_t tokens_per_step = 0;
+  /// Three times the products of the forward pass, as recorded, per token: what MFU counts.
+  double model_flops_per_token = 0;
+  /// Held as long as the run: parameters, masters, gradients, optimizer state.
+  CategoryBytes held{};
+  PassPlan step;
+  PassPlan eval;
+  std::uint64_t checkpoint_bytes = 0;
+  /// Allocations of one training step, line by line.
+  std::vector<AllocationEvent> step_trace;
+
+  std::uint64_t peak_bytes() const;
+  std::uint64_t extent_bytes() const;
+};
+
+/// Executes init, one step of `samples_per_step` samples and one evaluation pass on an arena of
+/// `capacity_bytes` that does not exist. DoesNotFitError when even that is too small.
+Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
+               std::uint64_t capacity_bytes = std::uint64_t{1} << 50);
+
+}  // namespace llmtrain::plan

@@ -1,0 +1,40 @@
+#pragma once
+/// From the recipe's text to samples: files, tokenizer, token sets, training and held-out streams.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/data/prepare.hpp"
+#include "lib/data/sample_stream.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+struct Corpus {
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::shared_ptr<const data::PackedSamples> training;
+  std::shared_ptr<const data::PackedSamples> held_out;
+  /// Of everything that decides the stream of training samples.
+  std::string fingerprint;
+};
+
+/// Files of data.sources; DataError if there are none.
+std::vector<data::SourceFile> source_files(const DataSection& section);
+data::HeldOutRule held_out_rule(const DataSection& section);
+
+/// The recipe's tokenizer: read, or trained on the training documents once and kept in the cache.
+std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
+                                                      const std::vector<data::SourceFile>& files);
+
+/// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
+/// text or tokenizer do not suit the model.
+Corpus open_corpus(const Recipe& recipe);
+
+/// Calls `visit` with the text of every held-out document, in order.
+void for_each_held_out(const DataSection& section,
+                       const std::function<void(const data::Document&)>& visit);
+
+}  // namespace llmtrain::train

@@ -1,0 +1,98 @@
+#include "lib/train/recipe.hpp"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "lib/tensor/device.hpp"
+
+namespace llmtrain::train {
+
+void TokenizerSection::validate(recipe::Issues& issues) const {
+  if (path() && type() == "bytes") issues.add(path, "the type `bytes` reads no file");
+}
+
+void DataSection::validate(recipe::Issues& issues) const {
+  if (sources.size() == 0) {
+    issues.add(sources, "no training text", "give at least one source: [{path: my.txt}]");
+  }
+  if (eval_remainder() >= eval_modulus()) {
+    issues.add(eval_remainder, fmt::format("must be below eval_modulus {}", eval_modulus().value));
+  }
+}
+
+void Recipe::validate(recipe::Issues& issues) const {
+  const models::DecoderSpec spec = model.spec();
+  if (training.seq_len() > static_cast<std::uint64_t>(spec.max_position_embeddings)) {
+    issues.add(training.seq_len, fmt::format("longer than model.max_position_embeddings {}",
+                                             spec.max_position_embeddings));
+  }
+  const auto vocab = static_cast<std::uint64_t>(spec.vocab_size);
+  if (tokenizer.type() == "bytes" && vocab < 257) {
+    issues.add(model.architecture, fmt::format("vocab_size {} is below the 257 tokens of the byte "
+                                               "tokenizer",
+                                               vocab));
+  }
+  if (tokenizer.type() == "bpe" && !tokenizer.path() && tokenizer.vocab_size() > vocab) {
+    issues.add(tokenizer.vocab_size,
+               fmt::format("larger than model.vocab_size {}", spec.vocab_size));
+  }
+}
+
+engine::EngineOptions Recipe::engine_options() const {
+  return engine::EngineOptions::from(model, training, precision, activation_checkpoint, optimizer,
+                                     run.seed());
+}
+
+int Recipe::threads() const {
+  if (run.threads()) return static_cast<int>(run.threads()->value);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::uint64_t Recipe::memory_limit() const {
+  return run.memory_limit() ? run.memory_limit()->value : physical_memory_bytes();
+}
+
+std::span<const recipe::Reserved> reserved_keys() {
+  static constexpr std::array kRows{
+      recipe::Reserved{"parallelism", "this build runs on one rank; layouts need the mesh"},
+      recipe::Reserved{"offload", "this build keeps everything on the device"},
+      recipe::Reserved{"profiler", "this build has no profiler window"},
+      recipe::Reserved{"slurm", "this build writes no batch scripts"},
+      recipe::Reserved{"peft", "this build trains all parameters"},
+      recipe::Reserved{"method", "this build pre-trains only"},
+      recipe::Reserved{"model.init_from", "this build starts from its own first weights"},
+      recipe::Reserved{"model.moe", "this build has no mixture of experts"},
+      recipe::Reserved{"data.stages", "this build has one stage of data"},
+  };
+  return kRows;
+}
+
+std::unique_ptr<Recipe> load_recipe(const std::filesystem::path& file,
+                                    const std::vector<std::string>& overrides) {
+  auto recipe = std::make_unique<Recipe>();
+  recipe::load(*recipe, {.file = file,
+                         .overrides = overrides,
+                         .builtin = builtin_recipe,
+                         .reserved = reserved_keys()});
+  return recipe;
+}
+
+namespace {
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  for (std::size_t at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::filesystem::path output_dir(const Recipe& recipe, const std::filesystem::path& file) {
+  const std::string name = replaced(recipe.run.name(), "%recipe", file.stem().string());
+  return replaced(recipe.run.output_dir(), "%name", name);
+}
+
+}  // namespace llmtrain::train

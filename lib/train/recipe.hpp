@@ -1,0 +1,186 @@
+#pragma once
+/// The whole recipe: the sections of all components, and those of the loop itself.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/engine/sections.hpp"
+#include "lib/optim/lr_schedule.hpp"
+#include "lib/recipe/load.hpp"
+
+namespace llmtrain::train {
+
+enum class DeviceChoice : std::uint8_t { automatic, cpu };
+
+struct RunSection : recipe::Section {
+  recipe::Key<std::string> name{this, "name", "%recipe",
+                                "name of the run; %recipe is the recipe's file name",
+                                recipe::not_empty()};
+  recipe::Key<std::string> output_dir{this, "output_dir", "runs/%name",
+                                      "directory of checkpoints, metrics and report; %name is "
+                                      "run.name",
+                                      recipe::not_empty()};
+  recipe::Key<std::uint64_t> seed{this, "seed", 42,
+                                  "decides first weights, sample order and dropout", recipe::Rule{}};
+  recipe::Key<DeviceChoice> device{
+      this, "device", DeviceChoice::automatic, "where to train; auto takes what there is",
+      recipe::one_of<DeviceChoice>({{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}})};
+  recipe::Key<recipe::Auto<recipe::Count>> threads{
+      this, "threads", {}, "threads of the CPU kernels; auto = cores of the machine",
+      recipe::between(1, 4096)};
+  recipe::Key<recipe::Auto<recipe::Bytes>> memory_limit{
+      this, "memory_limit", {}, "largest arena; auto = the machine's memory",
+      recipe::at_least(1 << 20)};
+};
+
+struct TokenizerSection : recipe::Section {
+  recipe::Key<std::string> type{this, "type", "bpe",
+                                "bytes, or byte-level BPE (read from `path` or trained)",
+                                recipe::any_of({"bytes", "bpe"})};
+  recipe::Key<std::optional<std::string>> path{
+      this, "path", std::nullopt,
+      "tokenizer.json or a directory with one; null = train on the training text"};
+  recipe::Key<recipe::Count> vocab_size{this, "vocab_size", 8192,
+                                        "size of a vocabulary that is trained",
+                                        recipe::between(257, 1 << 24)};
+  void validate(recipe::Issues& issues) const override;
+};
+
+struct SourceSection : recipe::Section {
+  recipe::Required<std::string> path{this, "path",
+                                     "file, directory (all its files) or pattern with * and ?",
+                                     recipe::not_empty()};
+  recipe::Key<std::string> format{this, "format", "auto",
+                                  "text, jsonl, or auto by the file's name",
+                                  recipe::any_of({"auto", "text", "jsonl"})};
+  recipe::Key<std::string> text_key{this, "text_key", "text",
+                                    "key of the text in a line of jsonl", recipe::not_empty()};
+  recipe::Key<recipe::Auto<recipe::Bytes>> max_document_bytes{
+      this, "max_document_bytes", {},
+      "text files longer than this are cut into documents at line ends, 0 = never; auto = 16Ki when "
+      "the source has fewer than 100 files, else 0",
+      recipe::Rule{}};
+};
+
+struct PackingSection : recipe::Section {
+  recipe::Key<bool> cross_document_attention{this, "cross_document_attention", false,
+                                             "let a token see earlier documents of its sample"};
+  recipe::Key<bool> reset_positions{this, "reset_positions", true,
+                                    "count positions from the start of each document"};
+};
+
+struct DataSection : recipe::Section {
+  recipe::List<SourceSection> sources{this, "sources", "training text"};
+  recipe::Key<recipe::Count> eval_modulus{
+      this, "eval_modulus", 20, "held out are documents whose hash of the name modulo this is ...",
+      recipe::between(2, 1 << 20)};
+  recipe::Key<recipe::Count> eval_remainder{this, "eval_remainder", 0,
+                                            "... this; nobody chooses them", recipe::Rule{}};
+  recipe::Key<std::string> cache_dir{this, "cache_dir", ".cache/llmtrain",
+                                     "where trained tokenizers and token files are kept",
+                                     recipe::not_empty()};
+  recipe::Sub<PackingSection> packing{this, "packing", "how documents fill samples"};
+  void validate(recipe::Issues& issues) const override;
+};
+
+enum class Resume : std::uint8_t { automatic, never, must };
+
+struct CheckpointSection : recipe::Section {
+  recipe::Key<std::optional<recipe::Interval>> interval{
+      this, "interval", recipe::Interval::every_steps(500),
+      "save every so many steps, or so much time (\"10min\"); null = only at the end"};
+  recipe::Key<std::optional<recipe::Count>> keep_latest{
+      this, "keep_latest", recipe::Count(3), "newest checkpoints to keep; null = all",
+      recipe::at_least(2)};
+  recipe::Key<recipe::Count> keep_every{this, "keep_every", 0,
+                                        "multiples of this step are kept for good; 0 = none",
+                                        recipe::Rule{}};
+  recipe::Key<recipe::Bytes> max_shard_size{this, "max_shard_size",
+                                            recipe::Bytes(std::uint64_t{4} << 30),
+                                            "files of a checkpoint are cut at this size",
+                                            recipe::at_least(1 << 16)};
+  recipe::Key<Resume> resume{
+      this, "resume", Resume::automatic,
+      "auto: from the newest valid checkpoint if there is one; must: fail without one; never: refuse "
+      "an output directory that has one",
+      recipe::one_of<Resume>(
+          {{"auto", Resume::automatic}, {"never", Resume::never}, {"must", Resume::must}})};
+};
+
+struct EvalSection : recipe::Section {
+  recipe::Key<std::optional<recipe::Count>> interval{
+      this, "interval", recipe::Count(500), "evaluate every so many steps; null = only at the end",
+      recipe::at_least(1)};
+  recipe::Key<bool> at_start{this, "at_start", false, "evaluate before the first step"};
+  recipe::Key<std::optional<recipe::Count>> max_samples{
+      this, "max_samples", std::nullopt,
+      "evaluate at most so many samples during training; null = all; the last evaluation takes all",
+      recipe::at_least(1)};
+  recipe::Key<std::optional<recipe::Count>> patience{
+      this, "patience", std::nullopt,
+      "stop after so many evaluations in a row without a lower loss; null = never",
+      recipe::at_least(1)};
+  recipe::Key<std::vector<std::string>> sample_prompts{
+      this, "sample_prompts", {}, "texts to continue at every evaluation", recipe::Rule{}};
+  recipe::Key<recipe::Count> sample_tokens{this, "sample_tokens", 100,
+                                           "length of those continuations",
+                                           recipe::between(1, 1 << 20)};
+};
+
+struct MetricsSection : recipe::Section {
+  recipe::Key<recipe::Count> interval{this, "interval", 10, "write a record every so many steps",
+                                      recipe::at_least(1)};
+  recipe::Key<bool> tensorboard{this, "tensorboard", true, "write TensorBoard event files too"};
+};
+
+enum class NonFinite : std::uint8_t { stop, skip };
+
+struct ResilienceSection : recipe::Section {
+  recipe::Key<NonFinite> on_non_finite{
+      this, "on_non_finite", NonFinite::stop,
+      "a loss or gradient that is NaN or infinite: stop the run, or skip the step and go on",
+      recipe::one_of<NonFinite>({{"stop", NonFinite::stop}, {"skip", NonFinite::skip}})};
+  recipe::Key<recipe::Count> max_skipped_steps{
+      this, "max_skipped_steps", 3, "with skip: stop after so many in a row", recipe::at_least(1)};
+};
+
+struct Recipe : recipe::Section {
+  recipe::Sub<RunSection> run{this, "run", "the run and its machine"};
+  recipe::Sub<models::ModelSection> model{this, "model", "shape of the model"};
+  recipe::Sub<TokenizerSection> tokenizer{this, "tokenizer", "text to tokens"};
+  recipe::Sub<DataSection> data{this, "data", "training and held-out text"};
+  recipe::Sub<engine::TrainingSection> training{this, "training", "batch and length of the run"};
+  recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "update rule"};
+  recipe::Sub<optim::LrSchedulerOptions> lr_scheduler{this, "lr_scheduler",
+                                                      "learning rate over the run"};
+  recipe::Sub<engine::PrecisionSection> precision{this, "precision", "number formats"};
+  recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
+      this, "activation_checkpoint", "activations to compute again instead of keeping"};
+  recipe::Sub<CheckpointSection> checkpoint{this, "checkpoint", "saving and resuming"};
+  recipe::Sub<EvalSection> eval{this, "eval", "evaluation on the held-out text"};
+  recipe::Sub<MetricsSection> metrics{this, "metrics", "what is written while training"};
+  recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
+
+  void validate(recipe::Issues& issues) const override;
+  engine::EngineOptions engine_options() const;
+  int threads() const;
+  std::uint64_t memory_limit() const;
+};
+
+/// Sections and keys of components that this build does not have.
+std::span<const recipe::Reserved> reserved_keys();
+
+/// Text of a recipe compiled into the executable, or nothing.
+std::optional<std::string> builtin_recipe(std::string_view name);
+std::vector<std::string_view> builtin_recipe_names();
+
+/// Loads `file` (a path or a built-in name); RecipeError with all issues.
+std::unique_ptr<Recipe> load_recipe(const std::filesystem::path& file,
+                                    const std::vector<std::string>& overrides);
+
+/// run.output_dir with its placeholders replaced.
+std::filesystem::path output_dir(const Recipe& recipe, const std::filesystem::path& file);
+
+}  // namespace llmtrain::train
