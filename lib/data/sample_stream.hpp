@@ -15,7 +15,7 @@
 /// against `gzip` of the same bytes.
 ///
 /// The rows of all documents are joined and cut into samples of seq_len rows. Rows behind the last
-/// document are padding: they read E, predict nothing (target -1) and see only each other.
+/// document are padding: they read E, predict nothing (target -1) and form a document of their own.
 ///
 /// Everything is a pure function of its arguments: no state, no cursor, no dependence on ranks.
 

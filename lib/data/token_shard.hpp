@@ -14,8 +14,9 @@
 ///         48    8  tokenizer fingerprint
 ///         56    8  build key: what the shard was made from, for resuming `prepare`
 ///         64   16  XXH3-128 of everything behind the header, high half first
-///         80    8  XXH3-64 of bytes 0..79
-///         88   40  zero
+///         80    8  documents without text that were skipped
+///         88    8  XXH3-64 of bytes 0..87
+///         96   32  zero
 ///        128       documents: document count entries of 32 bytes (DocumentEntry)
 ///                  tokens: token count ids; the file ends here
 ///
@@ -51,6 +52,7 @@ struct ShardHeader {
   std::uint64_t tokenizer_fingerprint = 0;
   std::uint64_t build_key = 0;
   Hash128 payload_hash;
+  std::uint64_t empty_documents = 0;
   bool operator==(const ShardHeader&) const = default;
 };
 
@@ -65,7 +67,8 @@ class ShardBuilder {
   /// Adds a document. `entry.token_end` is filled in here. InternalError for an id outside the
   /// vocabulary.
   void add(DocumentEntry entry, std::span<const std::int32_t> tokens);
-  std::uint64_t document_count() const { return header_.document_count; }
+  /// Counts a document that is left out because it has no text.
+  void skip_empty() { ++header_.empty_documents; }
 
   /// Writes the shard (StorageError on failure, nothing left behind) and returns its header.
   ShardHeader write(const std::filesystem::path& path);

@@ -1,0 +1,116 @@
+#include "lib/data/inspect.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/data/utf8.hpp"
+
+namespace llmtrain::data {
+
+std::string visible_text(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t length = utf8_char_length(bytes);
+    const char c = bytes[0];
+    if (c == '\n') {
+      text += "\\n";
+    } else if (c == '\t') {
+      text += "\\t";
+    } else if (c == '\r') {
+      text += "\\r";
+    } else if (c == '\\') {
+      text += "\\\\";
+    } else if (length > 1 || (length == 1 && c >= ' ' && c != '\x7F')) {
+      text += bytes.substr(0, length);
+    } else {
+      text += fmt::format("\\x{:02X}", static_cast<unsigned char>(c));
+    }
+    bytes.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return text;
+}
+
+namespace {
+
+class SampleWriter {
+ public:
+  SampleWriter(const PackedSamples& samples, std::uint64_t index, const Tokenizer& tokenizer,
+               const InspectOptions& options)
+      : samples_(samples),
+        tokenizer_(tokenizer),
+        options_(options),
+        sample_(samples.sample(index)) {}
+
+  std::string write() {
+    const std::int64_t length = samples_.options().seq_len;
+    const std::int64_t trained = samples_.trained_rows(sample_.index);
+    text_ = fmt::format("sample {} of {}: {} rows, {} predict a token\n", sample_.index,
+                        samples_.sample_count(), length, trained);
+    std::uint64_t row = sample_.index * static_cast<std::uint64_t>(length);
+    std::int64_t at = 0;
+    const std::int64_t shown = std::min(trained, options_.max_rows);
+    while (at < shown) {
+      const std::uint64_t document = samples_.document_of_row(row);
+      const std::int64_t count = rows_of_document(document, row, trained - at);
+      headline(document, at, count);
+      body(at, std::min(count, shown - at));
+      at += count;
+      row += static_cast<std::uint64_t>(count);
+    }
+    if (shown < trained) text_ += fmt::format("({} more rows)\n", trained - shown);
+    if (trained < length) {
+      text_ += fmt::format("rows {}..{}: padding\n", trained, length - 1);
+    }
+    return std::move(text_);
+  }
+
+ private:
+  std::int64_t rows_of_document(std::uint64_t document, std::uint64_t row, std::int64_t limit) {
+    const TokenSet::Document info = samples_.set().document(document);
+    offset_ = row - (info.token_begin + document);
+    return static_cast<std::int64_t>(
+        std::min<std::uint64_t>(info.token_count + 1 - offset_, static_cast<std::uint64_t>(limit)));
+  }
+
+  void headline(std::uint64_t document, std::int64_t at, std::int64_t count) {
+    const TokenSet::Document info = samples_.set().document(document);
+    text_ += fmt::format("rows {}..{}: document {} {} ({} tokens, {} bytes{})\n", at,
+                         at + count - 1, document, samples_.set().document_name(document),
+                         info.token_count, info.source_bytes,
+                         offset_ > 0 ? fmt::format(", from its row {}", offset_) : "");
+  }
+
+  void body(std::int64_t at, std::int64_t count) {
+    text_ += options_.rows ? "" : "  ";
+    for (auto i = static_cast<std::size_t>(at); i < static_cast<std::size_t>(at + count); ++i) {
+      if (options_.rows) {
+        text_ +=
+            fmt::format("  {:>6} position {:<6} sees {}..{}  '{}' ({}) -> '{}' ({})\n", i,
+                        sample_.positions[i], sample_.doc_begin[i], i, visible(sample_.tokens[i]),
+                        sample_.tokens[i], visible(sample_.targets[i]), sample_.targets[i]);
+      } else {
+        text_ += visible(sample_.targets[i]) + "|";
+      }
+    }
+    text_ += options_.rows ? "" : "\n";
+  }
+
+  std::string visible(std::int32_t id) const { return visible_text(tokenizer_.token_bytes(id)); }
+
+  const PackedSamples& samples_;
+  const Tokenizer& tokenizer_;
+  const InspectOptions& options_;
+  Sample sample_;
+  std::string text_;
+  std::uint64_t offset_ = 0;  // of the segment in its document, in rows
+};
+
+}  // namespace
+
+std::string inspect_sample(const PackedSamples& samples, std::uint64_t index,
+                           const Tokenizer& tokenizer, const InspectOptions& options) {
+  return SampleWriter(samples, index, tokenizer, options).write();
+}
+
+}  // namespace llmtrain::data

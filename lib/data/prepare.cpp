@@ -1,0 +1,255 @@
+#include "lib/data/prepare.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/data/parallel.hpp"
+
+namespace llmtrain::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Part of the key: raised when the same input would give other documents or shards.
+constexpr std::uint32_t kPrepareVersion = 1;
+constexpr std::string_view kShardPrefix = "shard-";
+constexpr std::string_view kShardSuffix = ".tokens";
+
+/// Documents that start in bytes [begin, end) of one file.
+struct FileRange {
+  std::uint32_t file = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+using ShardPlan = std::vector<FileRange>;
+
+/// Cuts the files into shards; a pure function of the files and the shard size.
+std::vector<ShardPlan> plan_shards(std::span<const SourceFile> files,
+                                   std::uint64_t shard_source_bytes) {
+  std::vector<ShardPlan> shards;
+  std::uint64_t room = 0;
+  for (std::uint32_t f = 0; f < files.size(); ++f) {
+    std::uint64_t at = 0;
+    do {
+      if (room == 0) {
+        shards.emplace_back();
+        room = shard_source_bytes;
+      }
+      const std::uint64_t end = next_document_start(files[f], at + room);
+      shards.back().push_back({f, at, end});
+      room -= std::min(room, end - at);
+      at = end;
+    } while (at < files[f].size_bytes);
+  }
+  return shards;
+}
+
+std::string shard_file_name(std::size_t index) {
+  return fmt::format("{}{:05}{}", kShardPrefix, index, kShardSuffix);
+}
+
+/// Identifies a shard by everything that decides its content.
+std::uint64_t shard_build_key(const TokenSetKey& key, std::size_t index) {
+  return hash64(fmt::format("{}/{}/{}/{}", key.files, key.tokenizer, key.options, index));
+}
+
+struct LocatedDocument {
+  std::uint32_t file = 0;
+  Document document;
+  std::vector<std::int32_t> tokens;
+};
+
+class ShardMaker {
+ public:
+  ShardMaker(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+             const PrepareOptions& options)
+      : files_(files), tokenizer_(tokenizer), options_(options) {}
+
+  ShardHeader make(const ShardPlan& plan, std::uint64_t build_key, const fs::path& path) const {
+    std::vector<LocatedDocument> documents;
+    for (const FileRange& range : plan) {
+      for (Document& document : read(range)) {
+        documents.push_back({range.file, std::move(document), {}});
+      }
+    }
+    parallel_for(documents.size(), [&](std::size_t i) { encode(documents[i]); });
+    ShardBuilder builder(static_cast<std::uint64_t>(tokenizer_.vocab_size()),
+                         tokenizer_.fingerprint(), build_key);
+    for (const LocatedDocument& d : documents) {
+      if (d.tokens.empty()) {
+        builder.skip_empty();
+        continue;
+      }
+      builder.add(
+          {0, d.document.text.size(), d.document.offset, d.file, d.document.whole_file ? 1u : 0u},
+          d.tokens);
+    }
+    return builder.write(path);
+  }
+
+ private:
+  std::vector<Document> read(const FileRange& range) const {
+    return read_documents(files_[range.file], range.begin, range.end, [&](std::string_view name) {
+      return options_.part == Part::all ||
+             is_held_out(name, options_.held_out) == (options_.part == Part::held_out);
+    });
+  }
+
+  void encode(LocatedDocument& d) const {
+    try {
+      tokenizer_.encode(d.document.text, d.tokens);
+    } catch (const DataError& e) {
+      fail<DataError>(
+          "{}: {}",
+          document_name(files_[d.file].path.string(), d.document.offset, d.document.whole_file),
+          e.what());
+    }
+  }
+
+  std::span<const SourceFile> files_;
+  const Tokenizer& tokenizer_;
+  const PrepareOptions& options_;
+};
+
+/// The header of a finished shard of the same build; empty if there is none.
+std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t build_key) {
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    const TokenShard shard = TokenShard::open(path, ShardCheck::payload);
+    if (shard.header().build_key == build_key) return shard.header();
+  } catch (const DataError& e) {
+    log::warning("{}", e.what());
+  }
+  return std::nullopt;
+}
+
+/// Removes shards that are not in `index`.
+void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) {
+  std::set<std::string> ours;
+  for (const TokenSetShard& shard : index.shards) ours.insert(shard.file);
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_shard = name.starts_with(kShardPrefix) && name.ends_with(kShardSuffix);
+    if (is_shard && !ours.contains(name)) fs::remove(entry.path());
+  }
+}
+
+[[noreturn]] void refuse_empty(std::size_t file_count, const PrepareOptions& options) {
+  if (options.part == Part::held_out) {
+    fail<DataError>(
+        "the held-out rule (hash of the name modulo {} is {}) selects no document with "
+        "text of {} files; use a smaller modulus, or max_document_bytes to cut large "
+        "text files into documents",
+        options.held_out.modulus, options.held_out.remainder, file_count);
+  }
+  fail<DataError>("no document with text in {} files{}; check the data sources", file_count,
+                  options.part == Part::training ? " outside the held-out part" : "");
+}
+
+std::string part_name(Part part) {
+  return part == Part::all ? "all" : part == Part::training ? "training" : "held_out";
+}
+
+/// Says what differs between the set that is there and the one that is wanted.
+std::string staleness(const TokenSetIndex& there, const TokenSetKey& key,
+                      std::span<const SourceFile> files) {
+  if (there.key.tokenizer != key.tokenizer) return "the tokenizer changed";
+  if (there.key.options != key.options) return "the data options changed";
+  if (there.sources.size() != files.size()) {
+    return fmt::format("the sources have {} files, they had {}", files.size(),
+                       there.sources.size());
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const TokenSetSource now{files[i].name, files[i].size_bytes, files[i].mtime_ns};
+    if (there.sources[i] != now) return fmt::format("{} changed", files[i].path.string());
+  }
+  return "the sources changed";
+}
+
+}  // namespace
+
+TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                          const PrepareOptions& options) {
+  Hasher128 contents;
+  Hasher128 rules;
+  for (const SourceFile& file : files) {
+    contents.update(
+        fmt::format("{}:{}:{}:{}\n", file.name.size(), file.name, file.size_bytes, file.mtime_ns));
+    rules.update(fmt::format("{}:{}:{}:{}\n", static_cast<int>(file.format), file.text_key.size(),
+                             file.text_key, file.max_document_bytes));
+  }
+  const bool split = options.part != Part::all;
+  rules.update(fmt::format("{} {} {} {} {}", kPrepareVersion, part_name(options.part),
+                           split ? options.held_out.modulus : 0,
+                           split ? options.held_out.remainder : 0, options.shard_source_bytes));
+  return {to_hex(contents.digest()), fmt::format("{:016x}", tokenizer.fingerprint()),
+          to_hex(rules.digest())};
+}
+
+void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+             const PrepareOptions& options, const fs::path& directory) {
+  require<RecipeError>(options.shard_source_bytes >= 1, "shard_source_bytes is 0");
+  std::error_code error;
+  fs::create_directories(directory, error);
+  require<StorageError>(!error, "{}: cannot create: {}", directory.string(), error.message());
+  TokenSetIndex index;
+  index.key = token_set_key(files, tokenizer, options);
+  index.vocab_size = static_cast<std::uint64_t>(tokenizer.vocab_size());
+  PrepareProgress progress;
+  for (const SourceFile& file : files) {
+    index.sources.push_back({file.name, file.size_bytes, file.mtime_ns});
+    progress.bytes_total += file.size_bytes;
+  }
+  // An index never describes shards that are being replaced.
+  fs::remove(directory / kTokenIndexName);
+
+  const ShardMaker maker(files, tokenizer, options);
+  const std::vector<ShardPlan> plans = plan_shards(files, options.shard_source_bytes);
+  progress.shards_total = plans.size();
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const fs::path path = directory / shard_file_name(i);
+    const std::uint64_t build_key = shard_build_key(index.key, i);
+    std::optional<ShardHeader> header = finished_shard(path, build_key);
+    if (!header) header = maker.make(plans[i], build_key, path);
+    index.shards.push_back({shard_file_name(i), header->token_count, header->document_count,
+                            header->source_bytes, to_hex(header->payload_hash)});
+    for (const FileRange& range : plans[i]) progress.bytes_done += range.end - range.begin;
+    index.empty_documents += header->empty_documents;
+    progress.tokens += header->token_count;
+    ++progress.shards_done;
+    if (options.progress) options.progress(progress);
+  }
+  if (progress.tokens == 0) refuse_empty(files.size(), options);
+  remove_other_shards(directory, index);
+  write_file_atomic(directory / kTokenIndexName, index.to_json());
+}
+
+TokenSet open_or_prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                         const PrepareOptions& options, const fs::path& directory,
+                         ShardCheck check) {
+  const TokenSetKey key = token_set_key(files, tokenizer, options);
+  std::string reason = "not prepared yet";
+  if (fs::exists(directory / kTokenIndexName)) {
+    try {
+      TokenSet set = TokenSet::open(directory, check);
+      if (set.index().key == key) return set;
+      reason = staleness(set.index(), key, files);
+    } catch (const DataError& e) {
+      reason = e.what();
+    }
+  }
+  log::info("{}: tokenising {} files ({})", directory.string(), files.size(), reason);
+  prepare(files, tokenizer, options, directory);
+  return TokenSet::open(directory, check);
+}
+
+}  // namespace llmtrain::data

@@ -1,0 +1,52 @@
+#pragma once
+/// From raw text to a token set on disk, and the cache that avoids doing it twice.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "lib/data/source.hpp"
+#include "lib/data/token_set.hpp"
+#include "lib/data/tokenizer.hpp"
+
+namespace llmtrain::data {
+
+/// Which documents of the sources go into a set.
+enum class Part { all, training, held_out };
+
+struct PrepareProgress {
+  std::size_t shards_done = 0;
+  std::size_t shards_total = 0;
+  std::uint64_t bytes_done = 0;  ///< of the source files, read or skipped
+  std::uint64_t bytes_total = 0;
+  std::uint64_t tokens = 0;
+};
+
+struct PrepareOptions {
+  Part part = Part::all;
+  HeldOutRule held_out;  ///< divides training from held_out; unused for all
+  /// A shard covers about this many bytes of source files; a whole shard is held in memory.
+  std::uint64_t shard_source_bytes = std::uint64_t{64} << 20;
+  /// Called after each shard.
+  std::function<void(const PrepareProgress&)> progress;
+};
+
+/// What a set made from these would carry in its index.
+TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                          const PrepareOptions& options);
+
+/// Tokenises the documents into `directory` (created if needed): shards first, then index.json.
+/// Documents without text are skipped and counted. A shard that is already there, undamaged and
+/// made from the same input is kept, so an interrupted call continues where it was. The files do
+/// not depend on the number of threads. DataError as `read_documents`, and if no document has text.
+void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+             const PrepareOptions& options, const std::filesystem::path& directory);
+
+/// Opens the set in `directory` if it was made from the same input; otherwise prepares it, with one
+/// line in the log that says why.
+TokenSet open_or_prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                         const PrepareOptions& options, const std::filesystem::path& directory,
+                         ShardCheck check = ShardCheck::header);
+
+}  // namespace llmtrain::data

@@ -1,0 +1,180 @@
+// The documents in one source file.
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/data/source.hpp"
+#include "lib/data/utf8.hpp"
+
+namespace llmtrain::data {
+
+namespace {
+
+constexpr std::size_t kProbeBytes = 65536;
+// Latin-1 prose has a few percent of invalid bytes, compressed or binary data far more.
+constexpr double kMaxInvalidShare = 0.01;
+constexpr std::size_t kToleratedInvalidBytes = 8;
+constexpr std::string_view kJunkRemedy =
+    "leave it out of the data sources, or convert it to UTF-8 text or JSONL";
+
+bool is_cut(const SourceFile& file) {
+  return file.max_document_bytes > 0 && file.size_bytes > file.max_document_bytes;
+}
+
+std::string read_range(const File& file, std::uint64_t begin, std::uint64_t end) {
+  std::string bytes(end - begin, '\0');
+  file.read_at(begin, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+/// The place behind the first `mark` that ends after `offset` and starts before `limit`, or
+/// `limit`.
+std::uint64_t behind_next(const File& file, std::string_view mark, std::uint64_t offset,
+                          std::uint64_t limit) {
+  std::uint64_t at = offset < mark.size() ? 0 : offset - mark.size();
+  while (at < limit) {
+    const std::uint64_t end = std::min<std::uint64_t>(limit, at + kProbeBytes);
+    const std::string bytes = read_range(file, at, end);
+    const std::size_t found = bytes.find(mark);
+    if (found != std::string::npos) return at + found + mark.size();
+    if (end == limit) break;
+    at = end - (mark.size() - 1);
+  }
+  return limit;
+}
+
+void refuse_junk(const SourceFile& file, std::uint64_t begin, std::string_view text) {
+  const std::size_t nul = text.find('\0');
+  require<DataError>(nul == text.npos, "{}: binary data: NUL byte at offset {}; {}",
+                     file.path.string(), begin + nul, kJunkRemedy);
+  std::size_t invalid = 0;
+  std::size_t first = 0;
+  for (std::size_t at = valid_utf8_prefix(text); at < text.size();) {
+    const std::size_t run = invalid_utf8_prefix(text.substr(at));
+    if (invalid == 0) first = at;
+    invalid += run;
+    at += run;
+    at += valid_utf8_prefix(text.substr(at));
+  }
+  require<DataError>(
+      invalid <= kToleratedInvalidBytes ||
+          static_cast<double>(invalid) <= kMaxInvalidShare * static_cast<double>(text.size()),
+      "{}: {} of {} bytes are not UTF-8, the first at offset {}; {}", file.path.string(), invalid,
+      text.size(), begin + first, kJunkRemedy);
+}
+
+std::uint64_t line_number(const SourceFile& file, std::uint64_t offset) {
+  const File input = File::open_read(file.path);
+  std::uint64_t lines = 1;
+  for (std::uint64_t at = 0; at < offset; at += kProbeBytes) {
+    const std::string bytes = read_range(input, at, std::min(offset, at + kProbeBytes));
+    lines += static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
+  }
+  return lines;
+}
+
+std::string text_of_line(const SourceFile& file, std::uint64_t offset, std::string_view line) {
+  const auto refuse = [&](const std::string& problem) {
+    fail<DataError>("{}:{}: {}", file.path.string(), line_number(file, offset), problem);
+  };
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& e) {
+    refuse(fmt::format("not valid JSON: {}", e.what()));
+  }
+  if (!object.is_object()) refuse("not a JSON object");
+  const auto found = object.find(file.text_key);
+  if (found == object.end()) {
+    std::string keys;
+    for (const auto& item : object.items()) {
+      keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", item.key());
+    }
+    refuse(fmt::format("no key '{}'; the line has {}; set text_key to the one that holds the text",
+                       file.text_key, keys.empty() ? "none" : keys));
+  }
+  if (!found->is_string()) {
+    refuse(fmt::format("'{}' is {}, not a string", file.text_key, found->type_name()));
+  }
+  return std::move(found->get_ref<std::string&>());
+}
+
+/// Calls `add(offset, line)` for each line that is not blank; line ends are not part of it.
+template <class Add>
+void for_each_line(std::string_view bytes, std::uint64_t begin, const Add& add) {
+  std::size_t at = 0;
+  while (at < bytes.size()) {
+    const std::size_t end = std::min(bytes.find('\n', at), bytes.size());
+    const std::string_view line = bytes.substr(at, end - at);
+    if (line.find_first_not_of(" \t\r") != line.npos) add(begin + at, line);
+    at = end + 1;
+  }
+}
+
+/// Where document number `block` of a text file that is cut starts.
+std::uint64_t block_start(const SourceFile& file, const File& input, std::uint64_t block) {
+  const std::uint64_t size = file.size_bytes;
+  if (block == 0) return 0;
+  if (block > size / file.max_document_bytes) return size;
+  const std::uint64_t nominal = block * file.max_document_bytes;
+  // Looked for in the first quarter of the block, so that documents stay near their nominal size.
+  const std::uint64_t limit = std::min(size, nominal + file.max_document_bytes / 4);
+  for (const std::string_view mark : {"\n\n", "\n"}) {
+    const std::uint64_t found = behind_next(input, mark, nominal, limit);
+    if (found < limit) return found;
+  }
+  const std::string bytes = read_range(input, nominal, std::min(size, nominal + 4));
+  std::size_t at = 0;
+  while (at < bytes.size() && (static_cast<unsigned char>(bytes[at]) & 0xC0u) == 0x80u) ++at;
+  return nominal + at;
+}
+
+}  // namespace
+
+std::uint64_t next_document_start(const SourceFile& file, std::uint64_t offset) {
+  const std::uint64_t size = file.size_bytes;
+  if (offset == 0 || offset >= size) return std::min(offset, size);
+  const bool is_jsonl = file.format == SourceFormat::jsonl;
+  if (!is_jsonl && !is_cut(file)) return size;
+  const File input = File::open_read(file.path);
+  if (is_jsonl) return behind_next(input, "\n", offset, size);
+  const std::uint64_t block = offset / file.max_document_bytes;
+  const std::uint64_t start = block_start(file, input, block);
+  return start >= offset ? start : block_start(file, input, block + 1);
+}
+
+std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin, std::uint64_t end,
+                                     const std::function<bool(std::string_view name)>& wanted) {
+  std::vector<Document> documents;
+  const bool whole = file.format == SourceFormat::text && !is_cut(file);
+  if (whole) {
+    if (!wanted(file.name)) return documents;
+    documents.push_back({0, true, read_file(file.path)});
+    require<DataError>(documents.back().text.size() == file.size_bytes,
+                       "{}: changed while it was read", file.path.string());
+    refuse_junk(file, 0, documents.back().text);
+    return documents;
+  }
+  const std::string bytes = read_range(File::open_read(file.path), begin, end);
+  if (file.format == SourceFormat::jsonl) {
+    for_each_line(bytes, begin, [&](std::uint64_t offset, std::string_view line) {
+      if (!wanted(document_name(file.name, offset, false))) return;
+      documents.push_back({offset, false, text_of_line(file, offset, line)});
+    });
+    return documents;
+  }
+  for (std::uint64_t at = begin; at < end;) {
+    const std::uint64_t next = std::min(end, next_document_start(file, at + 1));
+    if (wanted(document_name(file.name, at, false))) {
+      documents.push_back({at, false, bytes.substr(at - begin, next - at)});
+      refuse_junk(file, at, documents.back().text);
+    }
+    at = next;
+  }
+  return documents;
+}
+
+}  // namespace llmtrain::data
