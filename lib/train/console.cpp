@@ -31,6 +31,10 @@ std::string count_text(double count) {
   return std::isfinite(count) ? format_count(count) : fmt::format("{}", count);
 }
 
+std::string eta_text(double seconds) {
+  return seconds >= 0 && seconds < 1e9 ? format_duration(seconds) : "-";
+}
+
 /// The number's text, or "-".
 template <class Format>
 std::string cell(const StepRecord& record, std::string_view key, Format format) {
@@ -68,7 +72,7 @@ std::string step_line(const StepRecord& record, std::int64_t total_steps) {
       cell(record, metric::kLoss, loss_text), cell(record, metric::kGradNorm, loss_text),
       cell(record, metric::kLearningRate, scientific),
       cell(record, metric::kTokensPerSecond, count_text), cell(record, metric::kMfu, percent),
-      cell(record, metric::kPeakBytes, bytes), cell(record, metric::kEtaSeconds, format_duration));
+      cell(record, metric::kPeakBytes, bytes), cell(record, metric::kEtaSeconds, eta_text));
 }
 
 std::string eval_line(const StepRecord& record, std::int64_t total_steps) {

@@ -61,6 +61,7 @@ StepRecord parse_line(std::string_view line, std::string_view name, std::size_t 
   require<DataError>(step != json.end() && step->is_number_integer(),
                      "{}:{}: no integer \"step\" in this record", name, line_number);
   record.step = step->get<std::int64_t>();
+  require<DataError>(record.step >= 0, "{}:{}: negative step {}", name, line_number, record.step);
   record.fields.reserve(json.size() - 1);
   for (const auto& [key, value] : json.items()) {
     if (key == "step") continue;

@@ -123,9 +123,10 @@ TEST_CASE("a torn last line is tolerated, any other bad line is named") {
   CHECK(parse_metrics("{\"step\":1}\n{\"step\":2", "m").size() == 1);
   CHECK(parse_metrics("", "m").empty());
 
-  for (const char* bad : {"{\"step\":1}\n{\"step\":2\n{\"step\":3}\n", "{\"step\":1}\n\n",
-                          "{\"step\":1}\n[]\n", "{\"step\":1}\n{\"step\":1.5}\n",
-                          "{\"step\":1}\n{\"step\":2,\"a\":[1]}\n", "{\"step\":1}\n{}\n"}) {
+  for (const char* bad :
+       {"{\"step\":1}\n{\"step\":2\n{\"step\":3}\n", "{\"step\":1}\n\n", "{\"step\":1}\n[]\n",
+        "{\"step\":1}\n{\"step\":1.5}\n", "{\"step\":1}\n{\"step\":2,\"a\":[1]}\n",
+        "{\"step\":1}\n{}\n", "{\"step\":1}\n{\"step\":-2}\n"}) {
     CAPTURE(bad);
     std::string message;
     try {
