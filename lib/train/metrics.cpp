@@ -1,0 +1,163 @@
+#include "lib/train/metrics.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string json_string(std::string_view text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
+  char buffer[32];
+  std::string text(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+struct ValueText {
+  std::string operator()(double value) const { return number_text(value); }
+  std::string operator()(std::int64_t value) const { return std::to_string(value); }
+  std::string operator()(const std::string& value) const { return json_string(value); }
+};
+
+bool is_volatile(std::string_view key) {
+  return std::any_of(kVolatileGroups.begin(), kVolatileGroups.end(),
+                     [key](std::string_view group) { return key.starts_with(group); });
+}
+
+template <class Keep>
+std::string line_of(const StepRecord& record, Keep keep) {
+  std::string line = "{\"step\":" + std::to_string(record.step);
+  for (const auto& [key, value] : record.fields) {
+    if (!keep(key)) continue;
+    line += ',';
+    line += json_string(key);
+    line += ':';
+    line += std::visit(ValueText{}, value);
+  }
+  return line + '}';
+}
+
+StepRecord parse_line(std::string_view line, std::string_view name, std::size_t line_number) {
+  const Json json = Json::parse(line, nullptr, false);
+  require<DataError>(json.is_object(), "{}:{}: not a JSON object; a metrics file has one per line",
+                     name, line_number);
+  StepRecord record;
+  const auto step = json.find("step");
+  require<DataError>(step != json.end() && step->is_number_integer(),
+                     "{}:{}: no integer \"step\" in this record", name, line_number);
+  record.step = step->get<std::int64_t>();
+  require<DataError>(record.step >= 0, "{}:{}: negative step {}", name, line_number, record.step);
+  record.fields.reserve(json.size() - 1);
+  for (const auto& [key, value] : json.items()) {
+    if (key == "step") continue;
+    if (value.is_number_integer()) {
+      record.fields.emplace_back(key, value.get<std::int64_t>());
+    } else if (value.is_number_float()) {
+      record.fields.emplace_back(key, value.get<double>());
+    } else {
+      require<DataError>(value.is_string(), "{}:{}: \"{}\" is neither a number nor a string", name,
+                         line_number, key);
+      record.fields.emplace_back(key, value.get<std::string>());
+    }
+  }
+  return record;
+}
+
+/// Leaves the records up to `last_step` in the file, byte for byte.
+void truncate_after(const std::filesystem::path& path, std::int64_t last_step) {
+  const std::string content = read_file(path);
+  std::string kept;
+  kept.reserve(content.size());
+  std::size_t begin = 0, line_number = 0;
+  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string_view line(content.data() + begin, end - begin);
+    if (parse_line(line, path.string(), ++line_number).step > last_step) continue;
+    kept.append(line).push_back('\n');
+  }
+  if (kept.size() != content.size()) write_file_atomic(path, kept);
+}
+
+File open_metrics(const std::filesystem::path& path, std::optional<std::int64_t> resumed_step) {
+  if (!resumed_step) {
+    write_file_atomic(path, "");
+  } else if (std::filesystem::exists(path)) {
+    truncate_after(path, *resumed_step);
+  }
+  return File::open_append(path);
+}
+
+}  // namespace
+
+void StepRecord::set(std::string_view key, MetricValue value) {
+  const auto field =
+      std::find_if(fields.begin(), fields.end(), [key](const auto& f) { return f.first == key; });
+  if (field != fields.end()) {
+    field->second = std::move(value);
+  } else {
+    fields.emplace_back(key, std::move(value));
+  }
+}
+
+const MetricValue* StepRecord::find(std::string_view key) const {
+  const auto field =
+      std::find_if(fields.begin(), fields.end(), [key](const auto& f) { return f.first == key; });
+  return field == fields.end() ? nullptr : &field->second;
+}
+
+std::optional<double> StepRecord::number(std::string_view key) const {
+  const MetricValue* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (const double* number = std::get_if<double>(value)) return *number;
+  if (const std::int64_t* integer = std::get_if<std::int64_t>(value)) {
+    return static_cast<double>(*integer);
+  }
+  const std::string& text = std::get<std::string>(*value);
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+std::string to_line(const StepRecord& record) {
+  return line_of(record, [](std::string_view) { return true; });
+}
+
+std::string reproducible_line(const StepRecord& record) {
+  return line_of(record, [](std::string_view key) { return !is_volatile(key); });
+}
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& path,
+                             std::optional<std::int64_t> resumed_step)
+    : file_(open_metrics(path, resumed_step)) {}
+
+void MetricsWriter::write(const StepRecord& record) { file_.write(to_line(record) + '\n'); }
+
+std::vector<StepRecord> parse_metrics(std::string_view content, std::string_view name) {
+  std::vector<StepRecord> records;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    records.push_back(parse_line(content.substr(begin, end - begin), name, records.size() + 1));
+  }
+  return records;
+}
+
+std::vector<StepRecord> read_metrics(const std::filesystem::path& path) {
+  return parse_metrics(read_file(path), path.string());
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,211 @@
+#include "lib/train/report.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/train/report_chart.hpp"
+#include "lib/train/report_data.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+constexpr const char* kHostile = "</script><script>alert(\"1\")</script><!-- & 'x' \\u003c \xff";
+
+void write_run(const std::filesystem::path& dir, std::int64_t steps) {
+  MetricsWriter writer(dir / "metrics.jsonl", std::nullopt);
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    StepRecord record{.step = step, .fields = {}};
+    record.set(metric::kLoss, 5.0 / static_cast<double>(step));
+    record.set(metric::kGradNorm, step == 2 ? std::nan("") : 1.0);
+    record.set(metric::kLearningRate, 1e-3);
+    record.set(metric::kTokensPerSecond, static_cast<double>(step));
+    record.set("memory/params_bytes", std::int64_t{1024} * step);
+    if (step % 2 == 0) record.set(metric::kEvalLoss, 6.0 / static_cast<double>(step));
+    writer.write(record);
+  }
+}
+
+std::size_t count(std::string_view text, std::string_view part) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; ++at) ++found;
+  return found;
+}
+
+std::string report_of(const test::TempDir& dir) {
+  write_report(dir.path(), dir / "report.html");
+  return read_file(dir / "report.html");
+}
+
+}  // namespace
+
+TEST_CASE("facts and key figures of a run come back from its report") {
+  const test::TempDir dir;
+  write_run(dir.path(), 10);
+  write_file_atomic(dir / "run.json", R"({"name":"tiny","data":{"tokens":12},"cpu":true})");
+
+  const StepRecord facts = read_report_facts(report_of(dir));
+
+  CHECK(facts.step == 10);
+  CHECK(std::get<std::string>(*facts.find("run/name")) == "tiny");
+  CHECK(std::get<std::string>(*facts.find("run/data.tokens")) == "12");
+  CHECK(std::get<std::string>(*facts.find("run/cpu")) == "true");
+  CHECK(facts.number("summary/first_loss") == 5.0);
+  CHECK(facts.number("summary/last_loss") == 0.5);
+  CHECK(facts.number("summary/best_eval_loss") == 0.6);
+  CHECK(facts.number("summary/tokens_per_second") == 6.0);
+  CHECK_FALSE(facts.number("summary/mfu").has_value());
+}
+
+TEST_CASE("hostile strings stay text, in the page and in the embedded data") {
+  const test::TempDir dir;
+  write_run(dir.path(), 3);
+  const std::string quoted = to_line({.step = 3, .fields = {{"text", kHostile}}});
+  write_file_atomic(dir / "run.json",
+                    to_line({.step = 0, .fields = {{"name", kHostile}, {kHostile, "x"}}}));
+  write_file_atomic(dir / "samples.jsonl", quoted + "\n");
+  write_file_atomic(dir / "resolved.yaml", kHostile);
+
+  const std::string html = report_of(dir);
+
+  CHECK(count(html, "<script") == 2);  // the data and the pointer's code, both ours
+  CHECK(count(html, "</script>") == 2);
+  CHECK(count(html, "<!--") == 0);
+  CHECK(html.find("alert(\"1\")") == std::string::npos);
+  CHECK(html.find('\xff') == std::string::npos);
+  const StepRecord facts = read_report_facts(html);
+  std::string expected = kHostile;
+  expected.replace(expected.find('\xff'), 1, "\xEF\xBF\xBD");
+  CHECK(std::get<std::string>(*facts.find("run/name")) == expected);
+}
+
+TEST_CASE("the report needs no other file and no network") {
+  const test::TempDir dir;
+  write_run(dir.path(), 4);
+
+  const std::string html = report_of(dir);
+
+  for (const char* reference : {"http:", "https:", " src=", "href=", "@import", "url("}) {
+    CAPTURE(reference);
+    CHECK(html.find(reference) == std::string::npos);
+  }
+  CHECK(html.find("nan") == std::string::npos);  // a value that is not finite is not drawn
+}
+
+TEST_CASE("planned and measured bytes stand side by side, differences are named") {
+  const test::TempDir dir;
+  write_run(dir.path(), 4);
+  write_file_atomic(dir / "plan.json",
+                    R"({"memory":{"planned":{"params":4096,"grads":2048}},"parameters":1234567,
+                        "checkpoint_bytes":3145728})");
+
+  const RunData run = load_run(dir.path());
+  const std::string html = report_of(dir);
+
+  REQUIRE(run.memory.size() == 2);
+  CHECK(run.memory[0].planned == 4096u);
+  CHECK(run.memory[0].measured == 4096u);
+  CHECK_FALSE(run.memory[1].measured.has_value());
+  CHECK(html.find(">equal<") != std::string::npos);
+  CHECK(html.find(">1,234,567<") != std::string::npos);
+  CHECK(html.find(">3.00 MiB<") != std::string::npos);
+}
+
+TEST_CASE("unusable input is refused with the file's name") {
+  const test::TempDir dir;
+  CHECK_THROWS_WITH_AS(load_run(dir.path()), doctest::Contains("no metrics.jsonl"), DataError);
+  write_run(dir.path(), 2);
+  const auto refuses = [&](const char* file, const std::string& content, const char* message) {
+    CAPTURE(file);
+    write_file_atomic(dir / file, content);
+    CHECK_THROWS_WITH_AS(load_run(dir.path()), doctest::Contains(message), DataError);
+    std::filesystem::remove(dir / file);
+  };
+  refuses("run.json", "{\"a\":", "run.json: not JSON");
+  refuses("run.json", "[1]", "run.json: a JSON object is expected");
+  refuses("run.json", std::string(10000, '[') + std::string(10000, ']'), "nested deeper than");
+  refuses("plan.json", R"({"memory":{"planned":{"params":-1}}})", "memory.planned.params");
+  refuses("samples.jsonl", "{\"step\":1}\n", "samples.jsonl:1: a sample is");
+}
+
+TEST_CASE("what is no whole report is not read as one") {
+  const test::TempDir dir;
+  write_run(dir.path(), 2);
+  const std::string html = report_of(dir);
+
+  CHECK_THROWS_AS(read_report_facts("<html></html>\n"), DataError);
+  CHECK_THROWS_AS(read_report_facts(html.substr(0, html.size() - 10)), DataError);
+  CHECK_THROWS_AS(read_report_facts(html.substr(0, html.find("llmtrain-report") + 40)), DataError);
+}
+
+TEST_CASE("ticks are round numbers inside the range") {
+  CHECK(linear_ticks(0, 2000, 5) == std::vector<double>{0, 500, 1000, 1500, 2000});
+  CHECK(linear_ticks(-1, 1, 4) == std::vector<double>{-1, -0.5, 0, 0.5, 1});
+  CHECK(linear_ticks(1, 1, 5).empty());
+  CHECK(linear_ticks(0, INFINITY, 5).empty());
+  CHECK(log_ticks(0.2, 6, 5) == std::vector<double>{0.2, 0.5, 1, 2, 5});
+  for (const double high : {2.0, 1e3, 1e9, 1e300}) {
+    const std::vector<double> ticks = log_ticks(1.5, high, 5);
+    CAPTURE(high);
+    CHECK(ticks.size() >= 2);
+    CHECK(ticks.size() <= 9);
+  }
+}
+
+TEST_CASE("thinning keeps every extreme and the order, the mean keeps a straight line") {
+  std::vector<Point> points;
+  for (int i = 0; i < 5000; ++i) points.push_back({static_cast<double>(i), 2.0 * i});
+  points[1234].y = -1e6;
+  points[4321].y = 1e6;
+
+  const std::vector<Point> thin = envelope(points, 100);
+
+  const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
+  const auto [low, high] = std::minmax_element(thin.begin(), thin.end(), by_y);
+  CHECK(thin.size() <= 100);
+  CHECK(low->x == 1234);
+  CHECK(high->x == 4321);
+  CHECK(std::is_sorted(thin.begin(), thin.end(),
+                       [](const Point& a, const Point& b) { return a.x < b.x; }));
+  points.resize(1000);
+  for (const Point& p : moving_mean(points, 20, 50)) {
+    if (p.x < 970) CHECK(p.y == doctest::Approx(2 * p.x));  // one-sided only at the end
+  }
+}
+
+TEST_CASE("numbers for people keep four digits") {
+  CHECK(short_number(1.23456) == "1.235");
+  CHECK(short_number(27130.0) == "27.13k");
+  CHECK(short_number(3e-4) == "3e-4");
+  CHECK(short_number(0.001) == "0.001");
+  CHECK(short_number(0) == "0");
+  CHECK(html_escape("<a href=\"x\">'&'</a>") ==
+        "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
+}
+
+TEST_CASE("the text report draws the loss falling and fits 80 columns") {
+  const test::TempDir dir;
+  write_run(dir.path(), 300);
+
+  const std::string text = text_report(dir.path());
+
+  const std::size_t highest = text.find(" |*\n");  // only the first column reaches the top
+  const std::size_t lowest = text.find("oo\n");
+  REQUIRE(highest != std::string::npos);
+  REQUIRE(lowest != std::string::npos);
+  CHECK(highest < lowest);
+  CHECK(text.find("300\n") != std::string::npos);
+  for (std::size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    CHECK(end - at <= 80);
+  }
+  MetricsWriter(dir / "metrics.jsonl", std::nullopt);
+  CHECK(text_report(dir.path()).starts_with("no loss has been recorded yet"));
+  CHECK(report_of(dir).ends_with("</html>\n"));
+}
+
+}  // namespace llmtrain::train
