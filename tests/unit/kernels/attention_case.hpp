@@ -84,7 +84,7 @@ struct AttentionData {
   std::vector<double> out, lse, dq, dk, dv;
 };
 
-inline AttentionData random_data(const AttentionCase& c, DType dtype) {
+inline AttentionData random_operands(const AttentionCase& c, DType dtype) {
   AttentionData data;
   data.q = rounded(normals("q", c.q_size(), c.q_scale), dtype);
   data.k = rounded(normals("k", c.k_size()), dtype);
@@ -119,7 +119,7 @@ class AttentionRun {
     write_rows(q_, data.q);
     write_rows(k_, data.k);
     write_rows(v_, data.v);
-    launch(ctx_, AttentionForward{shape_, q_, k_, v_, out_, lse_});
+    launch_forward();
     data.out = read_rows(out_);
     data.lse = read_rows(lse_);
   }
@@ -132,12 +132,14 @@ class AttentionRun {
     write_rows(out_, data.out);
     write_rows(lse_, data.lse);
     write_rows(dout_, data.dout);
-    launch(ctx_, AttentionBackward{shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_});
+    launch_backward();
     data.dq = read_rows(dq_);
     data.dk = read_rows(dk_);
     data.dv = read_rows(dv_);
   }
 
+  void launch_forward() { launch(ctx_, forward_kernel()); }
+  void launch_backward() { launch(ctx_, backward_kernel()); }
   AttentionForward forward_kernel() const { return {shape_, q_, k_, v_, out_, lse_}; }
   AttentionBackward backward_kernel() const {
     return {shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_};
