@@ -87,8 +87,8 @@ HWY_NOINLINE void dropout_words(const AttentionShape& shape, std::int64_t sequen
                              shape.dropout.key);
         in_hand = position / 4;
       }
-      const Words which = aligned ? hn::Set(u, static_cast<std::uint32_t>(position & 3))
-                                  : hn::LoadU(u, lane);
+      const Words which =
+          aligned ? hn::Set(u, static_cast<std::uint32_t>(position & 3)) : hn::LoadU(u, lane);
       Words word = block.word[0];
       for (std::uint32_t w = 1; w < 4; ++w) {
         word = hn::IfThenElse(hn::Eq(which, hn::Set(u, w)), block.word[w], word);

@@ -1,7 +1,6 @@
-#include <omp.h>
-
 #include <cmath>
 #include <limits>
+#include <omp.h>
 #include <utility>
 
 #include "kernels/cpu/fallback.hpp"
@@ -20,8 +19,8 @@ namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 /// One block of queries of one head against all keys, FlashAttention-2's algorithm 1. The tile of
-/// scores is kept transposed, [key][query]: statistics of the queries are then vectors, and only the
-/// queries need a transposed copy, once.
+/// scores is kept transposed, [key][query]: statistics of the queries are then vectors, and only
+/// the queries need a transposed copy, once.
 template <class T>
 class ForwardBlock {
  public:
@@ -55,8 +54,8 @@ class ForwardBlock {
       if (sight != Sight::none) attend(keys, sight == Sight::all);
     }
     finish(op_.out.row<T>(row) + column,
-           op_.lse.as<float>() +
-               (task_.sequence * op_.shape.num_heads + task_.head) * task_.tq + queries_.begin);
+           op_.lse.as<float>() + (task_.sequence * op_.shape.num_heads + task_.head) * task_.tq +
+               queries_.begin);
   }
 
  private:
@@ -92,8 +91,7 @@ class ForwardBlock {
       const Span span = queries_.seeing(keys.strip[j / kStrip]);
       const std::int64_t begin = span.begin / kLanes * kLanes;
       product<Into::fresh>({k_ + j * columns_, columns_, 1}, {q_ + begin, kTile},
-                           {tile_ + j * kTile + begin, kTile}, kStrip, span.end - begin,
-                           head_dim_);
+                           {tile_ + j * kTile + begin, kTile}, kStrip, span.end - begin, head_dim_);
     }
   }
 
@@ -115,9 +113,9 @@ class ForwardBlock {
         float* score = tile_ + j * kTile + i;
         const auto position = hn::Set(word, keys.position[j]);
         const auto hidden = hn::Or(hn::Lt(position, first), hn::Gt(position, last));
-        hn::StoreU(hn::IfThenElse(hn::RebindMask(f, hidden), hn::Set(f, kNothing),
-                                  hn::LoadU(f, score)),
-                   f, score);
+        hn::StoreU(
+            hn::IfThenElse(hn::RebindMask(f, hidden), hn::Set(f, kNothing), hn::LoadU(f, score)), f,
+            score);
       }
     }
     for (std::int64_t j = span.begin; j < span.end; ++j) {
@@ -144,13 +142,11 @@ class ForwardBlock {
   /// out[i] = decay[i] out[i] + sum_j tile[j][i] v_j
   void values(const KeyBlock& keys, bool whole) {
     for (std::int64_t i = 0; i < queries_.rows; i += kStrip) {
-      const Span span =
-          whole ? Span{0, keys.rows} : keys.seen_by(queries_.seen({i, i + kStrip}));
+      const Span span = whole ? Span{0, keys.rows} : keys.seen_by(queries_.seen({i, i + kStrip}));
       if (span.empty()) continue;
-      product<Into::decayed>({tile_ + span.begin * kTile + i, 1, kTile},
-                             {v_ + span.begin * columns_, columns_},
-                             {out_ + i * columns_, columns_}, kStrip, columns_, span.size(),
-                             decay_ + i);
+      product<Into::decayed>(
+          {tile_ + span.begin * kTile + i, 1, kTile}, {v_ + span.begin * columns_, columns_},
+          {out_ + i * columns_, columns_}, kStrip, columns_, span.size(), decay_ + i);
     }
   }
 

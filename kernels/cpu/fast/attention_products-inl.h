@@ -77,8 +77,9 @@ HWY_INLINE void block_product(const Left& a, const Right& b, const Result& c, st
   }
 }
 
-/// c (rows x cols) from a (rows x depth) and b (depth x cols). Rows are computed in whole strips and
-/// columns in whole vectors, so a, b and c must be that large; what lies beyond is of no meaning.
+/// c (rows x cols) from a (rows x depth) and b (depth x cols). Rows are computed in whole strips
+/// and columns in whole vectors, so a, b and c must be that large; what lies beyond is of no
+/// meaning.
 template <Into kInto>
 HWY_NOINLINE void product(const Left& a, const Right& b, const Result& c, std::int64_t rows,
                           std::int64_t cols, std::int64_t depth, const float* decay = nullptr) {
@@ -114,8 +115,8 @@ HWY_NOINLINE void stage(const T* source, std::int64_t stride, std::int64_t rows,
   std::fill(target + rows * columns, target + round_up(rows, kStrip) * columns, 0.0f);
 }
 
-/// target[d][i] = scale * source[i][d] for `rows` staged rows, zeros for i up to kTile. Targets have
-/// kTile columns.
+/// target[d][i] = scale * source[i][d] for `rows` staged rows, zeros for i up to kTile. Targets
+/// have kTile columns.
 HWY_NOINLINE inline void stage_transposed(const float* source, std::int64_t rows,
                                           std::int64_t head_dim, float scale, float* target) {
   const std::int64_t columns = attention_columns(head_dim);

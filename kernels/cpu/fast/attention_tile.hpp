@@ -1,5 +1,6 @@
 #pragma once
-/// Which pairs of a block of queries and a block of keys count, and which strips of the tile hold any.
+/// Which pairs of a block of queries and a block of keys count, and which strips of the tile hold
+/// any.
 
 #include <algorithm>
 #include <array>
@@ -10,8 +11,8 @@
 
 namespace llmtrain::kernels::fast {
 
-/// Rows or columns of a tile that are computed or left out together: the height of the register block
-/// of the matrix products.
+/// Rows or columns of a tile that are computed or left out together: the height of the register
+/// block of the matrix products.
 inline constexpr std::int64_t kStrip = 8;
 inline constexpr std::int64_t kTile = kAttentionBlock;
 inline constexpr std::int64_t kStrips = kTile / kStrip;

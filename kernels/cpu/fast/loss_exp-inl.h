@@ -11,9 +11,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 
-/// e^x for x <= 88 within 2 ulp, 0 where the result is below the normal numbers (x < -87.3), NaN for
-/// NaN: half the work of exp(), because softmax subtracts the maximum first. Cody-Waite reduction and
-/// the polynomial of Cephes' expf.
+/// e^x for x <= 88 within 2 ulp, 0 where the result is below the normal numbers (x < -87.3), NaN
+/// for NaN: half the work of exp(), because softmax subtracts the maximum first. Cody-Waite
+/// reduction and the polynomial of Cephes' expf.
 HWY_INLINE V softmax_exp(V x) {
   const F f;
   const hn::RebindToSigned<F> word;
