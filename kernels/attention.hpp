@@ -6,8 +6,8 @@
 
 namespace llmtrain::kernels {
 
-/// Dropout on attention probabilities: element ((sample * heads + head) * seq_len + q) * seq_len + k
-/// of the stream `key` at `step` is kept when its uniform is >= p, and scaled by 1 / (1 - p).
+/// Dropout on attention probabilities: element ((sample * heads + head) * seq_len + q) * seq_len +
+/// k of the stream `key` at `step` is kept when its uniform is >= p, and scaled by 1 / (1 - p).
 struct AttentionDropout {
   double p = 0;
   PhiloxKey key;
@@ -22,8 +22,8 @@ struct AttentionDropout {
 ///   k_position[j] <= q_position[i]  and  k_position[j] >= q_document_begin[i]
 ///   and (window == 0 or q_position[i] - k_position[j] < window).
 /// Positions are those in the whole sample, so that parts of a sequence (sequence parallelism, a KV
-/// cache) use the same kernel; Tq and Tk may differ. A query row that sees nothing gives out = 0 and
-/// lse = -inf, and contributes no gradient.
+/// cache) use the same kernel; Tq and Tk may differ. A query row that sees nothing gives out = 0
+/// and lse = -inf, and contributes no gradient.
 struct AttentionShape {
   std::int64_t num_sequences = 0;
   std::int64_t num_heads = 0;
@@ -38,8 +38,9 @@ struct AttentionShape {
 };
 
 /// out = softmax(scale q k^T, masked) v; lse = log sum exp of the scaled, masked scores.
-/// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16; lse [S, H, Tq] FP32 (FP64
-/// for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv 2307.08691).
+/// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16; lse [S, H, Tq] FP32
+/// (FP64 for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
+/// 2307.08691).
 struct AttentionForward {
   static constexpr std::string_view name = "attention_forward";
   static constexpr bool capturable = true;
@@ -78,9 +79,9 @@ struct AttentionBackward {
 
 /// Rotary position embedding (arXiv 2104.09864), Hugging Face's half-split form: with h = D/2, pair
 /// (x[i], x[i+h]) turns by the angle position * frequency[i]; y[i] = x[i] c - x[i+h] s,
-/// y[i+h] = x[i+h] c + x[i] s. `inverse` turns back (the backward). x, y: [rows, heads*D], strided, y
-/// may alias x; cosine, sine: [max_position, h] FP32 (FP64 for fp64); position int32 [rows], below
-/// max_position. Only the first `rotary_dim` of D components turn (h = rotary_dim / 2).
+/// y[i+h] = x[i+h] c + x[i] s. `inverse` turns back (the backward). x, y: [rows, heads*D], strided,
+/// y may alias x; cosine, sine: [max_position, h] FP32 (FP64 for fp64); position int32 [rows],
+/// below max_position. Only the first `rotary_dim` of D components turn (h = rotary_dim / 2).
 struct Rope {
   static constexpr std::string_view name = "rope";
   static constexpr bool capturable = true;

@@ -31,7 +31,7 @@ constexpr std::int64_t attention_forward_floats(std::int64_t head_dim) {
 /// queries, gradient of the output, part of the queries' gradient), three tiles (probabilities,
 /// their gradients, dropout words), and eight rows.
 constexpr std::int64_t attention_backward_floats(std::int64_t head_dim) {
-  return kAttentionBlock * (8 * attention_columns(head_dim) + 3 * kAttentionBlock + 8);
+  return kAttentionBlock * (8 * attention_columns(head_dim) + 3 * kAttentionBlock);
 }
 
 /// What all threads of the backward share, in floats, each part rounded up to a cache line: delta

@@ -20,8 +20,8 @@ struct EmbeddingForward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// dtable[id[i]] += dy[i], rows with equal id in ascending order. dtable FP32 (FP64 for fp64). Ids as
-/// in the forward.
+/// dtable[id[i]] += dy[i], rows with equal id in ascending order. dtable FP32 (FP64 for fp64). Ids
+/// as in the forward.
 struct EmbeddingBackward {
   static constexpr std::string_view name = "embedding_backward";
   static constexpr bool capturable = true;
@@ -38,7 +38,8 @@ struct EmbeddingBackward {
 /// (untrained). Targets are -1 or a class (the CPU checks and throws DataError). With dlogits
 /// (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) - onehot(target)), 0 in untrained rows.
 /// Both may be strided; dlogits may alias logits when their rows begin at the same addresses.
-/// Only the first `num_classes` columns are classes; the rest is padding: no probability, no gradient.
+/// Only the first `num_classes` columns are classes; the rest is padding: no probability, no
+/// gradient.
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
   static constexpr bool capturable = true;
@@ -50,12 +51,14 @@ struct CrossEntropy {
   void check() const;
   Cost cost() const;
   DType dtype() const { return logits.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {logits.rows(), logits.cols(), dlogits.defined()}; }
+  std::array<std::int64_t, 4> sizes() const {
+    return {logits.rows(), logits.cols(), dlogits.defined()};
+  }
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// out[0] += sum of x. Blocks of 1,024 elements are summed in FP64 and joined in ascending order from
-/// zero. x FP32 | FP64, out FP64 [1].
+/// out[0] += sum of x. Blocks of 1,024 elements are summed in FP64 and joined in ascending order
+/// from zero. x FP32 | FP64, out FP64 [1].
 struct Sum {
   static constexpr std::string_view name = "sum";
   static constexpr bool capturable = true;

@@ -1,10 +1,10 @@
 #include "kernels/matmul.hpp"
 
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/fallback.hpp"
+#include "kernels/cpu/fast/column_sum.hpp"
 #include "kernels/cpu/fast/onednn.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/elementwise.hpp"
@@ -116,6 +116,9 @@ void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
 
 }  // namespace
 
-void add_matmul_rows(std::vector<KernelRow>& rows) { rows.push_back(row_of<Matmul, matmul>()); }
+void add_matmul_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<Matmul, matmul>());
+  add_column_sum_row(rows);
+}
 
 }  // namespace llmtrain::kernels::fast

@@ -1,7 +1,216 @@
+#include "kernels/norm.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/fast/norm.cpp"
+#include <cmath>
+
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/cpu/fallback.hpp"
+#include "kernels/cpu/fast/column_sum.hpp"
+#include "kernels/cpu/fast/vector-inl.h"
 #include "kernels/cpu/rows.hpp"
 
+HWY_BEFORE_NAMESPACE();
+namespace llmtrain::kernels::fast::HWY_NAMESPACE {
+namespace {
+
+/// Sum over a row of term(offset, lanes), whose lanes beyond the row must be zero. Four running
+/// sums hide the latency of an addition.
+template <class Term>
+HWY_INLINE float sum_of_row(std::int64_t cols, const Term& term) {
+  V sums[4] = {constant(0), constant(0), constant(0), constant(0)};
+  std::int64_t j = 0;
+  for (; j + 4 * kLanes <= cols; j += 4 * kLanes) {
+    sums[0] = hn::Add(sums[0], term(j, Full{}));
+    sums[1] = hn::Add(sums[1], term(j + kLanes, Full{}));
+    sums[2] = hn::Add(sums[2], term(j + 2 * kLanes, Full{}));
+    sums[3] = hn::Add(sums[3], term(j + 3 * kLanes, Full{}));
+  }
+  for_vectors(cols - j, [&](std::int64_t i, auto lanes)
+                            HWY_ATTR { sums[0] = hn::Add(sums[0], term(j + i, lanes)); });
+  return sum_of_lanes(hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
+}
+
+template <class T, class W>
+void forward_row(const NormForward& op, std::int64_t i) {
+  const std::int64_t cols = op.x.cols();
+  const auto width = static_cast<float>(cols);
+  const T* s = op.x.as<T>() + i * cols;
+  if (op.residual.defined()) {
+    const T* x = s;
+    const T* residual = op.residual.as<T>() + i * cols;
+    T* sum = op.sum.as<T>() + i * cols;
+    for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+      store(hn::Add(load(x + j, lanes), load(residual + j, lanes)), sum + j, lanes);
+    });
+    s = sum;
+  }
+  float mean = 0;
+  if (op.kind == NormKind::layer_norm) {
+    mean =
+        sum_of_row(cols, [&](std::int64_t j, auto lanes) HWY_ATTR { return load(s + j, lanes); }) /
+        width;
+    op.mean.as<float>()[i] = mean;
+  }
+  const V centre = constant(mean);
+  const float square = sum_of_row(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    const V d = keep(hn::Sub(load(s + j, lanes), centre), lanes);
+    return hn::Mul(d, d);
+  });
+  const float rstd = 1 / std::sqrt(square / width + static_cast<float>(op.eps));
+  op.rstd.as<float>()[i] = rstd;
+  const V scale = constant(rstd);
+  const W* weight = op.weight.as<W>();
+  const W* bias = op.bias.as<W>();
+  T* y = op.y.as<T>() + i * cols;
+  for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    const V n = hn::Mul(hn::Sub(load(s + j, lanes), centre), scale);
+    V value = hn::Mul(n, load(weight + j, lanes));
+    if (bias != nullptr) value = hn::Add(value, load(bias + j, lanes));
+    store(value, y + j, lanes);
+  });
+}
+
+/// With n = (s - mean) rstd and g = dy weight: ds = rstd (g - mean(g) - n mean(g n)), without
+/// mean(g) for rms_norm.
+template <class T, class W>
+void input_grad_row(const NormInputGrad& op, std::int64_t i) {
+  const std::int64_t cols = op.dy.cols();
+  const T* dy = op.dy.as<T>() + i * cols;
+  const T* s = op.s.as<T>() + i * cols;
+  const T* dsum = op.dsum.defined() ? op.dsum.as<T>() + i * cols : nullptr;
+  const W* weight = op.weight.as<W>();
+  T* dx = op.dx.as<T>() + i * cols;
+  const bool centred = op.kind == NormKind::layer_norm;
+  const V mean = constant(centred ? op.mean.as<float>()[i] : 0);
+  const V rstd = constant(op.rstd.as<float>()[i]);
+  const auto g_at = [&](std::int64_t j, auto lanes)
+                        HWY_ATTR { return hn::Mul(load(dy + j, lanes), load(weight + j, lanes)); };
+  const auto n_at = [&](std::int64_t j, auto lanes)
+                        HWY_ATTR { return hn::Mul(hn::Sub(load(s + j, lanes), mean), rstd); };
+  // Beyond the row g is zero, so these terms are.
+  const float sum_gn = sum_of_row(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    return hn::Mul(g_at(j, lanes), n_at(j, lanes));
+  });
+  const float sum_g = centred ? sum_of_row(cols, g_at) : 0;
+  const V mean_g = constant(sum_g / static_cast<float>(cols));
+  const V mean_gn = constant(sum_gn / static_cast<float>(cols));
+  for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    const V centred_g = hn::Sub(g_at(j, lanes), mean_g);
+    V ds = hn::Mul(rstd, hn::Sub(centred_g, hn::Mul(n_at(j, lanes), mean_gn)));
+    if (dsum != nullptr) ds = hn::Add(ds, load(dsum + j, lanes));
+    store(ds, dx + j, lanes);
+  });
+}
+
+template <class T>
+void weight_grad_as(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
+                    float* bias) {
+  const std::int64_t cols = op.dy.cols();
+  std::fill_n(weight, cols, 0.0f);
+  if (bias != nullptr) std::fill_n(bias, cols, 0.0f);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T* dy = op.dy.as<T>() + i * cols;
+    const T* s = op.s.as<T>() + i * cols;
+    const V mean = constant(op.kind == NormKind::layer_norm ? op.mean.as<float>()[i] : 0);
+    const V rstd = constant(op.rstd.as<float>()[i]);
+    for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+      const V d = load(dy + j, lanes);
+      const V n = hn::Mul(hn::Sub(load(s + j, lanes), mean), rstd);
+      store(hn::Add(load(weight + j, lanes), hn::Mul(d, n)), weight + j, lanes);
+      if (bias != nullptr) store(hn::Add(load(bias + j, lanes), d), bias + j, lanes);
+    });
+  }
+}
+
+void forward(const NormForward& op, std::int64_t begin, std::int64_t end) {
+  const bool wide_weight = op.weight.dtype == DType::f32;
+  for (std::int64_t i = begin; i < end; ++i) {
+    if (op.x.dtype == DType::f32) {
+      forward_row<float, float>(op, i);
+    } else {
+      wide_weight ? forward_row<bf16, float>(op, i) : forward_row<bf16, bf16>(op, i);
+    }
+  }
+}
+
+void input_grad(const NormInputGrad& op, std::int64_t begin, std::int64_t end) {
+  const bool wide_weight = op.weight.dtype == DType::f32;
+  for (std::int64_t i = begin; i < end; ++i) {
+    if (op.dy.dtype == DType::f32) {
+      input_grad_row<float, float>(op, i);
+    } else {
+      wide_weight ? input_grad_row<bf16, float>(op, i) : input_grad_row<bf16, bf16>(op, i);
+    }
+  }
+}
+
+/// Sums of rows [begin, end) in ascending order; no bias sums where `bias` is null.
+void weight_grad(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
+                 float* bias) {
+  op.dy.dtype == DType::f32 ? weight_grad_as<float>(op, begin, end, weight, bias)
+                            : weight_grad_as<bf16>(op, begin, end, weight, bias);
+}
+
+}  // namespace
+}  // namespace llmtrain::kernels::fast::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace llmtrain::kernels::fast {
 
-void add_norm_rows(std::vector<KernelRow>&) {}
+HWY_EXPORT(forward);
+HWY_EXPORT(input_grad);
+HWY_EXPORT(weight_grad);
+
+namespace {
+
+/// Rows of a parallel block: enough elements to hide a thread's start.
+std::int64_t rows_per_block(std::int64_t cols) { return std::max<std::int64_t>(1, 16384 / cols); }
+
+void run_forward(const KernelCtx& ctx, const NormForward& op, const View& workspace) {
+  if (op.x.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  parallel_blocks(ctx.threads, op.x.rows(), rows_per_block(op.x.cols()),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    HWY_DYNAMIC_DISPATCH(forward)(op, begin, end);
+                  });
+}
+
+void run_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View& workspace) {
+  if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  parallel_blocks(ctx.threads, op.dy.rows(), rows_per_block(op.dy.cols()),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    HWY_DYNAMIC_DISPATCH(input_grad)(op, begin, end);
+                  });
+}
+
+void run_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View& workspace) {
+  if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  const std::int64_t rows = op.dy.rows();
+  const std::int64_t cols = op.dy.cols();
+  const std::int64_t blocks = num_row_blocks(rows);
+  auto* const weight = workspace.as<float>();
+  float* const bias = op.dbias.defined() ? weight + blocks * cols : nullptr;
+  parallel_blocks(ctx.threads, rows, kRowsPerBlock, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t offset = begin / kRowsPerBlock * cols;
+    HWY_DYNAMIC_DISPATCH(weight_grad)
+    (op, begin, end, weight + offset, bias == nullptr ? nullptr : bias + offset);
+  });
+  join_row_blocks(ctx.threads, blocks, cols, weight, op.dweight.as<float>());
+  if (bias != nullptr) {
+    join_row_blocks(ctx.threads, blocks, cols, bias, op.dbias.as<float>());
+  }
+}
+
+}  // namespace
+
+void add_norm_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<NormForward, run_forward>());
+  rows.push_back(row_of<NormInputGrad, run_input_grad>());
+  rows.push_back(row_of<NormWeightGrad, run_weight_grad>());
+}
 
 }  // namespace llmtrain::kernels::fast
+#endif

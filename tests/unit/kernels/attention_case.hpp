@@ -62,16 +62,21 @@ inline double max_abs_difference(const std::vector<double>& a, const std::vector
   return max;
 }
 
+/// Columns between the rows of a fused buffer.
+inline constexpr std::int64_t kGap = 3;
+
 struct AttentionCase {
   std::int64_t sequences = 1, tq = 8, tk = 8, heads = 2, kv_heads = 1, head_dim = 8;
   std::int64_t window = 0;
   double dropout = 0;
-  /// Rows of q, k, v and of their gradients lie this much further apart than one fused row needs.
+  /// q, k, v (and their gradients) are columns of one buffer, with a gap at the end of its rows.
   bool fused = false;
   /// First positions of documents; position p belongs to the last of them that is <= p.
   std::vector<std::int32_t> documents = {0};
   /// Position of the first query and the first key.
   std::int32_t q_begin = 0, k_begin = 0;
+  /// The first half of the rows holds the later positions, as after a zigzag exchange.
+  bool rotated = false;
   double q_scale = 1;
 
   std::int64_t q_size() const { return sequences * tq * heads * head_dim; }
@@ -84,7 +89,7 @@ struct AttentionData {
   std::vector<double> out, lse, dq, dk, dv;
 };
 
-inline AttentionData random_data(const AttentionCase& c, DType dtype) {
+inline AttentionData random_operands(const AttentionCase& c, DType dtype) {
   AttentionData data;
   data.q = rounded(normals("q", c.q_size(), c.q_scale), dtype);
   data.k = rounded(normals("k", c.k_size()), dtype);
@@ -119,7 +124,7 @@ class AttentionRun {
     write_rows(q_, data.q);
     write_rows(k_, data.k);
     write_rows(v_, data.v);
-    launch(ctx_, AttentionForward{shape_, q_, k_, v_, out_, lse_});
+    launch_forward();
     data.out = read_rows(out_);
     data.lse = read_rows(lse_);
   }
@@ -132,10 +137,26 @@ class AttentionRun {
     write_rows(out_, data.out);
     write_rows(lse_, data.lse);
     write_rows(dout_, data.dout);
-    launch(ctx_, AttentionBackward{shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_});
+    launch_backward();
     data.dq = read_rows(dq_);
     data.dk = read_rows(dk_);
     data.dv = read_rows(dv_);
+  }
+
+  void launch_forward() { launch(ctx_, forward_kernel()); }
+  void launch_backward() { launch(ctx_, backward_kernel()); }
+  /// With fused operands: whether the gap behind every row of gradients is as it was.
+  bool gap_untouched() const {
+    const std::int64_t width = (case_.heads + 2 * case_.kv_heads) * case_.head_dim;
+    for (std::int64_t i = 0; i < dq_.rows(); ++i) {
+      const std::uint8_t* row =
+          static_cast<const std::uint8_t*>(dq_.view().data) +
+          i * dq_.view().row_stride * static_cast<std::int64_t>(size_of(dtype_));
+      for (std::size_t b = 0; b < kGap * size_of(dtype_); ++b) {
+        if (row[static_cast<std::size_t>(width) * size_of(dtype_) + b] != 0xff) return false;
+      }
+    }
+    return true;
   }
 
   AttentionForward forward_kernel() const { return {shape_, q_, k_, v_, out_, lse_}; }
@@ -157,7 +178,7 @@ class AttentionRun {
     const std::int64_t q_cols = case_.heads * case_.head_dim;
     const std::int64_t k_cols = case_.kv_heads * case_.head_dim;
     if (case_.fused) {
-      const Tensor buffer = rows(case_.sequences * case_.tq, q_cols + 2 * k_cols + 3);
+      const Tensor buffer = rows(case_.sequences * case_.tq, q_cols + 2 * k_cols + kGap);
       *matrices[0] = buffer.columns(0, q_cols);
       *matrices[1] = buffer.columns(q_cols, k_cols);
       *matrices[2] = buffer.columns(q_cols + k_cols, k_cols);
@@ -168,18 +189,24 @@ class AttentionRun {
     }
   }
 
+  std::int32_t place(std::int64_t row, std::int64_t rows) const {
+    return static_cast<std::int32_t>(case_.rotated ? (row + rows / 2) % rows : row);
+  }
+
   void positions() {
     std::vector<std::int32_t> q, begin, k;
     std::vector<std::int64_t> sample;
     for (std::int64_t s = 0; s < case_.sequences; ++s) {
       sample.push_back(3 + s);
-      for (std::int32_t i = 0; i < case_.tq; ++i) {
-        q.push_back(case_.q_begin + i);
+      for (std::int64_t i = 0; i < case_.tq; ++i) {
+        q.push_back(case_.q_begin + place(i, case_.tq));
         const auto next =
             std::upper_bound(case_.documents.begin(), case_.documents.end(), q.back());
         begin.push_back(*(next - 1));
       }
-      for (std::int32_t j = 0; j < case_.tk; ++j) k.push_back(case_.k_begin + j);
+      for (std::int64_t j = 0; j < case_.tk; ++j) {
+        k.push_back(case_.k_begin + place(j, case_.tk));
+      }
     }
     q_position_ = allocate({case_.sequences * case_.tq}, DType::i32);
     q_document_begin_ = allocate({case_.sequences * case_.tq}, DType::i32);

@@ -60,7 +60,7 @@ TEST_CASE("the gradients of attention are those of finite differences") {
   };
   for (const AttentionCase& c : cases) {
     const AttentionData data =
-        run_attention(c, random_data(c, DType::f64), DType::f64, cpu_reference_table());
+        run_attention(c, random_operands(c, DType::f64), DType::f64, cpu_reference_table());
     CHECK(max_abs_difference(data.dq, numeric_gradient(c, data, &AttentionData::q)) < 1e-8);
     CHECK(max_abs_difference(data.dk, numeric_gradient(c, data, &AttentionData::k)) < 1e-8);
     CHECK(max_abs_difference(data.dv, numeric_gradient(c, data, &AttentionData::v)) < 1e-8);
