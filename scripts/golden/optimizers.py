@@ -37,7 +37,7 @@ def flat(tensor, digits):
 
 def run(make, arguments, dtype, initial, gradients):
     digits = 15 if dtype == torch.float64 else 9
-    parameters = {name: torch.nn.Parameter(value.to(dtype)) for name, value in initial.items()}
+    parameters = {name: torch.nn.Parameter(value.to(dtype, copy=True)) for name, value in initial.items()}
     no_decay = {"weight_decay": 0.0, "lr": LR * LR_SCALE_OF_N}
     optimizer = make([{"params": [parameters["w"]]}, {"params": [parameters["n"]], **no_decay}],
                      lr=LR, **arguments)
@@ -45,7 +45,7 @@ def run(make, arguments, dtype, initial, gradients):
     steps = []
     for factor, gradient in zip(LR_FACTORS, gradients):
         for name, parameter in parameters.items():
-            parameter.grad = gradient[name].to(dtype)
+            parameter.grad = gradient[name].to(dtype, copy=True)
         for group, lr in zip(optimizer.param_groups, base):
             group["lr"] = lr * factor
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), MAX_GRAD_NORM)

@@ -14,7 +14,10 @@ namespace llmtrain::optim {
 
 template <class Options>
 void read_options(Options& options, const std::string& yaml) {
-  recipe::load(options, {.file = "test.yaml", .text = yaml});
+  recipe::LoadRequest request;
+  request.file = "test.yaml";
+  request.text = yaml;
+  recipe::load(options, request);
 }
 
 inline std::vector<double> values_of(const Tensor& tensor) {

@@ -8,7 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/recipe/keys.hpp"
-#include "lib/recipe/load.hpp"
+#include "tests/unit/optim/fixture.hpp"
 
 namespace llmtrain::optim {
 
@@ -16,7 +16,7 @@ namespace {
 
 LrSchedule schedule_of(const std::string& yaml, const Horizon& horizon) {
   LrSchedulerOptions options;
-  recipe::load(options, {.file = "test.yaml", .text = yaml});
+  read_options(options, yaml);
   return {options, horizon};
 }
 
@@ -70,8 +70,7 @@ TEST_CASE("every schedule starts at its peak without a warm-up and reads all of 
   for (const LrScheduleRow& row : lr_schedule_table()) {
     CAPTURE(row.name);
     LrSchedulerOptions options;
-    recipe::load(options,
-                 {.file = "test.yaml", .text = "{type: " + std::string(row.name) + ", warmup: 0}"});
+    read_options(options, "{type: " + std::string(row.name) + ", warmup: 0}");
     const LrSchedule schedule(options, Horizon::uniform(50, 10));
     CHECK(schedule.factor(1) == 1);
     CHECK(recipe::unread_keys(options) == std::vector<std::string>{});

@@ -85,7 +85,7 @@ TEST_CASE("a pattern that selects nothing is refused with its place and an examp
 }
 
 TEST_CASE("a role without parameters is fine in no_decay and refused as a group") {
-  const Rig rig({}, {{.name = "w", .shape = {2, 2}}});
+  const Rig rig({}, {{.name = "w", .shape = {2, 2}, .init = {}}});
   OptimizerOptions defaults;
   read_options(defaults, "{}");
   CHECK(parameter_settings(defaults, 0.1, rig.store.all())[0].weight_decay == 0.1);
