@@ -6,8 +6,9 @@
 
 namespace llmtrain {
 
-/// Joins neighbours in pairs, level by level; the last of an odd level passes unchanged. Aligned runs
-/// of 2^k terms are therefore subtrees that may be summed elsewhere. Overwrites `terms`; 0 if empty.
+/// Joins neighbours in pairs, level by level; the last of an odd level passes unchanged. Aligned
+/// runs of 2^k terms are therefore subtrees that may be summed elsewhere. Overwrites `terms`; 0 if
+/// empty.
 inline double tree_sum(std::span<double> terms) {
   if (terms.empty()) return 0;
   for (std::size_t count = terms.size(); count > 1; count = (count + 1) / 2) {

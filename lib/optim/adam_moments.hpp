@@ -11,7 +11,10 @@ struct AdamOptions : recipe::Section {
                      recipe::at_least(0)) {}
 
   recipe::Key<std::vector<double>> betas{
-      this, "betas", {0.9, 0.95}, "decay of the mean of the gradient and of its square",
+      this,
+      "betas",
+      {0.9, 0.95},
+      "decay of the mean of the gradient and of its square",
       recipe::at_least(0) & recipe::below(1) & recipe::length(2)};
   recipe::Key<double> eps{this, "eps", 1e-8, "added to the root of the second moment",
                           recipe::above(0)};

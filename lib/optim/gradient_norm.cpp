@@ -19,8 +19,8 @@ GradientNorm::GradientNorm(Device& device, const ParameterStore& store) {
 
 namespace {
 
-// The one place where terms of other ranks join. Data ranks hold complete gradients; ranks that hold
-// parts of a parameter, or other layers, would each contribute their squares here.
+// The one place where terms of other ranks join. Data ranks hold complete gradients; ranks that
+// hold parts of a parameter, or other layers, would each contribute their squares here.
 void join_over_mesh(const Mesh& mesh) {
   for (const Axis axis : {Axis::tp, Axis::pp}) {
     require(mesh.size(axis) == 1, "the gradient norm does not join the parts over {} = {} ranks",

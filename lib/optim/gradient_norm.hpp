@@ -9,18 +9,20 @@
 
 namespace llmtrain::optim {
 
-/// Squared norms per parameter in FP64 (kernels::SquaredNorm), joined by a tree over the sorted names.
+/// Squared norms per parameter in FP64 (kernels::SquaredNorm), joined by a tree over the sorted
+/// names.
 class GradientNorm {
  public:
   /// What the meta device answers.
   static constexpr double kPlannedNorm = 1.0;
 
-  /// Keeps one FP64 per parameter of `store`, which must be allocated with gradients and outlive this.
+  /// Keeps one FP64 per parameter of `store`, which must be allocated with gradients and outlive
+  /// this.
   GradientNorm(Device& device, const ParameterStore& store);
 
   /// Reads all gradients once and waits for the result. NaN or infinite when a gradient is, or when
-  /// a square leaves the gradient's type. Every gradient must be whole on this rank: InternalError on
-  /// a mesh whose axes split parameters.
+  /// a square leaves the gradient's type. Every gradient must be whole on this rank: InternalError
+  /// on a mesh whose axes split parameters.
   double measure(const kernels::KernelCtx& ctx, const Mesh& mesh) const;
 
  private:

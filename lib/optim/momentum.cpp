@@ -1,4 +1,5 @@
-// Gradient descent with (Nesterov) momentum in PyTorch's form: the buffer starts as the first gradient.
+// Gradient descent with (Nesterov) momentum in PyTorch's form: the buffer starts as the first
+// gradient.
 #include "lib/optim/rows.hpp"
 
 namespace llmtrain::optim {

@@ -1,7 +1,7 @@
 #pragma once
-/// What an optimizer is: named state tensors per parameter and one fused update. An optimizer is one
-/// file and one row of the table in table.cpp; groups, clipping, memory and checkpoints come from
-/// OptimizerSet.
+/// What an optimizer is: named state tensors per parameter and one fused update. An optimizer is
+/// one file and one row of the table in table.cpp; groups, clipping, memory and checkpoints come
+/// from OptimizerSet.
 
 #include <cstdint>
 #include <memory>
@@ -15,8 +15,8 @@
 
 namespace llmtrain::optim {
 
-/// A tensor of the parameter's local shape that is kept from step to step; zero before the first. On
-/// disk it is `<parameter>#<name>`.
+/// A tensor of the parameter's local shape that is kept from step to step; zero before the first.
+/// On disk it is `<parameter>#<name>`.
 struct StateSpec {
   std::string_view name;
   DType dtype = DType::f32;
@@ -54,7 +54,8 @@ class Optimizer {
   double weight_decay_;
 };
 
-/// Master, gradient and compute copy (where it is a tensor of its own) as the update kernels take them.
+/// Master, gradient and compute copy (where it is a tensor of its own) as the update kernels take
+/// them.
 kernels::UpdateOperands update_operands(const Parameter& parameter, double grad_scale);
 
 struct OptimizerRow;

@@ -10,31 +10,32 @@
 
 namespace llmtrain::optim {
 
-/// Exceptions for some parameters. A selector is a role (matrix, embedding, norm, bias) or a pattern
-/// of names in which * stands for any text and ? for one character.
+/// Exceptions for some parameters. A selector is a role (matrix, embedding, norm, bias) or a
+/// pattern of names in which * stands for any text and ? for one character.
 struct GroupOptions : recipe::Section {
   recipe::Required<std::string> match{
       this, "match", "which parameters: a role, or a pattern of names (*, ?)", recipe::not_empty()};
   recipe::Key<double> lr_scale{this, "lr_scale", 1.0, "factor on their learning rate",
                                recipe::at_least(0)};
   recipe::Key<std::optional<double>> weight_decay{
-      this, "weight_decay", std::nullopt,
-      "their weight decay; null: as if the group did not match", recipe::at_least(0)};
+      this, "weight_decay", std::nullopt, "their weight decay; null: as if the group did not match",
+      recipe::at_least(0)};
 };
 
 struct OptimizerOptions : recipe::Section {
   OptimizerChoice name{this, "name", optimizer_table(), "adamw", "update rule"};
   recipe::Key<double> lr{this, "lr", 3e-4, "peak learning rate", recipe::at_least(0)};
   recipe::Key<std::optional<double>> max_grad_norm{
-      this, "max_grad_norm", 1.0, "gradients with a larger global norm are scaled down; null: never",
-      recipe::above(0)};
+      this, "max_grad_norm", 1.0,
+      "gradients with a larger global norm are scaled down; null: never", recipe::above(0)};
   recipe::Key<std::optional<double>> max_grad_value{
       this, "max_grad_value", std::nullopt,
-      "each gradient element is clipped to +- this before the norm; null: never",
-      recipe::above(0)};
+      "each gradient element is clipped to +- this before the norm; null: never", recipe::above(0)};
   recipe::Key<std::vector<std::string>> no_decay{
-      this, "no_decay", {"norm", "bias"}, "parameters without weight decay: roles or name patterns",
-      recipe::Rule{}};
+      this,
+      "no_decay",
+      {"norm", "bias"},
+      "parameters without weight decay: roles or name patterns"};
   recipe::List<GroupOptions> groups{this, "groups",
                                     "exceptions for some parameters; the last match wins"};
 };

@@ -37,17 +37,17 @@ struct StateTensor {
 /// that the meta device plans exactly this.
 class OptimizerSet {
  public:
-  /// Allocates the states and sets them to zero. `store` is allocated with gradients and outlives this.
-  /// RecipeError for a pattern of `options` that selects no parameter.
+  /// Allocates the states and sets them to zero. `store` is allocated with gradients and outlives
+  /// this. RecipeError for a pattern of `options` that selects no parameter.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                const ParameterStore& store);
 
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
 
-  /// Clips and updates all parameters at `lr_factor` times the recipe's lr. Gradients must be complete
-  /// sums; clipping by value changes them in place (an infinite element becomes the limit, as in
-  /// PyTorch), clipping by norm does not. If the norm is not finite, parameters, states and
+  /// Clips and updates all parameters at `lr_factor` times the recipe's lr. Gradients must be
+  /// complete sums; clipping by value changes them in place (an infinite element becomes the limit,
+  /// as in PyTorch), clipping by norm does not. If the norm is not finite, parameters, states and
   /// steps_taken() stay untouched to the bit. Waits for the norm.
   StepResult step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor);
 

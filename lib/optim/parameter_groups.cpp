@@ -1,9 +1,8 @@
 #include "lib/optim/parameter_groups.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
+#include <fnmatch.h>
 
 #include "lib/base/require.hpp"
 

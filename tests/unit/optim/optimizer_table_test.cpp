@@ -1,0 +1,280 @@
+// Every row of the optimizer table against its formula, written out in double.
+#include <functional>
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "tests/unit/optim/fixture.hpp"
+
+namespace llmtrain::optim {
+
+namespace {
+
+using Values = std::vector<double>;
+using States = std::map<std::string, Values>;
+
+struct Step {
+  double lr, weight_decay;
+  int t;
+};
+
+using Formula = void (*)(Values& p, Values g, States& states, const Step& s);
+
+void adam_moments(Values& p, const Values& g, States& states, const Step& s) {
+  Values& m = states["m"];
+  Values& v = states["v"];
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    m[i] = 0.8 * m[i] + 0.2 * g[i];
+    v[i] = 0.9 * v[i] + 0.1 * g[i] * g[i];
+    const double mean = m[i] / (1 - std::pow(0.8, s.t));
+    const double square = v[i] / (1 - std::pow(0.9, s.t));
+    p[i] -= s.lr * mean / (std::sqrt(square) + 1e-6);
+  }
+}
+
+void adamw_formula(Values& p, Values g, States& states, const Step& s) {
+  for (double& x : p) x -= s.lr * s.weight_decay * x;
+  adam_moments(p, g, states, s);
+}
+
+void add_decay(const Values& p, Values& g, const Step& s) {
+  for (std::size_t i = 0; i < p.size(); ++i) g[i] += s.weight_decay * p[i];
+}
+
+void adam_formula(Values& p, Values g, States& states, const Step& s) {
+  add_decay(p, g, s);
+  adam_moments(p, g, states, s);
+}
+
+void sgd_formula(Values& p, Values g, States&, const Step& s) {
+  add_decay(p, g, s);
+  for (std::size_t i = 0; i < p.size(); ++i) p[i] -= s.lr * g[i];
+}
+
+void momentum_formula(Values& p, Values g, States& states, const Step& s) {
+  add_decay(p, g, s);
+  Values& b = states["momentum"];
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    b[i] = s.t == 1 ? g[i] : 0.8 * b[i] + 0.75 * g[i];
+    p[i] -= s.lr * b[i];
+  }
+}
+
+void nesterov_formula(Values& p, Values g, States& states, const Step& s) {
+  add_decay(p, g, s);
+  Values& b = states["momentum"];
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    b[i] = s.t == 1 ? g[i] : 0.8 * b[i] + g[i];
+    p[i] -= s.lr * (g[i] + 0.8 * b[i]);
+  }
+}
+
+struct Case {
+  std::string name, options;
+  std::vector<std::string> states;
+  Formula formula;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> kCases{
+      {"adamw", "betas: [0.8, 0.9]\neps: 1.0e-6\n", {"m", "v"}, &adamw_formula},
+      {"adam", "betas: [0.8, 0.9]\neps: 1.0e-6\n", {"m", "v"}, &adam_formula},
+      {"sgd", "", {}, &sgd_formula},
+      {"momentum", "momentum: 0.8\ndampening: 0.25\n", {"momentum"}, &momentum_formula},
+      {"momentum", "momentum: 0.8\nnesterov: true\n", {"momentum"}, &nesterov_formula},
+  };
+  return kCases;
+}
+
+constexpr double kWeightDecay = 0.1;
+
+// Settings that the groups of the recipe below give.
+ParameterSettings expected_settings(const Parameter& p) {
+  ParameterSettings s{.lr_scale = 1, .weight_decay = kWeightDecay};
+  if (p.role() == ParameterRole::norm || p.role() == ParameterRole::bias) s.weight_decay = 0;
+  if (p.name().starts_with("blocks.1.")) s.lr_scale = 0.5;
+  if (p.role() == ParameterRole::embedding) s.weight_decay = 0.3;
+  return s;
+}
+
+std::string recipe_of(const Case& c, const std::string& max_grad_norm) {
+  return "name: " + c.name + "\nlr: 0.05\nweight_decay: 0.1\nmax_grad_norm: " + max_grad_norm +
+         "\ngroups:\n  - {match: 'blocks.1.*', lr_scale: 0.5}\n"
+         "  - {match: embedding, weight_decay: 0.3}\n" +
+         c.options;
+}
+
+struct Reference {
+  std::map<std::string, Values> parameters;
+  std::map<std::string, States> states;
+
+  Reference(const Rig& rig, const Case& c) {
+    for (const auto& p : rig.store.all()) {
+      parameters[p->name()] = values_of(p->master());
+      for (const auto& s : c.states) states[p->name()][s].resize(parameters[p->name()].size());
+    }
+  }
+
+  double step(const Rig& rig, const Case& c, double lr, double max_norm, int t) {
+    double squares = 0;
+    for (const auto& p : rig.store.all()) {
+      for (const double g : values_of(p->grad())) squares += g * g;
+    }
+    const double norm = std::sqrt(squares);
+    const double scale = std::min(1.0, max_norm / (norm + 1e-6));
+    for (const auto& p : rig.store.all()) {
+      const ParameterSettings s = expected_settings(*p);
+      Values g = values_of(p->grad());
+      for (double& x : g) x *= scale;
+      c.formula(parameters[p->name()], g, states[p->name()],
+                {.lr = lr * s.lr_scale, .weight_decay = s.weight_decay, .t = t});
+    }
+    return norm;
+  }
+};
+
+void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double max_norm,
+                          double tolerance) {
+  const Rig rig(dtypes);
+  OptimizerOptions options;
+  read_options(options, recipe_of(c, std::isinf(max_norm) ? "null" : std::to_string(max_norm)));
+  OptimizerSet set(rig.ctx, options, rig.store);
+  Reference reference(rig, c);
+
+  int clipped = 0;
+  for (int t = 1; t <= 4; ++t) {
+    rig.set_gradients(t, t % 2 == 0 ? 0.01 : 1.0);
+    const double factor = 1.0 / t;
+    const double norm = reference.step(rig, c, 0.05 * factor, max_norm, t);
+    const StepResult result = set.step(rig.ctx, rig.mesh, factor);
+    CHECK(result.finite);
+    CHECK(result.lr == doctest::Approx(0.05 * factor).epsilon(1e-15));
+    CHECK(result.grad_norm == doctest::Approx(norm).epsilon(tolerance));
+    clipped += result.clip_scale < 1;
+  }
+
+  CHECK(clipped == (std::isinf(max_norm) ? 0 : 2));
+  CHECK(set.steps_taken() == 4);
+  for (const auto& p : rig.store.all()) {
+    CAPTURE(p->name());
+    CHECK(distance(values_of(p->master()), reference.parameters[p->name()]) < tolerance);
+  }
+  REQUIRE(set.states().size() == rig.store.all().size() * c.states.size());
+  std::size_t at = 0;
+  for (const auto& p : rig.store.all()) {
+    for (const std::string& name : c.states) {
+      const StateTensor& state = set.states()[at++];
+      CAPTURE(state.name);
+      CHECK(state.name == p->name() + "#" + name);
+      CHECK(state.parameter == p.get());
+      CHECK(state.tensor.shape() == p->box().shape);
+      CHECK(distance(values_of(state.tensor), reference.states[p->name()][name]) < tolerance);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every row of the optimizer table has a formula here") {
+  for (const OptimizerRow& row : optimizer_table()) {
+    CAPTURE(row.name);
+    CHECK(std::any_of(cases().begin(), cases().end(),
+                      [&](const Case& c) { return c.name == row.name; }));
+    CHECK(!row.doc.empty());
+  }
+}
+
+TEST_CASE("an optimizer follows its formula with groups, weight decay and clipping") {
+  for (const Case& c : cases()) {
+    for (const double max_norm : {0.5, static_cast<double>(INFINITY)}) {
+      CAPTURE(c.name);
+      CAPTURE(c.options);
+      CAPTURE(max_norm);
+      compare_with_formula(c, kFp64, max_norm, 1e-12);
+      compare_with_formula(c, kFp32, max_norm, 2e-6);
+    }
+  }
+}
+
+TEST_CASE("the compute copy is the rounded master after every step") {
+  for (const Case& c : cases()) {
+    CAPTURE(c.name);
+    const Rig rig(kBf16);
+    OptimizerOptions options;
+    read_options(options, recipe_of(c, "1.0"));
+    OptimizerSet set(rig.ctx, options, rig.store);
+
+    rig.set_gradients(1, 1.0);
+    set.step(rig.ctx, rig.mesh, 1.0);
+
+    for (const auto& p : rig.store.all()) {
+      const Values master = values_of(p->master());
+      std::vector<bf16> copy(master.size());
+      rig.device.copy_to_host(std::as_writable_bytes(std::span(copy)), p->compute());
+      for (std::size_t i = 0; i < copy.size(); ++i) {
+        CHECK(copy[i] == to_bf16(static_cast<float>(master[i])));
+      }
+    }
+  }
+}
+
+TEST_CASE("a gradient that is not finite leaves everything as it was, to the bit") {
+  for (const Case& c : cases()) {
+    for (const double bad : {static_cast<double>(NAN), static_cast<double>(-INFINITY)}) {
+      for (const std::string where : {"blocks.1.proj.weight", "model.norm.weight"}) {
+        CAPTURE(c.name);
+        CAPTURE(where);
+        const Rig rig;
+        OptimizerOptions options;
+        read_options(options, recipe_of(c, "1.0"));
+        OptimizerSet set(rig.ctx, options, rig.store);
+        rig.set_gradients(1, 1.0);
+        set.step(rig.ctx, rig.mesh, 1.0);
+        const auto before = rig.contents(set);
+
+        rig.set_gradients(2, 1.0);
+        Values g = values_of(rig.store.find(where).grad());
+        g.back() = bad;
+        set_values(rig.store.find(where).grad(), g);
+        const StepResult result = set.step(rig.ctx, rig.mesh, 1.0);
+
+        CHECK(!result.finite);
+        CHECK(!std::isfinite(result.grad_norm));
+        CHECK(rig.contents(set) == before);
+        CHECK(set.steps_taken() == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("an optimizer that gets another's states and step count continues to the same bits") {
+  for (const Case& c : cases()) {
+    CAPTURE(c.name);
+    const Rig one;
+    Rig two;
+    OptimizerOptions options;
+    read_options(options, recipe_of(c, "1.0"));
+    OptimizerSet whole(one.ctx, options, one.store);
+    for (int t = 1; t <= 2; ++t) {
+      one.set_gradients(t, 1.0);
+      whole.step(one.ctx, one.mesh, 1.0);
+    }
+
+    OptimizerSet resumed(two.ctx, options, two.store);
+    for (const auto& p : two.store.all()) {
+      two.store.write(*p, one.store.read(one.store.find(p->name())));
+    }
+    for (std::size_t i = 0; i < resumed.states().size(); ++i) {
+      two.device.copy_from_host(resumed.states()[i].tensor, bytes_of(whole.states()[i].tensor));
+    }
+    resumed.set_steps_taken(whole.steps_taken());
+    one.set_gradients(3, 1.0);
+    whole.step(one.ctx, one.mesh, 0.5);
+    two.set_gradients(3, 1.0);
+    resumed.step(two.ctx, two.mesh, 0.5);
+
+    CHECK(two.contents(resumed) == one.contents(whole));
+  }
+}
+
+}  // namespace llmtrain::optim
