@@ -341,17 +341,8 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-bool is_valid_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t length = utf8_length(text, i);
-    if (length == 0) return false;
-    i += length;
-  }
-  return true;
-}
-
 bool is_tensor_name(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxTensorNameBytes && is_valid_utf8(name) &&
+  return !name.empty() && name.size() <= kMaxTensorNameBytes &&
          std::none_of(name.begin(), name.end(),
                       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
 }

@@ -78,9 +78,7 @@ void append_json_string(std::string& out, std::string_view text);
 /// `text` for a message: at most 80 bytes, everything outside printable ASCII as '?'.
 std::string printable(std::string_view text);
 
-bool is_valid_utf8(std::string_view text);
-
-/// Whether `name` may name a tensor: 1 to 256 bytes of UTF-8 without control characters.
+/// Whether `name` (valid UTF-8) may name a tensor: 1 to 256 bytes without control characters.
 bool is_tensor_name(std::string_view name);
 inline constexpr std::size_t kMaxTensorNameBytes = 256;
 

@@ -56,38 +56,6 @@ void append_tensor(std::string& out, const TensorRecord& tensor) {
   out += "]}";
 }
 
-void check_tensor(const std::string& name, const TensorRecord& tensor, const Manifest& manifest,
-                  const std::string& source) {
-  const std::string shown = printable(name);
-  require<CheckpointError>(is_tensor_name(name), "{}: '{}' is not a tensor name", source, shown);
-  require<CheckpointError>(tensor.shape.size() <= kMaxDims && num_elements(tensor.shape),
-                           "{}: tensor '{}' has the impossible shape {}", source, shown,
-                           to_string(tensor.shape));
-  // Tiling costs memory for each corner of each box.
-  constexpr std::size_t kMaxCorners = std::size_t{1} << 22;
-  require<CheckpointError>(tensor.boxes.size() <= kMaxCorners >> tensor.shape.size(),
-                           "{}: tensor '{}' has {} boxes, which is too many", source, shown,
-                           tensor.boxes.size());
-  std::vector<Box> boxes;
-  boxes.reserve(tensor.boxes.size());
-  for (const StoredBox& stored : tensor.boxes) {
-    require<CheckpointError>(lies_inside(tensor.shape, stored.box),
-                             "{}: tensor '{}' of shape {} has a box at {} of shape {}", source,
-                             shown, to_string(tensor.shape), to_string(stored.box.offset),
-                             to_string(stored.box.shape));
-    require<CheckpointError>(manifest.files.contains(stored.file),
-                             "{}: tensor '{}' lies in '{}', which is not among the files", source,
-                             shown, printable(stored.file));
-    require<CheckpointError>(is_tensor_name(stored.name_in_file),
-                             "{}: tensor '{}' lies under the bad name '{}'", source, shown,
-                             printable(stored.name_in_file));
-    boxes.push_back(stored.box);
-  }
-  require<CheckpointError>(tile_exactly(tensor.shape, boxes),
-                           "{}: the {} boxes of tensor '{}' do not cover its shape {} exactly once",
-                           source, boxes.size(), shown, to_string(tensor.shape));
-}
-
 }  // namespace
 
 Scalar scalar_of(double value) {
@@ -109,16 +77,7 @@ double double_at(const std::map<std::string, Scalar>& state, const std::string& 
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-void check_manifest(const Manifest& manifest, const std::string& source) {
-  for (const auto& [name, record] : manifest.files) {
-    require<CheckpointError>(is_plain_file_name(name) && name != kManifestName,
-                             "{}: '{}' is not a plain file name", source, printable(name));
-  }
-  for (const auto& [name, tensor] : manifest.tensors) check_tensor(name, tensor, manifest, source);
-}
-
 std::string format_manifest(const Manifest& manifest) {
-  check_manifest(manifest, fmt::format("new manifest of step {}", manifest.step));
   const RunState& run = manifest.run;
   const auto append_text = [](std::string& out) {
     return [&out](const std::string& text) { append_json_string(out, text); };
@@ -143,9 +102,8 @@ std::string format_manifest(const Manifest& manifest) {
   out += ",\n  \"tensors\": ";
   append_map(out, manifest.tensors,
              [&](const TensorRecord& tensor) { append_tensor(out, tensor); });
-  require<CheckpointError>(is_valid_utf8(out), "a text of the manifest of step {} is not UTF-8",
-                           manifest.step);
   out += manifest_seal(out);
+  parse_manifest(out, fmt::format("the new manifest of step {}", manifest.step));
   return out;
 }
 

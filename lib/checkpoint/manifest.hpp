@@ -68,10 +68,7 @@ Scalar scalar_of(double value);
 /// Reads back what scalar_of made; CheckpointError naming `key` if it is missing or not a number.
 double double_at(const std::map<std::string, Scalar>& state, const std::string& key);
 
-/// CheckpointError unless names are plain, boxes tile their tensors, and files exist in the record.
-void check_manifest(const Manifest& manifest, const std::string& source);
-
-/// The sealed JSON text. Calls check_manifest, so that what is written can be read.
+/// The sealed JSON text. CheckpointError if the reader would refuse it.
 std::string format_manifest(const Manifest& manifest);
 
 /// Checks the seal, then every field. CheckpointError naming `source`, the place and the rule

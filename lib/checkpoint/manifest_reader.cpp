@@ -164,6 +164,47 @@ bool parse_field(JsonReader& json, const std::string& key, Manifest& manifest) {
   return true;
 }
 
+void check_tensor(const std::string& name, const TensorRecord& tensor, const Manifest& manifest,
+                  const std::string& source) {
+  const std::string shown = printable(name);
+  require<CheckpointError>(is_tensor_name(name), "{}: '{}' is not a tensor name", source, shown);
+  require<CheckpointError>(tensor.shape.size() <= kMaxDims && num_elements(tensor.shape),
+                           "{}: tensor '{}' has the impossible shape {}", source, shown,
+                           to_string(tensor.shape));
+  // Tiling costs memory for each corner of each box.
+  constexpr std::size_t kMaxCorners = std::size_t{1} << 22;
+  require<CheckpointError>(tensor.boxes.size() <= kMaxCorners >> tensor.shape.size(),
+                           "{}: tensor '{}' has {} boxes, which is too many", source, shown,
+                           tensor.boxes.size());
+  std::vector<Box> boxes;
+  boxes.reserve(tensor.boxes.size());
+  for (const StoredBox& stored : tensor.boxes) {
+    require<CheckpointError>(lies_inside(tensor.shape, stored.box),
+                             "{}: tensor '{}' of shape {} has a box at {} of shape {}", source,
+                             shown, to_string(tensor.shape), to_string(stored.box.offset),
+                             to_string(stored.box.shape));
+    require<CheckpointError>(manifest.files.contains(stored.file),
+                             "{}: tensor '{}' lies in '{}', which is not among the files", source,
+                             shown, printable(stored.file));
+    require<CheckpointError>(is_tensor_name(stored.name_in_file),
+                             "{}: tensor '{}' lies under the bad name '{}'", source, shown,
+                             printable(stored.name_in_file));
+    boxes.push_back(stored.box);
+  }
+  require<CheckpointError>(tile_exactly(tensor.shape, boxes),
+                           "{}: the {} boxes of tensor '{}' do not cover its shape {} exactly once",
+                           source, boxes.size(), shown, to_string(tensor.shape));
+}
+
+/// Names are plain, boxes tile their tensors, and every file that is used is listed.
+void check_manifest(const Manifest& manifest, const std::string& source) {
+  for (const auto& [name, record] : manifest.files) {
+    require<CheckpointError>(is_plain_file_name(name) && name != kManifestName,
+                             "{}: '{}' is not a plain file name", source, printable(name));
+  }
+  for (const auto& [name, tensor] : manifest.tensors) check_tensor(name, tensor, manifest, source);
+}
+
 }  // namespace
 
 Manifest parse_manifest(std::string_view text, const std::string& source) {

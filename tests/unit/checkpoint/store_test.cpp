@@ -1,0 +1,318 @@
+#include "lib/checkpoint/store.hpp"
+
+#include <algorithm>
+#include <set>
+#include <sys/wait.h>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "tests/unit/checkpoint/support.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::set<std::string> names_in(const fs::path& root) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root)) names.insert(entry.path().filename());
+  return names;
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void damage(const fs::path& shard) {
+  std::string bytes = slurp(shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  spill(shard, bytes);
+}
+
+fs::path first_shard(const CheckpointStore& store, std::uint64_t step) {
+  return store.directory_of(step) / "shard-0000-0000.safetensors";
+}
+
+}  // namespace
+
+TEST_CASE("a saved step is listed, valid, hinted as latest and holds what was saved") {
+  const ScratchDir dir;
+  const fs::path root = dir.path() / "a" / "b";
+  CheckpointStore store = CheckpointStore::open_writer(root);
+  CHECK(store.list().empty());
+  CHECK_FALSE(store.newest_valid(VerifyLevel::hash).step.has_value());
+  for (const std::uint64_t step : {5u, 100u, 20u}) save_small(store, step);
+
+  CHECK(store.list() == std::vector<std::uint64_t>{5, 20, 100});
+  CHECK(store.newest_valid(VerifyLevel::hash).step == 100u);
+  CHECK(store.newest_valid(VerifyLevel::hash).rejected.empty());
+  CHECK(holds_small(store, 5));
+  CHECK(holds_small(store, 100));
+  CHECK(slurp(root / "latest") == "step-00000020\n");
+  CHECK(names_in(root) ==
+        std::set<std::string>{"latest", "lock", "step-00000005", "step-00000020", "step-00000100"});
+}
+
+TEST_CASE("max_shard_bytes splits a checkpoint, and a box above it gets a file of its own") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.max_shard_bytes = 300});
+  save_small(store, 1);
+  // In saving order: 416, 256, 512, 32, 8 bytes.
+  CHECK(store.load(1).manifest().files.size() == 4);
+  CHECK(holds_small(store, 1));
+  CHECK(store.verify(1, VerifyLevel::hash).empty());
+}
+
+TEST_CASE("saving a step again replaces it") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  save_small(store, 1);
+  damage(first_shard(store, 1));
+  REQUIRE_FALSE(store.verify(1, VerifyLevel::hash).empty());
+  save_small(store, 1);
+  CHECK(holds_small(store, 1));
+  CHECK(store.verify(1, VerifyLevel::hash).empty());
+  CHECK(names_in(dir.path()) == std::set<std::string>{"latest", "lock", "step-00000001"});
+}
+
+TEST_CASE(
+    "boxes that do not tile their tensor, or disagree, are refused and leave nothing behind") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  const std::vector<WholeTensor> state = small_state(1);
+  std::vector<TensorBox> boxes = whole_boxes(state);
+  boxes[0].box.shape[0] = 12;
+  boxes[0].bytes = boxes[0].bytes.first(12 * 8 * 4);
+  CHECK(message_of([&] { store.save(1, boxes, {}); }).find("exactly once") != std::string::npos);
+  boxes = whole_boxes(state);
+  boxes.push_back(boxes[0]);
+  CHECK(message_of([&] { store.save(1, boxes, {}); }).find("twice") != std::string::npos);
+  boxes.back().dtype = DType::i32;
+  boxes.back().name = boxes[1].name;
+  CHECK_FALSE(message_of([&] { store.save(1, boxes, {}); }).empty());
+  CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
+}
+
+TEST_CASE("the pre-flight names what is needed and what is free, and writes nothing") {
+  const ScratchDir dir;
+  std::uint64_t free_bytes = 1'000'000;
+  CheckpointStore store = CheckpointStore::open_writer(
+      dir.path(), {.free_bytes = [&](const fs::path&) { return free_bytes; }});
+  CHECK_NOTHROW(store.check_free_space(833'333));
+  CHECK_THROWS_AS(store.check_free_space(833'340), StorageError);
+  free_bytes = 1000;  // the state has 1224 bytes
+  const std::string message = message_of([&] { save_small(store, 1); });
+  CHECK(message.find("1.43 KiB") != std::string::npos);
+  CHECK(message.find("1000 B") != std::string::npos);
+  CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
+}
+
+TEST_CASE("newest_valid walks back over every kind of damage and says why") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.max_shard_bytes = 600});
+  for (std::uint64_t step = 1; step <= 7; ++step) save_small(store, step);
+  damage(first_shard(store, 7));
+  fs::resize_file(first_shard(store, 6), 100);
+  fs::remove(first_shard(store, 5));
+  fs::remove(store.directory_of(4) / "manifest.json");
+  fs::copy_file(first_shard(store, 1), first_shard(store, 3), fs::copy_options::overwrite_existing);
+  fs::remove_all(store.directory_of(2));
+  fs::copy(store.directory_of(1), store.directory_of(2), fs::copy_options::recursive);
+
+  const NewestValid found = store.newest_valid(VerifyLevel::hash);
+  CHECK(found.step == 1u);
+  REQUIRE(found.rejected.size() == 6);
+  CHECK(found.rejected[0].step == 7);
+  CHECK(found.rejected[0].reason.find("does not match the hash") != std::string::npos);
+  CHECK(found.rejected[1].reason.find("has 100 bytes, the manifest says") != std::string::npos);
+  CHECK(found.rejected[2].reason.find("No such file") != std::string::npos);
+  CHECK(found.rejected[3].reason.find("manifest.json") != std::string::npos);
+  CHECK(found.rejected[4].reason.find("hash") != std::string::npos);
+  CHECK(found.rejected[5].reason.find("is of step 1, the directory of step 2") !=
+        std::string::npos);
+  CHECK(store.newest_valid(VerifyLevel::header).step == 7u);  // a payload bit is not in a header
+}
+
+TEST_CASE("verify names file and tensor when a whole valid file is of the wrong content") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  save_small(store, 1);
+  std::vector<WholeTensor> state = small_state(1);
+  state[0].dtype = DType::i32;
+  state[3].name = "model.norm.bias.xx";  // the manifest would then expect model.norm.weight
+  CheckpointStore other = CheckpointStore::open_writer(dir.path() / "other");
+  other.save(1, whole_boxes(state), small_run(1));
+  fs::copy_file(first_shard(other, 1), first_shard(store, 1), fs::copy_options::overwrite_existing);
+  Manifest manifest = read_manifest(store.directory_of(1));
+  manifest.files = read_manifest(other.directory_of(1)).files;
+  spill(store.directory_of(1) / "manifest.json", format_manifest(manifest));
+
+  const std::vector<Problem> problems = store.verify(1, VerifyLevel::header);
+  std::set<std::string> tensors;
+  for (const Problem& problem : problems) tensors.insert(problem.tensor);
+  CHECK(tensors == std::set<std::string>{"model.embed_tokens.weight", "model.norm.weight",
+                                         "model.norm.bias.xx"});
+  std::vector<std::byte> out(416);
+  CHECK_THROWS_AS(store.load(1).read_box(
+                      {"model.embed_tokens.weight", DType::f32, {13, 8}, whole_box({13, 8})}, out),
+                  CheckpointError);
+}
+
+TEST_CASE("a shard or a manifest that is a link is refused") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  for (const char* file : {"shard-0000-0000.safetensors", "manifest.json"}) {
+    save_small(store, 1);
+    const fs::path path = store.directory_of(1) / file;
+    fs::rename(path, dir.path() / "elsewhere");
+    fs::create_symlink(dir.path() / "elsewhere", path);
+    CHECK(store.verify(1, VerifyLevel::header).size() == 1);
+  }
+}
+
+TEST_CASE(
+    "directories of other names are not checkpoints, and leftovers are cleared by a writer only") {
+  const ScratchDir dir;
+  {
+    CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    save_small(store, 3);
+    save_small(store, 4);
+  }
+  const std::vector<std::string> foreign{"step-3", "step-000000003", "step-0000000x",
+                                         "step-",  "notes",          "data.tmp-1"};
+  for (const std::string& name : foreign) fs::create_directory(dir.path() / name);
+  fs::rename(dir.path() / "step-00000004", dir.path() / "step-00000004.old-77");
+  fs::create_directory(dir.path() / "step-00000003.old-78");
+  fs::create_directory(dir.path() / "step-00000009.tmp-79");
+  fs::create_directory(dir.path() / ".trash-step-00000001-80");
+  spill(dir.path() / "latest.tmp-81", "x");
+  spill(dir.path() / "step-00000008", "a file");
+
+  const CheckpointStore reader = CheckpointStore::open_reader(dir.path());
+  CHECK(reader.list() == std::vector<std::uint64_t>{3});
+  CHECK(fs::exists(dir.path() / "step-00000009.tmp-79"));
+
+  const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  CHECK(store.list() == std::vector<std::uint64_t>{3, 4});
+  CHECK(holds_small(store, 4));
+  std::set<std::string> expected{"latest", "lock", "step-00000003", "step-00000004",
+                                 "step-00000008"};
+  expected.insert(foreign.begin(), foreign.end());
+  CHECK(names_in(dir.path()) == expected);
+}
+
+TEST_CASE("retention keeps the newest, the milestones and two that are verified") {
+  const ScratchDir dir;
+  CHECK_THROWS_AS(CheckpointStore::open_writer(dir.path(), {.keep_last = 1}), RecipeError);
+  CheckpointStore store =
+      CheckpointStore::open_writer(dir.path(), {.keep_last = 3, .keep_every = 4});
+  for (std::uint64_t step = 1; step <= 10; ++step) save_small(store, step);
+  CHECK(store.list() == std::vector<std::uint64_t>{4, 8, 9, 10});
+}
+
+TEST_CASE(
+    "retention never deletes the last two valid checkpoints, however many newer are damaged") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  save_small(store, 1);
+  save_small(store, 2);
+  for (std::uint64_t step = 3; step <= 8; ++step) {
+    std::vector<WholeTensor> state = small_state(step);
+    {
+      CheckpointStore side = CheckpointStore::open_writer(dir.path() / "side");
+      save_small(side, step);
+      damage(first_shard(side, step));
+      fs::rename(side.directory_of(step), store.directory_of(step));
+    }
+    store.apply_retention();
+    CHECK(holds_small(store, 1));
+    CHECK(holds_small(store, 2));
+    CHECK(store.newest_valid(VerifyLevel::hash).step == 2u);
+  }
+  CHECK(store.list() == std::vector<std::uint64_t>{1, 2, 7, 8});
+  save_small(store, 9);
+  CHECK(store.list() == std::vector<std::uint64_t>{2, 8, 9});
+  save_small(store, 10);
+  CHECK(store.list() == std::vector<std::uint64_t>{9, 10});
+}
+
+TEST_CASE("two writers of one directory exclude each other; a dead one is taken over") {
+  const ScratchDir dir;
+  {
+    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    const std::string message = message_of([&] { CheckpointStore::open_writer(dir.path()); });
+    CHECK(message.find("process " + std::to_string(::getpid())) != std::string::npos);
+    CHECK_NOTHROW(CheckpointStore::open_reader(dir.path()));
+  }
+  CHECK_FALSE(fs::exists(dir.path() / "lock"));
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    ::_exit(0);  // without the destructor
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(fs::exists(dir.path() / "lock"));
+  const std::string dead = slurp(dir.path() / "lock");
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
+
+  // The pid lives again, as another process that started at another time.
+  std::string reused = dead;
+  const std::string pid = "\"pid\": " + std::to_string(child);
+  reused.replace(reused.find(pid), pid.size(), "\"pid\": " + std::to_string(::getpid()));
+  spill(dir.path() / "lock", reused);
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
+
+  std::string remote = dead;
+  remote.replace(remote.find("\"host\": \""), 9, "\"host\": \"not-");
+  spill(dir.path() / "lock", remote);
+  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("on host not-") !=
+        std::string::npos);
+  spill(dir.path() / "lock", "junk");
+  CHECK_THROWS_AS(CheckpointStore::open_writer(dir.path()), Error);
+  CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
+}
+
+TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {
+  const ScratchDir dir;
+  std::optional<CheckpointStore> store = CheckpointStore::open_writer(dir.path());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    store.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(fs::exists(dir.path() / "lock"));
+}
+
+TEST_CASE("several writers fill one checkpoint, and it does not show") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  const WholeTensor tensor = whole_tensor("w", DType::f32, {10, 4}, 1);
+  std::vector<WrittenShards> shards;
+  {
+    PendingSave pending = store.begin_save(1);
+    for (int writer = 0; writer < 3; ++writer) {
+      const Box box{{writer * 3, 0}, {writer == 2 ? 4 : 3, 4}};
+      const std::vector<std::byte> values = cut(tensor, box);
+      const std::vector<TensorBox> boxes{{"w", DType::f32, {10, 4}, box, values}};
+      shards.push_back(write_shards(pending.directory(), boxes, {.writer = writer}));
+    }
+    pending.commit(small_run(1), shards);
+  }
+  CHECK(store.verify(1, VerifyLevel::hash).empty());
+  std::vector<std::byte> out(tensor.bytes.size());
+  store.load(1).read_box({"w", DType::f32, {10, 4}, whole_box({10, 4})}, out);
+  CHECK(out == tensor.bytes);
+}
+
+}  // namespace llmtrain::checkpoint
