@@ -1,7 +1,150 @@
+#include "kernels/loss.hpp"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/element.hpp"
+#include "kernels/cpu/embedding_ids.hpp"
+#include "kernels/cpu/fallback.hpp"
+#include "kernels/cpu/fast/embedding.hpp"
+#include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/rows.hpp"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/fast/loss.cpp"
+#include <hwy/foreach_target.h>  // NOLINT(build/include_order): first of the vector headers
+
+#include "kernels/cpu/fast/loss_exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmtrain::kernels::fast::HWY_NAMESPACE {
+
+/// v, with -inf in the lanes that `lanes` leaves out: what a maximum may see.
+HWY_INLINE V for_maximum(V v, Full) { return v; }
+HWY_INLINE V for_maximum(V v, First some) {
+  const F f;
+  return hn::IfThenElse(hn::FirstN(f, static_cast<std::size_t>(some.count)), v,
+                        hn::Set(f, -std::numeric_limits<float>::infinity()));
+}
+
+/// Log of the sum of exponentials in one pass over memory: maximum and sum of a piece that stays in
+/// the first-level cache, the sum so far rescaled when the maximum moves.
+double log_sum_exp(const float* z, std::int64_t n) {
+  constexpr std::int64_t kPiece = 2048;
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const F f;
+  float max = kNothing;
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, n - begin);
+    V high = hn::Set(f, max);
+    for_vectors(count, [&](std::int64_t j, auto lanes) {
+      high = hn::Max(high, for_maximum(load(z + begin + j, lanes), lanes));
+    });
+    const float new_max = hn::GetLane(hn::MaxOfLanes(f, high));
+    // Nothing but -inf so far: any finite number keeps the sum at zero.
+    const float safe = new_max == kNothing ? 0.0f : new_max;
+    V part = hn::Zero(f);
+    for_vectors(count, [&](std::int64_t j, auto lanes) {
+      const V p = softmax_exp(hn::Sub(load(z + begin + j, lanes), hn::Set(f, safe)));
+      part = hn::Add(part, keep(p, lanes));
+    });
+    sum = sum * std::exp(static_cast<double>(max) - safe) + sum_of_lanes(part);
+    max = new_max;
+  }
+  return max + std::log(sum);
+}
+
+template <class G>
+void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
+  const float* z = op.logits.row<float>(i);
+  const std::int32_t target = op.target.as<std::int32_t>()[i];
+  G* dz = op.dlogits.defined() ? op.dlogits.row<G>(i) : nullptr;
+  const std::int64_t cols = op.logits.cols();
+  if (target < 0) {
+    op.loss.as<float>()[i] = 0;
+    if (dz != nullptr) std::fill_n(dz, cols, G{});
+    return;
+  }
+  const auto lse = static_cast<float>(log_sum_exp(z, op.num_classes));
+  const float z_target = z[target];
+  op.loss.as<float>()[i] = lse - z_target;
+  if (dz == nullptr) return;
+  const V scale = constant(op.grad_scale);
+  const V shift = hn::Set(F(), lse);
+  // Ascending, each vector read before it is written: dz may lie over z.
+  for_vectors(op.num_classes, [&](std::int64_t j, auto lanes) {
+    store(hn::Mul(scale, softmax_exp(hn::Sub(load(z + j, lanes), shift))), dz + j, lanes);
+  });
+  std::fill(dz + op.num_classes, dz + cols, G{});
+  dz[target] = narrow<G>(static_cast<float>(op.grad_scale) * (std::exp(z_target - lse) - 1));
+}
+
+void cross_entropy_row_of(const CrossEntropy& op, std::int64_t i) {
+  if (op.dlogits.defined() && op.dlogits.dtype == DType::bf16) {
+    cross_entropy_row<bf16>(op, i);
+  } else {
+    cross_entropy_row<float>(op, i);
+  }
+}
+
+}  // namespace llmtrain::kernels::fast::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace llmtrain::kernels::fast {
 
-void add_loss_rows(std::vector<KernelRow>&) {}
+HWY_EXPORT(cross_entropy_row_of);
+
+namespace {
+
+void cross_entropy(const KernelCtx& ctx, const CrossEntropy& op, const View& workspace) {
+  if (op.logits.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  check_ids(op.name, op.target, -1, op.num_classes);
+  parallel_blocks(ctx.threads, op.logits.rows(), 1, [&](std::int64_t i, std::int64_t) {
+    HWY_DYNAMIC_DISPATCH(cross_entropy_row_of)(op, i);
+  });
+}
+
+/// Sum of n elements in eight chains, which the compiler keeps in vectors.
+template <class T>
+double block_sum(const T* x, std::int64_t n) {
+  std::array<double, 8> chain = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int c = 0; c < 8; ++c) chain[c] += x[i + c];
+  }
+  for (int c = 0; i < n; ++i, ++c) chain[c] += x[i];
+  return ((chain[0] + chain[1]) + (chain[2] + chain[3])) +
+         ((chain[4] + chain[5]) + (chain[6] + chain[7]));
+}
+
+void sum(const KernelCtx& ctx, const Sum& op, const View&) {
+  constexpr std::int64_t kBlocksInHand = 512;
+  std::array<double, kBlocksInHand> part;
+  const std::int64_t n = op.x.numel();
+  double total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kBlocksInHand * Sum::kBlock) {
+    const std::int64_t count = std::min(kBlocksInHand * Sum::kBlock, n - begin);
+    parallel_blocks(ctx.threads, count, Sum::kBlock, [&](std::int64_t first, std::int64_t end) {
+      part[first / Sum::kBlock] = op.x.dtype == DType::f64
+                                      ? block_sum(op.x.as<double>() + begin + first, end - first)
+                                      : block_sum(op.x.as<float>() + begin + first, end - first);
+    });
+    for (std::int64_t b = 0; b * Sum::kBlock < count; ++b) total += part[b];
+  }
+  op.out.as<double>()[0] += total;
+}
+
+}  // namespace
+
+void add_loss_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<EmbeddingForward, embedding_forward>());
+  rows.push_back(row_of<EmbeddingBackward, embedding_backward>());
+  rows.push_back(row_of<CrossEntropy, cross_entropy>());
+  rows.push_back(row_of<Sum, sum>());
+}
 
 }  // namespace llmtrain::kernels::fast
+#endif  // HWY_ONCE

@@ -17,7 +17,10 @@ namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 HWY_INLINE V softmax_exp(V x) {
   const F f;
   const hn::RebindToSigned<F> word;
-  const V n = hn::Round(hn::Mul(x, hn::Set(f, 1.44269504088896341f)));
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  const V shifter = hn::Set(f, 0x1.8p23f);
+  const V shifted = hn::MulAdd(x, hn::Set(f, 1.44269504088896341f), shifter);
+  const V n = hn::Sub(shifted, shifter);
   V r = hn::NegMulAdd(n, hn::Set(f, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(f, -2.12194440e-4f), r);
   V y = hn::Set(f, 1.9875691500e-4f);
@@ -27,7 +30,7 @@ HWY_INLINE V softmax_exp(V x) {
   y = hn::MulAdd(y, r, hn::Set(f, 1.6666665459e-1f));
   y = hn::MulAdd(y, r, hn::Set(f, 5.0000001201e-1f));
   y = hn::Add(hn::MulAdd(y, hn::Mul(r, r), r), hn::Set(f, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(word, n));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(word, shifted));
   y = hn::BitCast(f, hn::Add(hn::BitCast(word, y), exponent));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(f, -87.3f)), y);
 }

@@ -1,66 +1,10 @@
 #pragma once
 /// One attention problem, run by any table in any dtype.
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
 #include "kernels/attention.hpp"
-#include "kernels/cpu/element.hpp"
+#include "values.hpp"
 
 namespace llmtrain::kernels {
-
-/// Normal values of a named stream.
-inline std::vector<double> normals(std::string_view name, std::int64_t n, double scale = 1) {
-  const PhiloxKey key = philox_key(1, "test", name);
-  std::vector<double> values(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = scale * normal_quantile(unit_interval(philox_word(key, 0, i)));
-  }
-  return values;
-}
-
-/// The values that `dtype` can hold nearest to `values`.
-inline std::vector<double> rounded(std::vector<double> values, DType dtype) {
-  with_type(dtype, [&]<class T>() {
-    for (double& x : values) x = widen(narrow<T>(x));
-  });
-  return values;
-}
-
-template <class T>
-void fill(const View& view, const std::vector<T>& values) {
-  std::copy(values.begin(), values.end(), view.as<T>());
-}
-
-/// Rows of a view, which may lie apart, from and to doubles.
-inline void write_rows(const View& view, const std::vector<double>& values) {
-  with_type(view.dtype, [&]<class T>() {
-    for (std::int64_t i = 0; i < view.numel(); ++i) {
-      view.row<T>(i / view.cols())[i % view.cols()] =
-          narrow<T>(values[static_cast<std::size_t>(i)]);
-    }
-  });
-}
-inline std::vector<double> read_rows(const View& view) {
-  std::vector<double> values(static_cast<std::size_t>(view.numel()));
-  with_type(view.dtype, [&]<class T>() {
-    for (std::int64_t i = 0; i < view.numel(); ++i) {
-      values[static_cast<std::size_t>(i)] = widen(view.row<T>(i / view.cols())[i % view.cols()]);
-    }
-  });
-  return values;
-}
-
-inline double max_abs_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double max = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    if (a[i] == b[i]) continue;  // also equal infinities
-    const double difference = std::abs(a[i] - b[i]);
-    max = std::isnan(difference) ? INFINITY : std::max(max, difference);
-  }
-  return max;
-}
 
 /// Columns between the rows of a fused buffer.
 inline constexpr std::int64_t kGap = 3;
@@ -102,10 +46,7 @@ inline AttentionData random_operands(const AttentionCase& c, DType dtype) {
 class AttentionRun {
  public:
   AttentionRun(const AttentionCase& c, DType dtype, const KernelTable& table, int threads = 2)
-      : case_(c),
-        device_(make_cpu_memory(), std::uint64_t{1} << 32),
-        ctx_{&device_, &table, {}, threads, Determinism::run, nullptr},
-        dtype_(dtype) {
+      : case_(c), machine_(table, threads), dtype_(dtype) {
     shape_.num_sequences = c.sequences;
     shape_.num_heads = c.heads;
     shape_.num_kv_heads = c.kv_heads;
@@ -143,8 +84,8 @@ class AttentionRun {
     data.dv = read_rows(dv_);
   }
 
-  void launch_forward() { launch(ctx_, forward_kernel()); }
-  void launch_backward() { launch(ctx_, backward_kernel()); }
+  void launch_forward() { launch(machine_.ctx(), forward_kernel()); }
+  void launch_backward() { launch(machine_.ctx(), backward_kernel()); }
   /// With fused operands: whether the gap behind every row of gradients is as it was.
   bool gap_untouched() const {
     const std::int64_t width = (case_.heads + 2 * case_.kv_heads) * case_.head_dim;
@@ -165,12 +106,7 @@ class AttentionRun {
   }
 
  private:
-  Tensor allocate(const Shape& shape, DType dtype) {
-    Tensor tensor = device_.allocate(shape, dtype, Category::activations, "operand");
-    // What a kernel must not read and may not leave behind.
-    std::fill_n(tensor.view().as<std::uint8_t>(), tensor.view().bytes(), std::uint8_t{0xff});
-    return tensor;
-  }
+  Tensor allocate(const Shape& shape, DType dtype) { return machine_.allocate(shape, dtype); }
   Tensor rows(std::int64_t n, std::int64_t cols) { return allocate({n, cols}, dtype_); }
 
   /// Query-side, key-side, key-side matrices: separate, or columns of one buffer (if Tq == Tk).
@@ -225,8 +161,7 @@ class AttentionRun {
   }
 
   AttentionCase case_;
-  Device device_;
-  KernelCtx ctx_;
+  Machine machine_;
   DType dtype_;
   AttentionShape shape_;
   Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;

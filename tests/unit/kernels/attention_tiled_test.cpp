@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include <doctest/doctest.h>
 
 #include "attention_case.hpp"
@@ -40,10 +38,6 @@ void check_parity(const AttentionCase& c) {
     check_parity(tiled.dk, plain.dk, exact.dk, dtype, "dk");
     check_parity(tiled.dv, plain.dv, exact.dv, dtype, "dv");
   }
-}
-
-bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
 }  // namespace

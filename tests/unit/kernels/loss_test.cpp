@@ -1,0 +1,248 @@
+#include "kernels/loss.hpp"
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "values.hpp"
+
+namespace llmtrain::kernels {
+
+namespace {
+
+struct LossCase {
+  std::int64_t rows = 3, cols = 10, num_classes = 10;
+  double grad_scale = 1;
+  std::vector<std::int32_t> target;
+};
+
+struct LossResult {
+  std::vector<double> loss, dlogits;
+};
+
+/// With aliased, dlogits lies over logits: row for row, in whatever dtype it has.
+LossResult run_loss(const LossCase& c, const std::vector<double>& logits, DType dtype,
+                    DType gradient, const KernelTable& table, bool aliased = false,
+                    int threads = 2) {
+  Machine machine(table, threads);
+  const Tensor z = machine.of({c.rows, c.cols}, dtype, logits);
+  const Tensor target = machine.ints(c.target);
+  const Tensor loss = machine.allocate({c.rows}, dtype);
+  Tensor separate;
+  View dz = z;
+  if (aliased) {
+    dz.dtype = gradient;
+    dz.row_stride = z.view().row_stride * static_cast<std::int64_t>(size_of(dtype)) /
+                    static_cast<std::int64_t>(size_of(gradient));
+  } else {
+    separate = machine.allocate({c.rows, c.cols}, gradient);
+    dz = separate;
+  }
+  launch(machine.ctx(), CrossEntropy{.logits = z,
+                                     .target = target,
+                                     .loss = loss,
+                                     .dlogits = dz,
+                                     .num_classes = c.num_classes,
+                                     .grad_scale = c.grad_scale});
+  return {read_rows(loss), read_rows(dz)};
+}
+
+std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t num_classes) {
+  std::vector<std::int32_t> target;
+  const PhiloxKey key = philox_key(1, "test", "targets");
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const auto n = static_cast<std::uint64_t>(i);
+    target.push_back(i % 4 == 3 ? -1
+                                : static_cast<std::int32_t>(philox_below(
+                                      key, 0, n, static_cast<std::uint64_t>(num_classes))));
+  }
+  return target;
+}
+
+void check_fast(const LossCase& c, const std::vector<double>& logits, double tolerance) {
+  const LossResult exact = run_loss(c, logits, DType::f64, DType::f64, cpu_reference_table());
+  for (const DType gradient : {DType::f32, DType::bf16}) {
+    for (const bool aliased : {false, true}) {
+      CAPTURE(to_string(gradient));
+      CAPTURE(aliased);
+      const LossResult fast = run_loss(c, logits, DType::f32, gradient, cpu_table(), aliased);
+      CHECK(max_abs_difference(fast.loss, exact.loss) <= tolerance);
+      const double rounding = gradient == DType::bf16 ? 0x1p-9 : 0;
+      CHECK(max_abs_difference(fast.dlogits, exact.dlogits) <=
+            (tolerance + rounding) * std::abs(c.grad_scale));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cross-entropy of equal logits is the log of the number of classes") {
+  const LossCase c{.rows = 2, .cols = 4, .num_classes = 4, .grad_scale = 0.5, .target = {1, 3}};
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const LossResult result =
+        run_loss(c, std::vector<double>(8, 2.5), DType::f32, DType::f32, *table);
+    CHECK(max_abs_difference(result.loss, {std::log(4.0), std::log(4.0)}) < 1e-6);
+    CHECK(max_abs_difference(result.dlogits,
+                             {0.125, -0.375, 0.125, 0.125, 0.125, 0.125, 0.125, -0.375}) < 1e-7);
+  }
+}
+
+TEST_CASE("the gradient of cross-entropy is that of finite differences") {
+  const LossCase c{
+      .rows = 4, .cols = 7, .num_classes = 6, .grad_scale = -3, .target = targets(4, 6)};
+  std::vector<double> z = normals("logits", 28, 2);
+  const LossResult result = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table());
+  for (std::size_t i = 0; i < z.size(); ++i) {
+    const auto row = i / 7;
+    const double kept = z[i];
+    z[i] = kept + 1e-5;
+    const double above = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table()).loss[row];
+    z[i] = kept - 1e-5;
+    const double below = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table()).loss[row];
+    z[i] = kept;
+    CHECK(std::abs(result.dlogits[i] - c.grad_scale * (above - below) / 2e-5) < 1e-8);
+  }
+}
+
+TEST_CASE("fast cross-entropy is exact for every width, in place or not") {
+  for (const std::int64_t cols : {1, 5, 16, 33, 2048, 2049, 5000, 50304}) {
+    CAPTURE(cols);
+    const LossCase c{.rows = 5,
+                     .cols = cols,
+                     .num_classes = cols,
+                     .grad_scale = 0.25,
+                     .target = targets(5, cols)};
+    check_fast(c, rounded(normals("logits", 5 * cols, 3), DType::f32), 2e-6);
+  }
+}
+
+TEST_CASE("columns beyond the classes are neither counted nor changed by the loss") {
+  LossCase c{
+      .rows = 5, .cols = 2100, .num_classes = 2051, .grad_scale = 2, .target = targets(5, 2051)};
+  std::vector<double> z = rounded(normals("logits", 5 * 2100), DType::f32);
+  for (std::size_t i = 0; i < z.size(); ++i) {
+    if (i % 2100 >= 2051) z[i] = 1e30;
+  }
+  check_fast(c, z, 2e-6);
+  const LossResult result = run_loss(c, z, DType::f32, DType::bf16, cpu_table());
+  for (std::size_t i = 0; i < z.size(); ++i) {
+    if (i % 2100 >= 2051) CHECK(result.dlogits[i] == 0);
+  }
+}
+
+TEST_CASE("untrained rows have no loss and no gradient, whatever their logits") {
+  const LossCase c{.rows = 2, .cols = 40, .num_classes = 40, .target = {-1, 2}};
+  std::vector<double> z(80, 0.0);
+  for (std::size_t j = 0; j < 40; ++j) z[j] = NAN;
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const LossResult result = run_loss(c, z, DType::f32, DType::f32, *table);
+    CHECK(result.loss[0] == 0);
+    CHECK(std::all_of(result.dlogits.begin(), result.dlogits.begin() + 40,
+                      [](double x) { return x == 0; }));
+    CHECK(result.loss[1] == doctest::Approx(std::log(40.0)));
+  }
+}
+
+TEST_CASE("huge, tiny and forbidden logits give finite losses") {
+  std::vector<double> z = rounded(normals("logits", 4 * 5000), DType::f32);
+  std::vector<std::int32_t> target = {0, 1, 4999, 2500};
+  for (std::size_t j = 0; j < 5000; ++j) {
+    z[j] *= 3e4;                             // one class has all the probability
+    z[5000 + j] += 1e8;                      // a common shift
+    if (j < 4000) z[10000 + j] = -INFINITY;  // whole pieces without probability
+    z[15000 + j] = j == 2500 ? 3e38 : -3e38;
+  }
+  z = rounded(z, DType::f32);
+  const LossCase c{.rows = 4, .cols = 5000, .num_classes = 5000, .target = target};
+  const LossResult exact = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table());
+  const LossResult fast = run_loss(c, z, DType::f32, DType::f32, cpu_table());
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(fast.loss[i] == doctest::Approx(exact.loss[i]).epsilon(1e-6).scale(i == 1 ? 1e8 : 1));
+  }
+  CHECK(fast.loss[3] == 0);
+  CHECK(std::all_of(fast.dlogits.begin(), fast.dlogits.end(),
+                    [](double x) { return std::isfinite(x); }));
+}
+
+TEST_CASE("a NaN among the logits shows in the loss") {
+  for (const std::size_t at : {0, 17, 4999}) {
+    std::vector<double> z(5000, 1.0);
+    z[at] = NAN;
+    const LossCase c{.rows = 1, .cols = 5000, .num_classes = 5000, .target = {3}};
+    CHECK(std::isnan(run_loss(c, z, DType::f32, DType::f32, cpu_table()).loss[0]));
+  }
+}
+
+TEST_CASE("the bits of cross-entropy do not depend on the number of threads") {
+  const LossCase c{.rows = 9, .cols = 3000, .num_classes = 3000, .target = targets(9, 3000)};
+  const std::vector<double> z = normals("logits", 9 * 3000);
+  const LossResult one = run_loss(c, z, DType::f32, DType::bf16, cpu_table(), true, 1);
+  for (const int threads : {2, 3, 7}) {
+    const LossResult many = run_loss(c, z, DType::f32, DType::bf16, cpu_table(), true, threads);
+    CHECK(same_bits(one.loss, many.loss));
+    CHECK(same_bits(one.dlogits, many.dlogits));
+  }
+}
+
+TEST_CASE("cross-entropy refuses targets that are not classes, naming the row") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const std::int32_t bad : {-2, 10}) {
+      const LossCase c{.rows = 2, .cols = 12, .num_classes = 10, .target = {0, bad}};
+      CHECK_THROWS_WITH_AS(
+          run_loss(c, std::vector<double>(24, 0.0), DType::f32, DType::f32, *table),
+          doctest::Contains("row 1"), DataError);
+    }
+  }
+}
+
+TEST_CASE("cross-entropy checks its operands") {
+  Machine machine(cpu_table());
+  const Tensor z = machine.allocate({2, 8}, DType::f32);
+  const Tensor dz = machine.allocate({2, 8}, DType::f32);
+  const Tensor loss = machine.allocate({2}, DType::f32);
+  const Tensor target = machine.ints({0, 1});
+  const CrossEntropy good{
+      .logits = z, .target = target, .loss = loss, .dlogits = dz, .num_classes = 8};
+  good.check();
+  const auto refused = [&](auto&& change) {
+    CrossEntropy bad = good;
+    change(bad);
+    CHECK_THROWS_AS(bad.check(), InternalError);
+  };
+  refused([](CrossEntropy& op) { op.num_classes = 9; });
+  refused([](CrossEntropy& op) { op.num_classes = 0; });
+  refused([&](CrossEntropy& op) { op.logits.dtype = DType::bf16; });
+  refused([&](CrossEntropy& op) { op.dlogits.dtype = DType::f64; });
+  refused([&](CrossEntropy& op) { op.target = loss; });
+  refused([&](CrossEntropy& op) { op.target.shape = {1}; });
+  refused([&](CrossEntropy& op) { op.loss.dtype = DType::bf16; });
+  refused([&](CrossEntropy& op) { op.dlogits.shape = {2, 7}; });
+  // A narrower gradient in place would run into rows that are still to be read.
+  refused([&](CrossEntropy& op) {
+    op.dlogits = z;
+    op.dlogits.dtype = DType::bf16;
+  });
+}
+
+TEST_CASE("a sum adds to what is there, in double, whatever the number of threads") {
+  for (const std::int64_t n : {0, 1, 7, 1024, 1025, 5000, 600000}) {
+    CAPTURE(n);
+    const std::vector<double> x = rounded(normals("x", n), DType::f32);
+    long double exact = 0;
+    for (const double value : x) exact += value;
+    std::vector<double> sums;
+    for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        for (const int threads : {1, 2, 3, 7}) {
+          Machine machine(*table, threads);
+          const Tensor out = machine.of({1}, DType::f64, {2.5});
+          launch(machine.ctx(), Sum{.x = machine.of({n}, dtype, x), .out = out});
+          sums.push_back(read_rows(out)[0]);
+          CHECK(std::abs(sums.back() - 2.5 - static_cast<double>(exact)) < 1e-10);
+        }
+      }
+    }
+    for (std::size_t i = 9; i < sums.size(); ++i) CHECK(sums[i] == sums[8]);
+  }
+}
+
+}  // namespace llmtrain::kernels
