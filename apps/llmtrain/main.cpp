@@ -1,1 +1,192 @@
-int main() { return 0; }
+// llmtrain: the command line.
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/llmtrain/commands.hpp"
+#include "lib/base/log.hpp"
+
+namespace {
+
+using namespace llmtrain;
+
+// The verb that was given; set by CLI11's callbacks, run after parsing.
+using Action = std::function<ExitCode()>;
+
+void add_recipe(CLI::App* verb, app::RecipeArguments& to) {
+  verb->add_option("recipe", to.recipe, "recipe file, or the name of a shipped one")->required();
+  verb->add_option("overrides", to.overrides, "key.path=value, or ~key.path for the default");
+}
+
+void add_recipe_verbs(CLI::App& root, Action& action) {
+  static app::RecipeArguments arguments;
+  static bool json = false;
+  static bool resolved = false;
+  static std::string key;
+  CLI::App* run = root.add_subcommand("run", "plan, prepare the data, train, report");
+  add_recipe(run, arguments);
+  run->callback([&action] { action = [] { return app::run(arguments); }; });
+
+  CLI::App* plan = root.add_subcommand("plan", "memory, FLOPs and sizes, without training");
+  add_recipe(plan, arguments);
+  plan->add_flag("--json", json, "machine-readable");
+  plan->callback([&action] { action = [] { return app::plan(arguments, json); }; });
+
+  CLI::App* check = root.add_subcommand("check", "report every mistake in a recipe");
+  add_recipe(check, arguments);
+  check->add_flag("--resolved", resolved, "print every key with its value and where it came from");
+  check->callback([&action] { action = [] { return app::check(arguments, resolved); }; });
+
+  root.add_subcommand("schema", "JSON Schema of recipes, for editors")->callback([&action] {
+    action = [] { return app::schema(); };
+  });
+  CLI::App* keys = root.add_subcommand("keys", "what recipe keys mean");
+  keys->add_option("key", key, "key path or section; all keys without it");
+  keys->callback([&action] { action = [] { return app::help_key(key); }; });
+}
+
+void add_shipped_recipe_verbs(CLI::App& root, Action& action) {
+  static std::string name;
+  static std::filesystem::path to;
+  CLI::App* recipes = root.add_subcommand("recipes", "recipes inside this executable");
+  recipes->require_subcommand(1);
+  recipes->add_subcommand("ls", "list them")->callback([&action] {
+    action = [] { return app::list_recipes(); };
+  });
+  CLI::App* cat = recipes->add_subcommand("cat", "print one");
+  cat->add_option("name", name)->required();
+  cat->callback([&action] { action = [] { return app::print_recipe(name); }; });
+  CLI::App* cp = recipes->add_subcommand("cp", "copy one");
+  cp->add_option("name", name)->required();
+  cp->add_option("to", to, "file to write")->required();
+  cp->callback([&action] { action = [] { return app::copy_recipe(name, to); }; });
+}
+
+void add_data_verbs(CLI::App& root, Action& action) {
+  static app::RecipeArguments arguments;
+  static std::uint64_t sample = 0;
+  static bool rows = false;
+  static bool held_out = false;
+  CLI::App* data = root.add_subcommand("data", "training text");
+  data->require_subcommand(1);
+  CLI::App* prepare = data->add_subcommand("prepare", "train the tokenizer and write token files");
+  add_recipe(prepare, arguments);
+  prepare->callback([&action] { action = [] { return app::prepare_data(arguments); }; });
+  CLI::App* inspect = data->add_subcommand("inspect", "show a sample as the model sees it");
+  add_recipe(inspect, arguments);
+  inspect->add_option("--sample", sample, "number of the sample in document order");
+  inspect->add_flag("--rows", rows, "one line per token");
+  inspect->callback(
+      [&action] { action = [] { return app::inspect_data(arguments, sample, rows); }; });
+  CLI::App* files = data->add_subcommand("files", "list the source files");
+  add_recipe(files, arguments);
+  files->add_flag("--held-out", held_out, "list the held-out documents instead");
+  files->callback([&action] { action = [] { return app::list_data(arguments, held_out); }; });
+  CLI::App* cat = data->add_subcommand("held-out", "print the held-out text");
+  add_recipe(cat, arguments);
+  cat->callback([&action] { action = [] { return app::print_held_out(arguments); }; });
+}
+
+void add_tokenizer_verbs(CLI::App& root, Action& action) {
+  static app::TokenizerTraining training;
+  static std::filesystem::path path;
+  CLI::App* tokenizer = root.add_subcommand("tokenizer", "byte-level BPE");
+  tokenizer->require_subcommand(1);
+  CLI::App* train = tokenizer->add_subcommand("train", "learn a vocabulary from text files");
+  train->add_option("files", training.files, "text files or directories")->required();
+  train->add_option("--output", training.output, "directory for tokenizer.json")->required();
+  train->add_option("--vocab-size", training.vocab_size, "tokens");
+  train->callback([&action] { action = [] { return app::train_tokenizer(training); }; });
+  for (const bool forward : {true, false}) {
+    CLI::App* verb = forward ? tokenizer->add_subcommand("encode", "lines of text to lines of ids")
+                             : tokenizer->add_subcommand("decode", "lines of ids to text");
+    verb->add_option("tokenizer", path, "tokenizer.json or its directory")->required();
+    verb->callback([&action, forward] {
+      action = [forward] { return forward ? app::encode(path) : app::decode(path); };
+    });
+  }
+}
+
+void add_model_verbs(CLI::App& root, Action& action) {
+  static app::Generation generation;
+  static std::filesystem::path run;
+  static std::optional<std::uint64_t> step;
+  CLI::App* generate = root.add_subcommand("generate", "continue a prompt");
+  generate->add_option("run", generation.run, "output directory of a run")->required();
+  generate->add_option("--prompt", generation.prompt, "text to continue");
+  generate->add_option("--max-tokens", generation.max_tokens, "most tokens to add");
+  generate->add_option("--temperature", generation.temperature, "0 = most probable token");
+  generate->add_option("--top-k", generation.top_k, "0 = all");
+  generate->add_option("--top-p", generation.top_p, "1 = all");
+  generate->add_option("--seed", generation.seed, "same seed, same text");
+  generate->add_option("--step", generation.step, "checkpoint; default the newest valid one");
+  generate->callback([&action] { action = [] { return app::generate(generation); }; });
+
+  CLI::App* eval = root.add_subcommand("eval", "loss on the held-out text");
+  eval->add_option("run", run, "output directory of a run")->required();
+  eval->add_option("--step", step, "checkpoint; default the newest valid one");
+  eval->callback([&action] { action = [] { return app::evaluate(run, step); }; });
+}
+
+void add_run_directory_verbs(CLI::App& root, Action& action) {
+  static std::filesystem::path run;
+  static bool text = false;
+  static bool check = false;
+  CLI::App* report = root.add_subcommand("report", "write report.html of a run");
+  report->add_option("run", run, "output directory of a run")->required();
+  report->add_flag("--text", text, "print the loss curve instead");
+  report->add_flag("--check", check, "open and parse the report that is there");
+  report->callback([&action] {
+    action = [] {
+      return app::report(run, check  ? app::ReportForm::check
+                              : text ? app::ReportForm::text
+                                     : app::ReportForm::html);
+    };
+  });
+  CLI::App* ckpt = root.add_subcommand("ckpt", "checkpoints of a run");
+  ckpt->require_subcommand(1);
+  for (const bool verify : {false, true}) {
+    CLI::App* verb = verify ? ckpt->add_subcommand("verify", "check every byte against its hash")
+                            : ckpt->add_subcommand("ls", "list them");
+    verb->add_option("run", run, "output directory of a run")->required();
+    verb->callback([&action, verify] {
+      action = [verify] {
+        return verify ? app::verify_checkpoints(run) : app::list_checkpoints(run);
+      };
+    });
+  }
+  root.add_subcommand("version", "commit, compiler and features")->callback([&action] {
+    action = [] { return app::version(); };
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App root("llmtrain: train language models from a YAML recipe");
+  root.require_subcommand(1);
+  Action action;
+  add_recipe_verbs(root, action);
+  add_shipped_recipe_verbs(root, action);
+  add_data_verbs(root, action);
+  add_tokenizer_verbs(root, action);
+  add_model_verbs(root, action);
+  add_run_directory_verbs(root, action);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return root.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::recipe);
+  }
+  try {
+    return static_cast<int>(action());
+  } catch (const Error& error) {
+    log::error("{}", error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::exception& error) {
+    log::error("unexpected: {}", error.what());
+    return static_cast<int>(ExitCode::runtime);
+  }
+}

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/engine/engine.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/recipe/load.hpp"

@@ -1,0 +1,71 @@
+#pragma once
+/// The verbs of the executable: arguments -> one library call -> exit code. Errors are exceptions.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/error.hpp"
+
+namespace llmtrain::app {
+
+struct RecipeArguments {
+  std::filesystem::path recipe;
+  std::vector<std::string> overrides;
+};
+
+ExitCode run(const RecipeArguments& arguments);
+ExitCode plan(const RecipeArguments& arguments, bool json);
+/// Reports all issues of the recipe; with `resolved`, prints every key with its value.
+ExitCode check(const RecipeArguments& arguments, bool resolved);
+/// The JSON Schema for editors.
+ExitCode schema();
+/// What a key or section means; all of them without a path.
+ExitCode help_key(const std::string& path);
+
+ExitCode list_recipes();
+ExitCode print_recipe(const std::string& name);
+/// Copies a shipped recipe; an existing file is not overwritten.
+ExitCode copy_recipe(const std::string& name, const std::filesystem::path& to);
+
+ExitCode prepare_data(const RecipeArguments& arguments);
+ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bool rows);
+/// Names of the source files, or of held-out documents.
+ExitCode list_data(const RecipeArguments& arguments, bool held_out);
+/// The text of the held-out documents, byte for byte.
+ExitCode print_held_out(const RecipeArguments& arguments);
+
+struct TokenizerTraining {
+  std::vector<std::filesystem::path> files;
+  std::filesystem::path output;
+  std::uint64_t vocab_size = 8192;
+};
+ExitCode train_tokenizer(const TokenizerTraining& arguments);
+/// Standard input to one line of ids per line of text, and back.
+ExitCode encode(const std::filesystem::path& tokenizer);
+ExitCode decode(const std::filesystem::path& tokenizer);
+
+struct Generation {
+  std::filesystem::path run;
+  std::string prompt;
+  std::int64_t max_tokens = 200;
+  double temperature = 0.8;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> step;
+};
+ExitCode generate(const Generation& arguments);
+ExitCode evaluate(const std::filesystem::path& run, std::optional<std::uint64_t> step);
+
+enum class ReportForm { html, text, check };
+ExitCode report(const std::filesystem::path& run, ReportForm form);
+
+ExitCode list_checkpoints(const std::filesystem::path& run);
+ExitCode verify_checkpoints(const std::filesystem::path& run);
+
+ExitCode version();
+
+}  // namespace llmtrain::app

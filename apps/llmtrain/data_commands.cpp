@@ -1,0 +1,108 @@
+// data and tokenizer.
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <sstream>
+
+#include "apps/llmtrain/commands.hpp"
+#include "lib/base/require.hpp"
+#include "lib/data/bpe_trainer.hpp"
+#include "lib/data/inspect.hpp"
+#include "lib/train/corpus.hpp"
+
+namespace llmtrain::app {
+
+namespace {
+
+void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+}  // namespace
+
+ExitCode prepare_data(const RecipeArguments& arguments) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const train::Corpus corpus = train::open_corpus(*recipe);
+  print(fmt::format("training: {} tokens in {} documents; held out: {} tokens in {} documents\n",
+                    corpus.training->set().token_count(), corpus.training->set().document_count(),
+                    corpus.held_out->set().token_count(),
+                    corpus.held_out->set().document_count()));
+  return ExitCode::done;
+}
+
+ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bool rows) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const train::Corpus corpus = train::open_corpus(*recipe);
+  require<RecipeError>(sample < corpus.training->sample_count(), "there are {} samples",
+                       corpus.training->sample_count());
+  print(data::inspect_sample(*corpus.training, sample, *corpus.tokenizer, {.rows = rows}));
+  return ExitCode::done;
+}
+
+ExitCode list_data(const RecipeArguments& arguments, bool held_out) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  if (!held_out) {
+    for (const data::SourceFile& file : train::source_files(recipe->data)) {
+      print(file.path.string() + "\n");
+    }
+    return ExitCode::done;
+  }
+  const train::Corpus corpus = train::open_corpus(*recipe);
+  const data::TokenSet& set = corpus.held_out->set();
+  for (std::uint64_t i = 0; i < set.document_count(); ++i) print(set.document_name(i) + "\n");
+  return ExitCode::done;
+}
+
+ExitCode print_held_out(const RecipeArguments& arguments) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  train::for_each_held_out(recipe->data,
+                           [](const data::Document& document) { print(document.text); });
+  return ExitCode::done;
+}
+
+ExitCode train_tokenizer(const TokenizerTraining& arguments) {
+  std::vector<data::SourceOptions> sources;
+  for (const auto& file : arguments.files) sources.push_back({.path = file});
+  std::vector<std::string> texts;
+  for (const data::SourceFile& file : data::list_source_files(sources)) {
+    for (data::Document& document :
+         data::read_documents(file, 0, file.size_bytes, [](std::string_view) { return true; })) {
+      texts.push_back(std::move(document.text));
+    }
+  }
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  const auto tokenizer =
+      data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(arguments.vocab_size)});
+  std::filesystem::create_directories(arguments.output);
+  data::save_tokenizer(*tokenizer, arguments.output);
+  print(fmt::format("{}: {} tokens\n", (arguments.output / "tokenizer.json").string(),
+                    tokenizer->vocab_size()));
+  return ExitCode::done;
+}
+
+ExitCode encode(const std::filesystem::path& tokenizer_path) {
+  const auto tokenizer = data::make_tokenizer({.type = "bpe", .path = tokenizer_path});
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    print(fmt::format("{}\n", fmt::join(tokenizer->encode(line), " ")));
+  }
+  return ExitCode::done;
+}
+
+ExitCode decode(const std::filesystem::path& tokenizer_path) {
+  const auto tokenizer = data::make_tokenizer({.type = "bpe", .path = tokenizer_path});
+  std::string line;
+  for (int number = 1; std::getline(std::cin, line); ++number) {
+    std::istringstream words(line);
+    std::vector<std::int32_t> ids;
+    for (std::string word; words >> word;) {
+      std::int32_t id = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+      require<DataError>(error == std::errc{} && end == word.data() + word.size(),
+                         "standard input:{}: `{}` is no token id", number, word);
+      ids.push_back(id);
+    }
+    print(tokenizer->decode(ids) + "\n");
+  }
+  return ExitCode::done;
+}
+
+}  // namespace llmtrain::app

@@ -1,0 +1,92 @@
+// run, plan, check, schema, keys, recipes.
+#include <cstdio>
+
+#include "apps/llmtrain/commands.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+#include "lib/engine/geometry.hpp"
+#include "lib/plan/plan_text.hpp"
+#include "lib/recipe/dump.hpp"
+#include "lib/recipe/json_schema.hpp"
+#include "lib/recipe/keys.hpp"
+#include "lib/train/recipe.hpp"
+#include "lib/train/trainer.hpp"
+
+namespace llmtrain::app {
+
+namespace {
+
+void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+}  // namespace
+
+ExitCode run(const RecipeArguments& arguments) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  return train::run(*recipe, arguments.recipe);
+}
+
+ExitCode plan(const RecipeArguments& arguments, bool json) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const engine::BatchGeometry geometry(recipe->training);
+  const plan::Plan plan = plan::make_plan(recipe->engine_options(), geometry.global_batch_size(),
+                                          recipe->threads());
+  print(json ? plan::to_json(plan) : plan::to_text(plan));
+  return plan.extent_bytes() <= recipe->memory_limit() ? ExitCode::done : ExitCode::does_not_fit;
+}
+
+ExitCode check(const RecipeArguments& arguments, bool resolved) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  print(resolved ? recipe::dump(*recipe)
+                 : fmt::format("{}: no issues\n", arguments.recipe.string()));
+  return ExitCode::done;
+}
+
+ExitCode schema() {
+  const train::Recipe recipe;
+  print(recipe::json_schema(recipe, "llmtrain recipe"));
+  return ExitCode::done;
+}
+
+ExitCode help_key(const std::string& path) {
+  const train::Recipe recipe;
+  const auto text = recipe::help(recipe, path);
+  require<RecipeError>(text.has_value(), "no key or section {}; `llmtrain keys` lists all", path);
+  print(*text);
+  return ExitCode::done;
+}
+
+ExitCode list_recipes() {
+  for (const std::string_view name : train::builtin_recipe_names()) {
+    const std::string text = *train::builtin_recipe(name);
+    // The second line of every shipped recipe says what it is for.
+    const std::size_t begin = text.find('\n') + 1;
+    print(fmt::format("{:<16} {}\n", name, text.substr(begin, text.find('\n', begin) - begin)));
+  }
+  return ExitCode::done;
+}
+
+namespace {
+
+std::string shipped(const std::string& name) {
+  const auto text = train::builtin_recipe(name);
+  require<RecipeError>(text.has_value(), "no shipped recipe {}; `llmtrain recipes ls` lists them",
+                       name);
+  return *text;
+}
+
+}  // namespace
+
+ExitCode print_recipe(const std::string& name) {
+  print(shipped(name));
+  return ExitCode::done;
+}
+
+ExitCode copy_recipe(const std::string& name, const std::filesystem::path& to) {
+  const std::string text = shipped(name);
+  require<RecipeError>(!std::filesystem::exists(to), "{} exists and is left as it is", to.string());
+  write_file_atomic(to, text);
+  return ExitCode::done;
+}
+
+}  // namespace llmtrain::app

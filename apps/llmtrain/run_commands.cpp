@@ -1,0 +1,100 @@
+// generate, eval, report, ckpt, version: verbs that look at a run's output directory.
+#include <cmath>
+#include <cstdio>
+
+#include "apps/llmtrain/commands.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+#include "lib/train/generate.hpp"
+#include "lib/train/report.hpp"
+#include "lib/train/run_directory.hpp"
+#include "lib/train/saved_run.hpp"
+#include "lib/train/trainer.hpp"
+
+namespace llmtrain::app {
+
+namespace {
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+ExitCode generate(const Generation& arguments) {
+  train::SavedRun run(arguments.run, arguments.step);
+  print(arguments.prompt);
+  train::generate(run.engine(), run.tokenizer(), arguments.prompt,
+                  {.max_tokens = arguments.max_tokens,
+                   .temperature = arguments.temperature,
+                   .top_k = arguments.top_k,
+                   .top_p = arguments.top_p,
+                   .seed = arguments.seed,
+                   .on_token = print});
+  print("\n");
+  return ExitCode::done;
+}
+
+ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t> step) {
+  train::SavedRun run(path, step);
+  const train::Corpus corpus = train::open_corpus(run.recipe());
+  const train::EvalReport report = train::evaluate(run.engine(), *corpus.held_out, std::nullopt);
+  print(fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
+                    "{}\n",
+                    run.step(), report.loss, std::exp(report.loss), report.bits_per_byte,
+                    report.tokens, format_bytes(corpus.held_out->source_bytes())));
+  return ExitCode::done;
+}
+
+ExitCode report(const std::filesystem::path& run, ReportForm form) {
+  const std::filesystem::path html = run / "report.html";
+  switch (form) {
+    case ReportForm::html:
+      train::write_report(run, html);
+      print(html.string() + "\n");
+      break;
+    case ReportForm::text:
+      print(train::text_report(run));
+      break;
+    case ReportForm::check:
+      print(train::to_line(train::read_report_facts(read_file(html))) + "\n");
+      break;
+  }
+  return ExitCode::done;
+}
+
+ExitCode list_checkpoints(const std::filesystem::path& run) {
+  const auto store = checkpoint::CheckpointStore::open_reader(run / "checkpoints");
+  for (const std::uint64_t step : store.list()) {
+    const checkpoint::Loader loader = store.load(step);
+    std::uint64_t bytes = 0;
+    for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
+    print(fmt::format("step {:>8}  {:>10}  {:>12} tokens seen\n", step, format_bytes(bytes),
+                      loader.manifest().run.tokens_seen));
+  }
+  return ExitCode::done;
+}
+
+ExitCode verify_checkpoints(const std::filesystem::path& run) {
+  const auto store = checkpoint::CheckpointStore::open_reader(run / "checkpoints");
+  bool valid = true;
+  for (const std::uint64_t step : store.list()) {
+    const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
+    valid = valid && problems.empty();
+    print(fmt::format("step {:>8}  {}\n", step, problems.empty() ? "valid" : "INVALID"));
+    for (const auto& problem : problems) {
+      print(fmt::format("  {}\n", checkpoint::to_string(problem)));
+    }
+  }
+  return valid ? ExitCode::done : ExitCode::invalid_data;
+}
+
+ExitCode version() {
+  for (const auto& [key, value] : train::build_facts()) print(fmt::format("{}: {}\n", key, value));
+  print("features: cpu\n");
+  return ExitCode::done;
+}
+
+}  // namespace llmtrain::app

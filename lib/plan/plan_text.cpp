@@ -1,0 +1,90 @@
+#include "lib/plan/plan_text.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+
+namespace llmtrain::plan {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string row(std::string_view name, const std::string& value) {
+  return fmt::format("  {:<26}{:>14}\n", name, value);
+}
+
+std::string category_rows(const Plan& plan) {
+  std::string text = fmt::format("  {:<26}{:>14}{:>14}{:>14}\n", "memory", "whole run", "step peak",
+                                 "eval peak");
+  for (int c = 0; c < kNumCategories; ++c) {
+    const auto i = static_cast<std::size_t>(c);
+    if (plan.step.peak.per_category[i] == 0 && plan.eval.peak.per_category[i] == 0) continue;
+    text += fmt::format("    {:<24}{:>14}{:>14}{:>14}\n", to_string(Category(c)),
+                        format_bytes(plan.held[i]), format_bytes(plan.step.peak.per_category[i]),
+                        format_bytes(plan.eval.peak.per_category[i]));
+  }
+  text += fmt::format("    {:<24}{:>14}{:>14}{:>14}\n", "at the peak instant", "",
+                      format_bytes(plan.step.peak.total_bytes),
+                      format_bytes(plan.eval.peak.total_bytes));
+  text += fmt::format("    {:<24}{:>14}{:>14}{:>14}\n", "with gaps of the arena", "",
+                      format_bytes(plan.step.extent_bytes), format_bytes(plan.eval.extent_bytes));
+  text += fmt::format("    the step's peak is reached at \"{}\"\n", plan.step.peak.tag);
+  return text;
+}
+
+Json pass_json(const PassPlan& pass) {
+  Json json;
+  json["peak_bytes"] = pass.peak.total_bytes;
+  json["peak_instant"] = pass.peak.tag;
+  json["extent_bytes"] = pass.extent_bytes;
+  json["flops"] = pass.flops();
+  for (int c = 0; c < kNumCategories; ++c) {
+    json["category_bytes"][std::string(to_string(Category(c)))] =
+        pass.peak.per_category[static_cast<std::size_t>(c)];
+  }
+  json["launches"] = Json::array();
+  for (const LaunchGroup& group : pass.launches) {
+    json["launches"].push_back({{"kernel", group.name},
+                                {"dtype", to_string(group.dtype)},
+                                {"sizes", group.sizes},
+                                {"count", group.count},
+                                {"flops", group.cost.flops},
+                                {"bytes_read", group.cost.bytes_read},
+                                {"bytes_written", group.cost.bytes_written}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_text(const Plan& plan) {
+  std::string text;
+  text += row("parameters", format_count(static_cast<double>(plan.parameters)));
+  text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
+  text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
+  text += row("model FLOP per token", format_count(plan.model_flops_per_token));
+  text += row("products per step", format_count(plan.step.flops()) + "FLOP");
+  text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
+  return text + category_rows(plan);
+}
+
+std::string to_json(const Plan& plan) {
+  Json json;
+  json["parameters"] = plan.parameters;
+  json["parameters_per_block"] = plan.parameters_per_block;
+  json["tokens_per_step"] = plan.tokens_per_step;
+  json["model_flops_per_token"] = plan.model_flops_per_token;
+  json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  for (int c = 0; c < kNumCategories; ++c) {
+    json["held_bytes"][std::string(to_string(Category(c)))] =
+        plan.held[static_cast<std::size_t>(c)];
+  }
+  json["step"] = pass_json(plan.step);
+  json["eval"] = pass_json(plan.eval);
+  json["step_trace_hash"] = to_hex(hash_of(plan.step_trace));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace llmtrain::plan

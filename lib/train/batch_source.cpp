@@ -1,0 +1,44 @@
+#include "lib/train/batch_source.hpp"
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+data::SampleView view_of(engine::StepBatch& batch, std::int64_t sample) {
+  const auto length = static_cast<std::size_t>(batch.seq_len);
+  const auto begin = static_cast<std::size_t>(sample) * length;
+  return {std::span(batch.tokens).subspan(begin, length),
+          std::span(batch.targets).subspan(begin, length),
+          std::span(batch.doc_begin).subspan(begin, length),
+          std::span(batch.positions).subspan(begin, length)};
+}
+
+}  // namespace
+
+void fill_training_batch(const data::SampleStream& stream, std::uint64_t first_sample,
+                         std::int64_t count, engine::StepBatch& batch) {
+  batch.resize(count, stream.samples().options().seq_len);
+  batch.trained_tokens = 0;
+  for (std::int64_t s = 0; s < count; ++s) {
+    const std::uint64_t index = first_sample + static_cast<std::uint64_t>(s);
+    stream.read(index, view_of(batch, s));
+    batch.trained_tokens += stream.trained_rows(index);
+  }
+  require<DataError>(batch.trained_tokens > 0, "samples {} to {} have no trained token",
+                     first_sample, first_sample + static_cast<std::uint64_t>(count) - 1);
+}
+
+void fill_eval_batch(const data::PackedSamples& samples, std::uint64_t first_sample,
+                     std::int64_t count, engine::StepBatch& batch) {
+  batch.resize(count, samples.options().seq_len);
+  batch.trained_tokens = 0;
+  for (std::int64_t s = 0; s < count; ++s) {
+    const std::uint64_t index = first_sample + static_cast<std::uint64_t>(s);
+    samples.read(index, view_of(batch, s));
+    batch.trained_tokens += samples.trained_rows(index);
+  }
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,142 @@
+#include "lib/train/checkpointing.hpp"
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+checkpoint::Dims dims_of(const Shape& shape) {
+  return {shape.dims().begin(), shape.dims().end()};
+}
+
+checkpoint::Box box_of(const Parameter& parameter) {
+  const Box& box = parameter.box();
+  return {.offset = {box.offset.begin(), box.offset.begin() + box.shape.rank()},
+          .shape = dims_of(box.shape)};
+}
+
+// The device's bytes: on the CPU they are read where they lie.
+std::span<const std::byte> bytes_of(const Tensor& tensor) {
+  require(tensor.device().kind() == DeviceKind::cpu, "a checkpoint of {} tensors needs a snapshot",
+          to_string(tensor.device().kind()));
+  return {tensor.view().as<const std::byte>(), tensor.view().bytes()};
+}
+
+checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
+                                 const Tensor& tensor) {
+  return {.name = std::move(name),
+          .dtype = tensor.dtype(),
+          .global_shape = dims_of(parameter.global_shape()),
+          .box = box_of(parameter),
+          .bytes = bytes_of(tensor)};
+}
+
+}  // namespace
+
+void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
+                     const LoopState& state, const RunIdentity& identity) {
+  std::vector<checkpoint::TensorBox> boxes;
+  for (const auto& p : engine.parameters().all()) {
+    boxes.push_back(tensor_box(p->name(), *p, p->master()));
+  }
+  for (const optim::StateTensor& s : engine.optimizer()->states()) {
+    boxes.push_back(tensor_box(s.name, *s.parameter, s.tensor));
+  }
+  checkpoint::RunState run;
+  run.tokens_seen = state.trained_tokens;
+  run.schedule_position = static_cast<std::uint64_t>(state.step);
+  run.rng_seed = identity.seed;
+  run.data_cursor = {.epoch = state.next_sample / identity.epoch_size,
+                     .index = state.next_sample % identity.epoch_size,
+                     .fingerprint = identity.data_fingerprint};
+  run.state["optimizer.steps_taken"] = engine.optimizer()->steps_taken();
+  run.state["loop.skipped_steps"] = state.skipped_steps;
+  run.state["loop.skipped_in_a_row"] = state.skipped_in_a_row;
+  run.state["loop.best_eval_loss"] = checkpoint::scalar_of(state.best_eval_loss);
+  run.state["loop.evals_without_progress"] = state.evals_without_progress;
+  run.state["loop.elapsed_seconds"] = checkpoint::scalar_of(state.elapsed_seconds);
+  run.environment = identity.environment;
+  run.recipe = identity.recipe;
+  store.save(static_cast<std::uint64_t>(state.step), boxes, run);
+}
+
+namespace {
+
+std::int64_t integer_at(const checkpoint::RunState& run, const std::string& key) {
+  const auto found = run.state.find(key);
+  require<CheckpointError>(
+      found != run.state.end() && std::holds_alternative<std::int64_t>(found->second),
+      "the checkpoint has no integer {}", key);
+  return std::get<std::int64_t>(found->second);
+}
+
+void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected) {
+  const checkpoint::NameDifference difference = loader.compare(expected);
+  require<CheckpointError>(
+      difference.missing.empty() && difference.unexpected.empty(),
+      "the checkpoint is of another model or optimizer: {} tensors missing{}, {} unexpected{}",
+      difference.missing.size(),
+      difference.missing.empty() ? "" : " (" + difference.missing.front() + " ...)",
+      difference.unexpected.size(),
+      difference.unexpected.empty() ? "" : " (" + difference.unexpected.front() + " ...)");
+}
+
+checkpoint::Loader::Request request_for(std::string name, const Parameter& parameter,
+                                        const Tensor& tensor) {
+  return {.name = std::move(name),
+          .dtype = tensor.dtype(),
+          .global_shape = dims_of(parameter.global_shape()),
+          .box = box_of(parameter)};
+}
+
+void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
+  std::vector<std::byte> values(p.master().view().bytes());
+  loader.read_box(request_for(p.name(), p, p.master()), values);
+  store.write(p, values);
+}
+
+}  // namespace
+
+LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                          engine::Engine& engine, const RunIdentity& identity) {
+  checkpoint::Loader loader = store.load(step);
+  const checkpoint::RunState& run = loader.manifest().run;
+  require<CheckpointError>(run.rng_seed == identity.seed,
+                           "the checkpoint was made with run.seed {}, the recipe says {}",
+                           run.rng_seed, identity.seed);
+  require<CheckpointError>(run.data_cursor.fingerprint == identity.data_fingerprint,
+                           "the training data, tokenizer or packing is not what step {} was trained "
+                           "on; use the same, or another run.output_dir",
+                           step);
+  std::vector<std::string> expected;
+  for (const auto& p : engine.parameters().all()) expected.push_back(p->name());
+  for (const optim::StateTensor& s : engine.optimizer()->states()) expected.push_back(s.name);
+  check_names(loader, expected);
+
+  for (const auto& p : engine.parameters().all()) read_parameter(loader, engine.parameters(), *p);
+  for (const optim::StateTensor& s : engine.optimizer()->states()) {
+    std::vector<std::byte> values(s.tensor.view().bytes());
+    loader.read_box(request_for(s.name, *s.parameter, s.tensor), values);
+    s.tensor.device().copy_from_host(s.tensor, values);
+  }
+  engine.optimizer()->set_steps_taken(integer_at(run, "optimizer.steps_taken"));
+  LoopState state;
+  state.step = static_cast<std::int64_t>(run.schedule_position);
+  state.next_sample = run.data_cursor.epoch * identity.epoch_size + run.data_cursor.index;
+  state.trained_tokens = run.tokens_seen;
+  state.skipped_steps = integer_at(run, "loop.skipped_steps");
+  state.skipped_in_a_row = integer_at(run, "loop.skipped_in_a_row");
+  state.best_eval_loss = checkpoint::double_at(run.state, "loop.best_eval_loss");
+  state.evals_without_progress = integer_at(run, "loop.evals_without_progress");
+  state.elapsed_seconds = checkpoint::double_at(run.state, "loop.elapsed_seconds");
+  return state;
+}
+
+void load_parameters(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                     ParameterStore& parameters) {
+  checkpoint::Loader loader = store.load(step);
+  for (const auto& p : parameters.all()) read_parameter(loader, parameters, *p);
+}
+
+}  // namespace llmtrain::train

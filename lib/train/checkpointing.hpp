@@ -1,0 +1,50 @@
+#pragma once
+/// Between the engine's tensors and the checkpoint store.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/store.hpp"
+#include "lib/engine/engine.hpp"
+
+namespace llmtrain::train {
+
+/// What the loop itself must remember; a pure value.
+struct LoopState {
+  std::int64_t step = 0;  // finished steps
+  std::uint64_t next_sample = 0;
+  std::uint64_t trained_tokens = 0;
+  std::int64_t skipped_steps = 0;
+  std::int64_t skipped_in_a_row = 0;
+  double best_eval_loss = 0;  // 0 = none yet
+  std::int64_t evals_without_progress = 0;
+  double elapsed_seconds = 0;  // of training, over all attempts
+
+  bool operator==(const LoopState&) const = default;
+};
+
+/// What identifies the run that a checkpoint belongs to.
+struct RunIdentity {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch_size = 0;  // samples
+  std::string data_fingerprint;
+  std::string recipe;  // resolved
+  std::map<std::string, std::string> environment;
+};
+
+/// Masters and optimizer states as `<parameter>` and `<parameter>#<state>`, and the loop's state.
+/// Errors as CheckpointStore::save.
+void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
+                     const LoopState& state, const RunIdentity& identity);
+
+/// Restores what save_checkpoint wrote. CheckpointError when tensors differ from the engine's or the
+/// data is not the run's.
+LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                          engine::Engine& engine, const RunIdentity& identity);
+
+/// Parameters only, for evaluation and generation.
+void load_parameters(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                     ParameterStore& parameters);
+
+}  // namespace llmtrain::train

@@ -1,0 +1,90 @@
+#include "lib/train/run_directory.hpp"
+
+#include <unistd.h>
+
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/file.hpp"
+#include "lib/train/version.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string instruction_set() {
+  if (__builtin_cpu_supports("avx512bf16")) return "avx512bf16";
+  if (__builtin_cpu_supports("avx512f")) return "avx512f";
+  if (__builtin_cpu_supports("avx2")) return "avx2";
+  return "sse2";
+}
+
+Json category_json(const CategoryBytes& bytes) {
+  Json json = Json::object();
+  for (int c = 0; c < kNumCategories; ++c) {
+    if (bytes[static_cast<std::size_t>(c)] > 0) {
+      json[std::string(to_string(Category(c)))] = bytes[static_cast<std::size_t>(c)];
+    }
+  }
+  return json;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> build_facts() {
+  return {{"version", std::string(kVersion)},
+          {"commit", std::string(kCommit)},
+          {"compiler", std::string(kCompiler)}};
+}
+
+std::map<std::string, std::string> environment(int threads) {
+  std::map<std::string, std::string> facts = build_facts();
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  facts["host"] = host.data();
+  facts["instruction_set"] = instruction_set();
+  facts["threads"] = std::to_string(threads);
+  return facts;
+}
+
+void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe,
+                     const plan::Plan& plan,
+                     const std::map<std::string, std::string>& environment) {
+  Json json;
+  json["model"] = recipe.model.architecture().name;
+  json["parameters"] = plan.parameters;
+  json["tokens_per_step"] = plan.tokens_per_step;
+  json["seed"] = recipe.run.seed();
+  for (const auto& [key, value] : environment) json[key] = value;
+  write_file_atomic(directory / "run.json", json.dump(2) + "\n");
+}
+
+void write_plan(const std::filesystem::path& directory, const plan::Plan& plan) {
+  Json json;
+  json["parameters"] = plan.parameters;
+  json["parameters_per_block"] = plan.parameters_per_block;
+  json["tokens_per_step"] = plan.tokens_per_step;
+  json["model_flops_per_token"] = plan.model_flops_per_token;
+  json["peak_bytes"] = plan.peak_bytes();
+  json["peak_instant"] = plan.step.peak.tag;
+  json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  json["memory"]["planned"] = category_json(plan.step.peak.per_category);
+  write_file_atomic(directory / "plan.json", json.dump(2) + "\n");
+}
+
+void append_sample(const std::filesystem::path& directory, std::int64_t step,
+                   const std::string& prompt, const std::string& text) {
+  Json json;
+  json["step"] = step;
+  json["prompt"] = prompt;
+  json["text"] = text;
+  File file = File::open_append(directory / "samples.jsonl");
+  // A token may end inside a character: what is no UTF-8 becomes U+FFFD.
+  file.write(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  file.close();
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,28 @@
+#pragma once
+/// The files of a run beside its checkpoints.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "lib/plan/plan.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+/// Commit, compiler and build options of this executable.
+std::map<std::string, std::string> build_facts();
+/// build_facts with host name, instruction set and threads: what bitwise promises depend on.
+std::map<std::string, std::string> environment(int threads);
+
+/// run.json: facts for the report.
+void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe,
+                     const plan::Plan& plan, const std::map<std::string, std::string>& environment);
+/// plan.json: the plan's figures and bytes per category.
+void write_plan(const std::filesystem::path& directory, const plan::Plan& plan);
+/// One line of samples.jsonl.
+void append_sample(const std::filesystem::path& directory, std::int64_t step,
+                   const std::string& prompt, const std::string& text);
+
+}  // namespace llmtrain::train

@@ -1,0 +1,46 @@
+#include "lib/train/saved_run.hpp"
+
+#include "lib/base/require.hpp"
+#include "lib/train/checkpointing.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+std::uint64_t choose_step(const checkpoint::CheckpointStore& store,
+                          std::optional<std::uint64_t> step) {
+  if (step) {
+    const auto problems = store.verify(*step, checkpoint::VerifyLevel::hash);
+    require<CheckpointError>(problems.empty(), "the checkpoint of step {} is not valid: {}", *step,
+                             problems.empty() ? "" : checkpoint::to_string(problems.front()));
+    return *step;
+  }
+  const checkpoint::NewestValid newest = store.newest_valid(checkpoint::VerifyLevel::hash);
+  require<CheckpointError>(newest.step.has_value(), "{}: no valid checkpoint",
+                           store.root().string());
+  return *newest.step;
+}
+
+}  // namespace
+
+SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
+    : recipe_(load_recipe(directory / "resolved.yaml", {})) {
+  const auto store = checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
+  step_ = choose_step(store, step);
+  tokenizer_ = recipe_->tokenizer.type() == "bytes"
+                   ? data::make_byte_tokenizer()
+                   : data::make_tokenizer({.type = "bpe", .path = directory});
+  device_ = std::make_unique<Device>(make_cpu_memory(), recipe_->memory_limit());
+  engine::EngineOptions options = recipe_->engine_options();
+  options.optimizer = nullptr;
+  engine_ = std::make_unique<engine::Engine>(
+      engine::EnginePlace{.device = device_.get(),
+                          .table = options.compute == DType::f64
+                                       ? &kernels::cpu_reference_table()
+                                       : &kernels::cpu_table(),
+                          .threads = recipe_->threads()},
+      options);
+  load_parameters(store, step_, engine_->parameters());
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,366 @@
+#include "lib/train/trainer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+#include "lib/engine/geometry.hpp"
+#include "lib/plan/plan.hpp"
+#include "lib/recipe/dump.hpp"
+#include "lib/recipe/keys.hpp"
+#include "lib/train/batch_source.hpp"
+#include "lib/train/generate.hpp"
+#include "lib/train/report.hpp"
+#include "lib/train/run_directory.hpp"
+#include "lib/train/signals.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::int64_t total_steps(const engine::TrainingSection& training,
+                         const engine::BatchGeometry& geometry, std::uint64_t epoch_size) {
+  if (training.max_steps()) return static_cast<std::int64_t>(training.max_steps()->value);
+  if (training.max_tokens()) {
+    const auto length = static_cast<std::uint64_t>(geometry.seq_len());
+    return geometry.steps_for_samples((training.max_tokens()->value + length - 1) / length);
+  }
+  return geometry.steps_for_samples(static_cast<std::uint64_t>(
+      std::ceil(*training.num_epochs() * static_cast<double>(epoch_size))));
+}
+
+// Everything a run holds; members are made in this order.
+class Trainer {
+ public:
+  Trainer(const Recipe& recipe, const std::filesystem::path& file);
+  ExitCode run();
+
+ private:
+  std::optional<std::int64_t> resume();
+  bool out_of_time() const;
+  bool due(const std::optional<recipe::Interval>& interval);
+  void train_one_step();
+  void handle_non_finite(const engine::StepOutcome& outcome);
+  void record_step(const engine::StepOutcome& outcome, double step_seconds);
+  void run_evaluation(bool final);
+  void write_samples();
+  void save();
+  void compare_with_plan(const std::vector<AllocationEvent>& trace);
+  void emit(const StepRecord& record);
+
+  const Recipe& recipe_;
+  std::filesystem::path directory_;
+  engine::BatchGeometry geometry_;
+  plan::Plan plan_;
+  checkpoint::CheckpointStore store_;
+  Corpus corpus_;
+  data::SampleStream stream_;
+  std::int64_t total_steps_;
+  optim::LrSchedule schedule_;
+  Device device_;
+  engine::Engine engine_;
+  RunIdentity identity_;
+  LoopState state_;
+  std::optional<std::int64_t> resumed_step_;
+  MetricsWriter metrics_;
+  std::optional<TensorBoardWriter> tensorboard_;
+  Console console_;
+  engine::StepBatch batch_;
+  Clock::time_point start_ = Clock::now();
+  double elapsed_before_ = 0;
+  Clock::time_point last_save_ = Clock::now();
+  std::int64_t saved_step_ = -1;
+  bool stopped_early_ = false;
+  bool trace_compared_ = false;
+};
+
+plan::Plan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                          const std::filesystem::path& directory) {
+  const plan::Plan plan =
+      plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), recipe.threads());
+  const std::uint64_t available = recipe.memory_limit();
+  log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}",
+            format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
+            format_bytes(available), format_bytes(plan.checkpoint_bytes));
+  require<DoesNotFitError>(
+      plan.extent_bytes() <= available,
+      "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower training.micro_batch_size "
+      "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
+      format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
+      plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
+  const std::uint64_t free = free_disk_bytes(directory);
+  require<DoesNotFitError>(plan.checkpoint_bytes * 12 / 10 <= free,
+                           "a checkpoint needs {} of disk, but {} has {} free; choose another "
+                           "run.output_dir",
+                           format_bytes(plan.checkpoint_bytes), directory.string(),
+                           format_bytes(free));
+  return plan;
+}
+
+checkpoint::StoreOptions store_options(const CheckpointSection& section) {
+  checkpoint::StoreOptions options;
+  options.max_shard_bytes = section.max_shard_size();
+  if (section.keep_latest()) options.keep_last = section.keep_latest()->value;
+  options.keep_every = section.keep_every();
+  return options;
+}
+
+Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
+    : recipe_(recipe),
+      directory_(output_dir(recipe, file)),
+      geometry_(recipe.training),
+      plan_(plan_that_fits(recipe, geometry_, directory_)),
+      store_(checkpoint::CheckpointStore::open_writer(directory_ / "checkpoints",
+                                                      store_options(recipe.checkpoint))),
+      corpus_(open_corpus(recipe)),
+      stream_(corpus_.training, recipe.run.seed()),
+      total_steps_(total_steps(recipe.training, geometry_, stream_.epoch_size())),
+      schedule_(recipe.lr_scheduler,
+                {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
+      device_(make_cpu_memory(), recipe.memory_limit()),
+      engine_({.device = &device_,
+               .table = recipe.precision.compute() == DType::f64
+                            ? &kernels::cpu_reference_table()
+                            : &kernels::cpu_table(),
+               .threads = recipe.threads()},
+              recipe.engine_options()),
+      identity_{.seed = recipe.run.seed(),
+                .epoch_size = stream_.epoch_size(),
+                .data_fingerprint = corpus_.fingerprint,
+                .recipe = recipe::dump(recipe),
+                .environment = environment(recipe.threads())},
+      resumed_step_(resume()),
+      metrics_(directory_ / "metrics.jsonl", resumed_step_),
+      console_({.progress_bar = is_terminal(stdout), .total_steps = total_steps_}) {
+  if (recipe.metrics.tensorboard()) {
+    tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);
+  }
+  write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
+  data::save_tokenizer(*corpus_.tokenizer, directory_);
+  write_run_facts(directory_, recipe, plan_, identity_.environment);
+  write_plan(directory_, plan_);
+  elapsed_before_ = state_.elapsed_seconds;
+  log::info("data: {} tokens of training in {} samples, {} held out ({})",
+            format_count(static_cast<double>(corpus_.training->row_count())),
+            corpus_.training->sample_count(),
+            format_count(static_cast<double>(corpus_.held_out->row_count())),
+            format_bytes(corpus_.held_out->source_bytes()));
+}
+
+std::optional<std::int64_t> Trainer::resume() {
+  const Resume mode = recipe_.checkpoint.resume();
+  const checkpoint::NewestValid newest = store_.newest_valid(checkpoint::VerifyLevel::hash);
+  for (const checkpoint::Rejected& rejected : newest.rejected) {
+    log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
+  }
+  if (!newest.step) {
+    require<CheckpointError>(mode != Resume::must && newest.rejected.empty(),
+                             "{}: no valid checkpoint to resume from", store_.root().string());
+    engine_.initialize();
+    return std::nullopt;
+  }
+  require<RecipeError>(mode != Resume::never,
+                       "{} holds checkpoints and checkpoint.resume is never; choose another "
+                       "run.output_dir",
+                       directory_.string());
+  state_ = load_checkpoint(store_, *newest.step, engine_, identity_);
+  saved_step_ = state_.step;
+  log::info("resumed from step {}{}", state_.step,
+            newest.rejected.empty()
+                ? ""
+                : fmt::format(" ({} newer checkpoints rejected)", newest.rejected.size()));
+  return state_.step;
+}
+
+bool Trainer::out_of_time() const {
+  const auto& limit = recipe_.training.max_time();
+  return limit && seconds_since(start_) >= limit->seconds;
+}
+
+bool Trainer::due(const std::optional<recipe::Interval>& interval) {
+  if (!interval) return false;
+  if (interval->unit == recipe::Interval::Unit::steps) {
+    return interval->count > 0 && state_.step % static_cast<std::int64_t>(interval->count) == 0;
+  }
+  return seconds_since(last_save_) >= interval->seconds;
+}
+
+ExitCode Trainer::run() {
+  console_.header();
+  if (recipe_.eval.at_start() && state_.step == 0) run_evaluation(false);
+  start_ = last_save_ = Clock::now();
+  while (state_.step < total_steps_ && !stopped_early_ && stop_signal() == 0 && !out_of_time()) {
+    train_one_step();
+    const auto& every = recipe_.eval.interval();
+    if (every && state_.step % static_cast<std::int64_t>(every->value) == 0 &&
+        state_.step < total_steps_) {
+      run_evaluation(false);
+    }
+    if (due(recipe_.checkpoint.interval())) save();
+  }
+  if (stop_signal() != 0) {
+    if (saved_step_ != state_.step) save();
+    console_.message(fmt::format("stopped by signal {} after step {}; state saved, run again to "
+                                 "continue",
+                                 stop_signal(), state_.step));
+    return ExitCode::preempted;
+  }
+  run_evaluation(true);
+  if (saved_step_ != state_.step) save();
+  write_report(directory_, directory_ / "report.html");
+  console_.message(fmt::format("report: {}", (directory_ / "report.html").string()));
+  return ExitCode::done;
+}
+
+void Trainer::train_one_step() {
+  const Clock::time_point begin = Clock::now();
+  const std::int64_t step = state_.step + 1;
+  const std::int64_t samples = geometry_.samples_in_step(step);
+  fill_training_batch(stream_, state_.next_sample, samples, batch_);
+  const bool trace = !trace_compared_ && samples == geometry_.global_batch_size();
+  if (trace) device_.ledger().start_trace();
+  const engine::StepOutcome outcome = engine_.train_step(batch_, step, schedule_.factor(step));
+  if (trace) compare_with_plan(device_.ledger().stop_trace());
+  state_.step = step;
+  state_.next_sample += static_cast<std::uint64_t>(samples);
+  state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
+  state_.elapsed_seconds = elapsed_before_ + seconds_since(start_);
+  handle_non_finite(outcome);
+  const auto interval = static_cast<std::int64_t>(recipe_.metrics.interval().value);
+  if (step == 1 || step % interval == 0 || step == total_steps_ || !outcome.finite) {
+    record_step(outcome, seconds_since(begin));
+  }
+  console_.progress(static_cast<double>(step) / static_cast<double>(total_steps_),
+                    fmt::format("step {}", step));
+}
+
+void Trainer::compare_with_plan(const std::vector<AllocationEvent>& trace) {
+  trace_compared_ = true;
+  const auto& planned = plan_.step_trace;
+  if (trace == planned) return;
+  const auto [real, plan] = std::mismatch(trace.begin(), trace.end(), planned.begin(), planned.end());
+  fail("the step's allocations differ from the plan's at line {}: {} instead of {}",
+       real - trace.begin() + 1, real == trace.end() ? "the end" : to_string(*real),
+       plan == planned.end() ? "the end" : to_string(*plan));
+}
+
+void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {
+  if (outcome.finite) {
+    state_.skipped_in_a_row = 0;
+    return;
+  }
+  const std::string what =
+      fmt::format("step {}: {} is not finite (samples {} to {})", state_.step,
+                  std::isfinite(outcome.loss_sum) ? "the gradient norm" : "the loss",
+                  state_.next_sample - static_cast<std::uint64_t>(batch_.num_samples),
+                  state_.next_sample - 1);
+  require<NumericError>(recipe_.resilience.on_non_finite() == NonFinite::skip,
+                        "{}; resilience.on_non_finite is stop", what);
+  ++state_.skipped_steps;
+  ++state_.skipped_in_a_row;
+  log::warning("{}: update skipped, {} so far", what, state_.skipped_steps);
+  require<NumericError>(
+      static_cast<std::uint64_t>(state_.skipped_in_a_row) <= recipe_.resilience.max_skipped_steps(),
+      "{} steps in a row were not finite", state_.skipped_in_a_row);
+}
+
+void Trainer::record_step(const engine::StepOutcome& outcome, double step_seconds) {
+  StepRecord record{.step = state_.step, .fields = {}};
+  record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
+  record.set(metric::kGradNorm, outcome.update.grad_norm);
+  record.set(metric::kLearningRate, outcome.update.lr);
+  record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
+  record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
+  record.set("train/skipped_steps", state_.skipped_steps);
+  const Peak& peak = device_.ledger().peak(Phase::step);
+  record.set(metric::kPeakBytes, static_cast<std::int64_t>(peak.total_bytes));
+  for (int c = 0; c < kNumCategories; ++c) {
+    const std::uint64_t bytes = peak.per_category[static_cast<std::size_t>(c)];
+    if (bytes == 0) continue;
+    record.set(fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)),
+                           metric::kBytesSuffix),
+               static_cast<std::int64_t>(bytes));
+  }
+  record.set(metric::kTokensPerSecond,
+             static_cast<double>(batch_.num_samples * batch_.seq_len) / step_seconds);
+  record.set(metric::kStepSeconds, step_seconds);
+  record.set(metric::kElapsedSeconds, state_.elapsed_seconds);
+  record.set(metric::kEtaSeconds, static_cast<double>(total_steps_ - state_.step) * step_seconds);
+  emit(record);
+}
+
+void Trainer::emit(const StepRecord& record) {
+  metrics_.write(record);
+  console_.record(record);
+  if (!tensorboard_) return;
+  tensorboard_->add(record);
+  tensorboard_->flush();
+}
+
+void Trainer::run_evaluation(bool final) {
+  std::optional<std::uint64_t> limit;
+  if (!final && recipe_.eval.max_samples()) limit = recipe_.eval.max_samples()->value;
+  const EvalReport report = evaluate(engine_, *corpus_.held_out, limit);
+  StepRecord record{.step = state_.step, .fields = {}};
+  record.set(metric::kEvalLoss, report.loss);
+  record.set(metric::kEvalPerplexity, std::exp(report.loss));
+  if (report.whole) record.set(metric::kEvalBitsPerByte, report.bits_per_byte);
+  emit(record);
+  write_samples();
+  if (final) return;
+  if (state_.best_eval_loss == 0 || report.loss < state_.best_eval_loss) {
+    state_.best_eval_loss = report.loss;
+    state_.evals_without_progress = 0;
+    return;
+  }
+  ++state_.evals_without_progress;
+  const auto& patience = recipe_.eval.patience();
+  if (patience && static_cast<std::uint64_t>(state_.evals_without_progress) >= *patience) {
+    console_.message(fmt::format("stopping early: {} evaluations without a lower loss",
+                                 state_.evals_without_progress));
+    stopped_early_ = true;
+  }
+}
+
+void Trainer::write_samples() {
+  for (const std::string& prompt : recipe_.eval.sample_prompts()) {
+    const std::string text =
+        generate(engine_, *corpus_.tokenizer, prompt,
+                 {.max_tokens = static_cast<std::int64_t>(recipe_.eval.sample_tokens().value),
+                  .seed = recipe_.run.seed()});
+    append_sample(directory_, state_.step, prompt, text);
+    if (tensorboard_) tensorboard_->add_text(state_.step, "sample", prompt + text);
+  }
+}
+
+void Trainer::save() {
+  device_.ledger().enter(Phase::save);
+  metrics_.sync();
+  save_checkpoint(store_, engine_, state_, identity_);
+  saved_step_ = state_.step;
+  last_save_ = Clock::now();
+  console_.message(fmt::format("saved {}",
+                               store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
+}
+
+}  // namespace
+
+ExitCode run(const Recipe& recipe, const std::filesystem::path& file) {
+  install_signal_handlers();
+  Trainer trainer(recipe, file);
+  const std::vector<std::string> unread = recipe::unread_keys(recipe);
+  require(unread.empty(), "{} recipe keys were never read, the first is {}", unread.size(),
+          unread.empty() ? "" : unread.front());
+  return trainer.run();
+}
+
+}  // namespace llmtrain::train
