@@ -24,9 +24,6 @@ using V = hn::Vec<F>;
 inline constexpr std::int64_t kLanes = hn::MaxLanes(F());
 
 HWY_INLINE V constant(double value) { return hn::Set(F(), static_cast<float>(value)); }
-/// All ones where x is NaN.
-HWY_INLINE hn::Mask<F> is_nan(V x) { return hn::Ne(x, x); }
-
 HWY_INLINE V load(const float* p) { return hn::LoadU(F(), p); }
 HWY_INLINE V load(const bf16* p) {
   const hn::Rebind<std::uint16_t, F> half;
@@ -45,7 +42,7 @@ HWY_INLINE void store(V v, bf16* p) {
   const auto odd = hn::And(upper, hn::Set(word, 1u));
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(word, 0x7fffu))));
   const auto quiet = hn::Or(upper, hn::Set(word, 0x40u));
-  const auto result = hn::IfThenElse(hn::RebindMask(word, is_nan(v)), quiet, rounded);
+  const auto result = hn::IfThenElse(hn::RebindMask(word, hn::IsNaN(v)), quiet, rounded);
   const hn::RebindToSigned<F> signed_word;
   const hn::Rebind<std::uint16_t, F> half;
   hn::StoreU(hn::DemoteTo(half, hn::BitCast(signed_word, result)), half,
@@ -99,10 +96,10 @@ HWY_INLINE float sum_of_lanes(V v) { return hn::GetLane(hn::SumOfLanes(F(), v));
 /// e^x, within 1 ulp; inf above 88.7, 0 below -104, NaN for NaN.
 HWY_INLINE V exp(V x) {
   const V e = hn::Exp(F(), hn::Min(x, constant(104)));
-  return hn::IfThenElse(is_nan(x), x, e);
+  return hn::IfThenElse(hn::IsNaN(x), x, e);
 }
 
-HWY_INLINE V tanh(V x) { return hn::IfThenElse(is_nan(x), x, hn::Tanh(F(), x)); }
+HWY_INLINE V tanh(V x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(F(), x)); }
 
 /// coefficients[0] + coefficients[1] x + ...
 template <std::size_t n>

@@ -1,0 +1,274 @@
+#include "kernels/matmul.hpp"
+
+#include <doctest/doctest.h>
+
+#include "kernels/cpu/fast/matmul_pieces.hpp"
+#include "kernels/cpu/fast/onednn.hpp"
+#include "kernels/matmul_workspace.hpp"
+#include "lib/base/error.hpp"
+#include "tests/unit/kernels/trial.hpp"
+
+namespace llmtrain::kernels {
+
+using trial::Machine;
+using trial::Values;
+using trial::values_of;
+
+namespace {
+
+enum class Bias { none, narrow, wide };
+
+struct Problem {
+  std::int64_t m, n, k;
+  bool transpose_a = false, transpose_b = false;
+  bool wide_c = false;  // FP32 result of bf16 operands
+  bool accumulate = false;
+  Bias bias = Bias::none;
+  std::int64_t gap = 0;
+};
+
+/// The operands of a problem; the tensors own what the kernel sees.
+struct Operation {
+  Tensor a, b, c, bias;
+  Matmul kernel;
+
+  Operation(Machine& machine, const Problem& p) {
+    const auto stored = [](bool transposed, std::int64_t rows, std::int64_t cols) {
+      return transposed ? Shape{cols, rows} : Shape{rows, cols};
+    };
+    a = machine.operand("a", stored(p.transpose_a, p.m, p.k), p.gap);
+    b = machine.operand("b", stored(p.transpose_b, p.k, p.n), p.gap);
+    const DType result = p.wide_c ? machine.sink() : machine.compute();
+    const DType rounded = p.wide_c || !machine.is_bf16() ? DType::f32 : DType::bf16;
+    c = p.accumulate ? machine.normals("c", {p.m, p.n}, result, rounded, p.gap)
+                     : machine.empty({p.m, p.n}, result, p.gap);
+    if (p.bias == Bias::narrow) bias = machine.normals("bias", {p.n}, result, rounded);
+    if (p.bias == Bias::wide) bias = machine.wide("bias", {p.n});
+    kernel = {a, b, c, bias, p.transpose_a, p.transpose_b, p.accumulate};
+  }
+};
+
+std::vector<trial::Output> multiply(Machine& machine, const Problem& p) {
+  Operation operation(machine, p);
+  machine.run(operation.kernel);
+  return trial::outputs(operation.c);
+}
+
+void compare(const Problem& p, DType dtype) {
+  CAPTURE(p.m);
+  CAPTURE(p.n);
+  CAPTURE(p.k);
+  CAPTURE(p.transpose_a);
+  CAPTURE(p.transpose_b);
+  CAPTURE(p.wide_c);
+  CAPTURE(p.accumulate);
+  // Sums of k products in FP32, even for bf16, whose own rounding hides them.
+  trial::Limits limits;
+  limits.reference = 4 + static_cast<double>(p.k) / 16;
+  limits.independent_of_threads = false;
+  trial::compare([&](Machine& machine) { return multiply(machine, p); }, dtype, limits);
+}
+
+}  // namespace
+
+TEST_CASE("a fast product agrees with the reference in every form and dtype") {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                {1, 7, 5},
+                                {3, 1, 17},
+                                {33, 65, 31},
+                                {64, 48, 128},
+                                {130, 100, 257}}) {
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          const Problem p{m, n, k, transpose_a, transpose_b, false, accumulate};
+          compare(p, DType::f32);
+          compare(p, DType::bf16);
+          Problem wide = p;
+          wide.wide_c = true;
+          wide.gap = 6;
+          compare(wide, DType::bf16);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a bias is added once, in its own dtype, also to strided results") {
+  for (const Bias bias : {Bias::narrow, Bias::wide}) {
+    for (const bool wide_c : {false, true}) {
+      const Problem p{19, 37, 23, false, true, wide_c, false, bias, 5};
+      compare(p, DType::f32);
+      compare(p, DType::bf16);
+    }
+  }
+}
+
+TEST_CASE("a product without terms is zero or the bias, and empty results are left alone") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+      Machine machine(*table, dtype, DType::bf16, 2);
+      CHECK(multiply(machine, {2, 3, 0})[0].values == Values(6, 0.0));
+      CHECK(multiply(machine, {0, 3, 4})[0].values.empty());
+      CHECK(multiply(machine, {3, 0, 4})[0].values.empty());
+      Problem biased{2, 3, 0};
+      biased.bias = Bias::narrow;
+      Operation operation(machine, biased);
+      machine.run(operation.kernel);
+      const Values bias = values_of(operation.bias);
+      Values expected = bias;
+      expected.insert(expected.end(), bias.begin(), bias.end());
+      CHECK(values_of(operation.c) == expected);
+    }
+  }
+}
+
+TEST_CASE("fp64 products are exact for small integers") {
+  Machine machine(cpu_table(), DType::f64, DType::f64, 1);
+  const Tensor a = machine.of({1, 2, 3, 4, 5, 6}, {2, 3}, DType::f64);
+  const Tensor b = machine.of({1, 0, 2, -1, 1, 3}, {2, 3}, DType::f64);
+  const Tensor c = machine.of({100, 0, 0, 0}, {2, 2}, DType::f64);
+  machine.run(Matmul{a, b, c, {}, false, true, true});
+  CHECK(values_of(c) == Values{107, 10, 16, 19});
+}
+
+TEST_CASE("the fast product leaves the gaps between strided rows alone") {
+  Machine machine(cpu_table(), DType::f32, DType::f32, 2);
+  const Tensor whole = machine.empty({5, 12}, DType::f32);
+  const Tensor a = machine.operand("a", {5, 4});
+  const Tensor b = machine.operand("b", {4, 6});
+  machine.run(Matmul{a, b, whole.columns(3, 6), {}});
+  const Values values = values_of(whole);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool inside = i % 12 >= 3 && i % 12 < 9;
+    CHECK((values[i] == Machine::kUntouched) == !inside);
+  }
+}
+
+TEST_CASE("bf16 products by way of fp32 tiles agree with the reference across tile borders") {
+  for (const bool wide_c : {false, true}) {
+    for (const bool accumulate : {false, true}) {
+      const Problem p{
+          kTileRows + 3, kTileCols + 5, kTileDepth + 7, accumulate,
+          !accumulate,   wide_c,        accumulate,     accumulate ? Bias::none : Bias::wide};
+      const trial::Trial by_tiles = [&](Machine& machine) {
+        Operation operation(machine, p);
+        std::vector<std::byte> workspace(operation.kernel.workspace_bytes(2));
+        operation.kernel.check();
+        fast::matmul_in_tiles(machine.ctx(), operation.kernel, workspace.data());
+        return trial::outputs(operation.c);
+      };
+      const auto expected = trial::run([&](Machine& machine) { return multiply(machine, p); },
+                                       cpu_reference_table(), DType::bf16, DType::bf16, 1);
+      const auto found = trial::run(by_tiles, cpu_table(), DType::bf16, DType::bf16, 2);
+      // Sums in another order may round to the neighbouring bf16.
+      const double unit = trial::max_magnitude(expected[0].values) * (wide_c ? 0x1p-20 : 0x1p-8);
+      CHECK(trial::max_difference(found[0].values, expected[0].values) <= unit);
+    }
+  }
+}
+
+TEST_CASE("a product whose scratch would exceed the plan is done in pieces of k") {
+  // Tall result, long sum: oneDNN with AVX-512 would sum over k in parallel, a whole c per thread.
+  const Problem p{4096, 100, 2048, true, false, false, true};
+  Machine machine(cpu_table(), DType::f32, DType::f32, 4);
+  Operation operation(machine, p);
+  const std::uint64_t bytes = matmul_workspace(operation.kernel, 4).scratch_bytes;
+  std::vector<std::byte> scratch(bytes);
+  if (fast::onednn_multiplies_bf16()) {
+    CHECK_FALSE(fast::onednn_matmul(operation.kernel, 4, scratch.data(), bytes));
+  }
+  const Values before = values_of(operation.c);
+  machine.run(operation.kernel);
+  const Values a = values_of(operation.a);
+  const Values b = values_of(operation.b);
+  const Values c = values_of(operation.c);
+  for (std::size_t i = 0; i < 4096; i += 97) {
+    for (std::size_t j = 0; j < 100; j += 7) {
+      double expected = before[i * 100 + j];
+      for (std::size_t t = 0; t < 2048; ++t) expected += a[t * 4096 + i] * b[t * 100 + j];
+      CHECK(c[i * 100 + j] == doctest::Approx(expected).epsilon(1e-4).scale(50));
+    }
+  }
+}
+
+TEST_CASE("products repeat bit by bit") {
+  const Problem p{65, 130, 300, true, false, true, true};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const trial::Trial trial = [&](Machine& machine) { return multiply(machine, p); };
+    const auto first = trial::run(trial, cpu_table(), dtype, dtype, 2);
+    for (int i = 0; i < 3; ++i) {
+      const auto again = trial::run(trial, cpu_table(), dtype, dtype, 2);
+      CHECK(trial::same_bits(again[0].values, first[0].values));
+    }
+  }
+}
+
+TEST_CASE("a product refuses operands that do not fit") {
+  Machine machine(cpu_table(), DType::bf16, DType::bf16, 1);
+  const Operation good(machine, {4, 6, 8});
+  good.kernel.check();
+  const auto refused = [&](const auto& change) {
+    Matmul kernel = good.kernel;
+    change(kernel);
+    CHECK_THROWS_AS(kernel.check(), InternalError);
+  };
+  const Tensor other = machine.operand("other", {8, 8});
+  const Tensor wide = machine.wide("wide", {8, 6});
+  refused([&](Matmul& k) { k.b = other; });
+  refused([&](Matmul& k) { k.b = wide; });
+  refused([&](Matmul& k) { k.transpose_a = true; });
+  refused([&](Matmul& k) { k.transpose_b = true; });
+  refused([&](Matmul& k) { k.a = {}; });
+  refused([&](Matmul& k) { k.c.row_stride = 5; });
+  refused([&](Matmul& k) { k.bias = other; });
+  refused([&](Matmul& k) { k.c.dtype = DType::f64; });
+  refused([&](Matmul& k) {
+    k.bias = good.b.view();
+    k.bias.shape = {6};
+    k.accumulate = true;
+  });
+  const Tensor square = machine.operand("square", {4, 4});
+  CHECK_THROWS_AS((Matmul{square, square, square, {}}.check()), InternalError);
+}
+
+TEST_CASE("the cost of a product counts multiply-adds twice and each operand once") {
+  Machine machine(cpu_table(), DType::bf16, DType::bf16, 1);
+  Problem p{4, 6, 8};
+  p.wide_c = true;
+  p.accumulate = true;
+  const Cost cost = Operation(machine, p).kernel.cost();
+  CHECK(cost.flops == 2.0 * 4 * 6 * 8);
+  CHECK(cost.bytes_read == (4 * 8 + 8 * 6) * 2 + 4 * 6 * 4);
+  CHECK(cost.bytes_written == 4 * 6 * 4);
+}
+
+TEST_CASE("a column sum has the reference's bits whatever the threads") {
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {64, 3}, {65, 17}, {200, 1030}, {0, 5}}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(rows);
+      trial::Limits limits;
+      limits.reference = 300;  // 200 additions of values near 1
+      limits.same_bits_as_reference = true;
+      trial::compare(
+          [&, rows = rows, cols = cols](Machine& machine) {
+            const Tensor x = machine.operand("x", {rows, cols}, 3);
+            const Tensor out = machine.wide("out", {cols});
+            machine.run(ColumnSum{x, out});
+            return trial::outputs(out);
+          },
+          dtype, limits);
+    }
+  }
+}
+
+TEST_CASE("a column sum refuses a sink of another size or dtype") {
+  Machine machine(cpu_table(), DType::bf16, DType::bf16, 1);
+  const Tensor x = machine.operand("x", {3, 4});
+  ColumnSum{x, machine.wide("out", {4})}.check();
+  CHECK_THROWS_AS((ColumnSum{x, machine.wide("out", {3})}.check()), InternalError);
+  CHECK_THROWS_AS((ColumnSum{x, machine.operand("out", {4})}.check()), InternalError);
+}
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,241 @@
+#include "kernels/norm.hpp"
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "tests/unit/kernels/trial.hpp"
+
+namespace llmtrain::kernels {
+
+using trial::Machine;
+using trial::Values;
+using trial::values_of;
+
+namespace {
+
+constexpr NormKind kKinds[] = {NormKind::layer_norm, NormKind::rms_norm};
+using Size = std::pair<std::int64_t, std::int64_t>;
+constexpr Size kSizes[] = {{0, 5}, {1, 3}, {3, 7}, {5, 16}, {66, 33}, {130, 300}, {70, 1027}};
+
+struct Options {
+  NormKind kind = NormKind::rms_norm;
+  bool residual = true;
+  bool bias = true;
+  bool wide_weight = false;
+};
+
+Tensor weight_of(Machine& machine, std::string_view name, std::int64_t cols, bool wide) {
+  return wide ? machine.wide(name, {cols}) : machine.operand(name, {cols});
+}
+
+/// Forward, then both gradients from given dy and dsum.
+std::vector<trial::Output> forward_and_backward(Machine& machine, const Size& size,
+                                                const Options& o) {
+  const auto [rows, cols] = size;
+  const Shape shape{rows, cols};
+  const bool centred = o.kind == NormKind::layer_norm;
+  const Tensor x = machine.operand("x", shape);
+  const Tensor residual = o.residual ? machine.operand("residual", shape) : Tensor();
+  const Tensor sum = o.residual ? machine.output(shape) : Tensor();
+  const Tensor weight = weight_of(machine, "weight", cols, o.wide_weight);
+  const Tensor bias = o.bias ? weight_of(machine, "bias", cols, o.wide_weight) : Tensor();
+  const Tensor y = machine.output(shape);
+  const Tensor mean = centred ? machine.empty({rows}, machine.sink()) : Tensor();
+  const Tensor rstd = machine.empty({rows}, machine.sink());
+  machine.run(NormForward{o.kind, x, residual, sum, weight, bias, y, mean, rstd, 1e-5});
+
+  const Tensor s = o.residual ? sum : x;
+  const Tensor dy = machine.operand("dy", shape);
+  const Tensor dsum = o.residual ? machine.operand("dsum", shape) : Tensor();
+  const Tensor dx = machine.output(shape);
+  machine.run(NormInputGrad{o.kind, dy, dsum, s, weight, mean, rstd, dx});
+  const Tensor dweight = machine.wide("dweight", {cols});
+  const Tensor dbias = o.bias ? machine.wide("dbias", {cols}) : Tensor();
+  machine.run(NormWeightGrad{o.kind, dy, s, mean, rstd, dweight, dbias});
+
+  auto all = trial::outputs(s, y, rstd, dx, dweight);
+  if (centred) all.push_back(trial::outputs(mean)[0]);
+  if (o.bias) all.push_back(trial::outputs(dbias)[0]);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("norms and their gradients agree with the reference and do not depend on threads") {
+  for (const NormKind kind : kKinds) {
+    for (const Size& size : kSizes) {
+      for (const bool residual : {false, true}) {
+        for (const bool wide_weight : {false, true}) {
+          CAPTURE(size.first);
+          CAPTURE(size.second);
+          const Options options{kind, residual, residual, wide_weight};
+          const trial::Trial trial = [&](Machine& machine) {
+            return forward_and_backward(machine, size, options);
+          };
+          trial::Limits limits;
+          limits.reference = 100;
+          limits.fast = 3;
+          trial::compare(trial, DType::f32, limits);
+          if (!residual) trial::compare(trial, DType::bf16, limits);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("bf16 norms with a residual normalise the rounded sum") {
+  const Options options{NormKind::layer_norm, true, true, true};
+  const trial::Trial trial = [&](Machine& machine) {
+    return forward_and_backward(machine, {9, 130}, options);
+  };
+  const auto plain = trial::run(trial, cpu_reference_table(), DType::bf16, DType::bf16, 1);
+  const auto fast = trial::run(trial, cpu_table(), DType::bf16, DType::bf16, 3);
+  CHECK(trial::same_bits(fast[0].values, plain[0].values));
+  for (std::size_t i = 1; i < plain.size(); ++i) {
+    const double unit = plain[i].eps * trial::max_magnitude(plain[i].values);
+    CHECK(trial::max_difference(fast[i].values, plain[i].values) <= 16 * unit);
+  }
+}
+
+TEST_CASE("norm gradients are the derivatives of the forward pass") {
+  constexpr std::int64_t kCols = 5;
+  for (const NormKind kind : kKinds) {
+    Machine machine(cpu_reference_table(), DType::f64, DType::f64, 1);
+    const bool centred = kind == NormKind::layer_norm;
+    const Tensor x = machine.operand("x", {2, kCols});
+    const Tensor weight = machine.operand("weight", {kCols});
+    const Tensor bias = machine.operand("bias", {kCols});
+    const Tensor y = machine.output({2, kCols});
+    const Tensor mean = centred ? machine.output({2}) : Tensor();
+    const Tensor rstd = machine.output({2});
+    const Tensor dy = machine.operand("dy", {2, kCols});
+    const Tensor dsum = machine.operand("dsum", {2, kCols});
+    // loss = dy . y + dsum . x
+    const auto loss = [&] {
+      machine.run(NormForward{kind, x, {}, {}, weight, bias, y, mean, rstd, 1e-3});
+      double sum = 0;
+      for (std::size_t i = 0; i < 2 * kCols; ++i) {
+        sum += values_of(dy)[i] * values_of(y)[i] + values_of(dsum)[i] * values_of(x)[i];
+      }
+      return sum;
+    };
+    loss();
+    const Tensor dx = machine.output({2, kCols});
+    const Tensor dweight = machine.of(Values(kCols, 0.0), {kCols}, DType::f64);
+    const Tensor dbias = machine.of(Values(kCols, 0.0), {kCols}, DType::f64);
+    machine.run(NormInputGrad{kind, dy, dsum, x, weight, mean, rstd, dx});
+    machine.run(NormWeightGrad{kind, dy, x, mean, rstd, dweight, dbias});
+    const auto check = [&](const Tensor& input, const Tensor& gradient) {
+      for (std::int64_t i = 0; i < input.numel(); ++i) {
+        constexpr double kStep = 1e-5;
+        double& value = input.view().as<double>()[i];
+        const double saved = value;
+        value = saved + kStep;
+        const double above = loss();
+        value = saved - kStep;
+        const double below = loss();
+        value = saved;
+        const double expected = (above - below) / (2 * kStep);
+        CHECK(gradient.view().as<double>()[i] == doctest::Approx(expected).epsilon(1e-7));
+      }
+    };
+    check(x, dx);
+    check(weight, dweight);
+    check(bias, dbias);
+  }
+}
+
+TEST_CASE("norms may overwrite what their headers allow") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    Machine machine(*table, DType::f32, DType::f32, 2);
+    const Shape shape{4, 37};
+    const Tensor x = machine.operand("x", shape);
+    const Tensor weight = machine.operand("weight", {37});
+    const Tensor rstd = machine.empty({4}, DType::f32);
+    const Tensor sum = machine.output(shape);
+    const Tensor y = machine.output(shape);
+    const auto forward = [&](const Tensor& residual, const Tensor& into) {
+      machine.run(
+          NormForward{NormKind::rms_norm, x, residual, into, weight, {}, y, {}, rstd, 1e-5});
+      return values_of(y);
+    };
+    const Tensor residual = machine.operand("residual", shape);
+    const Values apart = forward(residual, sum);
+    CHECK(forward(residual, residual) == apart);
+    CHECK(values_of(residual) == values_of(sum));
+
+    const Tensor dy = machine.operand("dy", shape);
+    const Tensor dsum = machine.operand("dsum", shape);
+    const Tensor dx = machine.output(shape);
+    const auto backward = [&](const Tensor& into) {
+      machine.run(NormInputGrad{NormKind::rms_norm, dy, dsum, sum, weight, {}, rstd, into});
+      return values_of(into);
+    };
+    const Values expected = backward(dx);
+    const Values dy_before = values_of(dy);
+    CHECK(backward(dy) == expected);
+    trial::set_values(dy, dy_before);
+    CHECK(backward(dsum) == expected);
+  }
+}
+
+TEST_CASE("weight gradients have the reference's bits") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const NormKind kind : kKinds) {
+      trial::Limits limits;
+      limits.reference = 1000;
+      limits.same_bits_as_reference = true;
+      trial::compare(
+          [&](Machine& machine) {
+            const Tensor dy = machine.operand("dy", {200, 77});
+            const Tensor s = machine.operand("s", {200, 77});
+            const bool centred = kind == NormKind::layer_norm;
+            const Tensor mean = centred ? machine.wide("mean", {200}) : Tensor();
+            const Tensor rstd = machine.wide("rstd", {200});
+            const Tensor dweight = machine.wide("dweight", {77});
+            const Tensor dbias = machine.wide("dbias", {77});
+            machine.run(NormWeightGrad{kind, dy, s, mean, rstd, dweight, dbias});
+            return trial::outputs(dweight, dbias);
+          },
+          dtype, limits);
+    }
+  }
+}
+
+TEST_CASE("norms refuse operands that do not fit") {
+  Machine machine(cpu_table(), DType::bf16, DType::bf16, 1);
+  const Tensor x = machine.operand("x", {3, 8});
+  const Tensor other = machine.operand("other", {3, 7});
+  const Tensor weight = machine.operand("weight", {8});
+  const Tensor mean = machine.wide("mean", {3});
+  const Tensor y = machine.output({3, 8});
+  const NormForward forward{NormKind::layer_norm, x, {}, {}, weight, {}, y, mean, mean, 1e-5};
+  forward.check();
+  const auto refused = [](auto kernel, const auto& change) {
+    change(kernel);
+    CHECK_THROWS_AS(kernel.check(), InternalError);
+  };
+  refused(forward, [&](NormForward& k) { k.mean = {}; });
+  refused(forward, [&](NormForward& k) { k.kind = NormKind::rms_norm; });
+  refused(forward, [&](NormForward& k) { k.residual = x; });
+  refused(forward, [&](NormForward& k) { k.sum = x; });
+  refused(forward, [&](NormForward& k) { k.y = other; });
+  refused(forward, [&](NormForward& k) { k.weight = mean; });
+  refused(forward, [&](NormForward& k) { k.rstd = weight; });
+  refused(forward, [&](NormForward& k) { k.x.row_stride = 9; });
+
+  const NormInputGrad input{NormKind::layer_norm, x, {}, y, weight, mean, mean, other};
+  CHECK_THROWS_AS(input.check(), InternalError);
+  refused(input, [&](NormInputGrad& k) { k.dx = y; });
+  NormInputGrad fitting = input;
+  fitting.dx = x;
+  fitting.check();
+
+  const Tensor dweight = machine.wide("dweight", {8});
+  const NormWeightGrad gradient{NormKind::layer_norm, x, y, mean, mean, dweight, {}};
+  gradient.check();
+  refused(gradient, [&](NormWeightGrad& k) { k.dweight = weight; });
+  refused(gradient, [&](NormWeightGrad& k) { k.dbias = mean; });
+}
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,238 @@
+#include "kernels/optimizer.hpp"
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "tests/unit/kernels/trial.hpp"
+
+namespace llmtrain::kernels {
+
+using trial::Machine;
+using trial::Values;
+using trial::values_of;
+
+namespace {
+
+constexpr std::int64_t kSizes[] = {0, 1, 15, 1000, 1024, 1025, 100003};
+
+const trial::Limits kSameBits = [] {
+  trial::Limits limits;
+  limits.reference = 200;  // v is small beside its terms' rounding where gradients are
+  limits.same_bits_as_reference = true;
+  return limits;
+}();
+
+/// One parameter of a textbook update in double, as PyTorch's documentation writes it.
+struct Scalar {
+  double p, m = 0, v = 0, b = 0;
+
+  void adam(double g, double lr, double beta1, double beta2, double eps, double decay,
+            bool decoupled, int t) {
+    if (decoupled) p -= lr * decay * p;
+    if (!decoupled) g += decay * p;
+    m = beta1 * m + (1 - beta1) * g;
+    v = beta2 * v + (1 - beta2) * g * g;
+    const double m_hat = m / (1 - std::pow(beta1, t));
+    const double v_hat = v / (1 - std::pow(beta2, t));
+    p -= lr * m_hat / (std::sqrt(v_hat) + eps);
+  }
+  void sgd(double g, double lr, double momentum, double dampening, double decay, bool nesterov,
+           int t) {
+    g += decay * p;
+    b = t == 1 ? g : momentum * b + (1 - dampening) * g;
+    p -= lr * (nesterov ? g + momentum * b : b);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
+  const Values gradients = {0.5, -2, 0.25};
+  for (const bool decoupled : {false, true}) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      Machine machine(cpu_table(), dtype, dtype, 1);
+      const Tensor p = machine.of({1.5}, {1}, dtype);
+      const Tensor m = machine.of({0}, {1}, dtype);
+      const Tensor v = machine.of({0}, {1}, dtype);
+      Scalar expected{1.5};
+      for (int t = 1; t <= 3; ++t) {
+        const double g = gradients[static_cast<std::size_t>(t - 1)];
+        const Tensor gradient = machine.of({2 * g}, {1}, dtype);
+        AdamUpdate update{{p, gradient, {}, 0.5}, m, v, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled, t};
+        machine.run(update);
+        expected.adam(g, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled, t);
+        const double epsilon = dtype == DType::f64 ? 1e-14 : 1e-6;
+        CHECK(values_of(p)[0] == doctest::Approx(expected.p).epsilon(epsilon));
+        CHECK(values_of(m)[0] == doctest::Approx(expected.m).epsilon(epsilon));
+        CHECK(values_of(v)[0] == doctest::Approx(expected.v).epsilon(epsilon));
+      }
+    }
+  }
+  // AdamW's first step without decay moves every parameter by lr, whatever the gradient.
+  Machine machine(cpu_table(), DType::f64, DType::f64, 1);
+  const Tensor p = machine.of({1, 1}, {2}, DType::f64);
+  const Tensor zero = machine.of({0, 0}, {2}, DType::f64);
+  const Tensor zero_too = machine.of({0, 0}, {2}, DType::f64);
+  const Tensor g = machine.of({1e-3, -50}, {2}, DType::f64);
+  machine.run(AdamUpdate{{p, g, {}, 1}, zero, zero_too, 0.01, 0.9, 0.999, 0, 0, true, 1});
+  CHECK(values_of(p)[0] == doctest::Approx(0.99).epsilon(1e-14));
+  CHECK(values_of(p)[1] == doctest::Approx(1.01).epsilon(1e-14));
+}
+
+TEST_CASE("three steps of SGD in all its forms give PyTorch's numbers") {
+  const Values gradients = {0.5, -2, 0.25};
+  for (const bool nesterov : {false, true}) {
+    for (const double momentum : {0.0, 0.9}) {
+      if (nesterov && momentum == 0) continue;
+      for (const DType dtype : {DType::f64, DType::f32}) {
+        const double dampening = nesterov || momentum == 0 ? 0 : 0.2;
+        Machine machine(cpu_table(), dtype, dtype, 1);
+        const Tensor p = machine.of({1.5}, {1}, dtype);
+        const Tensor b = momentum == 0 ? Tensor() : machine.output({1});
+        Scalar expected{1.5};
+        for (int t = 1; t <= 3; ++t) {
+          const double g = gradients[static_cast<std::size_t>(t - 1)];
+          const Tensor gradient = machine.of({4 * g}, {1}, dtype);
+          machine.run(SgdUpdate{
+              {p, gradient, {}, 0.25}, b, 0.1, momentum, dampening, 0.3, nesterov, t == 1});
+          expected.sgd(g, 0.1, momentum, dampening, 0.3, nesterov, t);
+          const double epsilon = dtype == DType::f64 ? 1e-14 : 1e-6;
+          CHECK(values_of(p)[0] == doctest::Approx(expected.p).epsilon(epsilon));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("fast updates have the reference's bits, masters and compute copies") {
+  for (const std::int64_t n : kSizes) {
+    for (const bool variant : {false, true}) {
+      for (const DType copy_dtype : {DType::f32, DType::bf16}) {
+        CAPTURE(n);
+        trial::compare(
+            [&](Machine& machine) {
+              const Tensor p = machine.operand("p", {n});
+              const Tensor g = machine.operand("g", {n});
+              const Tensor m = machine.operand("m", {n});
+              const Tensor v = machine.operand("v", {n});
+              machine.run(SgdUpdate{{v, v, {}, 0}, {}, 0, 0, 0, 0, false, false});
+              // v >= 0: its own square by way of one Adam step from zero.
+              const Tensor zero =
+                  machine.of(Values(static_cast<std::size_t>(n), 0.0), {n}, machine.compute());
+              const Tensor unused = machine.operand("unused", {n});
+              machine.run(AdamUpdate{{unused, v, {}, 1}, m, zero, 0, 0.9, 0.5, 1, 0, true, 1});
+              const Tensor copy = machine.empty({n}, copy_dtype);
+              machine.run(
+                  AdamUpdate{{p, g, copy, 0.7}, m, zero, 0.01, 0.9, 0.99, 1e-8, 0.1, variant, 5});
+              return trial::outputs(p, m, zero, copy);
+            },
+            DType::f32, kSameBits);
+        trial::compare(
+            [&](Machine& machine) {
+              const Tensor p = machine.operand("p", {n});
+              const Tensor g = machine.operand("g", {n});
+              const Tensor b = machine.operand("b", {n});
+              const Tensor copy = machine.empty({n}, copy_dtype);
+              machine.run(SgdUpdate{{p, g, copy, 0.7}, b, 0.01, 0.9, 0.1, 0.1, variant, false});
+              machine.run(SgdUpdate{{p, g, copy, 0.7}, b, 0.01, 0.9, 0, 0.1, variant, true});
+              machine.run(SgdUpdate{{p, g, copy, 0.7}, {}, 0.01, 0, 0, 0.1, false, false});
+              return trial::outputs(p, b, copy);
+            },
+            DType::f32, kSameBits);
+      }
+    }
+  }
+}
+
+TEST_CASE("a squared norm has the reference's bits and is right") {
+  for (const std::int64_t n :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{17}, std::int64_t{1024},
+        std::int64_t{5 * 1024 + 3}, std::int64_t{200000}}) {
+    CAPTURE(n);
+    trial::Limits limits;
+    limits.reference = 16;
+    limits.same_bits_as_reference = true;
+    trial::compare(
+        [&](Machine& machine) {
+          const Tensor g = machine.operand("g", {n});
+          const Tensor out = machine.empty({1}, DType::f64);
+          machine.run(SquaredNorm{g, out});
+          return trial::outputs(out);
+        },
+        DType::f32, limits);
+  }
+  Machine machine(cpu_reference_table(), DType::f64, DType::f64, 1);
+  const Tensor g = machine.of({1, 2, 3, 4}, {4}, DType::f64);
+  const Tensor out = machine.empty({1}, DType::f64);
+  machine.run(SquaredNorm{g, out});
+  CHECK(values_of(out)[0] == 30);
+}
+
+TEST_CASE("squared norms of aligned parts add up to that of the whole, bit by bit") {
+  Machine machine(cpu_table(), DType::f32, DType::f32, 2);
+  const Tensor g = machine.operand("g", {7, 1024});
+  const auto norm = [&](std::int64_t begin, std::int64_t blocks) {
+    const Tensor out = machine.empty({1}, DType::f64);
+    const Tensor part = g.row_range(begin, blocks);
+    machine.run(SquaredNorm{part, out});
+    return values_of(out)[0];
+  };
+  CHECK(norm(0, 7) == norm(0, 4) + (norm(4, 2) + norm(6, 1)));
+}
+
+TEST_CASE("clipping by value limits both signs and keeps NaN") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      Machine machine(*table, dtype, dtype, 2);
+      Values input(40, 0.5);
+      input[1] = 3;
+      input[20] = -3;
+      input[39] = std::nan("");
+      const Tensor g = machine.of(input, {40}, dtype);
+      machine.run(ClipByValue{g, 1.25});
+      const Values found = values_of(g);
+      CHECK(found[0] == 0.5);
+      CHECK(found[1] == 1.25);
+      CHECK(found[20] == -1.25);
+      CHECK(std::isnan(found[39]));
+    }
+  }
+}
+
+TEST_CASE("optimizer kernels refuse operands that do not fit") {
+  Machine machine(cpu_table(), DType::f32, DType::f32, 1);
+  const Tensor p = machine.operand("p", {6});
+  const Tensor g = machine.operand("g", {2, 3});
+  const Tensor other = machine.operand("other", {5});
+  const Tensor narrow = machine.empty({6}, DType::bf16);
+  const Tensor out = machine.empty({1}, DType::f64);
+
+  SquaredNorm{g, out}.check();
+  CHECK_THROWS_AS((SquaredNorm{narrow, out}.check()), InternalError);
+  CHECK_THROWS_AS((SquaredNorm{g, other}.check()), InternalError);
+  ClipByValue{g, 1}.check();
+  CHECK_THROWS_AS((ClipByValue{g, -1}.check()), InternalError);
+
+  AdamUpdate adam;
+  adam.to = {p, g, narrow, 1};
+  adam.m = adam.v = g;
+  adam.check();
+  const auto refused = [](auto kernel, const auto& change) {
+    change(kernel);
+    CHECK_THROWS_AS(kernel.check(), InternalError);
+  };
+  refused(adam, [&](AdamUpdate& k) { k.to.gradient = other; });
+  refused(adam, [&](AdamUpdate& k) { k.m = narrow; });
+  refused(adam, [&](AdamUpdate& k) { k.v = {}; });
+  refused(adam, [&](AdamUpdate& k) { k.step = 0; });
+  refused(adam, [&](AdamUpdate& k) { k.beta2 = 1; });
+  refused(adam, [&](AdamUpdate& k) { k.to.compute_copy = p; });
+
+  SgdUpdate sgd;
+  sgd.to = {p, g, {}, 1};
+  sgd.check();
+  refused(sgd, [&](SgdUpdate& k) { k.momentum = 0.9; });
+  refused(sgd, [&](SgdUpdate& k) { k.momentum_buffer = other; });
+}
+
+}  // namespace llmtrain::kernels
