@@ -17,7 +17,7 @@ struct BpeTrainingOptions {
   std::string pattern = "gpt2";    ///< a name of named_patterns()
   std::int64_t min_count = 2;      ///< a pair that occurs less often is not merged
   /// Called now and then with the tokens made so far and vocab_size.
-  std::function<void(std::int64_t done, std::int64_t total)> progress;
+  std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
 };
 
 /// Learns merges from `documents`: again and again the pair of neighbouring tokens with the largest

@@ -1,5 +1,6 @@
 #include "lib/data/pre_tokenizer.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -37,34 +38,37 @@ std::string pcre2_message(int code) {
 
 struct PreTokenizer::Code {
   std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code;
+
+  /// `shown` is the pattern as the user wrote it.
+  Code(const std::string& pattern, std::string_view shown) {
+    const std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>> context(
+        pcre2_compile_context_create(nullptr));
+    if (!context) throw std::bad_alloc();
+    pcre2_set_parens_nest_limit(context.get(), 50);
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                             PCRE2_UTF | PCRE2_UCP, &error, &offset, context.get()));
+    require<DataError>(code != nullptr, "split pattern '{}': {}", shown, pcre2_message(error));
+    std::uint32_t matches_empty = 0;
+    pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    require<DataError>(matches_empty == 0, "split pattern '{}' matches the empty string", shown);
+    // Without JIT (a system that forbids it) pcre2_match interprets: slower, the same matches.
+    pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
+  }
 };
 
 PreTokenizer::PreTokenizer(std::vector<std::string> patterns) : patterns_(std::move(patterns)) {
-  const std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>> context(
-      pcre2_compile_context_create(nullptr));
-  if (!context) throw std::bad_alloc();
-  pcre2_set_parens_nest_limit(context.get(), 50);
   for (const std::string& pattern : patterns_) {
     require<DataError>(pattern.size() <= kMaxPatternBytes,
                        "split pattern of {} bytes; at most {} are accepted", pattern.size(),
                        kMaxPatternBytes);
     require<DataError>(valid_utf8_prefix(pattern) == pattern.size(),
                        "split pattern is not valid UTF-8");
-    const std::string translated = to_pcre2_pattern(pattern);
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    Code compiled{decltype(Code::code)(
-        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                      PCRE2_UTF | PCRE2_UCP, &error, &offset, context.get()))};
-    require<DataError>(compiled.code != nullptr, "split pattern '{}': {}", pattern,
-                       pcre2_message(error));
-    std::uint32_t matches_empty = 0;
-    pcre2_pattern_info(compiled.code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
-    require<DataError>(matches_empty == 0, "split pattern '{}' matches the empty string", pattern);
-    // Without JIT (a system that forbids it) pcre2_match interprets: slower, the same matches.
-    pcre2_jit_compile(compiled.code.get(), PCRE2_JIT_COMPLETE);
-    codes_.push_back(std::move(compiled));
+    codes_.emplace_back(to_pcre2_pattern(pattern, false), pattern);
+    slower_codes_.emplace_back(to_pcre2_pattern(pattern, true), pattern);
   }
+  finder_.emplace_back(added_characters_pattern(), "added characters");
 }
 
 PreTokenizer::~PreTokenizer() = default;
@@ -74,6 +78,7 @@ PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 struct PreTokenizer::Worker::State {
   std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>> context;
   std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>> jit_stack;
+  const std::vector<Code>* codes = nullptr;  // those that serve the text in work
   // One per pattern: a later pattern runs while an earlier one's match is still in use.
   std::vector<std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>> matches;
 };
@@ -86,8 +91,9 @@ PreTokenizer::Worker::Worker(const PreTokenizer& owner)
   pcre2_set_match_limit(state_->context.get(), kMatchLimit);
   pcre2_set_heap_limit(state_->context.get(), kHeapLimitKib);
   pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->jit_stack.get());
-  for (const Code& code : owner.codes_) {
-    state_->matches.emplace_back(pcre2_match_data_create_from_pattern(code.code.get(), nullptr));
+  constexpr std::uint32_t kWholeMatchOnly = 1;
+  for (std::size_t i = 0; i < std::max<std::size_t>(owner.codes_.size(), 1); ++i) {
+    state_->matches.emplace_back(pcre2_match_data_create(kWholeMatchOnly, nullptr));
     if (!state_->matches.back()) throw std::bad_alloc();
   }
 }
@@ -99,7 +105,11 @@ PreTokenizer::Worker& PreTokenizer::Worker::operator=(Worker&&) noexcept = defau
 void PreTokenizer::Worker::split(std::string_view text, const Emit& emit) {
   while (!text.empty()) {
     const std::size_t valid = valid_utf8_prefix(text);
-    if (valid > 0) split_valid(0, text.substr(0, valid), emit);
+    if (valid > 0) {
+      const std::string_view run = text.substr(0, valid);
+      state_->codes = has_added_characters(run) ? &owner_->slower_codes_ : &owner_->codes_;
+      split_valid(0, run, emit);
+    }
     text.remove_prefix(valid);
     const std::size_t invalid = invalid_utf8_prefix(text);
     if (invalid > 0) emit(text.substr(0, invalid));
@@ -107,15 +117,24 @@ void PreTokenizer::Worker::split(std::string_view text, const Emit& emit) {
   }
 }
 
+bool PreTokenizer::Worker::has_added_characters(std::string_view text) {
+  if (owner_->codes_.empty()) return false;
+  const int result =
+      pcre2_match(owner_->finder_[0].code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                  text.size(), 0, PCRE2_NO_UTF_CHECK, state_->matches[0].get(), nullptr);
+  return result != PCRE2_ERROR_NOMATCH;
+}
+
 void PreTokenizer::Worker::split_valid(std::size_t stage, std::string_view text, const Emit& emit) {
-  if (stage == owner_->codes_.size()) return emit(text);
-  const pcre2_code* code = owner_->codes_[stage].code.get();
+  if (stage == state_->codes->size()) return emit(text);
+  const pcre2_code* code = (*state_->codes)[stage].code.get();
   pcre2_match_data* match = state_->matches[stage].get();
   std::size_t done = 0;
   while (done < text.size()) {
     const int result = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                    done, PCRE2_NO_UTF_CHECK, match, state_->context.get());
     if (result == PCRE2_ERROR_NOMATCH) break;
+    // 0: groups were left out for want of room, which is all we want.
     require<DataError>(result >= 0,
                        "split pattern '{}' fails on a text of {} bytes: {}; use a simpler pattern "
                        "or shorter documents",

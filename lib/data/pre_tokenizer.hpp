@@ -26,8 +26,12 @@ struct NamedPattern {
 const std::vector<NamedPattern>& named_patterns();
 
 /// An Oniguruma pattern in PCRE2's words; DataError naming the construct for syntax outside the
-/// subset that both engines read alike.
-std::string to_pcre2_pattern(std::string_view pattern);
+/// subset that both engines read alike. Characters that Unicode added to a category after PCRE2's
+/// tables were made are in its classes only `with_added_characters`, which halves the speed.
+std::string to_pcre2_pattern(std::string_view pattern, bool with_added_characters);
+
+/// A PCRE2 pattern that finds such a character.
+std::string added_characters_pattern();
 
 /// Immutable; one object serves all threads, each with a Worker of its own.
 class PreTokenizer {
@@ -57,6 +61,7 @@ class PreTokenizer {
     void split(std::string_view text, const Emit& emit);
 
    private:
+    bool has_added_characters(std::string_view text);
     void split_valid(std::size_t stage, std::string_view text, const Emit& emit);
     struct State;
     const PreTokenizer* owner_;
@@ -66,7 +71,9 @@ class PreTokenizer {
  private:
   struct Code;
   std::vector<std::string> patterns_;
-  std::vector<Code> codes_;
+  std::vector<Code> codes_;         // one per pattern, for texts without added characters
+  std::vector<Code> slower_codes_;  // one per pattern, for all texts
+  std::vector<Code> finder_;        // one: finds an added character
 };
 
 }  // namespace llmtrain::data

@@ -127,7 +127,7 @@ std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t bu
     const TokenShard shard = TokenShard::open(path, ShardCheck::payload);
     if (shard.header().build_key == build_key) return shard.header();
   } catch (const DataError& e) {
-    log::warning("{}", e.what());
+    log::info("making a shard again: {}", e.what());
   }
   return std::nullopt;
 }
@@ -163,7 +163,6 @@ std::string part_name(Part part) {
 std::string staleness(const TokenSetIndex& there, const TokenSetKey& key,
                       std::span<const SourceFile> files) {
   if (there.key.tokenizer != key.tokenizer) return "the tokenizer changed";
-  if (there.key.options != key.options) return "the data options changed";
   if (there.sources.size() != files.size()) {
     return fmt::format("the sources have {} files, they had {}", files.size(),
                        there.sources.size());
@@ -172,7 +171,7 @@ std::string staleness(const TokenSetIndex& there, const TokenSetKey& key,
     const TokenSetSource now{files[i].name, files[i].size_bytes, files[i].mtime_ns};
     if (there.sources[i] != now) return fmt::format("{} changed", files[i].path.string());
   }
-  return "the sources changed";
+  return "the data options changed";
 }
 
 }  // namespace

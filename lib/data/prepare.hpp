@@ -29,7 +29,7 @@ struct PrepareOptions {
   /// A shard covers about this many bytes of source files; a whole shard is held in memory.
   std::uint64_t shard_source_bytes = std::uint64_t{64} << 20;
   /// Called after each shard.
-  std::function<void(const PrepareProgress&)> progress;
+  std::function<void(const PrepareProgress&)> progress = nullptr;
 };
 
 /// What a set made from these would carry in its index.

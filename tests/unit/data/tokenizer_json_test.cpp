@@ -1,0 +1,152 @@
+#include "lib/data/tokenizer_json.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.hpp"
+#include "lib/data/byte_level.hpp"
+#include "tests/unit/data/support.hpp"
+
+namespace llmtrain::data {
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// A minimal tokenizer.json: the bytes, two merges, one added token in and one behind the
+/// vocabulary.
+Json minimal() {
+  Json vocab;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    vocab[to_byte_level(std::string_view(&c, 1))] = byte;
+  }
+  vocab["ab"] = 256;
+  vocab["abc"] = 257;
+  vocab["<|endoftext|>"] = 258;
+  const auto added = [](int id, const char* content) {
+    return Json{{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+                {"rstrip", false}, {"normalized", false}, {"special", true}};
+  };
+  return {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"normalizer", nullptr},
+      {"added_tokens", {added(258, "<|endoftext|>"), added(259, "<|im|>")}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", ""},
+        {"end_of_word_suffix", nullptr},
+        {"byte_fallback", false},
+        {"vocab", vocab},
+        {"merges", {"#version: 0.2", "a b", "ab c"}}}}};
+}
+
+std::string refusal(const Json& json) {
+  return message_of<DataError>([&] { BpeTokenizer(parse_tokenizer_json(json.dump(), "t.json")); });
+}
+
+}  // namespace
+
+TEST_CASE("a minimal tokenizer.json loads, with merges in both notations") {
+  Json json = minimal();
+  const BpeTokenizer legacy(parse_tokenizer_json(json.dump(), "t.json"));
+  json["model"]["merges"] = Json::parse(R"([["a", "b"], ["ab", "c"]])");
+  const BpeTokenizer pairs(parse_tokenizer_json(json.dump(), "t.json"));
+  CHECK(legacy.encode("abc<|im|>ab") == std::vector<std::int32_t>{257, 259, 256});
+  CHECK(pairs.fingerprint() == legacy.fingerprint());
+  CHECK(pairs.vocab_size() == 260);
+}
+
+TEST_CASE("what would change ids is refused and the field is named") {
+  struct Row {
+    const char* pointer;
+    Json value;
+    const char* expected;
+  };
+  const Json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Removed"}, {"invert", false}};
+  const std::vector<Row> rows = {
+      {"/version", "2.0", "t.json.version"},
+      {"/truncation", {{"max_length", 5}}, "t.json.truncation"},
+      {"/padding", {{"length", 5}}, "t.json.padding"},
+      {"/normalizer", {{"type", "NFC"}}, "t.json.normalizer"},
+      {"/decoder", nullptr, "t.json.decoder"},
+      {"/decoder/type", "Metaspace", "t.json.decoder"},
+      {"/pre_tokenizer", nullptr, "t.json.pre_tokenizer"},
+      {"/pre_tokenizer/type", "Whitespace", "t.json.pre_tokenizer.type"},
+      {"/pre_tokenizer/add_prefix_space", true, "t.json.pre_tokenizer.add_prefix_space"},
+      {"/pre_tokenizer",
+       {{"type", "Sequence"}, {"pretokenizers", {split}}},
+       "pretokenizers[0].type"},
+      {"/pre_tokenizer",
+       {{"type", "Sequence"}, {"pretokenizers", {split, minimal()["pre_tokenizer"]}}},
+       "pretokenizers[0].behavior"},
+      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array()}}, "pretokenizers"},
+      {"/model/type", "Unigram", "t.json.model.type"},
+      {"/model/dropout", 0.1, "t.json.model.dropout"},
+      {"/model/continuing_subword_prefix", "##", "t.json.model.continuing_subword_prefix"},
+      {"/model/end_of_word_suffix", "</w>", "t.json.model.end_of_word_suffix"},
+      {"/model/ignore_merges", 1, "t.json.model.ignore_merges"},
+      {"/model/vocab", Json::array(), "t.json.model.vocab"},
+      {"/model/vocab/ab", 1, "id 1 belongs"},
+      {"/model/vocab/ab", -1, "'ab'"},
+      {"/model/vocab/ab", 1e9, "'ab'"},
+      {"/model/vocab/ab", 99999999999, "'ab'"},
+      {"/model/merges", "a b", "t.json.model.merges"},
+      {"/model/merges/1", "a b c", "t.json.model.merges[1]"},
+      {"/model/merges/1", {"a"}, "t.json.model.merges[1]"},
+      {"/model/merges/1", "a x", "'ax' is not in the vocabulary"},
+      {"/added_tokens/0/lstrip", true, "t.json.added_tokens[0].lstrip"},
+      {"/added_tokens/0/rstrip", true, "t.json.added_tokens[0].rstrip"},
+      {"/added_tokens/0/single_word", true, "t.json.added_tokens[0].single_word"},
+      {"/added_tokens/0/id", 7, "t.json.added_tokens[0].id"},
+      {"/added_tokens/1/id", 300, "Hugging Face would give it 259"},
+      {"/added_tokens/1/content", "", "empty"},
+      {"/added_tokens/1/content", 5, "t.json.added_tokens[1].content"},
+  };
+  CHECK(refusal(minimal()) == "");
+  for (const Row& row : rows) {
+    Json json = minimal();
+    json[Json::json_pointer(row.pointer)] = row.value;
+    CAPTURE(row.pointer);
+    const std::string message = refusal(json);
+    CAPTURE(message);
+    CHECK(contains(message, row.expected));
+  }
+}
+
+TEST_CASE("files that are not tokenizers are refused") {
+  for (const char* text : {"", "{", "[]", "null", "{\"version\":\"1.0\"}", "{\"version\":1}"}) {
+    CHECK_THROWS_AS(parse_tokenizer_json(text, "t.json"), DataError);
+  }
+  Json json = minimal();
+  json["model"]["vocab"].erase("!");
+  json["added_tokens"].erase(1);
+  CHECK(contains(refusal(json), "no token for byte 0x21"));
+  std::string nested(100000, '[');
+  CHECK_THROWS_AS(parse_tokenizer_json(nested, "t.json"), DataError);
+}
+
+TEST_CASE("start and end tokens come from tokenizer_config.json, else from a well-known name") {
+  const TemporaryDirectory directory;
+  directory.write("tokenizer.json", minimal().dump());
+  CHECK(load_tokenizer_json(directory.path())->eos_id() == 258);
+  directory.write("tokenizer_config.json",
+                  R"({"eos_token": {"content": "<|im|>"}, "bos_token": "abc"})");
+  const auto configured = load_tokenizer_json(directory.path() / "tokenizer.json");
+  CHECK(configured->eos_id() == 259);
+  CHECK(configured->bos_id() == 257);
+  directory.write("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  CHECK(contains(message_of<DataError>([&] { load_tokenizer_json(directory.path()); }),
+                 "tokenizer_config.json.eos_token: '<nowhere>'"));
+  CHECK_THROWS_AS(load_tokenizer_json(directory.path() / "absent.json"), DataError);
+}
+
+}  // namespace llmtrain::data
