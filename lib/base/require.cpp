@@ -2,8 +2,8 @@
 
 namespace llmtrain::detail {
 
-std::string located_message(std::string message, const std::source_location& where) {
-  return fmt::format("internal error: {} ({}:{})", message, where.file_name(), where.line());
+std::string located_message(std::string message, const SourceLine& where) {
+  return fmt::format("internal error: {} ({}:{})", message, where.file, where.line);
 }
 
 }  // namespace llmtrain::detail

@@ -2,7 +2,7 @@
 /// `require` and `fail`: checks that stay on in release builds, with format strings checked at
 /// compile time. Host code only (fmt does not compile under nvcc).
 
-#include <source_location>
+#include <string>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -11,21 +11,28 @@
 
 namespace llmtrain {
 
+/// Where a check stands in our source. (std::source_location is absent from clang 14's view of
+/// libstdc++, and the fuzz targets are built with clang.)
+struct SourceLine {
+  const char* file;
+  int line;
+};
+
 /// A compile-time checked format string that remembers where it was written.
 template <class... Args>
 struct LocatedFormat {
   fmt::format_string<Args...> text;
-  std::source_location where;
+  SourceLine where;
 
   template <class S>
-  consteval LocatedFormat(const S& s,
-                          std::source_location w = std::source_location::current())
-      : text(s), where(w) {}
+  consteval LocatedFormat(const S& s, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE())
+      : text(s), where{file, line} {}
 };
 
 namespace detail {
 /// Appends "(file:line)" to internal errors only: users need the remedy, not our source position.
-std::string located_message(std::string message, const std::source_location& where);
+std::string located_message(std::string message, const SourceLine& where);
 }  // namespace detail
 
 /// Throws E with the formatted message.

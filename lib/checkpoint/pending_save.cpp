@@ -64,17 +64,29 @@ void PendingSave::commit(const RunState& run, std::span<const WrittenShards> sha
   hit("directory.sync");
   sync_directory(temporary_);
 
+  make_visible();
+  hit("latest.write");
+  write_file_atomic(root_ / "latest", step_directory_name(step_) + "\n");
+}
+
+void PendingSave::make_visible() {
   const std::string name = step_directory_name(step_);
   const fs::path final_path = root_ / name;
   const fs::path aside = root_ / fmt::format("{}.old-{}", name, make_nonce());
-  const bool replaces = fs::exists(final_path);
+  std::error_code error;
+  const bool replaces = fs::exists(final_path, error);
   if (replaces) {
     // A crash between the two renames leaves only the aside; the next writer puts it back.
     hit("replace.aside");
     rename_path(final_path, aside);
   }
-  hit("commit.rename");
-  rename_path(temporary_, final_path);
+  try {
+    hit("commit.rename");
+    rename_path(temporary_, final_path);
+  } catch (...) {
+    if (replaces) rename_path(aside, final_path);
+    throw;
+  }
   committed_ = true;
   hit("commit.sync");
   sync_directory(root_);
@@ -82,8 +94,6 @@ void PendingSave::commit(const RunState& run, std::span<const WrittenShards> sha
     hit("replace.trash");
     remove_tree(aside);
   }
-  hit("latest.write");
-  write_file_atomic(root_ / "latest", name + "\n");
 }
 
 }  // namespace llmtrain::checkpoint

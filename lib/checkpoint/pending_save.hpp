@@ -42,6 +42,7 @@ class PendingSave {
  private:
   void hit(std::string_view point) const;
   void write_manifest(const Manifest& manifest) const;
+  void make_visible();
 
   std::filesystem::path root_;
   std::uint64_t step_;

@@ -68,7 +68,8 @@ void CheckpointStore::hit(std::string_view point) const {
 void CheckpointStore::clear_leftovers() const {
   for (const std::string& name : entries_of(root_)) {
     const std::optional<std::string> aside = marked(name, ".old-");
-    if (aside && !fs::exists(root_ / *aside)) {
+    std::error_code error;
+    if (aside && !fs::exists(root_ / *aside, error)) {
       // A save of the same step died between its two renames: the earlier checkpoint is whole.
       rename_path(root_ / name, root_ / *aside);
     } else if (aside || marked(name, ".tmp-") || name.starts_with(kTrashPrefix)) {
@@ -98,6 +99,7 @@ void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
   std::uint64_t bytes = 0;
   for (const TensorBox& box : boxes) bytes += box.bytes.size();
   check_free_space(bytes);
+  verified_.erase(step);
   try {
     PendingSave pending = begin_save(step);
     const WrittenShards shards = pending.write(boxes);
@@ -108,7 +110,6 @@ void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
         "space, quota and health, or save to another one",
         step, error.what());
   }
-  verified_.erase(step);
   apply_retention();
   hit("save.end");
 }
@@ -160,10 +161,11 @@ fs::path CheckpointStore::directory_of(std::uint64_t step) const {
 
 std::vector<std::uint64_t> CheckpointStore::list() const {
   std::vector<std::uint64_t> steps;
-  if (!fs::exists(root_)) return steps;
+  std::error_code error;
+  if (!fs::exists(root_, error)) return steps;
   for (const std::string& name : entries_of(root_)) {
     const std::optional<std::uint64_t> step = step_of(name);
-    if (step && fs::is_directory(root_ / name)) steps.push_back(*step);
+    if (step && fs::is_directory(root_ / name, error)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;

@@ -43,6 +43,7 @@ struct NewestValid {
   std::vector<Rejected> rejected;  // newer ones that are not valid, newest first
 };
 
+/// One thread at a time.
 class CheckpointStore {
  public:
   /// For looking: takes no lock and changes nothing.

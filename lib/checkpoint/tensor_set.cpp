@@ -9,6 +9,10 @@ namespace llmtrain::checkpoint {
 
 namespace fs = std::filesystem;
 
+namespace {
+constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
+}
+
 std::map<std::string, std::string> parse_weight_map(std::string_view text,
                                                     const std::string& source) {
   std::map<std::string, std::string> weight_map;
@@ -45,19 +49,20 @@ TensorSet TensorSet::open(const fs::path& path) {
   TensorSet set;
   set.path_ = path;
   const fs::path index = path / "model.safetensors.index.json";
-  if (!fs::is_directory(path)) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
     set.add_file(path);
     return set;
   }
-  if (!fs::exists(index)) {
+  if (!fs::exists(index, error)) {
     const fs::path single = path / "model.safetensors";
-    require<CheckpointError>(fs::exists(single),
+    require<CheckpointError>(fs::exists(single, error),
                              "{}: has neither model.safetensors nor model.safetensors.index.json",
                              path.string());
     set.add_file(single);
     return set;
   }
-  const auto weight_map = parse_weight_map(read_file(index, kMaxHeaderBytes), index.string());
+  const auto weight_map = parse_weight_map(read_file(index, kMaxIndexBytes), index.string());
   std::set<std::string> files;
   for (const auto& [name, file] : weight_map) files.insert(file);
   for (const std::string& file : files) set.add_file(path / file);

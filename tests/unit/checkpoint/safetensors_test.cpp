@@ -268,7 +268,8 @@ TEST_CASE("a written file reads back bit for bit, sorted by rank then name, head
 }
 
 TEST_CASE("the bytes of a golden file made by the reference implementation") {
-  // safetensors 0.5: save({"b": F32 [2] = 1, 2; "a": BF16 [1] = 1}, metadata {"format": "pt"}).
+  // safetensors 0.8.0: save_file({"b": F32 [2] = 1, 2; "a": BF16 [1] = 1}, metadata {"format":
+  // "pt"}).
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
       R"("a":{"dtype":"BF16","shape":[1],"data_offsets":[8,10]}})";
