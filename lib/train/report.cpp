@@ -263,7 +263,8 @@ StepRecord read_report_facts(std::string_view html) {
   require<DataError>(end != std::string_view::npos && html.ends_with("</html>\n"),
                      "the report is cut off; write it again");
   const auto data = nlohmann::ordered_json::parse(html.substr(begin, end - begin), nullptr, false);
-  require<DataError>(data.is_object() && data.value("version", 0) == 1 && data.contains("facts"),
+  require<DataError>(data.is_object() && data.contains("facts") && data.contains("version") &&
+                         data["version"] == 1,
                      "the report's data are damaged or of another version; write it again");
   return parse_metrics(data["facts"].dump() + "\n", "facts of the report").at(0);
 }
