@@ -9,8 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers.models.llama import modeling_llama
 
 
-def build(config):
-    config._attn_implementation = "eager"
+def build(config, attention):
+    config._attn_implementation = attention
     family = {GPT2Config: GPT2LMHeadModel, LlamaConfig: LlamaForCausalLM}[type(config)]
     return family(config).eval()
 
