@@ -2,11 +2,52 @@
 
 #include <array>
 
+#include "lib/base/require.hpp"
+#include "lib/models/hf_config.hpp"
+
 namespace llmtrain::models {
 
 std::span<const Architecture> architectures() {
   static const std::array rows{kGpt2, kLlama};
   return rows;
+}
+
+const Architecture& hf_architecture(std::string_view json, const std::string& source) {
+  HfConfigReader config(json, source);
+  const std::string model_type = config.text("model_type", "");
+  std::vector<std::string_view> names;
+  for (const Architecture& row : architectures()) {
+    if (row.name == model_type) return row;
+    names.push_back(row.name);
+  }
+  config.refuse("model_type", fmt::format("expected one of {}", fmt::join(names, ", ")));
+}
+
+DecoderSpec spec_from_hf_config(std::string_view json, const std::string& source) {
+  return hf_architecture(json, source).spec_from_hf_config(json, source);
+}
+
+std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
+  std::vector<std::string> parts;
+  const auto compare = [&](std::string_view key, const auto& x, const auto& y) {
+    if (x != y) parts.push_back(fmt::format("{} {} and {}", key, x, y));
+  };
+  const auto norm_name = [](const DecoderSpec& spec) {
+    return spec.norm.kind == kernels::NormKind::layer_norm ? "LayerNorm" : "RMSNorm";
+  };
+  compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
+  compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
+  compare("head_dim", a.head_dim, b.head_dim);
+  compare("norm", std::string_view(norm_name(a)), std::string_view(norm_name(b)));
+  compare("norm epsilon", a.norm.eps, b.norm.eps);
+  compare("activation", to_string(a.activation), to_string(b.activation));
+  compare("gated MLP", a.gated_mlp, b.gated_mlp);
+  compare("learned positions", a.learned_positions, b.learned_positions);
+  if (!a.learned_positions && !b.learned_positions) {
+    compare("rope_theta", a.rope_theta, b.rope_theta);
+  }
+  compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 void CommonModelOptions::validate(recipe::Issues& issues) const {

@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "lib/models/decoder.hpp"
+#include "lib/models/limits.hpp"
+#include "lib/param/hf_layout.hpp"
 #include "lib/recipe/section.hpp"
 
 namespace llmtrain::models {
@@ -16,23 +18,21 @@ namespace llmtrain::models {
 struct CommonModelOptions : recipe::Section {
   recipe::Required<recipe::Count> vocab_size{
       this, "vocab_size", "tokens of the vocabulary; at least those of the tokenizer",
-      recipe::between(2, 1 << 30)};
+      recipe::between(2, limits::kVocabSize)};
   recipe::Required<recipe::Count> hidden_size{this, "hidden_size", "width of the residual stream",
-                                              recipe::between(1, 1 << 20)};
+                                              recipe::between(1, limits::kHiddenSize)};
   recipe::Required<recipe::Count> num_hidden_layers{this, "num_hidden_layers", "number of blocks",
-                                                    recipe::between(1, 4096)};
-  recipe::Required<recipe::Count> num_attention_heads{this, "num_attention_heads",
-                                                      "query heads of each block",
-                                                      recipe::between(1, 1 << 16)};
+                                                    recipe::between(1, limits::kLayers)};
+  recipe::Required<recipe::Count> num_attention_heads{
+      this, "num_attention_heads", "query heads of each block", recipe::between(1, limits::kHeads)};
   recipe::Key<std::optional<recipe::Count>> head_dim{
-      this, "head_dim", std::nullopt,
-      "width of a head; null = hidden_size / num_attention_heads", recipe::between(1, 1 << 16)};
+      this, "head_dim", std::nullopt, "width of a head; null = hidden_size / num_attention_heads",
+      recipe::between(1, limits::kHeadDim)};
   recipe::Required<recipe::Count> max_position_embeddings{
       this, "max_position_embeddings", "longest sequence that the model can be given",
-      recipe::between(1, 1 << 30) & recipe::unit("tokens")};
-  recipe::Key<double> initializer_range{this, "initializer_range", 0.02,
-                                        "standard deviation of the first weights",
-                                        recipe::above(0)};
+      recipe::between(1, limits::kPositions) & recipe::unit("tokens")};
+  recipe::Key<double> initializer_range{
+      this, "initializer_range", 0.02, "standard deviation of the first weights", recipe::above(0)};
   recipe::Key<bool> scaled_residual_init{
       this, "scaled_residual_init", true,
       "divide that deviation by sqrt(2 * layers) for projections into the residual stream"};
@@ -42,6 +42,12 @@ struct CommonModelOptions : recipe::Section {
   DecoderSpec common_spec() const;
 };
 
+/// What config.json says beside the model itself.
+struct HfExport {
+  DType dtype = DType::f32;
+  std::optional<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
+};
+
 /// A row of the table of families.
 struct Architecture {
   std::string_view name;  // Hugging Face's model_type
@@ -49,9 +55,26 @@ struct Architecture {
   std::unique_ptr<recipe::Section> (*options)();
   /// `options` is the row's own section.
   DecoderSpec (*spec)(const recipe::Section& options);
+
+  /// Names and layout of transformers' weight file for this model.
+  HfLayout (*hf_layout)(const DecoderSpec& spec);
+  /// Text of transformers' config.json. RecipeError, naming the key, for a model that transformers
+  /// cannot express.
+  std::string (*hf_config)(const DecoderSpec& spec, const HfExport& options);
+  /// The model of a config.json. `source` names it in messages; DataError, naming the key, for
+  /// anything that this program would compute otherwise or not at all.
+  DecoderSpec (*spec_from_hf_config)(std::string_view json, const std::string& source);
 };
 
 std::span<const Architecture> architectures();
+
+/// The row that a config.json's model_type names; DataError if there is none.
+const Architecture& hf_architecture(std::string_view json, const std::string& source);
+/// The same row's spec_from_hf_config.
+DecoderSpec spec_from_hf_config(std::string_view json, const std::string& source);
+/// What differs between two models with parameters of equal shapes, by Hugging Face's keys:
+/// "rope_theta 10000 and 500000"; empty if they compute the same.
+std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b);
 
 /// The recipe's `model` section.
 struct ModelSection : recipe::Section {

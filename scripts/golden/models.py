@@ -1,0 +1,155 @@
+"""Writes tests/parity/golden/*.safetensors: logits, loss and gradients of transformers' GPT-2 and
+Llama in FP64, with the errors of PyTorch's own FP32 and BF16 runs against them. Of BF16 there are two
+runs, with plain and with fused attention (SDPA); their errors differ by luck up to a factor of two in
+small tensors, and the larger counts.
+
+    python scripts/golden/models.py [FOLDER]
+
+Weights are formulas (formula.py), scaled so that attention is sharp and logits are large. A file holds
+    metadata "config"                                   transformers' config.json
+    tokens, targets, document_begin, embedding_position I32 [sequences, T]; target -1 = untrained
+    logits F64 [rows, vocab], loss F64 [1]              loss: mean over trained tokens
+    error.logits, error.loss F64 [2]                    L2 distance of FP32, BF16 from FP64
+    grad.<parameter> F64, meta.<parameter> F64 [4]      offset and scale of the formula, FP32 and BF16
+                                                        error of the gradient
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import GPT2Config, LlamaConfig
+
+import families
+import formula
+
+GPT2 = {"vocab_size": 53, "n_positions": 29, "bos_token_id": 0, "eos_token_id": 0,
+        "n_embd": 20, "n_layer": 2, "n_head": 2, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+LLAMA = {"vocab_size": 53, "max_position_embeddings": 40, "hidden_size": 20, "num_hidden_layers": 2}
+
+# name -> (config, first rows of the documents of each sequence, rows per sequence, positions restart)
+CASES = {
+    "gpt2_tied": (GPT2Config(**GPT2, n_inner=52), [[0, 7, 8, 19], [0]], 23, True),
+    "gpt2_untied_gelu": (
+        GPT2Config(**GPT2 | {"n_head": 5}, n_inner=44, activation_function="gelu",
+                   tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+        [[0, 1, 12], [0, 17], [0, 11]], 19, False),
+    "llama_one_kv_head": (
+        LlamaConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=1, head_dim=14,
+                    intermediate_size=36, rms_norm_eps=1e-5),
+        [[0, 5, 16], [0, 22]], 23, True),
+    "llama_grouped_biased_tied": (
+        LlamaConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                    intermediate_size=44, rope_theta=500000.0, tie_word_embeddings=True,
+                    attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3),
+        [[0, 13, 14], [0]], 31, False),
+    "llama_multi_head": (
+        LlamaConfig(**LLAMA, num_attention_heads=2, intermediate_size=48, rms_norm_eps=1e-6),
+        [[0, 2, 19]], 37, True),
+}
+
+
+def fill(name, shape):
+    """Offset and scale of a parameter's formula. Keys are large and queries small: the gradient of the
+    keys' bias, whose exact value in GPT-2 is zero, is rounding noise in proportion to the queries."""
+    gain = {"q_proj": 0.2, "k_proj": 14.0, "lm_head": 2.0}.get(name.split(".")[-2], 1.0)
+    if name.endswith(".bias"):
+        return 0.0, 0.5 * min(gain, 1.0)
+    if len(shape) == 1:
+        return 1.0, 0.5
+    return 0.0, 1.0 if "embed" in name else gain * (3.0 / shape[1]) ** 0.5
+
+
+def batch(name, documents, length, restart, vocab):
+    tokens = formula.below(name + ".tokens", vocab, len(documents) * length)
+    tokens = torch.from_numpy(tokens).reshape(len(documents), length)
+    begin = torch.zeros_like(tokens)
+    for row, starts in zip(begin, documents):
+        for start in starts:
+            row[start:] = start
+    position = torch.arange(length).expand_as(begin)
+    targets = tokens.roll(-1, 1)
+    targets[:, -1] = -1
+    targets[:, :-1][begin[:, 1:] != begin[:, :-1]] = -1  # the next document is not to be guessed
+    targets[0, 3] = targets[-1, 9] = -1
+    return tokens, targets, begin, position - begin if restart else position
+
+
+def run(config, inputs, dtype, attention="eager"):
+    tokens, targets, begin, position = inputs
+    model = families.build(config, attention)
+    families.load(model, lambda n, shape: formula.weights(n, shape, *fill(n, shape)))
+    model = model.to(dtype)
+    index = torch.arange(tokens.shape[1])
+    seen = (index[None, None, :] <= index[None, :, None]) & (index[None, None, :] >= begin[..., None])
+    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    mask = mask[:, None]
+    out = model(input_ids=tokens, attention_mask=mask, position_ids=position,
+                output_attentions=attention == "eager", use_cache=False)
+    logits = out.logits.flatten(0, 1)
+    if dtype == torch.bfloat16:
+        logits = logits.float()
+    loss = torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1)
+    loss.backward()
+    sharp = [a.detach().amax(-1)[(index - begin >= 4)[:, None].expand_as(a[..., 0])].max().item()
+             for a in out.attentions or ()]
+    grads = families.gradients(model)
+    return {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1),
+            "grads": grads, "sharp": sharp}
+
+
+def layer_of(name):
+    return ".".join(name.split(".")[:3]) if ".layers." in name else name.split(".")[1]
+
+
+def check(name, exact, single):
+    """The conditions under which the comparison means something."""
+    span = (exact["logits"].max() - exact["logits"].min()).item()
+    assert min(exact["sharp"]) > 0.5, "attention is flat"
+    assert span > 10, "logits are small"
+    largest = {}
+    for n, g in exact["grads"].items():
+        largest[layer_of(n)] = max(largest.get(layer_of(n), 0), g.norm().item())
+    worst = 0.0
+    for n, g in exact["grads"].items():
+        limit = max(g.norm().item(), 1e-3 * largest[layer_of(n)])
+        worst = max(worst, (single["grads"][n] - g).norm().item() / limit)
+    assert worst < 1e-5, f"PyTorch's own fp32 error is {worst:.1e}"
+    print(f"{name}: loss {exact['loss'].item():.3f}, largest attention probability with >= 5 keys "
+          f"{min(exact['sharp']):.3f} (least of the layers), logits span {span:.1f}, "
+          f"fp32 gradient error {worst:.1e}")
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/parity/golden")
+    torch.set_num_threads(1)
+    for name, (config, documents, length, restart) in CASES.items():
+        inputs = batch(name, documents, length, restart, config.vocab_size)
+        with families.pure_fp64():
+            exact = run(config, inputs, torch.float64)
+        single = run(config, inputs, torch.float32)
+        half = [run(config, inputs, torch.bfloat16, a) for a in ("eager", "sdpa")]
+        check(name, exact, single)
+
+        def errors(get):
+            fp32, *bf16 = [(get(o) - get(exact)).norm() for o in (single, *half)]
+            return torch.stack([fp32, max(bf16)])
+
+        tensors = {k: v.int().contiguous() for k, v in
+                   zip(("tokens", "targets", "document_begin", "embedding_position"), inputs)}
+        for key in ("logits", "loss"):
+            tensors[key] = exact[key]
+            tensors["error." + key] = errors(lambda r: r[key])
+        for n, g in exact["grads"].items():
+            formula_of = torch.tensor(fill(n, g.shape), dtype=torch.float64)
+            tensors["grad." + n] = g.contiguous()
+            tensors["meta." + n] = torch.cat([formula_of, errors(lambda r: r["grads"][n])])
+        save_file(tensors, folder / f"{name}.safetensors",
+                  {"config": config.to_json_string(use_diff=False)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+#include "tests/parity/golden.hpp"
+
+#include <cmath>
+
+#include "lib/models/architecture.hpp"
+#include "tests/support/formula.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+template <class T>
+std::vector<T> read(const checkpoint::SafetensorsFile& file, const std::string& name) {
+  const checkpoint::SafetensorsEntry& entry = file.entry(name);
+  require(entry.type == checkpoint::stored_type(dtype_of<T>), "{}: {} has another type",
+          file.path().string(), name);
+  std::vector<T> values(entry.bytes / sizeof(T));
+  file.read_tensor(name, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+}  // namespace
+
+std::filesystem::path golden_folder() {
+  return std::filesystem::path(__FILE__).parent_path() / "golden";
+}
+
+Golden::Golden(const std::string& name)
+    : file_(checkpoint::SafetensorsFile::open(golden_folder() / (name + ".safetensors"))),
+      spec_(models::spec_from_hf_config(file_.metadata().at("config"), name)) {
+  const checkpoint::Dims& shape = file_.entry("tokens").shape;
+  batch_ = {.num_sequences = shape[0],
+            .length = shape[1],
+            .tokens = read<std::int32_t>(file_, "tokens"),
+            .targets = read<std::int32_t>(file_, "targets"),
+            .document_begin = read<std::int32_t>(file_, "document_begin"),
+            .embedding_position = read<std::int32_t>(file_, "embedding_position")};
+}
+
+std::vector<float> Golden::weights(const Parameter& parameter) const {
+  const std::vector<double> meta = read<double>(file_, "meta." + parameter.name());
+  return formula_weights(parameter.name(), parameter.global_shape().numel(), meta[0], meta[1]);
+}
+
+Reference Golden::gradient(const std::string& parameter) const {
+  const std::vector<double> meta = read<double>(file_, "meta." + parameter);
+  return {read<double>(file_, "grad." + parameter), meta[2], meta[3]};
+}
+
+Reference Golden::overall(const std::string& what) const {
+  const std::vector<double> errors = read<double>(file_, "error." + what);
+  return {read<double>(file_, what), errors[0], errors[1]};
+}
+
+std::vector<std::string> Golden::parameters() const {
+  std::vector<std::string> names;
+  for (const checkpoint::SafetensorsEntry& entry : file_.entries()) {
+    if (entry.name.starts_with("grad.")) names.push_back(entry.name.substr(5));
+  }
+  return names;
+}
+
+double l2_norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double l2_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  require(a.size() == b.size(), "{} values against {}", a.size(), b.size());
+  std::vector<double> difference(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return l2_norm(difference);
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,47 @@
+#pragma once
+/// The files that scripts/golden/models.py wrote: a batch, and what PyTorch makes of it.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/safetensors.hpp"
+#include "tests/support/decoder_run.hpp"
+
+namespace llmtrain::test {
+
+/// A tensor in FP64 and how far PyTorch's own runs are from it in the L2 norm.
+struct Reference {
+  std::vector<double> values;
+  double fp32_error = 0;
+  double bf16_error = 0;
+};
+
+class Golden {
+ public:
+  explicit Golden(const std::string& name);
+
+  const models::DecoderSpec& spec() const { return spec_; }
+  const Batch& batch() const { return batch_; }
+  /// The parameter's value by the formula that the file names.
+  std::vector<float> weights(const Parameter& parameter) const;
+  Reference gradient(const std::string& parameter) const;
+  Reference logits() const { return overall("logits"); }
+  Reference loss() const { return overall("loss"); }
+  std::vector<std::string> parameters() const;
+
+ private:
+  Reference overall(const std::string& what) const;
+
+  checkpoint::SafetensorsFile file_;
+  models::DecoderSpec spec_;
+  Batch batch_;
+};
+
+/// tests/parity/golden of the source tree.
+std::filesystem::path golden_folder();
+
+double l2_norm(const std::vector<double>& x);
+double l2_distance(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace llmtrain::test
