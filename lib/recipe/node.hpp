@@ -52,7 +52,8 @@ struct Member {
 
 /// "the number 3", "the text `abc`", "a list", ... for messages; long texts are shortened.
 std::string describe(const Node& node);
-/// Text fit for one line of a message: control characters replaced, at most `limit` bytes kept.
+/// Text fit for one line of a message: control characters and bytes that are not UTF-8 replaced, at
+/// most `limit` bytes kept.
 std::string printable(std::string_view text, std::size_t limit = 60);
 
 }  // namespace llmtrain::recipe
