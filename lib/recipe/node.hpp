@@ -34,7 +34,8 @@ struct Member;
 struct Node {
   enum class Kind { null, scalar, sequence, mapping };
   Kind kind = Kind::null;
-  bool quoted = false;  ///< scalar in quotes or a block scalar: never a number, bool or null
+  bool quoted = false;   ///< scalar in quotes or a block scalar: never a number, bool or null
+  bool emptied = false;  ///< null that took the place of a mapping of an included file
   std::string text;
   Where where;  ///< of a scalar its own, otherwise that of the key or list entry that holds it
   std::vector<Node> items;
