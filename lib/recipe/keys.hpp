@@ -30,8 +30,12 @@ struct KeyInfo {
 /// for lists, those of an element. Keys that several rows of a choice declare appear once per row.
 std::vector<KeyInfo> list_keys(const Section& root);
 
+/// The keys with this path, which may use `*` or a number for list elements; several if rows of a
+/// choice declare the same key, none if there is no such key.
+std::vector<KeyInfo> find_keys(const Section& root, std::string_view path);
+
 /// Text for `llmtrain help a.b`: type, default, range, unit, allowed values, doc; for a section one
-/// line per key. `path` may use `*` or a number for list elements. Empty if there is no such key.
+/// line per key, for the empty path for all keys. Empty if there is no such key.
 std::optional<std::string> help(const Section& root, std::string_view path);
 
 /// Paths of keys, choices, lists and optional sections that no one read since the load. Rows that

@@ -34,7 +34,8 @@ struct Member;
 struct Node {
   enum class Kind { null, scalar, sequence, mapping };
   Kind kind = Kind::null;
-  bool quoted = false;  ///< scalar in quotes or a block scalar: never a number, bool or null
+  bool quoted = false;   ///< scalar in quotes or a block scalar: never a number, bool or null
+  bool emptied = false;  ///< null that took the place of a mapping of an included file
   std::string text;
   Where where;  ///< of a scalar its own, otherwise that of the key or list entry that holds it
   std::vector<Node> items;
@@ -52,7 +53,8 @@ struct Member {
 
 /// "the number 3", "the text `abc`", "a list", ... for messages; long texts are shortened.
 std::string describe(const Node& node);
-/// Text fit for one line of a message: control characters replaced, at most `limit` bytes kept.
+/// Text fit for one line of a message: control characters and bytes that are not UTF-8 replaced, at
+/// most `limit` bytes kept.
 std::string printable(std::string_view text, std::size_t limit = 60);
 
 }  // namespace llmtrain::recipe

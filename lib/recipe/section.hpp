@@ -89,6 +89,8 @@ class Section {
   Where section_position() const;
 
   // For the loader and the entries that hold sections.
+  /// True if the recipe has this mapping itself.
+  bool has_position() const { return static_cast<bool>(position_); }
   void set_section_position(Where where) { position_ = std::move(where); }
   void set_holder(const Entry* holder, std::string element = {});
 
@@ -107,6 +109,8 @@ class ValueEntry : public Entry {
   virtual void reset() = 0;
   /// Takes the node's value; false and problems if it is refused (the default stays).
   virtual bool assign(const Node& node, Problems& problems) = 0;
+  /// As assign, without taking it.
+  virtual bool accepts(const Node& node, Problems& problems) const = 0;
   virtual std::string value_text() const = 0;
   /// Empty for a required key.
   virtual std::string default_text() const = 0;
@@ -150,6 +154,10 @@ class Key : public ValueEntry {
     const bool good = Codec<T>::read(node, rules_, value, problems);
     if (good) value_ = std::move(value);
     return good;
+  }
+  bool accepts(const Node& node, Problems& problems) const final {
+    T value{};
+    return Codec<T>::read(node, rules_, value, problems);
   }
   std::string value_text() const final { return Codec<T>::write(value_, rules_); }
   std::string default_text() const final {

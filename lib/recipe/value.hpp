@@ -30,12 +30,13 @@ using Problems = std::vector<Problem>;
 struct TypeInfo {
   enum class Leaf { boolean, integer, number, text, quantity };
   Leaf leaf = Leaf::text;
-  std::string noun;     ///< "integer", "count (2000, 2M, 64Ki)"
-  std::string pattern;  ///< regular expression of a quantity's text form
+  std::string noun;      ///< "integer", "count"
+  std::string examples;  ///< of a quantity: "2000, 2M, 64Ki"
+  std::string pattern;   ///< regular expression of a quantity's text form
   Rule rule;
   bool list = false, nullable = false, automatic = false;
 
-  /// "list of numbers", "integer or null".
+  /// "list of numbers", "integer or null", "count (2000, 2M, 64Ki)".
   std::string text() const;
 };
 
@@ -187,9 +188,11 @@ struct Codec<std::vector<T>> {
   static std::string write(const std::vector<T>& values, const Rules& rule) {
     std::string text = "[";
     for (std::size_t i = 0; i < values.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + Codec<T>::write(values[i], rule);
+      if (i > 0) text += ", ";
+      text += Codec<T>::write(values[i], rule);
     }
-    return text + "]";
+    text += ']';
+    return text;
   }
   static TypeInfo type(const Rules& rule) {
     TypeInfo info = Codec<T>::type(rule);
