@@ -27,16 +27,46 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::int64_t total_steps(const engine::TrainingSection& training,
-                         const engine::BatchGeometry& geometry, std::uint64_t epoch_size) {
-  if (training.max_steps()) return static_cast<std::int64_t>(training.max_steps()->value);
-  if (training.max_tokens()) {
-    const auto length = static_cast<std::uint64_t>(geometry.seq_len());
-    return geometry.steps_for_samples((training.max_tokens()->value + length - 1) / length);
+// The recipe keys that the loop asks at every step, read once during set-up.
+struct LoopOptions {
+  explicit LoopOptions(const Recipe& recipe)
+      : max_steps(recipe.training.max_steps()),
+        max_tokens(recipe.training.max_tokens()),
+        num_epochs(recipe.training.num_epochs()),
+        max_time(recipe.training.max_time()),
+        save_interval(recipe.checkpoint.interval()),
+        eval_interval(recipe.eval.interval()),
+        eval_at_start(recipe.eval.at_start()),
+        eval_max_samples(recipe.eval.max_samples()),
+        patience(recipe.eval.patience()),
+        sample_prompts(recipe.eval.sample_prompts()),
+        sample_tokens(static_cast<std::int64_t>(recipe.eval.sample_tokens().value)),
+        metrics_interval(static_cast<std::int64_t>(recipe.metrics.interval().value)),
+        on_non_finite(recipe.resilience.on_non_finite()),
+        max_skipped_steps(static_cast<std::int64_t>(recipe.resilience.max_skipped_steps().value)) {}
+
+  std::int64_t total_steps(const engine::BatchGeometry& geometry, std::uint64_t epoch_size) const {
+    if (max_steps) return static_cast<std::int64_t>(max_steps->value);
+    if (max_tokens) {
+      const auto length = static_cast<std::uint64_t>(geometry.seq_len());
+      return geometry.steps_for_samples((max_tokens->value + length - 1) / length);
+    }
+    return geometry.steps_for_samples(
+        static_cast<std::uint64_t>(std::ceil(*num_epochs * static_cast<double>(epoch_size))));
   }
-  return geometry.steps_for_samples(static_cast<std::uint64_t>(
-      std::ceil(*training.num_epochs() * static_cast<double>(epoch_size))));
-}
+
+  std::optional<recipe::Count> max_steps, max_tokens;
+  std::optional<double> num_epochs;
+  std::optional<recipe::Duration> max_time;
+  std::optional<recipe::Interval> save_interval;
+  std::optional<recipe::Count> eval_interval;
+  bool eval_at_start;
+  std::optional<recipe::Count> eval_max_samples, patience;
+  std::vector<std::string> sample_prompts;
+  std::int64_t sample_tokens, metrics_interval;
+  NonFinite on_non_finite;
+  std::int64_t max_skipped_steps;
+};
 
 // Everything a run holds; members are made in this order.
 class Trainer {
@@ -47,7 +77,7 @@ class Trainer {
  private:
   std::optional<std::int64_t> resume();
   bool out_of_time() const;
-  bool due(const std::optional<recipe::Interval>& interval);
+  bool save_is_due() const;
   void train_one_step();
   void handle_non_finite(const engine::StepOutcome& outcome);
   void record_step(const engine::StepOutcome& outcome, double step_seconds);
@@ -58,6 +88,7 @@ class Trainer {
   void emit(const StepRecord& record);
 
   const Recipe& recipe_;
+  LoopOptions options_;
   std::filesystem::path directory_;
   engine::BatchGeometry geometry_;
   plan::Plan plan_;
@@ -93,7 +124,8 @@ plan::Plan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geo
             format_bytes(available), format_bytes(plan.checkpoint_bytes));
   require<DoesNotFitError>(
       plan.extent_bytes() <= available,
-      "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower training.micro_batch_size "
+      "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
+      "training.micro_batch_size "
       "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
       format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
       plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
@@ -106,6 +138,9 @@ plan::Plan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geo
   return plan;
 }
 
+// This build has one device; `auto` takes it.
+std::unique_ptr<MemoryBackend> make_memory(DeviceChoice) { return make_cpu_memory(); }
+
 checkpoint::StoreOptions store_options(const CheckpointSection& section) {
   checkpoint::StoreOptions options;
   options.max_shard_bytes = section.max_shard_size();
@@ -116,6 +151,7 @@ checkpoint::StoreOptions store_options(const CheckpointSection& section) {
 
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
     : recipe_(recipe),
+      options_(recipe),
       directory_(output_dir(recipe, file)),
       geometry_(recipe.training),
       plan_(plan_that_fits(recipe, geometry_, directory_)),
@@ -123,14 +159,13 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
                                                       store_options(recipe.checkpoint))),
       corpus_(open_corpus(recipe)),
       stream_(corpus_.training, recipe.run.seed()),
-      total_steps_(total_steps(recipe.training, geometry_, stream_.epoch_size())),
+      total_steps_(options_.total_steps(geometry_, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
-      device_(make_cpu_memory(), recipe.memory_limit()),
+      device_(make_memory(recipe.run.device()), recipe.memory_limit()),
       engine_({.device = &device_,
-               .table = recipe.precision.compute() == DType::f64
-                            ? &kernels::cpu_reference_table()
-                            : &kernels::cpu_table(),
+               .table = recipe.precision.compute() == DType::f64 ? &kernels::cpu_reference_table()
+                                                                 : &kernels::cpu_table(),
                .threads = recipe.threads()},
               recipe.engine_options()),
       identity_{.seed = recipe.run.seed(),
@@ -182,36 +217,37 @@ std::optional<std::int64_t> Trainer::resume() {
 }
 
 bool Trainer::out_of_time() const {
-  const auto& limit = recipe_.training.max_time();
-  return limit && seconds_since(start_) >= limit->seconds;
+  return options_.max_time && seconds_since(start_) >= options_.max_time->seconds;
 }
 
-bool Trainer::due(const std::optional<recipe::Interval>& interval) {
-  if (!interval) return false;
-  if (interval->unit == recipe::Interval::Unit::steps) {
-    return interval->count > 0 && state_.step % static_cast<std::int64_t>(interval->count) == 0;
+bool Trainer::save_is_due() const {
+  if (!options_.save_interval) return false;
+  const recipe::Interval& interval = *options_.save_interval;
+  if (interval.unit == recipe::Interval::Unit::steps) {
+    return interval.count > 0 && state_.step % static_cast<std::int64_t>(interval.count) == 0;
   }
-  return seconds_since(last_save_) >= interval->seconds;
+  return seconds_since(last_save_) >= interval.seconds;
 }
 
 ExitCode Trainer::run() {
   console_.header();
-  if (recipe_.eval.at_start() && state_.step == 0) run_evaluation(false);
+  if (options_.eval_at_start && state_.step == 0) run_evaluation(false);
   start_ = last_save_ = Clock::now();
   while (state_.step < total_steps_ && !stopped_early_ && stop_signal() == 0 && !out_of_time()) {
     train_one_step();
-    const auto& every = recipe_.eval.interval();
+    const auto& every = options_.eval_interval;
     if (every && state_.step % static_cast<std::int64_t>(every->value) == 0 &&
         state_.step < total_steps_) {
       run_evaluation(false);
     }
-    if (due(recipe_.checkpoint.interval())) save();
+    if (save_is_due()) save();
   }
   if (stop_signal() != 0) {
     if (saved_step_ != state_.step) save();
-    console_.message(fmt::format("stopped by signal {} after step {}; state saved, run again to "
-                                 "continue",
-                                 stop_signal(), state_.step));
+    console_.message(
+        fmt::format("stopped by signal {} after step {}; state saved, run again to "
+                    "continue",
+                    stop_signal(), state_.step));
     return ExitCode::preempted;
   }
   run_evaluation(true);
@@ -235,8 +271,8 @@ void Trainer::train_one_step() {
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
   state_.elapsed_seconds = elapsed_before_ + seconds_since(start_);
   handle_non_finite(outcome);
-  const auto interval = static_cast<std::int64_t>(recipe_.metrics.interval().value);
-  if (step == 1 || step % interval == 0 || step == total_steps_ || !outcome.finite) {
+  if (step == 1 || step % options_.metrics_interval == 0 || step == total_steps_ ||
+      !outcome.finite) {
     record_step(outcome, seconds_since(begin));
   }
   console_.progress(static_cast<double>(step) / static_cast<double>(total_steps_),
@@ -247,7 +283,8 @@ void Trainer::compare_with_plan(const std::vector<AllocationEvent>& trace) {
   trace_compared_ = true;
   const auto& planned = plan_.step_trace;
   if (trace == planned) return;
-  const auto [real, plan] = std::mismatch(trace.begin(), trace.end(), planned.begin(), planned.end());
+  const auto [real, plan] =
+      std::mismatch(trace.begin(), trace.end(), planned.begin(), planned.end());
   fail("the step's allocations differ from the plan's at line {}: {} instead of {}",
        real - trace.begin() + 1, real == trace.end() ? "the end" : to_string(*real),
        plan == planned.end() ? "the end" : to_string(*plan));
@@ -258,19 +295,17 @@ void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {
     state_.skipped_in_a_row = 0;
     return;
   }
-  const std::string what =
-      fmt::format("step {}: {} is not finite (samples {} to {})", state_.step,
-                  std::isfinite(outcome.loss_sum) ? "the gradient norm" : "the loss",
-                  state_.next_sample - static_cast<std::uint64_t>(batch_.num_samples),
-                  state_.next_sample - 1);
-  require<NumericError>(recipe_.resilience.on_non_finite() == NonFinite::skip,
+  const std::string what = fmt::format(
+      "step {}: {} is not finite (samples {} to {})", state_.step,
+      std::isfinite(outcome.loss_sum) ? "the gradient norm" : "the loss",
+      state_.next_sample - static_cast<std::uint64_t>(batch_.num_samples), state_.next_sample - 1);
+  require<NumericError>(options_.on_non_finite == NonFinite::skip,
                         "{}; resilience.on_non_finite is stop", what);
   ++state_.skipped_steps;
   ++state_.skipped_in_a_row;
   log::warning("{}: update skipped, {} so far", what, state_.skipped_steps);
-  require<NumericError>(
-      static_cast<std::uint64_t>(state_.skipped_in_a_row) <= recipe_.resilience.max_skipped_steps(),
-      "{} steps in a row were not finite", state_.skipped_in_a_row);
+  require<NumericError>(state_.skipped_in_a_row <= options_.max_skipped_steps,
+                        "{} steps in a row were not finite", state_.skipped_in_a_row);
 }
 
 void Trainer::record_step(const engine::StepOutcome& outcome, double step_seconds) {
@@ -286,9 +321,9 @@ void Trainer::record_step(const engine::StepOutcome& outcome, double step_second
   for (int c = 0; c < kNumCategories; ++c) {
     const std::uint64_t bytes = peak.per_category[static_cast<std::size_t>(c)];
     if (bytes == 0) continue;
-    record.set(fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)),
-                           metric::kBytesSuffix),
-               static_cast<std::int64_t>(bytes));
+    record.set(
+        fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)), metric::kBytesSuffix),
+        static_cast<std::int64_t>(bytes));
   }
   record.set(metric::kTokensPerSecond,
              static_cast<double>(batch_.num_samples * batch_.seq_len) / step_seconds);
@@ -308,7 +343,7 @@ void Trainer::emit(const StepRecord& record) {
 
 void Trainer::run_evaluation(bool final) {
   std::optional<std::uint64_t> limit;
-  if (!final && recipe_.eval.max_samples()) limit = recipe_.eval.max_samples()->value;
+  if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
   const EvalReport report = evaluate(engine_, *corpus_.held_out, limit);
   StepRecord record{.step = state_.step, .fields = {}};
   record.set(metric::kEvalLoss, report.loss);
@@ -323,7 +358,7 @@ void Trainer::run_evaluation(bool final) {
     return;
   }
   ++state_.evals_without_progress;
-  const auto& patience = recipe_.eval.patience();
+  const auto& patience = options_.patience;
   if (patience && static_cast<std::uint64_t>(state_.evals_without_progress) >= *patience) {
     console_.message(fmt::format("stopping early: {} evaluations without a lower loss",
                                  state_.evals_without_progress));
@@ -332,11 +367,10 @@ void Trainer::run_evaluation(bool final) {
 }
 
 void Trainer::write_samples() {
-  for (const std::string& prompt : recipe_.eval.sample_prompts()) {
+  for (const std::string& prompt : options_.sample_prompts) {
     const std::string text =
         generate(engine_, *corpus_.tokenizer, prompt,
-                 {.max_tokens = static_cast<std::int64_t>(recipe_.eval.sample_tokens().value),
-                  .seed = recipe_.run.seed()});
+                 {.max_tokens = options_.sample_tokens, .seed = recipe_.run.seed()});
     append_sample(directory_, state_.step, prompt, text);
     if (tensorboard_) tensorboard_->add_text(state_.step, "sample", prompt + text);
   }
@@ -348,8 +382,8 @@ void Trainer::save() {
   save_checkpoint(store_, engine_, state_, identity_);
   saved_step_ = state_.step;
   last_save_ = Clock::now();
-  console_.message(fmt::format("saved {}",
-                               store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
+  console_.message(fmt::format(
+      "saved {}", store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
 }
 
 }  // namespace
@@ -358,8 +392,7 @@ ExitCode run(const Recipe& recipe, const std::filesystem::path& file) {
   install_signal_handlers();
   Trainer trainer(recipe, file);
   const std::vector<std::string> unread = recipe::unread_keys(recipe);
-  require(unread.empty(), "{} recipe keys were never read, the first is {}", unread.size(),
-          unread.empty() ? "" : unread.front());
+  require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
   return trainer.run();
 }
 
