@@ -5,8 +5,8 @@
 #   scripts/quickstart.sh [--remainder R] [TEXT FILES...]
 #
 # Without files it trains on the C++ standard library's headers, which every machine with the compiler
-# has, read in place. Held out for evaluation are the files whose hash of the relative path is R modulo
-# 20 (default 0). It can be run again: it then does only what is left to do.
+# has, read in place. Held out for evaluation are the documents whose hash of the name is R modulo 20
+# (default 0). It can be run again: it then does only what is left to do.
 #
 #   --smoke   20 seconds of training in a temporary directory, with checks (used by scripts/test.sh)
 set -euo pipefail
@@ -100,17 +100,17 @@ title "sample"
 "$llmtrain" generate "$run_dir" --prompt "$prompt" --max-tokens 200
 
 title "bits per byte of the held-out text"
-"$llmtrain" data files "${recipe[@]}" --held-out >"$work/held-out"
+"$llmtrain" data held-out "${recipe[@]}" >"$work/held-out"
 [ -s "$work/held-out" ] || die "no text is held out with remainder $remainder"
-held_out() { tr '\n' '\0' <"$work/held-out" | xargs -0 cat --; }
+documents="$("$llmtrain" data files "${recipe[@]}" --held-out | wc -l)"
 ours="$(sed -n 's|.*"eval/bits_per_byte":\([0-9.eE+-]*\).*|\1|p' "$run_dir/metrics.jsonl" | tail -n 1)"
 [ -n "$ours" ] || die "$run_dir/metrics.jsonl holds no eval/bits_per_byte"
-bytes="$(held_out | wc -c)"
-gzip_bytes="$(held_out | gzip -9 | wc -c)"
-xz_bytes="$(held_out | xz -9e | wc -c)"
+bytes="$(wc -c <"$work/held-out")"
+gzip_bytes="$(gzip -9 <"$work/held-out" | wc -c)"
+xz_bytes="$(xz -9e <"$work/held-out" | wc -c)"
 awk -v ours="$ours" -v bytes="$bytes" -v gz="$gzip_bytes" -v xz="$xz_bytes" \
-  -v files="$(wc -l <"$work/held-out")" 'BEGIN {
-    printf "%d bytes in %d files\n", bytes, files
+  -v documents="$documents" 'BEGIN {
+    printf "%d bytes in %d documents\n", bytes, documents
     printf "  %-10s %7.4f\n  %-10s %7.4f\n  %-10s %7.4f\n", "llmtrain", ours,
       "gzip -9", 8 * gz / bytes, "xz -9e", 8 * xz / bytes
   }'

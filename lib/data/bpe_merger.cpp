@@ -90,7 +90,11 @@ void BpeMerger::merge_by_scan(Scratch& scratch) const {
 }
 
 void BpeMerger::merge_by_queue(Scratch& scratch) const {
-  auto& [symbols, ranks, next, previous, queue] = scratch;
+  auto& symbols = scratch.symbols;
+  auto& ranks = scratch.ranks;
+  auto& next = scratch.next;
+  auto& previous = scratch.previous;
+  auto& queue = scratch.queue;
   const std::size_t count = symbols.size();
   const auto later = std::greater<std::pair<std::uint32_t, std::size_t>>();
   ranks.assign(count, kNoMerge);  // rank of the pair that starts at a symbol; stale entries differ

@@ -67,4 +67,89 @@ TEST_CASE("the gradients of attention are those of finite differences") {
   }
 }
 
+TEST_CASE("attention checks its operands") {
+  const AttentionCase c{
+      .sequences = 2, .tq = 3, .tk = 5, .heads = 4, .kv_heads = 2, .dropout = 0.1};
+  const AttentionRun run(c, DType::bf16, cpu_table());
+  run.forward_kernel().check();
+  run.backward_kernel().check();
+  const auto refused = [&](auto&& change) {
+    AttentionForward forward = run.forward_kernel();
+    change(forward);
+    CHECK_THROWS_AS(forward.check(), InternalError);
+    AttentionBackward backward = run.backward_kernel();
+    change(backward);
+    CHECK_THROWS_AS(backward.check(), InternalError);
+  };
+  refused([](auto& op) { op.shape.num_kv_heads = 3; });
+  refused([](auto& op) { op.shape.num_kv_heads = 0; });
+  refused([](auto& op) { op.shape.num_heads = 2; });
+  refused([](auto& op) { op.shape.head_dim = 0; });
+  refused([](auto& op) { op.shape.num_sequences = 4; });
+  refused([](auto& op) { op.shape.window = -1; });
+  refused([](auto& op) { op.shape.scale = NAN; });
+  refused([](auto& op) { op.shape.dropout.p = 1; });
+  refused([](auto& op) { op.shape.dropout.seq_len = 0; });
+  refused([](auto& op) { op.shape.q_sample = View(); });
+  refused([](auto& op) { op.shape.q_position.dtype = DType::i64; });
+  refused([](auto& op) { op.shape.k_position.shape = {6}; });
+  refused([](auto& op) { op.shape.q_document_begin.shape = {10}; });
+  refused([](auto& op) { op.q.dtype = DType::f32; });
+  refused([](auto& op) { op.k.shape = {10, 24}; });
+  refused([](auto& op) { op.v.shape = {9, 16}; });
+  refused([](auto& op) { op.v.row_stride = 8; });
+  refused([](auto& op) { op.out.shape = {6, 16}; });
+  refused([](auto& op) { op.lse.dtype = DType::bf16; });
+  refused([](auto& op) { op.lse.shape = {2, 4, 5}; });
+
+  AttentionForward in_place = run.forward_kernel();
+  in_place.out = in_place.q;
+  CHECK_THROWS_AS(in_place.check(), InternalError);
+  AttentionBackward backward = run.backward_kernel();
+  backward.dq = backward.dout;
+  CHECK_THROWS_AS(backward.check(), InternalError);
+}
+
+TEST_CASE("the cost of attention counts the pairs that causality leaves") {
+  const auto flops = [](const AttentionCase& c) {
+    return AttentionRun(c, DType::f32, cpu_table()).forward_kernel().cost().flops;
+  };
+  // 2 products, 2 FLOPs, 2 heads of 8.
+  const double pair = 2 * 2 * 2 * 8;
+  CHECK(flops({.tq = 64, .tk = 64}) == pair * 64 * 64 / 2);
+  CHECK(flops({.sequences = 3, .tq = 64, .tk = 64}) == 3 * pair * 64 * 64 / 2);
+  CHECK(flops({.tq = 1, .tk = 64, .q_begin = 63}) == pair * 63.5);
+  CHECK(flops({.tq = 16, .tk = 64, .q_begin = 48}) == pair * (16 * 64 - 16 * 16 / 2));
+  CHECK(flops({.tq = 64, .tk = 64, .window = 16}) == pair * (64 * 16 - 16 * 16 / 2));
+  CHECK(flops({.tq = 64, .tk = 64, .window = 100}) == pair * 64 * 64 / 2);
+
+  const AttentionRun run({.tq = 64, .tk = 64}, DType::bf16, cpu_table());
+  const Cost backward = run.backward_kernel().cost();
+  CHECK(backward.flops == 2.5 * run.forward_kernel().cost().flops);
+  CHECK(backward.bytes_written == 2 * 8 * 64 * (2 + 1 + 1));
+}
+
+TEST_CASE("on the meta device attention is recorded and nothing runs") {
+  struct Log : Recorder {
+    std::vector<LaunchRecord> launches;
+    void record(const LaunchRecord& launch) override { launches.push_back(launch); }
+  } log;
+  const AttentionRun real({.tq = 64, .tk = 64}, DType::bf16, cpu_table());
+  AttentionForward kernel = real.forward_kernel();
+  for (View* view : {&kernel.q, &kernel.k, &kernel.v, &kernel.out, &kernel.lse}) {
+    view->data = reinterpret_cast<void*>(std::uintptr_t{256});  // nobody may touch it
+  }
+  kernel.q.data = reinterpret_cast<void*>(std::uintptr_t{512});
+  kernel.out.data = reinterpret_cast<void*>(std::uintptr_t{768});
+  Device meta(make_meta_memory(), std::uint64_t{1} << 30);
+  const KernelCtx ctx{&meta, &meta_table(), {}, 3, Determinism::run, &log};
+  launch(ctx, kernel);
+  REQUIRE(log.launches.size() == 1);
+  CHECK(log.launches[0].name == "attention_forward");
+  CHECK(log.launches[0].cost.flops == kernel.cost().flops);
+  CHECK(log.launches[0].sizes == std::array<std::int64_t, 4>{1, 64, 2, 8});
+  CHECK(meta.ledger().held_bytes() == 0);
+  CHECK(meta.arena_extent_bytes() >= kernel.workspace_bytes(3));
+}
+
 }  // namespace llmtrain::kernels

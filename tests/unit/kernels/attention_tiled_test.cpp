@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <hwy/targets.h>
 
 #include "attention_case.hpp"
 
@@ -216,6 +217,30 @@ TEST_CASE("the bits of tiled attention do not depend on the number of threads") 
       }
     }
   }
+}
+
+TEST_CASE("tiled attention is as exact on every instruction set that this machine has") {
+  const std::int64_t own = hwy::SupportedTargets();
+  for (std::int64_t targets = own; targets != 0; targets &= targets - 1) {
+    const std::int64_t target = targets & -targets;
+    CAPTURE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    check_parity({.sequences = 2,
+                  .tq = 75,
+                  .tk = 75,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .head_dim = 20,
+                  .window = 40,
+                  .fused = true,
+                  .documents = {0, 30}});
+    check_parity({.tq = 20, .tk = 131, .head_dim = 64, .dropout = 0.3, .q_begin = 111});
+    check_parity({.tq = 64, .tk = 131, .head_dim = 64, .dropout = 0.3, .q_begin = 67});
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  CHECK(hwy::SupportedTargets() == own);
 }
 
 TEST_CASE("attention over nothing is nothing") {
