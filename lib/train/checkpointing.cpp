@@ -6,9 +6,7 @@ namespace llmtrain::train {
 
 namespace {
 
-checkpoint::Dims dims_of(const Shape& shape) {
-  return {shape.dims().begin(), shape.dims().end()};
-}
+checkpoint::Dims dims_of(const Shape& shape) { return {shape.dims().begin(), shape.dims().end()}; }
 
 checkpoint::Box box_of(const Parameter& parameter) {
   const Box& box = parameter.box();
@@ -105,10 +103,11 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   require<CheckpointError>(run.rng_seed == identity.seed,
                            "the checkpoint was made with run.seed {}, the recipe says {}",
                            run.rng_seed, identity.seed);
-  require<CheckpointError>(run.data_cursor.fingerprint == identity.data_fingerprint,
-                           "the training data, tokenizer or packing is not what step {} was trained "
-                           "on; use the same, or another run.output_dir",
-                           step);
+  require<CheckpointError>(
+      run.data_cursor.fingerprint == identity.data_fingerprint,
+      "the training data, tokenizer or packing is not what step {} was trained "
+      "on; use the same, or another run.output_dir",
+      step);
   std::vector<std::string> expected;
   for (const auto& p : engine.parameters().all()) expected.push_back(p->name());
   for (const optim::StateTensor& s : engine.optimizer()->states()) expected.push_back(s.name);

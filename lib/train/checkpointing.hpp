@@ -38,8 +38,8 @@ struct RunIdentity {
 void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
                      const LoopState& state, const RunIdentity& identity);
 
-/// Restores what save_checkpoint wrote. CheckpointError when tensors differ from the engine's or the
-/// data is not the run's.
+/// Restores what save_checkpoint wrote. CheckpointError when tensors differ from the engine's or
+/// the data is not the run's.
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
                           engine::Engine& engine, const RunIdentity& identity);
 

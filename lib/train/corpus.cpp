@@ -73,34 +73,33 @@ std::shared_ptr<const data::Tokenizer> train_tokenizer(const Recipe& recipe,
         bytes += document.text.size();
         texts.push_back(std::move(document.text));
       });
-  log::info("training a tokenizer of {} tokens on {} of text",
-            recipe.tokenizer.vocab_size().value, format_bytes(bytes));
+  const std::uint64_t vocab_size = recipe.tokenizer.bpe()->vocab_size();
+  log::info("training a tokenizer of {} tokens on {} of text", vocab_size, format_bytes(bytes));
   const std::vector<std::string_view> views(texts.begin(), texts.end());
-  return data::train_bpe(
-      views,
-      {.vocab_size = static_cast<std::int64_t>(recipe.tokenizer.vocab_size().value)});
+  return data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(vocab_size)});
 }
 
 // Equal keys, equal tokenizers: the files, the split and the size decide.
 std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFile>& files) {
   const data::PrepareOptions options{.part = data::Part::training,
                                      .held_out = held_out_rule(recipe.data)};
-  const data::TokenSetKey key =
-      data::token_set_key(files, *data::make_byte_tokenizer(), options);
-  return to_hex(hash128(fmt::format("bpe {} {} {}", recipe.tokenizer.vocab_size().value, key.files,
-                                    key.options)));
+  const data::TokenSetKey key = data::token_set_key(files, *data::make_byte_tokenizer(), options);
+  return to_hex(hash128(fmt::format("bpe {} {} {}", recipe.tokenizer.bpe()->vocab_size().value,
+                                    key.files, key.options)));
 }
 
 }  // namespace
 
 std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
                                                       const std::vector<data::SourceFile>& files) {
-  const TokenizerSection& section = recipe.tokenizer;
-  if (section.type() != "bpe" || section.path()) {
-    return data::make_tokenizer({.type = section.type(), .path = section.path().value_or("")});
+  const BpeOptions* bpe = recipe.tokenizer.bpe();
+  if (bpe == nullptr) return data::make_byte_tokenizer();
+  if (bpe->path()) {
+    bpe->vocab_size.mark_read();  // the file decides
+    return data::make_tokenizer({.type = "bpe", .path = *bpe->path()});
   }
-  const std::filesystem::path directory =
-      std::filesystem::path(recipe.data.cache_dir()) / ("tokenizer-" + tokenizer_key(recipe, files));
+  const std::filesystem::path directory = std::filesystem::path(recipe.data.cache_dir()) /
+                                          ("tokenizer-" + tokenizer_key(recipe, files));
   if (std::filesystem::exists(directory / "tokenizer.json")) {
     return data::make_tokenizer({.type = "bpe", .path = directory});
   }
@@ -121,8 +120,8 @@ std::shared_ptr<const data::PackedSamples> open_part(const Recipe& recipe,
   const std::string hash =
       to_hex(hash128(fmt::format("{} {} {}", key.files, key.tokenizer, key.options)));
   const auto directory = std::filesystem::path(recipe.data.cache_dir()) / ("tokens-" + hash);
-  auto set = std::make_shared<data::TokenSet>(
-      data::open_or_prepare(files, tokenizer, options, directory));
+  auto set =
+      std::make_shared<data::TokenSet>(data::open_or_prepare(files, tokenizer, options, directory));
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
       .cross_document_attention = recipe.data.packing.cross_document_attention(),
@@ -143,12 +142,16 @@ Corpus open_corpus(const Recipe& recipe) {
                      corpus.tokenizer->vocab_size(), vocab_size, corpus.tokenizer->vocab_size());
   corpus.training = open_part(recipe, files, *corpus.tokenizer, data::Part::training);
   corpus.held_out = open_part(recipe, files, *corpus.tokenizer, data::Part::held_out);
-  const data::TokenSetKey& key = corpus.training->set().index().key;
-  corpus.fingerprint = to_hex(
-      hash128(fmt::format("{} {} {} {} {} {}", key.files, key.tokenizer, key.options,
-                          recipe.training.seq_len().value,
-                          recipe.data.packing.cross_document_attention(),
-                          recipe.data.packing.reset_positions())));
+  // By content, so that a copied or touched file is the same data.
+  Hasher128 hasher;
+  for (const data::TokenSetShard& shard : corpus.training->set().index().shards) {
+    hasher.update(shard.payload_hash);
+  }
+  hasher.update_value(corpus.tokenizer->fingerprint());
+  hasher.update(fmt::format("{} {} {}", recipe.training.seq_len().value,
+                            recipe.data.packing.cross_document_attention(),
+                            recipe.data.packing.reset_positions()));
+  corpus.fingerprint = to_hex(hasher.digest());
   return corpus;
 }
 
@@ -156,8 +159,7 @@ void for_each_held_out(const DataSection& section,
                        const std::function<void(const data::Document&)>& visit) {
   const data::HeldOutRule rule = held_out_rule(section);
   for_each_document(
-      source_files(section),
-      [&](std::string_view name) { return data::is_held_out(name, rule); },
+      source_files(section), [&](std::string_view name) { return data::is_held_out(name, rule); },
       [&](data::Document&& document) { visit(document); });
 }
 

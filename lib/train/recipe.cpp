@@ -8,8 +8,16 @@
 
 namespace llmtrain::train {
 
-void TokenizerSection::validate(recipe::Issues& issues) const {
-  if (path() && type() == "bytes") issues.add(path, "the type `bytes` reads no file");
+std::span<const TokenizerRow> tokenizer_table() {
+  static constexpr std::array kRows{
+      TokenizerRow{"bytes", "every byte is a token: a vocabulary of 257", nullptr},
+      TokenizerRow{"bpe", "byte-level BPE, read from a file or trained on the training text",
+                   &recipe::section_of<BpeOptions>}};
+  return kRows;
+}
+
+const BpeOptions* TokenizerSection::bpe() const {
+  return type().name == "bpe" ? &type.as<BpeOptions>() : nullptr;
 }
 
 void DataSection::validate(recipe::Issues& issues) const {
@@ -28,14 +36,13 @@ void Recipe::validate(recipe::Issues& issues) const {
                                              spec.max_position_embeddings));
   }
   const auto vocab = static_cast<std::uint64_t>(spec.vocab_size);
-  if (tokenizer.type() == "bytes" && vocab < 257) {
-    issues.add(model.architecture, fmt::format("vocab_size {} is below the 257 tokens of the byte "
-                                               "tokenizer",
-                                               vocab));
+  const BpeOptions* bpe = tokenizer.bpe();
+  if (bpe == nullptr && vocab < 257) {
+    issues.add(model.architecture,
+               fmt::format("vocab_size {} is below the 257 tokens of the byte tokenizer", vocab));
   }
-  if (tokenizer.type() == "bpe" && !tokenizer.path() && tokenizer.vocab_size() > vocab) {
-    issues.add(tokenizer.vocab_size,
-               fmt::format("larger than model.vocab_size {}", spec.vocab_size));
+  if (bpe != nullptr && !bpe->path() && bpe->vocab_size() > vocab) {
+    issues.add(bpe->vocab_size, fmt::format("larger than model.vocab_size {}", vocab));
   }
 }
 

@@ -23,44 +23,60 @@ struct RunSection : recipe::Section {
                                       "directory of checkpoints, metrics and report; %name is "
                                       "run.name",
                                       recipe::not_empty()};
-  recipe::Key<std::uint64_t> seed{this, "seed", 42,
-                                  "decides first weights, sample order and dropout", recipe::Rule{}};
-  recipe::Key<DeviceChoice> device{
-      this, "device", DeviceChoice::automatic, "where to train; auto takes what there is",
-      recipe::one_of<DeviceChoice>({{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}})};
+  recipe::Key<std::uint64_t> seed{
+      this, "seed", 42, "decides first weights, sample order and dropout", recipe::Rule{}};
+  recipe::Key<DeviceChoice> device{this, "device", DeviceChoice::automatic,
+                                   "where to train; auto takes what there is",
+                                   recipe::one_of<DeviceChoice>({{"auto", DeviceChoice::automatic},
+                                                                 {"cpu", DeviceChoice::cpu}})};
   recipe::Key<recipe::Auto<recipe::Count>> threads{
-      this, "threads", {}, "threads of the CPU kernels; auto = cores of the machine",
+      this,
+      "threads",
+      {},
+      "threads of the CPU kernels; auto = cores of the machine",
       recipe::between(1, 4096)};
   recipe::Key<recipe::Auto<recipe::Bytes>> memory_limit{
-      this, "memory_limit", {}, "largest arena; auto = the machine's memory",
+      this,
+      "memory_limit",
+      {},
+      "largest arena; auto = the machine's memory",
       recipe::at_least(1 << 20)};
 };
 
-struct TokenizerSection : recipe::Section {
-  recipe::Key<std::string> type{this, "type", "bpe",
-                                "bytes, or byte-level BPE (read from `path` or trained)",
-                                recipe::any_of({"bytes", "bpe"})};
+struct BpeOptions : recipe::Section {
   recipe::Key<std::optional<std::string>> path{
       this, "path", std::nullopt,
       "tokenizer.json or a directory with one; null = train on the training text"};
   recipe::Key<recipe::Count> vocab_size{this, "vocab_size", 8192,
                                         "size of a vocabulary that is trained",
                                         recipe::between(257, 1 << 24)};
-  void validate(recipe::Issues& issues) const override;
+};
+
+struct TokenizerRow {
+  std::string_view name, doc;
+  std::unique_ptr<recipe::Section> (*options)();
+};
+std::span<const TokenizerRow> tokenizer_table();
+
+struct TokenizerSection : recipe::Section {
+  recipe::Choice<TokenizerRow> type{this, "type", tokenizer_table(), "bpe", "kind of tokenizer"};
+  /// Null for `bytes`, which has no options.
+  const BpeOptions* bpe() const;
 };
 
 struct SourceSection : recipe::Section {
-  recipe::Required<std::string> path{this, "path",
-                                     "file, directory (all its files) or pattern with * and ?",
-                                     recipe::not_empty()};
-  recipe::Key<std::string> format{this, "format", "auto",
-                                  "text, jsonl, or auto by the file's name",
+  recipe::Required<std::string> path{
+      this, "path", "file, directory (all its files) or pattern with * and ?", recipe::not_empty()};
+  recipe::Key<std::string> format{this, "format", "auto", "text, jsonl, or auto by the file's name",
                                   recipe::any_of({"auto", "text", "jsonl"})};
-  recipe::Key<std::string> text_key{this, "text_key", "text",
-                                    "key of the text in a line of jsonl", recipe::not_empty()};
+  recipe::Key<std::string> text_key{this, "text_key", "text", "key of the text in a line of jsonl",
+                                    recipe::not_empty()};
   recipe::Key<recipe::Auto<recipe::Bytes>> max_document_bytes{
-      this, "max_document_bytes", {},
-      "text files longer than this are cut into documents at line ends, 0 = never; auto = 16Ki when "
+      this,
+      "max_document_bytes",
+      {},
+      "text files longer than this are cut into documents at line ends, 0 = never; auto = 16Ki "
+      "when "
       "the source has fewer than 100 files, else 0",
       recipe::Rule{}};
 };
@@ -92,19 +108,18 @@ struct CheckpointSection : recipe::Section {
   recipe::Key<std::optional<recipe::Interval>> interval{
       this, "interval", recipe::Interval::every_steps(500),
       "save every so many steps, or so much time (\"10min\"); null = only at the end"};
-  recipe::Key<std::optional<recipe::Count>> keep_latest{
-      this, "keep_latest", recipe::Count(3), "newest checkpoints to keep; null = all",
-      recipe::at_least(2)};
-  recipe::Key<recipe::Count> keep_every{this, "keep_every", 0,
-                                        "multiples of this step are kept for good; 0 = none",
-                                        recipe::Rule{}};
-  recipe::Key<recipe::Bytes> max_shard_size{this, "max_shard_size",
-                                            recipe::Bytes(std::uint64_t{4} << 30),
-                                            "files of a checkpoint are cut at this size",
-                                            recipe::at_least(1 << 16)};
+  recipe::Key<std::optional<recipe::Count>> keep_latest{this, "keep_latest", recipe::Count(3),
+                                                        "newest checkpoints to keep; null = all",
+                                                        recipe::at_least(2)};
+  recipe::Key<recipe::Count> keep_every{
+      this, "keep_every", 0, "multiples of this step are kept for good; 0 = none", recipe::Rule{}};
+  recipe::Key<recipe::Bytes> max_shard_size{
+      this, "max_shard_size", recipe::Bytes(std::uint64_t{4} << 30),
+      "files of a checkpoint are cut at this size", recipe::at_least(1 << 16)};
   recipe::Key<Resume> resume{
       this, "resume", Resume::automatic,
-      "auto: from the newest valid checkpoint if there is one; must: fail without one; never: refuse "
+      "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "
+      "refuse "
       "an output directory that has one",
       recipe::one_of<Resume>(
           {{"auto", Resume::automatic}, {"never", Resume::never}, {"must", Resume::must}})};
@@ -125,9 +140,8 @@ struct EvalSection : recipe::Section {
       recipe::at_least(1)};
   recipe::Key<std::vector<std::string>> sample_prompts{
       this, "sample_prompts", {}, "texts to continue at every evaluation", recipe::Rule{}};
-  recipe::Key<recipe::Count> sample_tokens{this, "sample_tokens", 100,
-                                           "length of those continuations",
-                                           recipe::between(1, 1 << 20)};
+  recipe::Key<recipe::Count> sample_tokens{
+      this, "sample_tokens", 100, "length of those continuations", recipe::between(1, 1 << 20)};
 };
 
 struct MetricsSection : recipe::Section {

@@ -1,8 +1,7 @@
 #include "lib/train/run_directory.hpp"
 
-#include <unistd.h>
-
 #include <array>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 

@@ -27,7 +27,7 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
     : recipe_(load_recipe(directory / "resolved.yaml", {})) {
   const auto store = checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
   step_ = choose_step(store, step);
-  tokenizer_ = recipe_->tokenizer.type() == "bytes"
+  tokenizer_ = recipe_->tokenizer.bpe() == nullptr
                    ? data::make_byte_tokenizer()
                    : data::make_tokenizer({.type = "bpe", .path = directory});
   device_ = std::make_unique<Device>(make_cpu_memory(), recipe_->memory_limit());
@@ -35,9 +35,8 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
   options.optimizer = nullptr;
   engine_ = std::make_unique<engine::Engine>(
       engine::EnginePlace{.device = device_.get(),
-                          .table = options.compute == DType::f64
-                                       ? &kernels::cpu_reference_table()
-                                       : &kernels::cpu_table(),
+                          .table = options.compute == DType::f64 ? &kernels::cpu_reference_table()
+                                                                 : &kernels::cpu_table(),
                           .threads = recipe_->threads()},
       options);
   load_parameters(store, step_, engine_->parameters());

@@ -11,8 +11,8 @@
 
 namespace llmtrain::train {
 
-/// Recipe, tokenizer and the parameters of one checkpoint from an output directory; nothing in it is
-/// changed. CheckpointError without a valid checkpoint.
+/// Recipe, tokenizer and the parameters of one checkpoint from an output directory; nothing in it
+/// is changed. CheckpointError without a valid checkpoint.
 class SavedRun {
  public:
   /// `step` empty: the newest valid one.

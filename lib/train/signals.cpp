@@ -1,9 +1,8 @@
 #include "lib/train/signals.hpp"
 
-#include <unistd.h>
-
 #include <csignal>
 #include <initializer_list>
+#include <unistd.h>
 
 namespace llmtrain::train {
 

@@ -81,7 +81,9 @@ class Trainer {
   void train_one_step();
   void handle_non_finite(const engine::StepOutcome& outcome);
   void record_step(const engine::StepOutcome& outcome, double step_seconds);
-  void run_evaluation(bool final);
+  /// False when the run should stop early.
+  bool run_evaluation(bool final);
+  bool eval_is_due() const;
   void write_samples();
   void save();
   void compare_with_plan(const std::vector<AllocationEvent>& trace);
@@ -110,7 +112,6 @@ class Trainer {
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
   std::int64_t saved_step_ = -1;
-  bool stopped_early_ = false;
   bool trace_compared_ = false;
 };
 
@@ -233,16 +234,16 @@ ExitCode Trainer::run() {
   console_.header();
   if (options_.eval_at_start && state_.step == 0) run_evaluation(false);
   start_ = last_save_ = Clock::now();
-  while (state_.step < total_steps_ && !stopped_early_ && stop_signal() == 0 && !out_of_time()) {
+  bool finished = state_.step >= total_steps_;
+  while (!finished && stop_signal() == 0) {
     train_one_step();
-    const auto& every = options_.eval_interval;
-    if (every && state_.step % static_cast<std::int64_t>(every->value) == 0 &&
-        state_.step < total_steps_) {
-      run_evaluation(false);
-    }
-    if (save_is_due()) save();
+    finished = state_.step >= total_steps_ || out_of_time();
+    if (!finished && eval_is_due()) finished = !run_evaluation(false);
+    // A step's records are written before its checkpoint is, so that a resumed run has them once.
+    if (finished) run_evaluation(true);
+    if (finished || save_is_due()) save();
   }
-  if (stop_signal() != 0) {
+  if (!finished) {
     if (saved_step_ != state_.step) save();
     console_.message(
         fmt::format("stopped by signal {} after step {}; state saved, run again to "
@@ -250,8 +251,6 @@ ExitCode Trainer::run() {
                     stop_signal(), state_.step));
     return ExitCode::preempted;
   }
-  run_evaluation(true);
-  if (saved_step_ != state_.step) save();
   write_report(directory_, directory_ / "report.html");
   console_.message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
@@ -341,7 +340,7 @@ void Trainer::emit(const StepRecord& record) {
   tensorboard_->flush();
 }
 
-void Trainer::run_evaluation(bool final) {
+bool Trainer::run_evaluation(bool final) {
   std::optional<std::uint64_t> limit;
   if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
   const EvalReport report = evaluate(engine_, *corpus_.held_out, limit);
@@ -351,19 +350,26 @@ void Trainer::run_evaluation(bool final) {
   if (report.whole) record.set(metric::kEvalBitsPerByte, report.bits_per_byte);
   emit(record);
   write_samples();
-  if (final) return;
+  if (final) return true;
   if (state_.best_eval_loss == 0 || report.loss < state_.best_eval_loss) {
     state_.best_eval_loss = report.loss;
     state_.evals_without_progress = 0;
-    return;
+    return true;
   }
   ++state_.evals_without_progress;
-  const auto& patience = options_.patience;
-  if (patience && static_cast<std::uint64_t>(state_.evals_without_progress) >= *patience) {
+  const bool stop =
+      options_.patience &&
+      static_cast<std::uint64_t>(state_.evals_without_progress) >= options_.patience->value;
+  if (stop) {
     console_.message(fmt::format("stopping early: {} evaluations without a lower loss",
                                  state_.evals_without_progress));
-    stopped_early_ = true;
   }
+  return !stop;
+}
+
+bool Trainer::eval_is_due() const {
+  return options_.eval_interval &&
+         state_.step % static_cast<std::int64_t>(options_.eval_interval->value) == 0;
 }
 
 void Trainer::write_samples() {
