@@ -134,6 +134,13 @@ TEST_CASE("clipping by value comes before the norm and keeps a NaN") {
   for (std::size_t i = 0; i < step.size(); ++i) {
     CHECK(after[i] == doctest::Approx(before[i] - step[i]));
   }
+  rig.set_gradients(1, 2.0);
+  set.step(rig.ctx, rig.mesh, 1.0);
+  for (const auto& parameter : rig.store.all()) {
+    const auto clipped = values_of(parameter->grad());
+    CHECK(*std::max_element(clipped.begin(), clipped.end()) <= 0.5);
+    CHECK(*std::min_element(clipped.begin(), clipped.end()) >= -0.5);
+  }
   set_values(p.grad(), {NAN, 0, 0, 0, 0, 0, 0});
   CHECK(!set.step(rig.ctx, rig.mesh, 1.0).finite);
 }
@@ -161,7 +168,12 @@ TEST_CASE("a mesh that splits parameters is refused by the norm") {
 }
 
 TEST_CASE("gradients are zero after zero_grads, and a new state is zero") {
-  const Rig rig;
+  Rig rig;
+  // Fresh pages are zero: the states must get memory that somebody used before.
+  {
+    const Tensor used = rig.device.allocate({1 << 16}, DType::f32, Category::workspace, "used");
+    set_values(used, std::vector<double>(1 << 16, 7.0));
+  }
   OptimizerOptions options;
   read_options(options, "{}");
   const OptimizerSet set(rig.ctx, options, rig.store);
