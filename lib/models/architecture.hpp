@@ -45,7 +45,7 @@ struct CommonModelOptions : recipe::Section {
 /// What config.json says beside the model itself.
 struct HfExport {
   DType dtype = DType::f32;
-  std::optional<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
+  std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
 };
 
 /// A row of the table of families.

@@ -78,27 +78,35 @@ def batch(name, documents, length, restart, vocab):
     return tokens, targets, begin, position - begin if restart else position
 
 
-def run(config, inputs, dtype, attention="eager"):
-    tokens, targets, begin, position = inputs
-    model = families.build(config, attention)
-    families.load(model, lambda n, shape: formula.weights(n, shape, *fill(n, shape)))
-    model = model.to(dtype)
+def forward(model, inputs):
+    tokens, _, begin, position = inputs
     index = torch.arange(tokens.shape[1])
     seen = (index[None, None, :] <= index[None, :, None]) & (index[None, None, :] >= begin[..., None])
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
-    mask = mask[:, None]
-    out = model(input_ids=tokens, attention_mask=mask, position_ids=position,
-                output_attentions=attention == "eager", use_cache=False)
+    mask = torch.zeros(seen.shape, dtype=model.dtype)
+    mask = mask.masked_fill(~seen, torch.finfo(model.dtype).min)[:, None]
+    plain = model.config._attn_implementation == "eager"
+    return model(input_ids=tokens, attention_mask=mask, position_ids=position,
+                 output_attentions=plain, use_cache=False)
+
+
+def sharpness(attentions, begin):
+    """Per layer, the largest probability in rows that see at least five keys."""
+    rows = torch.arange(begin.shape[1]) - begin >= 4
+    return [a.detach().amax(-1).transpose(0, 1)[:, rows].max().item() for a in attentions or ()]
+
+
+def run(config, inputs, dtype, attention="eager"):
+    _, targets, begin, _ = inputs
+    model = families.build(config, attention)
+    families.load(model, lambda n, shape: formula.weights(n, shape, *fill(n, shape)))
+    out = forward(model.to(dtype), inputs)
     logits = out.logits.flatten(0, 1)
     if dtype == torch.bfloat16:
         logits = logits.float()
     loss = torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1)
     loss.backward()
-    sharp = [a.detach().amax(-1)[(index - begin >= 4)[:, None].expand_as(a[..., 0])].max().item()
-             for a in out.attentions or ()]
-    grads = families.gradients(model)
     return {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1),
-            "grads": grads, "sharp": sharp}
+            "grads": families.gradients(model), "sharp": sharpness(out.attentions, begin)}
 
 
 def layer_of(name):

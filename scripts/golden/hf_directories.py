@@ -1,0 +1,57 @@
+"""Hugging Face directories, both ways.
+
+    python scripts/golden/hf_directories.py
+        saves tests/parity/golden/hf_gpt2 and hf_llama with transformers; the weights are formulas
+    LLMTRAIN_HF_EXPORT=DIR build/tests/parity_test -tc='*opens*'
+    python scripts/golden/hf_directories.py DIR
+        opens what this program exported with transformers and compares logits with the goldens
+"""
+
+import pathlib
+import sys
+
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+import families
+import formula
+import models
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests/parity/golden"
+SAVED = {
+    "hf_gpt2": (GPT2Config(vocab_size=37, n_positions=11, n_embd=16, n_layer=2, n_head=2,
+                           bos_token_id=0, eos_token_id=0), torch.float32),
+    "hf_llama": (LlamaConfig(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                             head_dim=6, intermediate_size=20, rope_theta=500000.0),
+                 torch.bfloat16),
+}
+
+
+def save():
+    for name, (config, dtype) in SAVED.items():
+        model = families.build(config, "eager")
+        families.load(model, lambda n, shape: formula.weights(n, shape, 0.0, 1.0))
+        model.to(dtype).save_pretrained(GOLDEN / name)
+        (GOLDEN / name / "generation_config.json").unlink()
+
+
+def check(folder):
+    worst = 0.0
+    for path in sorted(folder.iterdir()):
+        with safe_open(GOLDEN / f"{path.name}.safetensors", "pt") as file:
+            expected = file.get_tensor("logits")
+            inputs = [file.get_tensor(k).long() for k in
+                      ("tokens", "targets", "document_begin", "embedding_position")]
+        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+        assert model.dtype == torch.float32, model.dtype
+        logits = models.forward(model, inputs).logits.flatten(0, 1).double()
+        error = ((logits - expected).norm() / expected.norm()).item()
+        print(f"{path.name}: {model.config.model_type}, logits differ by {error:.1e}")
+        worst = max(worst, error)
+    assert 0 < worst <= 1e-5, worst
+
+
+if __name__ == "__main__":
+    check(pathlib.Path(sys.argv[1])) if len(sys.argv) > 1 else save()
