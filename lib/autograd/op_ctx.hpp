@@ -8,10 +8,10 @@
 
 #include "kernels/kernel.hpp"
 #include "lib/autograd/row_map.hpp"
-#include "lib/mesh/mesh.hpp"
 
 namespace llmtrain {
 
+class Mesh;
 class Tape;
 
 /// What changes from step to step.

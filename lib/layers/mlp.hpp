@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "kernels/activations.hpp"
 #include "lib/layers/linear.hpp"
+#include "lib/ops/activations.hpp"
 
 namespace llmtrain::layers {
 

@@ -1,7 +1,7 @@
 #pragma once
 /// The recipe rule for `hidden_act`, from the table of activation functions.
 
-#include "kernels/activations.hpp"
+#include "lib/ops/activations.hpp"
 #include "lib/recipe/rule.hpp"
 
 namespace llmtrain::models {

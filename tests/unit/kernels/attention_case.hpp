@@ -2,7 +2,7 @@
 /// One attention problem, run by any table in any dtype.
 
 #include "kernels/attention.hpp"
-#include "values.hpp"
+#include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
 

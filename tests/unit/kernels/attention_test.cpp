@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "attention_case.hpp"
+#include "tests/unit/kernels/attention_case.hpp"
 #include "lib/base/error.hpp"
 
 namespace llmtrain::kernels {

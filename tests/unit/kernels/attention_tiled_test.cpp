@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <hwy/targets.h>
 
-#include "attention_case.hpp"
+#include "tests/unit/kernels/attention_case.hpp"
 
 namespace llmtrain::kernels {
 

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
-#include "values.hpp"
+#include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
 

@@ -2,7 +2,7 @@
 
 #include "kernels/attention.hpp"
 #include "lib/base/error.hpp"
-#include "values.hpp"
+#include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
 
