@@ -107,7 +107,9 @@ class Override {
       return nullptr;
     }
     if (node.kind == Node::Kind::null) {
-      node.kind = Node::Kind::mapping;
+      // No key is a number, so that a number can only mean an element.
+      const bool index = part.find_first_not_of("0123456789") == std::string::npos;
+      node.kind = index ? Node::Kind::sequence : Node::Kind::mapping;
       node.where = where();
     }
     if (node.kind == Node::Kind::mapping) {
@@ -125,7 +127,7 @@ class Override {
                          node.items.size(), printable(part)));
       return nullptr;
     }
-    if (*index == node.items.size()) node.items.emplace_back();
+    if (*index == node.items.size()) node.items.emplace_back().where = where();
     return &node.items[*index];
   }
 

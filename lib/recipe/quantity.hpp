@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace llmtrain::recipe {
 
@@ -55,11 +56,15 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// A value, or "auto" (empty): the program decides and says what it chose.
+/// A value, or "auto": the program decides and says what it chose.
 template <class T>
-class Auto : public std::optional<T> {
- public:
-  using std::optional<T>::optional;
+struct Auto {
+  std::optional<T> value;  ///< empty = auto
+
+  constexpr Auto() = default;
+  constexpr Auto(T v) : value(std::move(v)) {}
+  constexpr bool is_auto() const { return !value.has_value(); }
+  bool operator==(const Auto&) const = default;
 };
 
 }  // namespace llmtrain::recipe

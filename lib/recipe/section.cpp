@@ -4,7 +4,8 @@ namespace llmtrain::recipe {
 
 Entry::Entry(Kind kind, Section* owner, std::string_view name, std::string_view doc)
     : kind_(kind), owner_(owner), name_(name), doc_(doc) {
-  require(!name.empty() && !name.starts_with("x-") && name.find('.') == std::string_view::npos,
+  require(name.find_first_not_of("0123456789") != std::string_view::npos &&
+              !name.starts_with("x-") && name.find('.') == std::string_view::npos,
           "`{}` cannot be the name of a recipe key", name);
   for (const Entry* other : owner->entries_) {
     require(other->name() != name, "recipe key `{}` is declared twice in one section", name);

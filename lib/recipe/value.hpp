@@ -150,13 +150,13 @@ struct Codec<Auto<T>> {
   using Rules = typename Codec<T>::Rules;
   static bool read(const Node& node, const Rules& rule, Auto<T>& out, Problems& problems) {
     if (is_plain(node, "auto")) {
-      out.reset();
+      out.value.reset();
       return true;
     }
-    return Codec<T>::read(node, rule, out.emplace(), problems);
+    return Codec<T>::read(node, rule, out.value.emplace(), problems);
   }
   static std::string write(const Auto<T>& value, const Rules& rule) {
-    return value ? Codec<T>::write(*value, rule) : "auto";
+    return value.is_auto() ? "auto" : Codec<T>::write(*value.value, rule);
   }
   static TypeInfo type(const Rules& rule) {
     TypeInfo info = Codec<T>::type(rule);

@@ -25,7 +25,8 @@ bool is_plain_text(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '/' || c == '-' || c == '+';
   };
-  return std::all_of(text.begin(), text.end(), harmless) && text[0] != '-' && !needs_quotes(text);
+  return std::all_of(text.begin(), text.end(), harmless) && text[0] != '-' && text != "..." &&
+         !needs_quotes(text);
 }
 
 constexpr const char* kCountPattern = "[0-9][0-9_]*(\\.[0-9]+)? ?(k|K|M|B|G|T|Ki|Mi|Gi|Ti)?";

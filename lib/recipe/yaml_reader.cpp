@@ -116,7 +116,7 @@ class Builder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             Node::Kind kind) {
     refuse_extras(mark, tag, anchor);
-    if (expects_key()) throw Stop{mark, "a key must be text", {}};
+    if (expects_key()) throw Stop{mark, "a key must be text", "is every `[` and `{` closed?"};
     if (open_.size() >= kMaxDepth) {
       throw Stop{mark, fmt::format("nested deeper than {} levels", kMaxDepth), {}};
     }
