@@ -7,7 +7,7 @@
 #include <pcre2.h>
 
 #include "lib/base/require.hpp"
-#include "lib/data/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
 
