@@ -1,6 +1,6 @@
 #include "lib/data/byte_level.hpp"
 
-#include "lib/data/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
 

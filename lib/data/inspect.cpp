@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/data/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
 

@@ -7,7 +7,7 @@
 #include <pcre2.h>
 
 #include "lib/base/require.hpp"
-#include "lib/data/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
 
@@ -29,7 +29,7 @@ struct Free {
 };
 
 std::string pcre2_message(int code) {
-  PCRE2_UCHAR buffer[256];
+  PCRE2_UCHAR buffer[256] = {};
   pcre2_get_error_message(code, buffer, sizeof buffer);
   return reinterpret_cast<const char*>(buffer);
 }
@@ -134,11 +134,13 @@ void PreTokenizer::Worker::split_valid(std::size_t stage, std::string_view text,
     const int result = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                    done, PCRE2_NO_UTF_CHECK, match, state_->context.get());
     if (result == PCRE2_ERROR_NOMATCH) break;
-    // 0: groups were left out for want of room, which is all we want.
-    require<DataError>(result >= 0,
-                       "split pattern '{}' fails on a text of {} bytes: {}; use a simpler pattern "
-                       "or shorter documents",
-                       owner_->patterns_[stage], text.size(), pcre2_message(result));
+    // 0 is a match too: only the groups, which nobody reads, found no room.
+    if (result < 0) {
+      fail<DataError>(
+          "split pattern '{}' fails on a text of {} bytes: {}; use a simpler pattern or shorter "
+          "documents",
+          owner_->patterns_[stage], text.size(), pcre2_message(result));
+    }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match);
     const std::size_t begin = range[0];
     const std::size_t end = range[1];

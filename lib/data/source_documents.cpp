@@ -6,8 +6,8 @@
 
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/data/source.hpp"
-#include "lib/data/utf8.hpp"
 
 namespace llmtrain::data {
 

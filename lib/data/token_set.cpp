@@ -113,9 +113,10 @@ TokenSet::Document TokenSet::document(std::uint64_t index) const {
   const std::uint64_t local = index - document_starts_[s];
   const DocumentEntry entry = shards_[s].document(local);
   const std::uint64_t begin = shards_[s].token_begin(local);
-  require<DataError>(entry.source < index_.sources.size(),
-                     "{}: document {} comes from source {} of {}; {}", shards_[s].path().string(),
-                     local, entry.source, index_.sources.size(), kRemedy);
+  if (entry.source >= index_.sources.size()) {
+    fail<DataError>("{}: document {} comes from source {} of {}; {}", shards_[s].path().string(),
+                    local, entry.source, index_.sources.size(), kRemedy);
+  }
   return {token_starts_[s] + begin, entry.token_end - begin, entry.source_bytes, entry.source,
           entry.source_offset,      entry.whole_file != 0};
 }

@@ -203,9 +203,10 @@ std::uint64_t TokenShard::token_begin(std::uint64_t index) const {
   const std::uint64_t begin = index == 0 ? 0 : document(index - 1).token_end;
   const std::uint64_t end =
       index == header_.document_count ? header_.token_count : document(index).token_end;
-  require<DataError>(begin <= end && end <= header_.token_count,
-                     "{}: document {} has tokens [{}, {}) of {}; {}", path_.string(), index, begin,
-                     end, header_.token_count, kRemedy);
+  if (begin > end || end > header_.token_count) {
+    fail<DataError>("{}: document {} has tokens [{}, {}) of {}; {}", path_.string(), index, begin,
+                    end, header_.token_count, kRemedy);
+  }
   return begin;
 }
 
@@ -217,9 +218,10 @@ void TokenShard::read_tokens(std::uint64_t begin, std::span<std::int32_t> out) c
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = header_.token_size == 2 ? load_token<std::uint16_t>(tokens, begin + i)
                                      : load_token<std::uint32_t>(tokens, begin + i);
-    require<DataError>(out[i] >= 0 && static_cast<std::uint64_t>(out[i]) < header_.vocab_size,
-                       "{}: token {} is {}, outside the vocabulary of {}; {}", path_.string(),
-                       begin + i, out[i], header_.vocab_size, kRemedy);
+    if (out[i] < 0 || static_cast<std::uint64_t>(out[i]) >= header_.vocab_size) {
+      fail<DataError>("{}: token {} is {}, outside the vocabulary of {}; {}", path_.string(),
+                      begin + i, out[i], header_.vocab_size, kRemedy);
+    }
   }
 }
 

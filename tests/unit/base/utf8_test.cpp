@@ -16,4 +16,22 @@ TEST_CASE("replace_invalid_utf8 keeps well-formed text and replaces every other 
   CHECK(replace_invalid_utf8("\xE2\x82z") == bad + bad + "z");
 }
 
+TEST_CASE("UTF-8 validation accepts exactly the code points") {
+  for (std::uint32_t code_point = 0; code_point < 0x110000; code_point += 7) {
+    if (code_point >= 0xD800 && code_point <= 0xDFFF) continue;
+    std::string text;
+    append_utf8(code_point, text);
+    REQUIRE(utf8_char_length(text) == text.size());
+    REQUIRE(decode_utf8(text) == code_point);
+    REQUIRE(utf8_char_length(std::string_view(text).substr(0, text.size() - 1)) == 0);
+  }
+  for (const std::string_view bad :
+       {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\x80", "\xFF", "\xE2\x28\xA1"}) {
+    CHECK(utf8_char_length(bad) == 0);
+  }
+  CHECK(valid_utf8_prefix("abcdefgh\xC3\xA9\x80z") == 10);
+  CHECK(invalid_utf8_prefix("\x80\x80z") == 2);
+}
+
 }  // namespace llmtrain

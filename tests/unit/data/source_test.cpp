@@ -4,7 +4,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/hash.hpp"
-#include "lib/data/utf8.hpp"
+#include "lib/base/utf8.hpp"
 #include "tests/unit/data/support.hpp"
 
 namespace llmtrain::data {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "lib/data/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
 
