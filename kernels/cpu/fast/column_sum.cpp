@@ -14,16 +14,24 @@ HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 namespace {
 
+/// Adds `count` rows from row i on, one after the other: a sum is loaded and stored once for all.
+template <int count, class T>
+HWY_INLINE void add_rows(const ColumnSum& op, std::int64_t i, float* sums) {
+  const T* x[count];
+  for (int r = 0; r < count; ++r) x[r] = op.x.row<T>(i + r);
+  for_vectors(op.x.cols(), [&](std::int64_t j, auto lanes) HWY_ATTR {
+    V sum = load(sums + j, lanes);
+    for (int r = 0; r < count; ++r) sum = hn::Add(sum, load(x[r] + j, lanes));
+    store(sum, sums + j, lanes);
+  });
+}
+
 template <class T>
 void sum_rows_as(const ColumnSum& op, std::int64_t begin, std::int64_t end, float* sums) {
-  const std::int64_t cols = op.x.cols();
-  std::fill_n(sums, cols, 0.0f);
-  for (std::int64_t i = begin; i < end; ++i) {
-    const T* x = op.x.row<T>(i);
-    for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
-      store(hn::Add(load(sums + j, lanes), load(x + j, lanes)), sums + j, lanes);
-    });
-  }
+  std::fill_n(sums, op.x.cols(), 0.0f);
+  std::int64_t i = begin;
+  for (; i + 4 <= end; i += 4) add_rows<4, T>(op, i, sums);
+  for (; i < end; ++i) add_rows<1, T>(op, i, sums);
 }
 
 /// sums[j] = sum of rows [begin, end) in ascending order.

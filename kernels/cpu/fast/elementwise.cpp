@@ -6,7 +6,6 @@
 #include <hwy/highway.h>
 
 #include "kernels/activations.hpp"
-#include "kernels/cpu/element.hpp"
 #include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/segments.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
@@ -55,6 +54,17 @@ void scale_cast(const ScaleCast& op, const Segment& at) {
     op.y.dtype == DType::f32 ? scale_cast_as<bf16, float>(op, at)
                              : scale_cast_as<bf16, bf16>(op, at);
   }
+}
+
+void fill(const Fill& op, const Segment& at) {
+  const V value = constant(op.value);
+  for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    if (op.y.dtype == DType::f32) {
+      store(value, at.of<float>(op.y) + i, lanes);
+    } else {
+      store(value, at.of<bf16>(op.y) + i, lanes);
+    }
+  });
 }
 
 /// Elements that the activation and dropout kernels treat at a time, in the innermost cache.
@@ -167,7 +177,8 @@ void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t block, std::u
 #else
 void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t block, std::uint64_t* pairs,
                   std::int64_t count) {
-  // 32-bit words in the lower halves of 64-bit lanes, so that MulEven gives whole products.
+  // 32-bit words in the lower halves of 64-bit lanes, so that MulEven gives whole products; it
+  // ignores the upper halves, so what gathers there is removed at the end only.
   const hn::ScalableTag<std::uint64_t> d;
   const hn::RepartitionToNarrow<decltype(d)> d32;
   using W = hn::Vec<decltype(d)>;
@@ -177,11 +188,12 @@ void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t block, std::u
   const W low = hn::Set(d, 0xffffffffu);
   const W m0 = hn::Set(d, 0xD2511F53u);
   const W m1 = hn::Set(d, 0xCD9E8D57u);
-  const auto words_per_vector = static_cast<std::int64_t>(4 * hn::Lanes(d));
-  for (std::int64_t i = 0; i < count; i += words_per_vector) {
-    const W b = hn::Iota(d, block + static_cast<std::uint64_t>(i / 4));
-    W c0 = hn::And(b, low);
-    W c1 = hn::ShiftRight<32>(b);
+  const auto blocks_per_vector = static_cast<std::int64_t>(hn::Lanes(d));
+  const W advance = hn::Set(d, static_cast<std::uint64_t>(blocks_per_vector));
+  W counter = hn::Iota(d, block);
+  for (std::int64_t i = 0; i < count; i += 4 * blocks_per_vector) {
+    W c0 = counter;
+    W c1 = hn::ShiftRight<32>(counter);
     W c2 = hn::Set(d, step & 0xffffffffu);
     W c3 = hn::Set(d, step >> 32);
     PhiloxKey k = key;
@@ -189,14 +201,15 @@ void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t block, std::u
       const W p0 = multiply(c0, m0);
       const W p1 = multiply(c2, m1);
       c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, std::uint64_t{k.k0}));
-      c1 = hn::And(p1, low);
+      c1 = p1;
       c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3), hn::Set(d, std::uint64_t{k.k1}));
-      c3 = hn::And(p0, low);
+      c3 = p0;
       k.k0 += 0x9E3779B9u;
       k.k1 += 0xBB67AE85u;
     }
-    hn::StoreInterleaved2(hn::Or(c0, hn::ShiftLeft<32>(c1)), hn::Or(c2, hn::ShiftLeft<32>(c3)), d,
-                          pairs + i / 2);
+    hn::StoreInterleaved2(hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1)),
+                          hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3)), d, pairs + i / 2);
+    counter = hn::Add(counter, advance);
   }
 }
 #endif
@@ -241,6 +254,7 @@ namespace llmtrain::kernels::fast {
 
 HWY_EXPORT(add);
 HWY_EXPORT(scale_cast);
+HWY_EXPORT(fill);
 HWY_EXPORT(activation_forward);
 HWY_EXPORT(activation_backward);
 HWY_EXPORT(dropout);
@@ -263,11 +277,10 @@ void run_scale_cast(const KernelCtx& ctx, const ScaleCast& op, const View& works
   });
 }
 
-void run_fill(const KernelCtx& ctx, const Fill& op, const View&) {
-  with_type(op.y.dtype, [&]<class T>() {
-    const T value = narrow<T>(op.value);
-    for_segments(ctx.threads, {&op.y},
-                 [&](const Segment& at) { std::fill_n(at.of<T>(op.y), at.count, value); });
+void run_fill(const KernelCtx& ctx, const Fill& op, const View& workspace) {
+  if (op.y.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  for_segments(ctx.threads, {&op.y}, [&](const Segment& at) {
+    HWY_DYNAMIC_DISPATCH(fill)(op, at);
   });
 }
 

@@ -27,6 +27,10 @@ View block_of_op(const View& matrix, bool transposed, std::int64_t row, std::int
   return transposed ? block(matrix, col, cols, row, rows) : block(matrix, row, rows, col, cols);
 }
 
+/// One call's longest sum. oneDNN's blocking suits no longer ones: the input gradient of a GPT-2
+/// head (1024 x 768, k = 50304, FP32, 2 threads) runs at 177 GFLOP/s whole and at 205 in pieces.
+constexpr std::int64_t kMaxDepth = 16384;
+
 View packed(void* data, const Shape& shape) { return {data, DType::f32, shape, shape.cols()}; }
 
 void convert(const KernelCtx& ctx, const View& x, const View& y, bool accumulate) {
@@ -38,11 +42,13 @@ void convert(const KernelCtx& ctx, const View& x, const View& y, bool accumulate
 
 void matmul_in_depth(const KernelCtx& ctx, const Matmul& mm, void* scratch,
                      std::uint64_t scratch_bytes) {
-  if (onednn_matmul(mm, ctx.threads, scratch, scratch_bytes)) return;
+  const bool deep = mm.k() > kMaxDepth;
+  if (!deep && onednn_matmul(mm, ctx.threads, scratch, scratch_bytes)) return;
   require(mm.k() > kTileDepth, "oneDNN wants more than {} bytes for [{}, {}] x [{}, {}]",
           scratch_bytes, mm.m(), mm.k(), mm.k(), mm.n());
-  for (std::int64_t p = 0; p < mm.k(); p += kTileDepth) {
-    const std::int64_t depth = std::min(kTileDepth, mm.k() - p);
+  const std::int64_t step = deep ? kMaxDepth : kTileDepth;
+  for (std::int64_t p = 0; p < mm.k(); p += step) {
+    const std::int64_t depth = std::min(step, mm.k() - p);
     Matmul part = mm;
     part.a = block_of_op(mm.a, mm.transpose_a, 0, mm.m(), p, depth);
     part.b = block_of_op(mm.b, mm.transpose_b, p, depth, 0, mm.n());

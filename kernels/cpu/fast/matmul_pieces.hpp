@@ -5,8 +5,9 @@
 
 namespace llmtrain::kernels::fast {
 
-/// A product with an FP32 result, in pieces of k added up in c where oneDNN refuses the whole.
-/// `scratch_bytes` as in matmul_workspace().
+/// A product with an FP32 result, in pieces of k added up in c where oneDNN refuses the whole or is
+/// slow. (dnnl_sgemm would be no slower, but takes memory that no plan knows of.) `scratch_bytes`
+/// as in matmul_workspace().
 void matmul_in_depth(const KernelCtx& ctx, const Matmul& mm, void* scratch,
                      std::uint64_t scratch_bytes);
 

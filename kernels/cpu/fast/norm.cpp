@@ -105,24 +105,41 @@ void input_grad_row(const NormInputGrad& op, std::int64_t i) {
   });
 }
 
+/// Adds `count` rows from row i on, one after the other: a sum is loaded and stored once for all.
+template <int count, class T>
+HWY_INLINE void add_weight_grad(const NormWeightGrad& op, std::int64_t i, float* weight,
+                                float* bias) {
+  const std::int64_t cols = op.dy.cols();
+  const T* dy = op.dy.as<T>() + i * cols;
+  const T* s = op.s.as<T>() + i * cols;
+  V mean[count];
+  V rstd[count];
+  for (int r = 0; r < count; ++r) {
+    mean[r] = constant(op.kind == NormKind::layer_norm ? op.mean.as<float>()[i + r] : 0);
+    rstd[r] = constant(op.rstd.as<float>()[i + r]);
+  }
+  for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    V weight_sum = load(weight + j, lanes);
+    V bias_sum = bias != nullptr ? load(bias + j, lanes) : constant(0);
+    for (int r = 0; r < count; ++r) {
+      const V d = load(dy + r * cols + j, lanes);
+      const V n = hn::Mul(hn::Sub(load(s + r * cols + j, lanes), mean[r]), rstd[r]);
+      weight_sum = hn::Add(weight_sum, hn::Mul(d, n));
+      bias_sum = hn::Add(bias_sum, d);
+    }
+    store(weight_sum, weight + j, lanes);
+    if (bias != nullptr) store(bias_sum, bias + j, lanes);
+  });
+}
+
 template <class T>
 void weight_grad_as(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
                     float* bias) {
-  const std::int64_t cols = op.dy.cols();
-  std::fill_n(weight, cols, 0.0f);
-  if (bias != nullptr) std::fill_n(bias, cols, 0.0f);
-  for (std::int64_t i = begin; i < end; ++i) {
-    const T* dy = op.dy.as<T>() + i * cols;
-    const T* s = op.s.as<T>() + i * cols;
-    const V mean = constant(op.kind == NormKind::layer_norm ? op.mean.as<float>()[i] : 0);
-    const V rstd = constant(op.rstd.as<float>()[i]);
-    for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
-      const V d = load(dy + j, lanes);
-      const V n = hn::Mul(hn::Sub(load(s + j, lanes), mean), rstd);
-      store(hn::Add(load(weight + j, lanes), hn::Mul(d, n)), weight + j, lanes);
-      if (bias != nullptr) store(hn::Add(load(bias + j, lanes), d), bias + j, lanes);
-    });
-  }
+  std::fill_n(weight, op.dy.cols(), 0.0f);
+  if (bias != nullptr) std::fill_n(bias, op.dy.cols(), 0.0f);
+  std::int64_t i = begin;
+  for (; i + 4 <= end; i += 4) add_weight_grad<4, T>(op, i, weight, bias);
+  for (; i < end; ++i) add_weight_grad<1, T>(op, i, weight, bias);
 }
 
 void forward(const NormForward& op, std::int64_t begin, std::int64_t end) {

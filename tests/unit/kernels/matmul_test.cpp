@@ -192,6 +192,11 @@ TEST_CASE("a product whose scratch would exceed the plan is done in pieces of k"
   }
 }
 
+TEST_CASE("very long sums agree with the reference, with a bias and without") {
+  compare({3, 5, 40000, false, true, false, false, Bias::wide}, DType::f32);
+  compare({5, 3, 33000, true, false, true, true}, DType::bf16);
+}
+
 TEST_CASE("products repeat bit by bit") {
   const Problem p{65, 130, 300, true, false, true, true};
   for (const DType dtype : {DType::f32, DType::bf16}) {
