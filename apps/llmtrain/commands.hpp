@@ -65,6 +65,13 @@ ExitCode report(const std::filesystem::path& run, ReportForm form);
 
 ExitCode list_checkpoints(const std::filesystem::path& run);
 ExitCode verify_checkpoints(const std::filesystem::path& run);
+struct Export {
+  std::filesystem::path run, to;
+  std::string dtype = "fp32";
+  std::optional<std::uint64_t> step;
+};
+/// Writes a Hugging Face directory: config.json, model.safetensors, tokenizer.
+ExitCode export_checkpoint(const Export& arguments);
 
 ExitCode version();
 

@@ -1,8 +1,10 @@
 // llmtrain: the command line.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <map>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -158,14 +160,32 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
       };
     });
   }
+  static app::Export to_export;
+  CLI::App* export_verb = ckpt->add_subcommand("export", "write a Hugging Face directory");
+  export_verb->add_option("run", to_export.run, "output directory of a run")->required();
+  export_verb->add_option("to", to_export.to, "new or empty directory")->required();
+  export_verb->add_option("--dtype", to_export.dtype, "fp32 or bf16");
+  export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
+  export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
   root.add_subcommand("version", "commit, compiler and features")->callback([&action] {
     action = [] { return app::version(); };
   });
 }
 
+// OpenMP's threads spin while they wait, by default: with anything else running on the cores that
+// costs far more than it saves (measured on two busy cores: a step takes twice as long). The
+// runtime reads its setting before main, so the program starts itself again with it, unless the
+// user chose.
+void wait_without_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  ::execv("/proc/self/exe", argv);  // on failure the program just goes on, spinning
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_without_spinning(argv);
   CLI::App root("llmtrain: train language models from a YAML recipe");
   root.require_subcommand(1);
   Action action;

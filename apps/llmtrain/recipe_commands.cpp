@@ -29,8 +29,8 @@ ExitCode run(const RecipeArguments& arguments) {
 ExitCode plan(const RecipeArguments& arguments, bool json) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const engine::BatchGeometry geometry(recipe->training);
-  const plan::Plan plan = plan::make_plan(recipe->engine_options(), geometry.global_batch_size(),
-                                          recipe->threads());
+  const plan::Plan plan =
+      plan::make_plan(recipe->engine_options(), geometry.global_batch_size(), recipe->threads());
   print(json ? plan::to_json(plan) : plan::to_text(plan));
   return plan.extent_bytes() <= recipe->memory_limit() ? ExitCode::done : ExitCode::does_not_fit;
 }

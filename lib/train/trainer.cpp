@@ -7,6 +7,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/checkpoint/hf_directory.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/plan/plan.hpp"
 #include "lib/recipe/dump.hpp"
@@ -76,6 +77,7 @@ class Trainer {
 
  private:
   std::optional<std::int64_t> resume();
+  void set_first_weights();
   bool out_of_time() const;
   bool save_is_due() const;
   void train_one_step();
@@ -201,9 +203,10 @@ std::optional<std::int64_t> Trainer::resume() {
   if (!newest.step) {
     require<CheckpointError>(mode != Resume::must && newest.rejected.empty(),
                              "{}: no valid checkpoint to resume from", store_.root().string());
-    engine_.initialize();
+    set_first_weights();
     return std::nullopt;
   }
+  recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
   require<RecipeError>(mode != Resume::never,
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
@@ -215,6 +218,22 @@ std::optional<std::int64_t> Trainer::resume() {
                 ? ""
                 : fmt::format(" ({} newer checkpoints rejected)", newest.rejected.size()));
   return state_.step;
+}
+
+void Trainer::set_first_weights() {
+  engine_.initialize();
+  const auto& directory = recipe_.model.init_from();
+  if (!directory) return;
+  const models::DecoderSpec spec = recipe_.model.spec();
+  const models::DecoderSpec theirs = models::spec_from_hf_config(
+      checkpoint::read_hf_config(*directory), *directory + "/config.json");
+  const std::string difference = models::computed_difference(spec, theirs);
+  require<RecipeError>(difference.empty(),
+                       "model.init_from: the recipe and {} describe different models: {}",
+                       *directory, difference);
+  checkpoint::import_hf(*directory, engine_.parameters(),
+                        recipe_.model.architecture().hf_layout(spec));
+  log::info("first weights from {}", *directory);
 }
 
 bool Trainer::out_of_time() const {
