@@ -28,6 +28,8 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   static bool json = false;
   static bool resolved = false;
   static std::string key;
+  static std::optional<std::filesystem::path> profile;
+  static std::int64_t steps = 5;
   CLI::App* run = root.add_subcommand("run", "plan, prepare the data, train, report");
   add_recipe(run, arguments);
   run->callback([&action] { action = [] { return app::run(arguments); }; });
@@ -35,7 +37,14 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   CLI::App* plan = root.add_subcommand("plan", "memory, FLOPs and sizes, without training");
   add_recipe(plan, arguments);
   plan->add_flag("--json", json, "machine-readable");
-  plan->callback([&action] { action = [] { return app::plan(arguments, json); }; });
+  plan->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
+  plan->callback([&action] { action = [] { return app::plan(arguments, json, profile); }; });
+
+  CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
+  add_recipe(bench, arguments);
+  bench->add_option("--steps", steps, "steps to measure")->check(CLI::PositiveNumber);
+  bench->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
+  bench->callback([&action] { action = [] { return app::bench(arguments, steps, profile); }; });
 
   CLI::App* check = root.add_subcommand("check", "report every mistake in a recipe");
   add_recipe(check, arguments);
@@ -167,6 +176,12 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   export_verb->add_option("--dtype", to_export.dtype, "fp32 or bf16");
   export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
   export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
+  static app::Measurement measurement;
+  CLI::App* doctor = root.add_subcommand("doctor", "look at this machine and measure its kernels");
+  doctor->add_option("--threads", measurement.threads, "threads; default all cores");
+  doctor->add_option("--output", measurement.output, "profile to write");
+  doctor->add_flag("--quick", measurement.quick, "coarser, in a few seconds");
+  doctor->callback([&action] { action = [] { return app::doctor(measurement); }; });
   root.add_subcommand("version", "commit, compiler and features")->callback([&action] {
     action = [] { return app::version(); };
   });
