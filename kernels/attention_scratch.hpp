@@ -20,11 +20,14 @@ constexpr std::int64_t attention_columns(std::int64_t head_dim) {
   return (head_dim + 15) / 16 * 16;
 }
 
-/// Floats that one thread of the forward uses: four matrices of a block (queries transposed, keys,
-/// values, output), the tile of scores, the tile of dropout words, and six rows of statistics,
-/// bounds and positions.
+/// Blocks of queries that the forward takes together, so that keys are staged once for all of them.
+inline constexpr std::int64_t kAttentionBlocksTogether = 4;
+
+/// Floats that one thread of the forward uses: two matrices per block of queries (queries
+/// transposed, output), keys and values, the tile of scores and that of dropout words.
 constexpr std::int64_t attention_forward_floats(std::int64_t head_dim) {
-  return kAttentionBlock * (4 * attention_columns(head_dim) + 2 * kAttentionBlock + 6);
+  return kAttentionBlock *
+         ((2 * kAttentionBlocksTogether + 2) * attention_columns(head_dim) + 2 * kAttentionBlock);
 }
 
 /// The same of the backward: eight matrices (keys, keys and values transposed, their gradients,

@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <limits>
 #include <omp.h>
@@ -18,56 +19,50 @@ namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
+/// A block of keys in scratch, and what every block of queries needs for a while.
+struct Staged {
+  float* k;
+  float* v;
+  float* tile;
+  std::uint32_t* words;
+};
+
+float* take(float*& scratch, std::int64_t columns) {
+  return std::exchange(scratch, scratch + kTile * columns);
+}
+
 /// One block of queries of one head against all keys, FlashAttention-2's algorithm 1. The tile of
 /// scores is kept transposed, [key][query]: statistics of the queries are then vectors, and only
 /// the queries need a transposed copy, once.
 template <class T>
 class ForwardBlock {
  public:
-  ForwardBlock(const AttentionForward& op, const AttentionTask& task, float* scratch)
+  ForwardBlock(const AttentionForward& op, const AttentionTask& task, float*& scratch)
       : op_(op),
         task_(task),
         head_dim_(op.shape.head_dim),
         columns_(attention_columns(head_dim_)),
         queries_(op.shape, task.sequence, task.tq, task.block),
         rows_(round_up(queries_.rows, std::max(kLanes, kStrip))),
+        q_(take(scratch, columns_)),
+        out_(take(scratch, columns_)),
         threshold_(dropout_threshold(op.shape.dropout.p)) {
-    q_ = take(scratch, columns_);
-    k_ = take(scratch, columns_);
-    v_ = take(scratch, columns_);
-    out_ = take(scratch, columns_);
-    tile_ = take(scratch, kTile);
-    words_ = reinterpret_cast<std::uint32_t*>(take(scratch, kTile));
-  }
-
-  void run() {
     const std::int64_t row = task_.sequence * task_.tq + queries_.begin;
-    const std::int64_t column = task_.head * head_dim_;
-    stage(op_.q.row<T>(row) + column, op_.q.row_stride, queries_.rows, head_dim_, out_);
+    stage(op_.q.row<T>(row) + task.head * head_dim_, op_.q.row_stride, queries_.rows, head_dim_,
+          out_);
     stage_transposed(out_, queries_.rows, head_dim_, static_cast<float>(op_.shape.scale), q_);
     std::fill_n(out_, rows_ * columns_, 0.0f);
     std::fill_n(max_, kTile, kNothing);
     std::fill_n(sum_, kTile, 0.0f);
-    for (std::int64_t b = 0; b < attention_blocks(task_.tk); ++b) {
-      const KeyBlock keys(op_.shape, task_.sequence, task_.tk, b);
-      const Sight sight = queries_.sight(keys);
-      if (sight != Sight::none) attend(keys, sight == Sight::all);
-    }
-    finish(op_.out.row<T>(row) + column,
-           op_.lse.as<float>() + (task_.sequence * op_.shape.num_heads + task_.head) * task_.tq +
-               queries_.begin);
   }
 
- private:
-  static float* take(float*& scratch, std::int64_t columns) {
-    return std::exchange(scratch, scratch + kTile * columns);
-  }
+  Sight sight(const KeyBlock& keys) const { return queries_.sight(keys); }
 
-  void attend(const KeyBlock& keys, bool whole) {
-    const std::int64_t row = task_.sequence * task_.tk + keys.begin;
-    const std::int64_t column = task_.kv_head * head_dim_;
-    stage(op_.k.row<T>(row) + column, op_.k.row_stride, keys.rows, head_dim_, k_);
-    stage(op_.v.row<T>(row) + column, op_.v.row_stride, keys.rows, head_dim_, v_);
+  void attend(const KeyBlock& keys, const Staged& staged, bool whole) {
+    k_ = staged.k;
+    v_ = staged.v;
+    tile_ = staged.tile;
+    words_ = staged.words;
     if (op_.shape.dropout.p > 0) {
       dropout_words<true>(op_.shape, task_.sequence, task_.head, queries_, keys, words_);
     }
@@ -80,6 +75,24 @@ class ForwardBlock {
     values(keys, whole);
   }
 
+  void finish() const {
+    const std::int64_t row = task_.sequence * task_.tq + queries_.begin;
+    T* out = op_.out.row<T>(row) + task_.head * head_dim_;
+    float* lse = op_.lse.as<float>() +
+                 (task_.sequence * op_.shape.num_heads + task_.head) * task_.tq + queries_.begin;
+    const float kept = static_cast<float>(1 / (1 - op_.shape.dropout.p));
+    for (std::int64_t i = 0; i < queries_.rows; ++i) {
+      const bool blind = sum_[i] == 0;
+      lse[i] = blind ? kNothing : max_[i] + std::log(sum_[i]);
+      const V factor = hn::Set(F(), blind ? 0.0f : kept / sum_[i]);
+      for_vectors(head_dim_, [&](std::int64_t d, auto lanes) {
+        store(hn::Mul(load(out_ + i * columns_ + d), factor), out + i * op_.out.row_stride + d,
+              lanes);
+      });
+    }
+  }
+
+ private:
   /// tile[j][i] = scale k_j q_i
   void scores(const KeyBlock& keys, bool whole) {
     if (whole) {
@@ -150,37 +163,60 @@ class ForwardBlock {
     }
   }
 
-  void finish(T* out, float* lse) {
-    const float kept = static_cast<float>(1 / (1 - op_.shape.dropout.p));
-    for (std::int64_t i = 0; i < queries_.rows; ++i) {
-      const bool blind = sum_[i] == 0;
-      lse[i] = blind ? kNothing : max_[i] + std::log(sum_[i]);
-      const V factor = hn::Set(F(), blind ? 0.0f : kept / sum_[i]);
-      for_vectors(head_dim_, [&](std::int64_t d, auto lanes) {
-        store(hn::Mul(load(out_ + i * columns_ + d), factor), out + i * op_.out.row_stride + d,
-              lanes);
-      });
-    }
-  }
-
   const AttentionForward& op_;
   const AttentionTask task_;
   const std::int64_t head_dim_, columns_;
   const QueryBlock queries_;
   const std::int64_t rows_;  // queries_.rows in whole vectors and strips
-  float *q_, *k_, *v_, *out_, *tile_;
-  std::uint32_t* words_;
+  float* const q_;
+  float* const out_;
+  float *k_ = nullptr, *v_ = nullptr, *tile_ = nullptr;
+  std::uint32_t* words_ = nullptr;
   const std::uint32_t threshold_;
   alignas(64) float max_[kTile];
   alignas(64) float sum_[kTile];
   alignas(64) float decay_[kTile];
 };
 
-void forward_f32(const AttentionForward& op, const AttentionTask& task, float* scratch) {
-  ForwardBlock<float>(op, task, scratch).run();
+/// Blocks of queries that share a key/value head: their keys are staged once for all.
+template <class T>
+void forward_blocks(const AttentionForward& op, const AttentionTask* tasks, std::int64_t count,
+                    float* scratch) {
+  const AttentionTask& any = tasks[0];
+  const std::int64_t head_dim = op.shape.head_dim;
+  const std::int64_t columns = attention_columns(head_dim);
+  Staged staged;
+  staged.k = take(scratch, columns);
+  staged.v = take(scratch, columns);
+  staged.tile = take(scratch, kTile);
+  staged.words = reinterpret_cast<std::uint32_t*>(take(scratch, kTile));
+  std::array<std::optional<ForwardBlock<T>>, kAttentionBlocksTogether> blocks;
+  for (std::int64_t n = 0; n < count; ++n) blocks[n].emplace(op, tasks[n], scratch);
+  for (std::int64_t b = 0; b < attention_blocks(any.tk); ++b) {
+    const KeyBlock keys(op.shape, any.sequence, any.tk, b);
+    bool here = false;
+    for (std::int64_t n = 0; n < count; ++n) {
+      const Sight sight = blocks[n]->sight(keys);
+      if (sight == Sight::none) continue;
+      if (!std::exchange(here, true)) {
+        const std::int64_t row = any.sequence * any.tk + keys.begin;
+        const std::int64_t column = any.kv_head * head_dim;
+        stage(op.k.row<T>(row) + column, op.k.row_stride, keys.rows, head_dim, staged.k);
+        stage(op.v.row<T>(row) + column, op.v.row_stride, keys.rows, head_dim, staged.v);
+      }
+      blocks[n]->attend(keys, staged, sight == Sight::all);
+    }
+  }
+  for (std::int64_t n = 0; n < count; ++n) blocks[n]->finish();
 }
-void forward_bf16(const AttentionForward& op, const AttentionTask& task, float* scratch) {
-  ForwardBlock<bf16>(op, task, scratch).run();
+
+void forward_blocks_of(const AttentionForward& op, const AttentionTask* tasks, std::int64_t count,
+                       float* scratch) {
+  if (op.q.dtype == DType::f32) {
+    forward_blocks<float>(op, tasks, count, scratch);
+  } else {
+    forward_blocks<bf16>(op, tasks, count, scratch);
+  }
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE
@@ -189,8 +225,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace llmtrain::kernels::fast {
 
-HWY_EXPORT(forward_f32);
-HWY_EXPORT(forward_bf16);
+HWY_EXPORT(forward_blocks_of);
 
 void attention_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
   if (op.q.dtype == DType::f64) return run_reference(ctx, op, workspace);
@@ -198,21 +233,27 @@ void attention_forward(const KernelCtx& ctx, const AttentionForward& op, const V
   if (op.q.rows() == 0) return;
   const std::int64_t tq = op.q.rows() / shape.num_sequences;
   const std::int64_t tk = op.k.rows() / shape.num_sequences;
-  const std::int64_t blocks = attention_blocks(tq);
-  const auto run = op.q.dtype == DType::f32 ? &HWY_DYNAMIC_DISPATCH(forward_f32)
-                                            : &HWY_DYNAMIC_DISPATCH(forward_bf16);
+  const std::int64_t heads = shape.num_heads / shape.num_kv_heads;
+  // Blocks of one key/value head, those of the same queries side by side.
+  const std::int64_t blocks = attention_blocks(tq) * heads;
+  const std::int64_t parts = (blocks + kAttentionBlocksTogether - 1) / kAttentionBlocksTogether;
 #pragma omp parallel for schedule(dynamic) num_threads(ctx.threads)
-  for (std::int64_t t = 0; t < shape.num_sequences * shape.num_heads * blocks; ++t) {
-    const std::int64_t head = t / blocks % shape.num_heads;
-    AttentionTask task;
-    task.sequence = t / blocks / shape.num_heads;
-    task.head = head;
-    task.kv_head = head / (shape.num_heads / shape.num_kv_heads);
-    task.block = blocks - 1 - t % blocks;  // the longest first
-    task.tq = tq;
-    task.tk = tk;
-    run(op, task,
-        workspace.as<float>() + omp_get_thread_num() * attention_forward_floats(shape.head_dim));
+  for (std::int64_t t = 0; t < shape.num_sequences * shape.num_kv_heads * parts; ++t) {
+    const std::int64_t begin = (parts - 1 - t % parts) * kAttentionBlocksTogether;  // longest first
+    const std::int64_t count = std::min(kAttentionBlocksTogether, blocks - begin);
+    std::array<AttentionTask, kAttentionBlocksTogether> tasks;
+    for (std::int64_t n = 0; n < count; ++n) {
+      AttentionTask& task = tasks[n];
+      task.sequence = t / parts / shape.num_kv_heads;
+      task.kv_head = t / parts % shape.num_kv_heads;
+      task.head = task.kv_head * heads + (begin + n) % heads;
+      task.block = (begin + n) / heads;
+      task.tq = tq;
+      task.tk = tk;
+    }
+    HWY_DYNAMIC_DISPATCH(forward_blocks_of)
+    (op, tasks.data(), count,
+     workspace.as<float>() + omp_get_thread_num() * attention_forward_floats(shape.head_dim));
   }
 }
 

@@ -146,7 +146,7 @@ class Group {
   }
 
   void keys() const {
-    const Head<T> any = head_of(0);
+    const Head<T> any = {op_.shape, sequence_, first_head_, tq_, tk_};
     for (std::int64_t j = 0; j < tk_; ++j) {
       for (std::int64_t r = 0; r < heads_ * tq_; ++r) pair(head_of(r), r, j, r);
       for (std::int64_t d = 0; d < op_.shape.head_dim; ++d) {

@@ -51,6 +51,48 @@ TEST_CASE("attention is softmax(scale q k^T) v over what causality and documents
   CHECK(max_abs_difference(data.dv, {1 + 0.5 + 1.0 / 3, 0.5 + 1.0 / 3, 1.0 / 3, 1.5, 0.5}) < 1e-15);
 }
 
+TEST_CASE("a window of two leaves a query its own key and the one before") {
+  AttentionCase c{.tq = 4, .tk = 4, .heads = 1, .head_dim = 1, .window = 2};
+  AttentionData data;
+  data.q = data.k = {0, 0, 0, 0};
+  data.v = {1, 3, 8, 5};
+  data.dout = {1, 1, 1, 1};
+  data = run_attention(c, data, DType::f64, cpu_reference_table());
+  CHECK(max_abs_difference(data.out, {1, 2, 5.5, 6.5}) < 1e-15);
+}
+
+TEST_CASE(
+    "dropout of attention drops the elements that the stream names by sample, head, q and k") {
+  // Two queries at positions 2 and 3 of samples 3 and 4, two heads, all keys weigh the same.
+  AttentionCase c{
+      .sequences = 2, .tq = 2, .tk = 4, .heads = 2, .head_dim = 1, .dropout = 0.4, .q_begin = 2};
+  AttentionData data;
+  data.q.assign(8, 0);
+  data.k.assign(8, 0);
+  data.v = {1, 10, 100, 1000, 1, 10, 100, 1000};
+  data.dout.assign(8, 1);
+  data = run_attention(c, data, DType::f64, cpu_reference_table());
+  std::vector<double> expected;
+  int dropped = 0;
+  for (std::uint64_t sample : {3, 4}) {
+    for (std::uint64_t q : {2, 3}) {
+      for (std::uint64_t head : {0, 1}) {
+        double sum = 0;
+        for (std::uint64_t k = 0; k <= q; ++k) {
+          const std::uint64_t element = ((sample * 2 + head) * 4 + q) * 4 + k;
+          const std::uint32_t word = philox_word(philox_key(5, "dropout", "layer 0"), 17, element);
+          const bool kept = unit_interval(word) >= 0.4;
+          if (!kept) ++dropped;
+          if (kept) sum += std::pow(10.0, static_cast<double>(k)) / 0.6;
+        }
+        expected.push_back(sum / static_cast<double>(q + 1));
+      }
+    }
+  }
+  CHECK(dropped > 0);
+  CHECK(max_abs_difference(data.out, expected) < 1e-12);
+}
+
 TEST_CASE("the gradients of attention are those of finite differences") {
   const std::vector<AttentionCase> cases = {
       {.tq = 7, .tk = 7, .heads = 4, .kv_heads = 2, .head_dim = 4, .documents = {0, 3}},
