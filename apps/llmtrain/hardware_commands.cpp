@@ -1,6 +1,8 @@
 // doctor, bench: what this machine can do, and where a step's time goes.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/directory.hpp"

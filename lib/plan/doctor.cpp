@@ -1,8 +1,7 @@
 #include "lib/plan/doctor.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
+#include <vector>
 
 #include "lib/base/require.hpp"
 #include "lib/plan/fma_peak.hpp"

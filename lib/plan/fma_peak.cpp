@@ -5,10 +5,6 @@
 
 #include "lib/base/require.hpp"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace llmtrain::plan {
 
 namespace {
@@ -33,39 +29,47 @@ void plain_chains(long steps) {
 }
 
 #if defined(__x86_64__)
-// The instructions are written out: a compiler would fold the constant chains.
+// Written out in registers: a compiler would fold the constant chains. All values are zero, which
+// costs these units as much as any other number.
+#define LLMTRAIN_CLOBBERED                                                                       \
+  "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+      "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+
 __attribute__((target("avx512f"))) void avx512_chains(long steps) {
-  const __m512 a = _mm512_set1_ps(0.999f);
-  const __m512 b = _mm512_set1_ps(1e-6f);
-  __m512 c[kChains];
-  for (__m512& x : c) x = _mm512_setzero_ps();
-  for (long s = 0; s < steps; ++s) {
-#pragma GCC unroll 16
-    for (__m512& x : c) asm volatile("vfmadd231ps %1,%2,%0" : "+v"(x) : "v"(a), "v"(b));
-  }
+  asm volatile(
+      "vzeroall\n vpxorq %%zmm16,%%zmm16,%%zmm16\n"
+      "1:\n"
+      ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
+      "vfmadd231ps %%zmm16,%%zmm16,%%zmm\\c\n"
+      ".endr\n"
+      "dec %0\n jnz 1b\n vzeroupper"
+      : "+r"(steps)::LLMTRAIN_CLOBBERED, "xmm16");
 }
 
 __attribute__((target("avx512f"))) void avx512_bf16_chains(long steps) {
-  const __m512i a = _mm512_set1_epi32(0x3f803f80);  // pairs of bf16 1.0
-  const __m512i b = _mm512_set1_epi32(0x31003100);
-  __m512 c[kChains];
-  for (__m512& x : c) x = _mm512_setzero_ps();
-  for (long s = 0; s < steps; ++s) {
-#pragma GCC unroll 16
-    for (__m512& x : c) asm volatile("vdpbf16ps %1,%2,%0" : "+v"(x) : "v"(a), "v"(b));
-  }
+  asm volatile(
+      "vzeroall\n vpxorq %%zmm16,%%zmm16,%%zmm16\n"
+      "1:\n"
+      ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
+      "vdpbf16ps %%zmm16,%%zmm16,%%zmm\\c\n"
+      ".endr\n"
+      "dec %0\n jnz 1b\n vzeroupper"
+      : "+r"(steps)::LLMTRAIN_CLOBBERED, "xmm16");
 }
 
+// Twelve chains, for there are sixteen registers.
 __attribute__((target("avx2,fma"))) void avx2_chains(long steps) {
-  const __m256 a = _mm256_set1_ps(0.999f);
-  const __m256 b = _mm256_set1_ps(1e-6f);
-  __m256 c[12];  // of sixteen registers
-  for (__m256& x : c) x = _mm256_setzero_ps();
-  for (long s = 0; s < steps; ++s) {
-#pragma GCC unroll 12
-    for (__m256& x : c) asm volatile("vfmadd231ps %1,%2,%0" : "+x"(x) : "x"(a), "x"(b));
-  }
+  asm volatile(
+      "vzeroall\n"
+      "1:\n"
+      ".irp c,0,1,2,3,4,5,6,7,8,9,10,11\n"
+      "vfmadd231ps %%ymm12,%%ymm12,%%ymm\\c\n"
+      ".endr\n"
+      "dec %0\n jnz 1b\n vzeroupper"
+      : "+r"(steps)::LLMTRAIN_CLOBBERED);
 }
+
+#undef LLMTRAIN_CLOBBERED
 #endif
 
 Chains chains_for([[maybe_unused]] DType compute) {

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr std::uint64_t kFormat = 1;
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{16} << 20;
 
 // The members of one object of the file, by key; errors name the key's path.

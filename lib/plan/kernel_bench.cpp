@@ -1,5 +1,7 @@
 #include "lib/plan/kernel_bench.hpp"
 
+#include <algorithm>
+
 #include "lib/base/require.hpp"
 
 namespace llmtrain::plan {

@@ -2,9 +2,7 @@
 /// Single launches with a clock: operands from slabs larger than the caches, so that every launch
 /// finds its operands in memory, as most launches of a step do.
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "lib/plan/kernel_cases.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 

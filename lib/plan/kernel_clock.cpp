@@ -1,8 +1,8 @@
 #include "lib/plan/kernel_clock.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <utility>
 
 #include "lib/base/require.hpp"
 

@@ -2,8 +2,8 @@
 /// Wall time of every kernel of a real step.
 
 #include <map>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/plan/predict.hpp"

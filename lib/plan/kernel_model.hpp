@@ -2,8 +2,10 @@
 /// How long one kind of launch takes: seconds measured on a grid of sizes, and what lies between.
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kernel.hpp"

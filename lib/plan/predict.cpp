@@ -1,6 +1,7 @@
 #include "lib/plan/predict.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "lib/base/require.hpp"

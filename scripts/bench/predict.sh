@@ -41,7 +41,7 @@ if [ -z "$keep" ]; then
 fi
 mkdir -p "$keep"
 cd "$keep"
-# The run must see the profile that it is compared with, and no other.
+# No profile of the user's may come into it.
 export XDG_CACHE_HOME="$keep/cache"
 
 [ -f profile.json ] || "$llmtrain" doctor --threads "$threads" --output profile.json
@@ -64,18 +64,13 @@ llama-l-fp32  llama 768 2048  4 12 12  8192  512  2  2 none fp32
 
 write_recipe() {
   local name=$1 arch=$2 hidden=$3 inner=$4 layers=$5 heads=$6 kv=$7 vocab=$8 seq=$9
-  local micro=${10} global=${11} recompute=${12} dtype=${13} inner_key kv_line=""
-  if [ "$arch" = llama ]; then
-    inner_key=intermediate_size
-    kv_line="num_key_value_heads: $kv,"
-  else
-    inner_key=n_inner
-  fi
+  local micro=${10} global=${11} recompute=${12} dtype=${13} kv_line=""
+  if [ "$arch" = llama ]; then kv_line="num_key_value_heads: $kv,"; fi
   cat >"$name.yaml" <<END
 recipe: 1
 run: {threads: $threads}
-model: {architecture: $arch, vocab_size: $vocab, hidden_size: $hidden, $inner_key: $inner,
-        num_hidden_layers: $layers, num_attention_heads: $heads, $kv_line
+model: {architecture: $arch, vocab_size: $vocab, hidden_size: $hidden,
+        intermediate_size: $inner, num_hidden_layers: $layers, num_attention_heads: $heads, $kv_line
         max_position_embeddings: $seq}
 tokenizer: {type: bytes}
 data:
