@@ -87,7 +87,7 @@ class Scratch:
         if cases:
             command.append(f"--test-case={cases}")
         try:
-            done = subprocess.run(command, cwd=self.build_dir / "tests", capture_output=True,
+            done = subprocess.run(command, cwd=self.build_dir, capture_output=True,
                                   text=True, errors="replace", timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return "(ran out of time)"
