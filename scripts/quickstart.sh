@@ -82,7 +82,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 if [ "$smoke" = yes ]; then
   run_dir="$work/run"
-  limits=(training.max_time=20s)
+  limits=(training.max_time=20s metrics.interval=1)
 else
   run_dir="$root/runs/quickstart-$name-$remainder"
   limits=()

@@ -17,13 +17,28 @@ struct RecipeArguments {
 };
 
 ExitCode run(const RecipeArguments& arguments);
-ExitCode plan(const RecipeArguments& arguments, bool json);
+/// Times come from `profile`, or from the default one if there is one.
+ExitCode plan(const RecipeArguments& arguments, bool json,
+              const std::optional<std::filesystem::path>& profile);
 /// Reports all issues of the recipe; with `resolved`, prints every key with its value.
 ExitCode check(const RecipeArguments& arguments, bool resolved);
 /// The JSON Schema for editors.
 ExitCode schema();
 /// What a key or section means; all of them without a path.
 ExitCode help_key(const std::string& path);
+
+struct Measurement {
+  /// 0 = all cores.
+  int threads = 0;
+  bool quick = false;
+  /// Default: the profile that `plan` and `run` look for.
+  std::optional<std::filesystem::path> output;
+};
+/// Prints what the machine is and measures its hardware profile.
+ExitCode doctor(const Measurement& arguments);
+/// Time per kernel of a few steps on random tokens, beside the predicted one.
+ExitCode bench(const RecipeArguments& arguments, std::int64_t steps,
+               const std::optional<std::filesystem::path>& profile);
 
 ExitCode list_recipes();
 ExitCode print_recipe(const std::string& name);
@@ -65,6 +80,13 @@ ExitCode report(const std::filesystem::path& run, ReportForm form);
 
 ExitCode list_checkpoints(const std::filesystem::path& run);
 ExitCode verify_checkpoints(const std::filesystem::path& run);
+struct Export {
+  std::filesystem::path run, to;
+  std::string dtype = "fp32";
+  std::optional<std::uint64_t> step;
+};
+/// Writes a Hugging Face directory: config.json, model.safetensors, tokenizer.
+ExitCode export_checkpoint(const Export& arguments);
 
 ExitCode version();
 

@@ -23,8 +23,7 @@ ExitCode prepare_data(const RecipeArguments& arguments) {
   const train::Corpus corpus = train::open_corpus(*recipe);
   print(fmt::format("training: {} tokens in {} documents; held out: {} tokens in {} documents\n",
                     corpus.training->set().token_count(), corpus.training->set().document_count(),
-                    corpus.held_out->set().token_count(),
-                    corpus.held_out->set().document_count()));
+                    corpus.held_out->set().token_count(), corpus.held_out->set().document_count()));
   return ExitCode::done;
 }
 

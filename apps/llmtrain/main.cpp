@@ -1,8 +1,10 @@
 // llmtrain: the command line.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <map>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -26,6 +28,8 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   static bool json = false;
   static bool resolved = false;
   static std::string key;
+  static std::optional<std::filesystem::path> profile;
+  static std::int64_t steps = 5;
   CLI::App* run = root.add_subcommand("run", "plan, prepare the data, train, report");
   add_recipe(run, arguments);
   run->callback([&action] { action = [] { return app::run(arguments); }; });
@@ -33,7 +37,14 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   CLI::App* plan = root.add_subcommand("plan", "memory, FLOPs and sizes, without training");
   add_recipe(plan, arguments);
   plan->add_flag("--json", json, "machine-readable");
-  plan->callback([&action] { action = [] { return app::plan(arguments, json); }; });
+  plan->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
+  plan->callback([&action] { action = [] { return app::plan(arguments, json, profile); }; });
+
+  CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
+  add_recipe(bench, arguments);
+  bench->add_option("--steps", steps, "steps to measure")->check(CLI::PositiveNumber);
+  bench->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
+  bench->callback([&action] { action = [] { return app::bench(arguments, steps, profile); }; });
 
   CLI::App* check = root.add_subcommand("check", "report every mistake in a recipe");
   add_recipe(check, arguments);
@@ -158,14 +169,38 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
       };
     });
   }
+  static app::Export to_export;
+  CLI::App* export_verb = ckpt->add_subcommand("export", "write a Hugging Face directory");
+  export_verb->add_option("run", to_export.run, "output directory of a run")->required();
+  export_verb->add_option("to", to_export.to, "new or empty directory")->required();
+  export_verb->add_option("--dtype", to_export.dtype, "fp32 or bf16");
+  export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
+  export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
+  static app::Measurement measurement;
+  CLI::App* doctor = root.add_subcommand("doctor", "look at this machine and measure its kernels");
+  doctor->add_option("--threads", measurement.threads, "threads; default all cores");
+  doctor->add_option("--output", measurement.output, "profile to write");
+  doctor->add_flag("--quick", measurement.quick, "coarser, in a few seconds");
+  doctor->callback([&action] { action = [] { return app::doctor(measurement); }; });
   root.add_subcommand("version", "commit, compiler and features")->callback([&action] {
     action = [] { return app::version(); };
   });
 }
 
+// OpenMP's threads spin while they wait, by default: with anything else running on the cores that
+// costs far more than it saves (measured on two busy cores: a step takes twice as long). The
+// runtime reads its setting before main, so the program starts itself again with it, unless the
+// user chose.
+void wait_without_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  ::execv("/proc/self/exe", argv);  // on failure the program just goes on, spinning
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_without_spinning(argv);
   CLI::App root("llmtrain: train language models from a YAML recipe");
   root.require_subcommand(1);
   Action action;

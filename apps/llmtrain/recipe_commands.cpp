@@ -10,6 +10,7 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/json_schema.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/planned_time.hpp"
 #include "lib/train/recipe.hpp"
 #include "lib/train/trainer.hpp"
 
@@ -26,13 +27,15 @@ ExitCode run(const RecipeArguments& arguments) {
   return train::run(*recipe, arguments.recipe);
 }
 
-ExitCode plan(const RecipeArguments& arguments, bool json) {
+ExitCode plan(const RecipeArguments& arguments, bool json,
+              const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const engine::BatchGeometry geometry(recipe->training);
-  const plan::Plan plan = plan::make_plan(recipe->engine_options(), geometry.global_batch_size(),
-                                          recipe->threads());
-  print(json ? plan::to_json(plan) : plan::to_text(plan));
-  return plan.extent_bytes() <= recipe->memory_limit() ? ExitCode::done : ExitCode::does_not_fit;
+  const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
+  print(json ? plan::to_json(planned.plan, planned.time)
+             : plan::to_text(planned.plan, planned.time));
+  return planned.plan.extent_bytes() <= recipe->memory_limit() ? ExitCode::done
+                                                               : ExitCode::does_not_fit;
 }
 
 ExitCode check(const RecipeArguments& arguments, bool resolved) {

@@ -6,6 +6,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/checkpoint/hf_directory.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
@@ -41,10 +42,11 @@ ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t
   train::SavedRun run(path, step);
   const train::Corpus corpus = train::open_corpus(run.recipe());
   const train::EvalReport report = train::evaluate(run.engine(), *corpus.held_out, std::nullopt);
-  print(fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
-                    "{}\n",
-                    run.step(), report.loss, std::exp(report.loss), report.bits_per_byte,
-                    report.tokens, format_bytes(corpus.held_out->source_bytes())));
+  print(
+      fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
+                  "{}\n",
+                  run.step(), report.loss, std::exp(report.loss), report.bits_per_byte,
+                  report.tokens, format_bytes(corpus.held_out->source_bytes())));
   return ExitCode::done;
 }
 
@@ -89,6 +91,23 @@ ExitCode verify_checkpoints(const std::filesystem::path& run) {
     }
   }
   return valid ? ExitCode::done : ExitCode::invalid_data;
+}
+
+ExitCode export_checkpoint(const Export& arguments) {
+  const auto dtype = parse_dtype(arguments.dtype);
+  require<RecipeError>(dtype == DType::f32 || dtype == DType::bf16,
+                       "--dtype {}: exports are fp32 or bf16", arguments.dtype);
+  train::SavedRun run(arguments.run, arguments.step);
+  const models::Architecture& family = run.recipe().model.architecture();
+  const models::DecoderSpec spec = run.recipe().model.spec();
+  const std::string config = family.hf_config(spec, {.dtype = *dtype,
+                                                     .bos_token_id = run.tokenizer().bos_id(),
+                                                     .eos_token_id = run.tokenizer().eos_id()});
+  checkpoint::export_hf(arguments.to, run.engine().parameters(), family.hf_layout(spec), *dtype,
+                        {{"config.json", config}});
+  data::save_tokenizer(run.tokenizer(), arguments.to);
+  print(fmt::format("{}: step {} in {}\n", arguments.to.string(), run.step(), arguments.dtype));
+  return ExitCode::done;
 }
 
 ExitCode version() {

@@ -80,6 +80,10 @@ std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b);
 struct ModelSection : recipe::Section {
   recipe::Choice<Architecture> architecture{this, "architecture", architectures(), "",
                                             "model family"};
+  recipe::Key<std::optional<std::string>> init_from{
+      this, "init_from", std::nullopt,
+      "Hugging Face directory (config.json and safetensors) of the first weights; the recipe must "
+      "describe the same model; null = random"};
   DecoderSpec spec() const { return architecture().spec(*architecture.section()); }
 };
 

@@ -1,5 +1,7 @@
 #include "lib/plan/plan_text.hpp"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "lib/base/require.hpp"
@@ -16,8 +18,8 @@ std::string row(std::string_view name, const std::string& value) {
 }
 
 std::string category_rows(const Plan& plan) {
-  std::string text = fmt::format("  {:<26}{:>14}{:>14}{:>14}\n", "memory", "whole run", "step peak",
-                                 "eval peak");
+  std::string text =
+      fmt::format("  {:<26}{:>14}{:>14}{:>14}\n", "memory", "whole run", "step peak", "eval peak");
   for (int c = 0; c < kNumCategories; ++c) {
     const auto i = static_cast<std::size_t>(c);
     if (plan.step.peak.per_category[i] == 0 && plan.eval.peak.per_category[i] == 0) continue;
@@ -32,6 +34,50 @@ std::string category_rows(const Plan& plan) {
                       format_bytes(plan.step.extent_bytes), format_bytes(plan.eval.extent_bytes));
   text += fmt::format("    the step's peak is reached at \"{}\"\n", plan.step.peak.tag);
   return text;
+}
+
+constexpr std::size_t kKernelsShown = 12;
+
+std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
+  if (!time) return row("time", "unknown: run `llmtrain doctor` for times");
+  const StepPrediction& step = time->step;
+  std::string text = row("predicted step time", format_duration(step.seconds));
+  text += row("tokens per second", format_count(step.tokens_per_second));
+  if (step.peak_flops > 0) {
+    text += row("MFU", fmt::format("{:.1f}%", 100 * step.mfu));
+    text += fmt::format("    = {}\n", mfu_formula(plan, *time));
+  }
+  if (time->run.steps > 0) {
+    text +=
+        row(fmt::format("time for {} steps", time->run.steps), format_duration(time->run_seconds));
+  }
+  text += fmt::format("    times from {}\n", time->source);
+  text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
+  for (std::size_t i = 0; i < std::min(kKernelsShown, step.kernels.size()); ++i) {
+    const KernelTime& kernel = step.kernels[i];
+    text += fmt::format("    {:<32}{:>8}{:>12}{:>7.1f}%\n", kernel.name, kernel.count,
+                        format_duration(kernel.seconds), 100 * kernel.seconds / step.seconds);
+  }
+  return text;
+}
+
+Json time_json(const PlannedTime& time) {
+  Json json;
+  json["step_seconds"] = time.step.seconds;
+  json["tokens_per_second"] = time.step.tokens_per_second;
+  json["mfu"] = time.step.mfu;
+  json["peak_flops"] = time.step.peak_flops;
+  json["threads"] = time.run.threads;
+  if (time.run.steps > 0) {
+    json["steps"] = time.run.steps;
+    json["run_seconds"] = time.run_seconds;
+  }
+  json["source"] = time.source;
+  for (const KernelTime& kernel : time.step.kernels) {
+    json["kernels"].push_back(
+        {{"kernel", kernel.name}, {"count", kernel.count}, {"seconds", kernel.seconds}});
+  }
+  return json;
 }
 
 Json pass_json(const PassPlan& pass) {
@@ -59,7 +105,7 @@ Json pass_json(const PassPlan& pass) {
 
 }  // namespace
 
-std::string to_text(const Plan& plan) {
+std::string to_text(const Plan& plan, const std::optional<PlannedTime>& time) {
   std::string text;
   text += row("parameters", format_count(static_cast<double>(plan.parameters)));
   text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
@@ -67,10 +113,10 @@ std::string to_text(const Plan& plan) {
   text += row("model FLOP per token", format_count(plan.model_flops_per_token));
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
-  return text + category_rows(plan);
+  return text + category_rows(plan) + time_rows(plan, time);
 }
 
-std::string to_json(const Plan& plan) {
+std::string to_json(const Plan& plan, const std::optional<PlannedTime>& time) {
   Json json;
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;
@@ -83,6 +129,7 @@ std::string to_json(const Plan& plan) {
   }
   json["step"] = pass_json(plan.step);
   json["eval"] = pass_json(plan.eval);
+  if (time) json["time"] = time_json(*time);
   json["step_trace_hash"] = to_hex(hash_of(plan.step_trace));
   return json.dump(2) + "\n";
 }

@@ -32,8 +32,8 @@ std::vector<data::SourceFile> source_files(const DataSection& section) {
   for (std::size_t i = 0; i < section.sources.size(); ++i) {
     const SourceSection& source = section.sources[i];
     std::uint64_t cut = 0;
-    if (source.max_document_bytes()) {
-      cut = source.max_document_bytes()->value;
+    if (source.max_document_bytes().value) {
+      cut = *source.max_document_bytes().value;
     } else {
       const data::SourceOptions whole = source_options(source, 0);
       if (data::list_source_files({&whole, 1}).size() < kManyFiles) cut = kAutomaticDocumentBytes;

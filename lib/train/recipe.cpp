@@ -52,12 +52,12 @@ engine::EngineOptions Recipe::engine_options() const {
 }
 
 int Recipe::threads() const {
-  if (run.threads()) return static_cast<int>(run.threads()->value);
+  if (run.threads().value) return static_cast<int>(run.threads().value->value);
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 std::uint64_t Recipe::memory_limit() const {
-  return run.memory_limit() ? run.memory_limit()->value : physical_memory_bytes();
+  return run.memory_limit().value ? run.memory_limit().value->value : physical_memory_bytes();
 }
 
 std::span<const recipe::Reserved> reserved_keys() {
@@ -68,7 +68,6 @@ std::span<const recipe::Reserved> reserved_keys() {
       recipe::Reserved{"slurm", "this build writes no batch scripts"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
-      recipe::Reserved{"model.init_from", "this build starts from its own first weights"},
       recipe::Reserved{"model.moe", "this build has no mixture of experts"},
       recipe::Reserved{"data.stages", "this build has one stage of data"},
   };

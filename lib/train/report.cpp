@@ -23,10 +23,11 @@ constexpr std::string_view kDataOpening =
     "<script type=\"application/json\" id=\"llmtrain-report\">";
 constexpr std::string_view kDataClosing = "</script>";
 
-std::string text_of(const StepRecord& facts, std::string_view key, std::string_view otherwise) {
+/// The text of a fact, or nothing.
+std::string text_of(const StepRecord& facts, std::string_view key) {
   const MetricValue* value = facts.find(key);
   const std::string* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
-  return text == nullptr || text->empty() ? std::string(otherwise) : *text;
+  return text == nullptr ? std::string() : *text;
 }
 
 std::vector<Chart> charts_of(const RunData& run) {
@@ -157,7 +158,7 @@ std::string memory_section(const std::vector<CategoryBytes>& rows) {
   }
   const double scale = std::max({planned, measured, 1.0});
   std::string html =
-      "<section><h2>Memory by category <small>each at its own peak</small></h2>\n<div "
+      "<section><h2>Memory by category</h2>\n<div "
       "class=\"stack\">\n";
   html += stacked_bar("Planned", rows, &CategoryBytes::planned, scale);
   html += stacked_bar("Measured", rows, &CategoryBytes::measured, scale);
@@ -222,14 +223,14 @@ std::string embedded_json(const StepRecord& facts, const std::vector<Chart>& cha
 std::string page(const RunData& run) {
   const StepRecord facts = summarize(run);
   const std::vector<Chart> charts = charts_of(run);
-  const std::string name = html_escape(text_of(facts, "run/name", "Training run"));
+  const std::string name = html_escape(run.name);
   std::vector<std::pair<std::string, std::string>> plan = run.plan;
   for (auto& [key, value] : plan) value = plan_value(key, value);
   std::string charts_html;
   for (const Chart& chart : charts) charts_html += chart.html();
   std::string subtitle;
   for (const std::string_view key : {"run/model", "run/device", "run/finished"}) {
-    const std::string text = text_of(facts, key, "");
+    const std::string text = text_of(facts, key);
     if (text.empty()) continue;
     subtitle += (subtitle.empty() ? "" : " &middot; ") + html_escape(text);
   }

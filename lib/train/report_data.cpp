@@ -129,6 +129,10 @@ RunData load_run(const std::filesystem::path& run_dir) {
   if (const std::string text = read_optional(run_dir / "run.json"); !text.empty()) {
     flatten(parse_object(text, (run_dir / "run.json").string()), "", run.facts);
   }
+  run.name = std::filesystem::weakly_canonical(run_dir).filename().string();
+  for (const auto& [key, value] : run.facts) {
+    if (key == "name" && !value.empty()) run.name = value;
+  }
   read_plan(run_dir / "plan.json", run);
   read_measured_memory(run);
   run.samples = read_samples(run_dir / "samples.jsonl");

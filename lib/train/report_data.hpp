@@ -20,7 +20,7 @@ struct Sample {
   std::string text;
 };
 
-/// Bytes of one ledger category at its peak.
+/// Bytes of one ledger category: planned, and the largest that the metrics recorded.
 struct CategoryBytes {
   std::string category;
   std::optional<std::uint64_t> planned;
@@ -28,7 +28,8 @@ struct CategoryBytes {
 };
 
 struct RunData {
-  std::vector<StepRecord> records;                         // metrics.jsonl, required
+  std::string name;                 // run.json "name", else that of the directory
+  std::vector<StepRecord> records;  // metrics.jsonl, required
   std::vector<std::pair<std::string, std::string>> facts;  // run.json, nested keys joined by '.'
   std::vector<std::pair<std::string, std::string>> plan;   // plan.json without "memory"
   std::vector<CategoryBytes>

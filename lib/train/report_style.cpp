@@ -20,7 +20,6 @@ body { margin: 0 auto; max-width: 1120px; padding: 48px 32px 64px; background: v
 h1 { margin: 0; font-size: 26px; line-height: 1.25; font-weight: 600; letter-spacing: -.012em;
   overflow-wrap: anywhere; }
 h2 { margin: 48px 0 16px; font-size: 17px; font-weight: 600; }
-h2 small { margin-left: 6px; font-size: 13px; font-weight: 400; color: var(--muted); }
 h3 { margin: 0; font-size: 14px; font-weight: 600; }
 .sub { margin: 4px 0 0; color: var(--muted); overflow-wrap: anywhere; }
 .key { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 20px 24px;

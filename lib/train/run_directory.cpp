@@ -61,7 +61,8 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
   write_file_atomic(directory / "run.json", json.dump(2) + "\n");
 }
 
-void write_plan(const std::filesystem::path& directory, const plan::Plan& plan) {
+void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
+                const std::optional<plan::PlannedTime>& time) {
   Json json;
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;
@@ -70,6 +71,12 @@ void write_plan(const std::filesystem::path& directory, const plan::Plan& plan) 
   json["peak_bytes"] = plan.peak_bytes();
   json["peak_instant"] = plan.step.peak.tag;
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  if (time) {
+    json["predicted_step_seconds"] = time->step.seconds;
+    json["predicted_tokens_per_second"] = time->step.tokens_per_second;
+    if (time->step.mfu > 0) json["predicted_mfu"] = time->step.mfu;
+    if (time->run_seconds > 0) json["predicted_run_seconds"] = time->run_seconds;
+  }
   json["memory"]["planned"] = category_json(plan.step.peak.per_category);
   write_file_atomic(directory / "plan.json", json.dump(2) + "\n");
 }

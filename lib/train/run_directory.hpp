@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
-#include "lib/plan/plan.hpp"
+#include "lib/plan/predict.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -19,8 +20,9 @@ std::map<std::string, std::string> environment(int threads);
 /// run.json: facts for the report.
 void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe,
                      const plan::Plan& plan, const std::map<std::string, std::string>& environment);
-/// plan.json: the plan's figures and bytes per category.
-void write_plan(const std::filesystem::path& directory, const plan::Plan& plan);
+/// plan.json: the plan's figures, bytes per category, and times if they are known.
+void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
+                const std::optional<plan::PlannedTime>& time);
 /// One line of samples.jsonl.
 void append_sample(const std::filesystem::path& directory, std::int64_t step,
                    const std::string& prompt, const std::string& text);

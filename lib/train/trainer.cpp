@@ -7,12 +7,13 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/checkpoint/hf_directory.hpp"
 #include "lib/engine/geometry.hpp"
-#include "lib/plan/plan.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/generate.hpp"
+#include "lib/train/planned_time.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/signals.hpp"
@@ -76,6 +77,7 @@ class Trainer {
 
  private:
   std::optional<std::int64_t> resume();
+  void set_first_weights();
   bool out_of_time() const;
   bool save_is_due() const;
   void train_one_step();
@@ -93,7 +95,7 @@ class Trainer {
   LoopOptions options_;
   std::filesystem::path directory_;
   engine::BatchGeometry geometry_;
-  plan::Plan plan_;
+  RunPlan planned_;
   checkpoint::CheckpointStore store_;
   Corpus corpus_;
   data::SampleStream stream_;
@@ -115,14 +117,14 @@ class Trainer {
   bool trace_compared_ = false;
 };
 
-plan::Plan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
-                          const std::filesystem::path& directory) {
-  const plan::Plan plan =
-      plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), recipe.threads());
+RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                       const std::filesystem::path& directory) {
+  RunPlan planned = plan_run(recipe, geometry, std::nullopt);
+  const plan::Plan& plan = planned.plan;
   const std::uint64_t available = recipe.memory_limit();
-  log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}",
+  log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
             format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
-            format_bytes(available), format_bytes(plan.checkpoint_bytes));
+            format_bytes(available), format_bytes(plan.checkpoint_bytes), to_line(planned.time));
   require<DoesNotFitError>(
       plan.extent_bytes() <= available,
       "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
@@ -136,7 +138,7 @@ plan::Plan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geo
                            "run.output_dir",
                            format_bytes(plan.checkpoint_bytes), directory.string(),
                            format_bytes(free));
-  return plan;
+  return planned;
 }
 
 // This build has one device; `auto` takes it.
@@ -155,7 +157,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
       options_(recipe),
       directory_(output_dir(recipe, file)),
       geometry_(recipe.training),
-      plan_(plan_that_fits(recipe, geometry_, directory_)),
+      planned_(plan_that_fits(recipe, geometry_, directory_)),
       store_(checkpoint::CheckpointStore::open_writer(directory_ / "checkpoints",
                                                       store_options(recipe.checkpoint))),
       corpus_(open_corpus(recipe)),
@@ -176,14 +178,15 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
                 .environment = environment(recipe.threads())},
       resumed_step_(resume()),
       metrics_(directory_ / "metrics.jsonl", resumed_step_),
-      console_({.progress_bar = is_terminal(stdout), .total_steps = total_steps_}) {
+      console_({.progress_bar = is_terminal(stdout), .total_steps = total_steps_,
+                .mfu_formula = planned_.mfu_formula()}) {
   if (recipe.metrics.tensorboard()) {
     tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);
   }
   write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
   data::save_tokenizer(*corpus_.tokenizer, directory_);
-  write_run_facts(directory_, recipe, plan_, identity_.environment);
-  write_plan(directory_, plan_);
+  write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
+  write_plan(directory_, planned_.plan, planned_.time);
   elapsed_before_ = state_.elapsed_seconds;
   log::info("data: {} tokens of training in {} samples, {} held out ({})",
             format_count(static_cast<double>(corpus_.training->row_count())),
@@ -201,9 +204,10 @@ std::optional<std::int64_t> Trainer::resume() {
   if (!newest.step) {
     require<CheckpointError>(mode != Resume::must && newest.rejected.empty(),
                              "{}: no valid checkpoint to resume from", store_.root().string());
-    engine_.initialize();
+    set_first_weights();
     return std::nullopt;
   }
+  recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
   require<RecipeError>(mode != Resume::never,
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
@@ -215,6 +219,22 @@ std::optional<std::int64_t> Trainer::resume() {
                 ? ""
                 : fmt::format(" ({} newer checkpoints rejected)", newest.rejected.size()));
   return state_.step;
+}
+
+void Trainer::set_first_weights() {
+  engine_.initialize();
+  const auto& directory = recipe_.model.init_from();
+  if (!directory) return;
+  const models::DecoderSpec spec = recipe_.model.spec();
+  const models::DecoderSpec theirs = models::spec_from_hf_config(
+      checkpoint::read_hf_config(*directory), *directory + "/config.json");
+  const std::string difference = models::computed_difference(spec, theirs);
+  require<RecipeError>(difference.empty(),
+                       "model.init_from: the recipe and {} describe different models: {}",
+                       *directory, difference);
+  checkpoint::import_hf(*directory, engine_.parameters(),
+                        recipe_.model.architecture().hf_layout(spec));
+  log::info("first weights from {}", *directory);
 }
 
 bool Trainer::out_of_time() const {
@@ -280,7 +300,7 @@ void Trainer::train_one_step() {
 
 void Trainer::compare_with_plan(const std::vector<AllocationEvent>& trace) {
   trace_compared_ = true;
-  const auto& planned = plan_.step_trace;
+  const auto& planned = planned_.plan.step_trace;
   if (trace == planned) return;
   const auto [real, plan] =
       std::mismatch(trace.begin(), trace.end(), planned.begin(), planned.end());
@@ -324,8 +344,10 @@ void Trainer::record_step(const engine::StepOutcome& outcome, double step_second
         fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)), metric::kBytesSuffix),
         static_cast<std::int64_t>(bytes));
   }
-  record.set(metric::kTokensPerSecond,
-             static_cast<double>(batch_.num_samples * batch_.seq_len) / step_seconds);
+  const double tokens_per_second =
+      static_cast<double>(batch_.num_samples * batch_.seq_len) / step_seconds;
+  record.set(metric::kTokensPerSecond, tokens_per_second);
+  if (const auto mfu = planned_.mfu(tokens_per_second)) record.set(metric::kMfu, *mfu);
   record.set(metric::kStepSeconds, step_seconds);
   record.set(metric::kElapsedSeconds, state_.elapsed_seconds);
   record.set(metric::kEtaSeconds, static_cast<double>(total_steps_ - state_.step) * step_seconds);

@@ -277,6 +277,24 @@ TEST_CASE("dropout has the reference's bits, keeps about 1 - p and scales what i
   CHECK(kept / 100000 == doctest::Approx(0.75).epsilon(0.01));
 }
 
+TEST_CASE("dropout keeps an element whose uniform is exactly p and drops it just above") {
+  const PhiloxKey key = philox_key(3, "dropout", "x");
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    Machine machine(*table, DType::f32, DType::f32, 1);
+    const Tensor x = machine.of(Values(16, 1.0), {1, 16}, DType::f32);
+    const Tensor y = machine.output({1, 16});
+    std::int64_t id = 0;
+    const View row_id{&id, DType::i64, {1}, 1};
+    for (std::size_t i = 0; i < 16; ++i) {
+      const double uniform = unit_interval(philox_word(key, 0, i));
+      machine.run(Dropout{x, row_id, y, uniform, key, 0});
+      CHECK(values_of(y)[i] != 0);
+      machine.run(Dropout{x, row_id, y, std::nextafter(uniform, 1.0), key, 0});
+      CHECK(values_of(y)[i] == 0);
+    }
+  }
+}
+
 TEST_CASE("a row's dropout depends on its id alone") {
   Machine machine(cpu_table(), DType::f32, DType::f32, 1);
   const Tensor x = machine.of(Values(4 * 50, 1.0), {4, 50}, DType::f32);

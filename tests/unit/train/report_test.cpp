@@ -49,8 +49,10 @@ TEST_CASE("facts and key figures of a run come back from its report") {
   write_run(dir.path(), 10);
   write_file_atomic(dir / "run.json", R"({"name":"tiny","data":{"tokens":12},"cpu":true})");
 
-  const StepRecord facts = read_report_facts(report_of(dir));
+  const std::string html = report_of(dir);
+  const StepRecord facts = read_report_facts(html);
 
+  CHECK(html.find("<h1>tiny</h1>") != std::string::npos);
   CHECK(facts.step == 10);
   CHECK(std::get<std::string>(*facts.find("run/name")) == "tiny");
   CHECK(std::get<std::string>(*facts.find("run/data.tokens")) == "12");
@@ -94,6 +96,7 @@ TEST_CASE("the report needs no other file and no network") {
     CAPTURE(reference);
     CHECK(html.find(reference) == std::string::npos);
   }
+  CHECK(html.find("<h1>" + dir.path().filename().string() + "</h1>") != std::string::npos);
   CHECK(html.find("nan") == std::string::npos);  // a value that is not finite is not drawn
 }
 

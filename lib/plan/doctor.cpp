@@ -1,0 +1,217 @@
+#include "lib/plan/doctor.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "lib/base/require.hpp"
+#include "lib/plan/fma_peak.hpp"
+#include "lib/plan/kernel_cases.hpp"
+#include "lib/plan/machine.hpp"
+
+namespace llmtrain::plan {
+
+namespace {
+
+constexpr std::uint64_t kSlabBytes = std::uint64_t{256} << 20;
+
+// How long and how finely to measure.
+struct Effort {
+  KernelModel::Axis matmul, heads, rows, head_dim;
+  std::int64_t row_factor;   // between the points of a row kernel
+  std::int64_t max_operand;  // bytes of a row kernel's largest operand
+  double max_flops;          // of a measured product
+  double seconds_per_point;  // per pass
+  int passes;
+};
+
+Effort effort_of(bool quick) {
+  if (quick) {
+    return {.matmul = {64, 512, 4096},
+            .heads = {4, 32},
+            .rows = {64, 512},
+            .head_dim = {32, 128},
+            .row_factor = 16,
+            .max_operand = 32 << 20,
+            .max_flops = 2.5e9,
+            .seconds_per_point = 2e-3,
+            .passes = 2};
+  }
+  return {.matmul = {64, 256, 768, 3072, 12288, 49152},
+          .heads = {4, 16, 64},
+          .rows = {64, 256, 1024},
+          .head_dim = {32, 64, 128},
+          .row_factor = 4,
+          .max_operand = 64 << 20,
+          .max_flops = 1e10,
+          .seconds_per_point = 4e-3,
+          .passes = 3};
+}
+
+// One grid to be: what to launch at each of its points, and the times so far.
+struct Grid {
+  std::vector<KernelModel::Axis> axes;  // empty for row kernels, whose axis is in bytes
+  std::vector<std::function<LaunchTime()>> launches;  // empty where the point is too large
+  std::vector<double> work;
+  std::vector<std::vector<double>> samples;
+  KernelKey key;
+  KernelModel::Axis bytes;
+};
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+class Doctor {
+ public:
+  Doctor(const DoctorOptions& options)
+      : options_(options),
+        effort_(effort_of(options.quick)),
+        bench_(kernels::cpu_table(), options.threads, kSlabBytes) {}
+
+  HardwareProfile measure();
+
+ private:
+  void list_row_grids(DType dtype);
+  void list_matmul_grid(DType dtype, int form);
+  void list_attention_grid(DType dtype, bool backward);
+  void run_pass(int pass);
+  void run_point(Grid& grid, std::size_t i) const;
+
+  DoctorOptions options_;
+  Effort effort_;
+  KernelBench bench_;
+  std::vector<Grid> grids_;
+};
+
+void Doctor::list_row_grids(DType dtype) {
+  for (const RowCase& row_case : row_cases()) {
+    if (row_case.fp32_only && dtype != DType::f32) continue;
+    Grid grid;
+    const std::int64_t row_bytes = row_case.cols * static_cast<std::int64_t>(size_of(dtype));
+    for (std::int64_t rows = 1; rows * row_bytes <= effort_.max_operand;
+         rows *= effort_.row_factor) {
+      grid.launches.push_back(
+          [this, launch = row_case.launch, dtype, rows] { return launch(bench_, dtype, rows); });
+    }
+    grids_.push_back(std::move(grid));
+  }
+}
+
+void Doctor::list_matmul_grid(DType dtype, int form) {
+  Grid grid{.axes = {effort_.matmul, effort_.matmul, effort_.matmul}};
+  for (const double m : effort_.matmul) {
+    for (const double n : effort_.matmul) {
+      for (const double k : effort_.matmul) {
+        grid.work.push_back(2 * m * n * k);
+        const double largest = 4 * std::max({m * n, m * k, n * k});
+        const bool fits = 2 * largest <= static_cast<double>(bench_.slab_bytes()) &&
+                          2 * m * n * k <= effort_.max_flops;
+        grid.launches.push_back(!fits ? std::function<LaunchTime()>{} : [=, this] {
+          return launch_matmul(bench_, dtype, form, static_cast<std::int64_t>(m),
+                               static_cast<std::int64_t>(n), static_cast<std::int64_t>(k));
+        });
+      }
+    }
+  }
+  grids_.push_back(std::move(grid));
+}
+
+void Doctor::list_attention_grid(DType dtype, bool backward) {
+  Grid grid{.axes = {effort_.heads, effort_.rows, effort_.head_dim}};
+  for (const double heads : effort_.heads) {
+    for (const double rows : effort_.rows) {
+      for (const double head_dim : effort_.head_dim) {
+        // The causal count of AttentionForward and AttentionBackward.
+        grid.work.push_back((backward ? 5 : 2) * heads * rows * rows * head_dim);
+        const bool fits = grid.work.back() <= effort_.max_flops / 4;
+        grid.launches.push_back(!fits ? std::function<LaunchTime()>{} : [=, this] {
+          return launch_attention(bench_, dtype, backward, static_cast<std::int64_t>(heads),
+                                  static_cast<std::int64_t>(rows),
+                                  static_cast<std::int64_t>(head_dim));
+        });
+      }
+    }
+  }
+  grids_.push_back(std::move(grid));
+}
+
+void Doctor::run_point(Grid& grid, std::size_t i) const {
+  constexpr int kMinRepetitions = 2;
+  constexpr int kMaxRepetitions = 40;
+  std::vector<double>& samples = grid.samples[i];
+  if (samples.empty()) {
+    const LaunchTime first = grid.launches[i]();  // not timed: the library prepares the product
+    grid.key = first.key;
+    if (grid.axes.empty()) {
+      grid.bytes.push_back(first.point.position[0]);
+      grid.work.push_back(first.point.work);
+    }
+  }
+  double spent = 0;
+  for (int r = 0; r < kMaxRepetitions; ++r) {
+    if (r >= kMinRepetitions && spent > effort_.seconds_per_point) break;
+    samples.push_back(grid.launches[i]().seconds);
+    spent += samples.back();
+  }
+}
+
+void Doctor::run_pass(int pass) {
+  for (std::size_t g = 0; g < grids_.size(); ++g) {
+    Grid& grid = grids_[g];
+    bench_.refill();
+    grid.samples.resize(grid.launches.size());
+    for (std::size_t i = 0; i < grid.launches.size(); ++i) {
+      if (grid.launches[i]) run_point(grid, i);
+    }
+    if (options_.progress) {
+      const double done = pass + static_cast<double>(g + 1) / static_cast<double>(grids_.size());
+      options_.progress(to_string(grid.key), done / effort_.passes);
+    }
+  }
+}
+
+HardwareProfile Doctor::measure() {
+  HardwareProfile profile;
+  profile.machine = machine_facts();
+  profile.threads = options_.threads;
+  profile.peak_fp32_flops = measure_fma_peak(DType::f32, options_.threads);
+  profile.peak_bf16_flops = measure_fma_peak(DType::bf16, options_.threads);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    list_row_grids(dtype);
+    for (int form = 0; form < kNumForms; ++form) list_matmul_grid(dtype, form);
+    for (const bool backward : {false, true}) list_attention_grid(dtype, backward);
+  }
+  for (int pass = 0; pass < effort_.passes; ++pass) run_pass(pass);
+
+  constexpr double kLow = 0.2;
+  std::vector<double> spreads;
+  profile.launch_seconds = 1e30;
+  for (Grid& grid : grids_) {
+    std::vector<double> seconds;
+    for (const std::vector<double>& samples : grid.samples) {
+      seconds.push_back(samples.empty() ? 0 : quantile(samples, kLow));
+      if (!samples.empty()) {
+        spreads.push_back((quantile(samples, 0.5) - seconds.back()) / seconds.back());
+      }
+    }
+    profile.launch_seconds = std::min(profile.launch_seconds, seconds.front());
+    if (grid.axes.empty()) {
+      profile.memory_bytes_per_second =
+          std::max(profile.memory_bytes_per_second, grid.work.back() / seconds.back());
+      grid.axes = {grid.bytes};
+    }
+    const bool is_new =
+        profile.kernels.emplace(grid.key, KernelModel(grid.axes, grid.work, seconds)).second;
+    require(is_new, "two measurements of {}", to_string(grid.key));
+  }
+  profile.noise = quantile(spreads, 0.5);
+  return profile;
+}
+
+}  // namespace
+
+HardwareProfile measure_profile(const DoctorOptions& options) { return Doctor(options).measure(); }
+
+}  // namespace llmtrain::plan

@@ -1,0 +1,52 @@
+#pragma once
+/// What `llmtrain doctor` measured on a machine: its peaks, and the time of every kernel. One JSON
+/// file per machine.
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lib/plan/kernel_model.hpp"
+
+namespace llmtrain::plan {
+
+/// What a machine is; informative.
+struct MachineFacts {
+  std::string host, cpu, instruction_set, onednn_version;
+  int cores = 0;
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t cache_bytes = 0;  // of the last level; 0 = unknown
+};
+
+struct HardwareProfile {
+  MachineFacts machine;
+  /// All times and peaks are those of so many threads together.
+  int threads = 0;
+  /// Multiply-adds in registers, counted twice, per second; what MFU is a fraction of.
+  double peak_fp32_flops = 0, peak_bf16_flops = 0;
+  /// Bytes read and written per second by an in-place update of a block larger than the caches.
+  double memory_bytes_per_second = 0;
+  /// A launch that has next to nothing to do.
+  double launch_seconds = 0;
+  /// Median over the kernels of (median - low) / low of their repetitions: how disturbed the
+  /// measurement was.
+  double noise = 0;
+  std::map<KernelKey, KernelModel> kernels;
+
+  /// Peak of products in this type (fp64: 0, not measured).
+  double peak_flops(DType compute) const;
+};
+
+std::string to_json(const HardwareProfile& profile);
+/// DataError naming `source`, and the byte for bad syntax or the key for bad content.
+HardwareProfile parse_profile(std::string_view json, std::string_view source);
+HardwareProfile load_profile(const std::filesystem::path& path);
+
+/// $XDG_CACHE_HOME (or ~/.cache)/llmtrain/profile-<host>.json.
+std::filesystem::path default_profile_path();
+/// The profile at the default path, if there is one.
+std::optional<HardwareProfile> load_default_profile();
+
+}  // namespace llmtrain::plan

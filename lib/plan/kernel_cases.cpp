@@ -1,0 +1,249 @@
+#include "lib/plan/kernel_cases.hpp"
+
+#include <array>
+#include <cmath>
+
+#include "kernels/activations.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/loss.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/norm.hpp"
+#include "kernels/optimizer.hpp"
+
+namespace llmtrain::plan {
+
+namespace {
+
+using namespace kernels;
+
+// Width of the rows: of a small model; time per byte hardly depends on it.
+constexpr std::int64_t kCols = 768;
+constexpr std::int64_t kVocab = 8192;
+constexpr std::int64_t kHeadDim = 64;
+constexpr std::int64_t kMaxPosition = 1024;
+
+template <bool residual>
+LaunchTime norm_forward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(NormForward{.kind = NormKind::layer_norm,
+                              .x = b.input(rows, kCols, t),
+                              .residual = residual ? b.input(rows, kCols, t) : View{},
+                              .sum = residual ? b.result(rows, kCols, t) : View{},
+                              .weight = b.input(1, kCols, t),
+                              .bias = b.input(1, kCols, t),
+                              .y = b.result(rows, kCols, t),
+                              .mean = b.result(1, rows, DType::f32),
+                              .rstd = b.result(1, rows, DType::f32)});
+}
+
+template <bool residual>
+LaunchTime norm_input_grad(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(NormInputGrad{.kind = NormKind::layer_norm,
+                                .dy = b.input(rows, kCols, t),
+                                .dsum = residual ? b.input(rows, kCols, t) : View{},
+                                .s = b.input(rows, kCols, t),
+                                .weight = b.input(1, kCols, t),
+                                .mean = b.input(1, rows, DType::f32),
+                                .rstd = b.input(1, rows, DType::f32),
+                                .dx = b.result(rows, kCols, t)});
+}
+
+LaunchTime norm_weight_grad(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(NormWeightGrad{.kind = NormKind::layer_norm,
+                                 .dy = b.input(rows, kCols, t),
+                                 .s = b.input(rows, kCols, t),
+                                 .mean = b.input(1, rows, DType::f32),
+                                 .rstd = b.input(1, rows, DType::f32),
+                                 .dweight = b.result(1, kCols, DType::f32),
+                                 .dbias = b.result(1, kCols, DType::f32)});
+}
+
+LaunchTime add(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Add{
+      .a = b.input(rows, kCols, t), .b = b.input(rows, kCols, t), .y = b.result(rows, kCols, t)});
+}
+
+LaunchTime scale_cast(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(ScaleCast{.x = b.input(rows, kCols, t), .y = b.result(rows, kCols, t)});
+}
+
+LaunchTime fill(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Fill{.y = b.result(rows, kCols, t)});
+}
+
+template <bool gated>
+LaunchTime activation_forward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(
+      ActivationForward{.activation = *parse_activation(gated ? "silu" : "gelu_pytorch_tanh"),
+                        .x = b.input(rows, kCols, t),
+                        .up = gated ? b.input(rows, kCols, t) : View{},
+                        .y = b.result(rows, kCols, t)});
+}
+
+template <bool gated>
+LaunchTime activation_backward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(
+      ActivationBackward{.activation = *parse_activation(gated ? "silu" : "gelu_pytorch_tanh"),
+                         .x = b.input(rows, kCols, t),
+                         .up = gated ? b.input(rows, kCols, t) : View{},
+                         .dy = b.input(rows, kCols, t),
+                         .dx = b.result(rows, kCols, t),
+                         .dup = gated ? b.result(rows, kCols, t) : View{}});
+}
+
+LaunchTime dropout(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Dropout{.x = b.input(rows, kCols, t),
+                          .row_id = b.numbers(rows, rows, DType::i64),
+                          .y = b.result(rows, kCols, t),
+                          .p = 0.1});
+}
+
+LaunchTime rope(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Rope{.x = b.input(rows, kCols, t),
+                       .y = b.result(rows, kCols, t),
+                       .cosine = b.input(kMaxPosition, kHeadDim / 2, DType::f32),
+                       .sine = b.input(kMaxPosition, kHeadDim / 2, DType::f32),
+                       .position = b.numbers(rows, kMaxPosition),
+                       .head_dim = kHeadDim,
+                       .rotary_dim = kHeadDim});
+}
+
+LaunchTime column_sum(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(ColumnSum{.x = b.input(rows, kCols, t), .out = b.result(1, kCols, DType::f32)});
+}
+
+// Ids jump about the table, as those of text do.
+constexpr std::int64_t kIdStep = 4999;
+
+LaunchTime embedding_forward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(EmbeddingForward{.id = b.numbers(rows, kVocab, DType::i32, kIdStep),
+                                   .table = b.input(kVocab, kCols, t),
+                                   .y = b.result(rows, kCols, t)});
+}
+
+LaunchTime embedding_backward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(EmbeddingBackward{.id = b.numbers(rows, kVocab, DType::i32, kIdStep),
+                                    .dy = b.input(rows, kCols, t),
+                                    .dtable = b.result(kVocab, kCols, DType::f32)});
+}
+
+// The gradient has the element type of the model; the logits are fp32.
+template <bool gradient>
+LaunchTime cross_entropy(KernelBench& b, DType, std::int64_t rows) {
+  const View logits = b.input(rows, kVocab, DType::f32);
+  return b.launch(CrossEntropy{.logits = logits,
+                               .target = b.numbers(rows, kVocab),
+                               .loss = b.result(1, rows, DType::f32),
+                               .dlogits = gradient ? b.result(rows, kVocab, DType::f32) : View{},
+                               .num_classes = kVocab});
+}
+
+LaunchTime sum(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Sum{.x = b.input(rows, kCols, t), .out = b.result(1, 1, DType::f64)});
+}
+
+LaunchTime squared_norm(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(SquaredNorm{.g = b.input(rows, kCols, t), .out = b.result(1, 1, DType::f64)});
+}
+
+LaunchTime clip_by_value(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(ClipByValue{.g = b.result(rows, kCols, t), .limit = 1});
+}
+
+LaunchTime adam_update(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(AdamUpdate{.to = {.parameter = b.result(rows, kCols, t),
+                                    .gradient = b.input(rows, kCols, t),
+                                    .compute_copy = {}},
+                             .m = b.result(rows, kCols, t),
+                             .v = b.result(rows, kCols, t),
+                             .lr = 1e-3});
+}
+
+LaunchTime sgd_update(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(SgdUpdate{.to = {.parameter = b.result(rows, kCols, t),
+                                   .gradient = b.input(rows, kCols, t),
+                                   .compute_copy = {}},
+                            .momentum_buffer = b.result(rows, kCols, t),
+                            .lr = 1e-3,
+                            .momentum = 0.9});
+}
+
+constexpr auto kRowCases = std::to_array<RowCase>({
+    {"norm_forward", kCols, false, norm_forward<false>},
+    {"norm_forward with residual", kCols, false, norm_forward<true>},
+    {"norm_input_grad", kCols, false, norm_input_grad<false>},
+    {"norm_input_grad with residual", kCols, false, norm_input_grad<true>},
+    {"norm_weight_grad", kCols, false, norm_weight_grad},
+    {"add", kCols, false, add},
+    {"scale_cast", kCols, false, scale_cast},
+    {"fill", kCols, false, fill},
+    {"activation_forward", kCols, false, activation_forward<false>},
+    {"activation_forward gated", kCols, false, activation_forward<true>},
+    {"activation_backward", kCols, false, activation_backward<false>},
+    {"activation_backward gated", kCols, false, activation_backward<true>},
+    {"dropout", kCols, false, dropout},
+    {"rope", kCols, false, rope},
+    {"column_sum", kCols, false, column_sum},
+    {"embedding_forward", kCols, false, embedding_forward},
+    {"embedding_backward", kCols, false, embedding_backward},
+    {"cross_entropy", kVocab, true, cross_entropy<false>},
+    {"cross_entropy with gradient", kVocab, true, cross_entropy<true>},
+    {"sum", kCols, true, sum},
+    {"squared_norm", kCols, true, squared_norm},
+    {"clip_by_value", kCols, true, clip_by_value},
+    {"adam_update", kCols, true, adam_update},
+    {"sgd_update", kCols, true, sgd_update},
+});
+
+}  // namespace
+
+std::span<const RowCase> row_cases() { return kRowCases; }
+
+LaunchTime launch_matmul(KernelBench& b, DType t, int form, std::int64_t m, std::int64_t n,
+                         std::int64_t k) {
+  const bool weight_grad = form == 2;
+  return b.launch(Matmul{.a = weight_grad ? b.input(k, m, t) : b.input(m, k, t),
+                         .b = form == 0 ? b.input(n, k, t) : b.input(k, n, t),
+                         .c = b.result(m, n, weight_grad ? DType::f32 : t),
+                         .bias = {},
+                         .transpose_a = weight_grad,
+                         .transpose_b = form == 0,
+                         .accumulate = weight_grad});
+}
+
+LaunchTime launch_attention(KernelBench& b, DType t, bool backward, std::int64_t heads,
+                            std::int64_t rows, std::int64_t head_dim) {
+  // Four heads per sequence: only the product of both decides the time.
+  const std::int64_t per_sequence = std::min<std::int64_t>(4, heads);
+  const std::int64_t sequences = heads / per_sequence;
+  const std::int64_t count = sequences * rows;
+  const std::int64_t cols = per_sequence * head_dim;
+  const AttentionShape shape{.num_sequences = sequences,
+                             .num_heads = per_sequence,
+                             .num_kv_heads = per_sequence,
+                             .head_dim = head_dim,
+                             .scale = 1 / std::sqrt(static_cast<double>(head_dim)),
+                             .q_position = b.numbers(count, rows),
+                             .q_document_begin = b.numbers(count, 1),
+                             .k_position = b.numbers(count, rows)};
+  const View q = b.input(count, cols, t), k = b.input(count, cols, t), v = b.input(count, cols, t);
+  if (!backward) {
+    return b.launch(AttentionForward{.shape = shape,
+                                     .q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .out = b.result(count, cols, t),
+                                     .lse = b.result(1, count * per_sequence, DType::f32)});
+  }
+  return b.launch(AttentionBackward{.shape = shape,
+                                    .q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = b.input(count, cols, t),
+                                    .lse = b.input(1, count * per_sequence, DType::f32),
+                                    .dout = b.input(count, cols, t),
+                                    .dq = b.result(count, cols, t),
+                                    .dk = b.result(count, cols, t),
+                                    .dv = b.result(count, cols, t)});
+}
+
+}  // namespace llmtrain::plan

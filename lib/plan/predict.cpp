@@ -1,0 +1,74 @@
+#include "lib/plan/predict.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+
+namespace llmtrain::plan {
+
+double predict(const HardwareProfile& profile, const LaunchGroup& group) {
+  const KernelKey key = key_of(group.name, group.dtype, group.sizes);
+  const auto model = profile.kernels.find(key);
+  require<RecipeError>(model != profile.kernels.end(),
+                       "the hardware profile has no times for {}; measure them with `llmtrain "
+                       "doctor`",
+                       to_string(key));
+  return model->second.predict(point_of(group.name, group.sizes, group.cost));
+}
+
+std::string table_row(std::string_view name, DType dtype,
+                      const std::array<std::int64_t, 4>& sizes) {
+  static constexpr std::array<std::string_view, 3> kForms = {" forward", " input grad",
+                                                             " weight grad"};
+  const bool product = name == "matmul" && sizes[3] >= 0 && sizes[3] < 3;
+  return fmt::format("{}{} {}", name, product ? kForms[static_cast<std::size_t>(sizes[3])] : "",
+                     to_string(dtype));
+}
+
+StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute) {
+  StepPrediction step;
+  std::map<std::string, KernelTime> by_name;
+  for (const LaunchGroup& group : plan.step.launches) {
+    const double seconds = predict(profile, group) * static_cast<double>(group.count);
+    KernelTime& time = by_name[table_row(group.name, group.dtype, group.sizes)];
+    time.count += group.count;
+    time.seconds += seconds;
+    step.seconds += seconds;
+  }
+  for (auto& [name, time] : by_name) {
+    time.name = name;
+    step.kernels.push_back(std::move(time));
+  }
+  std::stable_sort(step.kernels.begin(), step.kernels.end(),
+                   [](const KernelTime& a, const KernelTime& b) { return a.seconds > b.seconds; });
+  require(step.seconds > 0, "a step without launches");
+  step.tokens_per_second = static_cast<double>(plan.tokens_per_step) / step.seconds;
+  step.peak_flops = profile.peak_flops(compute);
+  if (step.peak_flops > 0) {
+    step.mfu = plan.model_flops_per_token * step.tokens_per_second / step.peak_flops;
+  }
+  return step;
+}
+
+PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
+                         std::string source) {
+  require<RecipeError>(profile.threads == run.threads,
+                       "{} was measured with {} threads, but the run has {}; measure again with "
+                       "`llmtrain doctor --threads {}`, or set run.threads",
+                       source, profile.threads, run.threads, run.threads);
+  PlannedTime time{
+      .step = predict_step(plan, profile, run.compute), .run = run, .source = std::move(source)};
+  // By tokens, not steps: a ramp begins with smaller ones.
+  time.run_seconds = static_cast<double>(run.tokens) / time.step.tokens_per_second;
+  return time;
+}
+
+std::string mfu_formula(const Plan& plan, const PlannedTime& time) {
+  return fmt::format("{} model FLOP per token x tokens/s / {}FLOP/s (FMA peak of {}, {} threads)",
+                     format_count(plan.model_flops_per_token), format_count(time.step.peak_flops),
+                     to_string(time.run.compute), time.run.threads);
+}
+
+}  // namespace llmtrain::plan

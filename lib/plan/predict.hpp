@@ -1,0 +1,64 @@
+#pragma once
+/// Time of a planned step on a measured machine.
+
+#include <string>
+#include <vector>
+
+#include "lib/plan/hardware_profile.hpp"
+#include "lib/plan/plan.hpp"
+
+namespace llmtrain::plan {
+
+/// Seconds of one launch of the group. RecipeError naming the kernel when the profile has no times
+/// for it.
+double predict(const HardwareProfile& profile, const LaunchGroup& group);
+
+struct KernelTime {
+  std::string name;  // kernel and element type; products with their form
+  std::int64_t count = 0;
+  double seconds = 0;
+};
+
+struct StepPrediction {
+  double seconds = 0;
+  double tokens_per_second = 0;
+  /// Model FLOP per second over `peak_flops`; 0 when the peak is unknown.
+  double mfu = 0;
+  double peak_flops = 0;
+  std::vector<KernelTime> kernels;  // longest first
+};
+
+/// The sum of all launches of the step. MFU counts against the peak of `compute`.
+StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute);
+
+/// What of a run decides its time beside the plan.
+struct RunShape {
+  int threads = 0;
+  DType compute = DType::f32;
+  /// Optimizer steps and the tokens that they take together; 0 when only the data decides.
+  std::int64_t steps = 0;
+  std::uint64_t tokens = 0;
+};
+
+/// Times of a planned run on a measured machine.
+struct PlannedTime {
+  StepPrediction step;
+  RunShape run;
+  /// From the first step to the last, without evaluation and saving; 0 when `run.steps` is.
+  double run_seconds = 0;
+  /// File that the times come from.
+  std::string source;
+};
+
+/// RecipeError when the profile was measured with another number of threads or lacks a kernel.
+PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
+                         std::string source);
+
+/// "matmul forward bf16", "norm_forward fp32": the row of a table that a launch belongs to.
+std::string table_row(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes);
+
+/// What MFU is, in words: "12.3M model FLOP per token / 234 GFLOP/s (measured FMA peak, 2
+/// threads)".
+std::string mfu_formula(const Plan& plan, const PlannedTime& time);
+
+}  // namespace llmtrain::plan

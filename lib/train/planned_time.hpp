@@ -1,0 +1,32 @@
+#pragma once
+/// The plan of a recipe with its times, if this machine was measured.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "lib/engine/geometry.hpp"
+#include "lib/plan/predict.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+struct RunPlan {
+  plan::Plan plan;
+  std::optional<plan::PlannedTime> time;
+
+  /// Fraction of the measured peak at this speed; nothing without a peak.
+  std::optional<double> mfu(double tokens_per_second) const;
+  /// What it is a fraction of, in words; empty without a peak.
+  std::string mfu_formula() const;
+};
+
+/// Plans on the meta device. Times come from `profile`, whose faults are errors, or else from the
+/// default profile: without one there are none, and one that does not suit is a warning.
+RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                 const std::optional<std::filesystem::path>& profile);
+
+/// ", 3.2 s per step, 53m 20s for all" as the end of the line about the plan; empty without times.
+std::string to_line(const std::optional<plan::PlannedTime>& time);
+
+}  // namespace llmtrain::train

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Predicted against measured step time: measures this machine with `llmtrain doctor`, then trains twelve
+# recipes for a few steps each and compares the median step with what the plan says.
+#
+#   scripts/bench/predict.sh [--executable FILE] [--threads N] [--steps N] [--keep DIR] [--write]
+#
+#   --keep DIR   keep profile and runs there and go on where an earlier call stopped
+#   --write      put the table into docs/benchmarks.md
+set -euo pipefail
+root="$(cd "$(dirname "$0")/../.." && pwd)"
+llmtrain="$root/build/release/apps/llmtrain/llmtrain"
+threads="$(nproc)"
+steps=9
+keep=""
+write=no
+die() {
+  printf 'predict: %s\n' "$*" >&2
+  exit 1
+}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --executable) llmtrain="$(realpath "$2")" && shift ;;
+    --threads) threads="$2" && shift ;;
+    --steps) steps="$2" && shift ;;
+    --keep) keep="$(realpath -m "$2")" && shift ;;
+    --write) write=yes ;;
+    -h | --help)
+      sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
+      exit 0
+      ;;
+    *) die "unknown option $1 (try --help)" ;;
+  esac
+  shift
+done
+[ -x "$llmtrain" ] || die "$llmtrain: no executable; build it, or name one with --executable"
+text=(/usr/include/c++/*)
+[ -d "${text[0]}" ] || die "no C++ headers in /usr/include/c++ to train on"
+if [ -z "$keep" ]; then
+  keep="$(mktemp -d)"
+  trap 'rm -rf "$keep"' EXIT
+fi
+mkdir -p "$keep"
+cd "$keep"
+# The run must see the profile that it is compared with, and no other.
+export XDG_CACHE_HOME="$keep/cache"
+
+[ -f profile.json ] || "$llmtrain" doctor --threads "$threads" --output profile.json
+
+# name architecture hidden inner layers heads kv vocab seq_len micro global recompute dtype
+recipes="
+gpt2-s-fp32   gpt2  256 1024  4  4  4  4096  256  8  8 none fp32
+gpt2-s-bf16   gpt2  256 1024  4  4  4  4096  256  8  8 none bf16
+gpt2-m-fp32   gpt2  384 1536  6  6  6  8192  256  8  8 full fp32
+gpt2-m-bf16   gpt2  384 1536  6  6  6  8192  512  4  8 none bf16
+gpt2-l-bf16   gpt2  768 3072  6 12 12 16384  256  4  4 sqrt bf16
+gpt2-l-fp32   gpt2  768 3072  6 12 12 16384  256  4  4 none fp32
+llama-s-fp32  llama 256  704  4  4  2  4096  256  8 16 none fp32
+llama-s-bf16  llama 256  704  4  4  2  4096  512  8  8 full bf16
+llama-m-fp32  llama 512 1408  6  8  4  8192  128 16 16 none fp32
+llama-m-bf16  llama 512 1408  6  8  4  8192 1024  2  4 none bf16
+llama-l-bf16  llama 768 2048  8 12  4 16384  512  2  4 full bf16
+llama-l-fp32  llama 768 2048  4 12 12  8192  512  2  2 none fp32
+"
+
+write_recipe() {
+  local name=$1 arch=$2 hidden=$3 inner=$4 layers=$5 heads=$6 kv=$7 vocab=$8 seq=$9
+  local micro=${10} global=${11} recompute=${12} dtype=${13} inner_key kv_line=""
+  if [ "$arch" = llama ]; then
+    inner_key=intermediate_size
+    kv_line="num_key_value_heads: $kv,"
+  else
+    inner_key=n_inner
+  fi
+  cat >"$name.yaml" <<END
+recipe: 1
+run: {threads: $threads}
+model: {architecture: $arch, vocab_size: $vocab, hidden_size: $hidden, $inner_key: $inner,
+        num_hidden_layers: $layers, num_attention_heads: $heads, $kv_line
+        max_position_embeddings: $seq}
+tokenizer: {type: bytes}
+data:
+  sources: [{path: ${text[0]}, max_document_bytes: 0}]
+  packing: {cross_document_attention: true, reset_positions: false}
+training: {seq_len: $seq, micro_batch_size: $micro, global_batch_size: $global, max_steps: $steps}
+optimizer: {lr: 1.0e-4}
+precision: {compute: $dtype}
+activation_checkpoint: {mode: $recompute}
+checkpoint: {interval: null}
+eval: {interval: null}
+metrics: {interval: 1, tensorboard: false}
+END
+}
+
+while read -r name rest; do
+  [ -n "$name" ] || continue
+  # shellcheck disable=SC2086  # the fields of a line are the arguments
+  write_recipe "$name" $rest
+  "$llmtrain" plan "$name.yaml" --profile profile.json --json >"$name.plan.json"
+  if [ "$(wc -l 2>/dev/null <"runs/$name/metrics.jsonl" || echo 0)" -lt "$steps" ]; then
+    rm -rf "runs/$name"
+    # The evaluation at the end is not wanted: the run is stopped once its steps are measured.
+    "$llmtrain" run "$name.yaml" >"$name.log" 2>&1 &
+    run=$!
+    while kill -0 "$run" 2>/dev/null; do
+      if [ "$(wc -l 2>/dev/null <"runs/$name/metrics.jsonl" || echo 0)" -ge "$steps" ]; then
+        kill -KILL "$run" 2>/dev/null || true
+        break
+      fi
+      sleep 0.2
+    done
+    wait "$run" 2>/dev/null || true
+  fi
+  [ "$(wc -l <"runs/$name/metrics.jsonl")" -ge "$steps" ] || die "$(tail -3 "$name.log")"
+done <<<"$recipes"
+
+python3 "$root/scripts/bench/compare.py" "$keep" >table.md
+cat table.md
+if [ "$write" = yes ]; then
+  python3 "$root/scripts/bench/put_section.py" "$root/docs/benchmarks.md" predicted table.md
+fi

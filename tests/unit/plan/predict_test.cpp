@@ -1,0 +1,88 @@
+#include "lib/plan/predict.hpp"
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/plan/plan_text.hpp"
+#include "tests/unit/plan/synthetic_profile.hpp"
+
+namespace llmtrain::plan {
+
+namespace {
+
+// Per step: 3 products of 100 x 100 x 100 (20 us each) and 5 sums of 100 kB (10 us each).
+Plan small_plan() {
+  Plan plan;
+  plan.tokens_per_step = 1000;
+  plan.model_flops_per_token = 2200;
+  plan.step.launches = {
+      {"add", DType::f32, {25000, 0, 0, 0}, {.bytes_read = 60e3, .bytes_written = 40e3}, 5},
+      {"matmul", DType::f32, {100, 100, 100, 0}, {.flops = 2e6, .bytes_read = 1}, 3}};
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("a step takes the sum of its launches") {
+  const StepPrediction step = predict_step(small_plan(), synthetic_profile(), DType::f32);
+  CHECK(step.seconds == doctest::Approx(110e-6));
+  REQUIRE(step.kernels.size() == 2);
+  CHECK(step.kernels[0].name == "matmul forward fp32");
+  CHECK(step.kernels[0].count == 3);
+  CHECK(step.kernels[0].seconds == doctest::Approx(60e-6));
+  CHECK(step.kernels[1].name == "add fp32");
+  CHECK(step.kernels[1].seconds == doctest::Approx(50e-6));
+}
+
+TEST_CASE("MFU is model FLOP per second over the peak of the compute type") {
+  const StepPrediction fp32 = predict_step(small_plan(), synthetic_profile(), DType::f32);
+  // 2200 FLOP x 1000 tokens in 110 us are 20 GFLOP/s.
+  CHECK(fp32.tokens_per_second == doctest::Approx(1000 / 110e-6));
+  CHECK(fp32.mfu == doctest::Approx(0.1));
+  CHECK(predict_step(small_plan(), synthetic_profile(), DType::bf16).mfu == doctest::Approx(0.05));
+  CHECK(predict_step(small_plan(), synthetic_profile(), DType::f64).mfu == 0);
+}
+
+TEST_CASE("a kernel that was not measured is named, with the remedy") {
+  Plan plan = small_plan();
+  plan.step.launches.push_back({"rope", DType::bf16, {10, 10, 0, 0}, {.bytes_read = 100}, 1});
+  try {
+    predict_step(plan, synthetic_profile(), DType::f32);
+    FAIL("accepted");
+  } catch (const RecipeError& error) {
+    const std::string message = error.what();
+    CHECK(message.find("rope bf16") != std::string::npos);
+    CHECK(message.find("llmtrain doctor") != std::string::npos);
+  }
+}
+
+TEST_CASE("the time of a run goes by its tokens, and other threads are refused") {
+  const RunShape run{.threads = 2, .compute = DType::f32, .steps = 12, .tokens = 11000};
+  const PlannedTime time = planned_time(small_plan(), synthetic_profile(), run, "p.json");
+  CHECK(time.run_seconds == doctest::Approx(11 * 110e-6));
+  RunShape wider = run;
+  wider.threads = 4;
+  CHECK_THROWS_WITH_AS(planned_time(small_plan(), synthetic_profile(), wider, "p.json"),
+                       doctest::Contains("--threads 4"), RecipeError);
+}
+
+TEST_CASE("the plan's text and JSON show times, or how to get them") {
+  const Plan plan = small_plan();
+  const std::string without = to_text(plan, std::nullopt);
+  CHECK(without.find("run `llmtrain doctor` for times") != std::string::npos);
+  CHECK(without.find("tokens per step") != std::string::npos);
+  CHECK(to_json(plan, std::nullopt).find("\"time\"") == std::string::npos);
+
+  const RunShape run{.threads = 2, .compute = DType::f32, .steps = 11, .tokens = 11000};
+  const auto time = planned_time(plan, synthetic_profile(), run, "p.json");
+  const std::string with = to_text(plan, time);
+  CHECK(with.find("0.11 ms") != std::string::npos);
+  CHECK(with.find("10.0%") != std::string::npos);
+  CHECK(with.find("FMA peak of fp32, 2 threads") != std::string::npos);
+  CHECK(with.find("time for 11 steps") != std::string::npos);
+  CHECK(with.find("matmul forward fp32") < with.find("add fp32"));
+  CHECK(with.find("llmtrain doctor") == std::string::npos);
+  CHECK(to_json(plan, time).find("\"step_seconds\"") != std::string::npos);
+}
+
+}  // namespace llmtrain::plan
