@@ -99,6 +99,22 @@ TEST_CASE("members of a group lie one after another in one buffer") {
   CHECK_THROWS_AS(store.declare(matrix("q", {1, 1})), InternalError);
 }
 
+TEST_CASE("a bf16 compute copy is the master rounded to nearest, ties to even") {
+  Device cpu(make_cpu_memory(), 1 << 24);
+  const Mesh mesh({}, 0, self_factory());
+  ParameterStore store(mesh);
+  store.declare(matrix("w", {1, 5}));
+  store.allocate(cpu, {.compute = DType::bf16}, false);
+  const Parameter& w = store.find("w");
+  const std::vector<float> master{1.0f, 1 + 0x1p-8f, 1 + 0x1.8p-7f, 1 + 0x1.8p-8f, -1 - 0x1.8p-8f};
+  store.write(w, std::as_bytes(std::span(master)));
+  const std::vector<float> expected{1.0f, 1.0f, 1 + 0x1p-6f, 1 + 0x1p-7f, -1 - 0x1p-7f};
+  for (std::int64_t i = 0; i < 5; ++i) {
+    CHECK(to_float(w.compute().view().as<bf16>()[i]) == expected[static_cast<std::size_t>(i)]);
+  }
+  CHECK(values_of(store, w) == master);
+}
+
 TEST_CASE("a split that does not divide is refused with the axis") {
   const Mesh mesh({.sizes = {1, 4, 1, 1}}, 0, meta_factory(nullptr));
   Placement placement;

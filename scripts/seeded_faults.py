@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Seeds one-line faults, one at a time, and checks that a test sees each of them.
+
+    scripts/seeded_faults.py [--dir build/seeded-faults] [--jobs N] [--only NAME] [--fresh]
+
+scripts/seeded_faults.toml lists the faults. Each is applied to a git worktree of its own, made from
+the committed state (the checkout itself is never touched), only the tests that must fail are built,
+and they are run. A fault counts as seen when it compiles and its tests, which pass without it, fail.
+
+Results are kept in the directory, so that an interrupted run goes on where it was; --fresh forgets
+them. docs/seeded-faults.md is written after each fault. Exit code 1 if a fault went unseen.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FAULTS = ROOT / "scripts" / "seeded_faults.toml"
+PAGE = ROOT / "docs" / "seeded-faults.md"
+TIMEOUT_S = 600
+HEADER = """# Seeded faults
+
+`scripts/seeded_faults.py` applies each of these one-line faults to a worktree of its own and runs the
+named tests; a fault is *seen* when it compiles and a test fails. Without a fault the same tests
+pass. The lines themselves are in `scripts/seeded_faults.toml`.
+
+"""
+
+
+def git(*arguments, cwd=ROOT):
+    return subprocess.run(["git", *arguments], cwd=cwd, check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
+def load_faults():
+    with open(FAULTS, "rb") as file:
+        faults = tomllib.load(file)["fault"]
+    names = [fault["name"] for fault in faults]
+    assert len(names) == len(set(names)), "two faults of one name"
+    return faults
+
+
+def digest(fault):
+    return hashlib.sha256(json.dumps(fault, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Scratch:
+    """A worktree at the committed state, with a build directory of its own."""
+
+    def __init__(self, directory, jobs):
+        self.tree = directory / "tree"
+        self.build_dir = directory / "build"
+        self.jobs = jobs
+        self.commit = git("rev-parse", "--short=10", "HEAD")
+        if self.tree.exists():
+            git("checkout", "--force", "--detach", "HEAD", cwd=self.tree)
+            git("checkout", "--force", "--detach", self.commit, cwd=self.tree)
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
+            git("worktree", "prune")
+            git("worktree", "add", "--detach", str(self.tree), self.commit)
+        self.passing = set()
+        # Compiled files are shared with builds of the same sources in other directories.
+        self.environment = os.environ | {"CCACHE_BASEDIR": str(self.tree)}
+        self.run("cmake", "-S", self.tree, "-B", self.build_dir, "-G", "Ninja")
+
+    def run(self, *command):
+        done = subprocess.run([str(c) for c in command], env=self.environment,
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(str(c) for c in command)}\n{done.stdout}{done.stderr}")
+
+    def build(self, tests):
+        self.run("cmake", "--build", self.build_dir, "-j", self.jobs, "--target",
+                 *[f"{test}_test" for test in tests])
+
+    def failure(self, test, cases):
+        """None if the test passes, else the name of the first case that fails."""
+        command = [str(self.build_dir / "tests" / f"{test}_test"), "--no-colors", "--abort-after=1"]
+        if cases:
+            command.append(f"--test-case={cases}")
+        try:
+            done = subprocess.run(command, cwd=self.build_dir, capture_output=True,
+                                  text=True, errors="replace", timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return "(ran out of time)"
+        if done.returncode == 0:
+            return None
+        case = re.search(r"^TEST CASE:\s+(.+?)$", done.stdout, re.MULTILINE)
+        return case.group(1) if case else f"(ended with {done.returncode})"
+
+    def require_passing(self, fault):
+        """The fault's tests pass as long as it is not there."""
+        for test in fault["tests"]:
+            key = (test, fault.get("cases"))
+            if key in self.passing:
+                continue
+            self.build([test])
+            failed = self.failure(*key)
+            if failed:
+                raise RuntimeError(f"{test} fails without any fault: {failed}")
+            self.passing.add(key)
+
+    def seed(self, fault):
+        path = self.tree / fault["file"]
+        text = path.read_text()
+        found = text.count(fault["old"])
+        if found != 1:
+            raise RuntimeError(f"{fault['file']} has the old text {found} times, not once")
+        path.write_text(text.replace(fault["old"], fault["new"]))
+
+    def restore(self, fault):
+        git("checkout", "--force", "--", fault["file"], cwd=self.tree)
+
+
+def try_fault(scratch, fault):
+    """The row of the table: what the tests said."""
+    scratch.require_passing(fault)
+    try:
+        scratch.seed(fault)
+        scratch.build(fault["tests"])
+        seen = {test: scratch.failure(test, fault.get("cases")) for test in fault["tests"]}
+    finally:
+        scratch.restore(fault)
+    return {"commit": scratch.commit, "tests": seen}
+
+
+def is_seen(result):
+    return all(result["tests"].values())
+
+
+def write_page(faults, results):
+    rows = ["| fault | where | seen by | commit |", "|---|---|---|---|"]
+    done = [(fault, results[digest(fault)]) for fault in faults if digest(fault) in results]
+    for fault, result in done:
+        seen = "; ".join(f"`{test}`: {case or '**nothing**'}"
+                         for test, case in result["tests"].items())
+        rows.append(f"| {fault['name']} | `{fault['file']}` | {seen} | {result['commit']} |")
+    seen = sum(is_seen(result) for _, result in done)
+    summary = f"{len(faults)} faults, {len(done)} tried, {seen} seen.\n\n"
+    PAGE.write_text(HEADER + summary + "\n".join(rows) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--dir", type=Path, default=ROOT / "build" / "seeded-faults")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--only", help="faults whose name contains this")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    arguments = parser.parse_args()
+
+    faults = load_faults()
+    directory = arguments.dir.resolve()
+    scratch = Scratch(directory, arguments.jobs)
+    kept = directory / "results.json"
+    results = json.loads(kept.read_text()) if kept.exists() and not arguments.fresh else {}
+    todo = [fault for fault in faults
+            if digest(fault) not in results and (arguments.only or "") in fault["name"]]
+    for fault in todo:
+        result = try_fault(scratch, fault)
+        results[digest(fault)] = result
+        kept.write_text(json.dumps(results, indent=1))
+        write_page(faults, results)
+        print(f"{'seen' if is_seen(result) else 'UNSEEN':7} {fault['name']}", flush=True)
+    write_page(faults, results)
+    unseen = [fault["name"] for fault in faults
+              if digest(fault) in results and not is_seen(results[digest(fault)])]
+    for name in unseen:
+        print(f"no test sees: {name}", file=sys.stderr)
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

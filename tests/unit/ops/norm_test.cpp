@@ -1,0 +1,56 @@
+#include <doctest/doctest.h>
+
+#include "tests/support/gradcheck.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+constexpr std::int64_t kRows = 5;
+constexpr std::int64_t kHidden = 9;
+
+struct NormCase {
+  kernels::NormKind kind = kernels::NormKind::rms_norm;
+  bool bias = false;
+  bool residual = false;
+};
+
+// An eps of the size of the variance, so that a misplaced eps is seen.
+Problem norm(const NormCase& c) {
+  return {
+      .rows = {.length = kRows},
+      .inputs = c.residual ? std::vector<Shape>{{kRows, kHidden}, {kRows, kHidden}}
+                           : std::vector<Shape>{{kRows, kHidden}},
+      .build = [c](Place& place) -> Forward {
+        const ParameterGroup& w = place.store().declare(
+            {.name = "weight", .shape = {kHidden}, .role = ParameterRole::norm, .init = {}});
+        const ParameterGroup* b =
+            c.bias
+                ? &place.store().declare(
+                      {.name = "bias", .shape = {kHidden}, .role = ParameterRole::bias, .init = {}})
+                : nullptr;
+        const ops::NormOptions options{c.kind, 0.25};
+        return [=, &w](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+          if (!c.residual) return {{ops::norm(ctx, x[0], w, b, options)}};
+          const ops::NormResult r = ops::residual_norm(ctx, x[0], x[1], w, b, options);
+          return {{r.sum, r.y}};
+        };
+      }};
+}
+
+}  // namespace
+
+TEST_CASE("both norms differentiate, with and without residual and bias") {
+  for (const auto kind : {kernels::NormKind::rms_norm, kernels::NormKind::layer_norm}) {
+    for (const bool bias : {false, true}) {
+      for (const bool residual : {false, true}) {
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(bias);
+        CAPTURE(residual);
+        check_operation(norm({kind, bias, residual}));
+      }
+    }
+  }
+}
+
+}  // namespace llmtrain::test
