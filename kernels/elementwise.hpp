@@ -18,8 +18,9 @@ struct Add {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// y = scale * x, or y += scale * x with `accumulate`. Dtypes: any of fp64, fp32, bf16 to any of them
-/// (arithmetic in the wider of the two, at least FP32). Both may be strided. A plain cast has scale 1.
+/// y = scale * x, or y += scale * x with `accumulate`. Dtypes: any of fp64, fp32, bf16 to any of
+/// them (arithmetic in the wider of the two, at least FP32). Both may be strided. A plain cast has
+/// scale 1.
 struct ScaleCast {
   static constexpr std::string_view name = "scale_cast";
   static constexpr bool capturable = true;
@@ -77,9 +78,10 @@ struct ActivationBackward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// y = keep ? x * (1 / (1 - p)) : 0, 0 <= p < 1. x and y may be strided. Element index = row_id[row] * cols + column (row_id int64 [rows], the
-/// row's global token id), kept when its uniform is >= p: independent of micro-batching and layout.
-/// The backward is the same kernel on dy. y may alias x.
+/// y = keep ? x * (1 / (1 - p)) : 0, 0 <= p < 1. x and y may be strided. Element index =
+/// row_id[row] * cols + column (row_id int64 [rows], the row's global token id), kept when its
+/// uniform is >= p: independent of micro-batching and layout. The backward is the same kernel on
+/// dy. y may alias x.
 struct Dropout {
   static constexpr std::string_view name = "dropout";
   static constexpr bool capturable = true;

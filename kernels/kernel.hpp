@@ -26,13 +26,13 @@ struct Cost {
   double bytes_written = 0;
 };
 
-/// fast: library reductions allowed; run: same recipe and layout give the same bits; layout: results
-/// do not depend on DP, accumulation, ZeRO or PP either.
+/// fast: library reductions allowed; run: same recipe and layout give the same bits; layout:
+/// results do not depend on DP, accumulation, ZeRO or PP either.
 enum class Determinism : std::uint8_t { fast, run, layout };
 
 struct KernelCtx;
-/// `kernel` points to the struct that the table row's name belongs to; `workspace` has the bytes that
-/// it asked for, or is undefined.
+/// `kernel` points to the struct that the table row's name belongs to; `workspace` has the bytes
+/// that it asked for, or is undefined.
 using KernelFunction = void (*)(const KernelCtx& ctx, const void* kernel, const View& workspace);
 
 struct KernelRow {
@@ -93,8 +93,8 @@ void launch(const KernelCtx& ctx, const K& kernel) {
                  kernel.workspace_bytes(ctx.threads));
 }
 
-/// Rows of the CPU: plain single-thread reference kernels in every dtype including fp64 (they are the
-/// specification), and the fast path (fp32 and bf16; it hands fp64 to the reference).
+/// Rows of the CPU: plain single-thread reference kernels in every dtype including fp64 (they are
+/// the specification), and the fast path (fp32 and bf16; it hands fp64 to the reference).
 const KernelTable& cpu_reference_table();
 const KernelTable& cpu_table();
 /// Rows of meta: none, because launch() stops before the look-up.

@@ -11,9 +11,10 @@ enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 ///
 /// layer_norm: (s - mean) * rstd with biased variance, rstd = 1/sqrt(var + eps).
 /// rms_norm: s * rstd with rstd = 1/sqrt(mean(s^2) + eps).
-/// x, residual, sum, y: [..., hidden] in compute dtype (fp64 | fp32 | bf16); with residual, `sum` is
-/// written and may alias x or residual. weight, bias [hidden]: dtype of x or fp32. mean, rstd [rows]:
-/// fp32 (fp64 for fp64); mean only for layer_norm. Statistics in FP32, computed from the rounded sum.
+/// x, residual, sum, y: [..., hidden] in compute dtype (fp64 | fp32 | bf16); with residual, `sum`
+/// is written and may alias x or residual. weight, bias [hidden]: dtype of x or fp32. mean, rstd
+/// [rows]: fp32 (fp64 for fp64); mean only for layer_norm. Statistics in FP32, computed from the
+/// rounded sum.
 struct NormForward {
   static constexpr std::string_view name = "norm_forward";
   static constexpr bool capturable = true;
@@ -44,9 +45,9 @@ struct NormInputGrad {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// dweight[j] += sum_i dy[i,j] * normalised[i,j]; dbias[j] += sum_i dy[i,j] (optional). Sinks are FP32
-/// (FP64 for fp64). The rows of each row block are summed in ascending order from zero, then the
-/// blocks' sums are added to the sinks in ascending order.
+/// dweight[j] += sum_i dy[i,j] * normalised[i,j]; dbias[j] += sum_i dy[i,j] (optional). Sinks are
+/// FP32 (FP64 for fp64). The rows of each row block are summed in ascending order from zero, then
+/// the blocks' sums are added to the sinks in ascending order.
 struct NormWeightGrad {
   static constexpr std::string_view name = "norm_weight_grad";
   static constexpr bool capturable = true;

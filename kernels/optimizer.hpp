@@ -5,11 +5,14 @@
 
 namespace llmtrain::kernels {
 
-/// out[0] = sum of g^2. g FP32 | FP64; out FP64 [1]. The order of summation is part of the contract:
-/// - A block is 1,024 consecutive elements (the last may be shorter). In g's type, element e of a block
-///   adds its rounded square to lane e % 16; the lanes are then joined as a tree: lane i += lane i + 8
-///   for i < 8, then with 4, 2 and 1.
-/// - Blocks are joined in FP64 by pairs of neighbours, level by level; the last of an odd level passes
+/// out[0] = sum of g^2. g FP32 | FP64; out FP64 [1]. The order of summation is part of the
+/// contract:
+/// - A block is 1,024 consecutive elements (the last may be shorter). In g's type, element e of a
+/// block
+///   adds its rounded square to lane e % 16; the lanes are then joined as a tree: lane i += lane i
+///   + 8 for i < 8, then with 4, 2 and 1.
+/// - Blocks are joined in FP64 by pairs of neighbours, level by level; the last of an odd level
+/// passes
 ///   unchanged. So aligned runs of 2^k blocks are subtrees, wherever a parameter is cut.
 struct SquaredNorm {
   static constexpr std::string_view name = "squared_norm";
@@ -38,9 +41,9 @@ struct ClipByValue {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// What every update shares: `parameter` is the master (FP32, or FP64), `gradient` has its dtype and
-/// is multiplied by grad_scale (clipping) as it is read; `compute_copy` (optional; fp32 | bf16) is
-/// written with the rounded new value.
+/// What every update shares: `parameter` is the master (FP32, or FP64), `gradient` has its dtype
+/// and is multiplied by grad_scale (clipping) as it is read; `compute_copy` (optional; fp32 | bf16)
+/// is written with the rounded new value.
 struct UpdateOperands {
   View parameter, gradient, compute_copy;
   double grad_scale = 1;

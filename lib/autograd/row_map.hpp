@@ -7,8 +7,8 @@
 
 namespace llmtrain {
 
-/// Rows of one micro-batch: `num_sequences` sequences of `rows_per_sequence` rows each. All tensors are
-/// read-only and live on the device of the activations.
+/// Rows of one micro-batch: `num_sequences` sequences of `rows_per_sequence` rows each. All tensors
+/// are read-only and live on the device of the activations.
 struct RowMap {
   std::int64_t num_sequences = 0;
   std::int64_t rows_per_sequence = 0;
@@ -18,8 +18,8 @@ struct RowMap {
   Tensor token_id;
   /// Position in the sample, for masks. int32 [rows].
   Tensor position;
-  /// Position that RoPE and learned embeddings see: restarts with each document if the recipe says so.
-  /// int32 [rows].
+  /// Position that RoPE and learned embeddings see: restarts with each document if the recipe says
+  /// so. int32 [rows].
   Tensor embedding_position;
   /// First position of the row's document in the sample. int32 [rows].
   Tensor document_begin;

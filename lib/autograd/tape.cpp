@@ -52,8 +52,7 @@ int Tape::new_value() {
 
 Var Tape::leaf(Tensor tensor) { return {std::move(tensor), new_value(), nullptr}; }
 
-std::vector<Var> Tape::record(std::unique_ptr<Node> node,
-                              std::initializer_list<const Var*> inputs,
+std::vector<Var> Tape::record(std::unique_ptr<Node> node, std::initializer_list<const Var*> inputs,
                               std::initializer_list<Tensor> outputs) {
   for (const Var* input : inputs) node->inputs_.push_back(input->id);
   std::vector<Var> results;
@@ -82,8 +81,7 @@ void Tape::accumulate(const OpCtx& ctx, int value, Tensor gradient) {
     sum = std::move(gradient);
     return;
   }
-  Tensor target =
-      sum.unique() ? sum : ctx.allocate(sum.shape(), sum.dtype(), "gradient fan-out");
+  Tensor target = sum.unique() ? sum : ctx.allocate(sum.shape(), sum.dtype(), "gradient fan-out");
   ctx.launch(kernels::Add{.a = sum, .b = gradient, .y = target});
   sum = std::move(target);
 }

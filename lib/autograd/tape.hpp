@@ -15,8 +15,8 @@ namespace llmtrain {
 
 class Rematerial;
 
-/// A value of the forward pass: its tensor, its number on the tape (-1: no gradient wanted), and, when
-/// a policy decided so, the way to compute it again instead of keeping it.
+/// A value of the forward pass: its tensor, its number on the tape (-1: no gradient wanted), and,
+/// when a policy decided so, the way to compute it again instead of keeping it.
 struct Var {
   Tensor tensor;
   int id = -1;
@@ -75,9 +75,9 @@ class Node {
 
   std::string_view op() const { return op_; }
 
-  /// From the gradients of the outputs (undefined where none arrived) to those of the inputs, one per
-  /// input; undefined for inputs without need. May also write small weight gradients (vectors), and
-  /// keeps in Saved{Part::weight} what weight_grad() needs.
+  /// From the gradients of the outputs (undefined where none arrived) to those of the inputs, one
+  /// per input; undefined for inputs without need. May also write small weight gradients (vectors),
+  /// and keeps in Saved{Part::weight} what weight_grad() needs.
   virtual std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) = 0;
   /// True if weight_grad() has work.
   virtual bool has_weight_grad() const { return false; }
@@ -115,8 +115,8 @@ class Tape {
   /// Marks a value without gradient (the loss) as the end of the walk.
   void seed_root(const Var& value);
 
-  /// Input gradients of all nodes, last recorded first. Gradients of a value used more than once add in
-  /// that order. With `deferred` the weight parts wait for run_weight_grads().
+  /// Input gradients of all nodes, last recorded first. Gradients of a value used more than once
+  /// add in that order. With `deferred` the weight parts wait for run_weight_grads().
   void backward(const OpCtx& ctx, WeightGrads when);
   bool has_deferred() const { return !deferred_.empty(); }
   /// The deferred weight parts, in the order in which backward() met them.
@@ -135,8 +135,8 @@ class Tape {
   std::vector<bool> roots_;
 };
 
-/// Runs `body` keeping only its input; the backward runs it again under a tape of its own. Without a
-/// tape in `ctx` it is just body(ctx, input). `body` must be pure and outlive the tape.
+/// Runs `body` keeping only its input; the backward runs it again under a tape of its own. Without
+/// a tape in `ctx` it is just body(ctx, input). `body` must be pure and outlive the tape.
 Var recompute_segment(const OpCtx& ctx, const Var& input,
                       const std::function<Var(const OpCtx&, const Var&)>& body);
 

@@ -20,7 +20,8 @@ enum class ExitCode : int {
   no_progress = 93,
 };
 
-/// Root of all errors that the program reports on purpose; `what()` is the whole message for the user.
+/// Root of all errors that the program reports on purpose; `what()` is the whole message for the
+/// user.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -1,8 +1,7 @@
 #include "lib/base/hash.hpp"
 
-#include <xxhash.h>
-
 #include <fmt/format.h>
+#include <xxhash.h>
 
 namespace llmtrain {
 
@@ -25,7 +24,9 @@ Hash128 hash128(std::span<const std::byte> bytes) {
 
 Hash128 hash128(std::string_view text) { return hash128(std::as_bytes(std::span(text))); }
 
-std::string to_hex(const Hash128& hash) { return fmt::format("{:016x}{:016x}", hash.high, hash.low); }
+std::string to_hex(const Hash128& hash) {
+  return fmt::format("{:016x}{:016x}", hash.high, hash.low);
+}
 
 Hasher128::Hasher128() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
 Hasher128::~Hasher128() = default;

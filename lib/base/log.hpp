@@ -1,5 +1,6 @@
 #pragma once
-/// One-line messages for the user on standard error, prefixed by severity and, above rank 0, by rank.
+/// One-line messages for the user on standard error, prefixed by severity and, above rank 0, by
+/// rank.
 
 #include <string_view>
 

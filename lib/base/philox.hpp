@@ -1,8 +1,8 @@
 #pragma once
 /// Philox4x32-10, the counter-based generator behind everything random in the program.
 ///
-/// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11. A value is a pure function of
-/// (seed, purpose, name, step, element index): it does not depend on layout, thread or order.
+/// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11. A value is a pure function
+/// of (seed, purpose, name, step, element index): it does not depend on layout, thread or order.
 /// Counter words 0-1 hold element index / 4 (lane = index mod 4), words 2-3 the step (0 for
 /// initialisation, the epoch for shuffles).
 
@@ -26,10 +26,9 @@ constexpr PhiloxWords philox4x32_10(PhiloxWords counter, PhiloxKey key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
     const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key.k0,
-               static_cast<std::uint32_t>(p1),
-               static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key.k1,
-               static_cast<std::uint32_t>(p0)};
+    counter = {
+        static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key.k0, static_cast<std::uint32_t>(p1),
+        static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key.k1, static_cast<std::uint32_t>(p0)};
     key.k0 += 0x9E3779B9u;
     key.k1 += 0xBB67AE85u;
   }

@@ -42,13 +42,31 @@ std::optional<double> factor_of(std::string_view suffix,
   return std::nullopt;
 }
 
-constexpr std::array<std::pair<std::string_view, double>, 11> kCountFactors{{
-    {"", 1.0}, {"k", 1e3}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12},
-    {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}}};
-constexpr std::array<std::pair<std::string_view, double>, 14> kByteFactors{{
-    {"", 1.0}, {"B", 1.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
-    {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40},
-    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}}};
+constexpr std::array<std::pair<std::string_view, double>, 11> kCountFactors{{{"", 1.0},
+                                                                             {"k", 1e3},
+                                                                             {"K", 1e3},
+                                                                             {"M", 1e6},
+                                                                             {"B", 1e9},
+                                                                             {"G", 1e9},
+                                                                             {"T", 1e12},
+                                                                             {"Ki", 0x1p10},
+                                                                             {"Mi", 0x1p20},
+                                                                             {"Gi", 0x1p30},
+                                                                             {"Ti", 0x1p40}}};
+constexpr std::array<std::pair<std::string_view, double>, 14> kByteFactors{{{"", 1.0},
+                                                                            {"B", 1.0},
+                                                                            {"kB", 1e3},
+                                                                            {"MB", 1e6},
+                                                                            {"GB", 1e9},
+                                                                            {"TB", 1e12},
+                                                                            {"Ki", 0x1p10},
+                                                                            {"Mi", 0x1p20},
+                                                                            {"Gi", 0x1p30},
+                                                                            {"Ti", 0x1p40},
+                                                                            {"KiB", 0x1p10},
+                                                                            {"MiB", 0x1p20},
+                                                                            {"GiB", 0x1p30},
+                                                                            {"TiB", 0x1p40}}};
 constexpr std::array<std::pair<std::string_view, double>, 6> kTimeFactors{
     {{"s", 1.0}, {"ms", 1e-3}, {"m", 60.0}, {"min", 60.0}, {"h", 3600.0}, {"d", 86400.0}}};
 

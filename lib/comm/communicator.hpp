@@ -1,6 +1,6 @@
 #pragma once
-/// Collectives within one group of ranks. lib/comm moves and reduces bytes; what needs a backward is
-/// wrapped in lib/ops.
+/// Collectives within one group of ranks. lib/comm moves and reduces bytes; what needs a backward
+/// is wrapped in lib/ops.
 
 #include <array>
 #include <cstdint>
@@ -65,9 +65,9 @@ class Handle {
   std::unique_ptr<Pending> pending_;
 };
 
-/// A group of ranks with one order of its members. Every method but `rank`, `size`, `name`, `history`
-/// and `abort` is collective over the group: all members call it in the same order over all
-/// communicators. Operands are contiguous. `site` names the caller in errors and traces.
+/// A group of ranks with one order of its members. Every method but `rank`, `size`, `name`,
+/// `history` and `abort` is collective over the group: all members call it in the same order over
+/// all communicators. Operands are contiguous. `site` names the caller in errors and traces.
 class Communicator {
  public:
   Communicator(std::string name, int rank, int size);

@@ -6,8 +6,8 @@
 
 namespace llmtrain::engine {
 
-/// Row r of sample s is element s * seq_len + r of each array. Buffers keep their capacity from step
-/// to step. For a plan only the sizes are set and the arrays stay empty.
+/// Row r of sample s is element s * seq_len + r of each array. Buffers keep their capacity from
+/// step to step. For a plan only the sizes are set and the arrays stay empty.
 struct StepBatch {
   std::int64_t num_samples = 0;
   std::int64_t seq_len = 0;

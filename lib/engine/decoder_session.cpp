@@ -10,8 +10,7 @@ namespace {
 
 template <class T>
 Tensor upload(const OpCtx& ctx, const std::vector<T>& values, std::string_view tag) {
-  Tensor tensor =
-      ctx.allocate({static_cast<std::int64_t>(values.size())}, dtype_of<T>, tag);
+  Tensor tensor = ctx.allocate({static_cast<std::int64_t>(values.size())}, dtype_of<T>, tag);
   ctx.kernel.device->copy_from_host(tensor, std::as_bytes(std::span(values)));
   return tensor;
 }
@@ -43,16 +42,15 @@ std::vector<float> DecoderSession::append(std::span<const std::int32_t> tokens) 
   std::vector<std::int64_t> ids(tokens.size());
   std::iota(ids.begin(), ids.end(), length_);
   const Tensor position = upload(ctx, positions, "decode positions");
-  const RowMap map{
-      .num_sequences = 1,
-      .rows_per_sequence = rows,
-      .seq_len = model.spec().max_position_embeddings,
-      .token_id = upload(ctx, ids, "decode token ids"),
-      .position = position,
-      .embedding_position = position,
-      .document_begin =
-          upload(ctx, std::vector<std::int32_t>(tokens.size(), 0), "decode documents"),
-      .sample = upload(ctx, std::vector<std::int64_t>{0}, "decode samples")};
+  const RowMap map{.num_sequences = 1,
+                   .rows_per_sequence = rows,
+                   .seq_len = model.spec().max_position_embeddings,
+                   .token_id = upload(ctx, ids, "decode token ids"),
+                   .position = position,
+                   .embedding_position = position,
+                   .document_begin =
+                       upload(ctx, std::vector<std::int32_t>(tokens.size(), 0), "decode documents"),
+                   .sample = upload(ctx, std::vector<std::int64_t>{0}, "decode samples")};
   ctx.rows = &map;
   const Tensor input =
       upload(ctx, std::vector<std::int32_t>(tokens.begin(), tokens.end()), "decode tokens");

@@ -124,8 +124,7 @@ EvalOutcome Engine::evaluate(const StepBatch& batch) {
   key_ = {.seed = options_.seed};
   kernels::launch(context().kernel, kernels::Fill{.y = loss_sum_, .value = 0});
   for (std::int64_t s = 0; s < batch.num_samples; s += options_.micro_batch_size) {
-    const MicroBatch micro =
-        upload(s, std::min(options_.micro_batch_size, batch.num_samples - s));
+    const MicroBatch micro = upload(s, std::min(options_.micro_batch_size, batch.num_samples - s));
     OpCtx ctx = context();
     ctx.rows = &micro.rows;
     const Var x = run_blocks(ctx, decoder_.embed(ctx, micro.tokens));

@@ -18,13 +18,13 @@ BatchGeometry::BatchGeometry(const TrainingSection& training)
     // Every level lasts until its share of the ramp's samples is taken.
     for (std::int64_t i = 0; i < levels; ++i) {
       const std::int64_t size = start + i * increment;
-      const std::uint64_t until = ramp.samples() * static_cast<std::uint64_t>(i + 1) /
-                                  static_cast<std::uint64_t>(levels);
+      const std::uint64_t until =
+          ramp.samples() * static_cast<std::uint64_t>(i + 1) / static_cast<std::uint64_t>(levels);
       if (samples >= until) continue;
       ramp_.push_back({step, size, samples});
-      const auto steps = static_cast<std::int64_t>(
-          (until - samples + static_cast<std::uint64_t>(size) - 1) /
-          static_cast<std::uint64_t>(size));
+      const auto steps =
+          static_cast<std::int64_t>((until - samples + static_cast<std::uint64_t>(size) - 1) /
+                                    static_cast<std::uint64_t>(size));
       step += steps;
       samples += static_cast<std::uint64_t>(steps * size);
     }
@@ -33,9 +33,9 @@ BatchGeometry::BatchGeometry(const TrainingSection& training)
 }
 
 const BatchGeometry::Level& BatchGeometry::level_of(std::int64_t step) const {
-  const auto next = std::upper_bound(
-      ramp_.begin(), ramp_.end(), step,
-      [](std::int64_t s, const Level& level) { return s < level.first_step; });
+  const auto next =
+      std::upper_bound(ramp_.begin(), ramp_.end(), step,
+                       [](std::int64_t s, const Level& level) { return s < level.first_step; });
   return *std::prev(next);
 }
 

@@ -24,17 +24,16 @@ struct RampupSection : recipe::Section {
 struct TrainingSection : recipe::Section {
   recipe::Required<recipe::Count> seq_len{this, "seq_len", "tokens of a sample",
                                           recipe::between(1, 1 << 24)};
-  recipe::Key<recipe::Count> micro_batch_size{
-      this, "micro_batch_size", 1, "samples of one forward and backward pass",
-      recipe::between(1, 1 << 20)};
+  recipe::Key<recipe::Count> micro_batch_size{this, "micro_batch_size", 1,
+                                              "samples of one forward and backward pass",
+                                              recipe::between(1, 1 << 20)};
   recipe::Required<recipe::Count> global_batch_size{
       this, "global_batch_size", "samples of one optimizer step; a multiple of micro_batch_size",
       recipe::between(1, 1 << 24)};
   recipe::OptionalSub<RampupSection> rampup_batch_size{
       this, "rampup_batch_size", "batch size that grows at the start of the run"};
   recipe::Key<std::optional<recipe::Count>> max_steps{
-      this, "max_steps", std::nullopt, "length of the run in optimizer steps",
-      recipe::at_least(1)};
+      this, "max_steps", std::nullopt, "length of the run in optimizer steps", recipe::at_least(1)};
   recipe::Key<std::optional<recipe::Count>> max_tokens{
       this, "max_tokens", std::nullopt, "length of the run in tokens", recipe::at_least(1)};
   recipe::Key<std::optional<double>> num_epochs{this, "num_epochs", std::nullopt,
@@ -70,9 +69,11 @@ struct ActivationCheckpointSection : recipe::Section {
   recipe::Key<std::optional<recipe::Count>> k{this, "k", std::nullopt,
                                               "with mode every_k: recompute blocks 0, k, 2k ...",
                                               recipe::at_least(1)};
-  recipe::Key<std::vector<std::string>> ops{
-      this, "ops", {}, "with mode selective: operations to compute again",
-      recipe::any_of({"norm", "activation"})};
+  recipe::Key<std::vector<std::string>> ops{this,
+                                            "ops",
+                                            {},
+                                            "with mode selective: operations to compute again",
+                                            recipe::any_of({"norm", "activation"})};
 
   void validate(recipe::Issues& issues) const override;
 };

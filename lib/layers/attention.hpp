@@ -25,8 +25,8 @@ class Attention {
   Attention(ParameterStore& store, const std::string& name, const AttentionConfig& config,
             const ops::RopeTables* rope);
 
-  /// [rows, hidden] -> [rows, hidden]. With a cache (one sequence, no tape) the new rows also see the
-  /// cached ones and are appended.
+  /// [rows, hidden] -> [rows, hidden]. With a cache (one sequence, no tape) the new rows also see
+  /// the cached ones and are appended.
   Var forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache = nullptr) const;
 
  private:

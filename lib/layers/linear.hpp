@@ -26,9 +26,7 @@ class Linear {
   Linear(ParameterStore& store, const std::vector<LinearOutput>& outputs,
          const LinearOptions& options);
   /// [rows, in] -> [rows, sum of out], outputs side by side.
-  Var forward(const OpCtx& ctx, const Var& x) const {
-    return ops::linear(ctx, x, *weight_, bias_);
-  }
+  Var forward(const OpCtx& ctx, const Var& x) const { return ops::linear(ctx, x, *weight_, bias_); }
   const ParameterGroup& weight() const { return *weight_; }
 
  private:

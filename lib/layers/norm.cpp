@@ -10,10 +10,8 @@ Norm::Norm(ParameterStore& store, const std::string& name, std::int64_t hidden, 
                             .role = ParameterRole::norm,
                             .init = {Initializer::Kind::ones}});
   if (bias) {
-    bias_ = &store.declare({.name = name + ".bias",
-                            .shape = {hidden},
-                            .role = ParameterRole::bias,
-                            .init = {}});
+    bias_ = &store.declare(
+        {.name = name + ".bias", .shape = {hidden}, .role = ParameterRole::bias, .init = {}});
   }
 }
 

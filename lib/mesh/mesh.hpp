@@ -12,8 +12,8 @@
 
 namespace llmtrain {
 
-/// World = dp * tp * pp * sp. `ep` divides dp * sp and gets its groups from them; it is no factor of
-/// the world.
+/// World = dp * tp * pp * sp. `ep` divides dp * sp and gets its groups from them; it is no factor
+/// of the world.
 enum class Axis : std::uint8_t { dp, tp, pp, sp };
 inline constexpr int kNumAxes = 4;
 std::string_view to_string(Axis axis);
@@ -33,7 +33,8 @@ using MeshCoordinate = std::array<int, kNumAxes>;
 /// Pure functions of the shape; InternalError outside the world.
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank);
 int rank_of(const MeshShape& shape, const MeshCoordinate& coordinate);
-/// Ranks that differ from `rank` along the given axes only, ordered by coordinate, first axis fastest.
+/// Ranks that differ from `rank` along the given axes only, ordered by coordinate, first axis
+/// fastest.
 std::vector<int> group_of(const MeshShape& shape, int rank, std::span<const Axis> axes);
 
 /// Makes the communicator of a group: its name, the world ranks of its members, this rank's index.

@@ -123,10 +123,10 @@ void Decoder::allocate_tables(Device& device, DType compute) {
 }
 
 Var Decoder::embed(const OpCtx& ctx, const Tensor& ids) const {
-  const Var x = positions_ == nullptr
-                    ? ops::embedding(ctx, ids, *embedding_)
-                    : ops::embedding_sum(ctx, ids, *embedding_, ctx.rows->embedding_position,
-                                         *positions_);
+  const Var x =
+      positions_ == nullptr
+          ? ops::embedding(ctx, ids, *embedding_)
+          : ops::embedding_sum(ctx, ids, *embedding_, ctx.rows->embedding_position, *positions_);
   return ops::dropout(ctx, x, spec_.embedding_dropout, "model.embed");
 }
 

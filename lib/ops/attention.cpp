@@ -132,7 +132,8 @@ Tensor cached_attention(const OpCtx& ctx, const Tensor& qkv, const AttentionOpti
                         KvCache& cache) {
   const HeadLayout& heads = options.heads;
   const RowMap& rows = *ctx.rows;
-  require(ctx.tape == nullptr && rows.num_sequences == 1, "the cache decodes one sequence, unrecorded");
+  require(ctx.tape == nullptr && rows.num_sequences == 1,
+          "the cache decodes one sequence, unrecorded");
   require(cache.length + rows.rows() <= cache.capacity, "KV cache of {} positions is full",
           cache.capacity);
   const QkvViews x(qkv, heads);

@@ -22,8 +22,7 @@ class EmbeddingNode final : public Node {
   bool has_weight_grad() const override { return true; }
   void weight_grad(const OpCtx& ctx) override {
     const Tensor dy = dy_.get(ctx);
-    ctx.launch(
-        kernels::EmbeddingBackward{.id = ids_.get(ctx), .dy = dy, .dtable = table_->grad()});
+    ctx.launch(kernels::EmbeddingBackward{.id = ids_.get(ctx), .dy = dy, .dtable = table_->grad()});
     if (other_ == nullptr) return;
     ctx.launch(
         kernels::EmbeddingBackward{.id = other_ids_.get(ctx), .dy = dy, .dtable = other_->grad()});

@@ -57,8 +57,7 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
     const std::int64_t count = std::min(step, rows - begin);
     const Tensor part = x.tensor.row_range(begin, count);
     const Tensor z = ctx.allocate({count, w.rows()}, logits_dtype, "logits chunk");
-    ctx.launch(
-        kernels::Matmul{.a = part, .b = w, .c = z, .bias = {}, .transpose_b = true});
+    ctx.launch(kernels::Matmul{.a = part, .b = w, .c = z, .bias = {}, .transpose_b = true});
     Tensor dz;
     if (learn) dz = dtype == logits_dtype ? z : ctx.allocate(z.shape(), dtype, "dlogits chunk");
     ctx.launch(kernels::CrossEntropy{.logits = z,

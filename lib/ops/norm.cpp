@@ -55,8 +55,8 @@ class NormNode final : public Node {
     rstd_.set(std::move(forward.rstd));
   }
 
-  // Outputs: y, or (sum, y) with a residual. The weight gradient is a vector: it is added here, which
-  // spares keeping dy and the sum for the weight part.
+  // Outputs: y, or (sum, y) with a residual. The weight gradient is a vector: it is added here,
+  // which spares keeping dy and the sum for the weight part.
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     const Tensor dsum = has_residual_ ? dys[0] : Tensor();
     const Tensor& dy = dys[has_residual_ ? 1 : 0];

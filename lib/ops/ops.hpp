@@ -1,6 +1,6 @@
 #pragma once
-/// Differentiable operations: fused forward/backward pairs over kernels. Activations are [rows, cols]
-/// matrices whose rows `ctx.rows` describes. With ctx.tape set, each call records one node.
+/// Differentiable operations: fused forward/backward pairs over kernels. Activations are [rows,
+/// cols] matrices whose rows `ctx.rows` describes. With ctx.tape set, each call records one node.
 
 #include <optional>
 #include <string_view>
@@ -13,8 +13,8 @@
 
 namespace llmtrain::ops {
 
-/// y = x w^T (+ bias). x [rows, in], weight group [out, in], bias group [out] or null. The product of
-/// the weight gradient is the node's weight part.
+/// y = x w^T (+ bias). x [rows, in], weight group [out, in], bias group [out] or null. The product
+/// of the weight gradient is the node's weight part.
 Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
            const ParameterGroup* bias);
 
@@ -45,7 +45,8 @@ NormResult residual_norm(const OpCtx& ctx, const Var& x, const Var& residual,
 
 /// y = f(x). Recomputable as "activation".
 Var activation(const OpCtx& ctx, const Var& x, kernels::Activation f);
-/// y = f(gate) * up with gate and up side by side in x [rows, 2 * cols]. Recomputable as "activation".
+/// y = f(gate) * up with gate and up side by side in x [rows, 2 * cols]. Recomputable as
+/// "activation".
 Var gated_activation(const OpCtx& ctx, const Var& x, kernels::Activation f);
 
 /// Dropout of probability p in the stream named `name`; x itself when p is 0 or outside training.
@@ -67,8 +68,8 @@ struct RopeTables {
   std::int64_t rotary_dim = 0;
 };
 
-/// Turns the q and k columns of qkv in place: nothing may have saved qkv, which holds right after the
-/// linear layer that made it. Positions are ctx.rows->embedding_position.
+/// Turns the q and k columns of qkv in place: nothing may have saved qkv, which holds right after
+/// the linear layer that made it. Positions are ctx.rows->embedding_position.
 Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTables& tables);
 
 struct AttentionOptions {
@@ -83,8 +84,8 @@ Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options)
 
 /// Keys and values of earlier positions, for decoding. All rows of a sequence share one cache.
 struct KvCache {
-  Tensor k, v;        // [sequences * capacity, kv_cols]
-  Tensor position;    // int32 [sequences * capacity]; beyond `length` larger than any query position
+  Tensor k, v;      // [sequences * capacity, kv_cols]
+  Tensor position;  // int32 [sequences * capacity]; beyond `length` larger than any query position
   std::int64_t capacity = 0;
   std::int64_t length = 0;
 };
@@ -99,11 +100,11 @@ struct LossHeadOptions {
   /// Bound on the bytes of one chunk of logits.
   std::uint64_t chunk_bytes = std::uint64_t{64} << 20;
 };
-/// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so that
-/// the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]). With a
-/// tape it computes dx and adds the weight gradient in the same pass over the logits (they cost a third
-/// of the head's products to make again), scaled by ctx.step.grad_scale; the result is the root of the
-/// backward walk.
+/// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so
+/// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]).
+/// With a tape it computes dx and adds the weight gradient in the same pass over the logits (they
+/// cost a third of the head's products to make again), scaled by ctx.step.grad_scale; the result is
+/// the root of the backward walk.
 Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
               const Tensor& loss_sum, const LossHeadOptions& options);
 

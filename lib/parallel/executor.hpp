@@ -16,8 +16,8 @@ class StageProgram {
   virtual ~StageProgram() = default;
   /// Context of a micro-batch, without a tape; what it points to lives until end().
   virtual OpCtx begin(int micro_batch) = 0;
-  /// Runs the stage. `input` is undefined on the first stage; on the last one the result is the root
-  /// of the backward walk.
+  /// Runs the stage. `input` is undefined on the first stage; on the last one the result is the
+  /// root of the backward walk.
   virtual Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) = 0;
   /// The micro-batch is done on this rank.
   virtual void end(int micro_batch) = 0;
@@ -26,8 +26,7 @@ class StageProgram {
 /// Runs one rank's actions. A tape per (stage, micro-batch) is born at F and dies after W.
 class Executor {
  public:
-  Executor(const ScheduleShape& shape, StageProgram& program)
-      : shape_(shape), program_(&program) {}
+  Executor(const ScheduleShape& shape, StageProgram& program) : shape_(shape), program_(&program) {}
   void run(std::span<const Action> actions);
 
  private:

@@ -25,7 +25,8 @@ Schedule one_stage_per_rank(const ScheduleShape& shape) {
   return schedule;
 }
 
-// Narayanan et al., SC'21 (arXiv 2104.04473): a warm-up of forwards, then one forward, one backward.
+// Narayanan et al., SC'21 (arXiv 2104.04473): a warm-up of forwards, then one forward, one
+// backward.
 Schedule make_1f1b(const ScheduleShape& shape) {
   Schedule schedule = one_stage_per_rank(shape);
   for (int s = 0; s < shape.num_stages; ++s) {
@@ -76,8 +77,7 @@ bool ready(const Action& action, const ScheduleShape& shape, const Done& done) {
     case ActionKind::backward:
     case ActionKind::input_grad:
       return has(ActionKind::forward, action.stage) &&
-             (action.stage == shape.num_stages - 1 ||
-              has(ActionKind::backward, action.stage + 1) ||
+             (action.stage == shape.num_stages - 1 || has(ActionKind::backward, action.stage + 1) ||
               has(ActionKind::input_grad, action.stage + 1));
     case ActionKind::weight_grad:
       return has(ActionKind::input_grad, action.stage);

@@ -43,9 +43,9 @@ std::span<const ScheduleRow> schedules();
 /// InternalError when there is none.
 const ScheduleRow& find_schedule(std::string_view name);
 
-/// Why the schedule is wrong, or empty: every (stage, micro-batch) has F once and B once, or I and W
-/// once; in their order on one rank; I and W of a stage in ascending micro-batch order; no wait that
-/// can never end.
+/// Why the schedule is wrong, or empty: every (stage, micro-batch) has F once and B once, or I and
+/// W once; in their order on one rank; I and W of a stage in ascending micro-batch order; no wait
+/// that can never end.
 std::string check(const Schedule& schedule);
 
 }  // namespace llmtrain::parallel

@@ -108,13 +108,13 @@ std::vector<std::byte> initial_values(const Parameter& p, std::uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(p.box().shape.numel()) * sizeof(T));
   T* values = reinterpret_cast<T*>(bytes.data());
   const PhiloxKey key = philox_key(seed, "init", p.name());
-  for_each_row(p.box(), p.global_shape(),
-               [&](std::int64_t local, std::int64_t logical, std::int64_t count) {
-                 for (std::int64_t i = 0; i < count; ++i) {
-                   values[local + i] = static_cast<T>(initial_value(
-                       p.initializer(), key, static_cast<std::uint64_t>(logical + i)));
-                 }
-               });
+  for_each_row(
+      p.box(), p.global_shape(), [&](std::int64_t local, std::int64_t logical, std::int64_t count) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          values[local + i] = static_cast<T>(
+              initial_value(p.initializer(), key, static_cast<std::uint64_t>(logical + i)));
+        }
+      });
   return bytes;
 }
 

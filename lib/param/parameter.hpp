@@ -12,8 +12,8 @@
 
 namespace llmtrain {
 
-/// How a parameter's first values come about. Normal values are Philox normals counted by the logical
-/// row-major index, so they do not depend on the layout.
+/// How a parameter's first values come about. Normal values are Philox normals counted by the
+/// logical row-major index, so they do not depend on the layout.
 struct Initializer {
   enum class Kind : std::uint8_t { zeros, ones, normal };
   Kind kind = Kind::zeros;
@@ -33,8 +33,8 @@ struct ParameterSpec {
   Placement placement{};
 };
 
-/// One logical tensor as this rank holds it. All three tensors have the local shape; `master` is FP32
-/// (FP64 when computing in fp64) and shares storage with `compute` when the dtypes agree.
+/// One logical tensor as this rank holds it. All three tensors have the local shape; `master` is
+/// FP32 (FP64 when computing in fp64) and shares storage with `compute` when the dtypes agree.
 class Parameter {
  public:
   Parameter(ParameterSpec spec, Box box) : spec_(std::move(spec)), box_(std::move(box)) {}
@@ -49,9 +49,7 @@ class Parameter {
   const Tensor& compute() const { return compute_; }
   const Tensor& master() const { return master_; }
   const Tensor& grad() const { return grad_; }
-  bool has_separate_master() const {
-    return master_.view().data != compute_.view().data;
-  }
+  bool has_separate_master() const { return master_.view().data != compute_.view().data; }
 
  private:
   friend class ParameterStore;
@@ -60,8 +58,8 @@ class Parameter {
   Tensor compute_, master_, grad_;
 };
 
-/// Parameters whose rows lie one after another in one buffer, so that one product serves all of them:
-/// q, k, v or gate, up. Not a name, nor anything on disk. A group of one is the common case.
+/// Parameters whose rows lie one after another in one buffer, so that one product serves all of
+/// them: q, k, v or gate, up. Not a name, nor anything on disk. A group of one is the common case.
 class ParameterGroup {
  public:
   std::span<Parameter* const> members() const { return members_; }

@@ -16,10 +16,10 @@ Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
             how.replicas, to_string(axis), size);
     const int parts = size / how.replicas;
     const std::int64_t whole = box.shape[how.split_dim];
-    require<RecipeError>(whole % parts == 0,
-                         "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide",
-                         tensor_name, how.split_dim, to_string(global), whole, to_string(axis),
-                         size);
+    require<RecipeError>(
+        whole % parts == 0,
+        "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide", tensor_name,
+        how.split_dim, to_string(global), whole, to_string(axis), size);
     const std::int64_t part = whole / parts;
     box.offset[how.split_dim] += part * (mesh.index(axis) / how.replicas);
     box.shape = box.shape.with(how.split_dim, part);

@@ -13,7 +13,8 @@ namespace llmtrain {
 struct AxisPlacement {
   /// Tensor dim that is split over the axis; -1 when every rank of the axis holds all of it.
   int split_dim = -1;
-  /// With a split: neighbouring ranks of the axis that hold the same part (KV heads fewer than ranks).
+  /// With a split: neighbouring ranks of the axis that hold the same part (KV heads fewer than
+  /// ranks).
   int replicas = 1;
   /// The gradient computed on each rank of the axis is one term of the whole sum.
   bool grad_partial = false;
@@ -31,8 +32,8 @@ struct Box {
   Shape shape;
 };
 
-/// The box of a tensor of `global` shape that the rank at `mesh` holds. RecipeError, with the nearest
-/// sizes that divide, when a split does not come out even.
+/// The box of a tensor of `global` shape that the rank at `mesh` holds. RecipeError, with the
+/// nearest sizes that divide, when a split does not come out even.
 Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
               std::string_view tensor_name);
 

@@ -58,9 +58,7 @@ std::uint64_t Plan::peak_bytes() const {
   return std::max(step.peak.total_bytes, eval.peak.total_bytes);
 }
 
-std::uint64_t Plan::extent_bytes() const {
-  return std::max(step.extent_bytes, eval.extent_bytes);
-}
+std::uint64_t Plan::extent_bytes() const { return std::max(step.extent_bytes, eval.extent_bytes); }
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
                std::uint64_t capacity_bytes) {
@@ -91,8 +89,8 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
   plan.eval = {device.ledger().peak(Phase::eval), device.arena_extent_bytes(), counter.take()};
 
-  plan.model_flops_per_token = 3.0 * plan.eval.flops() /
-                               static_cast<double>(options.micro_batch_size * options.seq_len);
+  plan.model_flops_per_token =
+      3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
   return plan;
 }

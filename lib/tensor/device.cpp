@@ -1,13 +1,12 @@
 #include "lib/tensor/device.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -89,9 +88,8 @@ Tensor Device::allocate(const Shape& shape, DType dtype, Category category, std:
       format_bytes(space_.largest_free_block()));
   ledger_.allocated(category, tag, bytes, *offset);
   void* data = base_ + *offset;
-  return Tensor(
-      std::make_shared<Storage>(*this, data, *offset, bytes, category, std::string(tag)),
-      View{.data = data, .dtype = dtype, .shape = shape, .row_stride = shape.cols()});
+  return Tensor(std::make_shared<Storage>(*this, data, *offset, bytes, category, std::string(tag)),
+                View{.data = data, .dtype = dtype, .shape = shape, .row_stride = shape.cols()});
 }
 
 void Device::release(const Storage& storage) {

@@ -56,21 +56,37 @@ constexpr bf16 to_bf16(float x) {
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
 template <>
-struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
 template <>
-struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
 template <>
-struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
 template <>
-struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::u32; };
+struct DTypeOf<std::uint32_t> {
+  static constexpr DType value = DType::u32;
+};
 template <>
-struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::u16; };
+struct DTypeOf<std::uint16_t> {
+  static constexpr DType value = DType::u16;
+};
 template <>
-struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 

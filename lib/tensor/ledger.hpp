@@ -58,17 +58,14 @@ class MemoryLedger {
  public:
   void allocated(Category category, std::string_view tag, std::uint64_t bytes,
                  std::uint64_t offset);
-  void released(Category category, std::string_view tag, std::uint64_t bytes,
-                std::uint64_t offset);
+  void released(Category category, std::string_view tag, std::uint64_t bytes, std::uint64_t offset);
 
   /// Enters a phase; its peak starts from what is held now unless it was entered before.
   void enter(Phase phase);
   Phase phase() const { return phase_; }
 
   std::uint64_t held_bytes() const { return held_total_; }
-  std::uint64_t held_bytes(Category category) const {
-    return held_[static_cast<int>(category)];
-  }
+  std::uint64_t held_bytes(Category category) const { return held_[static_cast<int>(category)]; }
   const Peak& peak(Phase phase) const { return peaks_[static_cast<int>(phase)]; }
 
   /// Starts an empty trace; every later event is kept until `stop_trace`.

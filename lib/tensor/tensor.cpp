@@ -35,8 +35,8 @@ Tensor Tensor::columns(std::int64_t begin, std::int64_t count) const {
           count, to_string(shape()));
   View view = view_;
   view.shape = shape().with(shape().rank() - 1, count);
-  view.data = static_cast<std::byte*>(view_.data) +
-              static_cast<std::size_t>(begin) * size_of(view_.dtype);
+  view.data =
+      static_cast<std::byte*>(view_.data) + static_cast<std::size_t>(begin) * size_of(view_.dtype);
   return {storage_, view};
 }
 

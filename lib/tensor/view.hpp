@@ -9,8 +9,8 @@
 namespace llmtrain {
 
 /// Row-major data with innermost stride 1 in which only the row stride may exceed the row: all dims
-/// but the innermost form one sequence of rows, `row_stride` elements apart. On the meta device `data`
-/// is an address of the imaginary arena and must not be read or written.
+/// but the innermost form one sequence of rows, `row_stride` elements apart. On the meta device
+/// `data` is an address of the imaginary arena and must not be read or written.
 struct View {
   void* data = nullptr;
   DType dtype = DType::f32;

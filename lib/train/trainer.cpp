@@ -178,7 +178,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
                 .environment = environment(recipe.threads())},
       resumed_step_(resume()),
       metrics_(directory_ / "metrics.jsonl", resumed_step_),
-      console_({.progress_bar = is_terminal(stdout), .total_steps = total_steps_,
+      console_({.progress_bar = is_terminal(stdout),
+                .total_steps = total_steps_,
                 .mfu_formula = planned_.mfu_formula()}) {
   if (recipe.metrics.tensorboard()) {
     tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);

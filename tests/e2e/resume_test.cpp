@@ -55,7 +55,7 @@ struct Workspace {
 };
 
 test::ProcessResult run_training(const fs::path& where, const std::string& override_text,
-                          double kill_after = -1) {
+                                 double kill_after = -1) {
   return test::run_process({LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", override_text}, where, 120,
                            kill_after);
 }

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/unit/kernels/attention_case.hpp"
 #include "lib/base/error.hpp"
+#include "tests/unit/kernels/attention_case.hpp"
 
 namespace llmtrain::kernels {
 
