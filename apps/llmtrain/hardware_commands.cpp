@@ -105,9 +105,10 @@ ExitCode doctor(const Measurement& arguments) {
   const Clock::time_point begin = Clock::now();
   const plan::HardwareProfile profile = plan::measure_profile(options);
   print(fmt::format("{:<20}{}\n", "threads measured", profile.threads));
-  print(fmt::format("{:<20}{}FLOP/s fp32, {}FLOP/s bf16\n", "multiply-add peak",
-                    format_count(profile.peak_fp32_flops), format_count(profile.peak_bf16_flops)));
-  print(fmt::format("{:<20}{}B/s\n", "memory", format_count(profile.memory_bytes_per_second)));
+  print(fmt::format("{:<20}{:.0f} GFLOP/s fp32, {:.0f} GFLOP/s bf16\n", "multiply-add peak",
+                    1e-9 * profile.peak_fp32_flops, 1e-9 * profile.peak_bf16_flops));
+  print(fmt::format("{:<20}{:.1f} GB/s\n", "memory bandwidth",
+                    1e-9 * profile.memory_bytes_per_second));
   print(fmt::format("{:<20}{}\n", "smallest launch", format_duration(profile.launch_seconds)));
   print(fmt::format("{:<20}{:.1f}% (median over low quantile of the repetitions)\n", "noise",
                     100 * profile.noise));

@@ -71,6 +71,11 @@ LaunchTime fill(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(Fill{.y = b.result(rows, kCols, t)});
 }
 
+// Sums of losses and squares are fp64.
+LaunchTime fill_sums(KernelBench& b, DType, std::int64_t rows) {
+  return b.launch(Fill{.y = b.result(rows, kCols, DType::f64)});
+}
+
 template <bool gated>
 LaunchTime activation_forward(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(
@@ -177,6 +182,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"add", kCols, false, add},
     {"scale_cast", kCols, false, scale_cast},
     {"fill", kCols, false, fill},
+    {"fill of fp64", kCols, true, fill_sums},
     {"activation_forward", kCols, false, activation_forward<false>},
     {"activation_forward gated", kCols, false, activation_forward<true>},
     {"activation_backward", kCols, false, activation_backward<false>},

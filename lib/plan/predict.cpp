@@ -67,9 +67,10 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
 }
 
 std::string mfu_formula(const Plan& plan, const PlannedTime& time) {
-  return fmt::format("{} model FLOP per token x tokens/s / {}FLOP/s (FMA peak of {}, {} threads)",
-                     format_count(plan.model_flops_per_token), format_count(time.step.peak_flops),
-                     to_string(time.run.compute), time.run.threads);
+  return fmt::format(
+      "{} model FLOP per token x tokens/s / {:.0f} GFLOP/s (FMA peak of {}, {} threads)",
+      format_count(plan.model_flops_per_token), 1e-9 * time.step.peak_flops,
+      to_string(time.run.compute), time.run.threads);
 }
 
 }  // namespace llmtrain::plan
