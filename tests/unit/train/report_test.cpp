@@ -115,6 +115,9 @@ TEST_CASE("planned and measured bytes stand side by side, differences are named"
   CHECK(run.memory[0].measured == 4096u);
   CHECK_FALSE(run.memory[1].measured.has_value());
   CHECK(html.find(">equal<") != std::string::npos);
+  CHECK(html.find(">+1.00 KiB<") == std::string::npos);
+  write_file_atomic(dir / "plan.json", R"({"memory":{"planned":{"params":3072}}})");
+  CHECK(report_of(dir).find(">+1.00 KiB<") != std::string::npos);
   CHECK(html.find(">1,234,567<") != std::string::npos);
   CHECK(html.find(">3.00 MiB<") != std::string::npos);
 }
@@ -149,6 +152,18 @@ TEST_CASE("what is no whole report is not read as one") {
                        DataError);
 }
 
+TEST_CASE("of several values at one step the last counts, whatever the order of the steps") {
+  const std::vector<StepRecord> records = {{.step = 5, .fields = {{"a", 1.0}}},
+                                           {.step = 2, .fields = {{"a", 3.0}}},
+                                           {.step = 5, .fields = {{"a", 2.0}}}};
+
+  const std::vector<Point> points = series_of(records, "a");
+
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].x == 2);
+  CHECK(points[1].y == 2.0);
+}
+
 TEST_CASE("ticks are round numbers inside the range") {
   CHECK(linear_ticks(0, 2000, 5) == std::vector<double>{0, 500, 1000, 1500, 2000});
   CHECK(linear_ticks(-1, 1, 4) == std::vector<double>{-1, -0.5, 0, 0.5, 1});
@@ -165,7 +180,11 @@ TEST_CASE("ticks are round numbers inside the range") {
 
 TEST_CASE("thinning keeps every extreme and the order, the mean keeps a straight line") {
   std::vector<Point> points;
-  for (int i = 0; i < 5000; ++i) points.push_back({static_cast<double>(i), 2.0 * i});
+  const auto by_x = [](const Point& a, const Point& b) { return a.x < b.x; };
+  for (int i = 0; i < 5000; ++i) points.push_back({static_cast<double>(i), -2.0 * i});
+  const std::vector<Point> falling = envelope(points, 100);
+  CHECK(std::is_sorted(falling.begin(), falling.end(), by_x));
+  for (Point& p : points) p.y = 2 * p.x;
   points[1234].y = -1e6;
   points[4321].y = 1e6;
 
@@ -176,8 +195,7 @@ TEST_CASE("thinning keeps every extreme and the order, the mean keeps a straight
   CHECK(thin.size() <= 100);
   CHECK(low->x == 1234);
   CHECK(high->x == 4321);
-  CHECK(std::is_sorted(thin.begin(), thin.end(),
-                       [](const Point& a, const Point& b) { return a.x < b.x; }));
+  CHECK(std::is_sorted(thin.begin(), thin.end(), by_x));
   points.resize(1000);
   for (const Point& p : moving_mean(points, 20, 50)) {
     if (p.x < 970) CHECK(p.y == doctest::Approx(2 * p.x));  // one-sided only at the end

@@ -28,6 +28,8 @@ constexpr std::string_view kScalar =
     "8dabcc7d";
 constexpr std::string_view kSession =
     "100000000000000095fbfe180900001040fc54d94110ad023a020801cb79b93b";
+constexpr std::string_view kSession128 =
+    "100000000000000095fbfe180900001040fc54d9411080013a020801d259aaff";
 constexpr std::string_view kText =
     "34000000000000005e33175c0900001040fc54d94110ac022a260a240a0673616d706c65420e08071200420869"
     "6620287829207b4a0a0a060a0474657874200293f5dc0a";
@@ -50,6 +52,7 @@ TEST_CASE("event records equal those of the tensorboard package byte for byte") 
   CHECK(tensorboard::version_record(kWallTime) == from_hex(kVersion));
   CHECK(tensorboard::scalar_record(kWallTime, 300, "train/loss", 2.5f) == from_hex(kScalar));
   CHECK(tensorboard::session_start_record(kWallTime, 301) == from_hex(kSession));
+  CHECK(tensorboard::session_start_record(kWallTime, 128) == from_hex(kSession128));
   CHECK(tensorboard::text_record(kWallTime, 300, "sample", "if (x) {") == from_hex(kText));
 }
 
