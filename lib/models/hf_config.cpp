@@ -116,9 +116,11 @@ HfConfigReader::~HfConfigReader() = default;
 
 void HfConfigReader::refuse(std::string_view key, std::string_view problem) const {
   const auto found = impl_->object.find(key);
-  std::string value = found == impl_->object.end()
-                          ? "absent"
-                          : found->dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string value = "absent";
+  if (found != impl_->object.end()) {
+    // Printing a container would recurse as deep as the file says.
+    value = found->is_structured() ? fmt::format("an {}", found->type_name()) : found->dump();
+  }
   if (value.size() > 80) value = value.substr(0, 77) + "...";
   fail<DataError>("{}: '{}' is {}: {}", impl_->source, key, value, problem);
 }

@@ -100,6 +100,9 @@ TEST_CASE("what would be computed otherwise is refused by key") {
   CHECK(contains(refusal("{}"), "'model_type' is absent"));
   CHECK(contains(refusal("[1]"), "expected one JSON object"));
   CHECK(contains(refusal("{\"model_type\": "), "expected one JSON object"));
+  // Half a million levels deep.
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  CHECK(contains(refusal(R"({"model_type": "llama", "new": )" + deep + "}"), "'new' is an array"));
 }
 
 TEST_CASE("a written config.json says the same model") {
