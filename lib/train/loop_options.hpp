@@ -1,0 +1,56 @@
+#pragma once
+/// The recipe keys that the training loop asks at every step.
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/engine/geometry.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+/// Read once during set-up, so that a key nobody reads is found before the first step.
+struct LoopOptions {
+  explicit LoopOptions(const Recipe& recipe)
+      : max_steps(recipe.training.max_steps()),
+        max_tokens(recipe.training.max_tokens()),
+        num_epochs(recipe.training.num_epochs()),
+        max_time(recipe.training.max_time()),
+        save_interval(recipe.checkpoint.interval()),
+        eval_interval(recipe.eval.interval()),
+        eval_at_start(recipe.eval.at_start()),
+        eval_max_samples(recipe.eval.max_samples()),
+        patience(recipe.eval.patience()),
+        sample_prompts(recipe.eval.sample_prompts()),
+        sample_tokens(static_cast<std::int64_t>(recipe.eval.sample_tokens().value)),
+        metrics_interval(static_cast<std::int64_t>(recipe.metrics.interval().value)),
+        on_non_finite(recipe.resilience.on_non_finite()),
+        max_skipped_steps(static_cast<std::int64_t>(recipe.resilience.max_skipped_steps().value)) {}
+
+  std::int64_t total_steps(const engine::BatchGeometry& geometry, std::uint64_t epoch_size) const {
+    if (max_steps) return static_cast<std::int64_t>(max_steps->value);
+    if (max_tokens) {
+      const auto length = static_cast<std::uint64_t>(geometry.seq_len());
+      return geometry.steps_for_samples((max_tokens->value + length - 1) / length);
+    }
+    return geometry.steps_for_samples(
+        static_cast<std::uint64_t>(std::ceil(*num_epochs * static_cast<double>(epoch_size))));
+  }
+
+  std::optional<recipe::Count> max_steps, max_tokens;
+  std::optional<double> num_epochs;
+  std::optional<recipe::Duration> max_time;
+  std::optional<recipe::Interval> save_interval;
+  std::optional<recipe::Count> eval_interval;
+  bool eval_at_start;
+  std::optional<recipe::Count> eval_max_samples, patience;
+  std::vector<std::string> sample_prompts;
+  std::int64_t sample_tokens, metrics_interval;
+  NonFinite on_non_finite;
+  std::int64_t max_skipped_steps;
+};
+
+}  // namespace llmtrain::train
