@@ -56,6 +56,7 @@ struct TokenizerTraining {
   std::vector<std::filesystem::path> files;
   std::filesystem::path output;
   std::uint64_t vocab_size = 8192;
+  std::string pattern = "gpt2";
 };
 ExitCode train_tokenizer(const TokenizerTraining& arguments);
 /// Standard input to one line of ids per line of text, and back.

@@ -69,7 +69,8 @@ ExitCode train_tokenizer(const TokenizerTraining& arguments) {
   }
   const std::vector<std::string_view> views(texts.begin(), texts.end());
   const auto tokenizer =
-      data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(arguments.vocab_size)});
+      data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(arguments.vocab_size),
+                              .pattern = arguments.pattern});
   std::filesystem::create_directories(arguments.output);
   data::save_tokenizer(*tokenizer, arguments.output);
   print(fmt::format("{}: {} tokens\n", (arguments.output / "tokenizer.json").string(),

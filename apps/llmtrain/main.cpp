@@ -10,6 +10,7 @@
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/log.hpp"
+#include "lib/data/pre_tokenizer.hpp"
 
 namespace {
 
@@ -110,6 +111,9 @@ void add_tokenizer_verbs(CLI::App& root, Action& action) {
   train->add_option("files", training.files, "text files or directories")->required();
   train->add_option("--output", training.output, "directory for tokenizer.json")->required();
   train->add_option("--vocab-size", training.vocab_size, "tokens");
+  train->add_option("--pattern", training.pattern, "what merges never cross")
+      ->check(CLI::IsMember(data::pattern_names()))
+      ->capture_default_str();
   train->callback([&action] { action = [] { return app::train_tokenizer(training); }; });
   for (const bool forward : {true, false}) {
     CLI::App* verb = forward ? tokenizer->add_subcommand("encode", "lines of text to lines of ids")

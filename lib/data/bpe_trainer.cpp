@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/byte_level.hpp"
@@ -167,12 +169,10 @@ class PairTable {
 };
 
 std::string_view pattern_named(std::string_view name) {
-  std::string known;
   for (const NamedPattern& row : named_patterns()) {
     if (row.name == name) return row.pattern;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
   }
-  fail<RecipeError>("split pattern '{}' is not one of: {}", name, known);
+  fail<RecipeError>("split pattern '{}' is not one of: {}", name, fmt::join(pattern_names(), ", "));
 }
 
 constexpr std::int32_t kEos = 0;

@@ -226,10 +226,23 @@ const std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+const std::string_view kIdentifiersPattern =
+    R"( ?[\p{L}\p{N}_]+| ?[^\s\p{L}\p{N}_]+|\s+(?!\S)|\s+)";
+
+const std::string_view kLinesPattern = R"(\s*[^\n]{1,128}(?!\S)|\s*[^\n]{1,128}|\s+)";
+
 const std::vector<NamedPattern>& named_patterns() {
   static const std::vector<NamedPattern> rows = {{"gpt2", kGpt2Pattern},
-                                                 {"llama3", kLlama3Pattern}};
+                                                 {"llama3", kLlama3Pattern},
+                                                 {"identifiers", kIdentifiersPattern},
+                                                 {"lines", kLinesPattern}};
   return rows;
+}
+
+std::vector<std::string> pattern_names() {
+  std::vector<std::string> names;
+  for (const NamedPattern& row : named_patterns()) names.emplace_back(row.name);
+  return names;
 }
 
 std::string to_pcre2_pattern(std::string_view pattern, bool with_added_characters) {

@@ -18,12 +18,19 @@ extern const std::string_view kGpt2Pattern;
 /// The pattern of cl100k and Llama 3: digits in groups of three, line ends with what precedes them.
 extern const std::string_view kLlama3Pattern;
 
-/// Patterns by name, for recipes: "gpt2", "llama3".
+/// Keeps the words of program text whole: letters, digits and underscores belong together.
+extern const std::string_view kIdentifiersPattern;
+/// Only line ends cut, and line lengths beyond 128 characters: merges cross words (SuperBPE,
+/// arXiv 2503.13423), so that a frequent phrase or line of a licence becomes one token.
+extern const std::string_view kLinesPattern;
+
+/// Patterns by name, for recipes.
 struct NamedPattern {
   std::string_view name;
   std::string_view pattern;
 };
 const std::vector<NamedPattern>& named_patterns();
+std::vector<std::string> pattern_names();
 
 /// An Oniguruma pattern in PCRE2's words; DataError naming the construct for syntax outside the
 /// subset that both engines read alike. Characters that Unicode added to a category after PCRE2's

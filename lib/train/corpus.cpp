@@ -73,10 +73,12 @@ std::shared_ptr<const data::Tokenizer> train_tokenizer(const Recipe& recipe,
         bytes += document.text.size();
         texts.push_back(std::move(document.text));
       });
-  const std::uint64_t vocab_size = recipe.tokenizer.bpe()->vocab_size();
-  log::info("training a tokenizer of {} tokens on {} of text", vocab_size, format_bytes(bytes));
+  const BpeOptions& bpe = *recipe.tokenizer.bpe();
+  log::info("training a tokenizer of {} tokens on {} of text", bpe.vocab_size().value,
+            format_bytes(bytes));
   const std::vector<std::string_view> views(texts.begin(), texts.end());
-  return data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(vocab_size)});
+  return data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(bpe.vocab_size().value),
+                                 .pattern = bpe.pattern()});
 }
 
 // Equal keys, equal tokenizers: the files, the split and the size decide.
@@ -84,7 +86,8 @@ std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFi
   const data::PrepareOptions options{.part = data::Part::training,
                                      .held_out = held_out_rule(recipe.data)};
   const data::TokenSetKey key = data::token_set_key(files, *data::make_byte_tokenizer(), options);
-  return to_hex(hash128(fmt::format("bpe {} {} {}", recipe.tokenizer.bpe()->vocab_size().value,
+  const BpeOptions& bpe = *recipe.tokenizer.bpe();
+  return to_hex(hash128(fmt::format("bpe {} {} {} {}", bpe.vocab_size().value, bpe.pattern(),
                                     key.files, key.options)));
 }
 
@@ -96,6 +99,7 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
   if (bpe == nullptr) return data::make_byte_tokenizer();
   if (bpe->path()) {
     bpe->vocab_size.mark_read();  // the file decides
+    bpe->pattern.mark_read();
     return data::make_tokenizer({.type = "bpe", .path = *bpe->path()});
   }
   const std::filesystem::path directory = std::filesystem::path(recipe.data.cache_dir()) /

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/data/pre_tokenizer.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
@@ -50,6 +51,10 @@ struct BpeOptions : recipe::Section {
   recipe::Key<recipe::Count> vocab_size{this, "vocab_size", 8192,
                                         "size of a vocabulary that is trained",
                                         recipe::between(257, 1 << 24)};
+  recipe::Key<std::string> pattern{this, "pattern", "gpt2",
+                                   "what merges of a vocabulary that is trained never cross: the "
+                                   "words of gpt2 or llama3, identifiers, or only lines",
+                                   recipe::any_of(data::pattern_names())};
 };
 
 struct TokenizerRow {

@@ -34,6 +34,19 @@ TEST_CASE("the Llama 3 pattern groups digits by three and line ends with what pr
         Pieces{"x", "=", "123", "45", ";\n", " ", " y", "'LL"});
 }
 
+TEST_CASE("the identifiers pattern keeps underscores and digits in words") {
+  CHECK(split({std::string(kIdentifiersPattern)}, "  _M_x1 = __y->z2;\n") ==
+        Pieces{" ", " _M_x1", " =", " __y", "->", "z2", ";", "\n"});
+}
+
+TEST_CASE("the lines pattern cuts before line ends, and long lines between words") {
+  const std::string lines(kLinesPattern);
+  CHECK(split({lines}, "a b;\n  c d\n\n") == Pieces{"a b;", "\n  c d", "\n\n"});
+  const std::string half(100, 'x');
+  CHECK(split({lines}, half + " " + half) == Pieces{half, " " + half});
+  CHECK(split({lines}, half + half) == Pieces{half + half.substr(0, 28), half.substr(28)});
+}
+
 TEST_CASE("U+180E is no space, as in Unicode and Oniguruma") {
   CHECK(split({gpt2}, " \u180e") == Pieces{" \u180e"});
   CHECK(split({gpt2}, "a \u3000\u0085\u2028b") == Pieces{"a", " \u3000\u0085", "\u2028", "b"});
