@@ -23,6 +23,14 @@ void ScaleCast::check() const {
 
 Cost ScaleCast::cost() const { return memory_cost({x, accumulate ? y : View{}}, {y}); }
 
+void Normalize::check() const {
+  const Operands operands(name);
+  operands.dense("squared_norm", squared_norm, 1, {DType::f64});
+  as_scale_cast(1).check();
+}
+
+Cost Normalize::cost() const { return memory_cost({x, squared_norm}, {y}); }
+
 void Fill::check() const {
   const Operands operands(name);
   operands.dense("y", y, y.numel(), kComputeDTypes);

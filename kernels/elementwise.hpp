@@ -1,6 +1,9 @@
 #pragma once
 /// Element-wise kernels: sums, casts, activation functions, dropout.
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/kernel.hpp"
 #include "lib/base/philox.hpp"
 
@@ -32,6 +35,25 @@ struct ScaleCast {
   DType dtype() const { return x.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {x.numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// y = scale * x / max(sqrt(squared_norm), eps): what SquaredNorm wrote, unseen by the host.
+/// squared_norm FP64 [1]; x and y as in ScaleCast.
+struct Normalize {
+  static constexpr std::string_view name = "normalize";
+  static constexpr bool capturable = true;
+  View x, squared_norm, y;
+  double scale = 1;
+  double eps = 1e-7;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+  /// The same with the number that stands in squared_norm.
+  ScaleCast as_scale_cast(double squared) const {
+    return {.x = x, .y = y, .scale = scale / std::max(std::sqrt(squared), eps)};
+  }
 };
 
 /// y = value everywhere (fp64 | fp32 | bf16).

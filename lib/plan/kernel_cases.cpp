@@ -67,6 +67,12 @@ LaunchTime scale_cast(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(ScaleCast{.x = b.input(rows, kCols, t), .y = b.result(rows, kCols, t)});
 }
 
+LaunchTime normalize(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Normalize{.x = b.input(rows, kCols, t),
+                            .squared_norm = b.input(1, 1, DType::f64),
+                            .y = b.result(rows, kCols, t)});
+}
+
 LaunchTime fill(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(Fill{.y = b.result(rows, kCols, t)});
 }
@@ -181,6 +187,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"norm_weight_grad", kCols, false, norm_weight_grad},
     {"add", kCols, false, add},
     {"scale_cast", kCols, false, scale_cast},
+    {"normalize", kCols, true, normalize},
     {"fill", kCols, false, fill},
     {"fill of fp64", kCols, true, fill_sums},
     {"activation_forward", kCols, false, activation_forward<false>},

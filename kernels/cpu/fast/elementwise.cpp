@@ -277,6 +277,10 @@ void run_scale_cast(const KernelCtx& ctx, const ScaleCast& op, const View& works
   });
 }
 
+void run_normalize(const KernelCtx& ctx, const Normalize& op, const View& workspace) {
+  run_scale_cast(ctx, op.as_scale_cast(*op.squared_norm.as<double>()), workspace);
+}
+
 void run_fill(const KernelCtx& ctx, const Fill& op, const View& workspace) {
   if (op.y.dtype == DType::f64) return run_reference(ctx, op, workspace);
   for_segments(ctx.threads, {&op.y}, [&](const Segment& at) {
@@ -312,6 +316,7 @@ void run_dropout(const KernelCtx& ctx, const Dropout& op, const View& workspace)
 void add_elementwise_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Add, run_add>());
   rows.push_back(row_of<ScaleCast, run_scale_cast>());
+  rows.push_back(row_of<Normalize, run_normalize>());
   rows.push_back(row_of<Fill, run_fill>());
   rows.push_back(row_of<ActivationForward, run_activation_forward>());
   rows.push_back(row_of<ActivationBackward, run_activation_backward>());

@@ -40,6 +40,10 @@ void scale_cast(const KernelCtx&, const ScaleCast& op, const View&) {
             [&]<class X>() { with_type(op.y.dtype, [&]<class Y>() { scale_cast_as<X, Y>(op); }); });
 }
 
+void normalize(const KernelCtx& ctx, const Normalize& op, const View& workspace) {
+  scale_cast(ctx, op.as_scale_cast(*op.squared_norm.as<double>()), workspace);
+}
+
 void fill(const KernelCtx&, const Fill& op, const View&) {
   with_type(op.y.dtype,
             [&]<class T>() { std::fill_n(op.y.as<T>(), op.y.numel(), narrow<T>(op.value)); });
@@ -122,6 +126,7 @@ void dropout(const KernelCtx&, const Dropout& op, const View&) {
 void add_elementwise_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Add, add>());
   rows.push_back(row_of<ScaleCast, scale_cast>());
+  rows.push_back(row_of<Normalize, normalize>());
   rows.push_back(row_of<Fill, fill>());
   rows.push_back(row_of<ActivationForward, activation_forward>());
   rows.push_back(row_of<ActivationBackward, activation_backward>());

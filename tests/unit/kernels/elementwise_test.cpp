@@ -85,6 +85,20 @@ TEST_CASE("casts and scaled sums have the reference's bits between all dtypes") 
   }
 }
 
+TEST_CASE("normalize divides by the root of what squared_norm wrote, or by eps") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      Machine machine(*table, DType::f32, DType::f32, 3);
+      const Tensor x = machine.of({3, -4, 0, 12}, {2, 2}, DType::f32);
+      const Tensor y = machine.empty({2, 2}, dtype);
+      machine.run(Normalize{x, machine.of({16}, {1}, DType::f64), y, 0.5});
+      CHECK(values_of(y) == Values{0.375, -0.5, 0, 1.5});
+      machine.run(Normalize{x, machine.of({1e-9}, {1}, DType::f64), y, 1, 2.0});
+      CHECK(values_of(y) == Values{1.5, -2, 0, 6});
+    }
+  }
+}
+
 TEST_CASE("a cast to bf16 rounds to nearest even and keeps NaN and subnormals") {
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
     Machine machine(*table, DType::f32, DType::f32, 1);
