@@ -78,7 +78,7 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec) : spec_(spec) {
   if (!spec.tie_word_embeddings) {
     head_ = &store.declare({.name = "lm_head.weight",
                             .shape = {spec.vocab_size, spec.hidden_size},
-                            .role = ParameterRole::matrix,
+                            .role = ParameterRole::head,
                             .init = {Initializer::Kind::normal, spec.init_std}});
   }
 }

@@ -10,7 +10,7 @@
 
 namespace llmtrain::optim {
 
-/// Exceptions for some parameters. A selector is a role (matrix, embedding, norm, bias) or a
+/// Exceptions for some parameters. A selector is a role (matrix, embedding, head, norm, bias) or a
 /// pattern of names in which * stands for any text and ? for one character.
 struct GroupOptions : recipe::Section {
   recipe::Required<std::string> match{

@@ -11,8 +11,8 @@ namespace llmtrain::optim {
 namespace {
 
 bool is_role(const std::string& selector) {
-  constexpr std::array kRoles{ParameterRole::matrix, ParameterRole::embedding, ParameterRole::norm,
-                              ParameterRole::bias};
+  constexpr std::array kRoles{ParameterRole::matrix, ParameterRole::embedding, ParameterRole::head,
+                              ParameterRole::norm, ParameterRole::bias};
   return std::any_of(kRoles.begin(), kRoles.end(),
                      [&](ParameterRole role) { return to_string(role) == selector; });
 }
@@ -38,7 +38,8 @@ int for_each_selected(const std::string& selector,
 [[noreturn]] void selects_nothing(const recipe::Entry& entry, const std::string& selector,
                                   std::span<const std::unique_ptr<Parameter>> parameters) {
   fail<RecipeError>(
-      "{}: {}: `{}` selects no parameter (write a role, matrix, embedding, norm or bias, or a "
+      "{}: {}: `{}` selects no parameter (write a role, matrix, embedding, head, norm or bias, or "
+      "a "
       "pattern of names like {})",
       entry.where(), entry.path(), selector,
       parameters.empty() ? "model.norm.weight" : parameters.front()->name());

@@ -9,7 +9,7 @@
 namespace llmtrain {
 
 std::string_view to_string(ParameterRole role) {
-  constexpr std::array<std::string_view, 4> kNames{"matrix", "embedding", "norm", "bias"};
+  constexpr std::array<std::string_view, 5> kNames{"matrix", "embedding", "head", "norm", "bias"};
   return kNames[static_cast<int>(role)];
 }
 

@@ -20,8 +20,9 @@ struct Initializer {
   double std = 0;
 };
 
-/// What the optimizer's groups ask about: matrices and embeddings against vectors.
-enum class ParameterRole : std::uint8_t { matrix, embedding, norm, bias };
+/// What the optimizer's groups ask about. `head` is an output head of its own; a tied one is the
+/// embedding.
+enum class ParameterRole : std::uint8_t { matrix, embedding, head, norm, bias };
 std::string_view to_string(ParameterRole role);
 
 /// Declares a parameter; nothing is allocated.
