@@ -12,6 +12,7 @@ LrScheduleRow cosine();
 LrScheduleRow step();
 LrScheduleRow exponential();
 LrScheduleRow wsd();
+LrScheduleRow inverse_sqrt();
 
 /// Of schedules that fall towards an end value.
 struct EndOptions : recipe::Section {
