@@ -38,16 +38,17 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   MatmulWorkspace layout;
   if (mm.a.dtype == DType::f64) return layout;
   layout.scratch_bytes = static_cast<std::uint64_t>(std::max(1, threads)) * kScratchPerThread;
-  const auto m = static_cast<std::uint64_t>(std::min(mm.m(), kTileRows));
-  const auto n = static_cast<std::uint64_t>(std::min(mm.n(), kTileCols));
-  const auto k = static_cast<std::uint64_t>(std::min(mm.k(), kTileDepth));
-  const auto after = [](std::uint64_t begin, std::uint64_t elements) {
+  const std::int64_t m = std::min(mm.m(), kTileRows);
+  const std::int64_t n = std::min(mm.n(), kTileCols);
+  const std::int64_t k = std::min(mm.k(), kTileDepth);
+  const auto after = [](std::uint64_t begin, std::int64_t rows, std::int64_t cols) {
+    const auto elements = static_cast<std::uint64_t>(rows * tile_stride(cols));
     return begin + (elements * sizeof(float) + 63) / 64 * 64;
   };
   layout.a = layout.scratch_bytes;
-  layout.b = after(layout.a, m * k);
-  layout.c = after(layout.b, k * n);
-  layout.total_bytes = mm.a.dtype == DType::bf16 ? after(layout.c, m * n) : layout.scratch_bytes;
+  layout.b = mm.transpose_a ? after(layout.a, k, m) : after(layout.a, m, k);
+  layout.c = mm.transpose_b ? after(layout.b, n, k) : after(layout.b, k, n);
+  layout.total_bytes = mm.a.dtype == DType::bf16 ? after(layout.c, m, n) : layout.scratch_bytes;
   return layout;
 }
 
