@@ -20,12 +20,16 @@ class LossHeadNode final : public Node {
   Saved dx_{this, Part::input};
 };
 
-// Rows per chunk: a multiple of 64 within the bound, at least 64.
+// Rows per chunk: a multiple of 64 within the bound, at least 64, and such that chunks are as equal
+// as that allows: a short last one would be a slow product.
 std::int64_t chunk_rows(std::int64_t rows, std::int64_t vocab, DType dtype,
                         std::uint64_t chunk_bytes) {
   const auto row_bytes = static_cast<std::uint64_t>(vocab) * size_of(dtype);
-  const auto fit = static_cast<std::int64_t>(chunk_bytes / row_bytes) / 64 * 64;
-  return std::min(rows, std::max<std::int64_t>(64, fit));
+  const std::int64_t fit =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(chunk_bytes / row_bytes) / 64);
+  const std::int64_t blocks = (rows + 63) / 64;
+  const std::int64_t chunks = std::max<std::int64_t>(1, (blocks + fit - 1) / fit);
+  return std::max<std::int64_t>(1, std::min(rows, (blocks + chunks - 1) / chunks * 64));
 }
 
 // [rows, vocab] whose rows do not begin a multiple of a page apart: a product that reads columns of
