@@ -184,15 +184,17 @@ HardwareProfile Doctor::measure() {
   }
   for (int pass = 0; pass < effort_.passes; ++pass) run_pass(pass);
 
+  // A step meets the machine as it usually is, not at its best: hence the median.
   constexpr double kLow = 0.2;
   std::vector<double> spreads;
   profile.launch_seconds = 1e30;
   for (Grid& grid : grids_) {
     std::vector<double> seconds;
     for (const std::vector<double>& samples : grid.samples) {
-      seconds.push_back(samples.empty() ? 0 : quantile(samples, kLow));
+      seconds.push_back(samples.empty() ? 0 : quantile(samples, 0.5));
       if (!samples.empty()) {
-        spreads.push_back((quantile(samples, 0.5) - seconds.back()) / seconds.back());
+        const double low = quantile(samples, kLow);
+        spreads.push_back((seconds.back() - low) / low);
       }
     }
     profile.launch_seconds = std::min(profile.launch_seconds, seconds.front());
