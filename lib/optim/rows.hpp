@@ -9,5 +9,6 @@ OptimizerRow adamw();
 OptimizerRow adam();
 OptimizerRow sgd();
 OptimizerRow momentum();
+OptimizerRow muon();
 
 }  // namespace llmtrain::optim

@@ -10,6 +10,7 @@ std::span<const OptimizerRow> optimizer_table() {
       adam(),
       sgd(),
       momentum(),
+      muon(),
   };
   return kRows;
 }

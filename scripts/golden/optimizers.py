@@ -14,6 +14,38 @@ LR_FACTORS = [0.5, 1.0, 1.0, 0.75, 0.25]
 GRADIENT_SCALES = [4.0, 0.125, 1.0, 0.0625, 2.0]  # some norms above MAX_GRAD_NORM, some below
 MAX_GRAD_NORM = 1.0
 LR_SCALE_OF_N = 2.0
+
+
+class FullPrecision:
+    """The torch module, but bfloat16 is the type of the parameters: Muon's iteration without its
+    rounding."""
+
+    def __init__(self, dtype):
+        self.bfloat16 = dtype
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+class MuonAndAdamW:
+    """torch.optim.Muon for the first group, a matrix, AdamW for the second."""
+
+    def __init__(self, groups, lr, betas, eps, weight_decay, **arguments):
+        self.muon = torch.optim.Muon(groups[:1], lr=lr, weight_decay=weight_decay, **arguments)
+        self.adamw = torch.optim.AdamW(groups[1:], lr=lr, betas=betas, eps=eps)
+        self.param_groups = self.muon.param_groups + self.adamw.param_groups
+
+    def step(self):
+        torch.optim._muon.torch = FullPrecision(self.param_groups[0]["params"][0].dtype)
+        self.muon.step()
+        torch.optim._muon.torch = torch
+        self.adamw.step()
+
+    @property
+    def state(self):
+        return {**self.muon.state, **self.adamw.state}
+
+
 ADAM = {"betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}
 CASES = [  # row of the table, keys of the recipe, class and arguments in torch
     ("adamw", ADAM, torch.optim.AdamW, ADAM),
@@ -23,7 +55,13 @@ CASES = [  # row of the table, keys of the recipe, class and arguments in torch
      {"momentum": 0.8, "dampening": 0.25, "weight_decay": 0.1}),
     ("momentum", {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}, torch.optim.SGD,
      {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
+    ("muon", {**ADAM, "momentum": 0.8}, MuonAndAdamW,
+     {**ADAM, "momentum": 0.8, "adjust_lr_fn": "match_rms_adamw"}),
+    ("muon", {**ADAM, "momentum": 0.9, "nesterov": False, "ns_steps": 3, "lr_adjustment": "original"},
+     MuonAndAdamW, {**ADAM, "momentum": 0.9, "nesterov": False, "ns_steps": 3}),
 ]
+# Five iterations multiply an error by up to 3.4445^5.
+FP32_TOLERANCE = {"muon": 1e-4}
 STATE_NAMES = {"exp_avg": "m", "exp_avg_sq": "v", "momentum_buffer": "momentum"}
 
 
@@ -74,7 +112,8 @@ def main():
         "gradients": [{name: flat(g, 17) for name, g in step.items()} for step in gradients],
         "cases": [{"name": name, "options": options,
                    "fp64": run(make, arguments, torch.float64, initial, gradients),
-                   "fp32": run(make, arguments, torch.float32, initial, gradients)}
+                   "fp32": run(make, arguments, torch.float32, initial, gradients),
+                   "fp32_tolerance": FP32_TOLERANCE.get(name, 1e-6)}
                   for name, options, make, arguments in CASES],
     }
     root = pathlib.Path(__file__).resolve().parents[2]

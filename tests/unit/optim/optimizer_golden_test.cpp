@@ -69,7 +69,7 @@ TEST_CASE("every optimizer agrees with PyTorch over five steps") {
       ++found;
       CAPTURE(c["options"].dump());
       compare(golden, c["fp64"], c, kFp64, 1e-12);
-      compare(golden, c["fp32"], c, kFp32, 1e-6);
+      compare(golden, c["fp32"], c, kFp32, c["fp32_tolerance"]);
     }
     CAPTURE(row.name);
     CHECK(found > 0);

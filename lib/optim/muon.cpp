@@ -1,0 +1,156 @@
+// Muon (K. Jordan, 2024): the averaged gradient of a matrix, made orthogonal by a Newton-Schulz
+// iteration, is its step. Embeddings, the head, norms and biases follow AdamW. Averages and factors
+// are those of torch.optim.Muon.
+#include <cmath>
+#include <utility>
+
+#include "kernels/elementwise.hpp"
+#include "kernels/matmul.hpp"
+#include "lib/base/require.hpp"
+#include "lib/optim/adam_moments.hpp"
+#include "lib/optim/rows.hpp"
+
+namespace llmtrain::optim {
+
+namespace {
+
+using kernels::Matmul;
+using kernels::ScaleCast;
+
+enum class LrAdjustment : std::uint8_t { match_rms_adamw, original };
+
+struct MuonOptions : AdamOptions {
+  MuonOptions() : AdamOptions(0.1) {}
+
+  recipe::Key<double> momentum{this, "momentum", 0.95, "decay of the mean gradient of a matrix",
+                               recipe::at_least(0) & recipe::below(1)};
+  recipe::Key<bool> nesterov{this, "nesterov", true, "look ahead along the momentum"};
+  recipe::Key<recipe::Count> ns_steps{this, "ns_steps", 5, "Newton-Schulz iterations",
+                                      recipe::between(1, 100)};
+  recipe::Key<LrAdjustment> lr_adjustment{
+      this, "lr_adjustment", LrAdjustment::match_rms_adamw,
+      "factor on the step of an [out, in] matrix: 0.2 sqrt(max(out, in)), as large as AdamW's at "
+      "the same lr, or sqrt(max(1, out / in))",
+      recipe::one_of<LrAdjustment>({{"match_rms_adamw", LrAdjustment::match_rms_adamw},
+                                    {"original", LrAdjustment::original}})};
+};
+
+// Coefficients of the quintic iteration, which takes singular values in (0, 1] near 1.
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+
+/// x [m, n] with ||x||_F <= 1 -> nearly U V^T of its singular value decomposition: `steps` times
+/// x <- a x + (b G + c G^2) x with G = x x^T, or the same from the right when n < m.
+Tensor orthogonalized(const kernels::KernelCtx& ctx, Tensor x, std::uint64_t steps) {
+  const bool wide = x.view().rows() <= x.view().cols();
+  const std::int64_t side = std::min(x.view().rows(), x.view().cols());
+  const auto scratch = [&](const Shape& shape, std::string_view tag) {
+    return ctx.device->allocate(shape, x.dtype(), Category::workspace, tag);
+  };
+  const Tensor gram = scratch({side, side}, "muon.gram");
+  const Tensor scaled = scratch({side, side}, "muon.scaled");
+  const Tensor factor = scratch({side, side}, "muon.factor");
+  Tensor next = scratch(x.shape(), "muon.next");
+  for (std::uint64_t i = 0; i < steps; ++i) {
+    launch(
+        ctx,
+        Matmul{.a = x, .b = x, .c = gram, .bias = {}, .transpose_a = !wide, .transpose_b = wide});
+    launch(ctx, ScaleCast{.x = gram, .y = scaled, .scale = kC});
+    launch(ctx, ScaleCast{.x = gram, .y = factor, .scale = kB});
+    launch(ctx, Matmul{.a = scaled, .b = gram, .c = factor, .bias = {}, .accumulate = true});
+    launch(ctx, ScaleCast{.x = x, .y = next, .scale = kA});
+    launch(ctx, Matmul{.a = wide ? factor : x,
+                       .b = wide ? x : factor,
+                       .c = next,
+                       .bias = {},
+                       .accumulate = true});
+    std::swap(x, next);
+  }
+  return x;
+}
+
+class Muon final : public Optimizer {
+ public:
+  explicit Muon(const MuonOptions& options)
+      : Optimizer(options.weight_decay()),
+        others_(options, AdamMoments::Decay::decoupled),
+        momentum_(options.momentum()),
+        nesterov_(options.nesterov()),
+        steps_(options.ns_steps()),
+        adjustment_(options.lr_adjustment()) {}
+
+  std::vector<StateSpec> states(const Parameter& parameter) const override {
+    if (parameter.role() != ParameterRole::matrix) return others_.states(parameter);
+    return {{"momentum", parameter.master().dtype()}};
+  }
+
+  void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
+              std::span<const Tensor> states, const UpdateScalars& scalars) const override {
+    if (parameter.role() != ParameterRole::matrix) {
+      return others_.update(ctx, parameter, states, scalars);
+    }
+    require(parameter.box().shape == parameter.global_shape(),
+            "Muon needs {} whole, but this rank holds a part of it", parameter.name());
+    const Tensor step =
+        orthogonalized(ctx, direction(ctx, parameter, states[0], scalars.grad_scale), steps_);
+    const View master = parameter.master();
+    if (scalars.weight_decay != 0) {
+      launch(ctx,
+             ScaleCast{.x = master, .y = master, .scale = 1 - scalars.lr * scalars.weight_decay});
+    }
+    launch(ctx, ScaleCast{.x = step,
+                          .y = master,
+                          .scale = -scalars.lr * size_factor(parameter.global_shape()),
+                          .accumulate = true});
+    if (parameter.has_separate_master()) {
+      launch(ctx, ScaleCast{.x = master, .y = parameter.compute()});
+    }
+  }
+
+ private:
+  /// Advances the mean gradient; returns what Newton-Schulz starts from: of length 1, in the dtype
+  /// of the products.
+  Tensor direction(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
+                   double grad_scale) const {
+    const double fresh = (1 - momentum_) * grad_scale;
+    launch(ctx, ScaleCast{.x = mean, .y = mean, .scale = momentum_});
+    launch(ctx, ScaleCast{.x = parameter.grad(), .y = mean, .scale = fresh, .accumulate = true});
+    Tensor ahead = mean;
+    if (nesterov_) {
+      ahead = ctx.device->allocate(mean.shape(), mean.dtype(), Category::workspace, "muon.ahead");
+      launch(ctx, ScaleCast{.x = parameter.grad(), .y = ahead, .scale = fresh});
+      launch(ctx, ScaleCast{.x = mean, .y = ahead, .scale = momentum_, .accumulate = true});
+    }
+    const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");
+    launch(ctx, kernels::SquaredNorm{.g = ahead, .out = square});
+    Tensor x = ctx.device->allocate(mean.shape(), parameter.compute().dtype(), Category::workspace,
+                                    "muon.x");
+    launch(ctx, kernels::Normalize{.x = ahead, .squared_norm = square, .y = x});
+    return x;
+  }
+
+  double size_factor(const Shape& shape) const {
+    const auto rows = static_cast<double>(shape[0]);
+    const auto cols = static_cast<double>(shape[1]);
+    return adjustment_ == LrAdjustment::original ? std::sqrt(std::max(1.0, rows / cols))
+                                                 : 0.2 * std::sqrt(std::max(rows, cols));
+  }
+
+  AdamMoments others_;
+  double momentum_;
+  bool nesterov_;
+  std::uint64_t steps_;
+  LrAdjustment adjustment_;
+};
+
+}  // namespace
+
+OptimizerRow muon() {
+  return {.name = "muon",
+          .doc = "orthogonalized momentum for matrices, AdamW for all else",
+          .options = &recipe::section_of<MuonOptions>,
+          .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Muon>(choice.as<MuonOptions>());
+          }};
+}
+
+}  // namespace llmtrain::optim
