@@ -18,6 +18,8 @@ die() {
 }
 title() { printf '\n== %s\n' "$*"; }
 
+# What the steps of training should take; training.max_time of the recipe bounds it.
+training_seconds=265
 smoke=no
 remainder=0
 files=()
@@ -86,6 +88,27 @@ if [ "$smoke" = yes ]; then
 else
   run_dir="$root/runs/quickstart-$name-$remainder"
   limits=()
+fi
+# Without bf16 instructions bf16 products would run in fp32, and conversions beside them.
+grep -qsw avx512_bf16 /proc/cpuinfo || limits+=(precision.compute=fp32)
+# The learning rate falls to zero over the run, so its steps must be what this machine does in the
+# time. A run that is there already goes on as it was begun.
+if [ "$smoke" = no ]; then
+  if [ -f "$run_dir/max_steps" ]; then
+    max_steps="$(cat "$run_dir/max_steps")"
+  else
+    title "speed"
+    speed="$("$llmtrain" bench configs/quickstart.yaml "${limits[@]}" --steps 10 2>/dev/null)"
+    max_steps="$(awk -v seconds="$training_seconds" '/^median step/ {
+      step = $3 * ($4 ~ /^ms/ ? 1e-3 : 1)
+      printf "%d\n", seconds / step
+    }' <<<"$speed")"
+    [ -n "$max_steps" ] || die "cannot measure the speed of a step: $speed"
+    mkdir -p "$run_dir"
+    printf '%s\n' "$max_steps" >"$run_dir/max_steps"
+  fi
+  printf '%s steps in %s seconds\n' "$max_steps" "$training_seconds"
+  limits+=("training.max_steps=$max_steps")
 fi
 recipe=(configs/quickstart.yaml "data.sources=[$sources]" "data.eval_remainder=$remainder"
   "run.output_dir=$run_dir" "${limits[@]}")

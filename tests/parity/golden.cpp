@@ -4,6 +4,7 @@
 
 #include "lib/models/architecture.hpp"
 #include "tests/support/formula.hpp"
+#include "tests/support/source_tree.hpp"
 
 namespace llmtrain::test {
 
@@ -22,7 +23,7 @@ std::vector<T> read(const checkpoint::SafetensorsFile& file, const std::string& 
 }  // namespace
 
 std::filesystem::path golden_folder() {
-  return std::filesystem::path(__FILE__).parent_path() / "golden";
+  return test_file("parity/golden");
 }
 
 Golden::Golden(const std::string& name)

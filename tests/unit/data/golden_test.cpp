@@ -5,6 +5,7 @@
 
 #include "lib/data/bpe_trainer.hpp"
 #include "lib/data/tokenizer_json.hpp"
+#include "tests/support/source_tree.hpp"
 #include "tests/unit/data/support.hpp"
 
 namespace llmtrain::data {
@@ -12,7 +13,7 @@ namespace llmtrain::data {
 namespace {
 
 std::filesystem::path golden(std::string_view name) {
-  return std::filesystem::path(__FILE__).parent_path() / "golden" / name;
+  return test_file("unit/data/golden") / name;
 }
 
 std::uint64_t fnv1a(std::uint64_t value, std::span<const std::int32_t> ids) {

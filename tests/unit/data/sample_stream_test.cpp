@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/data/inspect.hpp"
 #include "lib/data/prepare.hpp"
+#include "tests/support/source_tree.hpp"
 #include "tests/unit/data/support.hpp"
 
 namespace llmtrain::data {
@@ -163,7 +164,7 @@ TEST_CASE("packing refuses what it cannot do") {
   CHECK_THROWS_AS(packed->sample(1), InternalError);
   const auto other = make_tokenizer(
       {.type = "bpe",
-       .path = std::filesystem::path(__FILE__).parent_path() / "golden" / "gpt2.json"});
+       .path = test_file("unit/data/golden/gpt2.json")});
   CHECK(contains(message_of<DataError>([&] { PackedSamples(fixture.set, *other, {.seq_len = 4}); }),
                  "another tokenizer"));
 }

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/source_tree.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
 namespace llmtrain::optim {
@@ -59,7 +60,7 @@ void compare(const Json& golden, const Json& expected, const Json& c, const Para
 }  // namespace
 
 TEST_CASE("every optimizer agrees with PyTorch over five steps") {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "optimizers_golden.json");
+  std::ifstream file(test_file("unit/optim/optimizers_golden.json"));
   const Json golden = Json::parse(file);
 
   for (const OptimizerRow& row : optimizer_table()) {
