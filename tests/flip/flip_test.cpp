@@ -186,6 +186,33 @@ TEST_CASE("every key of the schema has a row, and every row a key") {
   }
 }
 
+TEST_CASE("a wrong or missing value of any key is an issue at that key") {
+  Workshop workshop;
+  const train::Recipe schema;
+  for (const KeyInfo& key : recipe::list_keys(schema)) {
+    CAPTURE(key.path);
+    std::string concrete = key.path;
+    if (const std::size_t star = concrete.find('*'); star != std::string::npos)
+      concrete[star] = '0';
+    const auto rows = rows_of(key, flip_table());
+    const Flip plain{key.path, {}, "", {}};
+    const Flip& row = rows.empty() ? plain : *rows.front();
+    const bool is_mapping =
+        key.kind == KeyInfo::Kind::section || key.kind == KeyInfo::Kind::optional_section;
+    std::vector<std::string> wrong{concrete + (is_mapping ? "=5" : "={no_key: 5}")};
+    if (key.required) wrong.push_back("~" + concrete);
+    for (const std::string& change : wrong) {
+      CAPTURE(change);
+      train::Recipe recipe;
+      const std::vector<recipe::Issue> issues = recipe::check(
+          recipe, {.file = Workshop::kRecipeFile, .overrides = overrides_of(key, row, change)});
+      CHECK(std::any_of(issues.begin(), issues.end(), [&](const recipe::Issue& issue) {
+        return issue.text().find(concrete) != std::string::npos;
+      }));
+    }
+  }
+}
+
 TEST_CASE("a recipe does the same every time, so that a change is the key's") {
   std::vector<std::string> seen;
   for (int i = 0; i < 2; ++i) {
