@@ -51,12 +51,24 @@ std::string json_lines() {
   return lines;
 }
 
+// Where names, numbers and lines end differs from pattern to pattern.
+std::string lines_of_code() {
+  const PhiloxKey key = philox_key(3, "test", "code");
+  std::string text;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    text += fmt::format("my_name{} = other_name(x.value, 123456);\n{}", philox_below(key, 0, i, 9),
+                        i % 10 == 9 ? "\n" : "");
+  }
+  return text;
+}
+
 void write_inputs(const fs::path& directory) {
   const auto put = [&](const char* name, std::string_view content) {
     std::ofstream(directory / name) << content;
   };
   put("text.txt", random_words("text", 1500));
   put("other.txt", random_words("other", 1500));
+  put("code.txt", lines_of_code());
   put("lines.jsonl", json_lines());
   put("lines.txt", json_lines());
   put("recipe.yaml", kBaseRecipe);
@@ -177,8 +189,8 @@ std::string files_text(const std::set<std::string>& inputs) {
   return fmt::format("{}\n", fmt::join(names, "\n"));
 }
 
-const std::set<std::string> kInputs{"text.txt",    "other.txt", "lines.jsonl", "lines.txt",
-                                    "recipe.yaml", "tokenizer", "hf"};
+const std::set<std::string> kInputs{"text.txt",  "other.txt",   "code.txt",  "lines.jsonl",
+                                    "lines.txt", "recipe.yaml", "tokenizer", "hf"};
 
 }  // namespace
 
