@@ -1,4 +1,5 @@
 // llmtrain: the command line.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -205,6 +206,7 @@ void wait_without_spinning(char** argv) {
 
 int main(int argc, char** argv) {
   wait_without_spinning(argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is a failing write, which has a message
   CLI::App root("llmtrain: train language models from a YAML recipe");
   root.require_subcommand(1);
   Action action;

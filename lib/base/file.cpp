@@ -15,9 +15,17 @@ namespace llmtrain {
 
 namespace {
 
+// What helps against a full disk.
+std::string_view remedy_for(int error) {
+  if (error == ENOSPC || error == EDQUOT) return "; free space there, or write to another disk";
+  if (error == EFBIG) return "; files there may not grow so long, see `ulimit -f`";
+  return "";
+}
+
 template <class E>
 [[noreturn]] void fail_errno(std::string_view action, const std::filesystem::path& path) {
-  fail<E>("{}: cannot {}: {}", path.string(), action, std::strerror(errno));
+  const int error = errno;
+  fail<E>("{}: cannot {}: {}{}", path.string(), action, std::strerror(error), remedy_for(error));
 }
 
 constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;

@@ -143,15 +143,18 @@ void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) 
   }
 }
 
-[[noreturn]] void refuse_empty(std::size_t file_count, const PrepareOptions& options) {
+[[noreturn]] void refuse_empty(std::span<const SourceFile> files, const PrepareOptions& options) {
+  const std::string names = files.size() == 1 ? files.front().path.string()
+                                              : fmt::format("{} files from {} on", files.size(),
+                                                            files.front().path.string());
   if (options.part == Part::held_out) {
     fail<DataError>(
         "the held-out rule (hash of the name modulo {} is {}) selects no document with "
-        "text of {} files; use a smaller modulus, or max_document_bytes to cut large "
+        "text of {}; use a smaller modulus, or max_document_bytes to cut large "
         "text files into documents",
-        options.held_out.modulus, options.held_out.remainder, file_count);
+        options.held_out.modulus, options.held_out.remainder, names);
   }
-  fail<DataError>("no document with text in {} files{}; check the data sources", file_count,
+  fail<DataError>("{}: no document with text{}; check the data sources", names,
                   options.part == Part::training ? " outside the held-out part" : "");
 }
 
@@ -227,7 +230,7 @@ void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
     ++progress.shards_done;
     if (options.progress) options.progress(progress);
   }
-  if (progress.tokens == 0) refuse_empty(files.size(), options);
+  if (progress.tokens == 0) refuse_empty(files, options);
   remove_other_shards(directory, index);
   write_file_atomic(directory / kTokenIndexName, index.to_json());
 }

@@ -46,10 +46,12 @@ void reset(Section& section) {
   for (Entry* entry : section.entries()) reset(*entry);
 }
 
-// Calls `visit(section)` for every section that is part of the recipe, inner ones first.
+// Calls `visit(section)` for every section that is part of the recipe, inner ones first; for none
+// inside an entry that was refused.
 template <class Visit>
 void each_section(Section& section, const Visit& visit) {
   for (Entry* entry : section.entries()) {
+    if (entry->is_refused()) continue;
     if (auto* choice = dynamic_cast<ChoiceEntry*>(entry)) {
       if (choice->section() != nullptr) each_section(*choice->section(), visit);
     } else if (auto* sub = dynamic_cast<SectionEntry*>(entry)) {
@@ -85,16 +87,20 @@ class Filler {
   }
 
   void validate(Section& root) {
-    // Nobody repairs a recipe with so many mistakes by the rules over several keys.
-    if (refused_.size() > 64 || !complete_) return;
+    if (!complete_) return;
     each_section(root, [&](Section& section) {
-      for (const Entry* entry : refused_) entry->mark_read(false);
       const std::size_t before = issues_.size();
-      section.validate(issues_);
-      for (const Entry* entry : refused_) {
-        if (entry->was_read()) return issues_.truncate(before);
+      try {
+        section.validate(issues_);
+      } catch (const RefusedRead&) {
+        issues_.truncate(before);
       }
     });
+  }
+
+  // From here on every key may be read: the refused ones have their defaults.
+  void forget_refusals() {
+    for (Entry* entry : refused_) entry->set_refused(false);
   }
 
  private:
@@ -148,9 +154,20 @@ class Filler {
     }
   }
 
+  // With everything inside: nobody filled it.
   void refuse(Entry& entry) {
+    if (entry.is_refused()) return;
     entry.set_refused(true);
     refused_.push_back(&entry);
+    if (auto* choice = dynamic_cast<ChoiceEntry*>(&entry)) {
+      if (choice->section() != nullptr) refuse_all(*choice->section());
+    } else if (auto* sub = dynamic_cast<SectionEntry*>(&entry)) {
+      refuse_all(sub->section());
+    }
+  }
+
+  void refuse_all(Section& section) {
+    for (Entry* entry : section.entries()) refuse(*entry);
   }
 
   void take(Entry& entry, const Node& node) {
@@ -241,6 +258,7 @@ void fill(Section& root, const Node& tree, bool complete, const LoadRequest& req
   Filler filler(root, complete, request, issues);
   filler.fill(root, tree);
   filler.validate(root);
+  filler.forget_refusals();
   each_section(root, [](Section& section) {
     for (const Entry* entry : section.entries()) entry->mark_read(false);
   });

@@ -13,6 +13,11 @@ Entry::Entry(Kind kind, Section* owner, std::string_view name, std::string_view 
   owner->entries_.push_back(this);
 }
 
+void Entry::note_read() const {
+  if (refused_) throw RefusedRead{};
+  mark_read();
+}
+
 std::string Entry::path() const {
   std::string path = owner_->section_path();
   if (!path.empty()) path += '.';

@@ -29,6 +29,10 @@ namespace llmtrain::recipe {
 
 class Section;
 
+/// Ends a rule over several keys that asks for one whose value was refused: there is nothing to
+/// judge, and what stands in for the value (a zero, say) may not even be computed with.
+struct RefusedRead {};
+
 /// What all fields of a Section have in common.
 class Entry {
  public:
@@ -54,11 +58,13 @@ class Entry {
   // For the loader.
   void set_position(Where where) { position_ = std::move(where); }
   void mark_read(bool read = true) const { read_.store(read, std::memory_order_relaxed); }
-  /// A value that was refused: rules over several keys that look at it are not judged.
+  /// True from the refusal of the value to the end of the load; reading it then throws RefusedRead.
   bool is_refused() const { return refused_; }
   void set_refused(bool refused) { refused_ = refused; }
 
  protected:
+  /// What every way of reading the value does first.
+  void note_read() const;
   Entry(Kind kind, Section* owner, std::string_view name, std::string_view doc);
 
  private:
@@ -79,7 +85,7 @@ class Section {
   Section& operator=(const Section&) = delete;
 
   /// Rules over several keys of this section and of those inside it. Called after all values are
-  /// in; what it adds is dropped if it read a key whose own value was refused.
+  /// in; ends, and what it added is dropped, where it reads a key whose own value was refused.
   virtual void validate(Issues&) const {}
 
   std::span<Entry* const> entries() const { return entries_; }
@@ -135,7 +141,7 @@ class Key : public ValueEntry {
 
   /// The value; marks the key as read.
   const T& operator()() const {
-    mark_read();
+    note_read();
     return value_;
   }
   /// Sets the value from the program, e.g. what "auto" became; `who` is its origin in the dump.
@@ -196,6 +202,11 @@ class SectionEntry : public Entry {
   /// May be null in the recipe, and is by default.
   bool optional() const { return optional_; }
   bool present() const { return present_; }
+  /// As present(); marks the entry as read.
+  bool read_present() const {
+    note_read();
+    return present_;
+  }
   void set_present(bool present) { present_ = present; }
 
  private:
@@ -222,10 +233,7 @@ class OptionalSub : public T {
   OptionalSub(Section* owner, std::string_view name, std::string_view doc)
       : entry_(owner, name, doc, *this, true) {}
   /// True if the recipe has the section; marks it as read.
-  explicit operator bool() const {
-    entry_.mark_read();
-    return entry_.present();
-  }
+  explicit operator bool() const { return entry_.read_present(); }
 
  private:
   SectionEntry entry_;
@@ -265,7 +273,7 @@ class List : public ListEntry {
       : ListEntry(owner, name, doc, &section_of<T>) {}
   /// Number of elements; marks the list as read.
   std::size_t size() const {
-    mark_read();
+    note_read();
     return ListEntry::size();
   }
   const T& operator[](std::size_t i) const { return static_cast<const T&>(at(i)); }
@@ -323,7 +331,7 @@ class Choice : public ChoiceEntry {
   }
   /// The selected row; marks the choice as read.
   const Row& operator()() const {
-    mark_read();
+    note_read();
     return table_[selected()];
   }
   /// The selected row's keys; InternalError if they are not an `Options`.

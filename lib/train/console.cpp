@@ -24,6 +24,7 @@ std::string step_cell(std::int64_t step, std::int64_t total_steps) {
 }
 
 std::string loss_text(double loss) {
+  if (std::isnan(loss)) return "nan";  // whatever its sign bit
   return std::abs(loss) < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
 }
 

@@ -140,10 +140,14 @@ Corpus open_corpus(const Recipe& recipe) {
   Corpus corpus;
   corpus.tokenizer = open_tokenizer(recipe, files);
   const std::int64_t vocab_size = recipe.model.spec().vocab_size;
-  require<DataError>(corpus.tokenizer->vocab_size() <= vocab_size,
-                     "the tokenizer has {} tokens, but model.vocab_size is {}; set it to at least "
-                     "{}",
-                     corpus.tokenizer->vocab_size(), vocab_size, corpus.tokenizer->vocab_size());
+  if (corpus.tokenizer->vocab_size() > vocab_size) {
+    const recipe::Entry& key = recipe.tokenizer.bpe()->path;  // others are checked with the recipe
+    fail<RecipeError>(
+        "{}: {}: the tokenizer has {} tokens, but model.vocab_size is {}; set it to "
+        "at least {}",
+        key.where(), key.path(), corpus.tokenizer->vocab_size(), vocab_size,
+        corpus.tokenizer->vocab_size());
+  }
   corpus.training = open_part(recipe, files, *corpus.tokenizer, data::Part::training);
   corpus.held_out = open_part(recipe, files, *corpus.tokenizer, data::Part::held_out);
   // By content, so that a copied or touched file is the same data.

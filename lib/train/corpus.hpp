@@ -30,7 +30,7 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
                                                       const std::vector<data::SourceFile>& files);
 
 /// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
-/// text or tokenizer do not suit the model.
+/// there is no text; RecipeError when the model is too small for the tokenizer.
 Corpus open_corpus(const Recipe& recipe);
 
 /// Calls `visit` with the text of every held-out document, in order.

@@ -31,6 +31,7 @@ std::int32_t sample_token(std::span<const float> logits, const GenerateOptions& 
         std::exp((logits[static_cast<std::size_t>(id)] - largest) / options.temperature));
     total += weights.back();
   }
+  if (!std::isfinite(total)) return order.front();  // a model of NaNs has no preference
   double kept = 0;
   std::size_t count = 0;
   while (count < weights.size() && kept < options.top_p * total) kept += weights[count++];
@@ -42,18 +43,39 @@ std::int32_t sample_token(std::span<const float> logits, const GenerateOptions& 
   return order[count - 1];
 }
 
+namespace {
+
+// A document begins with its start token, or else with the end of the one before.
+std::vector<std::int32_t> prompt_tokens(const data::Tokenizer& tokenizer, std::string_view prompt) {
+  std::vector<std::int32_t> tokens;
+  if (const auto start = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id()) {
+    tokens.push_back(*start);
+  }
+  tokenizer.encode(prompt, tokens);
+  return tokens;
+}
+
+}  // namespace
+
+void check_prompts(const Recipe& recipe, const data::Tokenizer& tokenizer) {
+  const auto longest = recipe.model.spec().max_position_embeddings;
+  for (const std::string& prompt : recipe.eval.sample_prompts()) {
+    const std::size_t length = prompt_tokens(tokenizer, prompt).size();
+    require<RecipeError>(
+        length < static_cast<std::size_t>(longest),
+        "{}: {}: a prompt has {} tokens, its start included; the model takes fewer "
+        "than {}",
+        recipe.eval.sample_prompts.where(), recipe.eval.sample_prompts.path(), length, longest);
+  }
+}
+
 std::string generate(const engine::Engine& engine, const data::Tokenizer& tokenizer,
                      std::string_view prompt, const GenerateOptions& options) {
   require<RecipeError>(options.temperature >= 0 && options.top_p > 0 && options.top_p <= 1 &&
                            options.top_k >= 0 && options.max_tokens >= 0,
                        "sampling needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and "
                        "max_tokens >= 0");
-  // A document begins with its start token, or else with the end of the one before.
-  std::vector<std::int32_t> tokens;
-  if (const auto start = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id()) {
-    tokens.push_back(*start);
-  }
-  tokenizer.encode(prompt, tokens);
+  std::vector<std::int32_t> tokens = prompt_tokens(tokenizer, prompt);
   const std::int64_t longest = engine.model().spec().max_position_embeddings;
   const auto length = static_cast<std::int64_t>(tokens.size());
   require<RecipeError>(length > 0 && length < longest,

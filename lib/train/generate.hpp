@@ -9,6 +9,7 @@
 
 #include "lib/data/tokenizer.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
 
@@ -30,6 +31,10 @@ struct GenerateOptions {
 /// Returns the new text. RecipeError for options out of range or a prompt that is too long.
 std::string generate(const engine::Engine& engine, const data::Tokenizer& tokenizer,
                      std::string_view prompt, const GenerateOptions& options);
+
+/// RecipeError, before anything was trained, for a text of eval.sample_prompts that leaves no room
+/// for a token.
+void check_prompts(const Recipe& recipe, const data::Tokenizer& tokenizer);
 
 /// The index that `word` (uniform 32 bits) selects from `logits` under the options.
 std::int32_t sample_token(std::span<const float> logits, const GenerateOptions& options,

@@ -163,7 +163,8 @@ struct ResilienceSection : recipe::Section {
       "a loss or gradient that is NaN or infinite: stop the run, or skip the step and go on",
       recipe::one_of<NonFinite>({{"stop", NonFinite::stop}, {"skip", NonFinite::skip}})};
   recipe::Key<recipe::Count> max_skipped_steps{
-      this, "max_skipped_steps", 3, "with skip: stop after so many in a row", recipe::at_least(1)};
+      this, "max_skipped_steps", 3,
+      "with skip: most skipped steps in a row; one more stops the run", recipe::at_least(1)};
 };
 
 struct Recipe : recipe::Section {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
 #include "lib/train/version.hpp"
 
 namespace llmtrain::train {
@@ -79,6 +80,23 @@ void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
   }
   json["memory"]["planned"] = category_json(plan.step.peak.per_category);
   write_file_atomic(directory / "plan.json", json.dump(2) + "\n");
+}
+
+void keep_samples(const std::filesystem::path& directory, std::optional<std::int64_t> step) {
+  const std::filesystem::path path = directory / "samples.jsonl";
+  if (!std::filesystem::exists(path)) return;
+  const std::string content = read_file(path);
+  std::string kept;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string line = content.substr(begin, end - begin);
+    const Json json = Json::parse(line, nullptr, false);
+    const auto at = json.is_object() ? json.find("step") : json.end();
+    require<DataError>(at != json.end() && at->is_number_integer(), "{}: a line has no step: {}",
+                       path.string(), line);
+    if (step && at->get<std::int64_t>() <= *step) kept += line + '\n';
+  }
+  if (kept != content) write_file_atomic(path, kept);
 }
 
 void append_sample(const std::filesystem::path& directory, std::int64_t step,

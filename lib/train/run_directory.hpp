@@ -24,6 +24,9 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
                 const std::optional<plan::PlannedTime>& time);
 /// One line of samples.jsonl.
+/// Makes samples.jsonl end where a run that resumes from `step` goes on, or begin anew without a
+/// step. A line that was not finished is dropped.
+void keep_samples(const std::filesystem::path& directory, std::optional<std::int64_t> step);
 void append_sample(const std::filesystem::path& directory, std::int64_t step,
                    const std::string& prompt, const std::string& text);
 

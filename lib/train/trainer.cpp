@@ -45,10 +45,11 @@ class Trainer {
   void record_step(const engine::StepOutcome& outcome, double step_seconds);
   /// False when the run should stop early.
   bool run_evaluation(bool final);
+  bool out_of_patience() const;
   bool eval_is_due() const;
   void write_samples();
   void save();
-  void compare_with_plan(const std::vector<AllocationEvent>& trace);
+  void compare_with_plan(const std::vector<AllocationEvent>& trace, bool finite);
   void emit(const StepRecord& record);
 
   const Recipe& recipe_;
@@ -141,6 +142,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
       console_({.progress_bar = is_terminal(stdout),
                 .total_steps = total_steps_,
                 .mfu_formula = planned_.mfu_formula()}) {
+  check_prompts(recipe, *corpus_.tokenizer);
+  keep_samples(directory_, resumed_step_);
   if (recipe.metrics.tensorboard()) {
     tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);
   }
@@ -164,7 +167,9 @@ std::optional<std::int64_t> Trainer::resume() {
   }
   if (!newest.step) {
     require<CheckpointError>(mode != Resume::must && newest.rejected.empty(),
-                             "{}: no valid checkpoint to resume from", store_.root().string());
+                             "{}: no valid checkpoint to resume from; restore one, or choose "
+                             "another run.output_dir",
+                             store_.root().string());
     set_first_weights();
     return std::nullopt;
   }
@@ -178,7 +183,7 @@ std::optional<std::int64_t> Trainer::resume() {
   log::info("resumed from step {}{}", state_.step,
             newest.rejected.empty()
                 ? ""
-                : fmt::format(" ({} newer checkpoints rejected)", newest.rejected.size()));
+                : fmt::format(" (newer and not valid: {})", newest.rejected.size()));
   return state_.step;
 }
 
@@ -213,9 +218,9 @@ bool Trainer::save_is_due() const {
 
 ExitCode Trainer::run() {
   console_.header();
-  if (options_.eval_at_start && state_.step == 0) run_evaluation(false);
+  if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
   start_ = last_save_ = Clock::now();
-  bool finished = state_.step >= total_steps_;
+  bool finished = state_.step >= total_steps_ || out_of_patience();
   while (!finished && stop_signal() == 0) {
     train_one_step();
     finished = state_.step >= total_steps_ || out_of_time();
@@ -245,7 +250,7 @@ void Trainer::train_one_step() {
   const bool trace = !trace_compared_ && samples == geometry_.global_batch_size();
   if (trace) device_.ledger().start_trace();
   const engine::StepOutcome outcome = engine_.train_step(batch_, step, schedule_.factor(step));
-  if (trace) compare_with_plan(device_.ledger().stop_trace());
+  if (trace) compare_with_plan(device_.ledger().stop_trace(), outcome.finite);
   state_.step = step;
   state_.next_sample += static_cast<std::uint64_t>(samples);
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
@@ -259,7 +264,8 @@ void Trainer::train_one_step() {
                     fmt::format("step {}", step));
 }
 
-void Trainer::compare_with_plan(const std::vector<AllocationEvent>& trace) {
+void Trainer::compare_with_plan(const std::vector<AllocationEvent>& trace, bool finite) {
+  if (!finite) return;  // without an update the step is not the planned one: the next is compared
   trace_compared_ = true;
   const auto& planned = planned_.plan.step_trace;
   if (trace == planned) return;
@@ -285,14 +291,18 @@ void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {
   ++state_.skipped_in_a_row;
   log::warning("{}: update skipped, {} so far", what, state_.skipped_steps);
   require<NumericError>(state_.skipped_in_a_row <= options_.max_skipped_steps,
-                        "{} steps in a row were not finite", state_.skipped_in_a_row);
+                        "step {}: {} steps in a row were not finite; "
+                        "resilience.max_skipped_steps is {}",
+                        state_.step, state_.skipped_in_a_row, options_.max_skipped_steps);
 }
 
 void Trainer::record_step(const engine::StepOutcome& outcome, double step_seconds) {
   StepRecord record{.step = state_.step, .fields = {}};
   record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
-  record.set(metric::kGradNorm, outcome.update.grad_norm);
-  record.set(metric::kLearningRate, outcome.update.lr);
+  if (std::isfinite(outcome.loss_sum)) {  // else the optimizer was not asked
+    record.set(metric::kGradNorm, outcome.update.grad_norm);
+    record.set(metric::kLearningRate, outcome.update.lr);
+  }
   record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
   record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
   record.set("train/skipped_steps", state_.skipped_steps);
@@ -340,14 +350,15 @@ bool Trainer::run_evaluation(bool final) {
     return true;
   }
   ++state_.evals_without_progress;
-  const bool stop =
-      options_.patience &&
-      static_cast<std::uint64_t>(state_.evals_without_progress) >= options_.patience->value;
-  if (stop) {
-    console_.message(fmt::format("stopping early: {} evaluations without a lower loss",
-                                 state_.evals_without_progress));
-  }
-  return !stop;
+  if (!out_of_patience()) return true;
+  console_.message(fmt::format("stopping early: {} evaluations without a lower loss",
+                               state_.evals_without_progress));
+  return false;
+}
+
+bool Trainer::out_of_patience() const {
+  return options_.patience &&
+         static_cast<std::uint64_t>(state_.evals_without_progress) >= options_.patience->value;
 }
 
 bool Trainer::eval_is_due() const {

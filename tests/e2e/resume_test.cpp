@@ -2,15 +2,11 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 
 #include <doctest/doctest.h>
 
-#include "lib/base/file.hpp"
 #include "lib/base/philox.hpp"
-#include "lib/checkpoint/store.hpp"
-#include "lib/train/metrics.hpp"
-#include "tests/support/process.hpp"
+#include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
 
@@ -38,60 +34,6 @@ eval: {interval: 7, max_samples: 4}
 metrics: {interval: 1, tensorboard: false}
 )";
 
-struct Workspace {
-  fs::path path;
-  explicit Workspace(const std::string& name)
-      : path(fs::temp_directory_path() / ("llmtrain-resume-" + name)) {
-    fs::remove_all(path);
-    fs::create_directories(path);
-    std::ofstream text(path / "text.txt");
-    const PhiloxKey key = philox_key(3, "test", "text");
-    for (std::uint64_t i = 0; i < 700; ++i) {
-      text << "word" << philox_below(key, 0, i, 40) << (i % 9 == 8 ? "\n" : " ");
-      if (i % 90 == 89) text << "\n";
-    }
-    std::ofstream(path / "recipe.yaml") << kRecipe;
-  }
-  ~Workspace() { fs::remove_all(path); }
-};
-
-test::ProcessResult run_training(const fs::path& where, const std::string& override_text,
-                                 double kill_after = -1) {
-  return test::run_process({LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", override_text}, where, 120,
-                           kill_after);
-}
-
-// Everything that must be equal after a step: tensors and state, without times and host names.
-std::string fingerprint(const fs::path& where, std::uint64_t step) {
-  const auto store = checkpoint::CheckpointStore::open_reader(where / "run" / "checkpoints");
-  checkpoint::Manifest manifest = store.load(step).manifest();
-  std::string text;
-  for (const auto& [name, file] : manifest.files) text += to_hex(file.xxh3_128) + "\n";
-  for (auto& [key, value] : manifest.run.state) {
-    if (key == "loop.elapsed_seconds") continue;
-    text += key + "=" +
-            std::visit(
-                [](const auto& v) {
-                  using V = std::decay_t<decltype(v)>;
-                  if constexpr (std::is_same_v<V, std::string>) {
-                    return v;
-                  } else {
-                    return std::to_string(v);
-                  }
-                },
-                value) +
-            "\n";
-  }
-  text += std::to_string(manifest.run.data_cursor.epoch) + "/" +
-          std::to_string(manifest.run.data_cursor.index) + "\n";
-  for (const train::StepRecord& record : train::read_metrics(where / "run" / "metrics.jsonl")) {
-    if (record.step <= static_cast<std::int64_t>(step)) {
-      text += train::reproducible_line(record) + "\n";
-    }
-  }
-  return text;
-}
-
 // The number behind the last occurrence of `text`, or -1.
 std::int64_t number_after(const std::string& output, std::string_view text) {
   const std::size_t at = output.rfind(text);
@@ -101,8 +43,8 @@ std::int64_t number_after(const std::string& output, std::string_view text) {
 }  // namespace
 
 TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
-  const Workspace whole("whole");
-  const auto uninterrupted = run_training(whole.path, "training.max_time=1000s");
+  const Workspace whole(kRecipe);
+  const auto uninterrupted = whole.run({"training.max_time=1000s"});
   INFO(uninterrupted.output);
   REQUIRE(uninterrupted.exit_code == 0);
   const std::string expected = fingerprint(whole.path, kSteps);
@@ -110,7 +52,7 @@ TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
 
   for (std::uint64_t i = 0; i < 20; ++i) {
     // Removing every later checkpoint leaves what a crash right after the cut's save would leave.
-    const Workspace part("part");
+    const Workspace part(kRecipe);
     const std::uint64_t cut = 1 + philox_below(key, 0, i, kSteps - 1);
     CAPTURE(cut);
     fs::copy(whole.path / "run", part.path / "run", fs::copy_options::recursive);
@@ -121,7 +63,7 @@ TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
         fs::remove_all(entry.path());
       }
     }
-    const auto resumed = run_training(part.path, "checkpoint.resume=must");
+    const auto resumed = part.run({"checkpoint.resume=must"});
     INFO(resumed.output);
     REQUIRE(resumed.exit_code == 0);
     CHECK(resumed.output.find("resumed from step " + std::to_string(cut)) != std::string::npos);
@@ -130,9 +72,9 @@ TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
 }
 
 TEST_CASE("after SIGKILL at any time a run resumes and ends as if nothing had happened") {
-  const Workspace whole("kill-whole");
+  const Workspace whole(kRecipe);
   const auto start = std::chrono::steady_clock::now();
-  REQUIRE(run_training(whole.path, "training.max_time=1000s").exit_code == 0);
+  REQUIRE(whole.run({"training.max_time=1000s"}).exit_code == 0);
   // Kills fall anywhere in a run, however fast the machine is.
   const double whole_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -141,12 +83,12 @@ TEST_CASE("after SIGKILL at any time a run resumes and ends as if nothing had ha
   int kills = 0;
   for (std::uint64_t round = 0; kills < LLMTRAIN_KILLS; ++round) {
     REQUIRE(round < 10 * LLMTRAIN_KILLS);
-    const Workspace part("kill-part");
+    const Workspace part(kRecipe);
     std::int64_t saved = 0;
     for (std::uint64_t attempt = 0;; ++attempt) {
       REQUIRE(attempt < 200);
       const double after = whole_seconds * unit_interval(philox_word(key, round, attempt));
-      const auto result = run_training(part.path, "training.max_time=1000s", after);
+      const auto result = part.run({"training.max_time=1000s"}, {.kill_after_seconds = after});
       INFO(result.output);
       // With an interval of one step, nothing that a line called saved may be lost.
       const std::int64_t resumed = number_after(result.output, "resumed from step ");

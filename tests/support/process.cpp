@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,12 +14,16 @@ namespace llmtrain::test {
 namespace {
 
 [[noreturn]] void become(const std::vector<std::string>& arguments, const std::string& directory,
-                         int output) {
+                         const ProcessEvents& events, int output) {
   ::dup2(output, 1);
   ::dup2(output, 2);
   const int nothing = ::open("/dev/null", O_RDONLY);
   ::dup2(nothing, 0);
   if (::chdir(directory.c_str()) != 0) ::_exit(126);
+  if (events.largest_file_bytes) {
+    const rlimit limit{*events.largest_file_bytes, *events.largest_file_bytes};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(125);
+  }
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -29,17 +34,19 @@ namespace {
 }  // namespace
 
 ProcessResult run_process(const std::vector<std::string>& arguments, const std::string& directory,
-                          double limit_seconds, double kill_after_seconds) {
+                          const ProcessEvents& events) {
   std::array<int, 2> pipe_ends{};
   ProcessResult result;
   if (::pipe2(pipe_ends.data(), O_CLOEXEC) != 0) return result;
+  if (events.signal != 0) ::fcntl(pipe_ends[1], F_SETPIPE_SZ, 4096);
   const pid_t child = ::fork();
-  if (child == 0) become(arguments, directory, pipe_ends[1]);
+  if (child == 0) become(arguments, directory, events, pipe_ends[1]);
   ::close(pipe_ends[1]);
   const auto start = std::chrono::steady_clock::now();
-  const bool kills = kill_after_seconds >= 0;
-  const double limit = kills ? kill_after_seconds : limit_seconds;
+  const bool kills = events.kill_after_seconds >= 0;
+  const double limit = kills ? events.kill_after_seconds : events.limit_seconds;
   bool killed = false;
+  bool signalled = events.signal == 0;
   while (true) {
     const double left =
         limit - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -54,6 +61,10 @@ ProcessResult run_process(const std::vector<std::string>& arguments, const std::
     const ssize_t n = ::read(pipe_ends[0], buffer.data(), buffer.size());
     if (n <= 0) break;
     result.output.append(buffer.data(), static_cast<std::size_t>(n));
+    if (!signalled && result.output.find(events.signal_after) != std::string::npos) {
+      ::kill(child, events.signal);
+      signalled = true;
+    }
   }
   ::close(pipe_ends[0]);
   int status = 0;

@@ -1,6 +1,8 @@
 #pragma once
 /// Runs the real executable with a limit on its time.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +14,22 @@ struct ProcessResult {
   bool timed_out = false;
 };
 
-/// Runs `arguments[0]` in `directory` and kills it after `limit_seconds`. With `kill_after_seconds`
-/// >= 0 it gets SIGKILL then.
+/// What happens to the process while it runs.
+struct ProcessEvents {
+  /// It is killed after so long: a test that hangs fails.
+  double limit_seconds = 120;
+  /// It gets SIGKILL after so long, and nothing is wrong with that; negative: it does not.
+  double kill_after_seconds = -1;
+  /// It gets `signal` once, as soon as its output holds `signal_after`. The pipe between holds one
+  /// page, so that it cannot run far ahead of what was read.
+  int signal = 0;
+  std::string signal_after;
+  /// Files cannot grow beyond this: a write(2) then fails, as on a full disk.
+  std::optional<std::uint64_t> largest_file_bytes = {};
+};
+
+/// Runs `arguments[0]` in `directory`.
 ProcessResult run_process(const std::vector<std::string>& arguments, const std::string& directory,
-                          double limit_seconds, double kill_after_seconds = -1);
+                          const ProcessEvents& events);
 
 }  // namespace llmtrain::test

@@ -1,0 +1,247 @@
+// What ends a run early: its exit code, and a message that says where and what to do.
+#include <filesystem>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "lib/data/bpe_trainer.hpp"
+#include "lib/train/recipe.hpp"
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Runs the verb and checks its end: the code and every part of the message.
+void check_end(const Workspace& here, const std::vector<std::string>& arguments, int exit_code,
+               const std::vector<std::string>& parts, const test::ProcessEvents& events = {}) {
+  const test::ProcessResult result = here.call(arguments, events);
+  INFO(fmt::format("{}\n{}", fmt::join(arguments, " "), result.output.substr(0, 4000)));
+  CHECK(result.exit_code == exit_code);
+  for (const std::string& part : parts) {
+    CAPTURE(part);
+    CHECK(result.output.find(part) != std::string::npos);
+  }
+}
+
+void flip_byte(const fs::path& path, std::uint64_t offset) {
+  std::string content = read_file(path);
+  content[offset] = static_cast<char>(content[offset] ^ 1);
+  write_file_atomic(path, content);
+}
+
+fs::path shard_of(const Workspace& here, int step) {
+  return here.path / "run" / "checkpoints" / fmt::format("step-{:08}", step) /
+         "shard-0000-0000.safetensors";
+}
+
+std::string repeated(std::string_view text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("0: a run that reaches its end") {
+  const Workspace here(kTinyRecipe);
+
+  check_end(here, {"run", "recipe.yaml"}, 0, {"saved run/checkpoints/step-00000006", "report: "});
+  check_end(here, {"ckpt", "verify", "run"}, 0, {"step        6  valid"});
+}
+
+TEST_CASE("2: mistakes in the recipe and on the command line, with their position") {
+  const Workspace here(kTinyRecipe);
+  here.write("wrong.yaml", "recipe: 1\noptimizer: {lr: fast}\nmodle: {}\n");
+
+  check_end(here, {"run", "wrong.yaml"}, 2,
+            {"wrong.yaml:2:17: optimizer.lr: ", "wrong.yaml:3:1: modle: unknown key"});
+  check_end(here, {"run", "recipe.yaml", "optimizer.lr=-1"}, 2, {"optimizer.lr=-1"});
+  check_end(here, {"run", "nothere.yaml"}, 2, {"nothere.yaml"});
+  check_end(here, {"run"}, 2, {"recipe is required"});
+  check_end(here, {"trian", "recipe.yaml"}, 2, {});
+  CHECK_FALSE(fs::exists(here.path / "run"));
+  here.write("short.yaml", "recipe: 1\n");
+  check_end(
+      here, {"check", "short.yaml"}, 2,
+      {"model.architecture: required key is missing", "training.seq_len: required key is missing"});
+  check_end(here, {"check", "recipe.yaml", "model.num_attention_heads=0"}, 2,
+            {"model.num_attention_heads"});
+}
+
+TEST_CASE("2: keys of what this build does not have say so") {
+  const Workspace here(kTinyRecipe);
+
+  for (const recipe::Reserved& reserved : train::reserved_keys()) {
+    const std::string path(reserved.path);
+    check_end(here, {"check", "recipe.yaml", path + "={}"}, 2,
+              {path, std::string(reserved.reason)});
+  }
+}
+
+TEST_CASE("2: hostile YAML is refused at its position, however large and deep") {
+  const Workspace here(kTinyRecipe);
+  const std::string good(kTinyRecipe);
+  constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+  std::string keys = good;
+  for (int i = 0; keys.size() + 20 < kMebibyte; ++i) keys += fmt::format("key{}: 1\n", i);
+  here.write("keys.yaml", keys);
+  here.write("long.yaml", good + std::string(kMebibyte - good.size() + 1, '#'));
+  here.write("deep.yaml", good + "x: " + repeated("[", 100000) + repeated("]", 100000));
+  here.write(
+      "block.yaml", good + "x:\n" + [] {
+        std::string text;
+        for (int i = 1; i < 500; ++i)
+          text += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
+        return text;
+      }());
+  here.write("alias.yaml", "a: &a [1, 1]\nb: [*a, *a]\n" + good);
+  here.write("laughs.yaml", "a: [x]\nb: [*a, *a]\n" + good);
+
+  check_end(here, {"run", "keys.yaml"}, 2, {"keys.yaml:13:1: key0: unknown key", "... and "});
+  check_end(here, {"run", "long.yaml"}, 2, {"long.yaml", "1 MiB"});
+  check_end(here, {"run", "deep.yaml"}, 2, {"deep.yaml:13:68: nested deeper than 64 levels"});
+  check_end(here, {"run", "block.yaml"}, 2, {"block.yaml:7", "nested deeper than 64 levels"});
+  check_end(here, {"run", "alias.yaml"}, 2, {"alias.yaml:1:4: anchors (&name) are not used"});
+  check_end(here, {"run", "laughs.yaml"}, 2, {"laughs.yaml:2:5: "});
+}
+
+TEST_CASE("2: a tokenizer that is larger than the model's vocabulary") {
+  const Workspace here(kTinyRecipe);
+  const std::string text = read_file(here.path / "text.txt");
+  const std::string_view view = text;
+  fs::create_directory(here.path / "tok");
+  data::save_tokenizer(*data::train_bpe({&view, 1}, {.vocab_size = 270}), here.path / "tok");
+
+  check_end(here, {"run", "recipe.yaml", "tokenizer={type: bpe, path: tok}"}, 2,
+            {"tokenizer.path: the tokenizer has 270 tokens, but model.vocab_size is 257; set it to "
+             "at least 270"});
+  check_end(here, {"run", "recipe.yaml", "tokenizer={type: bpe, vocab_size: 270}"}, 2,
+            {"larger than model.vocab_size 257"});
+  check_end(here, {"run", "recipe.yaml", "model.vocab_size=256"}, 2, {"256 is below the 257"});
+  check_end(here,
+            {"run", "recipe.yaml", "tokenizer={type: bpe, path: tok}", "model.vocab_size=270"}, 0,
+            {});
+}
+
+TEST_CASE("2: a prompt that is too long is refused before the first step") {
+  const Workspace here(kTinyRecipe);
+  const std::string prompt(64, 'a');
+
+  check_end(here, {"run", "recipe.yaml", "eval.sample_prompts=[" + prompt + "]"}, 2,
+            {"eval.sample_prompts", "65 tokens", "fewer than 64"});
+  CHECK_FALSE(fs::exists(shard_of(here, 2)));
+}
+
+TEST_CASE("3: a run that does not fit says so, with remedies, before it reads any data") {
+  const Workspace here(kTinyRecipe);
+
+  check_end(here,
+            {"run", "recipe.yaml", "run.memory_limit=1MiB", "data.sources=[{path: nothere.txt}]"},
+            3,
+            {"1.00 MiB", "training.micro_batch_size", "activation_checkpoint.mode: full",
+             "precision.compute: bf16"});
+  CHECK_FALSE(fs::exists(here.path / "run"));
+  check_end(here, {"plan", "recipe.yaml", "run.memory_limit=1MiB"}, 3, {"with gaps of the arena"});
+  check_end(here, {"plan", "recipe.yaml", "run.memory_limit=100MiB"}, 0, {});
+}
+
+TEST_CASE("4: data that cannot be trained on is named with its place and a remedy") {
+  const Workspace here(kTinyRecipe);
+  here.write("empty.txt", "");
+  here.write("mixed/a.txt", "some text\n");
+  here.write("mixed/b.txt", std::string("binary\0junk", 11));
+  here.write("lines.jsonl", "{\"text\": \"good\"}\n\n{\"body\": \"no text\"}\n");
+  here.write("broken.jsonl", "{\"text\": \"good\"}\n{\"text\": \n");
+  here.write("number.jsonl", "{\"text\": 5}\n");
+  const auto refused = [&](const std::string& path, const std::vector<std::string>& parts) {
+    check_end(here, {"run", "recipe.yaml", "data.sources=[{path: " + path + "}]"}, 4, parts);
+  };
+
+  refused("empty.txt", {"empty.txt: no document with text", "check the data sources"});
+  refused("nothere.txt", {"nothere.txt: cannot stat"});
+  refused("mixed", {"mixed/b.txt: binary data: NUL byte at offset 6; leave it out"});
+  refused("lines.jsonl",
+          {"lines.jsonl:3: no key 'text'; the line has 'body'; set text_key to the one"});
+  refused("broken.jsonl", {"broken.jsonl:2: not valid JSON"});
+  refused("number.jsonl", {"number.jsonl:1: 'text' is number, not a string"});
+  check_end(here, {"run", "recipe.yaml", "data.eval_modulus=1000000"}, 4,
+            {"selects no document with text of text.txt; use a smaller modulus"});
+}
+
+TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one ends") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  const std::string whole = fingerprint(here.path, 6);
+  flip_byte(shard_of(here, 6), 9000);
+
+  check_end(here, {"ckpt", "verify", "run"}, 4, {"step        6  INVALID"});
+  check_end(here, {"run", "recipe.yaml", "checkpoint.resume=must"}, 0,
+            {"checkpoint of step 6 is not used: shard-0000-0000.safetensors: does not match the "
+             "hash",
+             "resumed from step 4 (newer and not valid: 1)"});
+  CHECK(fingerprint(here.path, 6) == whole);
+
+  for (const int step : {2, 4, 6}) flip_byte(shard_of(here, step), 9000);
+  for (const std::string mode : {"must", "auto"}) {
+    check_end(
+        here, {"run", "recipe.yaml", "checkpoint.resume=" + mode}, 4,
+        {"run/checkpoints: no valid checkpoint to resume from; restore one, or choose another "
+         "run.output_dir"});
+  }
+  fs::remove_all(here.path / "run");
+  check_end(here, {"run", "recipe.yaml", "checkpoint.resume=must"}, 4, {"no valid checkpoint"});
+  check_end(here, {"generate", "run"}, 2, {"run/resolved.yaml"});
+}
+
+TEST_CASE("4: a checkpoint of another run is refused") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  const auto refused = [&](const std::string& change, const std::vector<std::string>& parts) {
+    check_end(here, {"run", "recipe.yaml", change}, 4, parts);
+  };
+
+  refused("run.seed=6", {"made with run.seed 5, the recipe says 6"});
+  refused("training.seq_len=32", {"is not what step 6 was trained on", "another run.output_dir"});
+  refused("model.num_hidden_layers=3", {"model.layers.2.", "of another model or optimizer"});
+  refused("optimizer.name=sgd", {"#m", "of another model or optimizer"});
+}
+
+TEST_CASE("7: a disk that is full during a save harms no earlier checkpoint") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  const std::string before = fingerprint(here.path, 6);
+
+  check_end(
+      here, {"run", "recipe.yaml", "training.max_steps=12"}, 7,
+      {"resumed from step 6", "saving step 8 failed", "shard-0000-0000.safetensors: cannot write",
+       "earlier checkpoints are intact. Check the disk's space"},
+      {.largest_file_bytes = 100'000});
+
+  CHECK(fingerprint(here.path, 6) == before);
+  const auto store = checkpoint::CheckpointStore::open_reader(here.path / "run" / "checkpoints");
+  CHECK(store.list() == std::vector<std::uint64_t>{2, 4, 6});
+  check_end(here, {"ckpt", "verify", "run"}, 0, {"step        6  valid"});
+  for (const auto& entry : fs::directory_iterator(here.path / "run" / "checkpoints")) {
+    CHECK(entry.path().string().find(".tmp-") == std::string::npos);
+  }
+  // With room again the run ends as if nothing had happened.
+  const Workspace other(kTinyRecipe);
+  REQUIRE(other.run().exit_code == 0);
+  REQUIRE(other.run({"training.max_steps=12"}).exit_code == 0);
+  REQUIRE(here.run({"training.max_steps=12"}).exit_code == 0);
+  CHECK(fingerprint(here.path, 12) == fingerprint(other.path, 12));
+}
+
+TEST_CASE("7: a run directory that cannot be written") {
+  const Workspace here(kTinyRecipe);
+  here.write("run", "a file where the directory should be");
+
+  check_end(here, {"run", "recipe.yaml"}, 7, {"run"});
+}
+
+}  // namespace llmtrain

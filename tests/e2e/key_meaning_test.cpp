@@ -1,0 +1,252 @@
+// Keys whose meaning an effect alone does not prove.
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "lib/train/corpus.hpp"
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void run_well(const Workspace& here, const std::vector<std::string>& overrides) {
+  const auto result = here.run(overrides);
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+}
+
+std::vector<double> eval_losses(const Workspace& here) {
+  std::vector<double> losses;
+  for (const train::StepRecord& record : here.metrics()) {
+    if (const auto loss = record.number(train::metric::kEvalLoss)) losses.push_back(*loss);
+  }
+  return losses;
+}
+
+std::vector<nlohmann::json> samples_of(const Workspace& here) {
+  std::vector<nlohmann::json> samples;
+  std::istringstream lines(read_file(here.path / "run" / "samples.jsonl"));
+  for (std::string line; std::getline(lines, line);) samples.push_back(nlohmann::json::parse(line));
+  return samples;
+}
+
+// The values of an FP32 tensor of the newest checkpoint.
+std::vector<float> tensor_of(const Workspace& here, const std::string& name) {
+  const auto store = checkpoint::CheckpointStore::open_reader(here.path / "run" / "checkpoints");
+  checkpoint::Loader loader = store.load(store.list().back());
+  const checkpoint::Dims shape = loader.manifest().tensors.at(name).shape;
+  std::vector<float> values(static_cast<std::size_t>(*checkpoint::num_elements(shape)));
+  loader.read_box({name, DType::f32, shape, {checkpoint::Dims(shape.size(), 0), shape}},
+                  std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+// Weights stay at their first values.
+const std::vector<std::string> kFrozen{"optimizer.lr=0", "training.max_steps=1"};
+
+std::vector<std::string> with(std::vector<std::string> some, const std::vector<std::string>& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
+}
+
+}  // namespace
+
+TEST_CASE("eval.at_start evaluates the first weights, once") {
+  const Workspace here(kTinyRecipe);
+
+  run_well(here, {"eval.at_start=true", "optimizer.lr=0"});
+
+  const auto records = here.metrics();
+  CHECK(records.front().step == 0);
+  CHECK(records.front().find(train::metric::kLoss) == nullptr);
+  const std::vector<double> losses = eval_losses(here);
+  REQUIRE(losses.size() == 4);  // before step 1, after 2, 4 and 6
+  for (const double loss : losses) CHECK(loss == losses.front());
+}
+
+TEST_CASE("data.cache_dir keeps token files for the next run") {
+  const Workspace here(kTinyRecipe);
+
+  const auto first = here.run({"data.cache_dir=kept"});
+  const auto second = here.run({"data.cache_dir=kept", "run.output_dir=other"});
+
+  REQUIRE(first.exit_code == 0);
+  REQUIRE(second.exit_code == 0);
+  CHECK(holds(first.output, {"kept/tokens-", "tokenising"}));
+  CHECK(second.output.find("tokenising") == std::string::npos);
+  CHECK_FALSE(fs::exists(here.path / ".cache"));
+}
+
+TEST_CASE("data.eval_remainder divides the documents: each is held out for one remainder") {
+  const Workspace here(kTinyRecipe);
+  std::multiset<std::string> all;
+  for (int remainder = 0; remainder < 3; ++remainder) {
+    const auto held_out =
+        here.call({"data", "files", "recipe.yaml", "--held-out", "data.eval_modulus=3",
+                   fmt::format("data.eval_remainder={}", remainder)});
+    REQUIRE(held_out.exit_code == 0);
+    std::istringstream lines(held_out.output);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("text.txt@")) all.insert(line);
+    }
+  }
+
+  const auto size = fs::file_size(here.path / "text.txt");
+  CHECK(all.size() == (size + 1023) / 1024);
+  CHECK(std::set<std::string>(all.begin(), all.end()).size() == all.size());
+  CHECK(here.call({"check", "recipe.yaml", "data.eval_remainder=4"}).exit_code == 2);
+}
+
+TEST_CASE("model.init_from starts from the weights of a Hugging Face directory, bit for bit") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {});
+  REQUIRE(here.call({"ckpt", "export", "run", "hf"}).exit_code == 0);
+  fs::remove_all(here.path / "run");
+
+  run_well(here, with(kFrozen, {"model.init_from=hf", "run.seed=77"}));
+  REQUIRE(here.call({"ckpt", "export", "run", "again"}).exit_code == 0);
+  CHECK(read_file(here.path / "again" / "model.safetensors") ==
+        read_file(here.path / "hf" / "model.safetensors"));
+
+  const auto other =
+      here.run({"model.init_from=hf", "model.rope_theta=500", "run.output_dir=other"});
+  CHECK(other.exit_code == 2);
+  CHECK(holds(other.output, {"model.init_from: ", "rope_theta 500 and 10000"}));
+}
+
+TEST_CASE("checkpoint.max_shard_size cuts a checkpoint, which loads as if it were whole") {
+  const std::vector<std::string> constant{"lr_scheduler={type: constant, warmup: 0}"};
+  const Workspace whole(kTinyRecipe);
+  run_well(whole, constant);
+  const Workspace cut(kTinyRecipe);
+  run_well(cut, with(constant, {"training.max_steps=2", "checkpoint.max_shard_size=64KiB"}));
+
+  std::uint64_t bytes = 0;
+  int shards = 0;
+  for (const auto& entry :
+       fs::directory_iterator(cut.path / "run" / "checkpoints" / "step-00000002")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    ++shards;
+    bytes += entry.file_size();
+    // The limit is on tensors; a header of some KiB comes on top.
+    CHECK(entry.file_size() < (64 + 8) * 1024);
+  }
+  CHECK(shards >= 3);
+  CHECK(bytes > 2 * 64 * 1024);
+  run_well(cut, constant);
+  CHECK(fingerprint(cut.path, 6) == fingerprint(whole.path, 6));
+}
+
+TEST_CASE("training.num_epochs trains on every token that often") {
+  const Workspace here(kTinyRecipe);
+  const std::vector<std::string> one_by_one{"training.micro_batch_size=1",
+                                            "training.global_batch_size=1", "~training.max_steps",
+                                            "checkpoint.interval=null", "eval.interval=null"};
+  const auto recipe = train::load_recipe(
+      here.path / "recipe.yaml",
+      with(one_by_one,
+           {"training.num_epochs=1", "data.sources.0.path=" + (here.path / "text.txt").string(),
+            "data.cache_dir=" + (here.path / "other-cache").string()}));
+  const train::Corpus corpus = train::open_corpus(*recipe);
+  const auto rows = static_cast<double>(corpus.training->row_count());
+  const auto samples = static_cast<double>(corpus.training->sample_count());
+
+  for (const double epochs : {1.0, 1.5}) {
+    fs::remove_all(here.path / "run");
+    run_well(here, with(one_by_one, {fmt::format("training.num_epochs={}", epochs)}));
+    double tokens = 0, seen = 0;
+    for (const train::StepRecord& record : here.metrics()) {
+      tokens = record.number(train::metric::kTokens).value_or(tokens);
+      seen = record.number("train/samples").value_or(seen);
+    }
+    CHECK(seen == std::ceil(epochs * samples));
+    if (epochs == 1) CHECK(tokens == rows);
+  }
+}
+
+TEST_CASE("eval.patience stops after so many evaluations without a lower loss, for good") {
+  const Workspace here(kTinyRecipe);
+  const std::vector<std::string> stuck{"optimizer.lr=0", "eval.interval=1", "eval.patience=2"};
+
+  const auto result = here.run(stuck);
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  CHECK(holds(result.output, {"stopping early: 2 evaluations without a lower loss"}));
+  CHECK(here.metrics().back().step == 3);  // the best at 1, then two that are no better
+
+  // The same command again does not train on; a longer patience does.
+  run_well(here, stuck);
+  CHECK(here.metrics().back().step == 3);
+  run_well(here, {"optimizer.lr=0", "eval.interval=1", "eval.patience=4"});
+  CHECK(here.metrics().back().step == 5);
+
+  const Workspace learning(kTinyRecipe);
+  run_well(learning, {"eval.interval=1", "eval.patience=1"});
+  const std::vector<double> losses = eval_losses(learning);
+  CHECK(std::is_sorted(losses.rbegin(), losses.rend()));
+  CHECK(learning.metrics().back().step == 6);
+}
+
+TEST_CASE("eval.sample_prompts are continued by sample_tokens tokens at every evaluation, once") {
+  const Workspace here(kTinyRecipe);
+  const std::vector<std::string> prompts{"eval.sample_prompts=[word, \"two\\n\"]",
+                                         "eval.sample_tokens=5"};
+  run_well(here, prompts);
+
+  const std::vector<nlohmann::json> samples = samples_of(here);
+  REQUIRE(samples.size() == 6);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    CHECK(samples[i].at("step") == 2 * (i / 2 + 1));
+    CHECK(samples[i].at("prompt") == (i % 2 == 0 ? "word" : "two\n"));
+  }
+  // What `generate` says with the same seed. A byte is a token; those that are no UTF-8 are U+FFFD.
+  const auto generated =
+      here.call({"generate", "run", "--prompt", "word", "--max-tokens", "5", "--seed", "5"});
+  REQUIRE(generated.exit_code == 0);
+  const std::string expected = "word" + samples[4].at("text").get<std::string>() + "\n";
+  const std::string valid = nlohmann::json(generated.output)
+                                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  CHECK(nlohmann::json::parse(valid) == expected);
+  CHECK(generated.output.size() == 4 + 5 + 1);
+
+  // After a crash behind an evaluation, its texts are not there twice.
+  fs::remove_all(here.path / "run" / "checkpoints" / "step-00000006");
+  run_well(here, prompts);
+  CHECK(samples_of(here) == samples);
+}
+
+TEST_CASE("model.scaled_residual_init divides what enters the residual stream by sqrt(2 layers)") {
+  const Workspace scaled(kTinyRecipe);
+  run_well(scaled, kFrozen);
+  const Workspace plain(kTinyRecipe);
+  run_well(plain, with(kFrozen, {"model.scaled_residual_init=false"}));
+
+  const auto store = checkpoint::CheckpointStore::open_reader(plain.path / "run" / "checkpoints");
+  int scaled_tensors = 0;
+  const checkpoint::Loader first = store.load(1);
+  for (const auto& [name, record] : first.manifest().tensors) {
+    if (name.find('#') != std::string::npos) continue;
+    CAPTURE(name);
+    const bool residual = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
+    scaled_tensors += residual;
+    const std::vector<float> a = tensor_of(scaled, name);
+    const std::vector<float> b = tensor_of(plain, name);
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      REQUIRE(a[i] == doctest::Approx(residual ? b[i] / 2 : b[i]).epsilon(1e-6));  // 2 layers
+    }
+  }
+  CHECK(scaled_tensors == 4);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,193 @@
+// resilience.on_non_finite and max_skipped_steps, with a model that is NaN for one rare byte: a
+// step is not finite exactly when one of its samples reads that byte.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/train/corpus.hpp"
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSteps = 40;
+constexpr std::int32_t kRareByte = 'Z';
+constexpr int kHidden = 16;
+
+// Makes the embedding of the rare byte NaN in an exported model.
+void poison(const fs::path& file) {
+  std::string content = read_file(file);
+  std::uint64_t header_bytes = 0;
+  std::copy_n(content.begin(), 8, reinterpret_cast<char*>(&header_bytes));
+  const auto header = nlohmann::json::parse(content.substr(8, header_bytes));
+  const std::uint64_t begin = header.at("model.embed_tokens.weight").at("data_offsets").at(0);
+  const float nan = std::nanf("");
+  for (int i = 0; i < kHidden; ++i) {
+    const std::uint64_t element = static_cast<std::uint64_t>(kRareByte) * kHidden + i;
+    std::copy_n(
+        reinterpret_cast<const char*>(&nan), sizeof nan,
+        content.begin() + static_cast<std::ptrdiff_t>(8 + header_bytes + begin + 4 * element));
+  }
+  write_file_atomic(file, content);
+}
+
+// A workspace whose second source, which is not held out, holds the rare byte.
+struct RareByte {
+  Workspace here{kTinyRecipe};
+  std::vector<std::string> overrides;
+  std::vector<bool> bad{false};  // by step, from 1
+
+  RareByte() {
+    int number = 0;
+    while (data::is_held_out(name(number), {.modulus = 4, .remainder = 0})) ++number;
+    std::string text;
+    for (int i = 0; i < 1500; ++i) text += "Z ";
+    here.write(name(number), text);
+    REQUIRE(here.run().exit_code == 0);
+    REQUIRE(here.call({"ckpt", "export", "run", "poisoned"}).exit_code == 0);
+    poison(here.path / "poisoned" / "model.safetensors");
+    fs::remove_all(here.path / "run");
+    const auto sources = [&](const std::string& folder) {
+      return fmt::format(
+          "data.sources=[{{path: {}text.txt, max_document_bytes: 1024}}, {{path: {}{}}}]", folder,
+          folder, name(number));
+    };
+    overrides = {"model.init_from=poisoned",     "training.micro_batch_size=1",
+                 "training.global_batch_size=1", "lr_scheduler={type: constant, warmup: 0}",
+                 "checkpoint.interval=1",        "eval.interval=null",
+                 "training.max_steps=40"};
+    std::vector<std::string> elsewhere = overrides;
+    overrides.push_back(sources(""));
+    elsewhere.push_back(sources(here.path.string() + "/"));
+    elsewhere.push_back("data.cache_dir=" + (here.path / "other-cache").string());
+    find_bad_steps(elsewhere);
+  }
+
+  static std::string name(int number) { return fmt::format("z{}.txt", number); }
+
+  void find_bad_steps(const std::vector<std::string>& with) {
+    const auto recipe = train::load_recipe(here.path / "recipe.yaml", with);
+    const train::Corpus corpus = train::open_corpus(*recipe);
+    const data::SampleStream stream(corpus.training, recipe->run.seed());
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(kSteps); ++i) {
+      const data::Sample sample = stream.sample_at(i);
+      bad.push_back(std::count(sample.tokens.begin(), sample.tokens.end(), kRareByte) > 0);
+    }
+  }
+
+  // The step at which `length` bad ones in a row are reached first; 0 if never.
+  std::int64_t first_row_of(std::int64_t length) const {
+    std::int64_t row = 0;
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      row = bad[static_cast<std::size_t>(step)] ? row + 1 : 0;
+      if (row == length) return step;
+    }
+    return 0;
+  }
+
+  std::int64_t longest_row() const {
+    std::int64_t length = 0;
+    while (first_row_of(length + 1) > 0) ++length;
+    return length;
+  }
+
+  test::ProcessResult run(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    return here.run(all);
+  }
+};
+
+std::string allow(std::int64_t steps) {
+  return fmt::format("resilience={{on_non_finite: skip, max_skipped_steps: {}}}", steps);
+}
+
+}  // namespace
+
+TEST_CASE("stop: the first step that is not finite ends the run and is named") {
+  const RareByte rare;
+  const std::int64_t first = rare.first_row_of(1);
+  REQUIRE(first > 1);
+
+  const auto result = rare.run({});
+
+  INFO(result.output);
+  CHECK(result.exit_code == 5);
+  CHECK(holds(result.output, {fmt::format("step {}: the loss is not finite (samples {} to {}); "
+                                          "resilience.on_non_finite is stop",
+                                          first, first - 1, first - 1),
+                              fmt::format("saved run/checkpoints/step-{:08}", first - 1)}));
+  CHECK(result.output.find(fmt::format("step-{:08}", first)) == std::string::npos);
+}
+
+TEST_CASE("skip: steps that are not finite are counted, and the others train on") {
+  const RareByte rare;
+  const std::int64_t longest = rare.longest_row();
+  REQUIRE(longest >= 2);
+
+  const auto result = rare.run({allow(longest)});
+
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  std::int64_t skipped = 0;
+  for (const train::StepRecord& record : rare.here.metrics()) {
+    const auto loss = record.number(train::metric::kLoss);
+    if (!loss) continue;
+    CAPTURE(record.step);
+    const bool bad = rare.bad[static_cast<std::size_t>(record.step)];
+    skipped += bad;
+    CHECK(std::isfinite(*loss) == !bad);
+    CHECK(record.number("train/skipped_steps") == skipped);
+  }
+  CHECK(skipped == std::count(rare.bad.begin(), rare.bad.end(), true));
+  CHECK(holds(result.output, {fmt::format("update skipped, {} so far", skipped)}));
+  // The held-out text has no such byte: what was trained is finite.
+  const auto last = rare.here.metrics().back();
+  CHECK(std::isfinite(*last.number(train::metric::kEvalLoss)));
+}
+
+TEST_CASE("skip: one more in a row than allowed ends the run, also across a resume") {
+  const RareByte rare;
+  const std::int64_t allowed = rare.longest_row() - 1;
+  REQUIRE(allowed >= 1);
+  const std::int64_t end = rare.first_row_of(allowed + 1);
+  const std::string message =
+      fmt::format("step {}: {} steps in a row were not finite; resilience.max_skipped_steps is {}",
+                  end, allowed + 1, allowed);
+
+  const auto result = rare.run({allow(allowed)});
+  INFO(result.output);
+  CHECK(result.exit_code == 5);
+  CHECK(holds(result.output, {message}));
+
+  // Stopped by a signal's save or by a limit in the middle of the row, the count goes on.
+  fs::remove_all(rare.here.path / "run");
+  const auto first = rare.run({allow(allowed), fmt::format("training.max_steps={}", end - 1)});
+  INFO(first.output);
+  REQUIRE(first.exit_code == 0);
+  const auto second = rare.run({allow(allowed)});
+  INFO(second.output);
+  CHECK(second.exit_code == 5);
+  CHECK(holds(second.output, {fmt::format("resumed from step {}", end - 1), message}));
+}
+
+TEST_CASE("a model of NaNs is evaluated and sampled from without harm") {
+  const Workspace here(kTinyRecipe);
+
+  const auto result = here.run({"optimizer={lr: 1e38, max_grad_norm: null}", allow(5),
+                                "eval.sample_prompts=[word]", "eval.sample_tokens=3"});
+
+  INFO(result.output);
+  CHECK(result.exit_code == 0);
+  CHECK(here.metrics().back().number(train::metric::kEvalLoss).has_value());
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,69 @@
+// 75: a run that is asked to stop saves its state, and goes on from there as if it had not been.
+#include <csignal>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/require.hpp"
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+// More output than the pipe holds, so that the run cannot end before the signal comes.
+constexpr int kSteps = 400;
+const std::vector<std::string> kLong{"training.max_steps=400", "checkpoint.interval=150",
+                                     "eval.interval=100", "eval.max_samples=4"};
+
+std::int64_t saved_step(const std::string& output) {
+  const std::string_view mark = "state saved";
+  REQUIRE(output.find(mark) != std::string::npos);
+  const std::size_t at = output.find("after step ");
+  REQUIRE(at != std::string::npos);
+  return std::stoll(output.substr(at + 11));
+}
+
+}  // namespace
+
+TEST_CASE("SIGTERM, SIGUSR1 and SIGINT: saved, 75, and the next start ends with the same weights") {
+  const Workspace whole(kTinyRecipe);
+  REQUIRE(whole.run(kLong).exit_code == 0);
+  const std::string expected = fingerprint(whole.path, kSteps);
+
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    CAPTURE(signal);
+    const Workspace part(kTinyRecipe);
+    const auto stopped = part.run(kLong, {.signal = signal, .signal_after = "   5/400"});
+    INFO(stopped.output);
+    REQUIRE(stopped.exit_code == 75);
+    CHECK(holds(stopped.output, {fmt::format("stopped by signal {}", signal), "run again to"}));
+    const std::int64_t step = saved_step(stopped.output);
+    CHECK(step >= 5);
+    CHECK(step < kSteps);
+
+    const auto resumed = part.run(kLong);
+    INFO(resumed.output);
+    REQUIRE(resumed.exit_code == 0);
+    CHECK(holds(resumed.output, {fmt::format("resumed from step {}\n", step)}));
+    CHECK(fingerprint(part.path, kSteps) == expected);
+  }
+}
+
+TEST_CASE("a signal while the data is prepared stops the run before its first step") {
+  const std::vector<std::string> overrides{"eval.at_start=true", "eval.sample_prompts=[word]"};
+  const Workspace whole(kTinyRecipe);
+  REQUIRE(whole.run(overrides).exit_code == 0);
+  const Workspace part(kTinyRecipe);
+  const auto stopped = part.run(overrides, {.signal = SIGTERM, .signal_after = "plan: "});
+  INFO(stopped.output);
+  REQUIRE(stopped.exit_code == 75);
+  const std::int64_t step = saved_step(stopped.output);
+
+  const auto resumed = part.run(overrides);
+  INFO(resumed.output);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(holds(resumed.output, {fmt::format("resumed from step {}\n", step)}));
+  CHECK(fingerprint(part.path, 6) == fingerprint(whole.path, 6));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,283 @@
+#include "tests/flip/flip_table.hpp"
+
+namespace llmtrain::test {
+
+const std::string_view kBaseRecipe = R"(
+recipe: 1
+run: {seed: 5, threads: 1}
+model: {architecture: llama, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2,
+        num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64,
+        initializer_range: 0.2}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt, max_document_bytes: 1024}], eval_modulus: 4}
+training: {seq_len: 16, micro_batch_size: 2, global_batch_size: 4, max_steps: 4}
+optimizer: {lr: 5.0e-2}
+lr_scheduler: {warmup: 0}
+checkpoint: {interval: 2}
+eval: {interval: 2}
+metrics: {interval: 1}
+)";
+
+namespace {
+
+using enum Sight;
+
+// A learning rate that makes every loss but the first NaN.
+constexpr std::string_view kDiverge = "optimizer.lr=1e38 | optimizer.max_grad_norm=null";
+constexpr std::string_view kRamp =
+    "training.global_batch_size=8 | training.rampup_batch_size={start: 2, increment: 2, samples: "
+    "12}";
+
+const std::vector<Flip> kRun{
+    {"run.name", {files}, "", {"run.name=other"}},
+    {"run.output_dir", {files}, "", {"run.output_dir=elsewhere"}},
+    {"run.seed", {data, weights}, "", {"run.seed=6"}},
+    // This build has one device, of which `auto` and `cpu` are two names.
+    {"run.device", {}, "", {"run.device=cpu"}},
+    {"run.threads", {plan}, "", {"run.threads=2"}},
+    {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
+};
+
+const std::vector<Flip> kModel{
+    {"model.architecture", {plan, operations}, "", {"model.architecture=gpt2"}},
+    {"model.vocab_size", {plan}, "", {"model.vocab_size=320"}},
+    {"model.hidden_size", {plan}, "", {"model.hidden_size=24"}},
+    {"model.num_hidden_layers", {plan, operations}, "", {"model.num_hidden_layers=3"}},
+    {"model.num_attention_heads", {plan}, "", {"model.num_attention_heads=4"}},
+    {"model.head_dim", {plan}, "", {"model.head_dim=4"}},
+    // Learned positions have a row each; RoPE ends a continuation there.
+    {"model.max_position_embeddings",
+     {plan},
+     "",
+     {"model.max_position_embeddings=32"},
+     "model.architecture: gpt2"},
+    {"model.max_position_embeddings",
+     {samples},
+     "eval.sample_prompts=[word]",
+     {"model.max_position_embeddings=32"},
+     "model.architecture: llama"},
+    {"model.initializer_range", {weights}, "", {"model.initializer_range=0.1"}},
+    {"model.scaled_residual_init", {weights}, "", {"model.scaled_residual_init=false"}},
+    {"model.intermediate_size", {plan}, "", {"model.intermediate_size=48"}},
+    {"model.num_key_value_heads", {plan}, "", {"model.num_key_value_heads=1"}},
+    {"model.hidden_act",
+     {weights},
+     "",
+     {"model.hidden_act=gelu", "model.hidden_act=quick_gelu", "model.hidden_act=silu",
+      "model.hidden_act=relu", "model.hidden_act=relu2", "model.hidden_act=tanh",
+      "model.hidden_act=sigmoid"},
+     "model.architecture: gpt2"},
+    {"model.hidden_act",
+     {weights},
+     "",
+     {"model.hidden_act=gelu", "model.hidden_act=gelu_pytorch_tanh", "model.hidden_act=quick_gelu",
+      "model.hidden_act=relu", "model.hidden_act=relu2", "model.hidden_act=tanh",
+      "model.hidden_act=sigmoid"},
+     "model.architecture: llama"},
+    {"model.layer_norm_epsilon", {weights}, "", {"model.layer_norm_epsilon=1e-2"}},
+    {"model.rms_norm_eps", {weights}, "", {"model.rms_norm_eps=1e-2"}},
+    {"model.rope_theta", {weights}, "", {"model.rope_theta=100"}},
+    {"model.tie_word_embeddings",
+     {plan},
+     "model.tie_word_embeddings=true",
+     {"model.tie_word_embeddings=false"}},
+    {"model.attention_bias", {plan}, "", {"model.attention_bias=true"}},
+    {"model.mlp_bias", {plan}, "", {"model.mlp_bias=true"}},
+    {"model.embd_pdrop", {operations, weights}, "", {"model.embd_pdrop=0.1"}},
+    {"model.attn_pdrop", {weights}, "", {"model.attn_pdrop=0.1"}},
+    {"model.resid_pdrop", {operations, weights}, "", {"model.resid_pdrop=0.1"}},
+    {"model.attention_dropout", {weights}, "", {"model.attention_dropout=0.1"}},
+    {"model.init_from", {weights}, "", {"model.init_from=hf"}},
+};
+
+const std::vector<Flip> kData{
+    {"tokenizer.type", {data}, "", {"tokenizer.type=bpe | tokenizer.vocab_size=280"}},
+    {"tokenizer.path", {data}, "tokenizer.vocab_size=280", {"tokenizer.path=tokenizer"}},
+    {"tokenizer.vocab_size", {data}, "tokenizer.vocab_size=280", {"tokenizer.vocab_size=290"}},
+    {"tokenizer.pattern",
+     {data},
+     "tokenizer.vocab_size=295 | data.sources=[{path: code.txt, max_document_bytes: 1024}]",
+     {"tokenizer.pattern=llama3", "tokenizer.pattern=identifiers", "tokenizer.pattern=lines"}},
+    {"data.sources",
+     {data},
+     "",
+     {"data.sources=[{path: text.txt, max_document_bytes: 1024}, {path: other.txt}]"}},
+    {"data.sources.*.path", {data}, "", {"data.sources.0.path=other.txt"}},
+    {"data.sources.*.format",
+     {data},
+     "data.sources=[{path: lines.jsonl, max_document_bytes: 1024}]",
+     {"data.sources.0.format=text"}},
+    {"data.sources.*.format",
+     {data},
+     "data.sources=[{path: lines.txt, max_document_bytes: 1024}]",
+     {"data.sources.0.format=jsonl"}},
+    {"data.sources.*.text_key",
+     {data},
+     "data.sources=[{path: lines.jsonl, max_document_bytes: 1024}]",
+     {"data.sources.0.text_key=other"}},
+    {"data.sources.*.max_document_bytes", {data}, "", {"data.sources.0.max_document_bytes=2048"}},
+    {"data.eval_modulus", {data}, "", {"data.eval_modulus=3"}},
+    {"data.eval_remainder", {data}, "", {"data.eval_remainder=1"}},
+    {"data.cache_dir", {files}, "", {"data.cache_dir=cache"}},
+    {"data.packing.cross_document_attention",
+     {data, weights},
+     "",
+     {"data.packing.cross_document_attention=true"}},
+    {"data.packing.reset_positions", {data}, "", {"data.packing.reset_positions=false"}},
+};
+
+const std::vector<Flip> kTraining{
+    {"training.seq_len", {plan, data}, "", {"training.seq_len=32"}},
+    {"training.micro_batch_size", {plan, operations}, "", {"training.micro_batch_size=4"}},
+    {"training.global_batch_size", {plan, operations}, "", {"training.global_batch_size=8"}},
+    {"training.rampup_batch_size",
+     {metrics},
+     "",
+     {"training.rampup_batch_size={start: 2, increment: 2, samples: 4}"}},
+    {"training.rampup_batch_size.start", {metrics}, kRamp, {"training.rampup_batch_size.start=4"}},
+    {"training.rampup_batch_size.increment",
+     {metrics},
+     kRamp,
+     {"training.rampup_batch_size.increment=6"}},
+    {"training.rampup_batch_size.samples",
+     {metrics},
+     kRamp,
+     {"training.rampup_batch_size.samples=6"}},
+    {"training.max_steps", {metrics}, "", {"training.max_steps=3"}},
+    {"training.max_tokens",
+     {metrics},
+     "~training.max_steps | training.max_tokens=256",
+     {"training.max_tokens=192"}},
+    {"training.num_epochs",
+     {metrics},
+     "~training.max_steps | training.num_epochs=0.04",
+     {"training.num_epochs=0.02"}},
+    {"training.max_time", {metrics}, "", {"training.max_time=0.000001s"}},
+    {"precision.compute", {plan}, "", {"precision.compute=bf16", "precision.compute=fp64"}},
+    {"activation_checkpoint.mode",
+     {operations},
+     "model.num_hidden_layers=3",
+     {"activation_checkpoint.mode=full",
+      "activation_checkpoint.mode=every_k | activation_checkpoint.k=2",
+      "activation_checkpoint.mode=sqrt",
+      "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm]"}},
+    {"activation_checkpoint.k",
+     {operations},
+     "activation_checkpoint.mode=every_k | activation_checkpoint.k=1",
+     {"activation_checkpoint.k=2"}},
+    {"activation_checkpoint.ops",
+     {operations},
+     "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm]",
+     {"activation_checkpoint.ops=[activation]", "activation_checkpoint.ops=[norm, activation]"}},
+};
+
+const std::vector<Flip> kOptimizer{
+    {"optimizer.name",
+     {operations, weights},
+     "",
+     {"optimizer.name=momentum", "optimizer.name=sgd"}},
+    {"optimizer.name", {weights}, "", {"optimizer.name=adam"}},
+    {"optimizer.betas",
+     {weights},
+     "",
+     {"optimizer.betas=[0.8, 0.95]", "optimizer.betas=[0.9, 0.9]"}},
+    {"optimizer.eps", {weights}, "", {"optimizer.eps=1e-3"}},
+    {"optimizer.weight_decay", {weights}, "", {"optimizer.weight_decay=0.2"}},
+    {"optimizer.momentum", {weights}, "", {"optimizer.momentum=0.5"}},
+    {"optimizer.dampening", {weights}, "", {"optimizer.dampening=0.5"}},
+    {"optimizer.nesterov", {weights}, "", {"optimizer.nesterov=true"}},
+    {"optimizer.lr", {weights, metrics}, "", {"optimizer.lr=1e-2"}},
+    {"optimizer.max_grad_norm", {weights}, "optimizer.name=sgd", {"optimizer.max_grad_norm=0.1"}},
+    {"optimizer.max_grad_value", {operations, weights}, "", {"optimizer.max_grad_value=1e-3"}},
+    {"optimizer.no_decay", {weights}, "", {"optimizer.no_decay=[]"}},
+    {"optimizer.groups", {weights}, "", {"optimizer.groups=[{match: embedding, lr_scale: 0.5}]"}},
+    {"optimizer.groups.*.match",
+     {weights},
+     "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
+     {"optimizer.groups.0.match=norm"}},
+    {"optimizer.groups.*.lr_scale",
+     {weights},
+     "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
+     {"optimizer.groups.0.lr_scale=0.25"}},
+    {"optimizer.groups.*.weight_decay",
+     {weights},
+     "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
+     {"optimizer.groups.0.weight_decay=0.5"}},
+};
+
+const std::vector<Flip> kSchedule{
+    {"lr_scheduler.type",
+     {metrics},
+     "",
+     {"lr_scheduler.type=constant", "lr_scheduler.type=linear", "lr_scheduler.type=step",
+      "lr_scheduler.type=exponential", "lr_scheduler.type=wsd | lr_scheduler.decay=3"}},
+    {"lr_scheduler.min_lr_ratio", {metrics}, "", {"lr_scheduler.min_lr_ratio=0.5"}},
+    {"lr_scheduler.min_lr_ratio",
+     {metrics},
+     "lr_scheduler.decay=3",
+     {"lr_scheduler.min_lr_ratio=0.5"},
+     "lr_scheduler.type: wsd"},
+    {"lr_scheduler.num_cycles", {metrics}, "", {"lr_scheduler.num_cycles=2"}},
+    {"lr_scheduler.cycle_mult",
+     {metrics},
+     "lr_scheduler.num_cycles=2",
+     {"lr_scheduler.cycle_mult=3"}},
+    {"lr_scheduler.step_size", {metrics}, "", {"lr_scheduler.step_size=2"}},
+    {"lr_scheduler.gamma", {metrics}, "", {"lr_scheduler.gamma=0.5"}},
+    {"lr_scheduler.decay", {metrics}, "lr_scheduler.decay=3", {"lr_scheduler.decay=50%"}},
+    {"lr_scheduler.decay_style",
+     {metrics},
+     "lr_scheduler.decay=3",
+     {"lr_scheduler.decay_style=cosine", "lr_scheduler.decay_style=linear",
+      "lr_scheduler.decay_style=exponential"}},
+    {"lr_scheduler.warmup", {metrics}, "", {"lr_scheduler.warmup=3"}},
+};
+
+const std::vector<Flip> kLoop{
+    {"checkpoint.interval", {files}, "", {"checkpoint.interval=1", "checkpoint.interval=1h"}},
+    {"checkpoint.keep_latest",
+     {files},
+     "checkpoint.interval=1",
+     {"checkpoint.keep_latest=2", "checkpoint.keep_latest=null"}},
+    {"checkpoint.keep_every",
+     {files},
+     "checkpoint.interval=1 | checkpoint.keep_latest=2 | training.max_steps=6",
+     {"checkpoint.keep_every=2"}},
+    {"checkpoint.max_shard_size", {files}, "", {"checkpoint.max_shard_size=64KiB"}},
+    {"checkpoint.resume", {exit}, "", {"checkpoint.resume=must"}},
+    {"checkpoint.resume", {exit}, "", {"checkpoint.resume=never"}, {}, true},
+    {"eval.interval", {metrics}, "", {"eval.interval=1", "eval.interval=null"}},
+    {"eval.at_start", {metrics}, "", {"eval.at_start=true"}},
+    {"eval.max_samples", {metrics}, "", {"eval.max_samples=1"}},
+    {"eval.patience",
+     {metrics},
+     "eval.interval=1 | optimizer.lr=0",
+     {"eval.patience=1", "eval.patience=2"}},
+    {"eval.sample_prompts", {samples}, "", {"eval.sample_prompts=[word]"}},
+    {"eval.sample_tokens",
+     {samples},
+     "eval.sample_prompts=[word] | eval.sample_tokens=4",
+     {"eval.sample_tokens=8"}},
+    {"metrics.interval", {metrics}, "", {"metrics.interval=2"}},
+    {"metrics.tensorboard", {files}, "", {"metrics.tensorboard=false"}},
+    {"resilience.on_non_finite", {exit, metrics}, kDiverge, {"resilience.on_non_finite=skip"}},
+    {"resilience.max_skipped_steps",
+     {exit},
+     "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
+     {"resilience.max_skipped_steps=2"}},
+};
+
+}  // namespace
+
+std::span<const Flip> flip_table() {
+  static const std::vector<Flip> rows = [] {
+    std::vector<Flip> all;
+    for (const auto* part : {&kRun, &kModel, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
+      all.insert(all.end(), part->begin(), part->end());
+    }
+    return all;
+  }();
+  return rows;
+}
+
+}  // namespace llmtrain::test

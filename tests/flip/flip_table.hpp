@@ -1,0 +1,34 @@
+#pragma once
+/// One row per recipe key: how to flip it, and what that must change.
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tests/flip/observe.hpp"
+
+namespace llmtrain::test {
+
+struct Flip {
+  /// Path in the schema, with `*` for list elements.
+  std::string_view key;
+  /// Each of them must differ between all settings of the row. Empty: the settings are names of one
+  /// thing, and nothing may differ.
+  std::vector<Sight> sights;
+  /// Settings that the key needs before and after, on top of kBaseRecipe and of what the schema
+  /// says the key goes with. Overrides are separated by " | ".
+  std::string_view base;
+  /// Other settings: each changes the key, and companions where it cannot stand alone.
+  std::vector<std::string_view> flips;
+  /// For the key of this variant ("model.architecture: gpt2"); empty: for all without such a row.
+  std::string_view with = {};
+  /// The settings are compared in a directory that already holds a run.
+  bool after_a_run = false;
+};
+
+/// A run of four steps in a few milliseconds.
+extern const std::string_view kBaseRecipe;
+
+std::span<const Flip> flip_table();
+
+}  // namespace llmtrain::test

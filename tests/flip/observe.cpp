@@ -1,0 +1,276 @@
+#include "tests/flip/observe.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/philox.hpp"
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "lib/data/bpe_trainer.hpp"
+#include "lib/engine/engine.hpp"
+#include "lib/engine/geometry.hpp"
+#include "lib/plan/plan.hpp"
+#include "lib/plan/plan_text.hpp"
+#include "lib/train/corpus.hpp"
+#include "lib/train/metrics.hpp"
+#include "tests/flip/flip_table.hpp"
+#include "tests/support/process.hpp"
+
+namespace llmtrain::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kHangSeconds = 60;
+
+std::string random_words(std::string_view name, std::uint64_t count) {
+  const PhiloxKey key = philox_key(3, "test", name);
+  std::string text;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    text += fmt::format("word{}{}", philox_below(key, 0, i, 40), i % 9 == 8 ? "\n" : " ");
+    if (i % 90 == 89) text += "\n";
+  }
+  return text;
+}
+
+// One object per line, with the text under two keys.
+std::string json_lines() {
+  std::string lines;
+  for (int i = 0; i < 120; ++i) {
+    lines +=
+        fmt::format(R"({{"text":"first text of line {}","other":"another of line {}"}})", i, i);
+    lines += '\n';
+  }
+  return lines;
+}
+
+// Where names, numbers and lines end differs from pattern to pattern.
+std::string lines_of_code() {
+  const PhiloxKey key = philox_key(3, "test", "code");
+  std::string text;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    text += fmt::format("my_name{} = other_name(x.value, 123456);\n{}", philox_below(key, 0, i, 9),
+                        i % 10 == 9 ? "\n" : "");
+  }
+  return text;
+}
+
+void write_inputs(const fs::path& directory) {
+  const auto put = [&](const char* name, std::string_view content) {
+    std::ofstream(directory / name) << content;
+  };
+  put("text.txt", random_words("text", 1500));
+  put("other.txt", random_words("other", 1500));
+  put("code.txt", lines_of_code());
+  put("lines.jsonl", json_lines());
+  put("lines.txt", json_lines());
+  put("recipe.yaml", kBaseRecipe);
+  const std::string text = random_words("tokenizer", 500);
+  const std::string_view view = text;
+  fs::create_directory(directory / "tokenizer");
+  data::save_tokenizer(*data::train_bpe({&view, 1}, {.vocab_size = 295}), directory / "tokenizer");
+}
+
+std::unique_ptr<train::Recipe> load(const std::vector<std::string>& overrides) {
+  return train::load_recipe(fs::path(Workshop::kRecipeFile), overrides);
+}
+
+plan::Plan plan_of(const train::Recipe& recipe) {
+  const engine::BatchGeometry geometry(recipe.training);
+  return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), recipe.threads());
+}
+
+class LaunchLog final : public kernels::Recorder {
+ public:
+  void record(const kernels::LaunchRecord& launch) override {
+    text += fmt::format("{} {} {}\n", launch.name, to_string(launch.dtype),
+                        fmt::join(launch.sizes, " "));
+  }
+  std::string text;
+};
+
+std::string operations_of(const train::Recipe& recipe) {
+  const engine::EngineOptions options = recipe.engine_options();
+  const engine::BatchGeometry geometry(recipe.training);
+  LaunchLog launches;
+  Device device(make_meta_memory(), std::uint64_t{1} << 40);
+  engine::Engine engine({.device = &device,
+                         .table = &kernels::meta_table(),
+                         .threads = recipe.threads(),
+                         .communicators = meta_factory(nullptr),
+                         .recorder = &launches},
+                        options);
+  engine.initialize();
+  device.ledger().start_trace();
+  engine.train_step(engine::StepBatch::planned(geometry.global_batch_size(), options.seq_len), 1,
+                    1.0);
+  engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
+  for (const AllocationEvent& event : device.ledger().stop_trace()) {
+    launches.text += to_string(event) + "\n";
+  }
+  return launches.text;
+}
+
+std::string sample_text(const data::Sample& sample) {
+  return fmt::format("{}: {}; {}; {}; {}\n", sample.index, fmt::join(sample.tokens, " "),
+                     fmt::join(sample.targets, " "), fmt::join(sample.doc_begin, " "),
+                     fmt::join(sample.positions, " "));
+}
+
+std::string data_of(const train::Recipe& recipe) {
+  const train::Corpus corpus = train::open_corpus(recipe);
+  const data::SampleStream stream(corpus.training, recipe.run.seed());
+  std::string text;
+  for (std::uint64_t i = 0; i < stream.epoch_size(); ++i) text += sample_text(stream.sample_at(i));
+  text += "held out\n";
+  for (std::uint64_t i = 0; i < corpus.held_out->sample_count(); ++i) {
+    text += sample_text(corpus.held_out->sample(i));
+  }
+  return text;
+}
+
+// ---- What a run left in the working directory.
+
+std::string content_of(const fs::path& path) { return fs::exists(path) ? read_file(path) : ""; }
+
+// The run's directory is the one that holds `name`; empty if there is none.
+fs::path find_file(const std::string& name) {
+  for (const auto& entry : fs::recursive_directory_iterator(".")) {
+    if (entry.path().filename() == name) return entry.path();
+  }
+  return {};
+}
+
+std::string metrics_text() {
+  std::string text;
+  const fs::path path = find_file("metrics.jsonl");
+  if (path.empty()) return text;
+  for (const train::StepRecord& record : train::read_metrics(path)) {
+    text += train::reproducible_line(record) + "\n";
+  }
+  return text;
+}
+
+std::string weights_text() {
+  const fs::path latest = find_file("latest");
+  if (latest.empty()) return "";
+  const auto store = checkpoint::CheckpointStore::open_reader(latest.parent_path());
+  checkpoint::Loader loader = store.load(store.list().back());
+  std::string text;
+  for (const auto& [name, record] : loader.manifest().tensors) {
+    checkpoint::Box whole{.offset = checkpoint::Dims(record.shape.size(), 0),
+                          .shape = record.shape};
+    std::size_t bytes = size_of(record.dtype);
+    for (const auto n : record.shape) bytes *= static_cast<std::size_t>(n);
+    std::vector<std::byte> values(bytes);
+    loader.read_box({name, record.dtype, record.shape, whole}, values);
+    text += fmt::format("{} {}\n", name, to_hex(hash128(std::as_bytes(std::span(values)))));
+  }
+  return text;
+}
+
+// Names without what depends on the clock, on file times and on the host.
+std::string files_text(const std::set<std::string>& inputs) {
+  static const std::regex hash("(tokens|tokenizer)-[0-9a-f]{32}");
+  static const std::regex events("events\\.out\\..*");
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(".")) {
+    std::string name = entry.path().lexically_relative(".").string();
+    if (inputs.contains(name.substr(0, name.find('/')))) continue;
+    names.insert(std::regex_replace(std::regex_replace(name, hash, "$1-*"), events, "events"));
+  }
+  return fmt::format("{}\n", fmt::join(names, "\n"));
+}
+
+const std::set<std::string> kInputs{"text.txt",  "other.txt",   "code.txt",  "lines.jsonl",
+                                    "lines.txt", "recipe.yaml", "tokenizer", "hf"};
+
+}  // namespace
+
+std::string_view to_string(Sight sight) {
+  constexpr std::array<std::string_view, 8> kNames{"plan",    "operations", "data",    "metrics",
+                                                   "weights", "files",      "samples", "exit"};
+  return kNames.at(static_cast<std::size_t>(sight));
+}
+
+int execute(std::vector<std::string> arguments, int expected) {
+  arguments.insert(arguments.begin(), LLMTRAIN_EXECUTABLE);
+  const ProcessResult result = run_process(arguments, ".", {.limit_seconds = kHangSeconds});
+  INFO(fmt::format("{}\n{}", fmt::join(arguments, " "), result.output));
+  REQUIRE(!result.timed_out);
+  if (expected >= 0) REQUIRE(result.exit_code == expected);
+  return result.exit_code;
+}
+
+Workshop::Workshop() : before_(fs::current_path()) {
+  std::string name = (fs::temp_directory_path() / "llmtrain-flip-XXXXXX").string();
+  require<StorageError>(::mkdtemp(name.data()) != nullptr, "cannot create {}", name);
+  directory_ = name;
+  fs::current_path(directory_);
+  write_inputs(".");
+  execute({"run", std::string(kRecipeFile), "run.seed=9"}, 0);
+  execute({"ckpt", "export", "runs/recipe", "hf"}, 0);
+  empty_runs();
+}
+
+Workshop::~Workshop() {
+  std::error_code ignored;
+  fs::current_path(before_, ignored);
+  fs::remove_all(directory_, ignored);
+}
+
+void Workshop::empty_runs() const {
+  for (const auto& entry : fs::directory_iterator(".")) {
+    if (!kInputs.contains(entry.path().filename())) fs::remove_all(entry.path());
+  }
+}
+
+const Workshop::Run& Workshop::run(const std::vector<std::string>& overrides, bool after_a_run) {
+  for (const Run& run : runs_) {
+    if (run.overrides == overrides && run.after_a_run == after_a_run) return run;
+  }
+  empty_runs();
+  if (after_a_run) execute({"run", std::string(kRecipeFile)}, 0);
+  std::vector<std::string> arguments{"run", std::string(kRecipeFile)};
+  arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+  const int code = execute(arguments, -1);
+  Run run{.overrides = overrides, .after_a_run = after_a_run, .exit = std::to_string(code)};
+  run.metrics = metrics_text();
+  run.weights = weights_text();
+  run.files = files_text(kInputs);
+  const fs::path texts = find_file("samples.jsonl");
+  run.samples = texts.empty() ? "" : content_of(texts);
+  return runs_.emplace_back(std::move(run));
+}
+
+std::string Workshop::see(Sight sight, const std::vector<std::string>& overrides,
+                          bool after_a_run) {
+  switch (sight) {
+    case Sight::plan:
+      return plan::to_json(plan_of(*load(overrides)), std::nullopt);
+    case Sight::operations:
+      return operations_of(*load(overrides));
+    case Sight::data:
+      return data_of(*load(overrides));
+    case Sight::metrics:
+      return run(overrides, after_a_run).metrics;
+    case Sight::weights:
+      return run(overrides, after_a_run).weights;
+    case Sight::files:
+      return run(overrides, after_a_run).files;
+    case Sight::samples:
+      return run(overrides, after_a_run).samples;
+    case Sight::exit:
+      return run(overrides, after_a_run).exit;
+  }
+  return {};
+}
+
+}  // namespace llmtrain::test
