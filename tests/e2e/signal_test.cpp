@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "tests/e2e/workspace.hpp"
 
@@ -49,8 +50,12 @@ TEST_CASE("SIGTERM, SIGUSR1 and SIGINT: saved, 75, and the next start ends with 
   }
 }
 
-TEST_CASE("a signal while the data is prepared stops the run before its first step") {
-  const std::vector<std::string> overrides{"eval.at_start=true", "eval.sample_prompts=[word]"};
+TEST_CASE("a signal during set-up: nothing is done twice by the next start") {
+  std::vector<std::string> overrides = kLong;
+  for (const char* more :
+       {"eval.at_start=true", "eval.sample_prompts=[word]", "eval.sample_tokens=3"}) {
+    overrides.emplace_back(more);
+  }
   const Workspace whole(kTinyRecipe);
   REQUIRE(whole.run(overrides).exit_code == 0);
   const Workspace part(kTinyRecipe);
@@ -63,7 +68,11 @@ TEST_CASE("a signal while the data is prepared stops the run before its first st
   INFO(resumed.output);
   REQUIRE(resumed.exit_code == 0);
   CHECK(holds(resumed.output, {fmt::format("resumed from step {}\n", step)}));
-  CHECK(fingerprint(part.path, 6) == fingerprint(whole.path, 6));
+  CHECK(fingerprint(part.path, kSteps) == fingerprint(whole.path, kSteps));
+  const auto texts = [](const Workspace& here) {
+    return read_file(here.path / "run" / "samples.jsonl");
+  };
+  CHECK(texts(part) == texts(whole));
 }
 
 }  // namespace llmtrain

@@ -17,9 +17,10 @@ struct Flip {
   std::vector<Sight> sights;
   /// Settings that the key needs before and after, on top of kBaseRecipe and of what the schema
   /// says the key goes with. Overrides are separated by " | ".
-  std::string_view base;
-  /// Other settings: each changes the key, and companions where it cannot stand alone.
-  std::vector<std::string_view> flips;
+  std::string_view base = {};
+  /// Other settings: each changes the key, and companions where it cannot stand alone. Empty: every
+  /// other name that the key may have.
+  std::vector<std::string> flips = {};
   /// For the key of this variant ("model.architecture: gpt2"); empty: for all without such a row.
   std::string_view with = {};
   /// The settings are compared in a directory that already holds a run.
