@@ -73,16 +73,21 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
 
 namespace {
 
-double initial_value(const Initializer& init, PhiloxKey key, std::uint64_t index) {
-  switch (init.kind) {
-    case Initializer::Kind::zeros:
-      return 0;
-    case Initializer::Kind::ones:
-      return 1;
-    case Initializer::Kind::normal:
-      return init.std * normal_quantile(unit_interval(philox_word(key, 0, index)));
+// First values of `count` elements from logical index `first` on, behind those in `values`.
+template <class T>
+void append_initial_values(const Initializer& init, PhiloxKey key, std::int64_t first,
+                           std::int64_t count, std::vector<T>& values) {
+  if (init.kind != Initializer::Kind::normal) {
+    const T value = init.kind == Initializer::Kind::ones ? 1 : 0;
+    values.insert(values.end(), static_cast<std::size_t>(count), value);
+    return;
   }
-  return 0;
+  PhiloxWords words{};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto index = static_cast<std::uint64_t>(first + i);
+    if (i == 0 || index % 4 == 0) words = philox_block(key, 0, index);
+    values.push_back(static_cast<T>(init.std * normal_quantile(unit_interval(words[index % 4]))));
+  }
 }
 
 // Calls visit(local_begin, logical_begin, count) for each run of logically adjacent elements.
@@ -103,19 +108,34 @@ void for_each_row(const Box& box, const Shape& global, const Visit& visit) {
   }
 }
 
+// Elements that are made or rounded at a time, so that the host never holds a second parameter.
+constexpr std::int64_t kChunk = 1 << 12;
+
 template <class T>
-std::vector<std::byte> initial_values(const Parameter& p, std::uint64_t seed) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(p.box().shape.numel()) * sizeof(T));
-  T* values = reinterpret_cast<T*>(bytes.data());
+void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64_t seed) {
   const PhiloxKey key = philox_key(seed, "init", p.name());
-  for_each_row(
-      p.box(), p.global_shape(), [&](std::int64_t local, std::int64_t logical, std::int64_t count) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          values[local + i] = static_cast<T>(
-              initial_value(p.initializer(), key, static_cast<std::uint64_t>(logical + i)));
-        }
-      });
-  return bytes;
+  std::vector<T> values;
+  std::int64_t first = 0;
+  const auto flush = [&] {
+    store.write_part(p, first, std::as_bytes(std::span(values)));
+    first += static_cast<std::int64_t>(values.size());
+    values.clear();
+  };
+  for_each_row(p.box(), p.global_shape(),
+               [&](std::int64_t, std::int64_t logical, std::int64_t count) {
+                 for (std::int64_t i = 0; i < count;) {
+                   const std::int64_t n = std::min(count - i, kChunk - std::ssize(values));
+                   append_initial_values(p.initializer(), key, logical + i, n, values);
+                   i += n;
+                   if (std::ssize(values) == kChunk) flush();
+                 }
+               });
+  if (!values.empty()) flush();
+}
+
+// `count` elements from `first` on, as one row.
+Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+  return tensor.reshape({tensor.numel()}).columns(first, count);
 }
 
 }  // namespace
@@ -123,21 +143,40 @@ std::vector<std::byte> initial_values(const Parameter& p, std::uint64_t seed) {
 void ParameterStore::initialize(std::uint64_t seed) {
   for (const auto& p : parameters_) {
     if (p->master().device().is_meta()) continue;
-    write(*p, p->master().dtype() == DType::f64 ? initial_values<double>(*p, seed)
-                                                : initial_values<float>(*p, seed));
+    if (p->master().dtype() == DType::f64) {
+      write_initial_values<double>(*this, *p, seed);
+    } else {
+      write_initial_values<float>(*this, *p, seed);
+    }
   }
 }
 
 void ParameterStore::write(const Parameter& p, std::span<const std::byte> master_values) {
-  p.master().device().copy_from_host(p.master(), master_values);
+  require(master_values.size() == p.master().view().bytes(), "{}: {} bytes given for {}", p.name(),
+          master_values.size(), to_string(p.master().shape()));
+  write_part(p, 0, master_values);
+}
+
+void ParameterStore::write_part(const Parameter& p, std::int64_t first,
+                                std::span<const std::byte> master_values) {
+  Device& device = p.master().device();
+  const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master().dtype()));
+  device.copy_from_host(part_of(p.master(), first, count), master_values);
   if (!p.has_separate_master()) return;
   require(p.master().dtype() == DType::f32 && p.compute().dtype() == DType::bf16,
           "{}: no rounding from {} to {}", p.name(), to_string(p.master().dtype()),
           to_string(p.compute().dtype()));
-  std::vector<bf16> rounded(static_cast<std::size_t>(p.master().numel()));
-  const auto* values = reinterpret_cast<const float*>(master_values.data());
-  std::transform(values, values + rounded.size(), rounded.begin(), to_bf16);
-  p.compute().device().copy_from_host(p.compute(), std::as_bytes(std::span(rounded)));
+  const std::span values(reinterpret_cast<const float*>(master_values.data()),
+                         static_cast<std::size_t>(count));
+  std::vector<bf16> rounded;
+  for (std::int64_t begin = 0; begin < count; begin += kChunk) {
+    const std::int64_t n = std::min(kChunk, count - begin);
+    rounded.resize(static_cast<std::size_t>(n));
+    const auto part = values.subspan(static_cast<std::size_t>(begin), rounded.size());
+    std::transform(part.begin(), part.end(), rounded.begin(), to_bf16);
+    device.copy_from_host(part_of(p.compute(), first + begin, n),
+                          std::as_bytes(std::span(rounded)));
+  }
 }
 
 std::vector<std::byte> ParameterStore::read(const Parameter& p) const {

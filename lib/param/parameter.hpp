@@ -98,6 +98,9 @@ class ParameterStore {
   void initialize(std::uint64_t seed);
   /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy.
   void write(const Parameter& parameter, std::span<const std::byte> master_values);
+  /// The same for the elements of the local box from `first` on that are given.
+  void write_part(const Parameter& parameter, std::int64_t first,
+                  std::span<const std::byte> master_values);
   /// This rank's master values.
   std::vector<std::byte> read(const Parameter& parameter) const;
 

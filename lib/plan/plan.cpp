@@ -4,6 +4,8 @@
 #include <map>
 #include <tuple>
 
+#include "lib/base/require.hpp"
+
 namespace llmtrain::plan {
 
 namespace {
@@ -54,8 +56,23 @@ double PassPlan::flops() const {
   return sum;
 }
 
+const Peak& Plan::peak(Phase phase) const {
+  switch (phase) {
+    case Phase::init:
+      return init;
+    case Phase::step:
+      return step.peak;
+    case Phase::eval:
+      return eval.peak;
+    case Phase::save:
+      return save;
+  }
+  fail("no phase {}", static_cast<int>(phase));
+}
+
 std::uint64_t Plan::peak_bytes() const {
-  return std::max(step.peak.total_bytes, eval.peak.total_bytes);
+  return std::max(
+      {init.total_bytes, step.peak.total_bytes, eval.peak.total_bytes, save.total_bytes});
 }
 
 std::uint64_t Plan::extent_bytes() const { return std::max(step.extent_bytes, eval.extent_bytes); }
@@ -74,6 +91,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   counter.take();
 
   Plan plan;
+  plan.init = device.ledger().peak(Phase::init);
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());
   plan.tokens_per_step = samples_per_step * options.seq_len;
@@ -88,6 +106,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
   plan.eval = {device.ledger().peak(Phase::eval), device.arena_extent_bytes(), counter.take()};
+
+  device.ledger().enter(Phase::save);
+  plan.save = device.ledger().peak(Phase::save);
 
   plan.model_flops_per_token =
       3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);

@@ -34,12 +34,16 @@ struct Plan {
   double model_flops_per_token = 0;
   /// Held as long as the run: parameters, masters, gradients, optimizer state.
   CategoryBytes held{};
+  /// Building the engine and its first values; writing a checkpoint.
+  Peak init, save;
   PassPlan step;
   PassPlan eval;
   std::uint64_t checkpoint_bytes = 0;
   /// Allocations of one training step, line by line.
   std::vector<AllocationEvent> step_trace;
 
+  const Peak& peak(Phase phase) const;
+  /// Largest of all phases.
   std::uint64_t peak_bytes() const;
   std::uint64_t extent_bytes() const;
 };

@@ -80,16 +80,21 @@ Json time_json(const PlannedTime& time) {
   return json;
 }
 
-Json pass_json(const PassPlan& pass) {
+Json peak_json(const Peak& peak) {
   Json json;
-  json["peak_bytes"] = pass.peak.total_bytes;
-  json["peak_instant"] = pass.peak.tag;
-  json["extent_bytes"] = pass.extent_bytes;
-  json["flops"] = pass.flops();
+  json["peak_bytes"] = peak.total_bytes;
+  json["peak_instant"] = peak.tag;
   for (int c = 0; c < kNumCategories; ++c) {
     json["category_bytes"][std::string(to_string(Category(c)))] =
-        pass.peak.per_category[static_cast<std::size_t>(c)];
+        peak.per_category[static_cast<std::size_t>(c)];
   }
+  return json;
+}
+
+Json pass_json(const PassPlan& pass) {
+  Json json = peak_json(pass.peak);
+  json["extent_bytes"] = pass.extent_bytes;
+  json["flops"] = pass.flops();
   json["launches"] = Json::array();
   for (const LaunchGroup& group : pass.launches) {
     json["launches"].push_back({{"kernel", group.name},
@@ -127,8 +132,10 @@ std::string to_json(const Plan& plan, const std::optional<PlannedTime>& time) {
     json["held_bytes"][std::string(to_string(Category(c)))] =
         plan.held[static_cast<std::size_t>(c)];
   }
+  json["init"] = peak_json(plan.init);
   json["step"] = pass_json(plan.step);
   json["eval"] = pass_json(plan.eval);
+  json["save"] = peak_json(plan.save);
   if (time) json["time"] = time_json(*time);
   json["step_trace_hash"] = to_hex(hash_of(plan.step_trace));
   return json.dump(2) + "\n";

@@ -1,5 +1,8 @@
 #include "lib/tensor/ledger.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
@@ -19,12 +22,20 @@ std::string to_string(const AllocationEvent& event) {
                      to_string(event.category), event.tag, event.bytes, event.offset);
 }
 
+std::string to_string(const TraceDifference& difference) {
+  const auto name = [](const std::optional<AllocationEvent>& event) {
+    return event ? to_string(*event) : std::string("the end");
+  };
+  return fmt::format("line {}: {} instead of {}", difference.line, name(difference.real),
+                     name(difference.planned));
+}
+
 void MemoryLedger::allocated(Category category, std::string_view tag, std::uint64_t bytes,
                              std::uint64_t offset) {
   held_[static_cast<int>(category)] += bytes;
   held_total_ += bytes;
   update_peak(tag);
-  if (tracing_) trace_.push_back({false, category, std::string(tag), bytes, offset});
+  note(false, category, tag, bytes, offset);
 }
 
 void MemoryLedger::released(Category category, std::string_view tag, std::uint64_t bytes,
@@ -34,7 +45,22 @@ void MemoryLedger::released(Category category, std::string_view tag, std::uint64
           held);
   held -= bytes;
   held_total_ -= bytes;
-  if (tracing_) trace_.push_back({true, category, std::string(tag), bytes, offset});
+  note(true, category, tag, bytes, offset);
+}
+
+void MemoryLedger::note(bool is_free, Category category, std::string_view tag, std::uint64_t bytes,
+                        std::uint64_t offset) {
+  if (tracing_) trace_.push_back({is_free, category, std::string(tag), bytes, offset});
+  if (!comparing_ || difference_) return;
+  const std::size_t i = events_compared_++;
+  const AllocationEvent* planned = i < planned_.size() ? &planned_[i] : nullptr;
+  if (planned != nullptr && planned->is_free == is_free && planned->category == category &&
+      planned->tag == tag && planned->bytes == bytes && planned->offset == offset) {
+    return;
+  }
+  difference_ = TraceDifference{
+      .line = i + 1, .real = AllocationEvent{is_free, category, std::string(tag), bytes, offset}};
+  if (planned != nullptr) difference_->planned = *planned;
 }
 
 void MemoryLedger::enter(Phase phase) {
@@ -62,6 +88,23 @@ void MemoryLedger::start_trace() {
 std::vector<AllocationEvent> MemoryLedger::stop_trace() {
   tracing_ = false;
   return std::move(trace_);
+}
+
+void MemoryLedger::start_comparison(std::span<const AllocationEvent> planned) {
+  comparing_ = true;
+  planned_ = planned;
+  events_compared_ = 0;
+  difference_.reset();
+}
+
+std::optional<TraceDifference> MemoryLedger::stop_comparison() {
+  comparing_ = false;
+  if (!difference_ && events_compared_ < planned_.size()) {
+    difference_ =
+        TraceDifference{.line = events_compared_ + 1, .planned = planned_[events_compared_]};
+  }
+  planned_ = {};
+  return std::exchange(difference_, std::nullopt);
 }
 
 Hash128 hash_of(const std::vector<AllocationEvent>& trace) {

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +42,16 @@ struct AllocationEvent {
 };
 std::string to_string(const AllocationEvent& event);
 
+/// Where real allocations first differ from planned ones.
+struct TraceDifference {
+  std::size_t line = 0;  // counted from 1
+  // Empty where that trace had ended.
+  std::optional<AllocationEvent> real;
+  std::optional<AllocationEvent> planned;
+};
+/// "line 7: take grads g 512 B at 0 instead of the end".
+std::string to_string(const TraceDifference& difference);
+
 using CategoryBytes = std::array<std::uint64_t, kNumCategories>;
 
 /// The instant at which a phase held most.
@@ -72,7 +84,15 @@ class MemoryLedger {
   void start_trace();
   std::vector<AllocationEvent> stop_trace();
 
+  /// Compares every later event with `planned`, which must live until `stop_comparison`; takes no
+  /// memory while the events agree.
+  void start_comparison(std::span<const AllocationEvent> planned);
+  /// The first difference since then, a missing event included; nothing when all agreed.
+  std::optional<TraceDifference> stop_comparison();
+
  private:
+  void note(bool is_free, Category category, std::string_view tag, std::uint64_t bytes,
+            std::uint64_t offset);
   void update_peak(std::string_view tag);
 
   Phase phase_ = Phase::init;
@@ -81,6 +101,10 @@ class MemoryLedger {
   std::array<Peak, kNumPhases> peaks_{};
   bool tracing_ = false;
   std::vector<AllocationEvent> trace_;
+  bool comparing_ = false;
+  std::span<const AllocationEvent> planned_;
+  std::size_t events_compared_ = 0;
+  std::optional<TraceDifference> difference_;
 };
 
 /// XXH3-128 over all events; equal traces have equal hashes.

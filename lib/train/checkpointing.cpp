@@ -1,5 +1,7 @@
 #include "lib/train/checkpointing.hpp"
 
+#include <algorithm>
+
 #include "lib/base/require.hpp"
 
 namespace llmtrain::train {
@@ -80,18 +82,51 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
       difference.unexpected.empty() ? "" : " (" + difference.unexpected.front() + " ...)");
 }
 
-checkpoint::Loader::Request request_for(std::string name, const Parameter& parameter,
-                                        const Tensor& tensor) {
-  return {.name = std::move(name),
-          .dtype = tensor.dtype(),
-          .global_shape = dims_of(parameter.global_shape()),
-          .box = box_of(parameter)};
+// Bytes that are read at a time: the host never holds a second copy of a tensor.
+constexpr std::uint64_t kReadBytes = 1 << 20;
+
+// Reads a tensor of the parameter's local shape in groups of rows; write(first_element, values).
+template <class Write>
+void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Parameter& parameter,
+                   const Tensor& tensor, const Write& write) {
+  const Shape& shape = parameter.box().shape;
+  if (shape.numel() == 0) return;
+  const std::int64_t row_elements = shape.numel() / shape[0];
+  const std::uint64_t row_bytes =
+      static_cast<std::uint64_t>(row_elements) * size_of(tensor.dtype());
+  const auto rows_at_a_time =
+      static_cast<std::int64_t>(std::max<std::uint64_t>(1, kReadBytes / row_bytes));
+  std::vector<std::byte> values;
+  for (std::int64_t row = 0; row < shape[0]; row += rows_at_a_time) {
+    const std::int64_t rows = std::min(rows_at_a_time, shape[0] - row);
+    checkpoint::Box box = box_of(parameter);
+    box.offset[0] += row;
+    box.shape[0] = rows;
+    values.resize(static_cast<std::size_t>(rows) * row_bytes);
+    loader.read_box({.name = name,
+                     .dtype = tensor.dtype(),
+                     .global_shape = dims_of(parameter.global_shape()),
+                     .box = std::move(box)},
+                    values);
+    write(row * row_elements, std::span<const std::byte>(values));
+  }
 }
 
 void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
-  std::vector<std::byte> values(p.master().view().bytes());
-  loader.read_box(request_for(p.name(), p, p.master()), values);
-  store.write(p, values);
+  read_in_parts(loader, p.name(), p, p.master(),
+                [&](std::int64_t first, std::span<const std::byte> values) {
+                  store.write_part(p, first, values);
+                });
+}
+
+void read_state(checkpoint::Loader& loader, const optim::StateTensor& state) {
+  const Tensor flat = state.tensor.reshape({state.tensor.numel()});
+  read_in_parts(loader, state.name, *state.parameter, flat,
+                [&](std::int64_t first, std::span<const std::byte> values) {
+                  const auto count =
+                      static_cast<std::int64_t>(values.size() / size_of(flat.dtype()));
+                  flat.device().copy_from_host(flat.columns(first, count), values);
+                });
 }
 
 }  // namespace
@@ -114,11 +149,7 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   check_names(loader, expected);
 
   for (const auto& p : engine.parameters().all()) read_parameter(loader, engine.parameters(), *p);
-  for (const optim::StateTensor& s : engine.optimizer()->states()) {
-    std::vector<std::byte> values(s.tensor.view().bytes());
-    loader.read_box(request_for(s.name, *s.parameter, s.tensor), values);
-    s.tensor.device().copy_from_host(s.tensor, values);
-  }
+  for (const optim::StateTensor& s : engine.optimizer()->states()) read_state(loader, s);
   engine.optimizer()->set_steps_taken(integer_at(run, "optimizer.steps_taken"));
   LoopState state;
   state.step = static_cast<std::int64_t>(run.schedule_position);

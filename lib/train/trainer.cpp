@@ -41,6 +41,7 @@ class Trainer {
   bool out_of_time() const;
   bool save_is_due() const;
   void train_one_step();
+  engine::StepOutcome execute_step(std::int64_t step);
   void handle_non_finite(const engine::StepOutcome& outcome);
   void record_step(const engine::StepOutcome& outcome, double step_seconds);
   /// False when the run should stop early.
@@ -49,7 +50,6 @@ class Trainer {
   bool eval_is_due() const;
   void write_samples();
   void save();
-  void compare_with_plan(const std::vector<AllocationEvent>& trace, bool finite);
   void emit(const StepRecord& record);
 
   const Recipe& recipe_;
@@ -75,7 +75,6 @@ class Trainer {
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
   std::int64_t saved_step_ = -1;
-  bool trace_compared_ = false;
 };
 
 RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
@@ -247,10 +246,7 @@ void Trainer::train_one_step() {
   const std::int64_t step = state_.step + 1;
   const std::int64_t samples = geometry_.samples_in_step(step);
   fill_training_batch(stream_, state_.next_sample, samples, batch_);
-  const bool trace = !trace_compared_ && samples == geometry_.global_batch_size();
-  if (trace) device_.ledger().start_trace();
-  const engine::StepOutcome outcome = engine_.train_step(batch_, step, schedule_.factor(step));
-  if (trace) compare_with_plan(device_.ledger().stop_trace(), outcome.finite);
+  const engine::StepOutcome outcome = execute_step(step);
   state_.step = step;
   state_.next_sample += static_cast<std::uint64_t>(samples);
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
@@ -264,16 +260,19 @@ void Trainer::train_one_step() {
                     fmt::format("step {}", step));
 }
 
-void Trainer::compare_with_plan(const std::vector<AllocationEvent>& trace, bool finite) {
-  if (!finite) return;  // without an update the step is not the planned one: the next is compared
-  trace_compared_ = true;
-  const auto& planned = planned_.plan.step_trace;
-  if (trace == planned) return;
-  const auto [real, plan] =
-      std::mismatch(trace.begin(), trace.end(), planned.begin(), planned.end());
-  fail("the step's allocations differ from the plan's at line {}: {} instead of {}",
-       real - trace.begin() + 1, real == trace.end() ? "the end" : to_string(*real),
-       plan == planned.end() ? "the end" : to_string(*plan));
+engine::StepOutcome Trainer::execute_step(std::int64_t step) {
+  const double lr_factor = schedule_.factor(step);
+  // Smaller steps at the start of a ramp have no plan.
+  if (batch_.num_samples != geometry_.global_batch_size()) {
+    return engine_.train_step(batch_, step, lr_factor);
+  }
+  device_.ledger().start_comparison(planned_.plan.step_trace);
+  const engine::StepOutcome outcome = engine_.train_step(batch_, step, lr_factor);
+  const auto difference = device_.ledger().stop_comparison();
+  // A step that is not finite ends before its update.
+  require(!difference || !outcome.finite, "step {}: allocations differ from the plan's at {}", step,
+          difference ? to_string(*difference) : "");
+  return outcome;
 }
 
 void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {

@@ -51,6 +51,7 @@ TEST_CASE("first values are normal with the asked deviation and differ by name a
 }
 
 TEST_CASE("a split parameter starts with its part of the whole") {
+  constexpr std::int64_t kCols = 2500;  // parts are longer than what is written at a time
   const MeshShape shape{.sizes = {1, 2, 1, 1}};
   for (const int split : {0, 1}) {
     Placement placement;
@@ -58,7 +59,7 @@ TEST_CASE("a split parameter starts with its part of the whole") {
     Device cpu(make_cpu_memory(), 1 << 24);
     const Mesh whole_mesh({}, 0, self_factory());
     ParameterStore whole(whole_mesh);
-    whole.declare(matrix("w", {6, 10}));
+    whole.declare(matrix("w", {6, kCols}));
     whole.allocate(cpu, {}, false);
     whole.initialize(3);
     const auto expected = values_of(whole, whole.find("w"));
@@ -66,17 +67,18 @@ TEST_CASE("a split parameter starts with its part of the whole") {
     for (int rank = 0; rank < 2; ++rank) {
       const Mesh mesh(shape, rank, meta_factory(nullptr));
       ParameterStore part(mesh);
-      part.declare(matrix("w", {6, 10}, placement));
-      part.allocate(cpu, {}, false);
+      part.declare(matrix("w", {6, kCols}, placement));
+      part.allocate(cpu, {.compute = DType::bf16}, false);
       part.initialize(3);
       const Parameter& w = part.find("w");
       const auto got = values_of(part, w);
       const std::int64_t cols = w.box().shape[1];
       for (std::int64_t i = 0; i < w.box().shape[0]; ++i) {
         for (std::int64_t j = 0; j < cols; ++j) {
-          const auto from = (i + w.box().offset[0]) * 10 + j + w.box().offset[1];
-          REQUIRE(got[static_cast<std::size_t>(i * cols + j)] ==
-                  expected[static_cast<std::size_t>(from)]);
+          const auto from = (i + w.box().offset[0]) * kCols + j + w.box().offset[1];
+          const float value = expected[static_cast<std::size_t>(from)];
+          REQUIRE(got[static_cast<std::size_t>(i * cols + j)] == value);
+          REQUIRE(w.compute().view().row<bf16>(i)[j] == to_bf16(value));
         }
       }
     }
@@ -113,6 +115,8 @@ TEST_CASE("a bf16 compute copy is the master rounded to nearest, ties to even") 
     CHECK(to_float(w.compute().view().as<bf16>()[i]) == expected[static_cast<std::size_t>(i)]);
   }
   CHECK(values_of(store, w) == master);
+  CHECK_THROWS_AS(store.write(w, std::as_bytes(std::span(master).first(4))), InternalError);
+  CHECK_THROWS_AS(store.write_part(w, 2, std::as_bytes(std::span(master).first(4))), InternalError);
 }
 
 TEST_CASE("a split that does not divide is refused with the axis") {

@@ -9,32 +9,51 @@
 
 namespace llmtrain {
 
-TEST_CASE("the real and the imaginary arena give the same addresses for the same calls") {
-  Device cpu(make_cpu_memory(), 1 << 26);
-  Device meta(make_meta_memory(), 1 << 26);
+namespace {
+
+// 2000 allocations and releases of random sizes, then a release of all.
+std::vector<AllocationEvent> random_traffic(Device& device) {
   const PhiloxKey key = philox_key(7, "test", "arena");
-  std::vector<std::vector<AllocationEvent>> traces;
-
-  for (Device* device : {&cpu, &meta}) {
-    device->ledger().start_trace();
-    std::vector<Tensor> live;
-    for (std::uint64_t i = 0; i < 2000; ++i) {
-      if (live.size() > 20 || (!live.empty() && philox_below(key, 1, i, 3) == 0)) {
-        live.erase(live.begin() +
-                   static_cast<std::ptrdiff_t>(philox_below(key, 2, i, live.size())));
-      } else {
-        const auto n = static_cast<std::int64_t>(philox_below(key, 3, i, 10000));
-        live.push_back(device->allocate({n}, DType::f32, Category::activations, "x"));
-      }
+  device.ledger().start_trace();
+  std::vector<Tensor> live;
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    if (live.size() > 20 || (!live.empty() && philox_below(key, 1, i, 3) == 0)) {
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(philox_below(key, 2, i, live.size())));
+    } else {
+      const auto n = static_cast<std::int64_t>(philox_below(key, 3, i, 10000));
+      live.push_back(device.allocate({n}, DType::f32, Category::activations, "x"));
     }
-    live.clear();
-    traces.push_back(device->ledger().stop_trace());
-    CHECK(device->ledger().held_bytes() == 0);
   }
+  live.clear();
+  return device.ledger().stop_trace();
+}
 
-  CHECK(traces[0] == traces[1]);
-  CHECK(hash_of(traces[0]) == hash_of(traces[1]));
+}  // namespace
+
+TEST_CASE("a real arena that just suffices has the addresses of an imaginary endless one") {
+  Device meta(make_meta_memory(), std::uint64_t{1} << 50);
+  const auto planned = random_traffic(meta);
+  Device cpu(make_cpu_memory(), meta.arena_extent_bytes());
+  const auto real = random_traffic(cpu);
+
+  CHECK(real == planned);
+  CHECK(hash_of(real) == hash_of(planned));
   CHECK(cpu.arena_extent_bytes() == meta.arena_extent_bytes());
+  CHECK(cpu.ledger().held_bytes() == 0);
+  Device less(make_cpu_memory(), meta.arena_extent_bytes() - AddressSpace::kAlignment);
+  CHECK_THROWS_AS(random_traffic(less), DoesNotFitError);
+}
+
+TEST_CASE("a block is returned once and the space above all blocks is one") {
+  AddressSpace space(1 << 20);
+  const std::uint64_t a = space.take(1000).value();
+  const std::uint64_t b = space.take(2000).value();
+  space.give_back(a, 1000);
+  CHECK_THROWS_AS(space.give_back(a, 1000), InternalError);
+  space.give_back(b, 2000);
+  CHECK_THROWS_AS(space.give_back(b, 2000), InternalError);
+  CHECK(space.largest_free_block() == 1 << 20);
+  CHECK(space.take(1 << 20) == 0);
 }
 
 TEST_CASE("live blocks never overlap and stay inside the arena") {
@@ -73,6 +92,29 @@ TEST_CASE("the peak of a phase remembers the categories at that instant") {
   CHECK(peak.tag == "x");
   CHECK(peak.at_peak[static_cast<int>(Category::workspace)] == 0);
   CHECK(peak.per_category[static_cast<int>(Category::workspace)] == 2048);
+}
+
+TEST_CASE("a comparison names the first event that was not planned, or was planned and missing") {
+  const auto run = [](std::span<const AllocationEvent> planned, std::int64_t n, bool last) {
+    Device meta(make_meta_memory(), 1 << 30);
+    meta.ledger().start_comparison(planned);
+    { const Tensor x = meta.allocate({n}, DType::u8, Category::activations, "x"); }
+    if (last) const Tensor y = meta.allocate({256}, DType::u8, Category::grads, "y");
+    return meta.ledger().stop_comparison();
+  };
+  Device meta(make_meta_memory(), 1 << 30);
+  meta.ledger().start_trace();
+  { const Tensor x = meta.allocate({256}, DType::u8, Category::activations, "x"); }
+  { const Tensor y = meta.allocate({256}, DType::u8, Category::grads, "y"); }
+  const auto planned = meta.ledger().stop_trace();
+
+  CHECK_FALSE(run(planned, 256, true));
+  CHECK(to_string(run(planned, 512, true).value()) ==
+        "line 1: take activations x 512 B at 0 instead of take activations x 256 B at 0");
+  CHECK(to_string(run(planned, 256, false).value()) ==
+        "line 3: the end instead of take grads y 256 B at 0");
+  CHECK(to_string(run(std::span(planned).first(2), 256, true).value()) ==
+        "line 3: take grads y 256 B at 0 instead of the end");
 }
 
 TEST_CASE("column and row views address the parent's memory") {
