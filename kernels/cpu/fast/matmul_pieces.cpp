@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/fast/gemm.hpp"
 #include "kernels/cpu/fast/onednn.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul_workspace.hpp"
@@ -44,6 +45,11 @@ void convert(const KernelCtx& ctx, const View& x, const View& y, bool accumulate
 
 void matmul_in_depth(const KernelCtx& ctx, const Matmul& mm, void* scratch,
                      std::uint64_t scratch_bytes) {
+  if (mm.a.dtype == DType::f32 && !onednn_keeps_to_its_scratch() &&
+      (!mm.bias.defined() || mm.bias.dtype == DType::f32)) {
+    require(gemm_scratch_bytes(ctx.threads) <= scratch_bytes, "gemm wants more scratch");
+    return gemm(mm, ctx.threads, scratch);
+  }
   const bool deep = mm.k() > kMaxDepth;
   if (!deep && onednn_matmul(mm, ctx.threads, scratch, scratch_bytes)) return;
   require(mm.k() > kTileDepth, "oneDNN wants more than {} bytes for [{}, {}] x [{}, {}]",

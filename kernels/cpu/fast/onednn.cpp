@@ -126,12 +126,23 @@ Key key_of(const Matmul& mm, int threads) {
 
 }  // namespace
 
+namespace {
+
+bool has_instructions(dnnl::cpu_isa wanted) {
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+}  // namespace
+
 bool onednn_multiplies_bf16() {
-  static const bool multiplies = [] {
-    const auto bits = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-  }();
+  static const bool multiplies = has_instructions(dnnl::cpu_isa::avx512_core_bf16);
   return multiplies;
+}
+
+bool onednn_keeps_to_its_scratch() {
+  static const bool keeps = has_instructions(dnnl::cpu_isa::avx512_core);
+  return keeps;
 }
 
 bool onednn_matmul(const Matmul& mm, int threads, void* scratch, std::uint64_t scratch_bytes) {
