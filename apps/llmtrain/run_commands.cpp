@@ -41,7 +41,9 @@ ExitCode generate(const Generation& arguments) {
 ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t> step) {
   train::SavedRun run(path, step);
   const train::Corpus corpus = train::open_corpus(run.recipe());
-  const train::EvalReport report = train::evaluate(run.engine(), *corpus.held_out, std::nullopt);
+  engine::StepBatch batch;
+  const train::EvalReport report =
+      train::evaluate(run.engine(), *corpus.held_out, std::nullopt, batch);
   print(
       fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
                   "{}\n",

@@ -9,11 +9,10 @@
 namespace llmtrain::train {
 
 EvalReport evaluate(engine::Engine& engine, const data::PackedSamples& held_out,
-                    std::optional<std::uint64_t> max_samples) {
+                    std::optional<std::uint64_t> max_samples, engine::StepBatch& batch) {
   const std::uint64_t all = held_out.sample_count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
   const auto micro = static_cast<std::uint64_t>(engine.options().micro_batch_size);
-  engine::StepBatch batch;
   double loss_sum = 0;
   EvalReport report;
   for (std::uint64_t first = 0; first < count; first += micro) {

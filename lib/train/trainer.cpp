@@ -70,7 +70,7 @@ class Trainer {
   MetricsWriter metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   Console console_;
-  engine::StepBatch batch_;
+  engine::StepBatch batch_;  // of the step, or of an evaluation
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
@@ -146,6 +146,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   if (recipe.metrics.tensorboard()) {
     tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);
   }
+  // Arrays of the largest batch: no step and no evaluation takes memory for them.
+  batch_.resize(geometry_.global_batch_size(), geometry_.seq_len());
   write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
   data::save_tokenizer(*corpus_.tokenizer, directory_);
   write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
@@ -335,7 +337,7 @@ void Trainer::emit(const StepRecord& record) {
 bool Trainer::run_evaluation(bool final) {
   std::optional<std::uint64_t> limit;
   if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
-  const EvalReport report = evaluate(engine_, *corpus_.held_out, limit);
+  const EvalReport report = evaluate(engine_, *corpus_.held_out, limit, batch_);
   StepRecord record{.step = state_.step, .fields = {}};
   record.set(metric::kEvalLoss, report.loss);
   record.set(metric::kEvalPerplexity, std::exp(report.loss));

@@ -28,7 +28,8 @@ struct EvalReport {
 };
 
 /// Evaluates at most `max_samples` samples (all if empty). Bits per byte are known only for all.
+/// `batch` is where samples are read to; its content is lost.
 EvalReport evaluate(engine::Engine& engine, const data::PackedSamples& held_out,
-                    std::optional<std::uint64_t> max_samples);
+                    std::optional<std::uint64_t> max_samples, engine::StepBatch& batch);
 
 }  // namespace llmtrain::train

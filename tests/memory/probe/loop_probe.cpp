@@ -16,15 +16,15 @@ namespace llmtrain::memory_probe {
 
 namespace {
 
-constexpr int kSteps = 12;
+constexpr int kSteps = 8;
 constexpr std::string_view kRecipe = R"(
 recipe: 1
 run: {output_dir: run, threads: 2}
-model: {architecture: llama, vocab_size: 257, hidden_size: 64, intermediate_size: 128,
-        num_hidden_layers: 2, num_attention_heads: 2, max_position_embeddings: 256}
+model: {architecture: llama, vocab_size: 257, hidden_size: 32, intermediate_size: 64,
+        num_hidden_layers: 1, num_attention_heads: 2, max_position_embeddings: 256}
 tokenizer: {type: bytes}
 data: {sources: [{path: text.txt, max_document_bytes: 4096}], eval_modulus: 4}
-training: {seq_len: 256, micro_batch_size: 64, global_batch_size: 128, max_steps: 12,
+training: {seq_len: 256, micro_batch_size: 64, global_batch_size: 128, max_steps: 8,
            rampup_batch_size: {start: 64, increment: 64, samples: 192}}
 optimizer: {lr: 1.0e-3}
 precision: {compute: bf16}
