@@ -4,13 +4,13 @@
 #
 #   scripts/fuzz.sh [--seconds N] [--jobs N] [--built] [TARGET...]
 #
-#   --seconds N   how long each target runs (600)
+#   --seconds N   seconds of a processor that each target gets (600); more by the clock on a busy machine
 #   --jobs N      targets that run at a time (2)
 #   --built       run what build/fuzz holds instead of building first
 #   TARGET        recipe, tokenizer, safetensors, token_shard, manifest, metrics, hf_config; default all
 #
-# A target whose executable already ran clean for so long is not run again. build/fuzz/state/TARGET keeps
-# the inputs found so far, the log and the result. Exit code 0: all clean; 1: an input violates its target,
+# The time that an executable already ran clean counts, so that a run that was cut off goes on and a target
+# that is done is not run again. build/fuzz/state/TARGET keeps the inputs found, the last log and the result. Exit code 0: all clean; 1: an input violates its target,
 # and the last lines name it and the command that repeats it; 2: cannot run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -82,16 +82,20 @@ commit() {
   echo "$(git rev-parse --short=12 HEAD)$dirty"
 }
 
-# True if this very executable ran clean for long enough.
-is_done() {
-  local result=$state_root/$1/result executions edges violations ran cpu at hash
-  [ -f "$result" ] || return 1
-  read -r executions edges violations ran cpu at hash <"$result"
-  [ "$violations" = 0 ] && [ "$ran" -ge "$seconds" ] &&
-    [ "$hash" = "$(sha256sum <"$(executable "$1")" | cut -c1-64)" ]
+hash_of() { sha256sum <"$(executable "$1")" | cut -c1-64; }
+
+# Sets executions, edges, violations, ran, at and hash to what this very executable did so far.
+load_result() {
+  executions=0 edges=0 violations=0 ran=0 at=$(commit) hash=
+  local current
+  current=$(hash_of "$1")
+  [ ! -f "$state_root/$1/result" ] || read -r executions edges violations ran at hash <"$state_root/$1/result"
+  if [ "$hash" != "$current" ] || [ "$violations" != 0 ]; then
+    executions=0 edges=0 violations=0 ran=0 at=$(commit) hash=$current
+  fi
 }
 
-# One libFuzzer process for at most $2 seconds; appends to the log, prints "<exit code> <cpu seconds>".
+# One libFuzzer process for at most $2 seconds; prints "<exit code> <processor seconds>".
 run_round() {
   local target=$1 state=$state_root/$1 rc=0 options=() seeds dictionary
   seeds=$(seed_files "$target" | paste -sd,)
@@ -103,58 +107,55 @@ run_round() {
   TIMEFORMAT='%U %S'
   { time "$(executable "$target")" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 \
     -max_len="$(max_len "$target")" -artifact_prefix="$state/artifacts/" -print_final_stats=1 \
-    "${options[@]}" >>"$state/log" 2>&1; } 2>"$state/times" || rc=$?
+    "${options[@]}" >"$state/log" 2>&1; } 2>"$state/times" || rc=$?
   echo "$rc $(awk '{printf "%d", $1 + $2}' "$state/times")"
 }
 
-newest_artifact() {
-  find "$state_root/$1/artifacts" -newer "$state_root/$1/times.start" \
+# The input that the round which started at the time of state/started left, if any.
+new_artifact() {
+  find "$state_root/$1/artifacts" -newer "$state_root/$1/started" \
     \( -name 'crash-*' -o -name 'leak-*' -o -name 'oom-*' -o -name 'timeout-*' \) | head -1
 }
 
-# Runs one target for $seconds and writes its result; 1 if it found a violation. libFuzzer measures
-# -timeout with the wall clock, so that on a machine that stops the process an innocent input looks slow:
-# such an input is run once more alone, and the fuzzing goes on if it is fast then.
+# Runs one target until it has had $seconds of a processor, and keeps the result after each round, so that
+# a run that was cut off goes on; 1 if there was a violation. libFuzzer takes -timeout by the clock on the
+# wall: on a machine that stops the process an innocent input looks slow. Such an input is run once more
+# alone, and is no violation if it is fast then.
 fuzz() {
-  local target=$1 state=$state_root/$1 spent=0 cpu=0 violations=0 rc round_cpu start input
+  local target=$1 state=$state_root/$1 executions edges violations ran at hash rc used input
   mkdir -p "$state/corpus" "$state/artifacts"
-  rm -f "$state/result"
-  : >"$state/log"
-  local hash at
-  hash=$(sha256sum <"$(executable "$target")" | cut -c1-64)
-  at=$(commit)
-  while [ "$spent" -lt "$seconds" ] && [ "$violations" = 0 ]; do
-    touch "$state/times.start"
-    start=$SECONDS
-    read -r rc round_cpu < <(run_round "$target" $((seconds - spent)))
-    spent=$((spent + SECONDS - start))
-    cpu=$((cpu + round_cpu))
-    [ "$rc" -ne 0 ] || continue
-    input=$(newest_artifact "$target")
-    if [[ "$input" == */timeout-* ]] && "$(executable "$target")" -timeout=10 "$input" >/dev/null 2>&1; then
-      echo "fuzz: $input takes less than 10 s when run alone" >>"$state/log"
-      rm "$input"
-      continue
+  load_result "$target"
+  while [ "$ran" -lt "$seconds" ] && [ "$violations" = 0 ]; do
+    touch "$state/started"
+    read -r rc used < <(run_round "$target" $((seconds - ran < 60 ? seconds - ran : 60)))
+    if [ "$rc" -ne 0 ]; then
+      input=$(new_artifact "$target")
+      if [[ "$input" == */timeout-* ]] && "$(executable "$target")" -timeout=10 "$input" >/dev/null 2>&1; then
+        rm "$input"
+      else
+        violations=1
+        printf '\n%s: violation (log: %s)\n  input:  %s\n  repeat: %s %s\n' "$target" "$state/log" \
+          "${input:-none was left}" "$(executable "$target")" "$input"
+      fi
     fi
-    violations=1
-    printf '\n%s: violation (log: %s)\n  input:  %s\n  repeat: %s %s\n' "$target" "$state/log" \
-      "${input:-none was left}" "$(executable "$target")" "$input"
+    ran=$((ran + used))
+    read -r executions edges < <(awk -v executions="$executions" -v edges="$edges" '
+      /^stat::number_of_executed_units:/ { executions += $2 }
+      { for (i = 1; i < NF; ++i) if ($i == "cov:" && $(i + 1) + 0 > edges + 0) edges = $(i + 1) }
+      END { print executions, edges }' "$state/log")
+    echo "$executions $edges $violations $ran $at $hash" >"$state/result"
   done
-  awk -v tail="$violations $spent $cpu $at $hash" '
-    /^stat::number_of_executed_units:/ { executions += $2 }
-    { for (i = 1; i < NF; ++i) if ($i == "cov:" && $(i + 1) > edges) edges = $(i + 1) }
-    END { print executions + 0, edges + 0, tail }' "$state/log" >"$state/result"
   return "$violations"
 }
 
 table_rows() {
-  local target executions edges violations ran cpu at hash
+  local target executions edges violations ran at hash
   for target in "${all_targets[@]}"; do
     if [ -f "$state_root/$target/result" ]; then
-      read -r executions edges violations ran cpu at hash <"$state_root/$target/result"
-      echo "| $target | $executions | $edges | $violations | $ran | $cpu | $at |"
+      read -r executions edges violations ran at hash <"$state_root/$target/result"
+      echo "| $target | $executions | $edges | $violations | $ran | $at |"
     else
-      grep "^| $target |" docs/fuzzing.md || true  # what another machine measured stays
+      grep "^| $target | [0-9]" docs/fuzzing.md || true  # what another machine measured stays
     fi
   done
 }
@@ -163,7 +164,7 @@ write_table() {
   local rows
   rows=$(table_rows)
   awk -v rows="$rows" '
-    /^\|---/ { print; print rows; table = 1; next }
+    /^\| target / { print; getline; print; print rows; table = 1; next }
     table && /^\|/ { next }
     { table = 0; print }' docs/fuzzing.md >build/fuzz/fuzzing.md
   cp build/fuzz/fuzzing.md docs/fuzzing.md
@@ -173,6 +174,7 @@ write_table() {
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-16 || true)
 export ASAN_SYMBOLIZER_PATH
 
+trap 'trap - INT; kill 0' INT  # the targets too
 failed=0 running=0
 reap() {
   wait -n || failed=1
@@ -180,7 +182,8 @@ reap() {
 }
 for target in "${targets[@]}"; do
   [ -x "$(executable "$target")" ] || die "$(executable "$target") is not built"
-  if is_done "$target"; then
+  load_result "$target"
+  if [ "$ran" -ge "$seconds" ]; then
     echo "$target: this executable already ran clean for $seconds s"
     continue
   fi
@@ -190,5 +193,5 @@ for target in "${targets[@]}"; do
 done
 while [ "$running" -gt 0 ]; do reap; done
 write_table
-sed -n '/^| target/,/^$/p' docs/fuzzing.md
+sed -n '/^| target /,/^$/p' docs/fuzzing.md
 exit "$failed"
