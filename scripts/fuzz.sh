@@ -108,7 +108,7 @@ run_round() {
   { time "$(executable "$target")" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 \
     -max_len="$(max_len "$target")" -artifact_prefix="$state/artifacts/" -print_final_stats=1 \
     "${options[@]}" >"$state/log" 2>&1; } 2>"$state/times" || rc=$?
-  echo "$rc $(awk '{printf "%d", $1 + $2}' "$state/times")"
+  echo "$rc $(awk '{printf "%.0f", $1 + $2}' "$state/times")"
 }
 
 # The input that the round which started at the time of state/started left, if any.
