@@ -128,7 +128,10 @@ fuzz() {
   while [ "$ran" -lt "$seconds" ] && [ "$violations" = 0 ]; do
     touch "$state/started"
     read -r rc used < <(run_round "$target" $((seconds - ran < 60 ? seconds - ran : 60)))
-    if [ "$rc" -ne 0 ]; then
+    if [ "$rc" = 72 ]; then  # ended by a signal
+      echo "$target: interrupted"
+      return 1
+    elif [ "$rc" -ne 0 ]; then
       input=$(new_artifact "$target")
       if [[ "$input" == */timeout-* ]] && "$(executable "$target")" -timeout=10 "$input" >/dev/null 2>&1; then
         rm "$input"
