@@ -57,6 +57,11 @@ class Builder : public YAML::EventHandler {
     refuse_extras(mark, tag, anchor);
     const std::size_t end = end_of_scalar(mark, tag == "!", value);
     if (value.find('\0') != std::string::npos) throw Stop{mark, "text holds a NUL character", {}};
+    // The parser makes one byte of the escapes \N and \_, which is no UTF-8.
+    if (!is_utf8(value)) {
+      throw Stop{mark, "the escapes \\N and \\_ are not used in recipes",
+                 "write \\u0085 or \\u00a0"};
+    }
     if (expects_key()) {
       check_colon(mark, end, value);
       open_.back().key = value;

@@ -42,6 +42,15 @@ std::size_t utf8_sequence(std::string_view text) {
   return code < kSmallest[n] || code > 0x10ffff || surrogate ? 0 : n;
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t n = utf8_sequence(text);
+    if (n == 0) return false;
+    text.remove_prefix(n);
+  }
+  return true;
+}
+
 std::optional<TextProblem> check_text(std::string_view text) {
   if (text.size() > kMaxFileBytes) {
     return TextProblem{

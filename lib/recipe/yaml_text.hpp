@@ -22,5 +22,6 @@ std::optional<TextProblem> check_text(std::string_view text);
 /// Number of bytes of the UTF-8 sequence at the start of `text`, 0 if it is not one (overlong
 /// forms, surrogates and values above U+10FFFF included).
 std::size_t utf8_sequence(std::string_view text);
+bool is_utf8(std::string_view text);
 
 }  // namespace llmtrain::recipe

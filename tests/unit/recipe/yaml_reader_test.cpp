@@ -57,6 +57,8 @@ TEST_CASE("the tree keeps texts as written, whether they are quoted, and positio
 TEST_CASE("what a recipe has no need for is refused at its position") {
   const std::map<std::string, std::string> cases = {
       {"a: 1\nb: &x 2\n", "f:2:4: anchors (&name) are not used in recipes"},
+      {"a: \"x\\_\"\n", "f:1:4: the escapes \\N and \\_ are not used in recipes"},
+      {"\"\\N\": 1\n", "f:1:1: the escapes \\N and \\_ are not used in recipes"},
       {"a: &x [1]\n", "f:1:4: anchors (&name) are not used in recipes"},
       {"b: *x\n", "f:1:4: is not valid YAML: the referenced anchor is not defined"},
       {"a: !!int 3\n", "f:1:4: tags (!name) are not used in recipes"},
