@@ -190,32 +190,6 @@ TEST_CASE("rules over several keys are not judged when they read a refused value
   CHECK(issues_of("model: {hidden_size: 64, num_attention_heads: 3, norm: x}").size() == 2);
 }
 
-TEST_CASE("rules over several keys never see the value of a required key that is missing") {
-  // Divides by its required key, which is 0 while it is missing.
-  struct Dividing : Section {
-    Required<int> divisor{this, "divisor", "above 0", at_least(1)};
-    Key<int> number{this, "number", 8, "to be divided"};
-    void validate(Issues& issues) const override {
-      if (number() % divisor() != 0) issues.add(number, "has a remainder");
-    }
-  };
-  struct Outer : Section {
-    Sub<Dividing> pair{this, "pair", "two numbers"};
-    void validate(Issues&) const override { CHECK(pair.divisor() != 0); }
-  };
-  const std::string missing = "pair.divisor: required key is missing (integer: above 0)";
-  Outer root;
-
-  CHECK(issues_of(root, request("recipe: 1")) == Lines{"r.yaml:1:1: " + missing});
-  CHECK(issues_of(root, request("pair: {number: 3}")) == Lines{"r.yaml:1:1: " + missing});
-  CHECK(issues_of(root, request("pair: 3")) ==
-        Lines{"r.yaml:1:7: pair: expected a section of `key: value`, found the number 3"});
-  CHECK(issues_of(root, request("pair: {divisor: 0}")).size() == 1);
-  CHECK(issues_of(root, request("pair: {divisor: 3}")).size() == 1);
-  CHECK(issues_of(root, request("pair: {divisor: 4}")).empty());
-  CHECK(root.pair.divisor() == 4);
-}
-
 TEST_CASE("overrides win over the file and say where they come from") {
   Root root;
 
