@@ -35,20 +35,17 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   // every form, 1 to 64 threads and all instruction sets, except where it would sum over k in
   // parallel and keep a whole c per thread; those are refused and done in shorter pieces of k.
   constexpr std::uint64_t kScratchPerThread = 2 << 20;
+  constexpr std::int64_t kShared = kGemmCols * (kGemmDepth + 1);  // packed columns, and their bias
+  constexpr std::int64_t kPerThread = kGemmRows * kGemmDepth;
+  static_assert((kShared + kPerThread) * sizeof(float) <= kScratchPerThread);
   MatmulWorkspace layout;
   if (mm.a.dtype == DType::f64) return layout;
   layout.scratch_bytes = static_cast<std::uint64_t>(std::max(1, threads)) * kScratchPerThread;
-  const std::int64_t m = std::min(mm.m(), kTileRows);
-  const std::int64_t n = std::min(mm.n(), kTileCols);
-  const std::int64_t k = std::min(mm.k(), kTileDepth);
-  const auto after = [](std::uint64_t begin, std::int64_t rows, std::int64_t cols) {
-    const auto elements = static_cast<std::uint64_t>(rows * tile_stride(cols));
-    return begin + (elements * sizeof(float) + 63) / 64 * 64;
-  };
-  layout.a = layout.scratch_bytes;
-  layout.b = mm.transpose_a ? after(layout.a, k, m) : after(layout.a, m, k);
-  layout.c = mm.transpose_b ? after(layout.b, n, k) : after(layout.b, k, n);
-  layout.total_bytes = mm.a.dtype == DType::bf16 ? after(layout.c, m, n) : layout.scratch_bytes;
+  layout.sums = layout.total_bytes = layout.scratch_bytes;
+  if (mm.c.dtype == DType::bf16 && mm.k() > kGemmDepth) {
+    const auto sums = static_cast<std::uint64_t>(std::min(mm.m(), kGemmSumRows) * kGemmCols);
+    layout.total_bytes += sums * sizeof(float);
+  }
   return layout;
 }
 

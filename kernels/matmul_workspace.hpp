@@ -6,22 +6,19 @@
 
 namespace llmtrain::kernels {
 
-/// Products that the library cannot do directly go through FP32 tiles of at most these sizes.
-inline constexpr std::int64_t kTileRows = 1024;
-inline constexpr std::int64_t kTileCols = 512;
-inline constexpr std::int64_t kTileDepth = 1024;
+/// Blocks of the own product: rows of a and columns of b that are packed at a time, and the length
+/// of the piece of the sum.
+inline constexpr std::int64_t kGemmRows = 96;
+inline constexpr std::int64_t kGemmCols = 768;
+inline constexpr std::int64_t kGemmDepth = 384;
+/// Rows of c whose sums are kept in FP32 at a time, when c is bf16 and the sum has several pieces.
+inline constexpr std::int64_t kGemmSumRows = 1024;
 
-/// Elements from row to row of a tile of `cols` columns: rows a power of two apart would fall into
-/// the same few lines of a cache, which halves the speed of a product that reads columns.
-constexpr std::int64_t tile_stride(std::int64_t cols) { return cols + 16; }
-
-/// Byte offsets into the workspace. The library's scratch comes first, then the tiles of a, b and
-/// c.
+/// The library's scratch or the own product's packed blocks come first, then FP32 sums at byte
+/// `sums`.
 struct MatmulWorkspace {
   std::uint64_t scratch_bytes = 0;
-  std::uint64_t a = 0;
-  std::uint64_t b = 0;
-  std::uint64_t c = 0;
+  std::uint64_t sums = 0;
   std::uint64_t total_bytes = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <omp.h>
 
 namespace llmtrain::kernels {
 
@@ -21,17 +22,17 @@ void parallel_blocks(int threads, std::int64_t count, std::int64_t block, const 
   for (std::int64_t b = 0; b < blocks; ++b) run(b);
 }
 
-/// Calls f(slot, task) for every task in [0, count), one at a time per slot < threads: for work in
-/// memory of its own per thread. f must not throw.
+/// Calls f(slot, task) for every task in [0, count), one at a time per slot < threads, for work in
+/// memory of its own per thread. A thread that is done takes the next task, so that cores may run
+/// at unequal speeds. f must not throw.
 template <class F>
-void parallel_slots(int threads, std::int64_t count, const F& f) {
-  const auto slots = static_cast<std::int64_t>(std::max(1, threads));
-  parallel_blocks(threads, std::min(slots, count), 1, [&](std::int64_t slot, std::int64_t) {
-    const std::int64_t used = std::min(slots, count);
-    for (std::int64_t t = slot * count / used; t < (slot + 1) * count / used; ++t) {
-      f(static_cast<int>(slot), t);
-    }
-  });
+void parallel_tasks(int threads, std::int64_t count, const F& f) {
+  if (threads <= 1 || count <= 1) {
+    for (std::int64_t t = 0; t < count; ++t) f(0, t);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (std::int64_t t = 0; t < count; ++t) f(omp_get_thread_num(), t);
 }
 
 }  // namespace llmtrain::kernels

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include "kernels/cpu/fast/matmul_pieces.hpp"
 #include "kernels/cpu/fast/onednn.hpp"
 #include "kernels/matmul_workspace.hpp"
 #include "lib/base/error.hpp"
@@ -142,29 +141,6 @@ TEST_CASE("the fast product leaves the gaps between strided rows alone") {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const bool inside = i % 12 >= 3 && i % 12 < 9;
     CHECK((values[i] == Machine::kUntouched) == !inside);
-  }
-}
-
-TEST_CASE("bf16 products by way of fp32 tiles agree with the reference across tile borders") {
-  for (const bool wide_c : {false, true}) {
-    for (const bool accumulate : {false, true}) {
-      const Problem p{
-          kTileRows + 3, kTileCols + 5, kTileDepth + 7, accumulate,
-          !accumulate,   wide_c,        accumulate,     accumulate ? Bias::none : Bias::wide};
-      const trial::Trial by_tiles = [&](Machine& machine) {
-        Operation operation(machine, p);
-        std::vector<std::byte> workspace(operation.kernel.workspace_bytes(2));
-        operation.kernel.check();
-        fast::matmul_in_tiles(machine.ctx(), operation.kernel, workspace.data());
-        return trial::outputs(operation.c);
-      };
-      const auto expected = trial::run([&](Machine& machine) { return multiply(machine, p); },
-                                       cpu_reference_table(), DType::bf16, DType::bf16, 1);
-      const auto found = trial::run(by_tiles, cpu_table(), DType::bf16, DType::bf16, 2);
-      // Sums in another order may round to the neighbouring bf16.
-      const double unit = trial::max_magnitude(expected[0].values) * (wide_c ? 0x1p-20 : 0x1p-8);
-      CHECK(trial::max_difference(found[0].values, expected[0].values) <= unit);
-    }
   }
 }
 

@@ -1,0 +1,155 @@
+// Copies of a product's operands into panels. Included once per instruction set, like
+// vector-inl.h, hence the unusual guard.
+#if defined(LLMTRAIN_GEMM_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef LLMTRAIN_GEMM_PACK_INL_H
+#undef LLMTRAIN_GEMM_PACK_INL_H
+#else
+#define LLMTRAIN_GEMM_PACK_INL_H
+#endif
+
+#include <algorithm>
+
+#include "kernels/cpu/fast/gemm_blocks.hpp"
+#include "kernels/cpu/fast/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmtrain::kernels::fast::HWY_NAMESPACE {
+
+HWY_INLINE float widened(float x) { return x; }
+HWY_INLINE float widened(bf16 x) { return to_float(x); }
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <std::int64_t width, class T>
+void copy_across(const T* from, float* to) {
+  for (std::int64_t i = 0; i < width; ++i) to[i] = widened(from[i]);
+}
+
+template <std::int64_t width, class T>
+void copy_along(const T* from, std::int64_t line_stride, float* to) {
+  for (std::int64_t p = 0; p < 4; ++p) {
+    for (std::int64_t i = 0; i < width; ++i) to[p * width + i] = widened(from[i * line_stride + p]);
+  }
+}
+
+#else
+
+/// Four floats, whatever the width of a vector.
+using Quad = hn::Full128<float>;
+using Four = hn::Vec<Quad>;
+
+HWY_INLINE Four load_four(const float* p) { return hn::LoadU(Quad(), p); }
+HWY_INLINE Four load_four(const bf16* p) {
+  const hn::Rebind<std::uint16_t, Quad> half;
+  const hn::RebindToUnsigned<Quad> word;
+  const auto bits = hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(p));
+  return hn::BitCast(Quad(), hn::ShiftLeft<16>(hn::PromoteTo(word, bits)));
+}
+
+/// The first or the last two of `v`.
+HWY_INLINE void store_lower(Four v, float* p) {
+  const hn::Half<Quad> two;
+  hn::StoreU(hn::LowerHalf(two, v), two, p);
+}
+HWY_INLINE void store_upper(Four v, float* p) {
+  const hn::Half<Quad> two;
+  hn::StoreU(hn::UpperHalf(two, v), two, p);
+}
+
+/// Element p of `width` lines that lie side by side.
+template <std::int64_t width, class T>
+HWY_INLINE void copy_across(const T* from, float* to) {
+  for (std::int64_t i = 0; i + 4 <= width; i += 4) hn::StoreU(load_four(from + i), Quad(), to + i);
+  for (std::int64_t i = width / 4 * 4; i < width; ++i) to[i] = widened(from[i]);
+}
+
+/// Elements [p, p + 4) of `width` lines, each of which lies in one piece.
+template <std::int64_t width, class T>
+HWY_INLINE void copy_along(const T* from, std::int64_t line_stride, float* to) {
+  static_assert(width % 2 == 0);
+  const Quad d;
+  for (std::int64_t i = 0; i + 4 <= width; i += 4) {
+    const T* const line = from + i * line_stride;
+    const Four r0 = load_four(line), r1 = load_four(line + line_stride);
+    const Four r2 = load_four(line + 2 * line_stride), r3 = load_four(line + 3 * line_stride);
+    const Four even = hn::InterleaveLower(d, r0, r2), odd = hn::InterleaveLower(d, r1, r3);
+    const Four even2 = hn::InterleaveUpper(d, r0, r2), odd2 = hn::InterleaveUpper(d, r1, r3);
+    hn::StoreU(hn::InterleaveLower(d, even, odd), d, to + i);
+    hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + width + i);
+    hn::StoreU(hn::InterleaveLower(d, even2, odd2), d, to + 2 * width + i);
+    hn::StoreU(hn::InterleaveUpper(d, even2, odd2), d, to + 3 * width + i);
+  }
+  if constexpr (width % 4 == 2) {
+    constexpr std::int64_t i = width - 2;
+    const Four r0 = load_four(from + i * line_stride), r1 = load_four(from + (i + 1) * line_stride);
+    const Four lower = hn::InterleaveLower(d, r0, r1), upper = hn::InterleaveUpper(d, r0, r1);
+    store_lower(lower, to + i);
+    store_upper(lower, to + width + i);
+    store_lower(upper, to + 2 * width + i);
+    store_upper(upper, to + 3 * width + i);
+  }
+}
+
+#endif
+
+/// Elements [begin, end) of `count` lines, one by one.
+template <class T>
+void copy_slowly(const T* x, const GemmOperand& like, std::int64_t count, std::int64_t begin,
+                 std::int64_t end, std::int64_t width, float* panel) {
+  for (std::int64_t p = begin; p < end; ++p) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      panel[p * width + i] = widened(x[i * like.line_stride + p * like.depth_stride]);
+    }
+  }
+}
+
+/// Elements [begin, end) of all lines of a full panel.
+template <std::int64_t width, class T>
+HWY_INLINE void copy_panel(const T* x, const GemmOperand& like, std::int64_t begin,
+                           std::int64_t end, float* panel) {
+  if (like.line_stride == 1) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      copy_across<width>(x + p * like.depth_stride, panel + p * width);
+    }
+  } else if (like.depth_stride == 1) {
+    std::int64_t p = begin;
+    for (; p + 4 <= end; p += 4) copy_along<width>(x + p, like.line_stride, panel + p * width);
+    copy_slowly(x, like, width, p, end, width, panel);
+  } else {
+    copy_slowly(x, like, width, begin, end, width, panel);
+  }
+}
+
+template <std::int64_t width, class T>
+void pack_elements(const GemmOperand& from, std::int64_t lines, std::int64_t depth, float* panels) {
+  // Lines side by side lie in as many pages as they have elements: few enough for the processor's
+  // page table at a time, over all panels.
+  const std::int64_t step = from.line_stride == 1 ? 32 : depth;
+  const auto* const x = reinterpret_cast<const T*>(from.data);
+  const std::int64_t full = lines / width * width;
+  for (std::int64_t begin = 0; begin < depth; begin += step) {
+    const std::int64_t end = std::min(depth, begin + step);
+    for (std::int64_t i = 0; i < full; i += width) {
+      copy_panel<width>(x + i * from.line_stride, from, begin, end, panels + i * depth);
+    }
+  }
+  if (full < lines) {
+    float* const panel = panels + full * depth;
+    std::fill_n(panel, width * depth, 0.0F);
+    copy_slowly(x + full * from.line_stride, from, lines - full, 0, depth, width, panel);
+  }
+}
+
+template <std::int64_t width>
+void pack(const GemmOperand& from, std::int64_t lines, std::int64_t depth, float* panels) {
+  if (from.dtype == DType::bf16) {
+    pack_elements<width, bf16>(from, lines, depth, panels);
+  } else {
+    pack_elements<width, float>(from, lines, depth, panels);
+  }
+}
+
+}  // namespace llmtrain::kernels::fast::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
