@@ -23,7 +23,8 @@ ExitCode prepare_data(const RecipeArguments& arguments) {
   const train::Corpus corpus = train::open_corpus(*recipe);
   print(fmt::format("training: {} tokens in {} documents; held out: {} tokens in {} documents\n",
                     corpus.training->set().token_count(), corpus.training->set().document_count(),
-                    corpus.held_out->set().token_count(), corpus.held_out->set().document_count()));
+                    corpus.held_out->samples().set().token_count(),
+                    corpus.held_out->samples().set().document_count()));
   return ExitCode::done;
 }
 
@@ -45,7 +46,7 @@ ExitCode list_data(const RecipeArguments& arguments, bool held_out) {
     return ExitCode::done;
   }
   const train::Corpus corpus = train::open_corpus(*recipe);
-  const data::TokenSet& set = corpus.held_out->set();
+  const data::TokenSet& set = corpus.held_out->samples().set();
   for (std::uint64_t i = 0; i < set.document_count(); ++i) print(set.document_name(i) + "\n");
   return ExitCode::done;
 }

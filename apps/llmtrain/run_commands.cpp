@@ -48,7 +48,7 @@ ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t
       fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
                   "{}\n",
                   run.step(), report.loss, std::exp(report.loss), report.bits_per_byte,
-                  report.tokens, format_bytes(corpus.held_out->source_bytes())));
+                  report.tokens, format_bytes(corpus.held_out->samples().source_bytes())));
   return ExitCode::done;
 }
 

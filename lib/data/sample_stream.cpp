@@ -77,14 +77,19 @@ std::uint64_t PackedSamples::document_of_row(std::uint64_t row) const {
 }
 
 void PackedSamples::read(std::uint64_t index, SampleView out) const {
+  require(index < sample_count_, "sample {} of {}", index, sample_count_);
+  read_rows(index * static_cast<std::uint64_t>(options_.seq_len), out);
+}
+
+std::int64_t PackedSamples::read_rows(std::uint64_t first_row, SampleView out) const {
   const auto length = static_cast<std::size_t>(options_.seq_len);
   require(out.tokens.size() == length && out.targets.size() == length &&
               out.doc_begin.size() == length && out.positions.size() == length,
           "sample views of {}, {}, {} and {} elements for seq_len {}", out.tokens.size(),
           out.targets.size(), out.doc_begin.size(), out.positions.size(), length);
-  const auto trained = static_cast<std::size_t>(trained_rows(index));
-  std::uint64_t row = index * length;
+  std::uint64_t row = first_row;
   std::uint64_t document = document_of_row(row);
+  const auto trained = static_cast<std::size_t>(std::min<std::uint64_t>(length, row_count_ - row));
   std::size_t at = 0;
   while (at < trained) {
     const std::uint64_t end = document_first_row(document + 1);
@@ -100,6 +105,7 @@ void PackedSamples::read(std::uint64_t index, SampleView out) const {
     out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : trained);
     out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - trained : i);
   }
+  return static_cast<std::int64_t>(trained);
 }
 
 void PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_row, std::size_t at,

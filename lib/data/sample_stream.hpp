@@ -83,6 +83,9 @@ class PackedSamples {
 
   /// Writes sample `index` (below sample_count) to `out`.
   void read(std::uint64_t index, SampleView out) const;
+  /// Writes the seq_len rows from `first_row` (below row_count) on to `out`; returns how many of
+  /// them predict something.
+  std::int64_t read_rows(std::uint64_t first_row, SampleView out) const;
   Sample sample(std::uint64_t index) const;
   /// The document that owns row `row` (below row_count).
   std::uint64_t document_of_row(std::uint64_t row) const;

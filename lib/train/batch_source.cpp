@@ -30,14 +30,13 @@ void fill_training_batch(const data::SampleStream& stream, std::uint64_t first_s
                      first_sample, first_sample + static_cast<std::uint64_t>(count) - 1);
 }
 
-void fill_eval_batch(const data::PackedSamples& samples, std::uint64_t first_sample,
+void fill_eval_batch(const data::EvalWindows& windows, std::uint64_t first_window,
                      std::int64_t count, engine::StepBatch& batch) {
-  batch.resize(count, samples.options().seq_len);
+  batch.resize(count, windows.samples().options().seq_len);
   batch.trained_tokens = 0;
   for (std::int64_t s = 0; s < count; ++s) {
-    const std::uint64_t index = first_sample + static_cast<std::uint64_t>(s);
-    samples.read(index, view_of(batch, s));
-    batch.trained_tokens += samples.trained_rows(index);
+    batch.trained_tokens +=
+        windows.read(first_window + static_cast<std::uint64_t>(s), view_of(batch, s));
   }
 }
 

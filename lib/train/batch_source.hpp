@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "lib/data/eval_windows.hpp"
 #include "lib/data/sample_stream.hpp"
 #include "lib/engine/batch.hpp"
 
@@ -14,8 +15,8 @@ namespace llmtrain::train {
 void fill_training_batch(const data::SampleStream& stream, std::uint64_t first_sample,
                          std::int64_t count, engine::StepBatch& batch);
 
-/// Samples [first_sample, first_sample + count) in document order, for evaluation.
-void fill_eval_batch(const data::PackedSamples& samples, std::uint64_t first_sample,
+/// Windows [first_window, first_window + count), for evaluation.
+void fill_eval_batch(const data::EvalWindows& windows, std::uint64_t first_window,
                      std::int64_t count, engine::StepBatch& batch);
 
 }  // namespace llmtrain::train

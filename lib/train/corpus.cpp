@@ -149,7 +149,8 @@ Corpus open_corpus(const Recipe& recipe) {
         corpus.tokenizer->vocab_size());
   }
   corpus.training = open_part(recipe, files, *corpus.tokenizer, data::Part::training);
-  corpus.held_out = open_part(recipe, files, *corpus.tokenizer, data::Part::held_out);
+  corpus.held_out = std::make_shared<const data::EvalWindows>(
+      open_part(recipe, files, *corpus.tokenizer, data::Part::held_out), recipe.eval_stride());
   // By content, so that a copied or touched file is the same data.
   Hasher128 hasher;
   for (const data::TokenSetShard& shard : corpus.training->set().index().shards) {

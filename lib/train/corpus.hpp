@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/data/eval_windows.hpp"
 #include "lib/data/prepare.hpp"
 #include "lib/data/sample_stream.hpp"
 #include "lib/train/recipe.hpp"
@@ -16,7 +17,7 @@ namespace llmtrain::train {
 struct Corpus {
   std::shared_ptr<const data::Tokenizer> tokenizer;
   std::shared_ptr<const data::PackedSamples> training;
-  std::shared_ptr<const data::PackedSamples> held_out;
+  std::shared_ptr<const data::EvalWindows> held_out;
   /// Of everything that decides the stream of training samples.
   std::string fingerprint;
 };

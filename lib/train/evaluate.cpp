@@ -8,9 +8,9 @@
 
 namespace llmtrain::train {
 
-EvalReport evaluate(engine::Engine& engine, const data::PackedSamples& held_out,
+EvalReport evaluate(engine::Engine& engine, const data::EvalWindows& held_out,
                     std::optional<std::uint64_t> max_samples, engine::StepBatch& batch) {
-  const std::uint64_t all = held_out.sample_count();
+  const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
   const auto micro = static_cast<std::uint64_t>(engine.options().micro_batch_size);
   double loss_sum = 0;
@@ -26,7 +26,7 @@ EvalReport evaluate(engine::Engine& engine, const data::PackedSamples& held_out,
   report.whole = count == all;
   if (report.whole) {
     report.bits_per_byte =
-        loss_sum / std::numbers::ln2 / static_cast<double>(held_out.source_bytes());
+        loss_sum / std::numbers::ln2 / static_cast<double>(held_out.samples().source_bytes());
   }
   return report;
 }

@@ -35,6 +35,10 @@ void Recipe::validate(recipe::Issues& issues) const {
     issues.add(training.seq_len, fmt::format("longer than model.max_position_embeddings {}",
                                              spec.max_position_embeddings));
   }
+  if (eval.stride() && eval.stride()->value > training.seq_len()) {
+    issues.add(eval.stride,
+               fmt::format("longer than training.seq_len {}", training.seq_len().value));
+  }
   const auto vocab = static_cast<std::uint64_t>(spec.vocab_size);
   const BpeOptions* bpe = tokenizer.bpe();
   if (bpe == nullptr && vocab < 257) {
@@ -49,6 +53,11 @@ void Recipe::validate(recipe::Issues& issues) const {
 engine::EngineOptions Recipe::engine_options() const {
   return engine::EngineOptions::from(model, training, precision, activation_checkpoint, optimizer,
                                      run.seed());
+}
+
+std::int64_t Recipe::eval_stride() const {
+  const std::uint64_t stride = eval.stride() ? eval.stride()->value : training.seq_len().value;
+  return static_cast<std::int64_t>(stride);
 }
 
 int Recipe::threads() const {

@@ -139,6 +139,11 @@ struct EvalSection : recipe::Section {
       this, "max_samples", std::nullopt,
       "evaluate at most so many samples during training; null = all; the last evaluation takes all",
       recipe::at_least(1)};
+  recipe::Key<std::optional<recipe::Count>> stride{
+      this, "stride", std::nullopt,
+      "tokens that a sample of the evaluation counts; those before them are only read, so that "
+      "each counted token sees at least seq_len - stride tokens; null = seq_len",
+      recipe::at_least(1)};
   recipe::Key<std::optional<recipe::Count>> patience{
       this, "patience", std::nullopt,
       "stop after so many evaluations in a row without a lower loss; null = never",
@@ -187,6 +192,8 @@ struct Recipe : recipe::Section {
   void validate(recipe::Issues& issues) const override;
   engine::EngineOptions engine_options() const;
   int threads() const;
+  /// Tokens that a sample of the evaluation counts, at most seq_len.
+  std::int64_t eval_stride() const;
   std::uint64_t memory_limit() const;
 };
 

@@ -156,8 +156,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   log::info("data: {} tokens of training in {} samples, {} held out ({})",
             format_count(static_cast<double>(corpus_.training->row_count())),
             corpus_.training->sample_count(),
-            format_count(static_cast<double>(corpus_.held_out->row_count())),
-            format_bytes(corpus_.held_out->source_bytes()));
+            format_count(static_cast<double>(corpus_.held_out->samples().row_count())),
+            format_bytes(corpus_.held_out->samples().source_bytes()));
 }
 
 std::optional<std::int64_t> Trainer::resume() {

@@ -27,9 +27,9 @@ struct EvalReport {
   bool whole = true;  // all held-out rows were evaluated
 };
 
-/// Evaluates at most `max_samples` samples (all if empty). Bits per byte are known only for all.
+/// Evaluates at most `max_samples` windows (all if empty). Bits per byte are known only for all.
 /// `batch` is where samples are read to; its content is lost.
-EvalReport evaluate(engine::Engine& engine, const data::PackedSamples& held_out,
+EvalReport evaluate(engine::Engine& engine, const data::EvalWindows& held_out,
                     std::optional<std::uint64_t> max_samples, engine::StepBatch& batch);
 
 }  // namespace llmtrain::train

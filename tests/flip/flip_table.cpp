@@ -227,6 +227,7 @@ const std::vector<Flip> kLoop{
     {"eval.interval", {metrics}, "", {"eval.interval=1", "eval.interval=null"}},
     {"eval.at_start", {metrics}, "", {"eval.at_start=true"}},
     {"eval.max_samples", {metrics}, "", {"eval.max_samples=1"}},
+    {"eval.stride", {data, metrics}, "", {"eval.stride=3"}},
     {"eval.patience",
      {metrics},
      "eval.interval=1 | optimizer.lr=0",

@@ -130,8 +130,10 @@ std::string data_of(const train::Recipe& recipe) {
   std::string text;
   for (std::uint64_t i = 0; i < stream.epoch_size(); ++i) text += sample_text(stream.sample_at(i));
   text += "held out\n";
-  for (std::uint64_t i = 0; i < corpus.held_out->sample_count(); ++i) {
-    text += sample_text(corpus.held_out->sample(i));
+  data::Sample window = corpus.held_out->samples().sample(0);
+  for (window.index = 0; window.index < corpus.held_out->count(); ++window.index) {
+    corpus.held_out->read(window.index, window.view());
+    text += sample_text(window);
   }
   return text;
 }

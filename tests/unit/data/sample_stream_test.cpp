@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.hpp"
+#include "lib/data/eval_windows.hpp"
 #include "lib/data/inspect.hpp"
 #include "lib/data/prepare.hpp"
 #include "tests/support/source_tree.hpp"
@@ -162,9 +163,8 @@ TEST_CASE("packing refuses what it cannot do") {
   CHECK_THROWS_AS(PackedSamples(fixture.set, 257, kEnd, {.seq_len = 4}), DataError);
   const auto packed = fixture.packed({.seq_len = 4});
   CHECK_THROWS_AS(packed->sample(1), InternalError);
-  const auto other = make_tokenizer(
-      {.type = "bpe",
-       .path = test_file("unit/data/golden/gpt2.json")});
+  const auto other =
+      make_tokenizer({.type = "bpe", .path = test_file("unit/data/golden/gpt2.json")});
   CHECK(contains(message_of<DataError>([&] { PackedSamples(fixture.set, *other, {.seq_len = 4}); }),
                  "another tokenizer"));
 }
@@ -186,6 +186,55 @@ TEST_CASE("inspection shows documents, masks, sources and tokens") {
         "rows 2..3: padding\n");
   CHECK(contains(inspect_sample(*packed, 0, *fixture.tokenizer, {.max_rows = 2}), "(2 more rows)"));
   CHECK(visible_text("a\t\\\x01\xC3\xA9\xFF\x7F") == "a\\t\\\\\\x01\xC3\xA9\\xFF\\x7F");
+}
+
+TEST_CASE("windows count every row once, with the rows before it in sight") {
+  const Fixture fixture(random_documents(5, 40));
+  for (const std::int64_t length : {1, 7, 64, 100000}) {
+    const auto packed = fixture.packed({.seq_len = length});
+    for (const std::int64_t stride : {std::int64_t{1}, (length + 1) / 2, length}) {
+      CAPTURE(length);
+      CAPTURE(stride);
+      const EvalWindows windows(packed, stride);
+      Sample window = packed->sample(0);
+      std::uint64_t row = 0;  // the next to be counted
+      for (std::uint64_t w = 0; w < windows.count(); ++w) {
+        const std::int64_t counted = windows.read(w, window.view());
+        std::int64_t found = 0;
+        for (std::size_t i = 0; i < window.targets.size(); ++i) {
+          if (window.targets[i] == kNoTarget) continue;
+          const Sample alone = packed->sample(row / static_cast<std::uint64_t>(length));
+          REQUIRE(w * static_cast<std::uint64_t>(stride) + i == row);
+          CHECK(window.targets[i] == alone.targets[row % static_cast<std::uint64_t>(length)]);
+          CHECK(window.tokens[i] == alone.tokens[row % static_cast<std::uint64_t>(length)]);
+          const auto seen = static_cast<std::int64_t>(i) - window.doc_begin[i];
+          CHECK((window.doc_begin[i] > 0 || w == 0 || seen >= length - stride));
+          ++row;
+          ++found;
+        }
+        CHECK(found == counted);
+      }
+      CHECK(row == packed->row_count());
+    }
+  }
+}
+
+TEST_CASE("windows as far apart as samples are long are the samples") {
+  const Fixture fixture(random_documents(6, 30));
+  const auto packed = fixture.packed({.seq_len = 50});
+  const EvalWindows windows(packed, 50);
+  REQUIRE(windows.count() == packed->sample_count());
+  Sample window = packed->sample(0);
+  for (std::uint64_t w = 0; w < windows.count(); ++w) {
+    CHECK(windows.read(w, window.view()) == packed->trained_rows(w));
+    const Sample sample = packed->sample(w);
+    CHECK(window.tokens == sample.tokens);
+    CHECK(window.targets == sample.targets);
+    CHECK(window.doc_begin == sample.doc_begin);
+    CHECK(window.positions == sample.positions);
+  }
+  CHECK_THROWS_AS(EvalWindows(packed, 0), RecipeError);
+  CHECK_THROWS_AS(EvalWindows(packed, 51), RecipeError);
 }
 
 }  // namespace llmtrain::data
