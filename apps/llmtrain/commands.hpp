@@ -37,7 +37,7 @@ struct Measurement {
 /// Prints what the machine is and measures its hardware profile.
 ExitCode doctor(const Measurement& arguments);
 /// Time per kernel of a few steps on random tokens, beside the predicted one.
-ExitCode bench(const RecipeArguments& arguments, std::int64_t steps,
+ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile);
 
 ExitCode list_recipes();

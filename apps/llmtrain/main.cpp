@@ -44,9 +44,11 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
 
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
   add_recipe(bench, arguments);
+  bench->add_flag("--json", json, "machine-readable");
   bench->add_option("--steps", steps, "steps to measure")->check(CLI::PositiveNumber);
   bench->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
-  bench->callback([&action] { action = [] { return app::bench(arguments, steps, profile); }; });
+  bench->callback(
+      [&action] { action = [] { return app::bench(arguments, steps, json, profile); }; });
 
   CLI::App* check = root.add_subcommand("check", "report every mistake in a recipe");
   add_recipe(check, arguments);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Predicted against measured step time: measures this machine with `llmtrain doctor`, then trains twelve
-# recipes for a few steps each and compares the median step with what the plan says.
+# Predicted against measured step time: measures this machine with `llmtrain doctor`, then times steps of
+# twelve recipes with `llmtrain bench` and compares the median step with what the plan says.
 #
 #   scripts/bench/predict.sh [--executable FILE] [--threads N] [--steps N] [--keep DIR] [--write]
 #
-#   --keep DIR   keep profile and runs there and go on where an earlier call stopped
+#   --keep DIR   keep profile and times there and go on where an earlier call stopped
 #   --write      put the table into docs/benchmarks.md
 set -euo pipefail
 root="$(cd "$(dirname "$0")/../.." && pwd)"
@@ -33,8 +33,6 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -x "$llmtrain" ] || die "$llmtrain: no executable; build it, or name one with --executable"
-text=(/usr/include/c++/*)
-[ -d "${text[0]}" ] || die "no C++ headers in /usr/include/c++ to train on"
 if [ -z "$keep" ]; then
   keep="$(mktemp -d)"
   trap 'rm -rf "$keep"' EXIT
@@ -73,16 +71,11 @@ model: {architecture: $arch, vocab_size: $vocab, hidden_size: $hidden,
         intermediate_size: $inner, num_hidden_layers: $layers, num_attention_heads: $heads, $kv_line
         max_position_embeddings: $seq}
 tokenizer: {type: bytes}
-data:
-  sources: [{path: ${text[0]}, max_document_bytes: 0}]
-  packing: {cross_document_attention: true, reset_positions: false}
-training: {seq_len: $seq, micro_batch_size: $micro, global_batch_size: $global, max_steps: $steps}
+data: {sources: [{path: never-read.txt}]}
+training: {seq_len: $seq, micro_batch_size: $micro, global_batch_size: $global, max_steps: 100}
 optimizer: {lr: 1.0e-4}
 precision: {compute: $dtype}
 activation_checkpoint: {mode: $recompute}
-checkpoint: {interval: null}
-eval: {interval: null}
-metrics: {interval: 1, tensorboard: false}
 END
 }
 
@@ -90,22 +83,9 @@ while read -r name rest; do
   [ -n "$name" ] || continue
   # shellcheck disable=SC2086  # the fields of a line are the arguments
   write_recipe "$name" $rest
-  "$llmtrain" plan "$name.yaml" --profile profile.json --json >"$name.plan.json"
-  if [ "$(wc -l 2>/dev/null <"runs/$name/metrics.jsonl" || echo 0)" -lt "$steps" ]; then
-    rm -rf "runs/$name"
-    # The evaluation at the end is not wanted: the run is stopped once its steps are measured.
-    "$llmtrain" run "$name.yaml" >"$name.log" 2>&1 &
-    run=$!
-    while kill -0 "$run" 2>/dev/null; do
-      if [ "$(wc -l 2>/dev/null <"runs/$name/metrics.jsonl" || echo 0)" -ge "$steps" ]; then
-        kill -KILL "$run" 2>/dev/null || true
-        break
-      fi
-      sleep 0.2
-    done
-    wait "$run" 2>/dev/null || true
-  fi
-  [ "$(wc -l <"runs/$name/metrics.jsonl")" -ge "$steps" ] || die "$(tail -3 "$name.log")"
+  [ -s "$name.bench.json" ] && continue
+  "$llmtrain" bench "$name.yaml" --profile profile.json --steps "$steps" --json >bench.json
+  mv bench.json "$name.bench.json"
 done <<<"$recipes"
 
 python3 "$root/scripts/bench/compare.py" "$keep" >table.md

@@ -1,0 +1,191 @@
+// bench: where a step's time goes.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/llmtrain/commands.hpp"
+#include "lib/base/philox.hpp"
+#include "lib/base/units.hpp"
+#include "lib/plan/fma_peak.hpp"
+#include "lib/plan/kernel_clock.hpp"
+#include "lib/train/planned_time.hpp"
+
+namespace llmtrain::app {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::int64_t vocab) {
+  engine::StepBatch batch;
+  batch.resize(samples, seq_len);
+  const PhiloxKey key = philox_key(0, "bench", "tokens");
+  const auto below = static_cast<std::uint64_t>(vocab);
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    batch.tokens[i] = static_cast<std::int32_t>(philox_below(key, 0, i, below));
+    batch.targets[i] = static_cast<std::int32_t>(philox_below(key, 1, i, below));
+    batch.doc_begin[i] = 0;
+    batch.positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(seq_len));
+  }
+  batch.trained_tokens = samples * seq_len;
+  return batch;
+}
+
+struct MeasuredSteps {
+  std::vector<double> seconds;            // of each step
+  std::vector<double> fma_speeds;         // between them, FLOP per second
+  std::vector<plan::KernelTime> kernels;  // of all steps together
+};
+
+MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,
+                            std::int64_t steps) {
+  plan::KernelClock clock(recipe.precision.compute() == DType::f64 ? kernels::cpu_reference_table()
+                                                                   : kernels::cpu_table());
+  Device device(make_cpu_memory(), recipe.memory_limit());
+  engine::Engine engine(
+      {.device = &device, .table = &clock.table(), .threads = recipe.threads(), .recorder = &clock},
+      recipe.engine_options());
+  engine.initialize();
+  const auto vocab = engine.model().spec().vocab_size;
+  const engine::StepBatch batch =
+      random_batch(geometry.global_batch_size(), geometry.seq_len(), vocab);
+  constexpr std::int64_t kWarmup = 2;  // memory appears, products are prepared
+  constexpr int kWindows = 4;
+  MeasuredSteps measured;
+  for (std::int64_t step = 1; step <= kWarmup + steps; ++step) {
+    if (step == kWarmup + 1) clock.reset();
+    for (int window = 0; window < kWindows; ++window) {
+      measured.fma_speeds.push_back(plan::fma_speed_now(recipe.threads()));
+    }
+    const Clock::time_point begin = Clock::now();
+    engine.train_step(batch, step, 1.0);
+    if (step > kWarmup) measured.seconds.push_back(seconds_since(begin));
+  }
+  measured.kernels = clock.times();
+  return measured;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// What a bench found; times in seconds.
+struct BenchReport {
+  struct Row {
+    std::string name;
+    std::int64_t launches;
+    double seconds;  // per step
+    std::optional<double> predicted;
+  };
+  std::vector<Row> kernels;
+  double mean = 0, median = 0, best = 0, outside = 0;
+  double tokens_per_second = 0;
+  double fma_speed = 0;             // of fp32 multiply-adds between the steps, FLOP per second
+  std::optional<double> predicted;  // at the usual speed of the profile
+  double usual_fma_speed = 0;       // there
+
+  /// The prediction for a machine that is as slow as it was during these steps.
+  std::optional<double> predicted_now() const {
+    if (!predicted) return std::nullopt;
+    return *predicted * usual_fma_speed / fma_speed;
+  }
+};
+
+BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& measured) {
+  BenchReport report;
+  const auto steps = std::ssize(measured.seconds);
+  std::map<std::string, double> predicted;
+  if (planned.time) {
+    report.predicted = planned.time->step.seconds;
+    report.usual_fma_speed = planned.time->usual_fp32_flops;
+    for (const auto& kernel : planned.time->step.kernels) predicted[kernel.name] = kernel.seconds;
+  }
+  for (const double s : measured.seconds) report.mean += s / static_cast<double>(steps);
+  report.outside = report.mean;
+  for (const auto& kernel : measured.kernels) {
+    const double seconds = kernel.seconds / static_cast<double>(steps);
+    const auto time = predicted.find(kernel.name);
+    report.kernels.push_back(
+        {kernel.name, kernel.count / steps, seconds,
+         time == predicted.end() ? std::nullopt : std::optional(time->second)});
+    report.outside -= seconds;
+  }
+  report.median = median(measured.seconds);
+  report.best = *std::min_element(measured.seconds.begin(), measured.seconds.end());
+  report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
+  report.fma_speed = median(measured.fma_speeds);
+  return report;
+}
+
+std::string to_text(const BenchReport& report, const train::RunPlan& planned) {
+  std::string text = fmt::format("{:<34}{:>9}{:>12}{:>8}{:>12}\n", "per step", "launches",
+                                 "measured", "share", "predicted");
+  const auto row = [&](std::string_view name, std::int64_t count, double seconds,
+                       std::optional<double> time) {
+    text += fmt::format("{:<34}{:>9}{:>12}{:>7.1f}%{:>12}\n", name, count, format_duration(seconds),
+                        100 * seconds / report.mean, time ? format_duration(*time) : "-");
+  };
+  for (const auto& kernel : report.kernels) {
+    row(kernel.name, kernel.launches, kernel.seconds, kernel.predicted);
+  }
+  row("outside of kernels", 0, report.outside, std::nullopt);
+  row("step, mean", 0, report.mean, report.predicted);
+  text += fmt::format("median step {}, best {}, {} tokens/s", format_duration(report.median),
+                      format_duration(report.best), format_count(report.tokens_per_second));
+  if (const auto mfu = planned.mfu(report.tokens_per_second)) {
+    text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * *mfu, planned.mfu_formula());
+  }
+  text += fmt::format("\nmultiply-adds between the steps: {:.0f} GFLOP/s fp32",
+                      1e-9 * report.fma_speed);
+  if (const auto now = report.predicted_now()) {
+    text += fmt::format("; {:.0f} when the profile was measured: predicted for now {}",
+                        1e-9 * report.usual_fma_speed, format_duration(*now));
+  }
+  return text + "\n";
+}
+
+std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
+  nlohmann::ordered_json json;
+  json["tokens_per_step"] = planned.plan.tokens_per_step;
+  json["median_step_seconds"] = report.median;
+  json["best_step_seconds"] = report.best;
+  json["mean_step_seconds"] = report.mean;
+  json["fma_fp32_flops"] = report.fma_speed;
+  if (const auto mfu = planned.mfu(report.tokens_per_second)) json["mfu"] = *mfu;
+  if (report.predicted) {
+    json["usual_fp32_flops"] = report.usual_fma_speed;
+    json["predicted_step_seconds"] = *report.predicted;
+    json["predicted_now_step_seconds"] = *report.predicted_now();
+  }
+  json["kernels"] = nlohmann::ordered_json::array();
+  for (const auto& kernel : report.kernels) {
+    nlohmann::ordered_json row = {
+        {"name", kernel.name}, {"launches", kernel.launches}, {"seconds", kernel.seconds}};
+    if (kernel.predicted) row["predicted_seconds"] = *kernel.predicted;
+    json["kernels"].push_back(std::move(row));
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
+               const std::optional<std::filesystem::path>& profile) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const engine::BatchGeometry geometry(recipe->training);
+  const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
+  const BenchReport report = make_report(planned, measure_steps(*recipe, geometry, steps));
+  const std::string text = as_json ? to_json(report, planned) : to_text(report, planned);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return ExitCode::done;
+}
+
+}  // namespace llmtrain::app
