@@ -19,7 +19,7 @@ die() {
 title() { printf '\n== %s\n' "$*"; }
 
 # What the steps of training should take; training.max_time of the recipe bounds it.
-training_seconds=265
+training_seconds=260
 smoke=no
 remainder=0
 files=()
@@ -98,12 +98,10 @@ if [ "$smoke" = no ]; then
     max_steps="$(cat "$run_dir/max_steps")"
   else
     title "speed"
-    speed="$("$llmtrain" bench configs/quickstart.yaml "${limits[@]}" --steps 10 2>/dev/null)"
-    max_steps="$(awk -v seconds="$training_seconds" '/^median step/ {
-      step = $3 * ($4 ~ /^ms/ ? 1e-3 : 1)
-      printf "%d\n", seconds / step
-    }' <<<"$speed")"
-    [ -n "$max_steps" ] || die "cannot measure the speed of a step: $speed"
+    speed="$("$llmtrain" bench configs/quickstart.yaml "${limits[@]}" --steps 60 --json 2>/dev/null)"
+    max_steps="$(sed -n 's|.*"mean_step_seconds": \([0-9.eE+-]*\).*|\1|p' <<<"$speed" |
+      awk -v seconds="$training_seconds" '{ printf "%d\n", seconds / $1 }')"
+    [ "${max_steps:-0}" -gt 0 ] || die "cannot measure the speed of a step: $speed"
     mkdir -p "$run_dir"
     printf '%s\n' "$max_steps" >"$run_dir/max_steps"
   fi

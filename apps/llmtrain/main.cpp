@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <unistd.h>
@@ -201,7 +202,9 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
 void wait_without_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   ::setenv("OMP_WAIT_POLICY", "passive", 1);
-  ::execv("/proc/self/exe", argv);  // on failure the program just goes on, spinning
+  std::error_code missing;  // by its own path: `ps` shows that one's last part
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", missing);
+  if (!missing) ::execv(self.c_str(), argv);  // on failure the program just goes on, spinning
 }
 
 }  // namespace
