@@ -60,6 +60,7 @@ class NormNode final : public Node {
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     const Tensor dsum = has_residual_ ? dys[0] : Tensor();
     const Tensor& dy = dys[has_residual_ ? 1 : 0];
+    if (!dy.defined()) return {dsum, dsum};  // nothing used the norm, only the sum
     const Tensor s = sum_.get(ctx);
     const Tensor mean = mean_.get(ctx);
     const Tensor rstd = rstd_.get(ctx);

@@ -34,6 +34,14 @@ checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
 
 }  // namespace
 
+checkpoint::StoreOptions store_options(const CheckpointSection& section) {
+  checkpoint::StoreOptions options;
+  options.max_shard_bytes = section.max_shard_size();
+  if (section.keep_latest()) options.keep_last = section.keep_latest()->value;
+  options.keep_every = section.keep_every();
+  return options;
+}
+
 void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
                      const LoopState& state, const RunIdentity& identity) {
   std::vector<checkpoint::TensorBox> boxes;

@@ -7,8 +7,11 @@
 
 #include "lib/checkpoint/store.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
+
+checkpoint::StoreOptions store_options(const CheckpointSection& section);
 
 /// What the loop itself must remember; a pure value.
 struct LoopState {

@@ -18,6 +18,7 @@
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/signals.hpp"
+#include "lib/train/throughput.hpp"
 
 namespace llmtrain::train {
 
@@ -43,7 +44,7 @@ class Trainer {
   void train_one_step();
   engine::StepOutcome execute_step(std::int64_t step);
   void handle_non_finite(const engine::StepOutcome& outcome);
-  void record_step(const engine::StepOutcome& outcome, double step_seconds);
+  void record_step(const engine::StepOutcome& outcome);
   /// False when the run should stop early.
   bool run_evaluation(bool final);
   bool out_of_patience() const;
@@ -71,6 +72,7 @@ class Trainer {
   std::optional<TensorBoardWriter> tensorboard_;
   Console console_;
   engine::StepBatch batch_;  // of the step, or of an evaluation
+  Throughput unrecorded_;
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
@@ -103,14 +105,6 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
 
 // This build has one device; `auto` takes it.
 std::unique_ptr<MemoryBackend> make_memory(DeviceChoice) { return make_cpu_memory(); }
-
-checkpoint::StoreOptions store_options(const CheckpointSection& section) {
-  checkpoint::StoreOptions options;
-  options.max_shard_bytes = section.max_shard_size();
-  if (section.keep_latest()) options.keep_last = section.keep_latest()->value;
-  options.keep_every = section.keep_every();
-  return options;
-}
 
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
     : recipe_(recipe),
@@ -254,9 +248,10 @@ void Trainer::train_one_step() {
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
   state_.elapsed_seconds = elapsed_before_ + seconds_since(start_);
   handle_non_finite(outcome);
+  unrecorded_.add(samples * batch_.seq_len, seconds_since(begin));
   if (step == 1 || step % options_.metrics_interval == 0 || step == total_steps_ ||
       !outcome.finite) {
-    record_step(outcome, seconds_since(begin));
+    record_step(outcome);
   }
   console_.progress(static_cast<double>(step) / static_cast<double>(total_steps_),
                     fmt::format("step {}", step));
@@ -297,7 +292,7 @@ void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {
                         state_.step, state_.skipped_in_a_row, options_.max_skipped_steps);
 }
 
-void Trainer::record_step(const engine::StepOutcome& outcome, double step_seconds) {
+void Trainer::record_step(const engine::StepOutcome& outcome) {
   StepRecord record{.step = state_.step, .fields = {}};
   record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
   if (std::isfinite(outcome.loss_sum)) {  // else the optimizer was not asked
@@ -316,8 +311,9 @@ void Trainer::record_step(const engine::StepOutcome& outcome, double step_second
         fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)), metric::kBytesSuffix),
         static_cast<std::int64_t>(bytes));
   }
-  const double tokens_per_second =
-      static_cast<double>(batch_.num_samples * batch_.seq_len) / step_seconds;
+  const double tokens_per_second = unrecorded_.tokens_per_second();
+  const double step_seconds = unrecorded_.seconds_per_step();
+  unrecorded_ = {};
   record.set(metric::kTokensPerSecond, tokens_per_second);
   if (const auto mfu = planned_.mfu(tokens_per_second)) record.set(metric::kMfu, *mfu);
   record.set(metric::kStepSeconds, step_seconds);

@@ -13,6 +13,7 @@ struct NormCase {
   kernels::NormKind kind = kernels::NormKind::rms_norm;
   bool bias = false;
   bool residual = false;
+  bool only_sum = false;  // the norm is computed, and nothing reads it
 };
 
 // An eps of the size of the variance, so that a misplaced eps is seen.
@@ -33,7 +34,7 @@ Problem norm(const NormCase& c) {
         return [=, &w](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
           if (!c.residual) return {{ops::norm(ctx, x[0], w, b, options)}};
           const ops::NormResult r = ops::residual_norm(ctx, x[0], x[1], w, b, options);
-          return {{r.sum, r.y}};
+          return c.only_sum ? Outputs{{r.sum}} : Outputs{{r.sum, r.y}};
         };
       }};
 }
@@ -51,6 +52,10 @@ TEST_CASE("both norms differentiate, with and without residual and bias") {
       }
     }
   }
+}
+
+TEST_CASE("a norm that nothing reads lets the gradient of the residual sum through") {
+  check_operation(norm({.residual = true, .only_sum = true}));
 }
 
 }  // namespace llmtrain::test
