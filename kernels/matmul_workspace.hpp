@@ -6,8 +6,8 @@
 
 namespace llmtrain::kernels {
 
-/// Blocks of the own product: rows of a and columns of b that are packed at a time, and the length
-/// of the piece of the sum.
+/// Largest blocks of the own product: rows of a and columns of b that are packed at a time, and the
+/// piece of the sum.
 inline constexpr std::int64_t kGemmRows = 96;
 inline constexpr std::int64_t kGemmCols = 768;
 inline constexpr std::int64_t kGemmDepth = 384;

@@ -89,7 +89,7 @@ else
   run_dir="$root/runs/quickstart-$name-$remainder"
   limits=()
 fi
-# Without bf16 instructions bf16 products would run in fp32, and conversions beside them.
+# Without bf16 instructions bf16 products run in fp32, and everything else is rounded for nothing.
 grep -qsw avx512_bf16 /proc/cpuinfo || limits+=(precision.compute=fp32)
 # The learning rate falls to zero over the run, so its steps must be what this machine does in the
 # time. A run that is there already goes on as it was begun.
@@ -98,10 +98,11 @@ if [ "$smoke" = no ]; then
     max_steps="$(cat "$run_dir/max_steps")"
   else
     title "speed"
-    speed="$("$llmtrain" bench configs/quickstart.yaml "${limits[@]}" --steps 60 --json 2>/dev/null)"
+    speed="$("$llmtrain" bench configs/quickstart.yaml "${limits[@]}" --steps 60 --json \
+      2>"$work/bench.log")" || die "cannot measure the speed of a step: $(tail -n 3 "$work/bench.log")"
     max_steps="$(sed -n 's|.*"mean_step_seconds": \([0-9.eE+-]*\).*|\1|p' <<<"$speed" |
       awk -v seconds="$training_seconds" '{ printf "%d\n", seconds / $1 }')"
-    [ "${max_steps:-0}" -gt 0 ] || die "cannot measure the speed of a step: $speed"
+    [ "${max_steps:-0}" -gt 0 ] || die "bench gave no time of a step: $speed"
     mkdir -p "$run_dir"
     printf '%s\n' "$max_steps" >"$run_dir/max_steps"
   fi

@@ -9,7 +9,6 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/base/units.hpp"
-#include "lib/plan/fma_peak.hpp"
 #include "lib/plan/kernel_clock.hpp"
 #include "lib/train/planned_time.hpp"
 
@@ -40,7 +39,6 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
 
 struct MeasuredSteps {
   std::vector<double> seconds;            // of each step
-  std::vector<double> fma_speeds;         // between them, FLOP per second
   std::vector<plan::KernelTime> kernels;  // of all steps together
 };
 
@@ -57,13 +55,9 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
   const engine::StepBatch batch =
       random_batch(geometry.global_batch_size(), geometry.seq_len(), vocab);
   constexpr std::int64_t kWarmup = 2;  // memory appears, products are prepared
-  constexpr int kWindows = 4;
   MeasuredSteps measured;
   for (std::int64_t step = 1; step <= kWarmup + steps; ++step) {
     if (step == kWarmup + 1) clock.reset();
-    for (int window = 0; window < kWindows; ++window) {
-      measured.fma_speeds.push_back(plan::fma_speed_now(recipe.threads()));
-    }
     const Clock::time_point begin = Clock::now();
     engine.train_step(batch, step, 1.0);
     if (step > kWarmup) measured.seconds.push_back(seconds_since(begin));
@@ -74,7 +68,8 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
 /// What a bench found; times in seconds.
@@ -88,15 +83,7 @@ struct BenchReport {
   std::vector<Row> kernels;
   double mean = 0, median = 0, best = 0, outside = 0;
   double tokens_per_second = 0;
-  double fma_speed = 0;             // of fp32 multiply-adds between the steps, FLOP per second
-  std::optional<double> predicted;  // at the usual speed of the profile
-  double usual_fma_speed = 0;       // there
-
-  /// The prediction for a machine that is as slow as it was during these steps.
-  std::optional<double> predicted_now() const {
-    if (!predicted) return std::nullopt;
-    return *predicted * usual_fma_speed / fma_speed;
-  }
+  std::optional<double> predicted, mfu;
 };
 
 BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& measured) {
@@ -105,7 +92,6 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   std::map<std::string, double> predicted;
   if (planned.time) {
     report.predicted = planned.time->step.seconds;
-    report.usual_fma_speed = planned.time->usual_fp32_flops;
     for (const auto& kernel : planned.time->step.kernels) predicted[kernel.name] = kernel.seconds;
   }
   for (const double s : measured.seconds) report.mean += s / static_cast<double>(steps);
@@ -121,7 +107,7 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   report.median = median(measured.seconds);
   report.best = *std::min_element(measured.seconds.begin(), measured.seconds.end());
   report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
-  report.fma_speed = median(measured.fma_speeds);
+  report.mfu = planned.mfu(report.tokens_per_second);
   return report;
 }
 
@@ -140,14 +126,8 @@ std::string to_text(const BenchReport& report, const train::RunPlan& planned) {
   row("step, mean", 0, report.mean, report.predicted);
   text += fmt::format("median step {}, best {}, {} tokens/s", format_duration(report.median),
                       format_duration(report.best), format_count(report.tokens_per_second));
-  if (const auto mfu = planned.mfu(report.tokens_per_second)) {
-    text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * *mfu, planned.mfu_formula());
-  }
-  text += fmt::format("\nmultiply-adds between the steps: {:.0f} GFLOP/s fp32",
-                      1e-9 * report.fma_speed);
-  if (const auto now = report.predicted_now()) {
-    text += fmt::format("; {:.0f} when the profile was measured: predicted for now {}",
-                        1e-9 * report.usual_fma_speed, format_duration(*now));
+  if (report.mfu) {
+    text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * *report.mfu, planned.mfu_formula());
   }
   return text + "\n";
 }
@@ -158,13 +138,8 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   json["median_step_seconds"] = report.median;
   json["best_step_seconds"] = report.best;
   json["mean_step_seconds"] = report.mean;
-  json["fma_fp32_flops"] = report.fma_speed;
-  if (const auto mfu = planned.mfu(report.tokens_per_second)) json["mfu"] = *mfu;
-  if (report.predicted) {
-    json["usual_fp32_flops"] = report.usual_fma_speed;
-    json["predicted_step_seconds"] = *report.predicted;
-    json["predicted_now_step_seconds"] = *report.predicted_now();
-  }
+  if (report.mfu) json["mfu"] = *report.mfu;
+  if (report.predicted) json["predicted_step_seconds"] = *report.predicted;
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& kernel : report.kernels) {
     nlohmann::ordered_json row = {

@@ -58,8 +58,6 @@ ExitCode doctor(const Measurement& arguments) {
   print(fmt::format("{:<20}{}\n", "threads measured", profile.threads));
   print(fmt::format("{:<20}{:.0f} GFLOP/s fp32, {:.0f} GFLOP/s bf16\n", "multiply-add peak",
                     1e-9 * profile.peak_fp32_flops, 1e-9 * profile.peak_bf16_flops));
-  print(fmt::format("{:<20}{:.0f} GFLOP/s fp32 while kernels were measured\n", "left to us",
-                    1e-9 * profile.usual_fp32_flops));
   print(fmt::format("{:<20}{:.1f} GB/s\n", "memory bandwidth",
                     1e-9 * profile.memory_bytes_per_second));
   print(fmt::format("{:<20}{}\n", "smallest launch", format_duration(profile.launch_seconds)));

@@ -204,7 +204,8 @@ void wait_without_spinning(char** argv) {
   ::setenv("OMP_WAIT_POLICY", "passive", 1);
   std::error_code missing;  // by its own path: `ps` shows that one's last part
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", missing);
-  if (!missing) ::execv(self.c_str(), argv);  // on failure the program just goes on, spinning
+  if (!missing) ::execv(self.c_str(), argv);
+  ::execv("/proc/self/exe", argv);  // on failure the program just goes on, spinning
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-/// Parallel loops over blocks of fixed size: who computes a block depends on the number of threads,
-/// what is in it does not.
+/// Parallel loops over blocks. Who computes an element may depend on the number of threads; its
+/// value must not.
 
 #include <algorithm>
 #include <cstdint>

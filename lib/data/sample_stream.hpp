@@ -59,7 +59,7 @@ struct Sample {
   SampleView view() { return {tokens, targets, doc_begin, positions}; }
 };
 
-/// The samples of a token set in document order. Evaluation reads 0, 1, 2 ...
+/// The samples of a token set in document order. Evaluation reads them through EvalWindows.
 class PackedSamples {
  public:
   /// `start_id` and `end_id` frame each document (see above). DataError if the set has no token.

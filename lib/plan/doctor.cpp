@@ -1,6 +1,7 @@
 #include "lib/plan/doctor.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "lib/base/require.hpp"
@@ -47,52 +48,30 @@ Effort effort_of(bool quick) {
           .passes = 3};
 }
 
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
-}
-
-struct Sample {
-  double seconds;
-  double speed;  // of multiply-adds around it
-};
-
-// The speed of multiply-adds, smoothed over the last few windows.
-class Speedometer {
- public:
-  explicit Speedometer(int threads) : threads_(threads) {}
-  double look() {
-    const double now = fma_speed_now(threads_);
-    smooth_ = smooth_ == 0 ? now : smooth_ + kWeight * (now - smooth_);
-    all_.push_back(now);
-    return smooth_;
-  }
-  double median() const { return quantile(all_, 0.5); }
-
- private:
-  static constexpr double kWeight = 0.2;
-  int threads_;
-  double smooth_ = 0;
-  std::vector<double> all_;
-};
-
 // One grid to be: what to launch at each of its points, and the times so far.
 struct Grid {
   std::vector<KernelModel::Axis> axes;  // empty for row kernels, whose axis is in bytes
   std::vector<std::function<LaunchTime()>> launches;  // empty where the point is too large
   std::vector<double> work;
-  std::vector<std::vector<Sample>> samples;
+  std::vector<std::vector<double>> samples;
   KernelKey key;
   KernelModel::Axis bytes;
 };
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  const double position = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], position - static_cast<double>(below));
+}
 
 class Doctor {
  public:
   Doctor(const DoctorOptions& options)
       : options_(options),
         effort_(effort_of(options.quick)),
-        bench_(kernels::cpu_table(), options.threads, kSlabBytes),
-        speedometer_(options.threads) {}
+        bench_(kernels::cpu_table(), options.threads, kSlabBytes) {}
 
   HardwareProfile measure();
 
@@ -101,12 +80,11 @@ class Doctor {
   void list_matmul_grid(DType dtype, int form);
   void list_attention_grid(DType dtype, bool backward);
   void run_pass(int pass);
-  void run_point(Grid& grid, std::size_t i);
+  void run_point(Grid& grid, std::size_t i) const;
 
   DoctorOptions options_;
   Effort effort_;
   KernelBench bench_;
-  Speedometer speedometer_;
   std::vector<Grid> grids_;
 };
 
@@ -162,10 +140,9 @@ void Doctor::list_attention_grid(DType dtype, bool backward) {
   grids_.push_back(std::move(grid));
 }
 
-void Doctor::run_point(Grid& grid, std::size_t i) {
-  constexpr int kMinRepetitions = 2;
+void Doctor::run_point(Grid& grid, std::size_t i) const {
   constexpr int kMaxRepetitions = 40;
-  std::vector<Sample>& samples = grid.samples[i];
+  std::vector<double>& samples = grid.samples[i];
   if (samples.empty()) {
     const LaunchTime first = grid.launches[i]();  // not timed: the library prepares the product
     grid.key = first.key;
@@ -174,12 +151,11 @@ void Doctor::run_point(Grid& grid, std::size_t i) {
       grid.work.push_back(first.point.work);
     }
   }
-  const double speed = speedometer_.look();
   double spent = 0;
   for (int r = 0; r < kMaxRepetitions; ++r) {
-    if (r >= kMinRepetitions && spent > effort_.seconds_per_point) break;
-    samples.push_back({grid.launches[i]().seconds, speed});
-    spent += samples.back().seconds;
+    if (spent > effort_.seconds_per_point) break;
+    samples.push_back(grid.launches[i]().seconds);
+    spent += samples.back();
   }
 }
 
@@ -211,22 +187,16 @@ HardwareProfile Doctor::measure() {
   }
   for (int pass = 0; pass < effort_.passes; ++pass) run_pass(pass);
 
-  profile.usual_fp32_flops = speedometer_.median();
-
-  // A step meets the machine as it usually is, not at its best: hence the medians.
+  // A step meets the machine as it usually is, not at its best: hence the median.
   constexpr double kLow = 0.2;
   std::vector<double> spreads;
   profile.launch_seconds = 1e30;
   for (Grid& grid : grids_) {
     std::vector<double> seconds;
-    for (const std::vector<Sample>& samples : grid.samples) {
-      std::vector<double> at_usual_speed;
-      for (const Sample& sample : samples) {
-        at_usual_speed.push_back(sample.seconds * sample.speed / profile.usual_fp32_flops);
-      }
-      seconds.push_back(samples.empty() ? 0 : quantile(at_usual_speed, 0.5));
+    for (const std::vector<double>& samples : grid.samples) {
+      seconds.push_back(samples.empty() ? 0 : quantile(samples, 0.5));
       if (!samples.empty()) {
-        const double low = quantile(at_usual_speed, kLow);
+        const double low = quantile(samples, kLow);
         spreads.push_back((seconds.back() - low) / low);
       }
     }

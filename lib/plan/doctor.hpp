@@ -10,14 +10,14 @@ namespace llmtrain::plan {
 
 struct DoctorOptions {
   int threads = 1;
-  /// Coarse grids and fewer repetitions: seconds instead of the better part of a minute.
+  /// Coarse grids and fewer repetitions: seconds instead of a minute or two.
   bool quick = false;
   /// Told what is being measured and how much of all is done, 0 to 1. May be empty.
   std::function<void(std::string_view what, double done)> progress;
 };
 
-/// Every point is timed several times in each of several passes over all points, and the low
-/// quantile stands, so that other work on the machine, which comes in bursts, does not. Takes about
+/// Every point is timed in each of several passes over all points, so that other work on the
+/// machine, which comes in bursts, does not meet all its times, and the median stands. Takes about
 /// 600 MB of memory.
 HardwareProfile measure_profile(const DoctorOptions& options);
 

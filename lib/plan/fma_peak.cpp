@@ -85,15 +85,6 @@ Chains chains_for([[maybe_unused]] DType compute) {
   return {plain_chains, 4 * kChains * 2.0};
 }
 
-/// FLOP per second of one window.
-double speed_of(const Chains& chains, long steps, int threads) {
-  const Clock::time_point begin = Clock::now();
-#pragma omp parallel num_threads(threads)
-  chains.run(steps);
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  return static_cast<double>(steps) * chains.flops_per_step * threads / seconds;
-}
-
 }  // namespace
 
 double measure_fma_peak(DType compute, int threads) {
@@ -101,16 +92,14 @@ double measure_fma_peak(DType compute, int threads) {
   constexpr long kSteps = 400'000;
   constexpr int kWindows = 40;
   const Chains chains = chains_for(compute);
-  double best = 0;
+  double best = 1e30;
   for (int window = 0; window < kWindows; ++window) {
-    best = std::max(best, speed_of(chains, kSteps, threads));
+    const Clock::time_point begin = Clock::now();
+#pragma omp parallel num_threads(threads)
+    chains.run(kSteps);
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  return best;
-}
-
-double fma_speed_now(int threads) {
-  constexpr long kSteps = 100'000;
-  return speed_of(chains_for(DType::f32), kSteps, threads);
+  return static_cast<double>(kSteps) * chains.flops_per_step * threads / best;
 }
 
 }  // namespace llmtrain::plan

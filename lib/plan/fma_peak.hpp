@@ -11,9 +11,4 @@ namespace llmtrain::plan {
 /// windows, so that other work on the machine does not lower it.
 double measure_fma_peak(DType compute, int threads);
 
-/// FLOP per second of fp32 multiply-adds right now, in a window of a quarter of a millisecond. Held
-/// against the peak it is the part of the processor that other work and its clock leave to us: on a
-/// shared machine it moves by a third within the hour, and what runs moves with it.
-double fma_speed_now(int threads);
-
 }  // namespace llmtrain::plan

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t kFormat = 2;
+constexpr std::uint64_t kFormat = 1;
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{16} << 20;
 
 // The members of one object of the file, by key; errors name the key's path.
@@ -131,7 +131,6 @@ std::string to_json(const HardwareProfile& profile) {
   json["threads"] = profile.threads;
   json["peak_fp32_flops"] = profile.peak_fp32_flops;
   json["peak_bf16_flops"] = profile.peak_bf16_flops;
-  json["usual_fp32_flops"] = profile.usual_fp32_flops;
   json["memory_bytes_per_second"] = profile.memory_bytes_per_second;
   json["launch_seconds"] = profile.launch_seconds;
   json["noise"] = profile.noise;
@@ -164,7 +163,6 @@ HardwareProfile parse_profile(std::string_view text, std::string_view source) {
   profile.threads = static_cast<int>(fields.whole("threads", 1 << 20));
   profile.peak_fp32_flops = fields.positive("peak_fp32_flops");
   profile.peak_bf16_flops = fields.positive("peak_bf16_flops");
-  profile.usual_fp32_flops = fields.positive("usual_fp32_flops");
   profile.memory_bytes_per_second = fields.positive("memory_bytes_per_second");
   profile.launch_seconds = fields.positive("launch_seconds");
   profile.noise = fields.number("noise");

@@ -26,9 +26,6 @@ struct HardwareProfile {
   int threads = 0;
   /// Multiply-adds in registers, counted twice, per second; what MFU is a fraction of.
   double peak_fp32_flops = 0, peak_bf16_flops = 0;
-  /// Median speed of fp32 multiply-adds between the measured launches: times are those of a
-  /// machine that leaves so much to us.
-  double usual_fp32_flops = 0;
   /// Bytes read and written per second by an in-place update of a block larger than the caches.
   double memory_bytes_per_second = 0;
   /// A launch that has next to nothing to do.

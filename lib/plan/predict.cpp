@@ -59,10 +59,8 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
                        "{} was measured with {} threads, but the run has {}; measure again with "
                        "`llmtrain doctor --threads {}`, or set run.threads",
                        source, profile.threads, run.threads, run.threads);
-  PlannedTime time{.step = predict_step(plan, profile, run.compute),
-                   .run = run,
-                   .usual_fp32_flops = profile.usual_fp32_flops,
-                   .source = std::move(source)};
+  PlannedTime time{
+      .step = predict_step(plan, profile, run.compute), .run = run, .source = std::move(source)};
   // By tokens, not steps: a ramp begins with smaller ones.
   time.run_seconds = static_cast<double>(run.tokens) / time.step.tokens_per_second;
   return time;

@@ -46,8 +46,6 @@ struct PlannedTime {
   RunShape run;
   /// From the first step to the last, without evaluation and saving; 0 when `run.steps` is.
   double run_seconds = 0;
-  /// Speed of multiply-adds on the machine that the times are for.
-  double usual_fp32_flops = 0;
   /// File that the times come from.
   std::string source;
 };

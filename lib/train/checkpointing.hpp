@@ -11,6 +11,7 @@
 
 namespace llmtrain::train {
 
+/// Retention and size of files as the recipe asks for them.
 checkpoint::StoreOptions store_options(const CheckpointSection& section);
 
 /// What the loop itself must remember; a pure value.

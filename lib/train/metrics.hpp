@@ -39,6 +39,7 @@ inline constexpr std::string_view kEvalPerplexity = "eval/perplexity";
 inline constexpr std::string_view kEvalBitsPerByte = "eval/bits_per_byte";
 inline constexpr std::string_view kPeakBytes =
     "memory/peak_bytes";  // of the ledger, up to this step
+// Means over the steps since the last record, without evaluation and saving.
 inline constexpr std::string_view kTokensPerSecond = "time/tokens_per_second";
 inline constexpr std::string_view kMfu = "time/mfu";  // fraction, not percent
 inline constexpr std::string_view kStepSeconds = "time/step_seconds";

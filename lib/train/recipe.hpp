@@ -142,7 +142,9 @@ struct EvalSection : recipe::Section {
   recipe::Key<std::optional<recipe::Count>> stride{
       this, "stride", std::nullopt,
       "tokens that a sample of the evaluation counts; those before them are only read, so that "
-      "each counted token sees at least seq_len - stride tokens; null = seq_len",
+      "each counted token sees at least seq_len - stride tokens of its document, where there are "
+      "as "
+      "many; null = seq_len",
       recipe::at_least(1)};
   recipe::Key<std::optional<recipe::Count>> patience{
       this, "patience", std::nullopt,

@@ -1,10 +1,11 @@
 #pragma once
-/// Speed of the steps since the last record, so that a record speaks for all steps before it.
+/// Speed of the steps since the last record, so that a record speaks for all of them.
 
 #include <cstdint>
 
 namespace llmtrain::train {
 
+/// Steps with their input, without evaluation and saving.
 struct Throughput {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;

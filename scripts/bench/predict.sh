@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Predicted against measured step time: measures this machine with `llmtrain doctor`, then times steps of
-# twelve recipes with `llmtrain bench` and compares the median step with what the plan says.
+# Predicted against measured step time: measures this machine with `llmtrain doctor`, times steps of twelve
+# recipes with `llmtrain bench`, and compares the median step with what the plan says.
 #
-#   scripts/bench/predict.sh [--executable FILE] [--threads N] [--steps N] [--keep DIR] [--write]
+#   scripts/bench/predict.sh [--executable FILE] [--threads N] [--steps N] [--rounds N] [--keep DIR] [--write]
 #
-#   --keep DIR   keep profile and times there and go on where an earlier call stopped
+#   --rounds N   measure machine and recipes so often, in turns, and take the medians of both (3): a machine
+#                that does other work too is a third faster or slower from one quarter of an hour to the next
+#   --keep DIR   keep profiles and times there and go on where an earlier call stopped
 #   --write      put the table into docs/benchmarks.md
 set -euo pipefail
 root="$(cd "$(dirname "$0")/../.." && pwd)"
 llmtrain="$root/build/release/apps/llmtrain/llmtrain"
 threads="$(nproc)"
-steps=9
+steps=3
+rounds=3
 keep=""
 write=no
 die() {
@@ -22,6 +25,7 @@ while [ $# -gt 0 ]; do
     --executable) llmtrain="$(realpath "$2")" && shift ;;
     --threads) threads="$2" && shift ;;
     --steps) steps="$2" && shift ;;
+    --rounds) rounds="$2" && shift ;;
     --keep) keep="$(realpath -m "$2")" && shift ;;
     --write) write=yes ;;
     -h | --help)
@@ -41,8 +45,6 @@ mkdir -p "$keep"
 cd "$keep"
 # No profile of the user's may come into it.
 export XDG_CACHE_HOME="$keep/cache"
-
-[ -f profile.json ] || "$llmtrain" doctor --threads "$threads" --output profile.json
 
 # name architecture hidden inner layers heads kv vocab seq_len micro global recompute dtype
 recipes="
@@ -79,14 +81,28 @@ activation_checkpoint: {mode: $recompute}
 END
 }
 
+names=()
 while read -r name rest; do
   [ -n "$name" ] || continue
   # shellcheck disable=SC2086  # the fields of a line are the arguments
   write_recipe "$name" $rest
-  [ -s "$name.bench.json" ] && continue
-  "$llmtrain" bench "$name.yaml" --profile profile.json --steps "$steps" --json >bench.json
-  mv bench.json "$name.bench.json"
+  names+=("$name")
 done <<<"$recipes"
+
+# Writes FILE by a command that prints it, whole or not at all; does nothing when it is there.
+measured() {
+  [ -s "$1" ] || { "${@:2}" >unfinished && mv unfinished "$1"; }
+}
+for ((round = 1; round <= rounds; ++round)); do
+  [ -f "profile.$round" ] || "$llmtrain" doctor --threads "$threads" --output "profile.$round"
+  for name in "${names[@]}"; do
+    measured "$name.bench.$round" "$llmtrain" bench "$name.yaml" --profile "profile.$round" --steps "$steps" --json
+  done
+done
+python3 "$root/scripts/bench/merge_profiles.py" profile.? >profile.json
+for name in "${names[@]}"; do
+  "$llmtrain" plan "$name.yaml" --profile profile.json --json >"$name.plan.json"
+done
 
 python3 "$root/scripts/bench/compare.py" "$keep" >table.md
 cat table.md

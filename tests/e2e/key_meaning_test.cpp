@@ -74,6 +74,18 @@ TEST_CASE("eval.at_start evaluates the first weights, once") {
   for (const double loss : losses) CHECK(loss == losses.front());
 }
 
+TEST_CASE("eval.stride shows each token more of what came before it") {
+  const auto loss_with = [](const std::string& stride) {
+    const Workspace here(kTinyRecipe);
+    run_well(here, {"eval.interval=null", "eval.stride=" + stride, "optimizer.lr=2e-2",
+                    "training.max_steps=60"});
+    return eval_losses(here).at(0);
+  };
+  const double alone = loss_with("null");
+  CHECK(loss_with("16") == alone);  // seq_len: windows that do not overlap
+  CHECK(loss_with("4") < alone);
+}
+
 TEST_CASE("data.cache_dir keeps token files for the next run") {
   const Workspace here(kTinyRecipe);
 

@@ -19,7 +19,8 @@ std::int64_t equal_pieces(std::int64_t count, std::int64_t longest, std::int64_t
   return std::min(longest, ceil_div(ceil_div(count, pieces), unit) * unit);
 }
 
-/// Rows and columns of c in tasks that are equal to one panel; rows of a task fit in a block of a.
+/// Rows and columns of c in tasks that are equal but for one panel; rows of a task fit in a block
+/// of a.
 class Tasks {
  public:
   Tasks(std::int64_t rows, std::int64_t cols, std::int64_t panel_cols, int threads)
@@ -73,26 +74,26 @@ void widen_bias(const View& bias, std::int64_t j, std::int64_t cols, float* to) 
   }
 }
 
-/// Where the sums over [p, p + depth) go: added up in c, or, when c is bf16, in FP32 beside it
-/// until the last.
-void set_target(const Matmul& mm, std::int64_t p, std::int64_t row, std::int64_t col, float* sums,
-                GemmBlock& block) {
+/// Where the sums over [p, p + depth) of a block at (row, col) of the strip go: added up in c, or,
+/// when c is bf16, in FP32 beside it until the last.
+void set_target(const Matmul& mm, const Memory& memory, const Strip& strip, std::int64_t row,
+                std::int64_t col, std::int64_t p, GemmBlock& block) {
   const bool narrow = mm.c.dtype != DType::f32;
   const bool last = p + block.depth == mm.k();
   if (narrow && !last) {
-    block.to = sums;
+    block.to = memory.sums + row * kGemmCols + col;
     block.to_dtype = DType::f32;
     block.to_stride = kGemmCols;
     block.add_to = p > 0;
     return;
   }
-  const auto offset = static_cast<std::uint64_t>(row * mm.c.row_stride + col);
+  const auto offset = static_cast<std::uint64_t>((strip.i + row) * mm.c.row_stride + strip.j + col);
   block.to = mm.c.as<std::byte>() + offset * size_of(mm.c.dtype);
   block.to_dtype = mm.c.dtype;
   block.to_stride = mm.c.row_stride;
   block.add_to = mm.accumulate || (p > 0 && !narrow);
   if (narrow && p > 0) {
-    block.from = sums;
+    block.from = memory.sums + row * kGemmCols + col;
     block.from_stride = kGemmCols;
   }
 }
@@ -114,7 +115,7 @@ void multiply_piece(const Matmul& mm, int threads, const Memory& memory, const S
     block.a = packed_a;
     block.b = memory.packed_b + col * depth;
     block.bias = biased ? memory.bias + col : nullptr;
-    set_target(mm, p, strip.i + row, strip.j + col, memory.sums + row * kGemmCols + col, block);
+    set_target(mm, memory, strip, row, col, p, block);
     gemm_pack_rows(a.at(strip.i + row, p), block.rows, depth, packed_a);
     gemm_multiply(block);
   });

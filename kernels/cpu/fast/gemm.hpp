@@ -7,8 +7,8 @@
 namespace llmtrain::kernels::fast {
 
 /// A non-empty product of FP32 or bf16 operands, `workspace` as in matmul_workspace(). Each element
-/// of c is summed in FP32 over pieces of k of fixed length and in order, so that the result does
-/// not depend on the number of threads; a bf16 c is rounded once.
+/// of c is summed in FP32 over pieces of k, whose length depends on k alone, in order, so that the
+/// result does not depend on the number of threads; a bf16 c is rounded once.
 void gemm(const Matmul& mm, int threads, void* workspace);
 
 }  // namespace llmtrain::kernels::fast

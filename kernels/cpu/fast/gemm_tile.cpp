@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/fast/gemm_pack-inl.h"
 #include "kernels/cpu/fast/vector-inl.h"
+#include "kernels/matmul_workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
@@ -17,6 +18,7 @@ namespace {
 /// The kernel's tile of c: 6 rows of two vectors are 12 sums, of 16 registers.
 constexpr std::int64_t kRows = kPanelRows;
 constexpr std::int64_t kCols = 2 * kLanes;
+static_assert(kGemmRows % kRows == 0 && kGemmCols % kCols == 0);  // blocks are whole panels
 
 /// sums[6][2 vectors] = a b over `depth` elements of a panel of a and a panel of b.
 HWY_INLINE void multiply_panels(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,

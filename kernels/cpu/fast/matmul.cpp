@@ -36,12 +36,24 @@ Matmul piece_of(const Matmul& mm, std::int64_t p, std::int64_t depth) {
   return piece;
 }
 
+bool say_once_that_ours_is_taken(const Matmul& mm) {
+  log::info(
+      "oneDNN has no product within the planned memory for some shapes, such as [{}, {}] x [{}, "
+      "{}] "
+      "in {}: these run in our own fp32 product",
+      mm.m(), mm.k(), mm.k(), mm.n(), to_string(mm.a.dtype));
+  return true;
+}
+
 /// By oneDNN, whole or in pieces, as far as it keeps to its scratch memory.
 void multiply(const KernelCtx& ctx, const Matmul& mm, void* memory) {
   const bool deep = mm.c.dtype == DType::f32 && mm.k() > kMaxDepth;
   const std::uint64_t scratch_bytes = matmul_workspace(mm, ctx.threads).scratch_bytes;
   if (!deep && onednn_matmul(mm, ctx.threads, memory, scratch_bytes)) return;
-  if (mm.c.dtype != DType::f32 || mm.k() <= kShortDepth) return gemm(mm, ctx.threads, memory);
+  if (mm.c.dtype != DType::f32 || mm.k() <= kShortDepth) {
+    [[maybe_unused]] static const bool said = say_once_that_ours_is_taken(mm);
+    return gemm(mm, ctx.threads, memory);
+  }
   const std::int64_t step = deep ? kMaxDepth : kShortDepth;
   for (std::int64_t p = 0; p < mm.k(); p += step) {
     multiply(ctx, piece_of(mm, p, std::min(step, mm.k() - p)), memory);

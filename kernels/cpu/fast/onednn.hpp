@@ -14,8 +14,9 @@ bool onednn_multiplies_bf16();
 bool onednn_keeps_to_its_scratch();
 
 /// Runs a non-empty product on `threads` threads, or returns false, having done nothing, when
-/// oneDNN would want more than `scratch_bytes` of scratch memory, or memory of its own. Equal operands give equal bits as
-/// long as thread count and instruction set are equal. DeviceError when oneDNN fails.
+/// oneDNN would want more than `scratch_bytes` of scratch memory, or memory of its own. Equal
+/// operands give equal bits as long as thread count and instruction set are equal. DeviceError when
+/// oneDNN fails.
 bool onednn_matmul(const Matmul& mm, int threads, void* scratch, std::uint64_t scratch_bytes);
 
 }  // namespace llmtrain::kernels::fast

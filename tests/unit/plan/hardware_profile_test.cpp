@@ -51,11 +51,11 @@ TEST_CASE("bad syntax is refused with its position") {
                        DataError);
   CHECK_THROWS_AS(parse_profile("", "p.json"), DataError);
   CHECK_THROWS_AS(parse_profile("[1]", "p.json"), DataError);
-  CHECK_THROWS_AS(parse_profile("{\"format\": 2} x", "p.json"), DataError);
+  CHECK_THROWS_AS(parse_profile("{\"format\": 1} x", "p.json"), DataError);
 }
 
 TEST_CASE("a profile with a fault is refused and the field named") {
-  CHECK(refuses([](Json& j) { j["format"] = 1; }, "format is 1"));
+  CHECK(refuses([](Json& j) { j["format"] = 2; }, "format is 2"));
   CHECK(refuses([](Json& j) { j.erase("threads"); }, "profile.threads is missing"));
   CHECK(refuses([](Json& j) { j["threads"] = "two"; }, "profile.threads"));
   CHECK(refuses([](Json& j) { j["threads"] = -1; }, "profile.threads"));

@@ -19,7 +19,6 @@ inline HardwareProfile synthetic_profile() {
   profile.threads = 2;
   profile.peak_fp32_flops = 200e9;
   profile.peak_bf16_flops = 400e9;
-  profile.usual_fp32_flops = 150e9;
   profile.memory_bytes_per_second = 10e9;
   profile.launch_seconds = 1e-7;
   profile.noise = 0.03;

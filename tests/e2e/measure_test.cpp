@@ -1,0 +1,51 @@
+// doctor, plan and bench agree about a machine and a recipe.
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+nlohmann::json json_of(const Workspace& here, const std::vector<std::string>& arguments) {
+  const test::ProcessResult result = here.call(arguments);
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  return nlohmann::json::parse(result.output.substr(result.output.find('{')));
+}
+
+}  // namespace
+
+TEST_CASE("bench measures every kernel that plan predicts from the profile of doctor") {
+  const Workspace here(kTinyRecipe);
+  const auto doctor =
+      here.call({"doctor", "--quick", "--threads", "1", "--output", "profile.json"});
+  INFO(doctor.output);
+  REQUIRE(doctor.exit_code == 0);
+  CHECK(holds(doctor.output, {"multiply-add peak", "memory bandwidth", "profile.json"}));
+
+  const auto plan = json_of(here, {"plan", "recipe.yaml", "--profile", "profile.json", "--json"});
+  const auto bench = json_of(
+      here, {"bench", "recipe.yaml", "--profile", "profile.json", "--steps", "2", "--json"});
+  CHECK(bench["tokens_per_step"] == 4 * 16);
+  CHECK(bench["predicted_step_seconds"] == plan["time"]["step_seconds"]);
+  CHECK(bench["best_step_seconds"] > 0);
+  CHECK(bench["best_step_seconds"] <= bench["median_step_seconds"]);
+  CHECK(bench["mfu"] > 0);
+  CHECK(bench["kernels"].size() > 10);
+  double seconds = 0;
+  for (const auto& kernel : bench["kernels"]) {
+    CAPTURE(kernel["name"]);
+    CHECK(kernel["launches"] > 0);
+    CHECK(kernel.contains("predicted_seconds"));
+    seconds += kernel["seconds"].get<double>();
+  }
+  CHECK(seconds > 0);
+  CHECK(seconds <= bench["mean_step_seconds"]);
+
+  const auto text = here.call({"bench", "recipe.yaml", "--profile", "profile.json"});
+  CHECK(holds(text.output, {"matmul forward fp32", "outside of kernels", "median step", "MFU"}));
+}
+
+}  // namespace llmtrain
