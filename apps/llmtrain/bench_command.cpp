@@ -9,6 +9,7 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/base/units.hpp"
+#include "lib/plan/fma_peak.hpp"
 #include "lib/plan/kernel_clock.hpp"
 #include "lib/train/planned_time.hpp"
 
@@ -39,8 +40,13 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
 
 struct MeasuredSteps {
   std::vector<double> seconds;            // of each step
+  std::vector<double> peak_flops;         // around each step, per second; 0 in fp64
   std::vector<plan::KernelTime> kernels;  // of all steps together
 };
+
+double fma_peak(DType compute, int threads) {
+  return compute == DType::f64 ? 0 : plan::measure_fma_peak(compute, threads);
+}
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,
                             std::int64_t steps) {
@@ -56,11 +62,19 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
       random_batch(geometry.global_batch_size(), geometry.seq_len(), vocab);
   constexpr std::int64_t kWarmup = 2;  // memory appears, products are prepared
   MeasuredSteps measured;
+  double peak_before = 0;
   for (std::int64_t step = 1; step <= kWarmup + steps; ++step) {
     if (step == kWarmup + 1) clock.reset();
     const Clock::time_point begin = Clock::now();
     engine.train_step(batch, step, 1.0);
-    if (step > kWarmup) measured.seconds.push_back(seconds_since(begin));
+    const double seconds = seconds_since(begin);
+    const double peak_after =
+        step >= kWarmup ? fma_peak(recipe.precision.compute(), recipe.threads()) : 0;
+    if (step > kWarmup) {
+      measured.seconds.push_back(seconds);
+      measured.peak_flops.push_back(0.5 * (peak_before + peak_after));
+    }
+    peak_before = peak_after;
   }
   measured.kernels = clock.times();
   return measured;
@@ -83,7 +97,10 @@ struct BenchReport {
   std::vector<Row> kernels;
   double mean = 0, median = 0, best = 0, outside = 0;
   double tokens_per_second = 0;
-  std::optional<double> predicted, mfu;
+  std::optional<double> predicted;
+  // Of the steps, each against the peak around it: a machine that others use too is slower for
+  // both. 0 without a peak.
+  double mfu = 0, peak_flops = 0;
 };
 
 BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& measured) {
@@ -107,11 +124,20 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   report.median = median(measured.seconds);
   report.best = *std::min_element(measured.seconds.begin(), measured.seconds.end());
   report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
-  report.mfu = planned.mfu(report.tokens_per_second);
+  const double step_flops =
+      planned.plan.model_flops_per_token * static_cast<double>(planned.plan.tokens_per_step);
+  std::vector<double> mfu;
+  for (std::size_t i = 0; i < measured.seconds.size(); ++i) {
+    const double peak = measured.peak_flops[i];
+    mfu.push_back(peak > 0 ? step_flops / measured.seconds[i] / peak : 0);
+  }
+  report.mfu = median(mfu);
+  report.peak_flops = median(measured.peak_flops);
   return report;
 }
 
-std::string to_text(const BenchReport& report, const train::RunPlan& planned) {
+std::string to_text(const BenchReport& report, const train::Recipe& recipe,
+                    const train::RunPlan& planned) {
   std::string text = fmt::format("{:<34}{:>9}{:>12}{:>8}{:>12}\n", "per step", "launches",
                                  "measured", "share", "predicted");
   const auto row = [&](std::string_view name, std::int64_t count, double seconds,
@@ -126,8 +152,10 @@ std::string to_text(const BenchReport& report, const train::RunPlan& planned) {
   row("step, mean", 0, report.mean, report.predicted);
   text += fmt::format("median step {}, best {}, {} tokens/s", format_duration(report.median),
                       format_duration(report.best), format_count(report.tokens_per_second));
-  if (report.mfu) {
-    text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * *report.mfu, planned.mfu_formula());
+  if (report.mfu > 0) {
+    const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(), recipe.threads()};
+    text += fmt::format(", MFU {:.1f}%\nMFU = {}, before and after each step", 100 * report.mfu,
+                        plan::mfu_formula(planned.plan, peak));
   }
   return text + "\n";
 }
@@ -138,7 +166,10 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   json["median_step_seconds"] = report.median;
   json["best_step_seconds"] = report.best;
   json["mean_step_seconds"] = report.mean;
-  if (report.mfu) json["mfu"] = *report.mfu;
+  if (report.mfu > 0) {
+    json["mfu"] = report.mfu;
+    json["peak_flops"] = report.peak_flops;
+  }
   if (report.predicted) json["predicted_step_seconds"] = *report.predicted;
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& kernel : report.kernels) {
@@ -158,7 +189,7 @@ ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_jso
   const engine::BatchGeometry geometry(recipe->training);
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report = make_report(planned, measure_steps(*recipe, geometry, steps));
-  const std::string text = as_json ? to_json(report, planned) : to_text(report, planned);
+  const std::string text = as_json ? to_json(report, planned) : to_text(report, *recipe, planned);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return ExitCode::done;
 }

@@ -45,7 +45,8 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   text += row("tokens per second", format_count(step.tokens_per_second));
   if (step.peak_flops > 0) {
     text += row("MFU", fmt::format("{:.1f}%", 100 * step.mfu));
-    text += fmt::format("    = {}\n", mfu_formula(plan, *time));
+    text += fmt::format("    = {}\n",
+                        mfu_formula(plan, {step.peak_flops, time->run.compute, time->run.threads}));
   }
   if (time->run.steps > 0) {
     text +=

@@ -66,11 +66,11 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
   return time;
 }
 
-std::string mfu_formula(const Plan& plan, const PlannedTime& time) {
+std::string mfu_formula(const Plan& plan, const PeakFlops& peak) {
   return fmt::format(
       "{} model FLOP per token x tokens/s / {:.0f} GFLOP/s (FMA peak of {}, {} threads)",
-      format_count(plan.model_flops_per_token), 1e-9 * time.step.peak_flops,
-      to_string(time.run.compute), time.run.threads);
+      format_count(plan.model_flops_per_token), 1e-9 * peak.flops, to_string(peak.compute),
+      peak.threads);
 }
 
 }  // namespace llmtrain::plan

@@ -57,8 +57,15 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
 /// "matmul forward bf16", "norm_forward fp32": the row of a table that a launch belongs to.
 std::string table_row(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes);
 
-/// What MFU is, in words: "12.3M model FLOP per token / 234 GFLOP/s (measured FMA peak, 2
+/// A measured peak, FLOP per second.
+struct PeakFlops {
+  double flops = 0;
+  DType compute = DType::f32;
+  int threads = 0;
+};
+
+/// What MFU is, in words: "12.3M model FLOP per token x tokens/s / 234 GFLOP/s (FMA peak of fp32, 2
 /// threads)".
-std::string mfu_formula(const Plan& plan, const PlannedTime& time);
+std::string mfu_formula(const Plan& plan, const PeakFlops& peak);
 
 }  // namespace llmtrain::plan

@@ -38,7 +38,8 @@ std::optional<double> RunPlan::mfu(double tokens_per_second) const {
 }
 
 std::string RunPlan::mfu_formula() const {
-  return time && time->step.peak_flops > 0 ? plan::mfu_formula(plan, *time) : "";
+  if (!time || time->step.peak_flops == 0) return "";
+  return plan::mfu_formula(plan, {time->step.peak_flops, time->run.compute, time->run.threads});
 }
 
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,

@@ -37,17 +37,20 @@ def read_row(directory, name):
     }
 
 
-def print_machine(profile):
-    machine = profile["machine"]
-    print(f"Machine: {machine['cpu']}, {profile['threads']} threads, {machine['instruction_set']}, "
-          f"oneDNN {machine['onednn_version']}. FMA peak {profile['peak_fp32_flops'] / 1e9:.0f} "
-          f"GFLOP/s fp32, {profile['peak_bf16_flops'] / 1e9:.0f} bf16. "
-          f"Noise while measuring the profile: {100 * profile['noise']:.1f} %.\n")
+def print_machine(profiles):
+    """The machine, and how far it differed from itself."""
+    machine = profiles[0]["machine"]
+    peaks = [p["peak_fp32_flops"] / 1e9 for p in profiles]
+    noise = statistics.median(p["noise"] for p in profiles)
+    print(f"Machine: {machine['cpu']}, {profiles[0]['threads']} threads, "
+          f"{machine['instruction_set']}, oneDNN {machine['onednn_version']}. "
+          f"FMA peak {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s fp32 in {len(profiles)} profiles; "
+          f"noise while measuring one: {100 * noise:.1f} %.\n")
 
 
 def main():
     directory = pathlib.Path(sys.argv[1])
-    print_machine(json.loads((directory / "profile.json").read_text()))
+    print_machine([json.loads(p.read_text()) for p in directory.glob("profile.*")])
     rows = [read_row(directory, path.name.removesuffix(".plan.json"))
             for path in sorted(directory.glob("*.plan.json"))]
     print("| recipe | tokens per step | predicted | median step | best step | error |")

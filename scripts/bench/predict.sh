@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Predicted against measured step time: measures this machine with `llmtrain doctor`, times steps of twelve
-# recipes with `llmtrain bench`, and compares the median step with what the plan says.
+# Predicted against measured step time: times steps of twelve recipes with `llmtrain bench`, measures this
+# machine with `llmtrain doctor` before and after each, and compares the median step with what the plan
+# says from these two profiles: a machine that does other work too is a third faster or slower from one
+# quarter of an hour to the next.
 #
-#   scripts/bench/predict.sh [--executable FILE] [--threads N] [--steps N] [--rounds N] [--keep DIR] [--write]
+#   scripts/bench/predict.sh [--executable FILE] [--threads N] [--seconds N] [--rounds N] [--keep DIR] [--write]
 #
-#   --rounds N   measure machine and recipes so often, in turns, and take the medians of both (3): a machine
-#                that does other work too is a third faster or slower from one quarter of an hour to the next
+#   --seconds N  time the steps of a recipe for about so long (20), in at least three steps
+#   --rounds N   go through all recipes so often and take the medians of all profiles and steps (1)
 #   --keep DIR   keep profiles and times there and go on where an earlier call stopped
 #   --write      put the table into docs/benchmarks.md
 set -euo pipefail
 root="$(cd "$(dirname "$0")/../.." && pwd)"
 llmtrain="$root/build/release/apps/llmtrain/llmtrain"
 threads="$(nproc)"
-steps=3
-rounds=3
+seconds=20
+rounds=1
 keep=""
 write=no
 die() {
@@ -24,7 +26,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --executable) llmtrain="$(realpath "$2")" && shift ;;
     --threads) threads="$2" && shift ;;
-    --steps) steps="$2" && shift ;;
+    --seconds) seconds="$2" && shift ;;
     --rounds) rounds="$2" && shift ;;
     --keep) keep="$(realpath -m "$2")" && shift ;;
     --write) write=yes ;;
@@ -46,20 +48,22 @@ cd "$keep"
 # No profile of the user's may come into it.
 export XDG_CACHE_HOME="$keep/cache"
 
+# Steps of a quarter of a second to a quarter of a minute, each about 1.4 times the one before, so that their
+# order means something.
 # name architecture hidden inner layers heads kv vocab seq_len micro global recompute dtype
 recipes="
-gpt2-s-fp32   gpt2  256 1024  4  4  4  4096  256  8  8 none fp32
-gpt2-s-bf16   gpt2  256 1024  4  4  4  4096  256  8  8 none bf16
-gpt2-m-fp32   gpt2  384 1536  6  6  6  8192  256  8  8 full fp32
-gpt2-m-bf16   gpt2  384 1536  6  6  6  8192  512  4  8 none bf16
-gpt2-l-bf16   gpt2  768 3072  6 12 12 16384  256  4  4 sqrt bf16
+gpt2-s-bf16   gpt2  256 1024  4  4  4  4096  256  3  3 none bf16
+gpt2-s-fp32   gpt2  256 1024  4  4  4  4096  256  4  4 none fp32
+llama-s-fp32  llama 256  704  4  4  2  4096  256  3  6 none fp32
+llama-s-bf16  llama 256  704  4  4  2  4096  512  4  4 full bf16
+gpt2-m-fp32   gpt2  384 1536  6  6  6  8192  256  3  3 full fp32
+gpt2-m-bf16   gpt2  384 1536  6  6  6  8192  512  3  3 none bf16
+llama-l-fp32  llama 768 2048  4 12 12  8192  256  3  3 none fp32
+llama-m-fp32  llama 512 1408  6  8  4  8192  128  7 14 none fp32
 gpt2-l-fp32   gpt2  768 3072  6 12 12 16384  256  4  4 none fp32
-llama-s-fp32  llama 256  704  4  4  2  4096  256  8 16 none fp32
-llama-s-bf16  llama 256  704  4  4  2  4096  512  8  8 full bf16
-llama-m-fp32  llama 512 1408  6  8  4  8192  128 16 16 none fp32
-llama-m-bf16  llama 512 1408  6  8  4  8192 1024  2  4 none bf16
-llama-l-bf16  llama 768 2048  8 12  4 16384  512  2  4 full bf16
-llama-l-fp32  llama 768 2048  4 12 12  8192  512  2  2 none fp32
+gpt2-l-bf16   gpt2  768 3072  6 12 12 16384  256  5  5 sqrt bf16
+llama-m-bf16  llama 512 1408  6  8  4  8192 1024  1  5 none bf16
+llama-l-bf16  llama 768 2048  8 12  4 16384  512  1  5 full bf16
 "
 
 write_recipe() {
@@ -90,18 +94,36 @@ while read -r name rest; do
 done <<<"$recipes"
 
 # Writes FILE by a command that prints it, whole or not at all; does nothing when it is there.
-measured() {
+printed() {
   [ -s "$1" ] || { "${@:2}" >unfinished && mv unfinished "$1"; }
 }
+
+# The profile number $1 of this machine.
+examine() {
+  [ -s "profile.$1" ] || "$llmtrain" doctor --threads "$threads" --output "profile.$1"
+}
+
+# How many steps of recipe $1 take $seconds by profile number $2.
+steps_of() {
+  "$llmtrain" plan "$1.yaml" --profile "profile.$2" --json |
+    python3 -c 'import json, sys
+print(max(3, round(float(sys.argv[1]) / json.load(sys.stdin)["time"]["step_seconds"])))' "$seconds"
+}
+
+at=0 # the last profile
+examine $at
 for ((round = 1; round <= rounds; ++round)); do
-  [ -f "profile.$round" ] || "$llmtrain" doctor --threads "$threads" --output "profile.$round"
   for name in "${names[@]}"; do
-    measured "$name.bench.$round" "$llmtrain" bench "$name.yaml" --profile "profile.$round" --steps "$steps" --json
+    printed "$name.bench.$round" "$llmtrain" bench "$name.yaml" --profile "profile.$at" \
+      --steps "$(steps_of "$name" $at)" --json
+    examine $((at + 1))
+    printed "$name.profile.$round" python3 "$root/scripts/bench/merge_profiles.py" "profile.$at" "profile.$((at + 1))"
+    at=$((at + 1))
   done
 done
-python3 "$root/scripts/bench/merge_profiles.py" profile.? >profile.json
 for name in "${names[@]}"; do
-  "$llmtrain" plan "$name.yaml" --profile profile.json --json >"$name.plan.json"
+  python3 "$root/scripts/bench/merge_profiles.py" "$name".profile.? >"$name.profile"
+  "$llmtrain" plan "$name.yaml" --profile "$name.profile" --json >"$name.plan.json"
 done
 
 python3 "$root/scripts/bench/compare.py" "$keep" >table.md

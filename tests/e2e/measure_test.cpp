@@ -27,12 +27,16 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
 
   const auto plan = json_of(here, {"plan", "recipe.yaml", "--profile", "profile.json", "--json"});
   const auto bench = json_of(
-      here, {"bench", "recipe.yaml", "--profile", "profile.json", "--steps", "2", "--json"});
+      here, {"bench", "recipe.yaml", "--profile", "profile.json", "--steps", "1", "--json"});
   CHECK(bench["tokens_per_step"] == 4 * 16);
   CHECK(bench["predicted_step_seconds"] == plan["time"]["step_seconds"]);
   CHECK(bench["best_step_seconds"] > 0);
   CHECK(bench["best_step_seconds"] <= bench["median_step_seconds"]);
   CHECK(bench["mfu"] > 0);
+  CHECK(bench["mfu"] < 1);
+  const double step_flops = plan["model_flops_per_token"].get<double>() * 4 * 16;
+  CHECK(bench["mfu"].get<double>() * bench["peak_flops"].get<double>() ==
+        doctest::Approx(step_flops / bench["median_step_seconds"].get<double>()));
   CHECK(bench["kernels"].size() > 10);
   double seconds = 0;
   for (const auto& kernel : bench["kernels"]) {
