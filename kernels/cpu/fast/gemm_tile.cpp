@@ -25,6 +25,8 @@ HWY_INLINE void multiply_panels(const float* HWY_RESTRICT a, const float* HWY_RE
                                 std::int64_t depth, V (&sums)[kRows][2]) {
   const F d;
   for (auto& row : sums) row[0] = row[1] = hn::Zero(d);
+  // Once around, the loop's own instructions take a tenth of the time.
+#pragma GCC unroll 4
   for (std::int64_t p = 0; p < depth; ++p, a += kRows, b += kCols) {
     const V b0 = hn::LoadU(d, b);
     const V b1 = hn::LoadU(d, b + kLanes);
