@@ -6,7 +6,8 @@
 #
 #   --write   put the table into docs/benchmarks.md
 #
-# The peak is the one that `llmtrain doctor` measures, in the same call unless --profile names a profile.
+# The peak is measured before and after each step; predictions come from `llmtrain doctor`, run in the
+# same call unless --profile names a profile.
 # Steps run on random tokens, which cost what text costs: all 1,024 positions see all earlier ones of
 # their sequence.
 set -euo pipefail
@@ -58,6 +59,10 @@ END
   "$llmtrain" bench "$dtype.yaml" --steps "$steps" --profile "$profile" >"$dtype.txt"
 done
 {
+  python3 -c 'import json, sys
+profile = json.load(open(sys.argv[1]))
+machine = profile["machine"]
+print(f"Machine: {machine[\"cpu\"]}, {machine[\"instruction_set\"]}.")' "$profile"
   for dtype in fp32 bf16; do
     printf '\nGPT-2 124M, 4x256, %s, %s threads, %s steps:\n\n```\n' "$dtype" "$threads" "$steps"
     cat "$dtype.txt"
