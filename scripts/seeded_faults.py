@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Seeds one-line faults, one at a time, and checks that a test sees each of them.
 
-    scripts/seeded_faults.py [--dir build/seeded-faults] [--jobs N] [--only NAME] [--fresh]
+    scripts/seeded_faults.py [--dir build/seeded-faults] [--jobs N] [--only PATTERN] [--fresh]
 
 scripts/seeded_faults.toml lists the faults. Each is applied to a git worktree of its own, made from
 the committed state (the checkout itself is never touched), only the tests that must fail are built,
 and they are run. A fault counts as seen when it compiles and its tests, which pass without it, fail.
 
 Results are kept in the directory, so that an interrupted run goes on where it was; --fresh forgets
-them. docs/seeded-faults.md is written after each fault. Exit code 1 if a fault went unseen.
+them. docs/seeded-faults.md is written after each fault; rows of faults that this directory has not
+tried stay, with the commit that they were seen at. Exit code 1 if a fault went unseen.
 """
 
 import argparse
@@ -136,23 +137,39 @@ def is_seen(result):
     return all(result["tests"].values())
 
 
+def row_of(fault, result):
+    seen = "; ".join(f"`{test}`: {case or '**nothing**'}"
+                     for test, case in result["tests"].items())
+    return f"| {fault['name']} | `{fault['file']}` | {seen} | {result['commit']} |"
+
+
+def earlier_rows():
+    """The page's rows by the name and file of their faults."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    return {line.split(" | ")[0] + line.split(" | ")[1]: line
+            for line in lines if line.startswith("| ") and not line.startswith("| fault ")}
+
+
 def write_page(faults, results):
-    rows = ["| fault | where | seen by | commit |", "|---|---|---|---|"]
-    done = [(fault, results[digest(fault)]) for fault in faults if digest(fault) in results]
-    for fault, result in done:
-        seen = "; ".join(f"`{test}`: {case or '**nothing**'}"
-                         for test, case in result["tests"].items())
-        rows.append(f"| {fault['name']} | `{fault['file']}` | {seen} | {result['commit']} |")
-    seen = sum(is_seen(result) for _, result in done)
-    summary = f"{len(faults)} faults, {len(done)} tried, {seen} seen.\n\n"
-    PAGE.write_text(HEADER + summary + "\n".join(rows) + "\n")
+    earlier = earlier_rows()
+    rows = []
+    for fault in faults:
+        if digest(fault) in results:
+            rows.append(row_of(fault, results[digest(fault)]))
+        elif row := earlier.get(f"| {fault['name']}`{fault['file']}`"):
+            rows.append(row)
+    seen = sum("**nothing**" not in row for row in rows)
+    summary = f"{len(faults)} faults, {len(rows)} tried, {seen} seen.\n\n"
+    head = ["| fault | where | seen by | commit |", "|---|---|---|---|"]
+    PAGE.write_text(HEADER + summary + "\n".join(head + rows) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dir", type=Path, default=ROOT / "build" / "seeded-faults")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--only", help="faults whose name contains this")
+    parser.add_argument("--only", metavar="PATTERN",
+                        help="faults whose name matches this regular expression")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     arguments = parser.parse_args()
 
@@ -162,7 +179,7 @@ def main():
     kept = directory / "results.json"
     results = json.loads(kept.read_text()) if kept.exists() and not arguments.fresh else {}
     todo = [fault for fault in faults
-            if digest(fault) not in results and (arguments.only or "") in fault["name"]]
+            if digest(fault) not in results and re.search(arguments.only or "", fault["name"])]
     for fault in todo:
         result = try_fault(scratch, fault)
         results[digest(fault)] = result
