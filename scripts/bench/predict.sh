@@ -7,7 +7,7 @@
 #   scripts/bench/predict.sh [--executable FILE] [--threads N] [--seconds N] [--rounds N] [--keep DIR] [--write]
 #
 #   --seconds N  time the steps of a recipe for about so long (20), in at least three steps
-#   --rounds N   go through all recipes so often and take the medians of all profiles and steps (1)
+#   --rounds N   go through all recipes so often and take the medians of all profiles and steps (3)
 #   --keep DIR   keep profiles and times there and go on where an earlier call stopped
 #   --write      put the table into docs/benchmarks.md
 set -euo pipefail
@@ -15,7 +15,7 @@ root="$(cd "$(dirname "$0")/../.." && pwd)"
 llmtrain="$root/build/release/apps/llmtrain/llmtrain"
 threads="$(nproc)"
 seconds=20
-rounds=1
+rounds=3
 keep=""
 write=no
 die() {
