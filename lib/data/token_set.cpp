@@ -44,6 +44,19 @@ std::string TokenSetIndex::to_json() const {
 
 TokenSetIndex TokenSetIndex::from_json(std::string_view text, std::string_view name) {
   TokenSetIndex index;
+  // The library converts any number to any other, and what does not fit is undefined.
+  const auto whole = [&](const nlohmann::json& object, const char* member) {
+    const auto& value = object.at(member);
+    require<DataError>(value.is_number_integer(), "{}: '{}' is no whole number of 64 bits; {}",
+                       name, member, kRemedy);
+    return value;
+  };
+  const auto count = [&](const nlohmann::json& object, const char* member) {
+    const auto value = whole(object, member);
+    require<DataError>(value.is_number_unsigned(), "{}: '{}' is negative; {}", name, member,
+                       kRemedy);
+    return value.get<std::uint64_t>();
+  };
   try {
     const nlohmann::json root = nlohmann::json::parse(text);
     require<DataError>(root.at("format") == kFormat && root.at("version") == kVersion,
@@ -51,14 +64,15 @@ TokenSetIndex TokenSetIndex::from_json(std::string_view text, std::string_view n
                        kRemedy);
     const auto& key = root.at("key");
     index.key = {key.at("files"), key.at("tokenizer"), key.at("options")};
-    index.vocab_size = root.at("vocab_size").get<std::uint64_t>();
-    index.empty_documents = root.at("empty_documents").get<std::uint64_t>();
+    index.vocab_size = count(root, "vocab_size");
+    index.empty_documents = count(root, "empty_documents");
     for (const auto& shard : root.at("shards")) {
-      index.shards.push_back({shard.at("file"), shard.at("tokens"), shard.at("documents"),
-                              shard.at("source_bytes"), shard.at("xxh3_128")});
+      index.shards.push_back({shard.at("file"), count(shard, "tokens"), count(shard, "documents"),
+                              count(shard, "source_bytes"), shard.at("xxh3_128")});
     }
     for (const auto& source : root.at("sources")) {
-      index.sources.push_back({source.at("name"), source.at("size_bytes"), source.at("mtime_ns")});
+      index.sources.push_back({source.at("name"), count(source, "size_bytes"),
+                               whole(source, "mtime_ns").get<std::int64_t>()});
     }
   } catch (const nlohmann::json::exception& e) {
     fail<DataError>("{}: not a token index: {}; {}", name, e.what(), kRemedy);

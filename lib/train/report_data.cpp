@@ -100,6 +100,7 @@ std::vector<Sample> read_samples(const std::filesystem::path& path) {
     const std::string name = fmt::format("{}:{}", path.string(), ++line_number);
     const Json json = parse_object(std::string_view(text).substr(begin, end - begin), name);
     try {
+      require<DataError>(json.at("step").is_number_integer(), "{}: no integer \"step\"", name);
       samples.push_back({json.at("step").get<std::int64_t>(), json.value("prompt", std::string()),
                          json.at("text").get<std::string>()});
     } catch (const Json::exception& error) {

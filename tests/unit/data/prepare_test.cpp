@@ -226,6 +226,15 @@ TEST_CASE("an index that lies about its shards is refused") {
   for (const char* text : {"", "[]", "{\"format\":1}", "{\"format\":\"llmtrain-tokens\"}"}) {
     CHECK_THROWS_AS(TokenSetIndex::from_json(text, "index"), DataError);
   }
+  for (const char* number : {"34455667788184467440737095516151", "2.0", "-1", "\"2\"", "null"}) {
+    std::string text = index.to_json();
+    const std::string key = "\"empty_documents\": ";
+    const std::size_t at = text.find(key) + key.size();
+    text.replace(at, text.find_first_of(",\n", at) - at, number);
+    CAPTURE(number);
+    CHECK(contains(message_of<DataError>([&] { TokenSetIndex::from_json(text, "index"); }),
+                   "index: 'empty_documents' is n"));
+  }
 }
 
 }  // namespace llmtrain::data

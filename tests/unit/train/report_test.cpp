@@ -137,6 +137,7 @@ TEST_CASE("unusable input is refused with the file's name") {
   refuses("run.json", std::string(10000, '[') + std::string(10000, ']'), "nested deeper than");
   refuses("plan.json", R"({"memory":{"planned":{"params":-1}}})", "memory.planned.params");
   refuses("samples.jsonl", "{\"step\":1}\n", "samples.jsonl:1: a sample is");
+  refuses("samples.jsonl", "{\"step\":1e300,\"text\":\"x\"}\n", "samples.jsonl:1: no integer");
 }
 
 TEST_CASE("what is no whole report is not read as one") {
