@@ -1,6 +1,7 @@
 // Keys whose meaning an effect alone does not prove.
 #include <cmath>
 #include <filesystem>
+#include <numbers>
 #include <set>
 #include <sstream>
 
@@ -72,6 +73,18 @@ TEST_CASE("eval.at_start evaluates the first weights, once") {
   const std::vector<double> losses = eval_losses(here);
   REQUIRE(losses.size() == 4);  // before step 1, after 2, 4 and 6
   for (const double loss : losses) CHECK(loss == losses.front());
+}
+
+TEST_CASE("bits per byte are the loss of all held-out tokens in bits, over their bytes") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {"eval.at_start=true", "training.max_steps=1"});
+  const train::StepRecord first = here.metrics().front();
+  const double loss = first.number(train::metric::kEvalLoss).value();
+  const double bits = first.number(train::metric::kEvalBitsPerByte).value();
+  // Tokens are bytes here, and each document has an end.
+  const double tokens_per_byte = bits * std::numbers::ln2 / loss;
+  CHECK(tokens_per_byte > 1);
+  CHECK(tokens_per_byte < 1.2);
 }
 
 TEST_CASE("eval.stride shows each token more of what came before it") {
