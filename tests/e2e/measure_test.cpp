@@ -34,6 +34,11 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
   CHECK(bench["best_step_seconds"] <= bench["median_step_seconds"]);
   CHECK(bench["mfu"] > 0);
   CHECK(bench["mfu"] < 1);
+  // By hand: two FLOP per weight of a product, half of all pairs in attention; backward costs twice
+  // the forward pass.
+  const int layer = 4 * 16 * 16 + 3 * 16 * 32;
+  const int attention = 2 * 16 * 16;
+  CHECK(plan["model_flops_per_token"] == 3 * (2 * (2 * layer + 257 * 16) + 2 * attention));
   const double step_flops = plan["model_flops_per_token"].get<double>() * 4 * 16;
   CHECK(bench["mfu"].get<double>() * bench["peak_flops"].get<double>() ==
         doctest::Approx(step_flops / bench["median_step_seconds"].get<double>()));
