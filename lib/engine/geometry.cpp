@@ -49,6 +49,15 @@ std::uint64_t BatchGeometry::samples_before(std::int64_t step) const {
          static_cast<std::uint64_t>((step - level.first_step) * level.batch_size);
 }
 
+std::optional<std::int64_t> BatchGeometry::total_steps(const TrainingSection& training) const {
+  const auto steps = training.max_steps();
+  const auto tokens = training.max_tokens();
+  if (steps) return static_cast<std::int64_t>(steps->value);
+  if (!tokens) return std::nullopt;
+  const auto length = static_cast<std::uint64_t>(seq_len_);
+  return steps_for_samples((tokens->value + length - 1) / length);
+}
+
 std::int64_t BatchGeometry::steps_for_samples(std::uint64_t samples) const {
   const auto next = std::find_if(ramp_.begin() + 1, ramp_.end(), [&](const Level& level) {
     return level.samples_before >= samples;

@@ -2,6 +2,7 @@
 /// How many samples each step takes: a pure function of the recipe.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lib/engine/sections.hpp"
@@ -26,6 +27,9 @@ class BatchGeometry {
   std::uint64_t tokens_before(std::int64_t step) const {
     return samples_before(step) * static_cast<std::uint64_t>(seq_len_);
   }
+  /// Length of the run as far as `training`, from which this was made, knows it: nothing when it is
+  /// given in epochs.
+  std::optional<std::int64_t> total_steps(const TrainingSection& training) const;
   /// First number of steps that takes at least `samples`.
   std::int64_t steps_for_samples(std::uint64_t samples) const;
 

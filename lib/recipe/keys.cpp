@@ -1,6 +1,7 @@
 #include "lib/recipe/keys.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -150,6 +151,24 @@ void list_unread(const Section& section, std::vector<std::string>& unread) {
   }
 }
 
+// Path and YAML text of every key that has a value: rows and sections that are not there have none.
+using PathValue = std::pair<std::string, std::string>;
+
+void list_values(const Section& section, std::vector<PathValue>& values) {
+  for (const Entry* entry : section.entries()) {
+    if (const auto* key = dynamic_cast<const ValueEntry*>(entry)) {
+      values.emplace_back(key->path(), key->value_text());
+    } else if (const auto* choice = dynamic_cast<const ChoiceEntry*>(entry)) {
+      values.emplace_back(choice->path(), choice->options()[choice->selected()].name);
+      if (choice->section() != nullptr) list_values(*choice->section(), values);
+    } else if (const auto* sub = dynamic_cast<const SectionEntry*>(entry)) {
+      if (sub->present()) list_values(sub->section(), values);
+    } else if (const auto* list = dynamic_cast<const ListEntry*>(entry)) {
+      for (std::size_t i = 0; i < list->size(); ++i) list_values(list->at(i), values);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<KeyInfo> list_keys(const Section& root) {
@@ -184,6 +203,24 @@ std::vector<std::string> unread_keys(const Section& root) {
   std::vector<std::string> unread;
   list_unread(root, unread);
   return unread;
+}
+
+std::vector<std::string> changed_values(const Section& before, const Section& after) {
+  std::vector<PathValue> old_values, new_values;
+  list_values(before, old_values);
+  list_values(after, new_values);
+  std::map<std::string, std::string> gone(old_values.begin(), old_values.end());
+  std::vector<std::string> changes;
+  for (const auto& [path, value] : new_values) {
+    const auto old = gone.find(path);
+    const std::string was = old == gone.end() ? "absent" : old->second;
+    if (was != value) changes.push_back(fmt::format("{}: {} -> {}", path, was, value));
+    if (old != gone.end()) gone.erase(old);
+  }
+  for (const auto& [path, value] : gone) {
+    changes.push_back(fmt::format("{}: {} -> absent", path, value));
+  }
+  return changes;
 }
 
 std::vector<std::string> declaration_mistakes(const Section& root) {

@@ -42,6 +42,10 @@ std::optional<std::string> help(const Section& root, std::string_view path);
 /// are not selected and sections that are absent do not count.
 std::vector<std::string> unread_keys(const Section& root);
 
+/// Keys whose values differ, as "optimizer.lr: 0.001 -> 0.002", in the order of `after`; a key of a
+/// row, section or list element that only one of them has reads "absent" on the other side.
+std::vector<std::string> changed_values(const Section& before, const Section& after);
+
 /// Mistakes in the declaration itself, one line each, for a test of the program's root: defaults
 /// that break their own rule, a choice's row that declares a key of the section around it.
 std::vector<std::string> declaration_mistakes(const Section& root);

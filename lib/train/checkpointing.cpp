@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/recipe/keys.hpp"
 
 namespace llmtrain::train {
 
@@ -30,6 +32,12 @@ checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
           .global_shape = dims_of(parameter.global_shape()),
           .box = box_of(parameter),
           .bytes = bytes_of(tensor)};
+}
+
+std::string to_lines(const std::vector<StepRecord>& records) {
+  std::string lines;
+  for (const StepRecord& record : records) lines += to_line(record) + '\n';
+  return lines;
 }
 
 }  // namespace
@@ -64,6 +72,7 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
   run.state["loop.best_eval_loss"] = checkpoint::scalar_of(state.best_eval_loss);
   run.state["loop.evals_without_progress"] = state.evals_without_progress;
   run.state["loop.elapsed_seconds"] = checkpoint::scalar_of(state.elapsed_seconds);
+  run.state[std::string(kRecordsKey)] = to_lines(state.records);
   run.environment = identity.environment;
   run.recipe = identity.recipe;
   store.save(static_cast<std::uint64_t>(state.step), boxes, run);
@@ -77,6 +86,19 @@ std::int64_t integer_at(const checkpoint::RunState& run, const std::string& key)
       found != run.state.end() && std::holds_alternative<std::int64_t>(found->second),
       "the checkpoint has no integer {}", key);
   return std::get<std::int64_t>(found->second);
+}
+
+std::vector<StepRecord> records_of(const checkpoint::RunState& run, std::int64_t step) {
+  const auto found = run.state.find(std::string(kRecordsKey));
+  const bool text = found != run.state.end() && std::holds_alternative<std::string>(found->second);
+  require<CheckpointError>(text, "the checkpoint has no text {}", kRecordsKey);
+  std::vector<StepRecord> records =
+      parse_metrics(std::get<std::string>(found->second), kRecordsKey);
+  for (const StepRecord& record : records) {
+    require<CheckpointError>(record.step == step, "{}: a record of step {} in step {}", kRecordsKey,
+                             record.step, step);
+  }
+  return records;
 }
 
 void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected) {
@@ -168,7 +190,23 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   state.best_eval_loss = checkpoint::double_at(run.state, "loop.best_eval_loss");
   state.evals_without_progress = integer_at(run, "loop.evals_without_progress");
   state.elapsed_seconds = checkpoint::double_at(run.state, "loop.elapsed_seconds");
+  state.records = records_of(run, state.step);
   return state;
+}
+
+void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                      const Recipe& now) {
+  Recipe then;
+  const std::string text = store.load(step).manifest().run.recipe;
+  if (!recipe::check(then, {.file = "the checkpoint's recipe", .text = text}).empty()) {
+    log::warning(
+        "the checkpoint's recipe is of another version of this program: it is not compared with "
+        "this run's");
+    return;
+  }
+  for (const std::string& change : recipe::changed_values(then, now)) {
+    log::info("changed since then: {}", change);
+  }
 }
 
 void load_parameters(const checkpoint::CheckpointStore& store, std::uint64_t step,

@@ -7,6 +7,7 @@
 
 #include "lib/checkpoint/store.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/train/metrics.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -24,9 +25,15 @@ struct LoopState {
   double best_eval_loss = 0;  // 0 = none yet
   std::int64_t evals_without_progress = 0;
   double elapsed_seconds = 0;  // of training, over all attempts
+  /// Of this step. They are in the checkpoint because a step whose save is due is reported only
+  /// after the save.
+  std::vector<StepRecord> records;
 
   bool operator==(const LoopState&) const = default;
 };
+
+/// Key of LoopState::records in the checkpoint's state: lines as metrics.jsonl has them.
+inline constexpr std::string_view kRecordsKey = "loop.records";
 
 /// What identifies the run that a checkpoint belongs to.
 struct RunIdentity {
@@ -46,6 +53,10 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
 /// the data is not the run's.
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
                           engine::Engine& engine, const RunIdentity& identity);
+
+/// A recipe may change between two attempts; this says which keys did since the checkpoint.
+void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                      const Recipe& now);
 
 /// Parameters only, for evaluation and generation.
 void load_parameters(const checkpoint::CheckpointStore& store, std::uint64_t step,

@@ -15,9 +15,7 @@ namespace llmtrain::train {
 /// Read once during set-up, so that a key nobody reads is found before the first step.
 struct LoopOptions {
   explicit LoopOptions(const Recipe& recipe)
-      : max_steps(recipe.training.max_steps()),
-        max_tokens(recipe.training.max_tokens()),
-        num_epochs(recipe.training.num_epochs()),
+      : num_epochs(recipe.training.num_epochs()),
         max_time(recipe.training.max_time()),
         save_interval(recipe.checkpoint.interval()),
         eval_interval(recipe.eval.interval()),
@@ -30,17 +28,14 @@ struct LoopOptions {
         on_non_finite(recipe.resilience.on_non_finite()),
         max_skipped_steps(static_cast<std::int64_t>(recipe.resilience.max_skipped_steps().value)) {}
 
-  std::int64_t total_steps(const engine::BatchGeometry& geometry, std::uint64_t epoch_size) const {
-    if (max_steps) return static_cast<std::int64_t>(max_steps->value);
-    if (max_tokens) {
-      const auto length = static_cast<std::uint64_t>(geometry.seq_len());
-      return geometry.steps_for_samples((max_tokens->value + length - 1) / length);
-    }
+  std::int64_t total_steps(const engine::BatchGeometry& geometry,
+                           const engine::TrainingSection& training,
+                           std::uint64_t epoch_size) const {
+    if (const auto steps = geometry.total_steps(training)) return *steps;
     return geometry.steps_for_samples(
         static_cast<std::uint64_t>(std::ceil(*num_epochs * static_cast<double>(epoch_size))));
   }
 
-  std::optional<recipe::Count> max_steps, max_tokens;
   std::optional<double> num_epochs;
   std::optional<recipe::Duration> max_time;
   std::optional<recipe::Interval> save_interval;

@@ -78,15 +78,15 @@ StepRecord parse_line(std::string_view line, std::string_view name, std::size_t 
   return record;
 }
 
-/// Leaves the records up to `last_step` in the file, byte for byte.
-void truncate_after(const std::filesystem::path& path, std::int64_t last_step) {
+/// Leaves the records before `step` in the file, byte for byte.
+void truncate_from(const std::filesystem::path& path, std::int64_t step) {
   const std::string content = read_file(path);
   std::string kept;
   kept.reserve(content.size());
   std::size_t begin = 0, line_number = 0;
   for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
     const std::string_view line(content.data() + begin, end - begin);
-    if (parse_line(line, path.string(), ++line_number).step > last_step) continue;
+    if (parse_line(line, path.string(), ++line_number).step >= step) continue;
     kept.append(line).push_back('\n');
   }
   if (kept.size() != content.size()) write_file_atomic(path, kept);
@@ -96,7 +96,7 @@ File open_metrics(const std::filesystem::path& path, std::optional<std::int64_t>
   if (!resumed_step) {
     write_file_atomic(path, "");
   } else if (std::filesystem::exists(path)) {
-    truncate_after(path, *resumed_step);
+    truncate_from(path, *resumed_step);
   }
   return File::open_append(path);
 }

@@ -76,14 +76,15 @@ std::string to_line(const StepRecord& record);
 std::string reproducible_line(const StepRecord& record);
 
 /// Appends records to a file. One record is one write(2), so a killed process loses no record that
-/// `write` returned from; `sync` makes them survive a power failure and belongs before the commit
-/// of a checkpoint. All records of a step must be written before that step's checkpoint is
-/// committed: then a resumed run neither loses nor repeats a step.
+/// `write` returned from; `sync` makes them survive a power failure. All records of earlier steps
+/// must be written and synced before a step's checkpoint is committed; those of the step itself are
+/// in the checkpoint, and whoever resumes from it writes them again: then a resumed run neither
+/// loses nor repeats a record, and no file speaks of a step whose save was due and did not happen.
 class MetricsWriter {
  public:
   /// Starts an empty file, or, given the step of the checkpoint that the run resumes from, keeps
-  /// the records up to that step: later ones and a torn last line are removed by an atomic
-  /// replacement. DataError when a whole line of the old file is no record; StorageError.
+  /// the records before that step: its own, later ones and a torn last line are removed by an
+  /// atomic replacement. DataError when a whole line of the old file is no record; StorageError.
   MetricsWriter(const std::filesystem::path& path, std::optional<std::int64_t> resumed_step);
 
   void write(const StepRecord& record);

@@ -1,6 +1,8 @@
 #include "lib/train/planned_time.hpp"
 
+#include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 
 namespace llmtrain::train {
@@ -9,12 +11,7 @@ namespace {
 
 plan::RunShape run_shape(const Recipe& recipe, const engine::BatchGeometry& geometry) {
   plan::RunShape run{.threads = recipe.threads(), .compute = recipe.precision.compute()};
-  if (const auto steps = recipe.training.max_steps()) {
-    run.steps = static_cast<std::int64_t>(steps->value);
-  } else if (const auto tokens = recipe.training.max_tokens()) {
-    const auto length = static_cast<std::uint64_t>(geometry.seq_len());
-    run.steps = geometry.steps_for_samples((tokens->value + length - 1) / length);
-  }
+  run.steps = geometry.total_steps(recipe.training).value_or(0);
   run.tokens = geometry.tokens_before(run.steps + 1);
   return run;
 }
@@ -51,6 +48,30 @@ RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
   planned.time = profile ? plan::planned_time(planned.plan, plan::load_profile(*profile), run,
                                               profile->string())
                          : default_time(planned.plan, run);
+  return planned;
+}
+
+RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                       const std::filesystem::path& directory) {
+  RunPlan planned = plan_run(recipe, geometry, std::nullopt);
+  const plan::Plan& plan = planned.plan;
+  const std::uint64_t available = recipe.memory_limit();
+  log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
+            format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
+            format_bytes(available), format_bytes(plan.checkpoint_bytes), to_line(planned.time));
+  require<DoesNotFitError>(
+      plan.extent_bytes() <= available,
+      "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
+      "training.micro_batch_size "
+      "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
+      format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
+      plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
+  const std::uint64_t free = free_disk_bytes(directory);
+  require<DoesNotFitError>(plan.checkpoint_bytes * 12 / 10 <= free,
+                           "a checkpoint needs {} of disk, but {} has {} free; choose another "
+                           "run.output_dir",
+                           format_bytes(plan.checkpoint_bytes), directory.string(),
+                           format_bytes(free));
   return planned;
 }
 

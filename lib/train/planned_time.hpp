@@ -26,6 +26,12 @@ struct RunPlan {
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile);
 
+/// As plan_run with the default profile, and one line about it in the log. DoesNotFitError, with
+/// the cheapest remedies, when this machine's memory, or the disk of `directory`, cannot hold the
+/// run.
+RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                       const std::filesystem::path& directory);
+
 /// ", 3.2 s per step, 53m 20s for all" as the end of the line about the plan; empty without times.
 std::string to_line(const std::optional<plan::PlannedTime>& time);
 

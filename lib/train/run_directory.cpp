@@ -82,29 +82,48 @@ void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
   write_file_atomic(directory / "plan.json", json.dump(2) + "\n");
 }
 
-void keep_samples(const std::filesystem::path& directory, std::optional<std::int64_t> step) {
-  const std::filesystem::path path = directory / "samples.jsonl";
-  if (!std::filesystem::exists(path)) return;
-  const std::string content = read_file(path);
-  std::string kept;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string line = content.substr(begin, end - begin);
-    const Json json = Json::parse(line, nullptr, false);
-    const auto at = json.is_object() ? json.find("step") : json.end();
-    require<DataError>(at != json.end() && at->is_number_integer(), "{}: a line has no step: {}",
-                       path.string(), line);
-    if (step && at->get<std::int64_t>() <= *step) kept += line + '\n';
-  }
-  if (kept != content) write_file_atomic(path, kept);
+namespace {
+
+Sample parse_sample(std::string_view line, const std::filesystem::path& path) {
+  const Json json = Json::parse(line, nullptr, false);
+  const auto has = [&](const char* key, bool (Json::*is_type)() const noexcept) {
+    const auto at = json.is_object() ? json.find(key) : json.end();
+    return at != json.end() && ((*at).*is_type)();
+  };
+  require<DataError>(has("step", &Json::is_number_integer) && has("prompt", &Json::is_string) &&
+                         has("text", &Json::is_string),
+                     "{}: a line is no sample: {}; move the file away", path.string(), line);
+  return {.step = json["step"].get<std::int64_t>(),
+          .prompt = json["prompt"].get<std::string>(),
+          .text = json["text"].get<std::string>()};
 }
 
-void append_sample(const std::filesystem::path& directory, std::int64_t step,
-                   const std::string& prompt, const std::string& text) {
+}  // namespace
+
+std::vector<Sample> keep_samples(const std::filesystem::path& directory,
+                                 std::optional<std::int64_t> step) {
+  const std::filesystem::path path = directory / "samples.jsonl";
+  if (!std::filesystem::exists(path)) return {};
+  const std::string content = read_file(path);
+  std::string kept;
+  std::vector<Sample> of_step;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string_view line(content.data() + begin, end - begin);
+    Sample sample = parse_sample(line, path);
+    if (!step || sample.step > *step) continue;
+    kept.append(line).push_back('\n');
+    if (sample.step == *step) of_step.push_back(std::move(sample));
+  }
+  if (kept != content) write_file_atomic(path, kept);
+  return of_step;
+}
+
+void append_sample(const std::filesystem::path& directory, const Sample& sample) {
   Json json;
-  json["step"] = step;
-  json["prompt"] = prompt;
-  json["text"] = text;
+  json["step"] = sample.step;
+  json["prompt"] = sample.prompt;
+  json["text"] = sample.text;
   File file = File::open_append(directory / "samples.jsonl");
   // A token may end inside a character: what is no UTF-8 becomes U+FFFD.
   file.write(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

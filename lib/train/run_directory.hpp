@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/plan/predict.hpp"
 #include "lib/train/recipe.hpp"
@@ -23,11 +24,16 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 /// plan.json: the plan's figures, bytes per category, and times if they are known.
 void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
                 const std::optional<plan::PlannedTime>& time);
-/// One line of samples.jsonl.
+/// One line of samples.jsonl: what the model made of a prompt after a step.
+struct Sample {
+  std::int64_t step = 0;
+  std::string prompt, text;
+};
 /// Makes samples.jsonl end where a run that resumes from `step` goes on, or begin anew without a
-/// step. A line that was not finished is dropped.
-void keep_samples(const std::filesystem::path& directory, std::optional<std::int64_t> step);
-void append_sample(const std::filesystem::path& directory, std::int64_t step,
-                   const std::string& prompt, const std::string& text);
+/// step, and returns the samples of that step. A line that was not finished is dropped. DataError
+/// naming the line when one is no sample.
+std::vector<Sample> keep_samples(const std::filesystem::path& directory,
+                                 std::optional<std::int64_t> step);
+void append_sample(const std::filesystem::path& directory, const Sample& sample);
 
 }  // namespace llmtrain::train

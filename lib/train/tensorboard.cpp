@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/crc32c.hpp"
+#include "lib/base/directory.hpp"
 #include "lib/base/utf8.hpp"
 
 namespace llmtrain::train {
@@ -144,7 +145,7 @@ std::int64_t next_time_stamp(const std::filesystem::path& directory) {
 }
 
 File create_event_file(const std::filesystem::path& directory) {
-  std::filesystem::create_directories(directory);
+  create_directories_durably(directory);
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   return File::create_new(directory / fmt::format("{}{:010d}.{}.{}.0", kFilePrefix,
@@ -159,8 +160,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory,
   const double now = wall_time_now();
   pending_ = tensorboard::version_record(now);
   // A run that starts anew in an old directory purges everything.
-  const std::int64_t first_step = resumed_step ? *resumed_step + 1 : 0;
-  pending_ += tensorboard::session_start_record(now, first_step);
+  pending_ += tensorboard::session_start_record(now, resumed_step.value_or(0));
   flush();
 }
 

@@ -34,8 +34,9 @@ std::string session_start_record(double wall_time, std::int64_t first_step);
 class TensorBoardWriter {
  public:
   /// Creates the directory if needed and a new file in it that sorts behind all existing ones.
-  /// Given the step of the checkpoint that the run resumes from, later events of older files are
-  /// purged by TensorBoard when it reads this one. StorageError.
+  /// Given the step of the checkpoint that the run resumes from, the events of that step, which
+  /// must be written again, and of later ones in older files are purged by TensorBoard when it
+  /// reads this one. StorageError.
   TensorBoardWriter(const std::filesystem::path& directory,
                     std::optional<std::int64_t> resumed_step);
 

@@ -51,7 +51,9 @@ class Trainer {
   bool eval_is_due() const;
   void write_samples();
   void save();
-  void emit(const StepRecord& record);
+  /// Shows the step's records that nobody has seen yet.
+  void publish_records();
+  void show(const Sample& sample);
 
   const Recipe& recipe_;
   LoopOptions options_;
@@ -67,6 +69,7 @@ class Trainer {
   engine::Engine engine_;
   RunIdentity identity_;
   LoopState state_;
+  std::size_t published_ = 0;  // of state_.records
   std::optional<std::int64_t> resumed_step_;
   MetricsWriter metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
@@ -78,30 +81,6 @@ class Trainer {
   Clock::time_point last_save_ = Clock::now();
   std::int64_t saved_step_ = -1;
 };
-
-RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
-                       const std::filesystem::path& directory) {
-  RunPlan planned = plan_run(recipe, geometry, std::nullopt);
-  const plan::Plan& plan = planned.plan;
-  const std::uint64_t available = recipe.memory_limit();
-  log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
-            format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
-            format_bytes(available), format_bytes(plan.checkpoint_bytes), to_line(planned.time));
-  require<DoesNotFitError>(
-      plan.extent_bytes() <= available,
-      "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
-      "training.micro_batch_size "
-      "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
-      format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
-      plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
-  const std::uint64_t free = free_disk_bytes(directory);
-  require<DoesNotFitError>(plan.checkpoint_bytes * 12 / 10 <= free,
-                           "a checkpoint needs {} of disk, but {} has {} free; choose another "
-                           "run.output_dir",
-                           format_bytes(plan.checkpoint_bytes), directory.string(),
-                           format_bytes(free));
-  return planned;
-}
 
 // This build has one device; `auto` takes it.
 std::unique_ptr<MemoryBackend> make_memory(DeviceChoice) { return make_cpu_memory(); }
@@ -116,7 +95,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
                                                       store_options(recipe.checkpoint))),
       corpus_(open_corpus(recipe)),
       stream_(corpus_.training, recipe.run.seed()),
-      total_steps_(options_.total_steps(geometry_, stream_.epoch_size())),
+      total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
       device_(make_memory(recipe.run.device()), recipe.memory_limit()),
@@ -136,10 +115,10 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
                 .total_steps = total_steps_,
                 .mfu_formula = planned_.mfu_formula()}) {
   check_prompts(recipe, *corpus_.tokenizer);
-  keep_samples(directory_, resumed_step_);
   if (recipe.metrics.tensorboard()) {
     tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);
   }
+  for (const Sample& sample : keep_samples(directory_, resumed_step_)) show(sample);
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
   batch_.resize(geometry_.global_batch_size(), geometry_.seq_len());
   write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
@@ -179,6 +158,7 @@ std::optional<std::int64_t> Trainer::resume() {
             newest.rejected.empty()
                 ? ""
                 : fmt::format(" (newer and not valid: {})", newest.rejected.size()));
+  log_changed_keys(store_, *newest.step, recipe_);
   return state_.step;
 }
 
@@ -214,15 +194,24 @@ bool Trainer::save_is_due() const {
 ExitCode Trainer::run() {
   console_.header();
   if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
+  publish_records();  // of step 0, or of the step that the run resumes from
   start_ = last_save_ = Clock::now();
   bool finished = state_.step >= total_steps_ || out_of_patience();
+  if (finished) {
+    console_.message(fmt::format("nothing left to train: step {} is saved, the run has {} steps{}",
+                                 state_.step, total_steps_,
+                                 out_of_patience() ? " and ran out of eval.patience" : ""));
+  }
   while (!finished && stop_signal() == 0) {
     train_one_step();
     finished = state_.step >= total_steps_ || out_of_time();
+    // What was reported is not lost by a kill: a step whose save is due is reported after it.
+    const bool save_due = save_is_due();
+    if (!save_due) publish_records();
     if (!finished && eval_is_due()) finished = !run_evaluation(false);
-    // A step's records are written before its checkpoint is, so that a resumed run has them once.
     if (finished) run_evaluation(true);
-    if (finished || save_is_due()) save();
+    if (finished || save_due) save();
+    publish_records();
   }
   if (!finished) {
     if (saved_step_ != state_.step) save();
@@ -239,6 +228,8 @@ ExitCode Trainer::run() {
 
 void Trainer::train_one_step() {
   const Clock::time_point begin = Clock::now();
+  state_.records.clear();
+  published_ = 0;
   const std::int64_t step = state_.step + 1;
   const std::int64_t samples = geometry_.samples_in_step(step);
   fill_training_batch(stream_, state_.next_sample, samples, batch_);
@@ -319,15 +310,17 @@ void Trainer::record_step(const engine::StepOutcome& outcome) {
   record.set(metric::kStepSeconds, step_seconds);
   record.set(metric::kElapsedSeconds, state_.elapsed_seconds);
   record.set(metric::kEtaSeconds, static_cast<double>(total_steps_ - state_.step) * step_seconds);
-  emit(record);
+  state_.records.push_back(std::move(record));
 }
 
-void Trainer::emit(const StepRecord& record) {
-  metrics_.write(record);
-  console_.record(record);
-  if (!tensorboard_) return;
-  tensorboard_->add(record);
-  tensorboard_->flush();
+void Trainer::publish_records() {
+  for (; published_ < state_.records.size(); ++published_) {
+    const StepRecord& record = state_.records[published_];
+    metrics_.write(record);
+    console_.record(record);
+    if (tensorboard_) tensorboard_->add(record);
+  }
+  if (tensorboard_) tensorboard_->flush();
 }
 
 bool Trainer::run_evaluation(bool final) {
@@ -338,7 +331,7 @@ bool Trainer::run_evaluation(bool final) {
   record.set(metric::kEvalLoss, report.loss);
   record.set(metric::kEvalPerplexity, std::exp(report.loss));
   if (report.whole) record.set(metric::kEvalBitsPerByte, report.bits_per_byte);
-  emit(record);
+  state_.records.push_back(std::move(record));
   write_samples();
   if (final) return true;
   if (state_.best_eval_loss == 0 || report.loss < state_.best_eval_loss) {
@@ -368,9 +361,14 @@ void Trainer::write_samples() {
     const std::string text =
         generate(engine_, *corpus_.tokenizer, prompt,
                  {.max_tokens = options_.sample_tokens, .seed = recipe_.run.seed()});
-    append_sample(directory_, state_.step, prompt, text);
-    if (tensorboard_) tensorboard_->add_text(state_.step, "sample", prompt + text);
+    const Sample sample{.step = state_.step, .prompt = prompt, .text = text};
+    append_sample(directory_, sample);
+    show(sample);
   }
+}
+
+void Trainer::show(const Sample& sample) {
+  if (tensorboard_) tensorboard_->add_text(sample.step, "sample", sample.prompt + sample.text);
 }
 
 void Trainer::save() {
@@ -379,6 +377,7 @@ void Trainer::save() {
   save_checkpoint(store_, engine_, state_, identity_);
   saved_step_ = state_.step;
   last_save_ = Clock::now();
+  publish_records();
   console_.message(fmt::format(
       "saved {}", store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
 }

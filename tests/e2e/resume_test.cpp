@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <sstream>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include "lib/base/file.hpp"
 #include "lib/base/philox.hpp"
 #include "tests/e2e/workspace.hpp"
 
@@ -38,6 +41,13 @@ metrics: {interval: 1, tensorboard: false}
 std::int64_t number_after(const std::string& output, std::string_view text) {
   const std::size_t at = output.rfind(text);
   return at == std::string::npos ? -1 : std::stoll(output.substr(at + text.size()));
+}
+
+// The last step that metrics.jsonl has a record of.
+std::int64_t last_step(const Workspace& here) {
+  if (!fs::exists(here.path / "run" / "metrics.jsonl")) return 0;
+  const auto records = here.metrics();
+  return records.empty() ? 0 : records.back().step;
 }
 
 }  // namespace
@@ -84,22 +94,65 @@ TEST_CASE("after SIGKILL at any time a run resumes and ends as if nothing had ha
   for (std::uint64_t round = 0; kills < LLMTRAIN_KILLS; ++round) {
     REQUIRE(round < 10 * LLMTRAIN_KILLS);
     const Workspace part(kRecipe);
-    std::int64_t saved = 0;
+    const std::int64_t interval = round % 2 == 0 ? 1 : 3;
+    CAPTURE(interval);
+    std::int64_t saved = 0, reported = 0;
     for (std::uint64_t attempt = 0;; ++attempt) {
       REQUIRE(attempt < 200);
       const double after = whole_seconds * unit_interval(philox_word(key, round, attempt));
-      const auto result = part.run({"training.max_time=1000s"}, {.kill_after_seconds = after});
+      const auto result =
+          part.run({"training.max_time=1000s", fmt::format("checkpoint.interval={}", interval)},
+                   {.kill_after_seconds = after});
       INFO(result.output);
-      // With an interval of one step, nothing that a line called saved may be lost.
+      // Nothing that a line called saved is lost, and of what was reported less than an interval. A
+      // run that was killed before it resumed says nothing.
       const std::int64_t resumed = number_after(result.output, "resumed from step ");
-      if (resumed >= 0) CHECK(resumed >= saved);
+      const bool began = result.output.find("loss") != std::string::npos;
+      if (began) CHECK(std::max<std::int64_t>(resumed, 0) >= saved);
+      if (began) CHECK(reported - std::max<std::int64_t>(resumed, 0) < interval);
       saved = std::max(saved, number_after(result.output, "step-"));
+      reported = last_step(part);
       if (result.exit_code == 0) break;
       REQUIRE(result.exit_code == -9);
       ++kills;
     }
     CHECK(fingerprint(part.path, kSteps) == expected);
   }
+}
+
+TEST_CASE("a resumed run says which keys changed, and when nothing is left to train") {
+  const Workspace here(kRecipe);
+  REQUIRE(here.run({"training.max_steps=6"}).exit_code == 0);
+
+  const auto longer = here.run({"training.max_steps=8", "optimizer.lr=1e-3"});
+  INFO(longer.output);
+  CHECK(longer.exit_code == 0);
+  CHECK(
+      holds(longer.output, {"resumed from step 6", "changed since then: training.max_steps: 6 -> 8",
+                            "changed since then: optimizer.lr: 0.005 -> 0.001"}));
+  CHECK(longer.output.find("seq_len") == std::string::npos);
+
+  const auto shorter = here.run({"training.max_steps=7", "optimizer.lr=1e-3"});
+  INFO(shorter.output);
+  CHECK(shorter.exit_code == 0);
+  CHECK(holds(shorter.output, {"nothing left to train: step 8 is saved, the run has 7 steps"}));
+}
+
+TEST_CASE("samples of the step that a run resumes from are there once") {
+  const Workspace here(kRecipe);
+  const std::vector<std::string> prompts{"eval.sample_prompts=[word]", "eval.sample_tokens=3",
+                                         "eval.interval=2"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), prompts.begin(), prompts.end());
+    return here.run(more);
+  };
+  REQUIRE(with({"training.max_steps=4"}).exit_code == 0);
+  REQUIRE(with({"training.max_steps=6"}).exit_code == 0);
+
+  std::istringstream lines(read_file(here.path / "run" / "samples.jsonl"));
+  std::vector<std::string> steps;
+  for (std::string line; std::getline(lines, line);) steps.push_back(line.substr(0, 10));
+  CHECK(steps == std::vector<std::string>{"{\"step\":2,", "{\"step\":4,", "{\"step\":6,"});
 }
 
 }  // namespace llmtrain

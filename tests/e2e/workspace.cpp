@@ -4,6 +4,7 @@
 
 #include "lib/base/philox.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/train/checkpointing.hpp"
 
 namespace llmtrain {
 
@@ -47,7 +48,8 @@ std::string fingerprint(const fs::path& where, std::uint64_t step) {
   std::string text;
   for (const auto& [name, file] : manifest.files) text += to_hex(file.xxh3_128) + "\n";
   for (auto& [key, value] : manifest.run.state) {
-    if (key == "loop.elapsed_seconds") continue;
+    // Wall-clock times; the records are in metrics.jsonl too.
+    if (key == "loop.elapsed_seconds" || key == train::kRecordsKey) continue;
     text += key + "=" +
             std::visit(
                 [](const auto& v) {

@@ -33,6 +33,26 @@ TEST_CASE("the program may set values, and the dump says so") {
 }
 
 TEST_CASE(
+    "changed values name key, old and new value, also of rows and elements that came or went") {
+  Root before, after;
+  load(before, request("model: {hidden_size: 64}\ndata: {sources: [{path: a}]}\n"
+                       "optimizer: {name: adamw, lr: 1.0e-3}\n"));
+  load(after, request("model: {hidden_size: 64}\ndata: {sources: [{path: a}, {path: b}]}\n"
+                      "optimizer: {name: sgd, lr: 2.0e-3}\n"));
+
+  CHECK(changed_values(before, before).empty());
+  const auto changes = changed_values(before, after);
+  const auto has = [&](const char* change) {
+    return std::find(changes.begin(), changes.end(), change) != changes.end();
+  };
+  CHECK(has("optimizer.name: adamw -> sgd"));
+  CHECK(has("optimizer.lr: 0.001 -> 0.002"));
+  CHECK(has("optimizer.eps: 1e-08 -> absent"));
+  CHECK(has("data.sources.1.path: absent -> b"));
+  CHECK(!has("data.sources.0.path: a -> a"));
+}
+
+TEST_CASE(
     "unread keys are those that nobody asked for, of selected rows and present sections only") {
   Root root;
   load(root, request("model: {hidden_size: 64}\ndata: {sources: [{path: a}]}\n"));

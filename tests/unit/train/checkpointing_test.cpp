@@ -55,7 +55,9 @@ TEST_CASE("a checkpoint brings back every element of parameters and optimizer st
           static_cast<float>(unit_interval(philox_word(key, 0, static_cast<std::uint64_t>(i))));
     }
   }
-  const LoopState state{.step = 3, .next_sample = 7};
+  LoopState state{.step = 3, .next_sample = 7};
+  state.records.push_back({.step = 3, .fields = {{"train/loss", 2.5}, {"note", "a \"b\"\n"}}});
+  state.records.push_back({.step = 3, .fields = {{"eval/loss", 1e-300}}});
   save_checkpoint(store, *saved.engine, state, identity);
 
   Place loaded(2);

@@ -64,8 +64,8 @@ TEST_CASE("an event file opens with its version, then a session that purges what
   const std::vector<std::string> records = payloads(read_file(writer.path()));
   REQUIRE(records.size() == 2);
   CHECK(records[0].find("brain.Event:2") != std::string::npos);
-  // Step 301: TensorBoard keeps events whose step is below that of the START event.
-  CHECK(records[1].substr(9) == from_hex("10ad023a020801"));
+  // Step 300: TensorBoard keeps events whose step is below that of the START event.
+  CHECK(records[1].substr(9) == from_hex("10ac023a020801"));
 }
 
 TEST_CASE("numbers of a record become scalars, strings do not, and flush alone writes") {
