@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <span>
 
 #include "lib/base/require.hpp"
 
@@ -11,95 +14,116 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Sixteen independent chains hide the latency of two multiply-add units; 64 scalars per step of the
-// plain form let the compiler do the same with what the baseline has.
-constexpr int kChains = 16;
+// Runs `steps` rounds of independent chains of x += 1 * 1 and returns the sum of all x: the number
+// of multiply-adds that were done, counted by themselves.
+using Chains = double (*)(long steps);
 
-struct Chains {
-  void (*run)(long steps);
-  double flops_per_step;
-};
+double sum_of(std::span<const float> lanes) {
+  return std::accumulate(lanes.begin(), lanes.end(), 0.0);
+}
 
-void plain_chains(long steps) {
-  float sum[4 * kChains] = {};
+// 64 scalars let the compiler do with what the baseline has what the forms below say themselves.
+double plain_chains(long steps) {
+  float sum[64] = {};
+  float one = 1;
+  asm volatile("" : "+m"(one));  // not a constant that the compiler knows
   for (long s = 0; s < steps; ++s) {
-    for (float& x : sum) x = x * 0.999f + 1e-6f;
+    for (float& x : sum) x = x + one * one;
     asm volatile("" ::"r"(sum) : "memory");
   }
+  return sum_of(sum);
 }
 
 #if defined(__x86_64__)
-// Written out in registers: a compiler would fold the constant chains. All values are zero, which
-// costs these units as much as any other number.
-#define LLMTRAIN_CLOBBERED                                                                       \
-  "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
-      "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+// Written out in registers: a compiler would fold the chains. Sixteen of them (twelve where there
+// are sixteen registers in all) hide the latency of two multiply-add units.
+#define LLMTRAIN_CLOBBERED                                                                        \
+  "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
+      "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+#define LLMTRAIN_AVX512_CHAINS(instruction)                    \
+  "vzeroall\n vpbroadcastd %2,%%zmm16\n"                       \
+  "1:\n"                                                       \
+  ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n" instruction \
+  " %%zmm16,%%zmm16,%%zmm\\c\n"                                \
+  ".endr\n"                                                    \
+  "dec %0\n jnz 1b\n"                                          \
+  ".irp c,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"               \
+  "vaddps %%zmm\\c,%%zmm0,%%zmm0\n"                            \
+  ".endr\n"                                                    \
+  "vmovups %%zmm0,%1\n vzeroupper"
 
-__attribute__((target("avx512f"))) void avx512_chains(long steps) {
-  asm volatile(
-      "vzeroall\n vpxorq %%zmm16,%%zmm16,%%zmm16\n"
-      "1:\n"
-      ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
-      "vfmadd231ps %%zmm16,%%zmm16,%%zmm\\c\n"
-      ".endr\n"
-      "dec %0\n jnz 1b\n vzeroupper"
-      : "+r"(steps)::LLMTRAIN_CLOBBERED, "xmm16");
+__attribute__((target("avx512f"))) double avx512_chains(long steps) {
+  float lanes[16];
+  const float one = 1;
+  asm volatile(LLMTRAIN_AVX512_CHAINS("vfmadd231ps")
+               : "+r"(steps), "=m"(lanes)
+               : "m"(one)
+               : LLMTRAIN_CLOBBERED, "xmm16");
+  return sum_of(lanes);
 }
 
-__attribute__((target("avx512f"))) void avx512_bf16_chains(long steps) {
-  asm volatile(
-      "vzeroall\n vpxorq %%zmm16,%%zmm16,%%zmm16\n"
-      "1:\n"
-      ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
-      "vdpbf16ps %%zmm16,%%zmm16,%%zmm\\c\n"
-      ".endr\n"
-      "dec %0\n jnz 1b\n vzeroupper"
-      : "+r"(steps)::LLMTRAIN_CLOBBERED, "xmm16");
+// A lane adds the products of two pairs of bf16: two multiply-adds.
+__attribute__((target("avx512f"))) double avx512_bf16_chains(long steps) {
+  float lanes[16];
+  const std::uint32_t ones = 0x3F80'3F80;
+  asm volatile(LLMTRAIN_AVX512_CHAINS("vdpbf16ps")
+               : "+r"(steps), "=m"(lanes)
+               : "m"(ones)
+               : LLMTRAIN_CLOBBERED, "xmm16");
+  return sum_of(lanes);
 }
 
-// Twelve chains, for there are sixteen registers.
-__attribute__((target("avx2,fma"))) void avx2_chains(long steps) {
+__attribute__((target("avx2,fma"))) double avx2_chains(long steps) {
+  float lanes[8];
+  const float one = 1;
   asm volatile(
-      "vzeroall\n"
+      "vzeroall\n vbroadcastss %2,%%ymm12\n"
       "1:\n"
       ".irp c,0,1,2,3,4,5,6,7,8,9,10,11\n"
       "vfmadd231ps %%ymm12,%%ymm12,%%ymm\\c\n"
       ".endr\n"
-      "dec %0\n jnz 1b\n vzeroupper"
-      : "+r"(steps)::LLMTRAIN_CLOBBERED);
+      "dec %0\n jnz 1b\n"
+      ".irp c,1,2,3,4,5,6,7,8,9,10,11\n"
+      "vaddps %%ymm\\c,%%ymm0,%%ymm0\n"
+      ".endr\n"
+      "vmovups %%ymm0,%1\n vzeroupper"
+      : "+r"(steps), "=m"(lanes)
+      : "m"(one)
+      : LLMTRAIN_CLOBBERED);
+  return sum_of(lanes);
 }
 
+#undef LLMTRAIN_AVX512_CHAINS
 #undef LLMTRAIN_CLOBBERED
 #endif
 
 Chains chains_for([[maybe_unused]] DType compute) {
 #if defined(__x86_64__)
-  if (compute == DType::bf16 && __builtin_cpu_supports("avx512bf16")) {
-    return {avx512_bf16_chains, kChains * 16 * 2 * 2.0};
-  }
-  if (__builtin_cpu_supports("avx512f")) return {avx512_chains, kChains * 16 * 2.0};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return {avx2_chains, 12 * 8 * 2.0};
-  }
+  if (compute == DType::bf16 && __builtin_cpu_supports("avx512bf16")) return avx512_bf16_chains;
+  if (__builtin_cpu_supports("avx512f")) return avx512_chains;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_chains;
 #endif
-  return {plain_chains, 4 * kChains * 2.0};
+  return plain_chains;
 }
 
 }  // namespace
 
-double measure_fma_peak(DType compute, int threads) {
+double measure_fma_peak(DType compute, int threads, double seconds) {
   require(compute == DType::f32 || compute == DType::bf16, "no peak for {}", to_string(compute));
-  constexpr long kSteps = 400'000;
-  constexpr int kWindows = 40;
+  constexpr long kSteps = 400'000;  // every sum of ones stays below 2^24, where floats still count
   const Chains chains = chains_for(compute);
-  double best = 1e30;
-  for (int window = 0; window < kWindows; ++window) {
-    const Clock::time_point begin = Clock::now();
-#pragma omp parallel num_threads(threads)
-    chains.run(kSteps);
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
-  }
-  return static_cast<double>(kSteps) * chains.flops_per_step * threads / best;
+  double best = 0;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point begin = start, end = start;
+  do {
+    double multiply_adds = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : multiply_adds)
+    multiply_adds += chains(kSteps);
+    end = Clock::now();
+    best = std::max(best, 2 * multiply_adds / std::chrono::duration<double>(end - begin).count());
+    begin = end;
+  } while (std::chrono::duration<double>(end - start).count() < seconds);
+  return best;
 }
 
 }  // namespace llmtrain::plan
