@@ -110,6 +110,9 @@ TEST_CASE("in bf16 errors are at most twice those of PyTorch's bf16 run") {
       const Golden golden(name);
       const Outcome ours = run(golden, {.compute = DType::bf16, .table = table});
       CHECK(l2_distance(ours.logits, golden.logits().values) <= 2 * golden.logits().bf16_error);
+      const Reference loss = golden.loss();
+      CAPTURE(loss.bf16_error);
+      CHECK(std::abs(ours.loss - loss.values[0]) <= 2 * loss.bf16_error);
       for (const auto& [parameter, gradient] : ours.gradients) {
         CAPTURE(parameter);
         const Reference expected = golden.gradient(parameter);
