@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "apps/llmtrain/commands.hpp"
+#include "lib/base/directory.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/bpe_trainer.hpp"
 #include "lib/data/inspect.hpp"
@@ -72,7 +73,7 @@ ExitCode train_tokenizer(const TokenizerTraining& arguments) {
   const auto tokenizer =
       data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(arguments.vocab_size),
                               .pattern = arguments.pattern});
-  std::filesystem::create_directories(arguments.output);
+  create_directories_durably(arguments.output);
   data::save_tokenizer(*tokenizer, arguments.output);
   print(fmt::format("{}: {} tokens\n", (arguments.output / "tokenizer.json").string(),
                     tokenizer->vocab_size()));

@@ -18,7 +18,7 @@ struct RampupSection : recipe::Section {
   recipe::Required<recipe::Count> increment{this, "increment", "sequences added at a time",
                                             recipe::at_least(1)};
   recipe::Required<recipe::Count> samples{this, "samples", "length of the ramp in sequences",
-                                          recipe::at_least(1)};
+                                          recipe::between(1, 0x1p36)};
 };
 
 struct TrainingSection : recipe::Section {
@@ -32,13 +32,14 @@ struct TrainingSection : recipe::Section {
       recipe::between(1, 1 << 24)};
   recipe::OptionalSub<RampupSection> rampup_batch_size{
       this, "rampup_batch_size", "batch size that grows at the start of the run"};
-  recipe::Key<std::optional<recipe::Count>> max_steps{
-      this, "max_steps", std::nullopt, "length of the run in optimizer steps", recipe::at_least(1)};
+  recipe::Key<std::optional<recipe::Count>> max_steps{this, "max_steps", std::nullopt,
+                                                      "length of the run in optimizer steps",
+                                                      recipe::between(1, 0x1p40)};
   recipe::Key<std::optional<recipe::Count>> max_tokens{
-      this, "max_tokens", std::nullopt, "length of the run in tokens", recipe::at_least(1)};
+      this, "max_tokens", std::nullopt, "length of the run in tokens", recipe::between(1, 0x1p60)};
   recipe::Key<std::optional<double>> num_epochs{this, "num_epochs", std::nullopt,
                                                 "length of the run in passes over the data",
-                                                recipe::above(0)};
+                                                recipe::above(0) & recipe::at_most(1e6)};
   recipe::Key<std::optional<recipe::Duration>> max_time{
       this, "max_time", std::nullopt,
       "stop, with a checkpoint, after this time of training; the schedule is not shortened"};

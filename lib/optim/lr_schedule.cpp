@@ -58,11 +58,12 @@ LrSchedule::LrSchedule(const LrSchedulerOptions& options, const Horizon& horizon
     : total_steps_(horizon.total_steps),
       warmup_steps_(steps_from_start(options.warmup(), horizon)) {
   require(total_steps_ >= 0, "a run of {} steps", total_steps_);
-  require<RecipeError>(warmup_steps_ <= total_steps_,
-                       "{}: {}: the warm-up ({}) is longer than the run of {} steps; shorten it or "
-                       "train longer",
-                       options.warmup.where(), options.warmup.path(), options.warmup.value_text(),
-                       total_steps_);
+  if (warmup_steps_ > total_steps_) {
+    throw recipe::RefusedValue(options.warmup,
+                               fmt::format("{} is longer than the run of {} steps",
+                                           options.warmup.value_text(), total_steps_),
+                               "shorten it or train longer");
+  }
   shape_ = options.type().make(options.type, horizon, warmup_steps_);
 }
 

@@ -39,7 +39,8 @@ struct LrScheduleRow {
   std::string_view name, doc;
   /// Keys that only this schedule has; may be null.
   std::unique_ptr<recipe::Section> (*options)();
-  /// `choice` has this row selected. RecipeError when the schedule does not fit into the run.
+  /// `choice` has this row selected. recipe::RefusedValue when the schedule does not fit into the
+  /// run.
   LrShape (*make)(const LrScheduleChoice& choice, const Horizon& horizon,
                   std::int64_t warmup_steps);
 };
@@ -55,7 +56,7 @@ struct LrSchedulerOptions : recipe::Section {
 /// A pure function of the step, the same for every layout and after every resume.
 class LrSchedule {
  public:
-  /// RecipeError, with the key's position, when warm-up and schedule do not fit into the run.
+  /// recipe::RefusedValue when warm-up and schedule do not fit into the run.
   LrSchedule(const LrSchedulerOptions& options, const Horizon& horizon);
 
   /// Factor on optimizer.lr at `step`, 1 <= step <= total_steps (InternalError otherwise): in the

@@ -27,6 +27,12 @@ std::string joined(const std::vector<Issue>& issues) {
   return text;
 }
 
+std::string line_of(const Entry& at, const std::string& problem, const std::string& hint) {
+  Issues issues;
+  issues.add(at, problem, hint);
+  return issues.sorted().front().text();
+}
+
 }  // namespace
 
 std::string Issue::text() const {
@@ -79,6 +85,12 @@ std::vector<Issue> Issues::sorted() const {
   for (Found& one : found) issues.push_back(std::move(one.issue));
   return issues;
 }
+
+RefusedValue::RefusedValue(const Entry& at, std::string problem, std::string hint)
+    : RecipeError(line_of(at, problem, hint)),
+      at_(&at),
+      problem_(std::move(problem)),
+      hint_(std::move(hint)) {}
 
 InvalidRecipe::InvalidRecipe(std::vector<Issue> issues)
     : RecipeError(joined(issues)), issues_(std::move(issues)) {}

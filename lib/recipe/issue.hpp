@@ -51,6 +51,19 @@ class Issues {
   std::vector<Found> found_;
 };
 
+/// Thrown where a value turns out wrong because more is known than in the rules of its own section:
+/// `what()` is the line of an Issue.
+class RefusedValue : public RecipeError {
+ public:
+  RefusedValue(const Entry& at, std::string problem, std::string hint = {});
+  /// As if the rule had been one of the recipe's own.
+  void add_to(Issues& issues) const { issues.add(*at_, problem_, hint_); }
+
+ private:
+  const Entry* at_;  // lives as long as the recipe
+  std::string problem_, hint_;
+};
+
 /// Thrown by load(): `what()` has one line per issue.
 class InvalidRecipe : public RecipeError {
  public:

@@ -98,7 +98,9 @@ std::optional<double> seconds_of(std::string_view text, bool bare) {
 template <class T>
 bool expected_quantity(const Node& node, T, Problems& problems) {
   const TypeInfo info = leaf_type(T{});
-  return wrong_type(node, fmt::format("a {} like {}", info.noun, info.examples), problems);
+  const std::string_view article = info.noun.starts_with('i') ? "an" : "a";  // an interval
+  return wrong_type(node, fmt::format("{} {} like {}", article, info.noun, info.examples),
+                    problems);
 }
 
 bool remove_suffix(std::string_view& text, std::string_view suffix) {

@@ -1,5 +1,8 @@
 #include "lib/train/corpus.hpp"
 
+#include <algorithm>
+
+#include "lib/base/directory.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -11,7 +14,9 @@ namespace llmtrain::train {
 namespace {
 
 constexpr std::size_t kManyFiles = 100;
-constexpr std::uint64_t kAutomaticDocumentBytes = 16384;
+constexpr std::uint64_t kLeastDocumentBytes = 1024, kMostDocumentBytes = 16384;
+// Of so many documents the held-out rule (one in twenty) practically always finds some.
+constexpr std::uint64_t kEnoughDocuments = 128;
 // Text that a tokenizer is trained on; more hardly changes the merges.
 constexpr std::uint64_t kTokenizerTextBytes = std::uint64_t{256} << 20;
 
@@ -25,20 +30,24 @@ data::SourceOptions source_options(const SourceSection& section, std::uint64_t m
           .max_document_bytes = max_document_bytes};
 }
 
+std::uint64_t automatic_document_bytes(const SourceSection& section) {
+  const data::SourceOptions whole = source_options(section, 0);
+  const std::vector<data::SourceFile> files = data::list_source_files({&whole, 1});
+  if (files.size() >= kManyFiles) return 0;
+  std::uint64_t bytes = 0;
+  for (const data::SourceFile& file : files) bytes += file.size_bytes;
+  return std::clamp(bytes / kEnoughDocuments, kLeastDocumentBytes, kMostDocumentBytes);
+}
+
 }  // namespace
 
 std::vector<data::SourceFile> source_files(const DataSection& section) {
   std::vector<data::SourceOptions> sources;
   for (std::size_t i = 0; i < section.sources.size(); ++i) {
     const SourceSection& source = section.sources[i];
-    std::uint64_t cut = 0;
-    if (source.max_document_bytes().value) {
-      cut = *source.max_document_bytes().value;
-    } else {
-      const data::SourceOptions whole = source_options(source, 0);
-      if (data::list_source_files({&whole, 1}).size() < kManyFiles) cut = kAutomaticDocumentBytes;
-    }
-    sources.push_back(source_options(source, cut));
+    const auto& given = source.max_document_bytes().value;
+    sources.push_back(
+        source_options(source, given ? given->value : automatic_document_bytes(source)));
   }
   return data::list_source_files(sources);
 }
@@ -108,7 +117,7 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
     return data::make_tokenizer({.type = "bpe", .path = directory});
   }
   const auto tokenizer = train_tokenizer(recipe, files);
-  std::filesystem::create_directories(directory);
+  create_directories_durably(directory);
   data::save_tokenizer(*tokenizer, directory);
   return tokenizer;
 }
@@ -141,12 +150,11 @@ Corpus open_corpus(const Recipe& recipe) {
   corpus.tokenizer = open_tokenizer(recipe, files);
   const std::int64_t vocab_size = recipe.model.spec().vocab_size;
   if (corpus.tokenizer->vocab_size() > vocab_size) {
-    const recipe::Entry& key = recipe.tokenizer.bpe()->path;  // others are checked with the recipe
-    fail<RecipeError>(
-        "{}: {}: the tokenizer has {} tokens, but model.vocab_size is {}; set it to "
-        "at least {}",
-        key.where(), key.path(), corpus.tokenizer->vocab_size(), vocab_size,
-        corpus.tokenizer->vocab_size());
+    throw recipe::RefusedValue(
+        recipe.tokenizer.bpe()->path,  // others are checked with the recipe
+        fmt::format("the tokenizer has {} tokens, but model.vocab_size is {}",
+                    corpus.tokenizer->vocab_size(), vocab_size),
+        fmt::format("set it to at least {}", corpus.tokenizer->vocab_size()));
   }
   corpus.training = open_part(recipe, files, *corpus.tokenizer, data::Part::training);
   corpus.held_out = std::make_shared<const data::EvalWindows>(

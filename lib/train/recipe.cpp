@@ -4,6 +4,7 @@
 #include <array>
 #include <thread>
 
+#include "lib/engine/geometry.hpp"
 #include "lib/tensor/device.hpp"
 
 namespace llmtrain::train {
@@ -18,6 +19,12 @@ std::span<const TokenizerRow> tokenizer_table() {
 
 const BpeOptions* TokenizerSection::bpe() const {
   return type().name == "bpe" ? &type.as<BpeOptions>() : nullptr;
+}
+
+void RunSection::validate(recipe::Issues& issues) const {
+  if (name().find('/') != std::string::npos || name() == "." || name() == "..") {
+    issues.add(name, "is the name of one directory", "put directories into run.output_dir");
+  }
 }
 
 void DataSection::validate(recipe::Issues& issues) const {
@@ -47,6 +54,27 @@ void Recipe::validate(recipe::Issues& issues) const {
   }
   if (bpe != nullptr && !bpe->path() && bpe->vocab_size() > vocab) {
     issues.add(bpe->vocab_size, fmt::format("larger than model.vocab_size {}", vocab));
+  }
+  if (issues.empty()) validate_length(issues);
+}
+
+void Recipe::validate_length(recipe::Issues& issues) const {
+  const double step_tokens = static_cast<double>(training.global_batch_size().value) *
+                             static_cast<double>(training.seq_len().value);
+  const auto max_steps = training.max_steps();
+  if (max_steps && static_cast<double>(max_steps->value) * step_tokens > 0x1p60) {
+    issues.add(training.max_steps, fmt::format("{} steps of {} tokens are more than 2^60 tokens",
+                                               max_steps->value, step_tokens));
+    return;
+  }
+  const engine::BatchGeometry geometry(training);
+  const std::optional<std::int64_t> steps = geometry.total_steps(training);
+  if (!steps) return;  // only the data knows
+  try {
+    optim::LrSchedule(lr_scheduler,
+                      {*steps, [&](std::int64_t step) { return geometry.tokens_before(step); }});
+  } catch (const recipe::RefusedValue& refused) {
+    refused.add_to(issues);
   }
 }
 

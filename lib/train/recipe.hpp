@@ -42,6 +42,7 @@ struct RunSection : recipe::Section {
       {},
       "largest arena; auto = the machine's memory",
       recipe::at_least(1 << 20)};
+  void validate(recipe::Issues& issues) const override;
 };
 
 struct BpeOptions : recipe::Section {
@@ -80,9 +81,8 @@ struct SourceSection : recipe::Section {
       this,
       "max_document_bytes",
       {},
-      "text files longer than this are cut into documents at line ends, 0 = never; auto = 16Ki "
-      "when "
-      "the source has fewer than 100 files, else 0",
+      "text files longer than this are cut into documents at line ends, 0 = never; auto = a 128th "
+      "of the source, at least 1Ki and at most 16Ki, when it has fewer than 100 files, else 0",
       recipe::Rule{}};
 };
 
@@ -112,7 +112,8 @@ enum class Resume : std::uint8_t { automatic, never, must };
 struct CheckpointSection : recipe::Section {
   recipe::Key<std::optional<recipe::Interval>> interval{
       this, "interval", recipe::Interval::every_steps(500),
-      "save every so many steps, or so much time (\"10min\"); null = only at the end"};
+      "save every so many steps, or so much time (\"10min\"); null = only at the end",
+      recipe::at_least(1)};
   recipe::Key<std::optional<recipe::Count>> keep_latest{this, "keep_latest", recipe::Count(3),
                                                         "newest checkpoints to keep; null = all",
                                                         recipe::at_least(2)};
@@ -192,6 +193,8 @@ struct Recipe : recipe::Section {
   recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
 
   void validate(recipe::Issues& issues) const override;
+  /// Rules over the length of the run, for a recipe that has no other issues.
+  void validate_length(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   int threads() const;
   /// Tokens that a sample of the evaluation counts, at most seq_len.

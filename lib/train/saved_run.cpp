@@ -21,10 +21,18 @@ std::uint64_t choose_step(const checkpoint::CheckpointStore& store,
   return *newest.step;
 }
 
+std::unique_ptr<Recipe> recipe_of(const std::filesystem::path& directory) {
+  const std::filesystem::path file = directory / "resolved.yaml";
+  require<RecipeError>(std::filesystem::exists(file),
+                       "{}: no run (there is no {}); give the run.output_dir of one",
+                       directory.string(), file.string());
+  return load_recipe(file, {});
+}
+
 }  // namespace
 
 SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
-    : recipe_(load_recipe(directory / "resolved.yaml", {})) {
+    : recipe_(recipe_of(directory)) {
   const auto store = checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
   step_ = choose_step(store, step);
   tokenizer_ = recipe_->tokenizer.bpe() == nullptr

@@ -12,7 +12,8 @@
 namespace llmtrain::train {
 
 /// Recipe, tokenizer and the parameters of one checkpoint from an output directory; nothing in it
-/// is changed. CheckpointError without a valid checkpoint.
+/// is changed. RecipeError for what is no run's directory, CheckpointError without a valid
+/// checkpoint.
 class SavedRun {
  public:
   /// `step` empty: the newest valid one.

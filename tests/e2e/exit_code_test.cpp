@@ -118,8 +118,8 @@ TEST_CASE("2: a tokenizer that is larger than the model's vocabulary") {
   data::save_tokenizer(*data::train_bpe({&view, 1}, {.vocab_size = 270}), here.path / "tok");
 
   check_end(here, {"run", "recipe.yaml", "tokenizer={type: bpe, path: tok}"}, 2,
-            {"tokenizer.path: the tokenizer has 270 tokens, but model.vocab_size is 257; set it to "
-             "at least 270"});
+            {"tokenizer.path: the tokenizer has 270 tokens, but model.vocab_size is 257 (set it to "
+             "at least 270)"});
   check_end(here, {"run", "recipe.yaml", "tokenizer={type: bpe, vocab_size: 270}"}, 2,
             {"larger than model.vocab_size 257"});
   check_end(here, {"run", "recipe.yaml", "model.vocab_size=256"}, 2, {"256 is below the 257"});
@@ -209,6 +209,25 @@ TEST_CASE("4: a checkpoint of another run is refused") {
   refused("training.seq_len=32", {"is not what step 6 was trained on", "another run.output_dir"});
   refused("model.num_hidden_layers=3", {"model.layers.2.", "of another model or optimizer"});
   refused("optimizer.name=sgd", {"#m", "of another model or optimizer"});
+}
+
+TEST_CASE("2: what is no run is not mistaken for a recipe") {
+  const Workspace here(kTinyRecipe);
+
+  for (const std::string verb : {"generate", "eval"}) {
+    check_end(here, {verb, "nothere"}, 2, {"nothere: no run (there is no nothere/resolved.yaml)"});
+  }
+}
+
+TEST_CASE("7: a cache that cannot be made") {
+  const Workspace here(kTinyRecipe);
+
+  for (const char* tokenizer : {"{type: bytes}", "{type: bpe, vocab_size: 257}"}) {
+    check_end(
+        here,
+        {"run", "recipe.yaml", "data.cache_dir=text.txt/x", std::string("tokenizer=") + tokenizer},
+        7, {"text.txt", "cannot create"});
+  }
 }
 
 TEST_CASE("7: a disk that is full during a save harms no earlier checkpoint") {

@@ -57,8 +57,9 @@ struct RareByte {
     fs::remove_all(here.path / "run");
     const auto sources = [&](const std::string& folder) {
       return fmt::format(
-          "data.sources=[{{path: {}text.txt, max_document_bytes: 1024}}, {{path: {}{}}}]", folder,
-          folder, name(number));
+          "data.sources=[{{path: {}text.txt, max_document_bytes: 1024}}, {{path: {}{}, "
+          "max_document_bytes: 0}}]",
+          folder, folder, name(number));
     };
     overrides = {"model.init_from=poisoned",     "training.micro_batch_size=1",
                  "training.global_batch_size=1", "lr_scheduler={type: constant, warmup: 0}",

@@ -44,11 +44,13 @@ LrShape make(const LrScheduleChoice& choice, const Horizon& horizon, std::int64_
   const std::int64_t steps = horizon.total_steps - warmup_steps;
   const std::vector<double> bounds =
       cycle_bounds(static_cast<double>(steps), options.num_cycles(), options.cycle_mult());
-  require<RecipeError>(steps == 0 || bounds[1] >= 1,
-                       "{}: {}: the first of {} cycles in {} steps is shorter than a step; lower "
-                       "num_cycles or cycle_mult",
-                       options.num_cycles.where(), options.num_cycles.path(), options.num_cycles(),
-                       steps);
+  if (steps > 0 && bounds[1] < 1) {
+    throw recipe::RefusedValue(
+        options.num_cycles,
+        fmt::format("the first of {} cycles in {} steps is shorter than a step",
+                    options.num_cycles(), steps),
+        "lower num_cycles or cycle_mult");
+  }
   return [=](std::int64_t k) {
     const auto at = static_cast<double>(k);
     const auto next = std::upper_bound(bounds.begin(), bounds.end(), at);

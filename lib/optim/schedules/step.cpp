@@ -23,10 +23,12 @@ LrShape make(const LrScheduleChoice& choice, const Horizon& horizon, std::int64_
   const double gamma = options.gamma();
   const double floor = options.min_lr_ratio();
   const std::int64_t step_size = steps_from_start(options.step_size(), horizon);
-  require<RecipeError>(step_size >= 1 || horizon.total_steps == 0,
-                       "{}: {}: {} of {} steps is less than one step; give at least 1",
-                       options.step_size.where(), options.step_size.path(),
-                       options.step_size.value_text(), horizon.total_steps);
+  if (step_size < 1 && horizon.total_steps > 0) {
+    throw recipe::RefusedValue(options.step_size,
+                               fmt::format("{} of {} steps is less than one step",
+                                           options.step_size.value_text(), horizon.total_steps),
+                               "give at least 1");
+  }
   return [=](std::int64_t k) {
     return std::max(floor, std::pow(gamma, static_cast<double>(k / step_size)));
   };

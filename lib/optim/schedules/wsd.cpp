@@ -49,11 +49,13 @@ LrShape make(const LrScheduleChoice& choice, const Horizon& horizon, std::int64_
   const Curve curve = curve_of(options.decay_style());
   const std::int64_t decay_steps = steps_to_end(options.decay(), horizon);
   const std::int64_t stable_steps = horizon.total_steps - warmup_steps - decay_steps;
-  require<RecipeError>(stable_steps >= 0,
-                       "{}: {}: a decay of {} after {} steps of warm-up does not fit into the run "
-                       "of {} steps; shorten one of them",
-                       options.decay.where(), options.decay.path(), options.decay.value_text(),
-                       warmup_steps, horizon.total_steps);
+  if (stable_steps < 0) {
+    throw recipe::RefusedValue(
+        options.decay,
+        fmt::format("{} after {} steps of warm-up do not fit into the run of {} steps",
+                    options.decay.value_text(), warmup_steps, horizon.total_steps),
+        "shorten one of them");
+  }
   return [=](std::int64_t k) {
     if (k < stable_steps) return 1.0;
     return curve(static_cast<double>(k - stable_steps) / static_cast<double>(decay_steps), end);

@@ -15,7 +15,114 @@ std::vector<std::string> problems_of(const std::string& text) {
   return lines;
 }
 
+// A recipe without issues; `more` replaces or adds keys.
+std::vector<std::string> problems_with(const std::string& override_text) {
+  static constexpr std::string_view kGood = R"(
+recipe: 1
+model: {architecture: gpt2, vocab_size: 300, hidden_size: 16, num_hidden_layers: 1,
+        num_attention_heads: 2, max_position_embeddings: 32}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt}]}
+training: {seq_len: 32, micro_batch_size: 2, global_batch_size: 4, max_steps: 100}
+)";
+  Recipe root;
+  std::vector<std::string> lines;
+  for (const recipe::Issue& issue : recipe::check(
+           root, {.file = "r.yaml", .text = std::string(kGood), .overrides = {override_text}})) {
+    lines.push_back(issue.key_path + ": " + issue.problem);
+  }
+  return lines;
+}
+
 }  // namespace
+
+TEST_CASE("a dozen different mistakes in a recipe of this program are as many issues in one go") {
+  Recipe root;
+  std::vector<std::string> lines;
+  const std::string text =
+      "recipe: 1\n"
+      "run:\n"
+      "  sed: 7\n"
+      "  threads: many\n"
+      "model:\n"
+      "  architecture: lama\n"
+      "  vocab_size: 300\n"
+      "  num_hidden_layers: 1\n"
+      "  num_attention_heads: 2\n"
+      "  max_position_embeddings: 32\n"
+      "data:\n"
+      "  sources:\n"
+      "    - {path: a.txt, format: csv}\n"
+      "training:\n"
+      "  seq_len: 2.5\n"
+      "  per_device_train_batch_size: 4\n"
+      "  global_batch_size: 3\n"
+      "  micro_batch_size: 2\n"
+      "optimizer:\n"
+      "  lr: -1\n"
+      "  lr: 1\n"
+      "checkpoint: {interval: soon}\n"
+      "parallelism: {tp: 2}\n";
+
+  for (const recipe::Issue& issue :
+       recipe::check(root, {.file = "r.yaml", .text = text, .reserved = reserved_keys()})) {
+    lines.push_back(issue.text());
+  }
+
+  CHECK(
+      lines ==
+      std::vector<std::string>{
+          "r.yaml:3:3: run.sed: unknown key (did you mean `seed`?; allowed: name, output_dir, "
+          "seed, "
+          "device, threads, memory_limit)",
+          "r.yaml:4:12: run.threads: expected a count like 2000, 2M, 64Ki, found `many`",
+          "r.yaml:5:1: model.hidden_size: required key is missing (count (2000, 2M, 64Ki): width "
+          "of "
+          "the residual stream)",
+          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; allowed: "
+          "gpt2, llama)",
+          "r.yaml:13:29: data.sources.0.format: unknown value `csv` (allowed: auto, text, jsonl)",
+          "r.yaml:14:1: training.max_steps: the run has no length: set one of max_steps, "
+          "max_tokens "
+          "and num_epochs",
+          "r.yaml:15:12: training.seq_len: expected a count like 2000, 2M, 64Ki, found `2.5`",
+          "r.yaml:16:3: training.per_device_train_batch_size: is a key of other tools (here it is "
+          "`training.micro_batch_size`)",
+          "r.yaml:17:22: training.global_batch_size: 3 samples are not a multiple of "
+          "micro_batch_size 2",
+          "r.yaml:20:7: optimizer.lr: must be >= 0, found `-1`",
+          "r.yaml:21:3: optimizer.lr: duplicate key, first given at r.yaml:20:3 (keep one of them)",
+          "r.yaml:22:24: checkpoint.interval: expected an interval like 1000 steps, 30min, found "
+          "`soon`",
+          "r.yaml:23:1: parallelism: this build runs on one rank; layouts need the mesh"});
+}
+
+TEST_CASE("what cannot fit into the run is an issue of the recipe where its length is known") {
+  CHECK(problems_with("training.max_steps=100").empty());
+  CHECK(problems_with("lr_scheduler.warmup=100").empty());
+  CHECK(problems_with("lr_scheduler.warmup=101") ==
+        std::vector<std::string>{"lr_scheduler.warmup: 101 is longer than the run of 100 steps"});
+  CHECK(problems_with("lr_scheduler={type: wsd, warmup: 50, decay: 51}")
+            .front()
+            .starts_with("lr_scheduler.decay: 51 after 50 steps of warm-up"));
+  CHECK(problems_with("training.max_steps=2^50").size() == 1);
+  CHECK(problems_with("training={seq_len: 32, global_batch_size: 1024, max_steps: 1e12}").size() ==
+        0);
+  CHECK(problems_with("training={seq_len: 32, global_batch_size: 2Mi, max_steps: 1e12}")
+            .front()
+            .starts_with("training.max_steps: 1000000000000 steps of"));
+}
+
+TEST_CASE("the name of a run is one directory, and an interval is at least one") {
+  for (const char* name : {"../x", "a/b", "..", "."}) {
+    CAPTURE(name);
+    CHECK(problems_with(std::string("run.name=") + name) ==
+          std::vector<std::string>{"run.name: is the name of one directory"});
+  }
+  CHECK(problems_with("run.name=a.b").empty());
+  CHECK(problems_with("checkpoint.interval=0").size() == 1);
+  CHECK(problems_with("checkpoint.interval=1").empty());
+}
 
 TEST_CASE("recipes without a model, or with a part of one, have issues and nothing divides by 0") {
   for (const char* text : {"recipe: 1", "model: 3", "model: {architecture: llama}",
