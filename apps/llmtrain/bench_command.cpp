@@ -45,7 +45,7 @@ struct MeasuredSteps {
 };
 
 double fma_peak(DType compute, int threads) {
-  return compute == DType::f64 ? 0 : plan::measure_fma_peak(compute, threads);
+  return compute == DType::f64 ? 0 : plan::measure_fma_rate(compute, threads).peak;
 }
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,

@@ -18,7 +18,7 @@ struct RecipeArguments {
 
 ExitCode run(const RecipeArguments& arguments);
 /// Times come from `profile`, or from the default one if there is one.
-ExitCode plan(const RecipeArguments& arguments, bool json,
+ExitCode plan(const RecipeArguments& arguments, bool json, bool now,
               const std::optional<std::filesystem::path>& profile);
 /// Reports all issues of the recipe; with `resolved`, prints every key with its value.
 ExitCode check(const RecipeArguments& arguments, bool resolved);

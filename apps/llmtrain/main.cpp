@@ -29,6 +29,7 @@ void add_recipe(CLI::App* verb, app::RecipeArguments& to) {
 void add_recipe_verbs(CLI::App& root, Action& action) {
   static app::RecipeArguments arguments;
   static bool json = false;
+  static bool now = false;
   static bool resolved = false;
   static std::string key;
   static std::optional<std::filesystem::path> profile;
@@ -41,7 +42,8 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   add_recipe(plan, arguments);
   plan->add_flag("--json", json, "machine-readable");
   plan->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
-  plan->callback([&action] { action = [] { return app::plan(arguments, json, profile); }; });
+  plan->add_flag("--now", now, "times at the speed that this machine has now, not undisturbed");
+  plan->callback([&action] { action = [] { return app::plan(arguments, json, now, profile); }; });
 
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
   add_recipe(bench, arguments);

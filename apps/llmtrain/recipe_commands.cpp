@@ -27,11 +27,12 @@ ExitCode run(const RecipeArguments& arguments) {
   return train::run(*recipe, arguments.recipe);
 }
 
-ExitCode plan(const RecipeArguments& arguments, bool json,
+ExitCode plan(const RecipeArguments& arguments, bool json, bool now,
               const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const engine::BatchGeometry geometry(recipe->training);
-  const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
+  train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
+  if (now) train::measure_speed_now(planned);
   print(json ? plan::to_json(planned.plan, planned.time)
              : plan::to_text(planned.plan, planned.time));
   return planned.plan.extent_bytes() <= recipe->memory_limit() ? ExitCode::done

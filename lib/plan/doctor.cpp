@@ -66,6 +66,20 @@ double quantile(std::vector<double> values, double q) {
   return std::lerp(values[below], values[above], position - static_cast<double>(below));
 }
 
+// A step meets the machine as it usually is, not at its best, and sums its launches: hence the
+// mean, without the few that something else interrupted.
+double usual(const std::vector<double>& samples) {
+  const double high = quantile(samples, 0.95);
+  double sum = 0;
+  int count = 0;
+  for (const double sample : samples) {
+    if (sample > high) continue;
+    sum += sample;
+    ++count;
+  }
+  return sum / count;
+}
+
 class Doctor {
  public:
   Doctor(const DoctorOptions& options)
@@ -80,12 +94,14 @@ class Doctor {
   void list_matmul_grid(DType dtype, int form);
   void list_attention_grid(DType dtype, bool backward);
   void run_pass(int pass);
+  double look_at_rate();
   void run_point(Grid& grid, std::size_t i) const;
 
   DoctorOptions options_;
   Effort effort_;
   KernelBench bench_;
   std::vector<Grid> grids_;
+  std::vector<double> peaks_;  // of multiply-adds in fp32, over the whole measurement
 };
 
 void Doctor::list_row_grids(DType dtype) {
@@ -140,6 +156,13 @@ void Doctor::list_attention_grid(DType dtype, bool backward) {
   grids_.push_back(std::move(grid));
 }
 
+double Doctor::look_at_rate() {
+  constexpr double kSeconds = 0.03;
+  const FmaRate rate = measure_fma_rate(DType::f32, options_.threads, kSeconds);
+  peaks_.push_back(rate.peak);
+  return rate.mean;
+}
+
 void Doctor::run_point(Grid& grid, std::size_t i) const {
   constexpr int kMaxRepetitions = 40;
   std::vector<double>& samples = grid.samples[i];
@@ -160,13 +183,24 @@ void Doctor::run_point(Grid& grid, std::size_t i) const {
 }
 
 void Doctor::run_pass(int pass) {
+  double before = look_at_rate();
   for (std::size_t g = 0; g < grids_.size(); ++g) {
     Grid& grid = grids_[g];
     bench_.refill();
     grid.samples.resize(grid.launches.size());
+    std::vector<std::size_t> known;
+    for (const std::vector<double>& samples : grid.samples) known.push_back(samples.size());
     for (std::size_t i = 0; i < grid.launches.size(); ++i) {
       if (grid.launches[i]) run_point(grid, i);
     }
+    // Times become amounts of work at the present rate; measure() turns them back at the peak.
+    const double after = look_at_rate();
+    for (std::size_t i = 0; i < grid.samples.size(); ++i) {
+      for (std::size_t s = known[i]; s < grid.samples[i].size(); ++s) {
+        grid.samples[i][s] *= 0.5 * (before + after);
+      }
+    }
+    before = after;
     if (options_.progress) {
       const double done = pass + static_cast<double>(g + 1) / static_cast<double>(grids_.size());
       options_.progress(to_string(grid.key), done / effort_.passes);
@@ -178,8 +212,6 @@ HardwareProfile Doctor::measure() {
   HardwareProfile profile;
   profile.machine = machine_facts();
   profile.threads = options_.threads;
-  profile.peak_fp32_flops = measure_fma_peak(DType::f32, options_.threads);
-  profile.peak_bf16_flops = measure_fma_peak(DType::bf16, options_.threads);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     list_row_grids(dtype);
     for (int form = 0; form < kNumForms; ++form) list_matmul_grid(dtype, form);
@@ -187,17 +219,20 @@ HardwareProfile Doctor::measure() {
   }
   for (int pass = 0; pass < effort_.passes; ++pass) run_pass(pass);
 
-  // A step meets the machine as it usually is, not at its best: hence the median.
+  // A machine that others use too changes its speed while it is measured: everything is told as it
+  // would be undisturbed. The very best window may be a boost that nothing longer meets.
+  profile.peak_fp32_flops = quantile(peaks_, 0.9);
+  const auto peak = [&](DType dtype) { return measure_fma_rate(dtype, options_.threads).peak; };
+  profile.peak_bf16_flops = profile.peak_fp32_flops * peak(DType::bf16) / peak(DType::f32);
   constexpr double kLow = 0.2;
   std::vector<double> spreads;
   profile.launch_seconds = 1e30;
   for (Grid& grid : grids_) {
     std::vector<double> seconds;
     for (const std::vector<double>& samples : grid.samples) {
-      seconds.push_back(samples.empty() ? 0 : quantile(samples, 0.5));
+      seconds.push_back(samples.empty() ? 0 : usual(samples) / profile.peak_fp32_flops);
       if (!samples.empty()) {
-        const double low = quantile(samples, kLow);
-        spreads.push_back((seconds.back() - low) / low);
+        spreads.push_back(quantile(samples, 0.5) / quantile(samples, kLow) - 1);
       }
     }
     profile.launch_seconds = std::min(profile.launch_seconds, seconds.front());

@@ -108,11 +108,15 @@ Chains chains_for([[maybe_unused]] DType compute) {
 
 }  // namespace
 
-double measure_fma_peak(DType compute, int threads, double seconds) {
+FmaRate measure_fma_rate(DType compute, int threads, double seconds) {
   require(compute == DType::f32 || compute == DType::bf16, "no peak for {}", to_string(compute));
   constexpr long kSteps = 400'000;  // every sum of ones stays below 2^24, where floats still count
   const Chains chains = chains_for(compute);
-  double best = 0;
+  const auto seconds_from = [](Clock::time_point begin, Clock::time_point end) {
+    return std::chrono::duration<double>(end - begin).count();
+  };
+  FmaRate rate;
+  double all_flops = 0;
   const Clock::time_point start = Clock::now();
   Clock::time_point begin = start, end = start;
   do {
@@ -120,10 +124,12 @@ double measure_fma_peak(DType compute, int threads, double seconds) {
 #pragma omp parallel num_threads(threads) reduction(+ : multiply_adds)
     multiply_adds += chains(kSteps);
     end = Clock::now();
-    best = std::max(best, 2 * multiply_adds / std::chrono::duration<double>(end - begin).count());
+    all_flops += 2 * multiply_adds;
+    rate.peak = std::max(rate.peak, 2 * multiply_adds / seconds_from(begin, end));
     begin = end;
-  } while (std::chrono::duration<double>(end - start).count() < seconds);
-  return best;
+  } while (seconds_from(start, end) < seconds);
+  rate.mean = all_flops / seconds_from(start, end);
+  return rate;
 }
 
 }  // namespace llmtrain::plan

@@ -66,6 +66,17 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
   return time;
 }
 
+PlannedTime at_rate(PlannedTime time, double mean_flops) {
+  if (time.step.peak_flops == 0 || mean_flops == 0) return time;
+  const double longer = time.step.peak_flops / mean_flops;
+  time.step.seconds *= longer;
+  time.step.tokens_per_second /= longer;
+  time.step.mfu /= longer;
+  for (KernelTime& kernel : time.step.kernels) kernel.seconds *= longer;
+  time.run_seconds *= longer;
+  return time;
+}
+
 std::string mfu_formula(const Plan& plan, const PeakFlops& peak) {
   return fmt::format(
       "{} model FLOP per token x tokens/s / {:.0f} GFLOP/s (FMA peak of {}, {} threads)",

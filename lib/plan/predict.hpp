@@ -50,6 +50,11 @@ struct PlannedTime {
   std::string source;
 };
 
+/// The same run on a machine that reaches only so many multiply-adds per second (counted twice) on
+/// average, because others use it too: all times grow as that falls below the peak. MFU counts
+/// against the peak still. Nothing changes where the peak is unknown.
+PlannedTime at_rate(PlannedTime time, double mean_flops);
+
 /// RecipeError when the profile was measured with another number of threads or lacks a kernel.
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
                          std::string source);

@@ -4,6 +4,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/plan/fma_peak.hpp"
 
 namespace llmtrain::train {
 
@@ -49,6 +50,14 @@ RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                                               profile->string())
                          : default_time(planned.plan, run);
   return planned;
+}
+
+void measure_speed_now(RunPlan& planned) {
+  if (!planned.time || planned.time->step.peak_flops == 0) return;
+  constexpr double kSeconds = 1;
+  const plan::RunShape& run = planned.time->run;
+  const plan::FmaRate rate = plan::measure_fma_rate(run.compute, run.threads, kSeconds);
+  planned.time = plan::at_rate(*planned.time, rate.mean);
 }
 
 RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,

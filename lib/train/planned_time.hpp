@@ -26,6 +26,9 @@ struct RunPlan {
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile);
 
+/// Scales the times to the multiply-add rate that this machine has now (plan::at_rate).
+void measure_speed_now(RunPlan& planned);
+
 /// As plan_run with the default profile, and one line about it in the log. DoesNotFitError, with
 /// the cheapest remedies, when this machine's memory, or the disk of `directory`, cannot hold the
 /// run.

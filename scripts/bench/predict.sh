@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Predicted against measured step time: times steps of twelve recipes with `llmtrain bench`, measures this
-# machine with `llmtrain doctor` before and after each, and compares the median step with what the plan
-# says from these two profiles: a machine that does other work too is a third faster or slower from one
-# quarter of an hour to the next.
+# Predicted against measured step time: measures this machine once with `llmtrain doctor`; then, for each
+# of twelve recipes and as often as there are rounds, has `llmtrain plan --now` predict the step and
+# `llmtrain bench` time it. A machine that others use too is a third faster or slower from one quarter of
+# an hour to the next: --now looks at the multiply-add peak before it predicts. The table has the
+# prediction of the profile alone, too.
 #
 #   scripts/bench/predict.sh [--executable FILE] [--threads N] [--seconds N] [--rounds N] [--keep DIR] [--write]
 #
-#   --seconds N  time the steps of a recipe for about so long (20), in at least three steps
-#   --rounds N   go through all recipes so often and take the medians of all profiles and steps (3)
-#   --keep DIR   keep profiles and times there and go on where an earlier call stopped
+#   --seconds N  time the steps of a recipe for about so long (3), in at least three steps
+#   --rounds N   go through all recipes so often and take the median of their times (5)
+#   --keep DIR   keep profile and times there and go on where an earlier call stopped
 #   --write      put the table into docs/benchmarks.md
 set -euo pipefail
 root="$(cd "$(dirname "$0")/../.." && pwd)"
 llmtrain="$root/build/release/apps/llmtrain/llmtrain"
 threads="$(nproc)"
-seconds=20
-rounds=3
+seconds=3
+rounds=5
 keep=""
 write=no
 die() {
@@ -48,22 +49,22 @@ cd "$keep"
 # No profile of the user's may come into it.
 export XDG_CACHE_HOME="$keep/cache"
 
-# Steps of a quarter of a second to a quarter of a minute, each about 1.4 times the one before, so that their
-# order means something.
+# Steps of a twentieth of a second to two seconds, each about 1.4 times the one before, so that their order
+# means something. Short ones: a machine changes less in five minutes than in twenty.
 # name architecture hidden inner layers heads kv vocab seq_len micro global recompute dtype
 recipes="
-gpt2-s-bf16   gpt2  256 1024  4  4  4  4096  256  3  3 none bf16
-gpt2-s-fp32   gpt2  256 1024  4  4  4  4096  256  4  4 none fp32
-llama-s-fp32  llama 256  704  4  4  2  4096  256  3  6 none fp32
-llama-s-bf16  llama 256  704  4  4  2  4096  512  4  4 full bf16
-gpt2-m-fp32   gpt2  384 1536  6  6  6  8192  256  3  3 full fp32
-gpt2-m-bf16   gpt2  384 1536  6  6  6  8192  512  3  3 none bf16
-llama-l-fp32  llama 768 2048  4 12 12  8192  256  3  3 none fp32
-llama-m-fp32  llama 512 1408  6  8  4  8192  128  7 14 none fp32
-gpt2-l-fp32   gpt2  768 3072  6 12 12 16384  256  4  4 none fp32
-gpt2-l-bf16   gpt2  768 3072  6 12 12 16384  256  5  5 sqrt bf16
-llama-m-bf16  llama 512 1408  6  8  4  8192 1024  1  5 none bf16
-llama-l-bf16  llama 768 2048  8 12  4 16384  512  1  5 full bf16
+gpt2-s-bf16   gpt2  192  768  3  3  3  2048  128  2  2 none bf16
+gpt2-s-fp32   gpt2  192  768  3  3  3  2048  128  3  3 none fp32
+llama-s-fp32  llama 192  512  3  3  1  2560  128  2  4 none fp32
+llama-s-bf16  llama 192  512  3  3  3  3072  256  2  2 full bf16
+gpt2-m-fp32   gpt2  256 1024  4  4  4  4096  128  3  3 full fp32
+gpt2-m-bf16   gpt2  256 1024  4  4  4  4096  256  3  3 none bf16
+llama-m-fp32  llama 320  896  4  5  5  4096  128  3  6 none fp32
+gpt2-l-fp32   gpt2  384 1536  6  6  6  4096  256  2  2 none fp32
+gpt2-l-bf16   gpt2  384 1536  6  6  6  8192  256  2  2 sqrt bf16
+llama-l-bf16  llama 320  896  6  5  5  4096  512  1  2 full bf16
+llama-l-fp32  llama 448 1216  6  7  7  8192  256  2  4 none fp32
+llama-m-bf16  llama 448 1216  6  7  7  8192  512  1  3 none bf16
 "
 
 write_recipe() {
@@ -98,32 +99,21 @@ printed() {
   [ -s "$1" ] || { "${@:2}" >unfinished && mv unfinished "$1"; }
 }
 
-# The profile number $1 of this machine.
-examine() {
-  [ -s "profile.$1" ] || "$llmtrain" doctor --threads "$threads" --output "profile.$1"
-}
-
-# How many steps of recipe $1 take $seconds by profile number $2.
+# How many steps of recipe $1 take $seconds.
 steps_of() {
-  "$llmtrain" plan "$1.yaml" --profile "profile.$2" --json |
-    python3 -c 'import json, sys
-print(max(3, round(float(sys.argv[1]) / json.load(sys.stdin)["time"]["step_seconds"])))' "$seconds"
+  python3 -c 'import json, sys
+print(max(3, round(float(sys.argv[1]) / json.load(open(sys.argv[2]))["time"]["step_seconds"])))' "$seconds" "$1.plan.json"
 }
 
-at=0 # the last profile
-examine $at
+[ -s profile ] || "$llmtrain" doctor --threads "$threads" --output profile
+for name in "${names[@]}"; do
+  printed "$name.plan.json" "$llmtrain" plan "$name.yaml" --profile profile --json
+done
 for ((round = 1; round <= rounds; ++round)); do
   for name in "${names[@]}"; do
-    printed "$name.bench.$round" "$llmtrain" bench "$name.yaml" --profile "profile.$at" \
-      --steps "$(steps_of "$name" $at)" --json
-    examine $((at + 1))
-    printed "$name.profile.$round" python3 "$root/scripts/bench/merge_profiles.py" "profile.$at" "profile.$((at + 1))"
-    at=$((at + 1))
+    printed "$name.now.$round" "$llmtrain" plan "$name.yaml" --profile profile --now --json
+    printed "$name.bench.$round" "$llmtrain" bench "$name.yaml" --profile profile --steps "$(steps_of "$name")" --json
   done
-done
-for name in "${names[@]}"; do
-  python3 "$root/scripts/bench/merge_profiles.py" "$name".profile.? >"$name.profile"
-  "$llmtrain" plan "$name.yaml" --profile "$name.profile" --json >"$name.plan.json"
 done
 
 python3 "$root/scripts/bench/compare.py" "$keep" >table.md

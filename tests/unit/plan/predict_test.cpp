@@ -43,6 +43,19 @@ TEST_CASE("MFU is model FLOP per second over the peak of the compute type") {
   CHECK(predict_step(small_plan(), synthetic_profile(), DType::f64).mfu == 0);
 }
 
+TEST_CASE("at half the rate everything takes twice as long") {
+  const RunShape run{.threads = 2, .compute = DType::f32, .steps = 12, .tokens = 11000};
+  const PlannedTime usual = planned_time(small_plan(), synthetic_profile(), run, "p.json");
+  const PlannedTime slow = at_rate(usual, usual.step.peak_flops / 2);
+  CHECK(slow.step.seconds == doctest::Approx(2 * usual.step.seconds));
+  CHECK(slow.step.tokens_per_second == doctest::Approx(usual.step.tokens_per_second / 2));
+  CHECK(slow.step.kernels.front().seconds ==
+        doctest::Approx(2 * usual.step.kernels.front().seconds));
+  CHECK(slow.run_seconds == doctest::Approx(2 * usual.run_seconds));
+  CHECK(slow.step.mfu == doctest::Approx(usual.step.mfu / 2));
+  CHECK(at_rate(usual, 0).step.seconds == usual.step.seconds);
+}
+
 TEST_CASE("a kernel that was not measured is named, with the remedy") {
   Plan plan = small_plan();
   plan.step.launches.push_back({"rope", DType::bf16, {10, 10, 0, 0}, {.bytes_read = 100}, 1});
