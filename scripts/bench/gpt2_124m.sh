@@ -60,9 +60,8 @@ END
 done
 {
   python3 -c 'import json, sys
-profile = json.load(open(sys.argv[1]))
-machine = profile["machine"]
-print(f"Machine: {machine[\"cpu\"]}, {machine[\"instruction_set\"]}.")' "$profile"
+machine = json.load(open(sys.argv[1]))["machine"]
+print("Machine: {cpu}, {instruction_set}.".format(**machine))' "$profile"
   for dtype in fp32 bf16; do
     printf '\nGPT-2 124M, 4x256, %s, %s threads, %s steps:\n\n```\n' "$dtype" "$threads" "$steps"
     cat "$dtype.txt"
