@@ -33,6 +33,18 @@ class Section;
 /// judge, and what stands in for the value (a zero, say) may not even be computed with.
 struct RefusedRead {};
 
+/// Judges one rule of a `validate` that has several: where it reads a refused value, what it added
+/// is dropped, and the others still stand.
+template <class Judge>
+void judge(Issues& issues, const Judge& rule) {
+  const std::size_t before = issues.size();
+  try {
+    rule();
+  } catch (const RefusedRead&) {
+    issues.truncate(before);
+  }
+}
+
 /// What all fields of a Section have in common.
 class Entry {
  public:

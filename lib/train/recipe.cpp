@@ -37,28 +37,37 @@ void DataSection::validate(recipe::Issues& issues) const {
 }
 
 void Recipe::validate(recipe::Issues& issues) const {
-  const models::DecoderSpec spec = model.spec();
-  if (training.seq_len() > static_cast<std::uint64_t>(spec.max_position_embeddings)) {
+  // A refused key spares only the rules that read it.
+  const auto& shape =
+      dynamic_cast<const models::CommonModelOptions&>(*model.architecture.section());
+  recipe::judge(issues, [&] {
+    if (training.seq_len() <= shape.max_position_embeddings()) return;
     issues.add(training.seq_len, fmt::format("longer than model.max_position_embeddings {}",
-                                             spec.max_position_embeddings));
-  }
-  if (eval.stride() && eval.stride()->value > training.seq_len()) {
+                                             shape.max_position_embeddings().value));
+  });
+  recipe::judge(issues, [&] {
+    if (!eval.stride() || eval.stride()->value <= training.seq_len()) return;
     issues.add(eval.stride,
                fmt::format("longer than training.seq_len {}", training.seq_len().value));
-  }
-  const auto vocab = static_cast<std::uint64_t>(spec.vocab_size);
-  const BpeOptions* bpe = tokenizer.bpe();
-  if (bpe == nullptr && vocab < 257) {
-    issues.add(model.architecture,
-               fmt::format("vocab_size {} is below the 257 tokens of the byte tokenizer", vocab));
-  }
-  if (bpe != nullptr && !bpe->path() && bpe->vocab_size() > vocab) {
-    issues.add(bpe->vocab_size, fmt::format("larger than model.vocab_size {}", vocab));
-  }
-  if (issues.empty()) validate_length(issues);
+  });
+  recipe::judge(issues, [&] {
+    const std::uint64_t vocab = shape.vocab_size();
+    const BpeOptions* bpe = tokenizer.bpe();
+    if (bpe == nullptr && vocab < 257) {
+      issues.add(model.architecture,
+                 fmt::format("vocab_size {} is below the 257 tokens of the byte tokenizer", vocab));
+    }
+    if (bpe != nullptr && !bpe->path() && bpe->vocab_size() > vocab) {
+      issues.add(bpe->vocab_size, fmt::format("larger than model.vocab_size {}", vocab));
+    }
+  });
+  recipe::judge(issues, [&] { validate_length(issues); });
 }
 
 void Recipe::validate_length(recipe::Issues& issues) const {
+  const int lengths = training.max_steps().has_value() + training.max_tokens().has_value() +
+                      training.num_epochs().has_value();
+  if (lengths != 1) return;  // an issue of its own
   const double step_tokens = static_cast<double>(training.global_batch_size().value) *
                              static_cast<double>(training.seq_len().value);
   const auto max_steps = training.max_steps();

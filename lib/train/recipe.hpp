@@ -193,7 +193,7 @@ struct Recipe : recipe::Section {
   recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
 
   void validate(recipe::Issues& issues) const override;
-  /// Rules over the length of the run, for a recipe that has no other issues.
+  /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   int threads() const;

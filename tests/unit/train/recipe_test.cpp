@@ -16,7 +16,8 @@ std::vector<std::string> problems_of(const std::string& text) {
 }
 
 // A recipe without issues; `more` replaces or adds keys.
-std::vector<std::string> problems_with(const std::string& override_text) {
+template <class... Texts>
+std::vector<std::string> problems_with(const Texts&... overrides) {
   static constexpr std::string_view kGood = R"(
 recipe: 1
 model: {architecture: gpt2, vocab_size: 300, hidden_size: 16, num_hidden_layers: 1,
@@ -28,7 +29,7 @@ training: {seq_len: 32, micro_batch_size: 2, global_batch_size: 4, max_steps: 10
   Recipe root;
   std::vector<std::string> lines;
   for (const recipe::Issue& issue : recipe::check(
-           root, {.file = "r.yaml", .text = std::string(kGood), .overrides = {override_text}})) {
+           root, {.file = "r.yaml", .text = std::string(kGood), .overrides = {overrides...}})) {
     lines.push_back(issue.key_path + ": " + issue.problem);
   }
   return lines;
@@ -111,6 +112,17 @@ TEST_CASE("what cannot fit into the run is an issue of the recipe where its leng
   CHECK(problems_with("training={seq_len: 32, global_batch_size: 2Mi, max_steps: 1e12}")
             .front()
             .starts_with("training.max_steps: 1000000000000 steps of"));
+}
+
+TEST_CASE("a refused value hides only the rules that ask for it") {
+  const auto lines = problems_with("lr_scheduler.warmup=101", "model.hidden_act=gelo",
+                                   "training.seq_len=33", "eval.stride=34", "run.threads=many");
+  CHECK(lines == std::vector<std::string>{
+                     "lr_scheduler.warmup: 101 is longer than the run of 100 steps",
+                     "model.hidden_act: unknown value `gelo`",
+                     "training.seq_len: longer than model.max_position_embeddings 32",
+                     "eval.stride: longer than training.seq_len 33",
+                     "run.threads: expected a count like 2000, 2M, 64Ki, found `many`"});
 }
 
 TEST_CASE("the name of a run is one directory, and an interval is at least one") {
