@@ -18,8 +18,6 @@ die() {
 }
 title() { printf '\n== %s\n' "$*"; }
 
-# What the steps of training should take; training.max_time of the recipe bounds it.
-training_seconds=260
 smoke=no
 remainder=0
 files=()
@@ -91,28 +89,6 @@ else
 fi
 # Without bf16 instructions bf16 products run in fp32, and everything else is rounded for nothing.
 grep -qsw avx512_bf16 /proc/cpuinfo || limits+=(precision.compute=fp32)
-# The learning rate falls to zero over the run, so its steps must be what this machine does in the
-# time. A run that is there already goes on as it was begun.
-if [ "$smoke" = no ]; then
-  if [ -f "$run_dir/max_steps" ]; then
-    max_steps="$(cat "$run_dir/max_steps")"
-  else
-    title "speed"
-    speed="$("$llmtrain" bench configs/quickstart.yaml "${limits[@]}" --steps 60 --json \
-      2>"$work/bench.log")" || die "cannot measure the speed of a step: $(tail -n 3 "$work/bench.log")"
-    max_steps="$(sed -n 's|.*"mean_step_seconds": \([0-9.eE+-]*\).*|\1|p' <<<"$speed" |
-      awk -v seconds="$training_seconds" '{ printf "%d\n", seconds / $1 }')"
-    [ "${max_steps:-0}" -gt 0 ] || die "bench gave no time of a step: $speed"
-    # Of a small text the model learns nothing more after three times, only the text by heart. A step
-    # has 1,024 tokens, and a token of this vocabulary about three bytes.
-    enough="$(du -cbL "${files[@]:-$corpus}" | awk 'END { printf "%d\n", $1 / 1024 + 1 }')"
-    [ "$enough" -gt "$max_steps" ] || max_steps="$enough"
-    mkdir -p "$run_dir"
-    printf '%s\n' "$max_steps" >"$run_dir/max_steps"
-  fi
-  printf '%s steps in at most %s seconds\n' "$max_steps" "$training_seconds"
-  limits+=("training.max_steps=$max_steps")
-fi
 recipe=(configs/quickstart.yaml "data.sources=[$sources]" "data.eval_remainder=$remainder"
   "run.output_dir=$run_dir" "${limits[@]}")
 

@@ -42,7 +42,9 @@ struct TrainingSection : recipe::Section {
                                                 recipe::above(0) & recipe::at_most(1e6)};
   recipe::Key<std::optional<recipe::Duration>> max_time{
       this, "max_time", std::nullopt,
-      "stop, with a checkpoint, after this time of training; the schedule is not shortened"};
+      "stop, with a checkpoint, after this time of training, earlier starts of the run included; "
+      "lr_scheduler.horizon says whether the schedule ends with it",
+      recipe::above(0)};
 
   void validate(recipe::Issues& issues) const override;
 };

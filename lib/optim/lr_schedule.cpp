@@ -56,7 +56,8 @@ std::int64_t steps_to_end(const recipe::Span& span, const Horizon& horizon) {
 
 LrSchedule::LrSchedule(const LrSchedulerOptions& options, const Horizon& horizon)
     : total_steps_(horizon.total_steps),
-      warmup_steps_(steps_from_start(options.warmup(), horizon)) {
+      warmup_steps_(steps_from_start(options.warmup(), horizon)),
+      horizon_(options.horizon()) {
   require(total_steps_ >= 0, "a run of {} steps", total_steps_);
   if (warmup_steps_ > total_steps_) {
     throw recipe::RefusedValue(options.warmup,
@@ -67,9 +68,13 @@ LrSchedule::LrSchedule(const LrSchedulerOptions& options, const Horizon& horizon
   shape_ = options.type().make(options.type, horizon, warmup_steps_);
 }
 
-double LrSchedule::factor(std::int64_t step) const {
+double LrSchedule::factor(std::int64_t step, double time_over) const {
   require(step >= 1 && step <= total_steps_, "learning rate of step {} in a run of {} steps", step,
           total_steps_);
+  if (horizon_ == LrHorizon::time) {
+    const double steps_over = std::min(time_over, 1.0) * static_cast<double>(total_steps_);
+    step = std::max(step, std::min(static_cast<std::int64_t>(steps_over) + 1, total_steps_));
+  }
   if (step <= warmup_steps_) return static_cast<double>(step) / static_cast<double>(warmup_steps_);
   return shape_(step - warmup_steps_ - 1);
 }

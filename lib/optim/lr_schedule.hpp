@@ -47,13 +47,23 @@ struct LrScheduleRow {
 
 std::span<const LrScheduleRow> lr_schedule_table();
 
+/// What the schedule is stretched over.
+enum class LrHorizon : std::uint8_t { steps, time };
+
 struct LrSchedulerOptions : recipe::Section {
   LrScheduleChoice type{this, "type", lr_schedule_table(), "cosine", "how the learning rate falls"};
   recipe::Key<recipe::Span> warmup{this, "warmup", recipe::Span::percents(1),
                                    "linear rise of the learning rate at the start"};
+  recipe::Key<LrHorizon> horizon{
+      this, "horizon", LrHorizon::steps,
+      "what the schedule spans: the run's steps, or with `time` also training.max_time: whichever "
+      "is further along counts, so that the schedule ends when time ends the run (and no two runs "
+      "are equal)",
+      recipe::one_of<LrHorizon>({{"steps", LrHorizon::steps}, {"time", LrHorizon::time}})};
 };
 
-/// A pure function of the step, the same for every layout and after every resume.
+/// A pure function of the step, the same for every layout and after every resume; with
+/// LrHorizon::time also of the time.
 class LrSchedule {
  public:
   /// recipe::RefusedValue when warm-up and schedule do not fit into the run.
@@ -62,12 +72,17 @@ class LrSchedule {
   /// Factor on optimizer.lr at `step`, 1 <= step <= total_steps (InternalError otherwise): in the
   /// warm-up step / warmup_steps, so that the first step already learns; afterwards the shape. A
   /// shape starts at 1 and reaches its end value one step after the run, as PyTorch's do.
-  double factor(std::int64_t step) const;
+  ///
+  /// `time_over` is the part of the run's time that is over before the step, 0 or more. With
+  /// LrHorizon::time a step that begins later than its share of the time takes the factor of the
+  /// step whose share that is.
+  double factor(std::int64_t step, double time_over = 0) const;
   std::int64_t warmup_steps() const { return warmup_steps_; }
   std::int64_t total_steps() const { return total_steps_; }
 
  private:
   std::int64_t total_steps_, warmup_steps_;
+  LrHorizon horizon_;
   LrShape shape_;
 };
 

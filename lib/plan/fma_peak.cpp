@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <vector>
 
 #include "lib/base/require.hpp"
 
@@ -40,37 +41,34 @@ double plain_chains(long steps) {
 #define LLMTRAIN_CLOBBERED                                                                        \
   "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
       "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
-#define LLMTRAIN_AVX512_CHAINS(instruction)                    \
-  "vzeroall\n vpbroadcastd %2,%%zmm16\n"                       \
-  "1:\n"                                                       \
-  ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n" instruction \
-  " %%zmm16,%%zmm16,%%zmm\\c\n"                                \
-  ".endr\n"                                                    \
-  "dec %0\n jnz 1b\n"                                          \
-  ".irp c,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"               \
-  "vaddps %%zmm\\c,%%zmm0,%%zmm0\n"                            \
-  ".endr\n"                                                    \
-  "vmovups %%zmm0,%1\n vzeroupper"
+// `ones` are the 32 bits of a lane that hold nothing but ones of the instruction's type.
+#define LLMTRAIN_AVX512_CHAINS(instruction)                        \
+  float lanes[16];                                                 \
+  asm volatile(                                                    \
+      "vzeroall\n vpbroadcastd %2,%%zmm16\n"                       \
+      "1:\n"                                                       \
+      ".irp c,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n" instruction \
+      " %%zmm16,%%zmm16,%%zmm\\c\n"                                \
+      ".endr\n"                                                    \
+      "dec %0\n jnz 1b\n"                                          \
+      ".irp c,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"               \
+      "vaddps %%zmm\\c,%%zmm0,%%zmm0\n"                            \
+      ".endr\n"                                                    \
+      "vmovups %%zmm0,%1\n vzeroupper"                             \
+      : "+r"(steps), "=m"(lanes)                                   \
+      : "m"(ones)                                                  \
+      : LLMTRAIN_CLOBBERED, "xmm16");                              \
+  return sum_of(lanes)
 
 __attribute__((target("avx512f"))) double avx512_chains(long steps) {
-  float lanes[16];
-  const float one = 1;
-  asm volatile(LLMTRAIN_AVX512_CHAINS("vfmadd231ps")
-               : "+r"(steps), "=m"(lanes)
-               : "m"(one)
-               : LLMTRAIN_CLOBBERED, "xmm16");
-  return sum_of(lanes);
+  const float ones = 1;
+  LLMTRAIN_AVX512_CHAINS("vfmadd231ps");
 }
 
 // A lane adds the products of two pairs of bf16: two multiply-adds.
 __attribute__((target("avx512f"))) double avx512_bf16_chains(long steps) {
-  float lanes[16];
   const std::uint32_t ones = 0x3F80'3F80;
-  asm volatile(LLMTRAIN_AVX512_CHAINS("vdpbf16ps")
-               : "+r"(steps), "=m"(lanes)
-               : "m"(ones)
-               : LLMTRAIN_CLOBBERED, "xmm16");
-  return sum_of(lanes);
+  LLMTRAIN_AVX512_CHAINS("vdpbf16ps");
 }
 
 __attribute__((target("avx2,fma"))) double avx2_chains(long steps) {
@@ -108,6 +106,18 @@ Chains chains_for([[maybe_unused]] DType compute) {
 
 }  // namespace
 
+FmaRate rate_of(std::span<const FmaWindow> windows) {
+  FmaWindow all;
+  FmaRate rate;
+  for (const FmaWindow& window : windows) {
+    all.flops += window.flops;
+    all.seconds += window.seconds;
+    rate.peak = std::max(rate.peak, window.flops / window.seconds);
+  }
+  rate.mean = all.flops / all.seconds;
+  return rate;
+}
+
 FmaRate measure_fma_rate(DType compute, int threads, double seconds) {
   require(compute == DType::f32 || compute == DType::bf16, "no peak for {}", to_string(compute));
   constexpr long kSteps = 400'000;  // every sum of ones stays below 2^24, where floats still count
@@ -115,8 +125,7 @@ FmaRate measure_fma_rate(DType compute, int threads, double seconds) {
   const auto seconds_from = [](Clock::time_point begin, Clock::time_point end) {
     return std::chrono::duration<double>(end - begin).count();
   };
-  FmaRate rate;
-  double all_flops = 0;
+  std::vector<FmaWindow> windows;
   const Clock::time_point start = Clock::now();
   Clock::time_point begin = start, end = start;
   do {
@@ -124,12 +133,10 @@ FmaRate measure_fma_rate(DType compute, int threads, double seconds) {
 #pragma omp parallel num_threads(threads) reduction(+ : multiply_adds)
     multiply_adds += chains(kSteps);
     end = Clock::now();
-    all_flops += 2 * multiply_adds;
-    rate.peak = std::max(rate.peak, 2 * multiply_adds / seconds_from(begin, end));
+    windows.push_back({2 * multiply_adds, seconds_from(begin, end)});
     begin = end;
   } while (seconds_from(start, end) < seconds);
-  rate.mean = all_flops / seconds_from(start, end);
-  return rate;
+  return rate_of(windows);
 }
 
 }  // namespace llmtrain::plan

@@ -1,6 +1,8 @@
 #pragma once
 /// The arithmetic peak of this processor: multiply-adds between registers, no memory.
 
+#include <span>
+
 #include "lib/tensor/dtype.hpp"
 
 namespace llmtrain::plan {
@@ -15,6 +17,11 @@ struct FmaRate {
   /// In all windows together: what is left of it when others use the machine too.
   double mean = 0;
 };
+
+struct FmaWindow {
+  double flops = 0, seconds = 0;
+};
+FmaRate rate_of(std::span<const FmaWindow> windows);
 
 /// fp32, or bf16 summed in fp32: without bf16 instructions bf16 products run in fp32, at its rate.
 FmaRate measure_fma_rate(DType compute, int threads, double seconds = kPeakSeconds);

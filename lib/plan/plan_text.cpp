@@ -38,6 +38,13 @@ std::string category_rows(const Plan& plan) {
 
 constexpr std::size_t kKernelsShown = 12;
 
+std::string run_title(const RunShape& run) {
+  std::string title = "time of the run, at most";
+  if (run.steps > 0) title = fmt::format("time for {} steps", run.steps);
+  if (run.steps > 0 && run.max_seconds > 0) title += " or max_time";
+  return title;
+}
+
 std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
   if (!time) return row("time", "unknown: run `llmtrain doctor` for times");
   const StepPrediction& step = time->step;
@@ -48,10 +55,7 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
     text += fmt::format("    = {}\n",
                         mfu_formula(plan, {step.peak_flops, time->run.compute, time->run.threads}));
   }
-  if (time->run.steps > 0) {
-    text +=
-        row(fmt::format("time for {} steps", time->run.steps), format_duration(time->run_seconds));
-  }
+  if (time->run_seconds > 0) text += row(run_title(time->run), format_duration(time->run_seconds));
   text += fmt::format("    times from {}\n", time->source);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
   for (std::size_t i = 0; i < std::min(kKernelsShown, step.kernels.size()); ++i) {
@@ -69,10 +73,9 @@ Json time_json(const PlannedTime& time) {
   json["mfu"] = time.step.mfu;
   json["peak_flops"] = time.step.peak_flops;
   json["threads"] = time.run.threads;
-  if (time.run.steps > 0) {
-    json["steps"] = time.run.steps;
-    json["run_seconds"] = time.run_seconds;
-  }
+  if (time.run.steps > 0) json["steps"] = time.run.steps;
+  if (time.run.max_seconds > 0) json["max_seconds"] = time.run.max_seconds;
+  if (time.run_seconds > 0) json["run_seconds"] = time.run_seconds;
   json["source"] = time.source;
   for (const KernelTime& kernel : time.step.kernels) {
     json["kernels"].push_back(

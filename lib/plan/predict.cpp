@@ -53,6 +53,17 @@ StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DT
   return step;
 }
 
+namespace {
+
+double seconds_of_run(const RunShape& run, double tokens_per_second) {
+  // By tokens, not steps: a ramp begins with smaller ones.
+  const double steps = static_cast<double>(run.tokens) / tokens_per_second;
+  if (run.max_seconds == 0) return steps;
+  return run.steps == 0 ? run.max_seconds : std::min(steps, run.max_seconds);
+}
+
+}  // namespace
+
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
                          std::string source) {
   require<RecipeError>(profile.threads == run.threads,
@@ -61,8 +72,7 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
                        source, profile.threads, run.threads, run.threads);
   PlannedTime time{
       .step = predict_step(plan, profile, run.compute), .run = run, .source = std::move(source)};
-  // By tokens, not steps: a ramp begins with smaller ones.
-  time.run_seconds = static_cast<double>(run.tokens) / time.step.tokens_per_second;
+  time.run_seconds = seconds_of_run(run, time.step.tokens_per_second);
   return time;
 }
 
@@ -73,7 +83,7 @@ PlannedTime at_rate(PlannedTime time, double mean_flops) {
   time.step.tokens_per_second /= longer;
   time.step.mfu /= longer;
   for (KernelTime& kernel : time.step.kernels) kernel.seconds *= longer;
-  time.run_seconds *= longer;
+  time.run_seconds = seconds_of_run(time.run, time.step.tokens_per_second);
   return time;
 }
 

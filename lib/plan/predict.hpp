@@ -38,13 +38,16 @@ struct RunShape {
   /// Optimizer steps and the tokens that they take together; 0 when only the data decides.
   std::int64_t steps = 0;
   std::uint64_t tokens = 0;
+  /// Time that ends the run if the steps do not; 0 when there is none.
+  double max_seconds = 0;
 };
 
 /// Times of a planned run on a measured machine.
 struct PlannedTime {
   StepPrediction step;
   RunShape run;
-  /// From the first step to the last, without evaluation and saving; 0 when `run.steps` is.
+  /// From the first step to the last, without evaluation and saving, or until time ends the run; 0
+  /// when only the data decides.
   double run_seconds = 0;
   /// File that the times come from.
   std::string source;

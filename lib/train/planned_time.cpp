@@ -14,6 +14,7 @@ plan::RunShape run_shape(const Recipe& recipe, const engine::BatchGeometry& geom
   plan::RunShape run{.threads = recipe.threads(), .compute = recipe.precision.compute()};
   run.steps = geometry.total_steps(recipe.training).value_or(0);
   run.tokens = geometry.tokens_before(run.steps + 1);
+  if (const auto max_time = recipe.training.max_time()) run.max_seconds = max_time->seconds;
   return run;
 }
 
@@ -87,7 +88,10 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
 std::string to_line(const std::optional<plan::PlannedTime>& time) {
   if (!time) return "";
   std::string line = fmt::format(", {} per step", format_duration(time->step.seconds));
-  if (time->run_seconds > 0) line += fmt::format(", {} in all", format_duration(time->run_seconds));
+  if (time->run_seconds > 0) {
+    line += fmt::format(", {}{} in all", time->run.steps == 0 ? "at most " : "",
+                        format_duration(time->run_seconds));
+  }
   return line;
 }
 

@@ -62,6 +62,11 @@ void Recipe::validate(recipe::Issues& issues) const {
     }
   });
   recipe::judge(issues, [&] { validate_length(issues); });
+  recipe::judge(issues, [&] {
+    if (lr_scheduler.horizon() == optim::LrHorizon::time && !training.max_time()) {
+      issues.add(lr_scheduler.horizon, "the run has no training.max_time", "set it");
+    }
+  });
 }
 
 void Recipe::validate_length(recipe::Issues& issues) const {

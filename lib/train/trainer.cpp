@@ -39,7 +39,9 @@ class Trainer {
  private:
   std::optional<std::int64_t> resume();
   void set_first_weights();
-  bool out_of_time() const;
+  bool out_of_time() const { return time_over() >= 1; }
+  /// Part of training.max_time that was over after the last step.
+  double time_over() const;
   bool save_is_due() const;
   void train_one_step();
   engine::StepOutcome execute_step(std::int64_t step);
@@ -178,8 +180,9 @@ void Trainer::set_first_weights() {
   log::info("first weights from {}", *directory);
 }
 
-bool Trainer::out_of_time() const {
-  return options_.max_time && seconds_since(start_) >= options_.max_time->seconds;
+// Of the state alone: what a resumed run goes on with, and what the records say.
+double Trainer::time_over() const {
+  return options_.max_time ? state_.elapsed_seconds / options_.max_time->seconds : 0;
 }
 
 bool Trainer::save_is_due() const {
@@ -196,11 +199,12 @@ ExitCode Trainer::run() {
   if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
   publish_records();  // of step 0, or of the step that the run resumes from
   start_ = last_save_ = Clock::now();
-  bool finished = state_.step >= total_steps_ || out_of_patience();
+  bool finished = state_.step >= total_steps_ || out_of_time() || out_of_patience();
   if (finished) {
-    console_.message(fmt::format("nothing left to train: step {} is saved, the run has {} steps{}",
-                                 state_.step, total_steps_,
-                                 out_of_patience() ? " and ran out of eval.patience" : ""));
+    console_.message(
+        fmt::format("nothing left to train: step {} is saved, the run has {} steps{}{}",
+                    state_.step, total_steps_, out_of_time() ? ", training.max_time is over" : "",
+                    out_of_patience() ? ", it ran out of eval.patience" : ""));
   }
   while (!finished && stop_signal() == 0) {
     train_one_step();
@@ -240,16 +244,16 @@ void Trainer::train_one_step() {
   state_.elapsed_seconds = elapsed_before_ + seconds_since(start_);
   handle_non_finite(outcome);
   unrecorded_.add(samples * batch_.seq_len, seconds_since(begin));
-  if (step == 1 || step % options_.metrics_interval == 0 || step == total_steps_ ||
+  if (step == 1 || step % options_.metrics_interval == 0 || step == total_steps_ || out_of_time() ||
       !outcome.finite) {
     record_step(outcome);
   }
-  console_.progress(static_cast<double>(step) / static_cast<double>(total_steps_),
-                    fmt::format("step {}", step));
+  const double steps_over = static_cast<double>(step) / static_cast<double>(total_steps_);
+  console_.progress(std::max(steps_over, time_over()), fmt::format("step {}", step));
 }
 
 engine::StepOutcome Trainer::execute_step(std::int64_t step) {
-  const double lr_factor = schedule_.factor(step);
+  const double lr_factor = schedule_.factor(step, time_over());
   // Smaller steps at the start of a ramp have no plan.
   if (batch_.num_samples != geometry_.global_batch_size()) {
     return engine_.train_step(batch_, step, lr_factor);
@@ -309,7 +313,11 @@ void Trainer::record_step(const engine::StepOutcome& outcome) {
   if (const auto mfu = planned_.mfu(tokens_per_second)) record.set(metric::kMfu, *mfu);
   record.set(metric::kStepSeconds, step_seconds);
   record.set(metric::kElapsedSeconds, state_.elapsed_seconds);
-  record.set(metric::kEtaSeconds, static_cast<double>(total_steps_ - state_.step) * step_seconds);
+  double eta = static_cast<double>(total_steps_ - state_.step) * step_seconds;
+  if (options_.max_time) {
+    eta = std::clamp(options_.max_time->seconds - state_.elapsed_seconds, 0.0, eta);
+  }
+  record.set(metric::kEtaSeconds, eta);
   state_.records.push_back(std::move(record));
 }
 

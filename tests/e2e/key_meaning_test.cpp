@@ -199,6 +199,34 @@ TEST_CASE("training.num_epochs trains on every token that often") {
   }
 }
 
+TEST_CASE("training.max_time counts over all starts, and a schedule over time ends with it") {
+  const Workspace here(kTinyRecipe);
+  const auto train_for = [&](double seconds) {
+    run_well(here, {"training.max_steps=1000000", fmt::format("training.max_time={}s", seconds),
+                    "lr_scheduler={type: linear, warmup: 0, horizon: time}", "optimizer.lr=1e-3",
+                    "eval.interval=null", "checkpoint.interval=null"});
+    double before = 0;
+    for (const train::StepRecord& record : here.metrics()) {
+      const auto lr = record.number(train::metric::kLearningRate);
+      const auto elapsed = record.number(train::metric::kElapsedSeconds);
+      if (!elapsed) continue;  // of the evaluation at the end
+      if (before >= 0.2 && seconds == 0.2) FAIL_CHECK("trained on");
+      // Of 2 us each; the last is rounded down to one of them.
+      if (seconds == 0.2 || before >= 0.2) {
+        CHECK(lr.value() == doctest::Approx(1e-3 * (1 - before / seconds)).epsilon(1e-3));
+      }
+      CHECK(*elapsed > before);
+      before = *elapsed;
+    }
+    CHECK(before >= seconds);
+    return before;
+  };
+
+  const double first = train_for(0.2);
+  CHECK(train_for(0.2) == first);  // nothing is left
+  CHECK(train_for(0.5) > first);   // goes on from there
+}
+
 TEST_CASE("eval.patience stops after so many evaluations without a lower loss, for good") {
   const Workspace here(kTinyRecipe);
   const std::vector<std::string> stuck{"optimizer.lr=0", "eval.interval=1", "eval.patience=2"};

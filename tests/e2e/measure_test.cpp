@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/file.hpp"
 #include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
@@ -26,6 +27,19 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
   CHECK(holds(doctor.output, {"multiply-add peak", "memory bandwidth", "profile.json"}));
 
   const auto plan = json_of(here, {"plan", "recipe.yaml", "--profile", "profile.json", "--json"});
+  const auto now =
+      json_of(here, {"plan", "recipe.yaml", "--profile", "profile.json", "--json", "--now"});
+  // A profile of a machine whose peak is a thousand times as high: this one is slower now.
+  auto profile = nlohmann::json::parse(read_file(here.path / "profile.json"));
+  profile["peak_fp32_flops"] = 1e3 * profile["peak_fp32_flops"].get<double>();
+  here.write("dream.json", profile.dump());
+  const auto dream =
+      json_of(here, {"plan", "recipe.yaml", "--profile", "dream.json", "--json", "--now"});
+  const double longer =
+      dream["time"]["step_seconds"].get<double>() / plan["time"]["step_seconds"].get<double>();
+  CHECK(longer > 100);
+  CHECK(now["time"]["step_seconds"] < dream["time"]["step_seconds"]);
+
   const auto bench = json_of(
       here, {"bench", "recipe.yaml", "--profile", "profile.json", "--steps", "1", "--json"});
   CHECK(bench["tokens_per_step"] == 4 * 16);

@@ -209,6 +209,12 @@ const std::vector<Flip> kSchedule{
     {"lr_scheduler.decay_style", {metrics}, "lr_scheduler.decay=3"},
     {"lr_scheduler.timescale", {metrics}, "", {"lr_scheduler.timescale=2"}},
     {"lr_scheduler.warmup", {metrics}, "", {"lr_scheduler.warmup=3"}},
+    // Far from the end of steps and of time; stopped by a loss that does not fall.
+    {"lr_scheduler.horizon",
+     {metrics},
+     "lr_scheduler.type=linear | training.max_steps=1000000000 | training.max_time=1000s | "
+     "optimizer.lr=1e-30 | eval.interval=1 | eval.patience=1",
+     {"lr_scheduler.horizon=time"}},
 };
 
 const std::vector<Flip> kLoop{

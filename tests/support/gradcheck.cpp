@@ -50,12 +50,6 @@ std::vector<double> download(const Tensor& tensor) {
   return wide;
 }
 
-std::vector<double> read_values(const Tensor& tensor) {
-  if (tensor.dtype() == DType::f64) return download<double>(tensor);
-  if (tensor.dtype() == DType::bf16) return download<bf16>(tensor);
-  return download<float>(tensor);
-}
-
 // offset + scale * u, u in (-1, 1) and at least 1/16 away from 0, rounded to bf16.
 std::vector<double> fixed_values(const std::string& name, std::int64_t count, double offset = 0,
                                  double scale = 1) {
@@ -132,10 +126,10 @@ class Trial {
     for (std::size_t i = 0; i < leaves.size(); ++i) {
       const Tensor gradient = tape.take_gradient(leaves[i]);
       REQUIRE(gradient.defined());
-      result.gradients["input " + std::to_string(i)] = read_values(gradient);
+      result.gradients["input " + std::to_string(i)] = values_of(gradient);
     }
     for (const auto& p : place_.store().all()) {
-      result.gradients[p->name()] = read_values(p->grad());
+      result.gradients[p->name()] = values_of(p->grad());
     }
     result.peak_bytes = ledger.peak(Phase::step).total_bytes;
     result.kept_bytes = static_cast<std::int64_t>(ledger.held_bytes() - held);
@@ -187,11 +181,11 @@ class Trial {
 
   static double value_of(const OpCtx& ctx, const Outputs& outputs) {
     if (outputs.loss_sum.defined()) {
-      return ctx.step.grad_scale * read_values(outputs.loss_sum).front();
+      return ctx.step.grad_scale * values_of(outputs.loss_sum).front();
     }
     double sum = 0;
     for (std::size_t i = 0; i < outputs.values.size(); ++i) {
-      const std::vector<double> y = read_values(outputs.values[i].tensor);
+      const std::vector<double> y = values_of(outputs.values[i].tensor);
       const std::vector<double> dy =
           fixed_values(output_name(i), static_cast<std::int64_t>(y.size()));
       sum = std::inner_product(y.begin(), y.end(), dy.begin(), sum);
@@ -202,7 +196,7 @@ class Trial {
   void seed(const OpCtx&, Tape& tape, const Outputs& outputs, Results& results) {
     for (std::size_t i = 0; i < outputs.values.size(); ++i) {
       const Var& y = outputs.values[i];
-      results[output_name(i)] = read_values(y.tensor);
+      results[output_name(i)] = values_of(y.tensor);
       if (outputs.loss_sum.defined()) {
         tape.seed_root(y);
       } else {
@@ -240,6 +234,12 @@ void check_direction(Trial& trial, const std::string& name, const std::vector<do
 }
 
 }  // namespace
+
+std::vector<double> values_of(const Tensor& tensor) {
+  if (tensor.dtype() == DType::f64) return download<double>(tensor);
+  if (tensor.dtype() == DType::bf16) return download<bf16>(tensor);
+  return download<float>(tensor);
+}
 
 Place::Place(const RowLayout& layout, TrialOptions options)
     : options_(std::move(options)),
@@ -302,6 +302,12 @@ Tensor Place::ints(const std::vector<std::int32_t>& values) {
                                    Category::activations, "ints");
   upload(tensor, values);
   return tensor;
+}
+
+void Place::allocate_parameters(const ParameterGroup& group, const std::vector<double>& values) {
+  const DType wide = options_.compute == DType::f64 ? DType::f64 : DType::f32;
+  store_.allocate(device_, {options_.compute, wide, wide}, true);
+  write_values(group.compute(), values);
 }
 
 ops::RopeTables Place::rope_tables(std::int64_t rotary_dim, double theta) {

@@ -49,6 +49,8 @@ class Place {
   Tensor tensor(const std::vector<double>& values, const Shape& shape);
   Tensor tensor(const std::vector<double>& values, const Shape& shape, DType dtype);
   Tensor ints(const std::vector<std::int32_t>& values);
+  /// Allocates what the store holds in the compute dtype, with these values in `group`.
+  void allocate_parameters(const ParameterGroup& group, const std::vector<double>& values);
   ops::RopeTables rope_tables(std::int64_t rotary_dim, double theta = 100);
 
  private:
@@ -59,6 +61,9 @@ class Place {
   RowLayout layout_;
   RowMap rows_;
 };
+
+/// Elements of a tensor of any floating-point type.
+std::vector<double> values_of(const Tensor& tensor);
 
 /// What is differentiated: the sum of fixed random weights times `values`; or, with a loss head,
 /// its loss_sum, and `values` holds the root.

@@ -9,12 +9,6 @@ namespace llmtrain::test {
 
 namespace {
 
-std::vector<double> values_of(const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-  tensor.device().copy_to_host(std::as_writable_bytes(std::span(values)), tensor);
-  return {values.begin(), values.end()};
-}
-
 const ParameterGroup& square(Place& place, const std::string& name, std::int64_t size) {
   return place.store().declare({.name = name, .shape = {size, size}, .init = {}});
 }

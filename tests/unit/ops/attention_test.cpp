@@ -45,12 +45,6 @@ Problem rope(const RowLayout& rows, const ops::HeadLayout& heads, std::int64_t r
       }};
 }
 
-std::vector<double> values_of(const Tensor& tensor) {
-  std::vector<double> values(static_cast<std::size_t>(tensor.numel()));
-  tensor.device().copy_to_host(std::as_writable_bytes(std::span(values)), tensor);
-  return values;
-}
-
 }  // namespace
 
 TEST_CASE("attention differentiates with many, few and one key-value head") {

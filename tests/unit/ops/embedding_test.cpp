@@ -18,6 +18,15 @@ ParameterSpec table(std::string name, std::int64_t rows) {
 
 }  // namespace
 
+TEST_CASE("each id gives its row of the table") {
+  Place place({.length = 3}, {});
+  const ParameterGroup& w = place.store().declare(
+      {.name = "tokens", .shape = {4, 2}, .role = ParameterRole::embedding, .init = {}});
+  place.allocate_parameters(w, {0, 1, 10, 11, 20, 21, 30, 31});
+  const Var y = ops::embedding(place.context(), place.ints({3, 0, 3}), w);
+  CHECK(values_of(y.tensor) == std::vector<double>{30, 31, 0, 1, 30, 31});
+}
+
 TEST_CASE("rows looked up several times collect all gradients") {
   check_operation({.rows = {.length = 6}, .inputs = {}, .build = [](Place& place) -> Forward {
                      const ParameterGroup& w = place.store().declare(table("tokens", 7));

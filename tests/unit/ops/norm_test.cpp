@@ -39,7 +39,29 @@ Problem norm(const NormCase& c) {
       }};
 }
 
+// One row through a norm with these weights.
+std::vector<double> norm_of(kernels::NormKind kind, const std::vector<double>& row, double eps) {
+  Place place({.length = 1}, {});
+  const auto cols = static_cast<std::int64_t>(row.size());
+  const ParameterGroup& w = place.store().declare(
+      {.name = "weight", .shape = {cols}, .role = ParameterRole::norm, .init = {}});
+  std::vector<double> weights(row.size(), 1);
+  weights.back() = 10;
+  place.allocate_parameters(w, weights);
+  const Var x{place.tensor(row, {1, cols}), -1, nullptr};
+  return values_of(ops::norm(place.context(), x, w, nullptr, {kind, eps}).tensor);
+}
+
 }  // namespace
+
+TEST_CASE("a row is divided by the root of its mean square or variance, eps included") {
+  using kernels::NormKind;
+  // 3^2 + 4^2 + 0 + 5^2 = 4 * 12.5; and 12.5 + 3.5 = 4^2.
+  CHECK(norm_of(NormKind::rms_norm, {3, -4, 0, 5}, 3.5) == std::vector<double>{0.75, -1, 0, 12.5});
+  // A mean of 2 and a variance of 5; 5 + 11 = 4^2.
+  CHECK(norm_of(NormKind::layer_norm, {-1, 5, 1, 3}, 11) ==
+        std::vector<double>{-0.75, 0.75, -0.25, 2.5});
+}
 
 TEST_CASE("both norms differentiate, with and without residual and bias") {
   for (const auto kind : {kernels::NormKind::rms_norm, kernels::NormKind::layer_norm}) {

@@ -209,6 +209,22 @@ TEST_CASE("keys that contradict each other or have no effect are refused") {
   CHECK(!refusal_of("{type: linear, min_lr_ratio: 1.5}", 100).empty());
 }
 
+TEST_CASE("over time, a step that begins late takes the factor of the step that is due") {
+  const LrSchedule time = schedule_of("{type: linear, warmup: 10%, horizon: time}", 100);
+  const LrSchedule steps = schedule_of("{type: linear, warmup: 10%}", 100);
+  for (const std::int64_t step : {1, 2, 10, 11, 50, 100}) {
+    // Nothing changes before its time is due, nor where the schedule goes by steps.
+    CHECK(time.factor(step, 0) == steps.factor(step));
+    CHECK(time.factor(step, static_cast<double>(step - 1) / 100) == steps.factor(step));
+    CHECK(steps.factor(step, 0.9) == steps.factor(step));
+  }
+  CHECK(time.factor(1, 0.055) == steps.factor(6));  // within the warm-up
+  CHECK(time.factor(2, 0.5) == steps.factor(51));
+  CHECK(time.factor(2, 0.999) == steps.factor(100));
+  CHECK(time.factor(60, 0.5) == steps.factor(60));
+  for (const double over : {1.0, 1.7, 1e300}) CHECK(time.factor(2, over) == steps.factor(100));
+}
+
 TEST_CASE("an inverse square root falls by the root of two after its timescale") {
   const LrSchedule given = schedule_of("{type: inverse_sqrt, warmup: 5, timescale: 30}", 100);
   CHECK(given.factor(5 + 1 + 30) == doctest::Approx(std::sqrt(0.5)).epsilon(1e-15));

@@ -73,6 +73,18 @@ TEST_CASE("the time of a run goes by its tokens, and other threads are refused")
   const RunShape run{.threads = 2, .compute = DType::f32, .steps = 12, .tokens = 11000};
   const PlannedTime time = planned_time(small_plan(), synthetic_profile(), run, "p.json");
   CHECK(time.run_seconds == doctest::Approx(11 * 110e-6));
+  const auto seconds_within = [&](std::int64_t steps, std::uint64_t tokens, double max_seconds) {
+    const RunShape cut{.threads = 2,
+                       .compute = DType::f32,
+                       .steps = steps,
+                       .tokens = tokens,
+                       .max_seconds = max_seconds};
+    return planned_time(small_plan(), synthetic_profile(), cut, "p.json").run_seconds;
+  };
+  CHECK(seconds_within(12, 11000, 1) == time.run_seconds);
+  CHECK(seconds_within(12, 11000, 1e-3) == 1e-3);
+  CHECK(seconds_within(0, 0, 1e-3) == 1e-3);
+  CHECK(seconds_within(0, 0, 0) == 0);
   RunShape wider = run;
   wider.threads = 4;
   CHECK_THROWS_WITH_AS(planned_time(small_plan(), synthetic_profile(), wider, "p.json"),
