@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "tests/support/relative.hpp"
 #include "tests/unit/kernels/trial.hpp"
 
 namespace llmtrain::kernels {
@@ -136,7 +137,7 @@ TEST_CASE("norm gradients are the derivatives of the forward pass") {
         const double below = loss();
         value = saved;
         const double expected = (above - below) / (2 * kStep);
-        CHECK(gradient.view().as<double>()[i] == doctest::Approx(expected).epsilon(1e-7));
+        CHECK(gradient.view().as<double>()[i] == test::relative(expected, 1e-7));
       }
     };
     check(x, dx);

@@ -2,6 +2,7 @@
 
 #include "kernels/attention.hpp"
 #include "lib/base/error.hpp"
+#include "tests/support/relative.hpp"
 #include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
@@ -70,8 +71,8 @@ TEST_CASE("scores after RoPE depend on the distance of positions only") {
     for (std::size_t d = 0; d < 8; ++d) score += y[d] * y[8 + d];
     scores.push_back(score);
   }
-  CHECK(scores[1] == doctest::Approx(scores[0]).epsilon(1e-12));
-  CHECK(scores[2] == doctest::Approx(scores[0]).epsilon(1e-12));
+  CHECK(scores[1] == test::relative(scores[0], 1e-12));
+  CHECK(scores[2] == test::relative(scores[0], 1e-12));
 }
 
 TEST_CASE("inverse RoPE turns back, and leaves what does not turn") {

@@ -6,6 +6,7 @@
 #include "lib/layers/mlp.hpp"
 #include "lib/layers/norm.hpp"
 #include "tests/support/gradcheck.hpp"
+#include "tests/support/relative.hpp"
 
 namespace llmtrain::test {
 
@@ -129,8 +130,8 @@ TEST_CASE("attention scales its scores by one over the root of the head width") 
   place.device().copy_to_host(std::as_writable_bytes(std::span(values)), y);
   // Scores of the second row: 0 and 2 * 2 / sqrt(4).
   const double second = 1 / (1 + std::exp(-2.0));
-  CHECK(values[4] == doctest::Approx(2 * second).epsilon(1e-12));
-  CHECK(values[7] == doctest::Approx(1 - second).epsilon(1e-12));
+  CHECK(values[4] == test::relative(2 * second, 1e-12));
+  CHECK(values[7] == test::relative(1 - second, 1e-12));
 }
 
 }  // namespace llmtrain::test

@@ -5,6 +5,7 @@
 
 #include "tests/support/formula.hpp"
 #include "tests/support/gradcheck.hpp"
+#include "tests/support/relative.hpp"
 
 namespace llmtrain::test {
 
@@ -117,7 +118,7 @@ TEST_CASE("a query sees exactly the keys of its document up to itself, within th
   const std::vector<double> y = values_of(ops::attention(place.context(), x, options_of(c)).tensor);
   const std::vector<double> expected{1, 1.5, 7.0 / 3, 8, 12, 56.0 / 3, 112.0 / 3};
   for (std::size_t i = 0; i < 14; ++i) {
-    CHECK(y[i] == doctest::Approx(expected[i % 7] * (i < 7 ? 1 : 1000)).epsilon(1e-12));
+    CHECK(y[i] == test::relative(expected[i % 7] * (i < 7 ? 1 : 1000), 1e-12));
   }
 }
 
@@ -150,8 +151,8 @@ TEST_CASE("rope makes scores depend on the distance only and leaves the value al
     for (std::size_t d = 0; d < 4; ++d) sum += y[q * 12 + d] * y[k * 12 + 4 + d];
     return sum;
   };
-  CHECK(score(4, 2) == doctest::Approx(score(2, 0)).epsilon(1e-12));
-  CHECK(score(7, 5) == doctest::Approx(score(2, 0)).epsilon(1e-12));
+  CHECK(score(4, 2) == test::relative(score(2, 0), 1e-12));
+  CHECK(score(7, 5) == test::relative(score(2, 0), 1e-12));
   CHECK(std::abs(score(3, 2) - score(2, 2)) > 0.01);
   for (std::size_t row = 0; row < 9; ++row) {
     for (std::size_t d = 0; d < 4; ++d) CHECK(y[row * 12 + 8 + d] == static_cast<double>(d + 1));
@@ -200,7 +201,7 @@ TEST_CASE("decoding from a cache equals full attention, however the rows are cut
       }
       REQUIRE(found.size() == expected.size());
       for (std::size_t i = 0; i < found.size(); ++i) {
-        CHECK(found[i] == doctest::Approx(expected[i]).epsilon(1e-12));
+        CHECK(found[i] == test::relative(expected[i], 1e-12));
       }
     }
   }

@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/recipe/keys.hpp"
+#include "tests/support/relative.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
 namespace llmtrain::optim {
@@ -98,8 +99,8 @@ TEST_CASE("linear and cosine follow their formulas down to min_lr_ratio") {
   const auto wave = schedule_of("{type: cosine, warmup: 10, min_lr_ratio: 0.2}", 110);
   for (int s = 11; s <= 110; ++s) {
     const double x = (s - 11) / 100.0;
-    CHECK(line.factor(s) == doctest::Approx(1 - 0.8 * x).epsilon(1e-14));
-    CHECK(wave.factor(s) == doctest::Approx(0.6 + 0.4 * std::cos(kPi * x)).epsilon(1e-14));
+    CHECK(line.factor(s) == test::relative(1 - 0.8 * x, 1e-14));
+    CHECK(wave.factor(s) == test::relative(0.6 + 0.4 * std::cos(kPi * x), 1e-14));
   }
 }
 
@@ -107,7 +108,7 @@ TEST_CASE("cosine restarts at the peak of equal or of growing cycles") {
   const auto equal = schedule_of("{type: cosine, warmup: 0, num_cycles: 3, min_lr_ratio: 0}", 300);
   for (int s = 1; s <= 300; ++s) {
     const double x = ((s - 1) % 100) / 100.0;
-    CHECK(equal.factor(s) == doctest::Approx(0.5 * (1 + std::cos(kPi * x))).epsilon(1e-13));
+    CHECK(equal.factor(s) == test::relative(0.5 * (1 + std::cos(kPi * x)), 1e-13));
   }
 
   // 10 + 20 + 40 steps after a warm-up of 5.
@@ -115,8 +116,8 @@ TEST_CASE("cosine restarts at the peak of equal or of growing cycles") {
       schedule_of("{type: cosine, warmup: 5, num_cycles: 3, cycle_mult: 2, min_lr_ratio: 0.1}", 75);
   for (const int peak : {6, 16, 36}) CHECK(growing.factor(peak) == 1);
   for (const int last : {15, 35, 75}) CHECK(growing.factor(last) < 0.13);
-  CHECK(growing.factor(26) == doctest::Approx(0.55));
-  CHECK(growing.factor(56) == doctest::Approx(0.55));
+  CHECK(growing.factor(26) == test::relative(0.55));
+  CHECK(growing.factor(56) == test::relative(0.55));
 }
 
 TEST_CASE("step falls by gamma every step_size steps, not below its floor") {
@@ -129,12 +130,12 @@ TEST_CASE("step falls by gamma every step_size steps, not below its floor") {
 TEST_CASE("exponential falls by gamma per step, or so that the run ends at min_lr_ratio") {
   const auto by_gamma = schedule_of("{type: exponential, warmup: 0, gamma: 0.9}", 20);
   for (int s = 1; s <= 20; ++s) {
-    CHECK(by_gamma.factor(s) == doctest::Approx(std::pow(0.9, s - 1)).epsilon(1e-14));
+    CHECK(by_gamma.factor(s) == test::relative(std::pow(0.9, s - 1), 1e-14));
   }
   CHECK(schedule_of("{type: exponential, warmup: 0, gamma: 0.1}", 20).factor(20) == 0.1);
   const auto by_end = schedule_of("{type: exponential, warmup: 4, min_lr_ratio: 0.01}", 104);
-  CHECK(by_end.factor(55) == doctest::Approx(0.1));
-  CHECK(by_end.factor(104) == doctest::Approx(std::pow(0.01, 0.99)));
+  CHECK(by_end.factor(55) == test::relative(0.1));
+  CHECK(by_end.factor(104) == test::relative(std::pow(0.01, 0.99)));
 }
 
 TEST_CASE("wsd stays at the peak and decays in each style over the last steps") {
@@ -152,7 +153,7 @@ TEST_CASE("wsd stays at the peak and decays in each style over the last steps") 
       if (name == "cosine") expected = 0.1 + 0.45 * (1 + std::cos(kPi * x));
       if (name == "linear") expected = 1 - 0.9 * x;
       if (name == "exponential") expected = std::pow(0.1, x);
-      CHECK(schedule.factor(s) == doctest::Approx(expected).epsilon(1e-14));
+      CHECK(schedule.factor(s) == test::relative(expected, 1e-14));
     }
   }
   for (const double f : factors(schedule_of("{type: wsd, warmup: 0, decay: 0}", 30))) {
@@ -227,12 +228,12 @@ TEST_CASE("over time, a step that begins late takes the factor of the step that 
 
 TEST_CASE("an inverse square root falls by the root of two after its timescale") {
   const LrSchedule given = schedule_of("{type: inverse_sqrt, warmup: 5, timescale: 30}", 100);
-  CHECK(given.factor(5 + 1 + 30) == doctest::Approx(std::sqrt(0.5)).epsilon(1e-15));
-  CHECK(given.factor(5 + 1 + 90) == doctest::Approx(0.5).epsilon(1e-15));
+  CHECK(given.factor(5 + 1 + 30) == test::relative(std::sqrt(0.5), 1e-15));
+  CHECK(given.factor(5 + 1 + 90) == test::relative(0.5, 1e-15));
   const LrSchedule warmed_up = schedule_of("{type: inverse_sqrt, warmup: 10}", 100);
-  CHECK(warmed_up.factor(10 + 1 + 30) == doctest::Approx(0.5).epsilon(1e-15));
+  CHECK(warmed_up.factor(10 + 1 + 30) == test::relative(0.5, 1e-15));
   const LrSchedule cold = schedule_of("{type: inverse_sqrt, warmup: 0}", 100);
-  CHECK(cold.factor(100) == doctest::Approx(std::sqrt(10000.0 / 10099.0)).epsilon(1e-15));
+  CHECK(cold.factor(100) == test::relative(std::sqrt(10000.0 / 10099.0), 1e-15));
 }
 
 }  // namespace llmtrain::optim

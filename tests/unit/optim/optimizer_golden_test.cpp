@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/relative.hpp"
 #include "tests/support/source_tree.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
@@ -45,7 +46,7 @@ void compare(const Json& golden, const Json& expected, const Json& c, const Para
     if (i < first_expected) continue;
     const Json& after = expected["steps"][i - first_expected];
     CAPTURE(i);
-    CHECK(result.grad_norm == doctest::Approx(after["grad_norm"].get<double>()).epsilon(tolerance));
+    CHECK(result.grad_norm == test::relative(after["grad_norm"].get<double>(), tolerance));
     for (const auto& p : rig.store.all()) {
       CHECK(distance(values_of(p->master()), after[p->name()]) <= tolerance);
     }

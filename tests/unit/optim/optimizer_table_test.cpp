@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/relative.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
 namespace llmtrain::optim {
@@ -210,8 +211,8 @@ void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double m
     const double norm = reference.step(rig, c, 0.05 * factor, max_norm, t);
     const StepResult result = set.step(rig.ctx, rig.mesh, factor);
     CHECK(result.finite);
-    CHECK(result.lr == doctest::Approx(0.05 * factor).epsilon(1e-15));
-    CHECK(result.grad_norm == doctest::Approx(norm).epsilon(tolerance));
+    CHECK(result.lr == test::relative(0.05 * factor, 1e-15));
+    CHECK(result.grad_norm == test::relative(norm, tolerance));
     clipped += result.clip_scale < 1;
   }
 

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "tests/support/relative.hpp"
 
 namespace llmtrain::plan {
 
@@ -36,8 +37,7 @@ TEST_CASE("a prediction at a grid point is the measured time") {
   for (const double m : axis) {
     for (const double n : axis) {
       for (const double k : axis) {
-        CHECK(model.predict(product(m, n, k)) ==
-              doctest::Approx(model.seconds()[i++]).epsilon(1e-12));
+        CHECK(model.predict(product(m, n, k)) == test::relative(model.seconds()[i++], 1e-12));
       }
     }
   }
@@ -59,20 +59,20 @@ TEST_CASE("predictions grow with every size inside and outside of the grid") {
 
 TEST_CASE("halfway between two points in logarithms the time is their geometric mean") {
   const KernelModel model({{1000, 4000}}, {1000, 4000}, {1e-6, 9e-6});
-  CHECK(model.predict({{2000}, 2000}) == doctest::Approx(3e-6));
+  CHECK(model.predict({{2000}, 2000}) == test::relative(3e-6));
 }
 
 TEST_CASE("outside of the grid time goes with the work, down to the shortest time") {
   const KernelModel model({{1000, 4000}}, {1000, 4000}, {1e-6, 9e-6});
-  CHECK(model.predict({{40000}, 40000}) == doctest::Approx(90e-6));
-  CHECK(model.predict({{10}, 10}) == doctest::Approx(1e-6));
+  CHECK(model.predict({{40000}, 40000}) == test::relative(90e-6));
+  CHECK(model.predict({{10}, 10}) == test::relative(1e-6));
 }
 
 TEST_CASE("a point that was not measured has the rate of the next lower one on its longest axis") {
   // Points (10, 10), (10, 100), (20, 10), (20, 100); the last is missing: its neighbour is (20,
   // 10).
   const KernelModel model({{10, 20}, {10, 100}}, {100, 1000, 200, 2000}, {1e-6, 5e-6, 4e-6, 0});
-  CHECK(model.predict({{20, 100}, 2000}) == doctest::Approx(4e-5));
+  CHECK(model.predict({{20, 100}, 2000}) == test::relative(4e-5));
   CHECK(model.seconds()[3] == 0);
 }
 

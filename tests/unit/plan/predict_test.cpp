@@ -4,6 +4,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/plan/plan_text.hpp"
+#include "tests/support/relative.hpp"
 #include "tests/unit/plan/synthetic_profile.hpp"
 
 namespace llmtrain::plan {
@@ -25,21 +26,21 @@ Plan small_plan() {
 
 TEST_CASE("a step takes the sum of its launches") {
   const StepPrediction step = predict_step(small_plan(), synthetic_profile(), DType::f32);
-  CHECK(step.seconds == doctest::Approx(110e-6));
+  CHECK(step.seconds == test::relative(110e-6));
   REQUIRE(step.kernels.size() == 2);
   CHECK(step.kernels[0].name == "matmul forward fp32");
   CHECK(step.kernels[0].count == 3);
-  CHECK(step.kernels[0].seconds == doctest::Approx(60e-6));
+  CHECK(step.kernels[0].seconds == test::relative(60e-6));
   CHECK(step.kernels[1].name == "add fp32");
-  CHECK(step.kernels[1].seconds == doctest::Approx(50e-6));
+  CHECK(step.kernels[1].seconds == test::relative(50e-6));
 }
 
 TEST_CASE("MFU is model FLOP per second over the peak of the compute type") {
   const StepPrediction fp32 = predict_step(small_plan(), synthetic_profile(), DType::f32);
   // 2200 FLOP x 1000 tokens in 110 us are 20 GFLOP/s.
-  CHECK(fp32.tokens_per_second == doctest::Approx(1000 / 110e-6));
-  CHECK(fp32.mfu == doctest::Approx(0.1));
-  CHECK(predict_step(small_plan(), synthetic_profile(), DType::bf16).mfu == doctest::Approx(0.05));
+  CHECK(fp32.tokens_per_second == test::relative(1000 / 110e-6));
+  CHECK(fp32.mfu == test::relative(0.1));
+  CHECK(predict_step(small_plan(), synthetic_profile(), DType::bf16).mfu == test::relative(0.05));
   CHECK(predict_step(small_plan(), synthetic_profile(), DType::f64).mfu == 0);
 }
 
@@ -47,12 +48,12 @@ TEST_CASE("at half the rate everything takes twice as long") {
   const RunShape run{.threads = 2, .compute = DType::f32, .steps = 12, .tokens = 11000};
   const PlannedTime usual = planned_time(small_plan(), synthetic_profile(), run, "p.json");
   const PlannedTime slow = at_rate(usual, usual.step.peak_flops / 2);
-  CHECK(slow.step.seconds == doctest::Approx(2 * usual.step.seconds));
-  CHECK(slow.step.tokens_per_second == doctest::Approx(usual.step.tokens_per_second / 2));
+  CHECK(slow.step.seconds == test::relative(2 * usual.step.seconds));
+  CHECK(slow.step.tokens_per_second == test::relative(usual.step.tokens_per_second / 2));
   CHECK(slow.step.kernels.front().seconds ==
-        doctest::Approx(2 * usual.step.kernels.front().seconds));
-  CHECK(slow.run_seconds == doctest::Approx(2 * usual.run_seconds));
-  CHECK(slow.step.mfu == doctest::Approx(usual.step.mfu / 2));
+        test::relative(2 * usual.step.kernels.front().seconds));
+  CHECK(slow.run_seconds == test::relative(2 * usual.run_seconds));
+  CHECK(slow.step.mfu == test::relative(usual.step.mfu / 2));
   CHECK(at_rate(usual, 0).step.seconds == usual.step.seconds);
 }
 
@@ -72,7 +73,7 @@ TEST_CASE("a kernel that was not measured is named, with the remedy") {
 TEST_CASE("the time of a run goes by its tokens, and other threads are refused") {
   const RunShape run{.threads = 2, .compute = DType::f32, .steps = 12, .tokens = 11000};
   const PlannedTime time = planned_time(small_plan(), synthetic_profile(), run, "p.json");
-  CHECK(time.run_seconds == doctest::Approx(11 * 110e-6));
+  CHECK(time.run_seconds == test::relative(11 * 110e-6));
   const auto seconds_within = [&](std::int64_t steps, std::uint64_t tokens, double max_seconds) {
     const RunShape cut{.threads = 2,
                        .compute = DType::f32,

@@ -9,6 +9,7 @@
 #include "lib/base/file.hpp"
 #include "lib/train/report_chart.hpp"
 #include "lib/train/report_data.hpp"
+#include "tests/support/relative.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::train {
@@ -199,7 +200,7 @@ TEST_CASE("thinning keeps every extreme and the order, the mean keeps a straight
   CHECK(std::is_sorted(thin.begin(), thin.end(), by_x));
   points.resize(1000);
   for (const Point& p : moving_mean(points, 20, 50)) {
-    if (p.x < 970) CHECK(p.y == doctest::Approx(2 * p.x));  // one-sided only at the end
+    if (p.x < 970) CHECK(p.y == test::relative(2 * p.x));  // one-sided only at the end
   }
 }
 
