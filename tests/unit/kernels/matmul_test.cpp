@@ -5,7 +5,6 @@
 #include "kernels/cpu/fast/onednn.hpp"
 #include "kernels/matmul_workspace.hpp"
 #include "lib/base/error.hpp"
-#include "tests/support/relative.hpp"
 #include "tests/unit/kernels/trial.hpp"
 
 namespace llmtrain::kernels {
