@@ -62,11 +62,34 @@ void Recipe::validate(recipe::Issues& issues) const {
     }
   });
   recipe::judge(issues, [&] { validate_length(issues); });
-  recipe::judge(issues, [&] {
-    if (lr_scheduler.horizon() == optim::LrHorizon::time && !training.max_time()) {
-      issues.add(lr_scheduler.horizon, "the run has no training.max_time", "set it");
+  recipe::judge(issues, [&] { validate_horizon(issues); });
+}
+
+// Over time a step may stand for many of the schedule's, so that what counts steps or tokens would
+// come at another time than it says. Optional numbers of a schedule are per step.
+void Recipe::validate_horizon(recipe::Issues& issues) const {
+  if (lr_scheduler.horizon() != optim::LrHorizon::time) return;
+  if (!training.max_time()) {
+    issues.add(lr_scheduler.horizon, "the run has no training.max_time", "set it");
+  }
+  constexpr std::string_view kProblem = "does not stretch with lr_scheduler.horizon: time";
+  const auto judge_entry = [&](const recipe::Entry& entry) {
+    using recipe::Key;
+    if (const auto* span = dynamic_cast<const Key<recipe::Span>*>(&entry)) {
+      const recipe::Span& value = (*span)();
+      if (value.unit == recipe::Span::Unit::percent || value.count == 0) return;
+      issues.add(entry, fmt::format("{} {}", span->value_text(), kProblem), "give it in percent");
     }
-  });
+    const auto* count = dynamic_cast<const Key<std::optional<recipe::Count>>*>(&entry);
+    const auto* number = dynamic_cast<const Key<std::optional<double>>*>(&entry);
+    if ((count != nullptr && (*count)()) || (number != nullptr && (*number)())) {
+      issues.add(entry, fmt::format("is per step and {}", kProblem), "leave it out");
+    }
+  };
+  for (const recipe::Entry* entry : lr_scheduler.entries()) judge_entry(*entry);
+  if (const recipe::Section* own = lr_scheduler.type.section()) {
+    for (const recipe::Entry* entry : own->entries()) judge_entry(*entry);
+  }
 }
 
 void Recipe::validate_length(recipe::Issues& issues) const {

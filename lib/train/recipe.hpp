@@ -195,6 +195,7 @@ struct Recipe : recipe::Section {
   void validate(recipe::Issues& issues) const override;
   /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
+  void validate_horizon(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   int threads() const;
   /// Tokens that a sample of the evaluation counts, at most seq_len.

@@ -114,6 +114,32 @@ TEST_CASE("what cannot fit into the run is an issue of the recipe where its leng
             .starts_with("training.max_steps: 1000000000000 steps of"));
 }
 
+TEST_CASE("over time a schedule may count neither steps nor tokens") {
+  const std::string time = "training.max_time=1h";
+  const auto problems = [&](const std::string& schedule) {
+    return problems_with(time, "lr_scheduler={horizon: time, " + schedule + "}");
+  };
+  CHECK(problems("warmup: 3%").empty());
+  CHECK(problems("warmup: 0, type: wsd, decay: 20%").empty());
+  CHECK(problems("type: step, step_size: 20%").empty());
+  CHECK(problems("type: exponential, min_lr_ratio: 0.1").empty());
+  CHECK(problems("type: inverse_sqrt").empty());
+  for (const auto& [schedule, key] : std::vector<std::pair<std::string, std::string>>{
+           {"warmup: 50", "warmup: 50"},
+           {"warmup: 64 tok", "warmup: 64 tok"},
+           {"type: wsd, decay: 50", "decay: 50"},
+           {"type: step, step_size: 10", "step_size: 10"},
+           {"type: exponential, gamma: 0.9", "gamma: is per step"},
+           {"type: inverse_sqrt, timescale: 20", "timescale: is per step"}}) {
+    CAPTURE(schedule);
+    const auto lines = problems(schedule);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines.front().starts_with("lr_scheduler." + key));
+  }
+  CHECK(
+      problems_with("lr_scheduler={horizon: time}").front().starts_with("lr_scheduler.horizon: "));
+}
+
 TEST_CASE("a refused value hides only the rules that ask for it") {
   const auto lines = problems_with("lr_scheduler.warmup=101", "model.hidden_act=gelo",
                                    "training.seq_len=33", "eval.stride=34", "run.threads=many");
