@@ -25,6 +25,13 @@ void check_shape(const Operands& operands, const AttentionShape& shape, const Vi
       "num_heads to be a positive multiple of num_kv_heads");
   operands.expects(shape.window >= 0, "window >= 0 (0: none)");
   operands.expects(std::isfinite(shape.scale), "a finite scale");
+  if (shape.alibi.defined()) {
+    operands.dense("alibi", shape.alibi, shape.num_heads, {sum_dtype(q.dtype)});
+  }
+  if (shape.sink.defined()) {
+    operands.dense("sink", shape.sink, shape.num_heads, {q.dtype, sum_dtype(q.dtype)});
+  }
+  operands.expects(shape.softcap >= 0 && std::isfinite(shape.softcap), "softcap >= 0 (0: none)");
   const std::int64_t sequences = shape.num_sequences;
   operands.expects(q.rows() == rows_per_sequence(shape, q) * sequences &&
                        k.rows() == rows_per_sequence(shape, k) * sequences,
@@ -105,6 +112,9 @@ void AttentionBackward::check() const {
   operands.strided("dq", dq, q.rows(), q_cols, {q.dtype});
   operands.strided("dk", dk, k.rows(), k_cols, {q.dtype});
   operands.strided("dv", dv, k.rows(), k_cols, {q.dtype});
+  operands.expects(shape.sink.defined() == dsink.defined(),
+                   "a gradient of the sink if there is one");
+  if (dsink.defined()) operands.dense("dsink", dsink, shape.num_heads, {sum_dtype(q.dtype)});
   for (const View& input : {q, k, v, out, dout}) {
     operands.distinct("dq", dq, "an input", input);
     operands.distinct("dk", dk, "an input", input);

@@ -23,13 +23,20 @@ struct AttentionDropout {
 ///   and (window == 0 or q_position[i] - k_position[j] < window).
 /// Positions are those in the whole sample, so that parts of a sequence (sequence parallelism, a KV
 /// cache) use the same kernel; Tq and Tk may differ. A query row that sees nothing gives out = 0
-/// and lse = -inf, and contributes no gradient.
+/// and lse = -inf (or the sink), and contributes no gradient.
 struct AttentionShape {
   std::int64_t num_sequences = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
   double scale = 1;
+  double softcap = 0;  // of scores s: softcap * tanh(s / softcap); 0 = none
+  /// Slopes [H] of ALiBi (arXiv 2108.12409), FP32 (FP64 for fp64), or undefined: query i adds
+  /// slope * (k_position[j] - q_position[i]) to its score of key j, after the cap.
+  View alibi;
+  /// A score [H] that every query of the head has beside its keys', and no value (gpt-oss): it
+  /// takes its part of the probability. In the dtype of q or FP32, or undefined.
+  View sink;
   std::int64_t window = 0;
   View q_position, q_document_begin;  // int32 [S * Tq]
   View k_position;                    // int32 [S * Tk]
@@ -37,7 +44,8 @@ struct AttentionShape {
   AttentionDropout dropout;
 };
 
-/// out = softmax(scale q k^T, masked) v; lse = log sum exp of the scaled, masked scores.
+/// out = softmax(scale q k^T, capped and masked) v; lse = log sum exp of these scores, the sink's
+/// included.
 /// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16; lse [S, H, Tq] FP32
 /// (FP64 for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
 /// 2307.08691).
@@ -59,14 +67,16 @@ struct AttentionForward {
 
 /// dq, dk, dv from dout, with the *final* out and lse (which, under ring or all-gather sequence
 /// parallelism, cover more keys than k holds): delta = rowsum(dout * out), p = exp(s - lse),
-/// ds = p * (dout v^T - delta). Deterministic: each of dq, dk, dv is summed in a fixed order.
-/// dq, dk, dv: strided, overwritten, same dtype as q.
+/// ds = p * (dout v^T - delta), times the slope of the cap. Deterministic: each of dq, dk, dv is
+/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q. dsink (with a sink;
+/// [H], FP32, FP64 for fp64)
+/// -= sum over all queries of exp(sink - lse) * delta, in ascending order.
 struct AttentionBackward {
   static constexpr std::string_view name = "attention_backward";
   static constexpr bool capturable = true;
   AttentionShape shape;
   View q, k, v, out, lse, dout;
-  View dq, dk, dv;
+  View dq, dk, dv, dsink;
   void check() const;
   Cost cost() const;
   DType dtype() const { return q.dtype; }

@@ -1,5 +1,7 @@
 #include "kernels/loss.hpp"
 
+#include <cmath>
+
 #include "kernels/operands.hpp"
 
 namespace llmtrain::kernels {
@@ -40,6 +42,7 @@ void CrossEntropy::check() const {
   const Operands operands(name);
   operands.expects(num_classes > 0 && num_classes <= logits.cols(),
                    "0 < num_classes <= columns of logits");
+  operands.expects(softcap >= 0 && std::isfinite(softcap), "softcap >= 0 (0: none)");
   operands.strided("logits", logits, logits.rows(), logits.cols(), {DType::f64, DType::f32});
   operands.dense("target", target, logits.rows(), {DType::i32});
   operands.dense("loss", loss, logits.rows(), {sum_dtype(logits.dtype)});

@@ -34,12 +34,12 @@ struct EmbeddingBackward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32); 0 where target is -1
-/// (untrained). Targets are -1 or a class (the CPU checks and throws DataError). With dlogits
-/// (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) - onehot(target)), 0 in untrained rows.
-/// Both may be strided; dlogits may alias logits when their rows begin at the same addresses.
-/// Only the first `num_classes` columns are classes; the rest is padding: no probability, no
-/// gradient.
+/// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32), or softcap * tanh(logits /
+/// softcap); 0 where target is -1 (untrained). Targets are -1 or a class (the CPU checks and throws
+/// DataError). With dlogits (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) -
+/// onehot(target)), times the slope of the cap, 0 in untrained rows. Both may be strided; dlogits
+/// may alias logits when their rows begin at the same addresses. Only the first `num_classes`
+/// columns are classes; the rest is padding: no probability, no gradient.
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
   static constexpr bool capturable = true;
@@ -48,6 +48,7 @@ struct CrossEntropy {
   View dlogits;
   std::int64_t num_classes = 0;
   double grad_scale = 1;
+  double softcap = 0;  // 0 = none
   void check() const;
   Cost cost() const;
   DType dtype() const { return logits.dtype; }

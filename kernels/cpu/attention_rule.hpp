@@ -24,6 +24,15 @@ inline KeyRange visible_keys(const AttentionShape& shape, std::int64_t row) {
   return {static_cast<std::int32_t>(first), position};
 }
 
+/// The sink of a head; W is the type of scores.
+template <class W>
+W sink_of(const AttentionShape& shape, std::int64_t head) {
+  const View& sink = shape.sink;
+  if (sink.dtype == DType::bf16) return static_cast<W>(to_float(sink.as<bf16>()[head]));
+  return sink.dtype == DType::f64 ? static_cast<W>(sink.as<double>()[head])
+                                  : static_cast<W>(sink.as<float>()[head]);
+}
+
 /// Index of the element (sample, head, q, k = 0) in the stream of dropout; k adds to it.
 inline std::uint64_t dropout_row_index(const AttentionShape& shape, std::int64_t sequence,
                                        std::int64_t head, std::int32_t q_position) {

@@ -40,13 +40,13 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       mesh_(place.mesh, place.rank, place.communicators),
       store_(mesh_),
       decoder_(store_, options.model) {
-  require<RecipeError>(options.seq_len <= options.model.max_position_embeddings,
-                       "training.seq_len {} is longer than model.max_position_embeddings {}",
-                       options.seq_len, options.model.max_position_embeddings);
+  require<RecipeError>(options.seq_len <= options.model.longest_sequence(),
+                       "training.seq_len {} is longer than the model's longest sequence {}",
+                       options.seq_len, options.model.longest_sequence());
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
   store_.allocate(device, parameter_dtypes(options.compute), options.optimizer != nullptr);
-  decoder_.allocate_tables(device, options.compute);
+  decoder_.allocate_tables(device, options.compute, options.seq_len);
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
   if (options.optimizer != nullptr) {
     optimizer_ =

@@ -1,6 +1,7 @@
 #pragma once
 /// Multi-head, grouped-query and multi-query self-attention.
 
+#include <optional>
 #include <string>
 
 #include "lib/layers/linear.hpp"
@@ -12,6 +13,11 @@ struct AttentionConfig {
   ops::HeadLayout heads;
   bool qkv_bias = false;
   bool output_bias = false;
+  /// Epsilon of RMSNorms over each head of q and k before RoPE; none = no such norms.
+  std::optional<double> qk_norm_eps = {};
+  double scale = 0;         // of the scores; 0 = 1 / sqrt(head_dim)
+  double softcap = 0;       // of the scores; 0 = none
+  bool sinks = false;       // a score per head that takes probability and has no value
   std::int64_t window = 0;  // 0 = whole document
   double dropout = 0;
   double init_std = 0.02;
@@ -20,10 +26,11 @@ struct AttentionConfig {
 
 class Attention {
  public:
-  /// Declares <name>.{q,k,v,o}_proj; q, k and v share one product. `rope` is null for models with
-  /// learned positions, and outlives the layer.
+  /// Declares <name>.{q,k,v,o}_proj; q, k and v share one product. With qk_norm_eps also
+  /// <name>.{q,k}_norm.weight [head_dim]; with sinks <name>.sinks [heads]. Tables that the model's
+  /// positions do not need are null; the others outlive the layer.
   Attention(ParameterStore& store, const std::string& name, const AttentionConfig& config,
-            const ops::RopeTables* rope);
+            const ops::RopeTables* rope, const Tensor* alibi = nullptr);
 
   /// [rows, hidden] -> [rows, hidden]. With a cache (one sequence, no tape) the new rows also see
   /// the cached ones and are appended.
@@ -33,6 +40,9 @@ class Attention {
   std::string name_;
   const ops::RopeTables* rope_;
   Linear qkv_;
+  std::optional<double> qk_norm_eps_;
+  const ParameterGroup* q_norm_ = nullptr;
+  const ParameterGroup* k_norm_ = nullptr;
   Linear output_;
   ops::AttentionOptions options_;
 };

@@ -9,7 +9,8 @@ namespace llmtrain::layers {
 
 class Norm {
  public:
-  /// Declares <name>.weight (ones) and, with bias, <name>.bias (zeros), both [hidden].
+  /// Declares <name>.weight (ones, or zeros if it counts from one) and, with bias, <name>.bias
+  /// (zeros), both [hidden].
   Norm(ParameterStore& store, const std::string& name, std::int64_t hidden, bool bias,
        const ops::NormOptions& options);
 

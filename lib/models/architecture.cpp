@@ -8,7 +8,7 @@
 namespace llmtrain::models {
 
 std::span<const Architecture> architectures() {
-  static const std::array rows{kGpt2, kLlama};
+  static const std::array rows{kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma2, kMpt};
   return rows;
 }
 
@@ -40,11 +40,24 @@ std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
   compare("head_dim", a.head_dim, b.head_dim);
   compare("norm", std::string_view(norm_name(a)), std::string_view(norm_name(b)));
   compare("norm epsilon", a.norm.eps, b.norm.eps);
+  compare("offset of norm weights", a.norm.weight_offset, b.norm.weight_offset);
+  compare("embedding scale", a.embedding_scale, b.embedding_scale);
+  compare("attention scale", a.attention_scale, b.attention_scale);
+  compare("cap of attention scores", a.attention_softcap, b.attention_softcap);
+  compare("cap of logits", a.logit_softcap, b.logit_softcap);
   compare("activation", to_string(a.activation), to_string(b.activation));
   compare("gated MLP", a.gated_mlp, b.gated_mlp);
   compare("learned positions", a.learned_positions, b.learned_positions);
-  if (!a.learned_positions && !b.learned_positions) {
+  compare("attention sinks", a.attention_sinks, b.attention_sinks);
+  compare("ALiBi", a.alibi_bias_max, b.alibi_bias_max);
+  if (a.has_rope() && b.has_rope()) {
     compare("rope_theta", a.rope_theta, b.rope_theta);
+    compare("rope_scaling", to_string(a.rope_scaling), to_string(b.rope_scaling));
+  }
+  for (std::int64_t i = 0; i < std::min(a.num_hidden_layers, b.num_hidden_layers); ++i) {
+    if (a.window_of(i) == b.window_of(i)) continue;
+    compare(fmt::format("window of layer {}", i), a.window_of(i), b.window_of(i));
+    break;
   }
   compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
   return fmt::format("{}", fmt::join(parts, ", "));

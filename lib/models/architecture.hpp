@@ -40,6 +40,8 @@ struct CommonModelOptions : recipe::Section {
   void validate(recipe::Issues& issues) const override;
   /// What the keys above say; the family adds the rest.
   DecoderSpec common_spec() const;
+  /// DecoderSpec::longest_sequence, from the keys that it depends on alone.
+  virtual std::uint64_t longest_sequence() const { return max_position_embeddings(); }
 };
 
 /// What config.json says beside the model itself.
@@ -90,5 +92,10 @@ struct ModelSection : recipe::Section {
 // The rows, one file each.
 extern const Architecture kGpt2;
 extern const Architecture kLlama;
+extern const Architecture kMistral;
+extern const Architecture kQwen2;
+extern const Architecture kQwen3;
+extern const Architecture kGemma2;
+extern const Architecture kMpt;
 
 }  // namespace llmtrain::models

@@ -1,5 +1,6 @@
 #include "lib/models/decoder.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/base/require.hpp"
@@ -13,11 +14,16 @@ double output_std(const DecoderSpec& spec) {
   return spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.num_hidden_layers));
 }
 
-layers::AttentionConfig attention_config(const DecoderSpec& spec) {
+layers::AttentionConfig attention_config(const DecoderSpec& spec, int layer) {
   return {.hidden_size = spec.hidden_size,
           .heads = {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim},
           .qkv_bias = spec.qkv_bias,
           .output_bias = spec.attention_output_bias,
+          .qk_norm_eps = spec.qk_norm ? std::optional(spec.norm.eps) : std::nullopt,
+          .scale = spec.attention_scale,
+          .softcap = spec.attention_softcap,
+          .sinks = spec.attention_sinks,
+          .window = spec.window_of(layer),
           .dropout = spec.attention_dropout,
           .init_std = spec.init_std,
           .output_init_std = output_std(spec)};
@@ -33,6 +39,10 @@ layers::MlpConfig mlp_config(const DecoderSpec& spec) {
           .output_init_std = output_std(spec)};
 }
 
+layers::Norm norm_of(ParameterStore& store, const DecoderSpec& spec, const std::string& name) {
+  return {store, name, spec.hidden_size, spec.norm_bias, spec.norm};
+}
+
 ParameterSpec embedding_spec(std::string name, std::int64_t rows, const DecoderSpec& spec) {
   return {.name = std::move(name),
           .shape = {rows, spec.hidden_size},
@@ -43,22 +53,29 @@ ParameterSpec embedding_spec(std::string name, std::int64_t rows, const DecoderS
 }  // namespace
 
 DecoderBlock::DecoderBlock(ParameterStore& store, const DecoderSpec& spec, int layer,
-                           const ops::RopeTables* rope)
+                           const ops::RopeTables* rope, const Tensor* alibi)
     : name_(fmt::format("model.layers.{}", layer)),
       dropout_(spec.residual_dropout),
-      input_norm_(store, name_ + ".input_layernorm", spec.hidden_size, spec.norm_bias, spec.norm),
-      attention_(store, name_ + ".self_attn", attention_config(spec), rope),
-      post_attention_norm_(store, name_ + ".post_attention_layernorm", spec.hidden_size,
-                           spec.norm_bias, spec.norm),
-      mlp_(store, name_ + ".mlp", mlp_config(spec)) {}
+      input_norm_(norm_of(store, spec, name_ + ".input_layernorm")),
+      attention_(store, name_ + ".self_attn", attention_config(spec, layer), rope, alibi),
+      mlp_norm_(norm_of(
+          store, spec,
+          name_ + (spec.post_norms ? ".pre_feedforward_layernorm" : ".post_attention_layernorm"))),
+      mlp_(store, name_ + ".mlp", mlp_config(spec)) {
+  if (!spec.post_norms) return;
+  attention_output_norm_ = norm_of(store, spec, name_ + ".post_attention_layernorm");
+  mlp_output_norm_ = norm_of(store, spec, name_ + ".post_feedforward_layernorm");
+}
 
 Var DecoderBlock::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) const {
   Var h = input_norm_.forward(ctx, x);
   h = attention_.forward(ctx, h, cache);
+  if (attention_output_norm_) h = attention_output_norm_->forward(ctx, h);
   h = ops::dropout(ctx, h, dropout_, name_ + ".self_attn.residual");
-  ops::NormResult after = post_attention_norm_.forward(ctx, h, x);
+  ops::NormResult after = mlp_norm_.forward(ctx, h, x);
   h = mlp_.forward(ctx, after.y);
   after.y = {};
+  if (mlp_output_norm_) h = mlp_output_norm_->forward(ctx, h);
   h = ops::dropout(ctx, h, dropout_, name_ + ".mlp.residual");
   return ops::add(ctx, h, after.sum);
 }
@@ -69,9 +86,10 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec) : spec_(spec) {
     positions_ = &store.declare(
         embedding_spec("model.embed_positions.weight", spec.max_position_embeddings, spec));
   }
-  const ops::RopeTables* rope = spec.learned_positions ? nullptr : &rope_;
+  const ops::RopeTables* rope = spec.has_rope() ? &rope_ : nullptr;
+  const Tensor* alibi = spec.alibi_bias_max > 0 ? &alibi_ : nullptr;
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    blocks_.push_back(std::make_unique<DecoderBlock>(store, spec, i, rope));
+    blocks_.push_back(std::make_unique<DecoderBlock>(store, spec, i, rope, alibi));
   }
   final_norm_ = std::make_unique<layers::Norm>(store, "model.norm", spec.hidden_size,
                                                spec.norm_bias, spec.norm);
@@ -86,47 +104,82 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec) : spec_(spec) {
 namespace {
 
 template <class T>
-void write_angles(const ops::RopeTables& tables, std::int64_t positions, double theta) {
+void write_angles(const ops::RopeTables& tables, std::int64_t positions, const RopeAngles& angles) {
   const std::int64_t half = tables.rotary_dim / 2;
   std::vector<T> cosine(static_cast<std::size_t>(positions * half));
   std::vector<T> sine(cosine.size());
   for (std::int64_t p = 0; p < positions; ++p) {
     for (std::int64_t i = 0; i < half; ++i) {
       // The frequency is rounded to FP32 as in the models' own code, the angle is not.
-      const auto frequency = static_cast<float>(
-          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(tables.rotary_dim)));
+      const auto frequency = static_cast<float>(angles.frequencies[static_cast<std::size_t>(i)]);
       const double angle = static_cast<double>(p) * frequency;
-      cosine[static_cast<std::size_t>(p * half + i)] = static_cast<T>(std::cos(angle));
-      sine[static_cast<std::size_t>(p * half + i)] = static_cast<T>(std::sin(angle));
+      const auto at = static_cast<std::size_t>(p * half + i);
+      cosine[at] = static_cast<T>(angles.magnitude * std::cos(angle));
+      sine[at] = static_cast<T>(angles.magnitude * std::sin(angle));
     }
   }
   tables.cosine.device().copy_from_host(tables.cosine, std::as_bytes(std::span(cosine)));
   tables.sine.device().copy_from_host(tables.sine, std::as_bytes(std::span(sine)));
 }
 
+template <class T>
+void write_values(const Tensor& tensor, const std::vector<double>& values) {
+  const std::vector<T> narrow(values.begin(), values.end());
+  tensor.device().copy_from_host(tensor, std::as_bytes(std::span(narrow)));
+}
+
 }  // namespace
 
-void Decoder::allocate_tables(Device& device, DType compute) {
-  if (spec_.learned_positions) return;
+std::vector<double> alibi_slopes(std::int64_t heads, double bias_max) {
+  std::int64_t power = 1;
+  while (power < heads) power *= 2;
+  // Of a number of heads that is no power of two, every other slope of the next one comes first.
+  std::vector<double> slopes;
+  for (const std::int64_t first : {power == heads ? 0 : 1, 0}) {
+    const std::int64_t step = power == heads ? 1 : 2;
+    for (std::int64_t i = first; i < power; i += step) {
+      slopes.push_back(
+          std::exp2(-bias_max * static_cast<double>(i + 1) / static_cast<double>(power)));
+    }
+  }
+  slopes.resize(static_cast<std::size_t>(heads));
+  return slopes;
+}
+
+void Decoder::allocate_tables(Device& device, DType compute, std::int64_t seq_len) {
   const DType dtype = statistics_dtype(compute);
-  const std::int64_t positions = spec_.max_position_embeddings;
+  if (spec_.alibi_bias_max > 0) {
+    alibi_ = device.allocate({spec_.num_attention_heads}, dtype, Category::params, "ALiBi slopes");
+    const auto slopes = alibi_slopes(spec_.num_attention_heads, spec_.alibi_bias_max);
+    if (!device.is_meta()) {
+      dtype == DType::f64 ? write_values<double>(alibi_, slopes)
+                          : write_values<float>(alibi_, slopes);
+    }
+  }
+  if (!spec_.has_rope()) return;
+  const std::int64_t positions = std::max(spec_.max_position_embeddings, seq_len);
   rope_.rotary_dim = spec_.head_dim;
   const Shape shape{positions, spec_.head_dim / 2};
   rope_.cosine = device.allocate(shape, dtype, Category::params, "rope cosine");
   rope_.sine = device.allocate(shape, dtype, Category::params, "rope sine");
   if (device.is_meta()) return;
+  const RopeAngles angles =
+      rope_angles(spec_.rope_scaling, {.theta = spec_.rope_theta,
+                                       .rotary_dim = rope_.rotary_dim,
+                                       .max_position_embeddings = spec_.max_position_embeddings,
+                                       .seq_len = seq_len});
   if (dtype == DType::f64) {
-    write_angles<double>(rope_, positions, spec_.rope_theta);
+    write_angles<double>(rope_, positions, angles);
   } else {
-    write_angles<float>(rope_, positions, spec_.rope_theta);
+    write_angles<float>(rope_, positions, angles);
   }
 }
 
 Var Decoder::embed(const OpCtx& ctx, const Tensor& ids) const {
-  const Var x =
-      positions_ == nullptr
-          ? ops::embedding(ctx, ids, *embedding_)
-          : ops::embedding_sum(ctx, ids, *embedding_, ctx.rows->embedding_position, *positions_);
+  Var x = positions_ == nullptr ? ops::embedding(ctx, ids, *embedding_)
+                                : ops::embedding_sum(ctx, ids, *embedding_,
+                                                     ctx.rows->embedding_position, *positions_);
+  if (spec_.embedding_scale != 1) x = ops::scale(ctx, x, spec_.embedding_scale);
   return ops::dropout(ctx, x, spec_.embedding_dropout, "model.embed");
 }
 
@@ -134,12 +187,12 @@ Var Decoder::loss(const OpCtx& ctx, const Var& x, const Tensor& targets,
                   const Tensor& loss_sum) const {
   const Var h = final_norm_->forward(ctx, x);
   return ops::loss_head(ctx, h, head_weight(), targets, loss_sum,
-                        {.num_classes = spec_.vocab_size});
+                        {.num_classes = spec_.vocab_size, .softcap = spec_.logit_softcap});
 }
 
 Tensor Decoder::logits(const OpCtx& ctx, const Tensor& x) const {
   const Var h = final_norm_->forward(ctx, {x, -1, nullptr});
-  return ops::logits(ctx, h.tensor, head_weight());
+  return ops::logits(ctx, h.tensor, head_weight(), spec_.logit_softcap);
 }
 
 }  // namespace llmtrain::models

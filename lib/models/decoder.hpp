@@ -2,11 +2,13 @@
 /// The decoder-only transformer that the model families describe.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lib/layers/attention.hpp"
 #include "lib/layers/mlp.hpp"
 #include "lib/layers/norm.hpp"
+#include "lib/models/rope.hpp"
 
 namespace llmtrain::models {
 
@@ -27,9 +29,35 @@ struct DecoderSpec {
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
-  /// Learned position embeddings; otherwise RoPE with `rope_theta`.
+  /// RMSNorm over each head of q and k, with the epsilon of the other norms.
+  bool qk_norm = false;
+  /// Norms of what attention and the MLP return, before it enters the residual stream.
+  bool post_norms = false;
+  double embedding_scale = 1;
+  double attention_scale = 0;                       // of the scores; 0 = 1 / sqrt(head_dim)
+  double attention_softcap = 0, logit_softcap = 0;  // 0 = none
+  /// A score per head that takes its part of the probability and has no value.
+  bool attention_sinks = false;
+  /// Learned position embeddings, or biases of the scores (ALiBi, whose slopes fall to
+  /// 2^-alibi_bias_max); otherwise RoPE with `rope_theta`.
   bool learned_positions = false;
+  double alibi_bias_max = 0;  // 0 = none
+  bool has_rope() const { return !learned_positions && alibi_bias_max == 0; }
   double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  /// Longest sequence that the model can be given.
+  std::int64_t longest_sequence() const {
+    return rope_scaling.longest_sequence(max_position_embeddings);
+  }
+  /// Tokens that attention sees, the query's own included, in every `window_period`-th layer from
+  /// `first_window_layer` on; 0 = its whole document in all layers.
+  std::int64_t sliding_window = 0;
+  std::int64_t first_window_layer = 0;
+  std::int64_t window_period = 1;
+  std::int64_t window_of(std::int64_t layer) const {
+    const std::int64_t behind = layer - first_window_layer;
+    return behind >= 0 && behind % window_period == 0 ? sliding_window : 0;
+  }
   bool tie_word_embeddings = false;
   double embedding_dropout = 0;
   double attention_dropout = 0;
@@ -39,11 +67,15 @@ struct DecoderSpec {
   bool scaled_residual_init = true;
 };
 
-/// Pre-norm block: x + dropout(attention(norm(x))), then the same with the MLP.
+/// Slopes of ALiBi's heads as MPT orders them: 2^(-bias_max (h + 1) / heads) for a power of two.
+std::vector<double> alibi_slopes(std::int64_t heads, double bias_max);
+
+/// Pre-norm block: x + dropout(attention(norm(x))), then the same with the MLP; with post_norms
+/// what they return is normalised first.
 class DecoderBlock {
  public:
   DecoderBlock(ParameterStore& store, const DecoderSpec& spec, int layer,
-               const ops::RopeTables* rope);
+               const ops::RopeTables* rope, const Tensor* alibi = nullptr);
   Var forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache = nullptr) const;
 
  private:
@@ -51,8 +83,9 @@ class DecoderBlock {
   double dropout_;
   layers::Norm input_norm_;
   layers::Attention attention_;
-  layers::Norm post_attention_norm_;
+  layers::Norm mlp_norm_;
   layers::Mlp mlp_;
+  std::optional<layers::Norm> attention_output_norm_, mlp_output_norm_;
 };
 
 /// Stages are cut at these members: embed, the blocks, and norm + head.
@@ -61,8 +94,9 @@ class Decoder {
   /// Declares all parameters; allocates nothing.
   Decoder(ParameterStore& store, const DecoderSpec& spec);
 
-  /// Constant tables (RoPE angles) on the device, in the statistics dtype of `compute`.
-  void allocate_tables(Device& device, DType compute);
+  /// Constant tables (RoPE angles, ALiBi slopes) on the device, in the statistics dtype of
+  /// `compute`, for sequences of up to `seq_len`, and of max_position_embeddings if that is more.
+  void allocate_tables(Device& device, DType compute, std::int64_t seq_len);
 
   /// Token ids int32 [rows] -> [rows, hidden].
   Var embed(const OpCtx& ctx, const Tensor& ids) const;
@@ -80,6 +114,7 @@ class Decoder {
 
   DecoderSpec spec_;
   ops::RopeTables rope_;
+  Tensor alibi_;
   const ParameterGroup* embedding_ = nullptr;
   const ParameterGroup* positions_ = nullptr;
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;

@@ -127,7 +127,6 @@ DecoderSpec gpt2_from_hf_config(std::string_view json, const std::string& source
   HfConfigReader config(json, source);
   DecoderSpec spec;
   set_family(spec);
-  config.only("model_type", R"("gpt2")");
   spec.vocab_size = config.size("vocab_size", limits::kVocabSize, 50257);
   spec.hidden_size = config.size("n_embd", limits::kHiddenSize, 768);
   spec.num_hidden_layers = config.size("n_layer", limits::kLayers, 12);

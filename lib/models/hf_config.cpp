@@ -1,11 +1,13 @@
 #include "lib/models/hf_config.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "lib/base/require.hpp"
+#include "lib/models/limits.hpp"
 
 namespace llmtrain::models {
 
@@ -71,21 +73,6 @@ constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
                                            "use_bfloat16",
                                            "use_cache"};
 
-std::string_view hf_dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "float64";
-    case DType::f32:
-      return "float32";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::f16:
-      return "float16";
-    default:
-      fail("{} is no dtype of weights", to_string(dtype));
-  }
-}
-
 }  // namespace
 
 struct HfConfigReader::Impl {
@@ -107,12 +94,23 @@ HfConfigReader::HfConfigReader(std::string_view json, std::string source)
   impl_->object = Json::parse(json, nullptr, false);
   require<DataError>(impl_->object.is_object(), "{}: expected one JSON object", impl_->source);
   ignore(kInertKeys);
+  impl_->asked.emplace("model_type");  // by which hf_architecture found the family
   only("add_cross_attention", "false");
   only("is_encoder_decoder", "false");
   only("pruned_heads", "{}");
 }
 
+HfConfigReader::HfConfigReader(HfConfigReader&&) noexcept = default;
 HfConfigReader::~HfConfigReader() = default;
+
+HfConfigReader HfConfigReader::object(std::string_view key) {
+  const Json* value = impl_->ask(key);
+  if (value != nullptr && !value->is_object()) refuse(key, "expected an object");
+  HfConfigReader inner("{}", fmt::format("{}: {}", impl_->source, key));
+  // Moved: a copy would recurse as deep as the file says.
+  if (value != nullptr) inner.impl_->object = std::move(impl_->object[std::string(key)]);
+  return inner;
+}
 
 void HfConfigReader::refuse(std::string_view key, std::string_view problem) const {
   const auto found = impl_->object.find(key);
@@ -127,12 +125,22 @@ void HfConfigReader::refuse(std::string_view key, std::string_view problem) cons
 
 bool HfConfigReader::has(std::string_view key) { return impl_->ask(key) != nullptr; }
 
+bool HfConfigReader::is_null(std::string_view key) {
+  return impl_->ask(key) == nullptr && impl_->object.contains(key);
+}
+
 std::int64_t HfConfigReader::size(std::string_view key, std::int64_t max, std::int64_t fallback) {
+  const std::int64_t value = count(key, max, fallback);
+  if (value < 1) refuse(key, fmt::format("expected an integer from 1 to {}", max));
+  return value;
+}
+
+std::int64_t HfConfigReader::count(std::string_view key, std::int64_t max, std::int64_t fallback) {
   const Json* value = impl_->ask(key);
   if (value == nullptr) return fallback;
-  if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
+  if (!value->is_number_unsigned() ||
       value->get<std::uint64_t>() > static_cast<std::uint64_t>(max)) {
-    refuse(key, fmt::format("expected an integer from 1 to {}", max));
+    refuse(key, fmt::format("expected an integer from 0 to {}", max));
   }
   return value->get<std::int64_t>();
 }
@@ -167,6 +175,16 @@ std::string HfConfigReader::text(std::string_view key, std::string_view fallback
   return value->get<std::string>();
 }
 
+std::vector<std::string> HfConfigReader::texts(std::string_view key) {
+  const Json* value = impl_->ask(key);
+  if (value == nullptr) return {};
+  const auto is_text = [](const Json& item) { return item.is_string(); };
+  if (!value->is_array() || !std::all_of(value->begin(), value->end(), is_text)) {
+    refuse(key, "expected a list of texts");
+  }
+  return value->get<std::vector<std::string>>();
+}
+
 kernels::Activation HfConfigReader::activation(std::string_view key, std::string_view fallback) {
   const auto activation = kernels::parse_activation(text(key, fallback));
   if (!activation) {
@@ -175,22 +193,117 @@ kernels::Activation HfConfigReader::activation(std::string_view key, std::string
   return *activation;
 }
 
-double HfConfigReader::rope_theta(double fallback) {
+namespace {
+
+// What a rope_scaling or rope_parameters object says; the problem, if it says anything else.
+class RopeObject {
+ public:
+  explicit RopeObject(const Json& object) : object_(object) {}
+
+  std::string read(double& theta, RopeScaling& scaling) {
+    const std::string type = text("rope_type", text("type", "default"));
+    number("rope_theta", theta);
+    if (type != "default") read_scaling(type, scaling);
+    for (const auto& [key, value] : object_.items()) {
+      if (!value.is_null() && !asked_.contains(key)) return key + " is not implemented";
+    }
+    return problem_;
+  }
+
+ private:
+  void read_scaling(const std::string& type, RopeScaling& scaling) {
+    for (const RopeScalingRow& row : rope_scalings()) {
+      if (row.name == type) scaling.type = row.name;
+    }
+    if (scaling.type != type) {
+      problem_ = "rope_type " + type + " is not implemented";
+      return;
+    }
+    number("factor", scaling.factor);
+    if (scaling.factor < 1) problem_ = "factor must be at least 1";
+    if (!has_original_length(type)) return;
+    double original = 0;
+    number("original_max_position_embeddings", original);
+    scaling.original_max_position_embeddings =
+        static_cast<std::int64_t>(std::min(original, static_cast<double>(limits::kPositions)));
+    if (type == "llama3") {
+      number("low_freq_factor", scaling.low_freq_factor);
+      number("high_freq_factor", scaling.high_freq_factor);
+      if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+        problem_ = "high_freq_factor must be above low_freq_factor";
+      }
+      return;
+    }
+    number("beta_fast", scaling.beta_fast);
+    number("beta_slow", scaling.beta_slow);
+    if (scaling.beta_fast <= scaling.beta_slow) problem_ = "beta_fast must be above beta_slow";
+    if (const Json* truncate = ask("truncate")) {
+      if (!truncate->is_boolean()) problem_ = "truncate: expected true or false";
+      scaling.truncate = !truncate->is_boolean() || truncate->get<bool>();
+    }
+    read_magnitude(scaling);
+  }
+
+  // The magnitude itself, or DeepSeek's two factors of its logarithm.
+  void read_magnitude(RopeScaling& scaling) {
+    double magnitude = 0, scale = 0, scale_all = 0;
+    number("attention_factor", magnitude);
+    number("mscale", scale);
+    number("mscale_all_dim", scale_all);
+    if (magnitude > 0) {
+      scaling.attention_factor = magnitude;
+    } else if (scale > 0 && scale_all > 0) {
+      const double log_factor = 0.1 * std::log(scaling.factor);
+      scaling.attention_factor = (scale * log_factor + 1) / (scale_all * log_factor + 1);
+    }
+  }
+
+  const Json* ask(const std::string& key) {
+    asked_.insert(key);
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  std::string text(const std::string& key, const std::string& fallback) {
+    const Json* value = ask(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_string()) {
+      problem_ = key + ": expected a text";
+      return fallback;
+    }
+    return value->get<std::string>();
+  }
+  void number(const std::string& key, double& to) {
+    const Json* value = ask(key);
+    if (value == nullptr) return;
+    if (!value->is_number() || !(value->get<double>() > 0)) {
+      problem_ = key + ": expected a number above 0";
+      return;
+    }
+    to = value->get<double>();
+  }
+
+  const Json& object_;
+  std::set<std::string> asked_;
+  std::string problem_;
+};
+
+}  // namespace
+
+double HfConfigReader::rope(double fallback, RopeScaling& scaling) {
   double theta = positive("rope_theta", fallback);
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = impl_->ask(key);
     if (value == nullptr) continue;
     if (!value->is_object()) refuse(key, "expected an object");
-    for (const auto& [name, member] : value->items()) {
-      const bool type = name == "rope_type" || name == "type";
-      if (type && member == "default") continue;
-      if (name != "rope_theta" || !member.is_number() || !(member.get<double>() > 0)) {
-        refuse(key, "only rope_type 'default' with a rope_theta is implemented");
-      }
-      theta = member.get<double>();
-    }
+    const std::string problem = RopeObject(*value).read(theta, scaling);
+    if (!problem.empty()) refuse(key, problem);
   }
   return theta;
+}
+
+void HfConfigReader::only_layer_types(const DecoderSpec& spec, std::string_view problem) {
+  const std::vector<std::string> types = texts("layer_types");
+  if (!types.empty() && types != layer_types(spec)) refuse("layer_types", problem);
 }
 
 void HfConfigReader::only(std::string_view key, std::string_view json) {
@@ -209,50 +322,6 @@ void HfConfigReader::finish() const {
     if (value.is_null() || impl_->asked.contains(key)) continue;
     refuse(key, "unknown; if it does not change what the model computes, remove it");
   }
-}
-
-HfConfigWriter::HfConfigWriter(std::string_view model_type, std::string_view class_name,
-                               const DecoderSpec& spec, const HfExport& options) {
-  set("model_type", model_type);
-  values_["architectures"] = Json::array({class_name}).dump();
-  // Version 5 of transformers reads dtype, version 4 torch_dtype.
-  for (const char* key : {"dtype", "torch_dtype"}) set(key, hf_dtype_name(options.dtype));
-  for (const auto& [key, id] : {std::pair{"bos_token_id", options.bos_token_id},
-                                std::pair{"eos_token_id", options.eos_token_id},
-                                std::pair{"pad_token_id", options.pad_token_id}}) {
-    values_[key] = id ? Json(*id).dump() : "null";
-  }
-  set("initializer_range", spec.init_std);
-  set("tie_word_embeddings", spec.tie_word_embeddings);
-  set("use_cache", true);
-  set("vocab_size", spec.vocab_size);
-}
-
-void HfConfigWriter::set(const std::string& key, std::int64_t value) {
-  values_[key] = Json(value).dump();
-}
-
-void HfConfigWriter::set(const std::string& key, double value) {
-  values_[key] = Json(value).dump();
-}
-
-void HfConfigWriter::set(const std::string& key, bool value) { values_[key] = Json(value).dump(); }
-
-void HfConfigWriter::set(const std::string& key, std::string_view value) {
-  values_[key] = Json(value).dump();
-}
-
-void HfConfigWriter::set_rope_theta(double theta) {
-  set("rope_theta", theta);
-  values_["rope_parameters"] = Json{{"rope_type", "default"}, {"rope_theta", theta}}.dump();
-}
-
-std::string HfConfigWriter::text() const {
-  std::string lines;
-  for (const auto& [key, value] : values_) {
-    lines += fmt::format("{}  {}: {}", lines.empty() ? "" : ",\n", Json(key).dump(), value);
-  }
-  return fmt::format("{{\n{}\n}}\n", lines);
 }
 
 }  // namespace llmtrain::models

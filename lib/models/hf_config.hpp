@@ -7,10 +7,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lib/models/architecture.hpp"
 
 namespace llmtrain::models {
+
+/// "sliding_attention" or "full_attention", layer by layer: transformers' `layer_types`.
+std::vector<std::string> layer_types(const DecoderSpec& spec);
 
 /// The object of a config.json. A key that is absent or null has transformers' default. Every other
 /// key must have been asked for by finish(), or be one that transformers' base class writes and
@@ -20,21 +24,32 @@ class HfConfigReader {
  public:
   /// `source` names the file in messages.
   HfConfigReader(std::string_view json, std::string source);
+  HfConfigReader(HfConfigReader&&) noexcept;
   ~HfConfigReader();
 
   bool has(std::string_view key);
+  /// There, and null: where that means something else than absent.
+  bool is_null(std::string_view key);
   /// An integer in [1, max].
   std::int64_t size(std::string_view key, std::int64_t max, std::int64_t fallback);
+  /// An integer in [0, max].
+  std::int64_t count(std::string_view key, std::int64_t max, std::int64_t fallback);
   double positive(std::string_view key, double fallback);
   /// In [0, 1).
   double probability(std::string_view key, double fallback);
   bool flag(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string_view fallback);
+  /// A list of texts; empty if absent.
+  std::vector<std::string> texts(std::string_view key);
   kernels::Activation activation(std::string_view key, std::string_view fallback);
-  /// Base of RoPE without scaling, in transformers' spellings of version 4 (rope_theta,
+  /// Base of RoPE, and how it is scaled, in transformers' spellings of version 4 (rope_theta,
   /// rope_scaling) and 5 (rope_parameters).
-  double rope_theta(double fallback);
+  double rope(double fallback, RopeScaling& scaling);
 
+  /// The object at a key, to be read and finished like the whole; empty if absent.
+  HfConfigReader object(std::string_view key);
+  /// Refuses `layer_types` that are there and not the windows of `spec`, with this problem.
+  void only_layer_types(const DecoderSpec& spec, std::string_view problem);
   /// Refuses every value but this JSON text.
   void only(std::string_view key, std::string_view json);
   /// Keys that change nothing here.
@@ -59,8 +74,15 @@ class HfConfigWriter {
   void set(const std::string& key, double value);
   void set(const std::string& key, bool value);
   void set(const std::string& key, std::string_view value);
-  /// For transformers of version 4 and of version 5.
-  void set_rope_theta(double theta);
+  void set(const std::string& key, std::span<const std::string> values);
+  void set_null(const std::string& key);
+  /// An object of other keys' JSON texts.
+  void set_object(const std::string& key, const std::map<std::string, std::string>& values);
+  /// The number, or null where 0 stands for none.
+  void set_or_null(const std::string& key, double value);
+  void set_layer_types(const DecoderSpec& spec);
+  /// Base and scaling, for transformers of version 4 and of version 5.
+  void set_rope(const DecoderSpec& spec);
   std::string text() const;
 
  private:

@@ -53,6 +53,9 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
           .num_kv_heads = options.heads.num_kv_heads,
           .head_dim = options.heads.head_dim,
           .scale = options.scale,
+          .softcap = options.softcap,
+          .alibi = options.alibi != nullptr ? options.alibi->view() : View{},
+          .sink = options.sinks != nullptr ? options.sinks->compute().view() : View{},
           .window = options.window,
           .q_position = rows.position,
           .q_document_begin = rows.document_begin,
@@ -80,16 +83,18 @@ class AttentionNode final : public Node {
     const QkvViews x(qkv, options_.heads);
     {
       const QkvViews dx(dqkv, options_.heads);
-      ctx.launch(kernels::AttentionBackward{.shape = shape_of(ctx, options_),
-                                            .q = x.q,
-                                            .k = x.k,
-                                            .v = x.v,
-                                            .out = out_.get(ctx),
-                                            .lse = lse_.get(ctx),
-                                            .dout = dys[0],
-                                            .dq = dx.q,
-                                            .dk = dx.k,
-                                            .dv = dx.v});
+      ctx.launch(kernels::AttentionBackward{
+          .shape = shape_of(ctx, options_),
+          .q = x.q,
+          .k = x.k,
+          .v = x.v,
+          .out = out_.get(ctx),
+          .lse = lse_.get(ctx),
+          .dout = dys[0],
+          .dq = dx.q,
+          .dk = dx.k,
+          .dv = dx.v,
+          .dsink = options_.sinks != nullptr ? options_.sinks->grad().view() : View{}});
     }
     return {std::move(dqkv)};
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/activations.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
@@ -84,7 +85,8 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
                                      .loss = losses.columns(begin, count),
                                      .dlogits = dz.view(),
                                      .num_classes = options.num_classes,
-                                     .grad_scale = ctx.step.grad_scale});
+                                     .grad_scale = ctx.step.grad_scale,
+                                     .softcap = options.softcap});
     if (learn) chunk_gradients(ctx, dz, part, weight, dx.row_range(begin, count));
   }
   ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});
@@ -93,10 +95,15 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
                               std::move(losses));
 }
 
-Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight) {
+Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight, double softcap) {
   const Tensor& w = weight.compute();
   Tensor z = ctx.allocate({x.rows(), w.rows()}, statistics_dtype(x.dtype()), "logits");
   ctx.launch(kernels::Matmul{.a = x, .b = w, .c = z, .bias = {}, .transpose_b = true});
+  if (softcap > 0) {
+    ctx.launch(kernels::ScaleCast{.x = z, .y = z, .scale = 1 / softcap});
+    ctx.launch(kernels::ActivationForward{.activation = kernels::Activation::tanh, .x = z, .y = z});
+    ctx.launch(kernels::ScaleCast{.x = z, .y = z, .scale = softcap});
+  }
   return z;
 }
 

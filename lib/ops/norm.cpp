@@ -35,7 +35,8 @@ Forward run_forward(const OpCtx& ctx, const Tensor& x, const Tensor& residual,
                                   .y = f.y,
                                   .mean = f.mean.view(),
                                   .rstd = f.rstd,
-                                  .eps = options.eps});
+                                  .eps = options.eps,
+                                  .weight_offset = options.weight_offset});
   return f;
 }
 
@@ -79,7 +80,8 @@ class NormNode final : public Node {
                                       .weight = weight_->compute(),
                                       .mean = mean.view(),
                                       .rstd = rstd,
-                                      .dx = dx});
+                                      .dx = dx,
+                                      .weight_offset = options_.weight_offset});
     if (!has_residual_) return {std::move(dx)};
     return {dx, dx};
   }

@@ -21,6 +21,9 @@ Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
 /// y = a + b.
 Var add(const OpCtx& ctx, const Var& a, const Var& b);
 
+/// y = factor * x, with the factor rounded to the dtype of x.
+Var scale(const OpCtx& ctx, const Var& x, double factor);
+
 /// Rows of `table` by token id (int32 [rows]).
 Var embedding(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table);
 /// The sum of two look-ups: tokens and learned positions.
@@ -30,6 +33,7 @@ Var embedding_sum(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& tab
 struct NormOptions {
   kernels::NormKind kind = kernels::NormKind::rms_norm;
   double eps = 1e-5;
+  double weight_offset = 0;  // what multiplies is weight_offset + weight
 };
 struct NormResult {
   Var sum;  // x + residual, the new residual stream
@@ -62,6 +66,11 @@ struct HeadLayout {
   std::int64_t cols() const { return q_cols() + 2 * kv_cols(); }
 };
 
+/// A copy of qkv [rows, heads.cols()] whose q and k heads are normalised, each by its own RMS, and
+/// scaled by `q_weight` and `k_weight` [head_dim].
+Var head_norm(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads,
+              const ParameterGroup& q_weight, const ParameterGroup& k_weight, double eps);
+
 /// Angles of RoPE: cosine and sine, [max_position, rotary_dim / 2], FP32 (FP64 for fp64).
 struct RopeTables {
   Tensor cosine, sine;
@@ -69,12 +78,15 @@ struct RopeTables {
 };
 
 /// Turns the q and k columns of qkv in place: nothing may have saved qkv, which holds right after
-/// the linear layer that made it. Positions are ctx.rows->embedding_position.
+/// the linear layer or the head_norm that made it. Positions are ctx.rows->embedding_position.
 Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTables& tables);
 
 struct AttentionOptions {
   HeadLayout heads;
   double scale = 1;
+  double softcap = 0;                     // of the scores; 0 = none
+  const Tensor* alibi = nullptr;          // slopes [num_heads]; null = none
+  const ParameterGroup* sinks = nullptr;  // [num_heads]; null = none
   std::int64_t window = 0;
   double dropout = 0;
   std::string_view dropout_name;
@@ -97,6 +109,7 @@ Tensor cached_attention(const OpCtx& ctx, const Tensor& qkv, const AttentionOpti
 struct LossHeadOptions {
   /// Classes of the vocabulary; further rows of the weight are padding.
   std::int64_t num_classes = 0;
+  double softcap = 0;  // of the logits; 0 = none
   /// Bound on the bytes of one chunk of logits.
   std::uint64_t chunk_bytes = std::uint64_t{64} << 20;
 };
@@ -108,7 +121,7 @@ struct LossHeadOptions {
 Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
               const Tensor& loss_sum, const LossHeadOptions& options);
 
-/// Logits of x [rows, hidden] in FP32 (FP64 for fp64). No tape.
-Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight);
+/// Logits of x [rows, hidden] in FP32 (FP64 for fp64), capped as in the loss. No tape.
+Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight, double softcap);
 
 }  // namespace llmtrain::ops

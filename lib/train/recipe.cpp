@@ -41,9 +41,11 @@ void Recipe::validate(recipe::Issues& issues) const {
   const auto& shape =
       dynamic_cast<const models::CommonModelOptions&>(*model.architecture.section());
   recipe::judge(issues, [&] {
-    if (training.seq_len() <= shape.max_position_embeddings()) return;
-    issues.add(training.seq_len, fmt::format("longer than model.max_position_embeddings {}",
-                                             shape.max_position_embeddings().value));
+    if (training.seq_len() <= shape.longest_sequence()) return;
+    const std::uint64_t trained = shape.max_position_embeddings();
+    issues.add(training.seq_len,
+               fmt::format("longer than model.max_position_embeddings {}{}", trained,
+                           trained < shape.longest_sequence() ? " x rope_scaling.factor" : ""));
   });
   recipe::judge(issues, [&] {
     if (!eval.stride() || eval.stride()->value <= training.seq_len()) return;

@@ -1,18 +1,36 @@
-"""transformers' GPT-2 and Llama under this program's parameter names, and without their FP32 casts."""
+"""transformers' models under this program's parameter names, and without their FP32 casts."""
 
 import contextlib
 import math
+from unittest import mock
 
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import MistralConfig, MistralForCausalLM, MptConfig, MptForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
+
+CLASSES = {GPT2Config: GPT2LMHeadModel, LlamaConfig: LlamaForCausalLM,
+           MistralConfig: MistralForCausalLM, Qwen2Config: Qwen2ForCausalLM,
+           Qwen3Config: Qwen3ForCausalLM, Gemma2Config: Gemma2ForCausalLM,
+           MptConfig: MptForCausalLM}
+# Modules that cast to FP32, with the first word of their classes.
+CASTING = {modeling_llama: "Llama", modeling_mistral: "Mistral", modeling_qwen2: "Qwen2",
+           modeling_qwen3: "Qwen3", modeling_gemma2: "Gemma2"}
 
 
 def build(config, attention):
     config._attn_implementation = attention
-    family = {GPT2Config: GPT2LMHeadModel, LlamaConfig: LlamaForCausalLM}[type(config)]
-    return family(config).eval()
+    return CLASSES[type(config)](config).eval()
 
 
 def gpt2_map(config):
@@ -37,9 +55,25 @@ def gpt2_map(config):
     return names
 
 
+def mpt_map(config):
+    """As gpt2_map."""
+    names = {"wte": ["embed_tokens"], "norm_f": ["norm"]}
+    for i in range(config.n_layers):
+        hf, own = f"blocks.{i}", f"layers.{i}"
+        names |= {f"{hf}.norm_1": [f"{own}.input_layernorm"],
+                  f"{hf}.norm_2": [f"{own}.post_attention_layernorm"],
+                  f"{hf}.attn.Wqkv": [f"{own}.self_attn.{x}_proj" for x in "qkv"],
+                  f"{hf}.attn.out_proj": [f"{own}.self_attn.o_proj"],
+                  f"{hf}.ffn.up_proj": [f"{own}.mlp.up_proj"],
+                  f"{hf}.ffn.down_proj": [f"{own}.mlp.down_proj"]}
+    return {f"transformer.{hf}.weight": ([f"model.{name}.weight" for name in own], False)
+            for hf, own in names.items()}
+
+
 def own_names(model):
     """HF name of each parameter (a tied one once) -> (our names, transposed)."""
-    special = gpt2_map(model.config) if isinstance(model, GPT2LMHeadModel) else {}
+    maps = {GPT2LMHeadModel: gpt2_map, MptForCausalLM: mpt_map}
+    special = maps[type(model)](model.config) if type(model) in maps else {}
     return {n: special.get(n, ([n], False)) for n, _ in model.named_parameters()}
 
 
@@ -68,37 +102,94 @@ def gradients(model):
     return result
 
 
+def _scaled_embedding(self, ids):
+    # The module keeps its factor in FP32.
+    return nn.functional.embedding(ids, self.weight) * self.scalar_embed_scale
+
+
+_to_float = torch.Tensor.float
+
+
+def _stay_double(self):
+    return self if self.dtype == torch.float64 else _to_float(self)
+
+
 def _norm(self, x):
-    return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+    if isinstance(self, modeling_gemma2.Gemma2RMSNorm):
+        weight, eps = 1 + self.weight, self.eps
+    else:
+        weight, eps = self.weight, self.variance_epsilon
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
+
+
+def _frequencies(config, length):
+    """Frequencies of RoPE in FP64, and the factor of cosine and sine, for sequences of `length`."""
+    p = config.rope_parameters
+    theta, kind, factor = p["rope_theta"], p["rope_type"], p.get("factor", 1.0)
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    longest = config.max_position_embeddings
+    if kind == "dynamic":
+        theta *= (factor * max(length, longest) / longest - factor + 1) ** (dim / (dim - 2))
+    plain = [math.pow(theta, -2.0 * i / dim) for i in range(dim // 2)]
+    first_length = p.get("original_max_position_embeddings", longest)
+    if kind == "linear":
+        return [f / factor for f in plain], 1.0
+    if kind == "llama3":
+        low, high = p["low_freq_factor"], p["high_freq_factor"]
+        turns = [first_length * f / (2 * math.pi) for f in plain]
+        kept = [min(max((t - low) / (high - low), 0.0), 1.0) for t in turns]
+        return [f * (k + (1 - k) / factor) for f, k in zip(plain, kept)], 1.0
+    if kind == "yarn":
+        def component(turns):
+            return dim * math.log(first_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+        first, last = component(p["beta_fast"]), component(p["beta_slow"])
+        if p.get("truncate", True):
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, dim - 1)
+        kept = [1 - min(max((i - first) / (last - first), 0.0), 1.0) for i in range(dim // 2)]
+        return [f * (k + (1 - k) / factor) for f, k in zip(plain, kept)], 0.1 * math.log(factor) + 1
+    return plain, 1.0
 
 
 def _rotary(self, x, position_ids):
     # The frequencies are correctly rounded FP32 values; everything after them is FP64.
-    config = self.config
-    theta, dim = config.rope_parameters["rope_theta"], config.head_dim
-    frequency = [math.pow(theta, -2.0 * i / dim) for i in range(dim // 2)]
-    frequency = torch.tensor(frequency, dtype=torch.float32).double()
+    length = int(position_ids.max()) + 1
+    exact, magnitude = _frequencies(self.config, length)
+    frequency = torch.tensor(exact, dtype=torch.float32).double()
+    kind = self.config.rope_parameters["rope_type"]
+    if kind != "default":
+        theirs, their_magnitude = ROPE_INIT_FUNCTIONS[kind](self.config, None, seq_len=length)
+        assert (theirs.double() / frequency - 1).abs().max() < 1e-6, (kind, theirs, exact)
+        assert abs(their_magnitude / magnitude - 1) < 1e-12
     angle = position_ids[..., None].double() * frequency
     angle = torch.cat((angle, angle), dim=-1)
-    return angle.cos(), angle.sin()
+    return magnitude * angle.cos(), magnitude * angle.sin()
 
 
-def _attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **_):
+def _attention(module, query, key, value, attention_mask, scaling, dropout=0.0, softcap=None, **_):
     key = modeling_llama.repeat_kv(key, module.num_key_value_groups)
     value = modeling_llama.repeat_kv(value, module.num_key_value_groups)
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling + attention_mask
-    probabilities = nn.functional.softmax(scores, dim=-1)
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    probabilities = nn.functional.softmax(scores + attention_mask, dim=-1)
     return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
 
 
 @contextlib.contextmanager
 def pure_fp64():
-    """Within it, transformers' Llama casts nothing to FP32 (its GPT-2 never does)."""
-    norm, rotary = modeling_llama.LlamaRMSNorm, modeling_llama.LlamaRotaryEmbedding
-    kept = norm.forward, rotary.forward, modeling_llama.eager_attention_forward
-    norm.forward, rotary.forward = _norm, _rotary
-    modeling_llama.eager_attention_forward = _attention
-    try:
+    """Within it, models cast nothing to FP32 (GPT-2 never does)."""
+    with contextlib.ExitStack() as stack:
+        # What MPT does before its softmax; its slopes are exact in FP32.
+        stack.enter_context(mock.patch.object(torch.Tensor, "float", _stay_double))
+        stack.enter_context(mock.patch.object(modeling_gemma2.Gemma2TextScaledWordEmbedding, "forward",
+                                              _scaled_embedding))
+        for module, word in CASTING.items():
+            for holder, name, value in (
+                (getattr(module, word + "RMSNorm"), "forward", _norm),
+                (getattr(module, word + "RotaryEmbedding"), "forward", _rotary),
+                (module, "eager_attention_forward", _attention),
+            ):
+                stack.enter_context(mock.patch.object(holder, name, value))
         yield
-    finally:
-        norm.forward, rotary.forward, modeling_llama.eager_attention_forward = kept

@@ -1,7 +1,7 @@
 """Hugging Face directories, both ways.
 
     python scripts/golden/hf_directories.py
-        saves tests/parity/golden/hf_gpt2 and hf_llama with transformers; the weights are formulas
+        saves tests/parity/golden/hf_* with transformers; the weights are formulas
     LLMTRAIN_HF_EXPORT=DIR build/tests/parity_test -tc='*opens*'
     python scripts/golden/hf_directories.py DIR
         opens what this program exported with transformers and compares logits with the goldens
@@ -12,7 +12,8 @@ import sys
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import (AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig,
+                          MptConfig, Qwen2Config, Qwen3Config)
 
 import families
 import formula
@@ -26,6 +27,28 @@ SAVED = {
                              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                              head_dim=6, intermediate_size=20, rope_theta=500000.0),
                  torch.bfloat16),
+    "hf_mistral": (MistralConfig(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                                 num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                 intermediate_size=20, sliding_window=None),
+                   torch.bfloat16),
+    "hf_qwen2": (Qwen2Config(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                             intermediate_size=20, tie_word_embeddings=True),
+                 torch.float32),
+    "hf_qwen3": (Qwen3Config(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                             head_dim=6, intermediate_size=20,
+                             rope_parameters={"rope_type": "yarn", "factor": 2.0,
+                                              "rope_theta": 1000000.0,
+                                              "original_max_position_embeddings": 32}),
+                 torch.bfloat16),
+    "hf_gemma2": (Gemma2Config(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                               num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                               head_dim=6, intermediate_size=20, query_pre_attn_scalar=6,
+                               sliding_window=9, bos_token_id=None, pad_token_id=None),
+                  torch.bfloat16),
+    "hf_mpt": (MptConfig(vocab_size=37, max_seq_len=11, d_model=16, n_heads=4, n_layers=2),
+               torch.float32),
 }
 
 

@@ -1,7 +1,7 @@
-"""Writes tests/parity/golden/*.safetensors: logits, loss and gradients of transformers' GPT-2 and
-Llama in FP64, with the errors of PyTorch's own FP32 and BF16 runs against them. Of BF16 there are two
-runs, with plain and with fused attention (SDPA); their errors differ by luck up to a factor of two in
-small tensors, and the larger counts.
+"""Writes tests/parity/golden/*.safetensors: logits, loss and gradients of transformers' models in
+FP64, with the errors of PyTorch's own FP32 and BF16 runs against them. Of BF16 there are two
+runs, with plain and with fused attention (SDPA; not of Gemma 2, which it cannot do); their errors
+differ by luck up to a factor of two in small tensors, and the larger counts.
 
     python scripts/golden/models.py [FOLDER]
 
@@ -20,7 +20,8 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, LlamaConfig
+from transformers import (Gemma2Config, GPT2Config, LlamaConfig, MistralConfig,
+                          MptConfig, Qwen2Config, Qwen3Config)
 
 import families
 import formula
@@ -49,17 +50,84 @@ CASES = {
     "llama_multi_head": (
         LlamaConfig(**LLAMA, num_attention_heads=2, intermediate_size=48, rms_norm_eps=1e-6),
         [[0, 2, 19]], 37, True),
+    "llama_linear_rope": (
+        LlamaConfig(**LLAMA, num_attention_heads=2, intermediate_size=28,
+                    rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 3000.0}),
+        [[0], [0, 9]], 29, False),
+    "llama_dynamic_rope": (
+        LlamaConfig(**LLAMA | {"max_position_embeddings": 13}, num_attention_heads=2,
+                    intermediate_size=28,
+                    rope_parameters={"rope_type": "dynamic", "factor": 3.0, "rope_theta": 10000.0}),
+        [[0, 10], [0]], 31, False),
+    "llama_llama3_rope": (
+        LlamaConfig(**LLAMA, num_attention_heads=2, num_key_value_heads=1, intermediate_size=28,
+                    rope_parameters={"rope_type": "llama3", "factor": 8.0, "rope_theta": 500.0,
+                                     "low_freq_factor": 1.0, "high_freq_factor": 3.0,
+                                     "original_max_position_embeddings": 24}),
+        [[0, 6], [0]], 37, False),
+    "llama_yarn_rope": (
+        LlamaConfig(**LLAMA, num_attention_heads=2, intermediate_size=28,
+                    rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0,
+                                     "beta_fast": 2.0, "beta_slow": 0.25,
+                                     "original_max_position_embeddings": 10}),
+        [[0], [0, 21]], 31, False),
+    "mistral_window": (
+        MistralConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                      intermediate_size=44, sliding_window=7, rms_norm_eps=1e-5),
+        [[0, 13, 14], [0]], 37, False),
+    "qwen2_upper_windows": (
+        Qwen2Config(**LLAMA | {"hidden_size": 24, "num_hidden_layers": 3}, num_attention_heads=4,
+                    num_key_value_heads=1, intermediate_size=28, rope_theta=1000000.0,
+                    tie_word_embeddings=True, use_sliding_window=True, sliding_window=5,
+                    max_window_layers=1),
+        [[0, 6, 20], [0]], 29, True),
+    "qwen3_upper_windows": (
+        Qwen3Config(**LLAMA | {"num_hidden_layers": 3}, num_attention_heads=4,
+                    num_key_value_heads=2, head_dim=6, intermediate_size=28, rope_theta=1000000.0,
+                    use_sliding_window=True, sliding_window=7, max_window_layers=2,
+                    attention_bias=True),
+        [[0, 6, 20], [0]], 29, True),
+    "qwen3_one_kv_head": (
+        Qwen3Config(**LLAMA, num_attention_heads=3, num_key_value_heads=1, head_dim=14,
+                    intermediate_size=36, tie_word_embeddings=True, rms_norm_eps=1e-3),
+        [[0, 11], [0, 3]], 19, False),
+    "gemma2_alternating": (
+        Gemma2Config(**LLAMA | {"num_hidden_layers": 3}, num_attention_heads=4,
+                     num_key_value_heads=2, head_dim=6, intermediate_size=28, sliding_window=7,
+                     query_pre_attn_scalar=9, attn_logit_softcapping=6.0,
+                     final_logit_softcapping=9.0, pad_token_id=None),
+        [[0, 6, 20], [0]], 23, True),
+    "gemma2_uncapped": (
+        Gemma2Config(**LLAMA, num_attention_heads=2, num_key_value_heads=1, head_dim=14,
+                     intermediate_size=36, sliding_window=40, query_pre_attn_scalar=14,
+                     attn_logit_softcapping=None, final_logit_softcapping=None,
+                     tie_word_embeddings=False, attention_bias=True, rms_norm_eps=1e-3,
+                     hidden_activation="gelu", pad_token_id=None),
+        [[0, 11], [0, 3]], 19, False),
+    "mpt_alibi": (
+        MptConfig(vocab_size=53, max_seq_len=40, d_model=20, n_heads=5, n_layers=2),
+        [[0, 6, 20], [0]], 29, True),
+    "mpt_untied": (
+        MptConfig(vocab_size=53, max_seq_len=23, d_model=24, n_heads=2, n_layers=2,
+                  attn_config={"softmax_scale": 0.5}, layer_norm_epsilon=1e-3,
+                  tie_word_embeddings=False),
+        [[0, 11], [0, 3]], 23, False),
+    "qwen2_multi_head": (
+        Qwen2Config(**LLAMA, num_attention_heads=2, num_key_value_heads=2, intermediate_size=48),
+        [[0, 11], [0, 3]], 19, True),
 }
 
 
-def fill(name, shape):
+def fill(config, name, shape):
     """Offset and scale of a parameter's formula. Keys are large and queries small: the gradient of the
     keys' bias, whose exact value in GPT-2 is zero, is rounding noise in proportion to the queries."""
     gain = {"q_proj": 0.2, "k_proj": 14.0, "lm_head": 2.0}.get(name.split(".")[-2], 1.0)
     if name.endswith(".bias"):
         return 0.0, 0.5 * min(gain, 1.0)
     if len(shape) == 1:
-        return 1.0, 0.5
+        if config.model_type == "gemma2":
+            return 0.0, 0.5  # its norms' weights count from one
+        return (2.5, 1.0) if "k_norm" in name else (1.0, 0.5)
     return 0.0, 1.0 if "embed" in name else gain * (3.0 / shape[1]) ** 0.5
 
 
@@ -78,14 +146,25 @@ def batch(name, documents, length, restart, vocab):
     return tokens, targets, begin, position - begin if restart else position
 
 
+def mask(begin, window, dtype):
+    """What attention adds to its scores: documents, causality, and the last `window` keys if any."""
+    index = torch.arange(begin.shape[1])
+    seen = (index[None, None, :] <= index[None, :, None]) & (index[None, None, :] >= begin[..., None])
+    if window is not None:
+        seen &= index[None, None, :] > index[None, :, None] - window
+    zeros = torch.zeros(seen.shape, dtype=dtype)
+    return zeros.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+
+
 def forward(model, inputs):
     tokens, _, begin, position = inputs
-    index = torch.arange(tokens.shape[1])
-    seen = (index[None, None, :] <= index[None, :, None]) & (index[None, None, :] >= begin[..., None])
-    mask = torch.zeros(seen.shape, dtype=model.dtype)
-    mask = mask.masked_fill(~seen, torch.finfo(model.dtype).min)[:, None]
+    window = getattr(model.config, "sliding_window", None)
+    attention_mask = mask(begin, window, model.dtype)
+    if getattr(model.config, "layer_types", None):
+        attention_mask = {"full_attention": mask(begin, None, model.dtype),
+                          "sliding_attention": attention_mask}
     plain = model.config._attn_implementation == "eager"
-    return model(input_ids=tokens, attention_mask=mask, position_ids=position,
+    return model(input_ids=tokens, attention_mask=attention_mask, position_ids=position,
                  output_attentions=plain, use_cache=False)
 
 
@@ -98,7 +177,7 @@ def sharpness(attentions, begin):
 def run(config, inputs, dtype, attention="eager"):
     _, targets, begin, _ = inputs
     model = families.build(config, attention)
-    families.load(model, lambda n, shape: formula.weights(n, shape, *fill(n, shape)))
+    families.load(model, lambda n, shape: formula.weights(n, shape, *fill(config, n, shape)))
     out = forward(model.to(dtype), inputs)
     logits = out.logits.flatten(0, 1)
     if dtype == torch.bfloat16:
@@ -139,8 +218,11 @@ def main():
         with families.pure_fp64():
             exact = run(config, inputs, torch.float64)
         single = run(config, inputs, torch.float32)
-        half = [run(config, inputs, torch.bfloat16, a) for a in ("eager", "sdpa")]
+        fused = families.CLASSES[type(config)]._supports_sdpa
+        half = [run(config, inputs, torch.bfloat16, a) for a in ("eager", "sdpa")[: 1 + fused]]
         check(name, exact, single)
+        luck = max((h["loss"] / exact["loss"] - 1).abs().item() for h in half)
+        assert luck > 2e-4, f"PyTorch's bf16 loss is right by luck: {luck:.1e}"
 
         def errors(get):
             fp32, *bf16 = [(get(o) - get(exact)).norm() for o in (single, *half)]
@@ -152,7 +234,7 @@ def main():
             tensors[key] = exact[key]
             tensors["error." + key] = errors(lambda r: r[key])
         for n, g in exact["grads"].items():
-            formula_of = torch.tensor(fill(n, g.shape), dtype=torch.float64)
+            formula_of = torch.tensor(fill(config, n, g.shape), dtype=torch.float64)
             tensors["grad." + n] = g.contiguous()
             tensors["meta." + n] = torch.cat([formula_of, errors(lambda r: r["grads"][n])])
         save_file(tensors, folder / f"{name}.safetensors",

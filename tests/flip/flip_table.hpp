@@ -21,7 +21,8 @@ struct Flip {
   /// Other settings: each changes the key, and companions where it cannot stand alone. Empty: every
   /// other name that the key may have.
   std::vector<std::string> flips = {};
-  /// For the key of this variant ("model.architecture: gpt2"); empty: for all without such a row.
+  /// For the key where this is chosen ("model.architecture: gpt2"); empty: for all without such a
+  /// row.
   std::string_view with = {};
   /// The settings are compared in a directory that already holds a run.
   bool after_a_run = false;

@@ -28,13 +28,17 @@ std::string variant_of(const KeyInfo& key) {
   return fmt::format("{}", fmt::join(key.only_with, ", "));
 }
 
+bool belongs_to(const Flip& row, const KeyInfo& key) {
+  return std::find(key.only_with.begin(), key.only_with.end(), row.with) != key.only_with.end();
+}
+
 // The rows that flip this key: those of its variant, or else the general ones.
 std::vector<const Flip*> rows_of(const KeyInfo& key, std::span<const Flip> table) {
   std::vector<const Flip*> special, general;
   for (const Flip& row : table) {
     if (row.key != key.path) continue;
     if (row.with.empty()) general.push_back(&row);
-    if (!row.with.empty() && row.with == variant_of(key)) special.push_back(&row);
+    if (!row.with.empty() && belongs_to(row, key)) special.push_back(&row);
   }
   return special.empty() ? general : special;
 }

@@ -8,6 +8,13 @@
 
 namespace llmtrain::test {
 
+const std::vector<std::string> kGoldenModels{
+    "gpt2_tied",           "gpt2_untied_gelu",   "llama_one_kv_head",   "llama_grouped_biased_tied",
+    "llama_multi_head",    "mistral_window",     "qwen2_upper_windows", "qwen2_multi_head",
+    "llama_linear_rope",   "llama_dynamic_rope", "llama_llama3_rope",   "llama_yarn_rope",
+    "qwen3_upper_windows", "qwen3_one_kv_head",  "gemma2_alternating",  "gemma2_uncapped",
+    "mpt_alibi",           "mpt_untied"};
+
 namespace {
 
 template <class T>
@@ -22,9 +29,7 @@ std::vector<T> read(const checkpoint::SafetensorsFile& file, const std::string& 
 
 }  // namespace
 
-std::filesystem::path golden_folder() {
-  return test_file("parity/golden");
-}
+std::filesystem::path golden_folder() { return test_file("parity/golden"); }
 
 Golden::Golden(const std::string& name)
     : file_(checkpoint::SafetensorsFile::open(golden_folder() / (name + ".safetensors"))),

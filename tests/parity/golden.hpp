@@ -10,6 +10,9 @@
 
 namespace llmtrain::test {
 
+/// Its models: every family with odd shapes, in each of its variants.
+extern const std::vector<std::string> kGoldenModels;
+
 /// A tensor in FP64 and how far PyTorch's own runs are from it in the L2 norm.
 struct Reference {
   std::vector<double> values;

@@ -91,6 +91,12 @@ std::string error_of_import(SavedModel& model, const fs::path& path) {
   return "imported";
 }
 
+/// Directories of scripts/golden/hf_directories.py, with the dtype of their weights.
+const std::map<std::string, DType> kSaved{{"hf_gpt2", DType::f32},     {"hf_llama", DType::bf16},
+                                          {"hf_mistral", DType::bf16}, {"hf_qwen2", DType::f32},
+                                          {"hf_qwen3", DType::bf16},   {"hf_gemma2", DType::bf16},
+                                          {"hf_mpt", DType::f32}};
+
 /// The FP32 values that scripts/golden/hf_directories.py gave a parameter.
 std::vector<float> saved_values(const Parameter& p, bool through_bf16) {
   std::vector<float> values = formula_weights(p.name(), p.global_shape().numel(), 0, 1);
@@ -102,13 +108,13 @@ std::vector<float> saved_values(const Parameter& p, bool through_bf16) {
 }  // namespace
 
 TEST_CASE("what transformers saved is read value by value") {
-  for (const std::string name : {"hf_gpt2", "hf_llama"}) {
+  for (const auto& [name, dtype] : kSaved) {
     for (const DType compute : {DType::f32, DType::f64, DType::bf16}) {
       SavedModel model(name, compute);
       model.import(model.folder);
       for (const auto& p : model.run.store().all()) {
         CAPTURE(p->name());
-        const std::vector<float> expected = saved_values(*p, name == "hf_llama");
+        const std::vector<float> expected = saved_values(*p, dtype == DType::bf16);
         const std::vector<double> wide(expected.begin(), expected.end());
         CHECK(to_doubles(p->master()) == wide);
       }
@@ -118,7 +124,7 @@ TEST_CASE("what transformers saved is read value by value") {
 
 TEST_CASE("a directory that transformers saved is written again byte by byte") {
   const ScratchFolder scratch;
-  for (const auto& [name, dtype] : {std::pair{"hf_gpt2", DType::f32}, {"hf_llama", DType::bf16}}) {
+  for (const auto& [name, dtype] : kSaved) {
     CAPTURE(name);
     SavedModel model(name);
     model.import(model.folder);
@@ -144,11 +150,11 @@ TEST_CASE("a directory that transformers saved is written again byte by byte") {
 TEST_CASE("an exported model opens here with the same logits") {
   const ScratchFolder scratch;
   const char* kept = std::getenv("LLMTRAIN_HF_EXPORT");
-  for (const std::string name : {"gpt2_tied", "gpt2_untied_gelu", "llama_one_kv_head",
-                                 "llama_grouped_biased_tied", "llama_multi_head"}) {
+  for (const std::string& name : kGoldenModels) {
     CAPTURE(name);
     const Golden golden(name);
-    DecoderRun original(golden.spec(), {});
+    const RunOptions options{.seq_len = golden.batch().length};
+    DecoderRun original(golden.spec(), options);
     original.fill([&](const Parameter& p) { return golden.weights(p); });
     const models::Architecture& row =
         *std::find_if(models::architectures().begin(), models::architectures().end(),
@@ -160,7 +166,7 @@ TEST_CASE("an exported model opens here with the same logits") {
 
     const models::DecoderSpec spec =
         models::spec_from_hf_config(checkpoint::read_hf_config(folder), name);
-    DecoderRun opened(spec, {});
+    DecoderRun opened(spec, options);
     checkpoint::import_hf(folder, opened.store(), row.hf_layout(spec));
     CHECK(opened.logits(golden.batch()) == original.logits(golden.batch()));
   }

@@ -33,6 +33,7 @@ struct RunOptions {
   WeightGrads weight_grads = WeightGrads::now;
   bool recompute_blocks = false;
   RecomputedOps recomputed_ops = {};
+  std::int64_t seq_len = 0;  // of the batches to come
 };
 
 template <class T>
@@ -59,7 +60,7 @@ class DecoderRun {
         decoder_(store_, spec) {
     const DType wide = statistics_dtype(options_.compute);
     store_.allocate(device_, {options_.compute, wide, wide}, true);
-    decoder_.allocate_tables(device_, options_.compute);
+    decoder_.allocate_tables(device_, options_.compute, options_.seq_len);
   }
 
   /// Sets every parameter to make(parameter), FP32 values.

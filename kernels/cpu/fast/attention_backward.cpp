@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cmath>
 #include <omp.h>
 #include <thread>
 #include <utility>
@@ -127,8 +128,8 @@ class BackwardBlock {
     accumulate(queries, whole);
   }
 
-  /// One row of the tile: p = exp(s - lse) and ds = p (dp - delta), with dropout; zero where the
-  /// query sees nothing.
+  /// One row of the tile: p = exp(s - lse) and ds = p (dp - delta), with dropout and the cap's
+  /// slope; zero where the query sees nothing.
   void score_gradients(const QueryBlock& queries, std::int64_t head, std::int64_t i,
                        const Span& span, bool whole) {
     const F f;
@@ -142,8 +143,18 @@ class BackwardBlock {
     const auto last = hn::Set(word, queries.last[i]);
     float* p_row = p_ + i * kTile;
     float* ds_row = ds_ + i * kTile;
+    const auto softcap = static_cast<float>(op_.shape.softcap);
+    const float slope = op_.shape.alibi.defined() ? op_.shape.alibi.as<float>()[head] : 0;
+    const V query_position = float_position(queries.last[i]);
     for (std::int64_t j = span.begin; j < span.end; j += kLanes) {
-      V p = softmax_exp(hn::Sub(hn::LoadU(f, p_row + j), lse));
+      V score = hn::LoadU(f, p_row + j);
+      if (softcap > 0) score = soft_cap(score, softcap);
+      V biased = score;
+      if (slope != 0) {
+        const V distance = hn::Sub(float_positions(keys_.position.data() + j), query_position);
+        biased = hn::MulAdd(hn::Set(f, slope), distance, score);
+      }
+      V p = softmax_exp(hn::Sub(biased, lse));
       V p_kept = p;
       V dp = hn::LoadU(f, ds_row + j);
       if (op_.shape.dropout.p > 0) {
@@ -152,6 +163,7 @@ class BackwardBlock {
         dp = hn::IfThenElseZero(keep, hn::Mul(dp, scale_kept));
       }
       V ds = hn::Mul(p, hn::Sub(dp, delta));
+      if (softcap > 0) ds = hn::Mul(ds, soft_cap_slope(score, softcap));
       if (!whole) {
         const auto position = hn::LoadU(word, keys_.position.data() + j);
         const auto hidden =
@@ -301,6 +313,22 @@ void run_blocks(int threads, const AttentionBackward& op, const SharedGradients&
   }
 }
 
+void sink_gradients(int threads, const AttentionBackward& op, const float* delta) {
+  const AttentionShape& shape = op.shape;
+  const std::int64_t tq = op.q.rows() / shape.num_sequences;
+  parallel_blocks(threads, shape.num_heads, 1, [&](std::int64_t h, std::int64_t) {
+    const auto sink = sink_of<float>(shape, h);
+    double sum = 0;
+    for (std::int64_t s = 0; s < shape.num_sequences; ++s) {
+      const std::int64_t first = (s * shape.num_heads + h) * tq;
+      for (std::int64_t i = first; i < first + tq; ++i) {
+        sum += std::exp(static_cast<double>(sink) - op.lse.as<float>()[i]) * delta[i];
+      }
+    }
+    op.dsink.as<float>()[h] -= static_cast<float>(sum);
+  });
+}
+
 }  // namespace
 
 void attention_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
@@ -325,6 +353,7 @@ void attention_backward(const KernelCtx& ctx, const AttentionBackward& op, const
   parallel_blocks(ctx.threads, op.q.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) HWY_DYNAMIC_DISPATCH(begin_row_of)(op, shared, i);
   });
+  if (shape.sink.defined()) sink_gradients(ctx.threads, op, shared.delta);
   run_blocks(ctx.threads, op, shared, workspace.as<float>() + sizes.floats());
   if (direct) return;
   parallel_blocks(ctx.threads, op.q.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {

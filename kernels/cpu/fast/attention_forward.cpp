@@ -52,8 +52,9 @@ class ForwardBlock {
           out_);
     stage_transposed(out_, queries_.rows, head_dim_, static_cast<float>(op_.shape.scale), q_);
     std::fill_n(out_, rows_ * columns_, 0.0f);
-    std::fill_n(max_, kTile, kNothing);
-    std::fill_n(sum_, kTile, 0.0f);
+    const bool sink = op_.shape.sink.defined();
+    std::fill_n(max_, kTile, sink ? sink_of<float>(op_.shape, task_.head) : kNothing);
+    std::fill_n(sum_, kTile, sink ? 1.0f : 0.0f);
   }
 
   Sight sight(const KeyBlock& keys) const { return queries_.sight(keys); }
@@ -117,6 +118,7 @@ class ForwardBlock {
       hn::StoreU(hn::Set(f, 1.0f), f, decay_ + i);
       return;
     }
+    if (op_.shape.softcap > 0 || op_.shape.alibi.defined()) adjust(keys, i, span);
     const V old_max = hn::LoadU(f, max_ + i);
     V max = old_max;
     if (!whole) {
@@ -150,6 +152,23 @@ class ForwardBlock {
     hn::StoreU(decay, f, decay_ + i);
     hn::StoreU(hn::MulAdd(hn::LoadU(f, sum_ + i), decay, sum), f, sum_ + i);
     hn::StoreU(max, f, max_ + i);
+  }
+
+  /// The cap and ALiBi, for one vector of queries.
+  HWY_NOINLINE void adjust(const KeyBlock& keys, std::int64_t i, const Span& span) {
+    const F f;
+    const auto softcap = static_cast<float>(op_.shape.softcap);
+    const float slope = op_.shape.alibi.defined() ? op_.shape.alibi.as<float>()[task_.head] : 0;
+    const V position = float_positions(queries_.last.data() + i);
+    for (std::int64_t j = span.begin; j < span.end; ++j) {
+      V score = hn::LoadU(f, tile_ + j * kTile + i);
+      if (softcap > 0) score = soft_cap(score, softcap);
+      if (slope != 0) {
+        const V distance = hn::Sub(float_position(keys.position[j]), position);
+        score = hn::MulAdd(hn::Set(f, slope), distance, score);
+      }
+      hn::StoreU(score, f, tile_ + j * kTile + i);
+    }
   }
 
   /// out[i] = decay[i] out[i] + sum_j tile[j][i] v_j

@@ -14,6 +14,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 
+/// Positions as floats, exact below 2^24; the padding's are far below all others.
+HWY_INLINE V float_positions(const std::int32_t* position) {
+  return hn::ConvertTo(F(), hn::LoadU(hn::RebindToSigned<F>(), position));
+}
+HWY_INLINE V float_position(std::int32_t position) {
+  return hn::Set(F(), static_cast<float>(position));
+}
+
 /// What a product does with the old value of c: ignores it, adds to it, or multiplies row m by
 /// decay[m] and adds.
 enum class Into { fresh, sum, decayed };

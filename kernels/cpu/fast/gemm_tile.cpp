@@ -20,8 +20,8 @@ constexpr std::int64_t kRows = kPanelRows;
 constexpr std::int64_t kCols = 2 * kLanes;
 static_assert(kGemmRows % kRows == 0 && kGemmCols % kCols == 0);  // blocks are whole panels
 
-/// sums[6][2 vectors] = a b over `depth` elements of a panel of a and a panel of b. Four elements at
-/// a time: one by one, the loop's own instructions take a tenth of the time.
+/// sums[6][2 vectors] = a b over `depth` elements of a panel of a and a panel of b. Four elements
+/// at a time: one by one, the loop's own instructions take a tenth of the time.
 HWY_INLINE void multiply_panels(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                                 std::int64_t depth, V (&sums)[kRows][2]) {
   const F d;

@@ -28,9 +28,26 @@ HWY_INLINE V for_maximum(V v, First some) {
                         hn::Set(f, -std::numeric_limits<float>::infinity()));
 }
 
+/// A row of logits as the loss reads it: capped, or as it is.
+template <bool kCapped>
+struct Logits {
+  const float* data;
+  float cap;
+  template <class L>
+  HWY_INLINE V at(std::int64_t j, L lanes) const {
+    const V z = load(data + j, lanes);
+    if constexpr (kCapped) return soft_cap(z, cap);
+    return z;
+  }
+  float operator[](std::int64_t j) const {
+    return kCapped ? cap * std::tanh(data[j] / cap) : data[j];
+  }
+};
+
 /// Log of the sum of exponentials in one pass over memory: maximum and sum of a piece that stays in
 /// the first-level cache, the sum so far rescaled when the maximum moves.
-double log_sum_exp(const float* z, std::int64_t n) {
+template <bool kCapped>
+double log_sum_exp(const Logits<kCapped>& z, std::int64_t n) {
   constexpr std::int64_t kPiece = 2048;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const F f;
@@ -40,14 +57,14 @@ double log_sum_exp(const float* z, std::int64_t n) {
     const std::int64_t count = std::min(kPiece, n - begin);
     V high = hn::Set(f, max);
     for_vectors(count, [&](std::int64_t j, auto lanes) {
-      high = hn::Max(high, for_maximum(load(z + begin + j, lanes), lanes));
+      high = hn::Max(high, for_maximum(z.at(begin + j, lanes), lanes));
     });
     const float new_max = hn::GetLane(hn::MaxOfLanes(f, high));
     // Nothing but -inf so far: any finite number keeps the sum at zero.
     const float safe = new_max == kNothing ? 0.0f : new_max;
     V part = hn::Zero(f);
     for_vectors(count, [&](std::int64_t j, auto lanes) {
-      const V p = softmax_exp(hn::Sub(load(z + begin + j, lanes), hn::Set(f, safe)));
+      const V p = softmax_exp(hn::Sub(z.at(begin + j, lanes), hn::Set(f, safe)));
       part = hn::Add(part, keep(p, lanes));
     });
     sum = sum * std::exp(static_cast<double>(max) - safe) + sum_of_lanes(part);
@@ -56,9 +73,10 @@ double log_sum_exp(const float* z, std::int64_t n) {
   return max + std::log(sum);
 }
 
-template <class G>
+template <class G, bool kCapped>
 void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
-  const float* z = op.logits.row<float>(i);
+  const auto cap = static_cast<float>(op.softcap);
+  const Logits<kCapped> z{op.logits.row<float>(i), cap};
   const std::int32_t target = op.target.as<std::int32_t>()[i];
   G* dz = op.dlogits.defined() ? op.dlogits.row<G>(i) : nullptr;
   const std::int64_t cols = op.logits.cols();
@@ -75,17 +93,23 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   const V shift = hn::Set(F(), lse);
   // Ascending, each vector read before it is written: dz may lie over z.
   for_vectors(op.num_classes, [&](std::int64_t j, auto lanes) {
-    store(hn::Mul(scale, softmax_exp(hn::Sub(load(z + j, lanes), shift))), dz + j, lanes);
+    const V logit = z.at(j, lanes);
+    V gradient = hn::Mul(scale, softmax_exp(hn::Sub(logit, shift)));
+    if constexpr (kCapped) gradient = hn::Mul(gradient, soft_cap_slope(logit, cap));
+    store(gradient, dz + j, lanes);
   });
   std::fill(dz + op.num_classes, dz + cols, G{});
-  dz[target] = narrow<G>(static_cast<float>(op.grad_scale) * (std::exp(z_target - lse) - 1));
+  float gradient = static_cast<float>(op.grad_scale) * (std::exp(z_target - lse) - 1);
+  if (kCapped) gradient *= 1 - (z_target / cap) * (z_target / cap);
+  dz[target] = narrow<G>(gradient);
 }
 
 void cross_entropy_row_of(const CrossEntropy& op, std::int64_t i) {
+  const bool capped = op.softcap > 0;
   if (op.dlogits.defined() && op.dlogits.dtype == DType::bf16) {
-    cross_entropy_row<bf16>(op, i);
+    capped ? cross_entropy_row<bf16, true>(op, i) : cross_entropy_row<bf16, false>(op, i);
   } else {
-    cross_entropy_row<float>(op, i);
+    capped ? cross_entropy_row<float, true>(op, i) : cross_entropy_row<float, false>(op, i);
   }
 }
 

@@ -35,9 +35,10 @@ HWY_INLINE float sum_of_row(std::int64_t cols, const Term& term) {
 
 template <class T, class W>
 void forward_row(const NormForward& op, std::int64_t i) {
-  const std::int64_t cols = op.x.cols();
+  const NormRows rows = op.norms();
+  const std::int64_t cols = rows.width;
   const auto width = static_cast<float>(cols);
-  const T* s = op.x.as<T>() + i * cols;
+  const T* s = rows.at<T>(op.x, i);
   if (op.residual.defined()) {
     const T* x = s;
     const T* residual = op.residual.as<T>() + i * cols;
@@ -62,12 +63,13 @@ void forward_row(const NormForward& op, std::int64_t i) {
   const float rstd = 1 / std::sqrt(square / width + static_cast<float>(op.eps));
   op.rstd.as<float>()[i] = rstd;
   const V scale = constant(rstd);
+  const V offset = constant(op.weight_offset);
   const W* weight = op.weight.as<W>();
   const W* bias = op.bias.as<W>();
-  T* y = op.y.as<T>() + i * cols;
+  T* y = rows.at<T>(op.y, i);
   for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
     const V n = hn::Mul(hn::Sub(load(s + j, lanes), centre), scale);
-    V value = hn::Mul(n, load(weight + j, lanes));
+    V value = hn::Mul(n, hn::Add(offset, load(weight + j, lanes)));
     if (bias != nullptr) value = hn::Add(value, load(bias + j, lanes));
     store(value, y + j, lanes);
   });
@@ -77,17 +79,20 @@ void forward_row(const NormForward& op, std::int64_t i) {
 /// mean(g) for rms_norm.
 template <class T, class W>
 void input_grad_row(const NormInputGrad& op, std::int64_t i) {
-  const std::int64_t cols = op.dy.cols();
-  const T* dy = op.dy.as<T>() + i * cols;
-  const T* s = op.s.as<T>() + i * cols;
+  const NormRows rows = op.norms();
+  const std::int64_t cols = rows.width;
+  const T* dy = rows.at<T>(op.dy, i);
+  const T* s = rows.at<T>(op.s, i);
   const T* dsum = op.dsum.defined() ? op.dsum.as<T>() + i * cols : nullptr;
   const W* weight = op.weight.as<W>();
-  T* dx = op.dx.as<T>() + i * cols;
+  T* dx = rows.at<T>(op.dx, i);
   const bool centred = op.kind == NormKind::layer_norm;
   const V mean = constant(centred ? op.mean.as<float>()[i] : 0);
   const V rstd = constant(op.rstd.as<float>()[i]);
-  const auto g_at = [&](std::int64_t j, auto lanes)
-                        HWY_ATTR { return hn::Mul(load(dy + j, lanes), load(weight + j, lanes)); };
+  const V offset = constant(op.weight_offset);
+  const auto g_at = [&](std::int64_t j, auto lanes) HWY_ATTR {
+    return hn::Mul(load(dy + j, lanes), hn::Add(offset, load(weight + j, lanes)));
+  };
   const auto n_at = [&](std::int64_t j, auto lanes)
                         HWY_ATTR { return hn::Mul(hn::Sub(load(s + j, lanes), mean), rstd); };
   // Beyond the row g is zero, so these terms are.
@@ -109,21 +114,23 @@ void input_grad_row(const NormInputGrad& op, std::int64_t i) {
 template <int count, class T>
 HWY_INLINE void add_weight_grad(const NormWeightGrad& op, std::int64_t i, float* weight,
                                 float* bias) {
-  const std::int64_t cols = op.dy.cols();
-  const T* dy = op.dy.as<T>() + i * cols;
-  const T* s = op.s.as<T>() + i * cols;
+  const NormRows rows = op.norms();
+  const T* dy[count];
+  const T* s[count];
   V mean[count];
   V rstd[count];
   for (int r = 0; r < count; ++r) {
+    dy[r] = rows.at<T>(op.dy, i + r);
+    s[r] = rows.at<T>(op.s, i + r);
     mean[r] = constant(op.kind == NormKind::layer_norm ? op.mean.as<float>()[i + r] : 0);
     rstd[r] = constant(op.rstd.as<float>()[i + r]);
   }
-  for_vectors(cols, [&](std::int64_t j, auto lanes) HWY_ATTR {
+  for_vectors(rows.width, [&](std::int64_t j, auto lanes) HWY_ATTR {
     V weight_sum = load(weight + j, lanes);
     V bias_sum = bias != nullptr ? load(bias + j, lanes) : constant(0);
     for (int r = 0; r < count; ++r) {
-      const V d = load(dy + r * cols + j, lanes);
-      const V n = hn::Mul(hn::Sub(load(s + r * cols + j, lanes), mean[r]), rstd[r]);
+      const V d = load(dy[r] + j, lanes);
+      const V n = hn::Mul(hn::Sub(load(s[r] + j, lanes), mean[r]), rstd[r]);
       weight_sum = hn::Add(weight_sum, hn::Mul(d, n));
       bias_sum = hn::Add(bias_sum, d);
     }
@@ -135,8 +142,8 @@ HWY_INLINE void add_weight_grad(const NormWeightGrad& op, std::int64_t i, float*
 template <class T>
 void weight_grad_as(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
                     float* bias) {
-  std::fill_n(weight, op.dy.cols(), 0.0f);
-  if (bias != nullptr) std::fill_n(bias, op.dy.cols(), 0.0f);
+  std::fill_n(weight, op.norms().width, 0.0f);
+  if (bias != nullptr) std::fill_n(bias, op.norms().width, 0.0f);
   std::int64_t i = begin;
   for (; i + 4 <= end; i += 4) add_weight_grad<4, T>(op, i, weight, bias);
   for (; i < end; ++i) add_weight_grad<1, T>(op, i, weight, bias);
@@ -189,7 +196,7 @@ std::int64_t rows_per_block(std::int64_t cols) { return std::max<std::int64_t>(1
 
 void run_forward(const KernelCtx& ctx, const NormForward& op, const View& workspace) {
   if (op.x.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  parallel_blocks(ctx.threads, op.x.rows(), rows_per_block(op.x.cols()),
+  parallel_blocks(ctx.threads, op.norms().count(op.x), rows_per_block(op.norms().width),
                   [&](std::int64_t begin, std::int64_t end) {
                     HWY_DYNAMIC_DISPATCH(forward)(op, begin, end);
                   });
@@ -197,7 +204,7 @@ void run_forward(const KernelCtx& ctx, const NormForward& op, const View& worksp
 
 void run_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View& workspace) {
   if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  parallel_blocks(ctx.threads, op.dy.rows(), rows_per_block(op.dy.cols()),
+  parallel_blocks(ctx.threads, op.norms().count(op.dy), rows_per_block(op.norms().width),
                   [&](std::int64_t begin, std::int64_t end) {
                     HWY_DYNAMIC_DISPATCH(input_grad)(op, begin, end);
                   });
@@ -205,8 +212,8 @@ void run_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View& w
 
 void run_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View& workspace) {
   if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  const std::int64_t rows = op.dy.rows();
-  const std::int64_t cols = op.dy.cols();
+  const std::int64_t rows = op.norms().count(op.dy);
+  const std::int64_t cols = op.norms().width;
   const std::int64_t blocks = num_row_blocks(rows);
   auto* const weight = workspace.as<float>();
   float* const bias = op.dbias.defined() ? weight + blocks * cols : nullptr;

@@ -102,6 +102,16 @@ HWY_INLINE V exp(V x) {
 /// Within 3 ulp.
 HWY_INLINE V tanh(V x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(F(), x)); }
 
+/// cap * tanh(x / cap).
+HWY_INLINE V soft_cap(V x, float cap) {
+  return hn::Mul(hn::Set(F(), cap), tanh(hn::Mul(x, hn::Set(F(), 1 / cap))));
+}
+/// Its derivative, from its value.
+HWY_INLINE V soft_cap_slope(V capped, float cap) {
+  const V t = hn::Mul(capped, hn::Set(F(), 1 / cap));
+  return hn::NegMulAdd(t, t, hn::Set(F(), 1.0f));
+}
+
 /// coefficients[0] + coefficients[1] x + ...
 template <std::size_t n>
 HWY_INLINE V polynomial(V x, const double (&coefficients)[n]) {

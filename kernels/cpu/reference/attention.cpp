@@ -44,7 +44,21 @@ struct Head {
     return visible_keys(shape, sequence * tq + i).contains(k_position(j));
   }
   W score(const View& q, const View& k, std::int64_t i, std::int64_t j) const {
-    return static_cast<W>(shape.scale) * dot(q_row(q, i), k_row(k, j), shape.head_dim);
+    const W raw = static_cast<W>(shape.scale) * dot(q_row(q, i), k_row(k, j), shape.head_dim);
+    const auto cap = static_cast<W>(shape.softcap);
+    return cap > 0 ? cap * std::tanh(raw / cap) : raw;
+  }
+  /// What ALiBi adds to it.
+  W bias(std::int64_t i, std::int64_t j) const {
+    if (!shape.alibi.defined()) return 0;
+    const std::int32_t q_position = shape.q_position.as<std::int32_t>()[sequence * tq + i];
+    return shape.alibi.as<W>()[head] * static_cast<W>(k_position(j) - q_position);
+  }
+  /// Derivative of a score with respect to what it was before the cap.
+  W slope(W score) const {
+    if (shape.softcap == 0) return 1;
+    const W t = score / static_cast<W>(shape.softcap);
+    return 1 - t * t;
   }
   /// What dropout multiplies the probability of (i, j) with.
   W kept(std::int64_t i, std::int64_t j) const {
@@ -63,20 +77,22 @@ void forward_row(const AttentionForward& op, const Head<T>& head, std::int64_t i
                  Wide<T>* probability) {
   using W = Wide<T>;
   constexpr W kNothing = -std::numeric_limits<W>::infinity();
-  W max = kNothing;
+  const bool sink = op.shape.sink.defined();
+  const W first = sink ? sink_of<W>(op.shape, head.head) : kNothing;
+  W max = first;
   bool blind = true;
   for (std::int64_t j = 0; j < head.tk; ++j) {
     if (!head.sees(i, j)) continue;
-    probability[j] = head.score(op.q, op.k, i, j);
+    probability[j] = head.score(op.q, op.k, i, j) + head.bias(i, j);
     max = std::max(max, probability[j]);
     blind = false;
   }
-  W sum = 0;
+  W sum = sink ? std::exp(first - max) : W{0};
   for (std::int64_t j = 0; j < head.tk; ++j) {
     probability[j] = head.sees(i, j) ? std::exp(probability[j] - max) : W{0};
     sum += probability[j];
   }
-  op.lse.as<W>()[head.statistic(i)] = blind ? kNothing : max + std::log(sum);
+  op.lse.as<W>()[head.statistic(i)] = blind ? first : max + std::log(sum);
   for (std::int64_t j = 0; j < head.tk; ++j) {
     if (probability[j] != 0) probability[j] *= head.kept(i, j);
   }
@@ -145,6 +161,16 @@ class Group {
     }
   }
 
+  void sinks() const {
+    if (!op_.shape.sink.defined()) return;
+    W* dsink = op_.dsink.template as<W>();
+    for (std::int64_t r = 0; r < heads_ * tq_; ++r) {
+      const Head<T> head = head_of(r);
+      const W lse = op_.lse.template as<W>()[head.statistic(r % tq_)];
+      dsink[head.head] -= std::exp(sink_of<W>(op_.shape, head.head) - lse) * delta_[r];
+    }
+  }
+
   void keys() const {
     const Head<T> any = {op_.shape, sequence_, first_head_, tq_, tk_};
     for (std::int64_t j = 0; j < tk_; ++j) {
@@ -174,12 +200,12 @@ class Group {
     probability_[at] = 0;
     dscore_[at] = 0;
     if (!head.sees(i, j)) return;
-    const W p =
-        std::exp(head.score(op_.q, op_.k, i, j) - op_.lse.template as<W>()[head.statistic(i)]);
+    const W score = head.score(op_.q, op_.k, i, j);
+    const W p = std::exp(score + head.bias(i, j) - op_.lse.template as<W>()[head.statistic(i)]);
     const W kept = head.kept(i, j);
     const W dp = kept * dot(head.q_row(op_.dout, i), head.k_row(op_.v, j), op_.shape.head_dim);
     probability_[at] = p * kept;
-    dscore_[at] = p * (dp - delta_[r]);
+    dscore_[at] = p * (dp - delta_[r]) * head.slope(score);
   }
 
   const AttentionBackward& op_;
@@ -194,6 +220,7 @@ void backward(const KernelCtx&, const AttentionBackward& op, const View& workspa
     for (std::int64_t s = 0; s < op.shape.num_sequences; ++s) {
       for (std::int64_t g = 0; g < op.shape.num_kv_heads; ++g) {
         const Group<T> group(op, s, g, workspace.as<Wide<T>>());
+        group.sinks();
         group.queries();
         group.keys();
       }

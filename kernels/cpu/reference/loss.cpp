@@ -41,21 +41,26 @@ void embedding_backward(const KernelCtx&, const EmbeddingBackward& op, const Vie
 /// Z is the type of the logits, G that of their gradient.
 template <class Z, class G>
 void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
-  const Z* z = op.logits.row<Z>(i);
+  const Z* logits = op.logits.row<Z>(i);
+  const auto cap = static_cast<Z>(op.softcap);
+  const auto z = [&](std::int64_t j) {
+    return cap > 0 ? cap * std::tanh(logits[j] / cap) : logits[j];
+  };
   const std::int32_t target = op.target.as<std::int32_t>()[i];
   Z max = -std::numeric_limits<Z>::infinity();
-  for (std::int64_t j = 0; j < op.num_classes; ++j) max = std::max(max, z[j]);
+  for (std::int64_t j = 0; j < op.num_classes; ++j) max = std::max(max, z(j));
   Z sum = 0;
-  for (std::int64_t j = 0; j < op.num_classes; ++j) sum += std::exp(z[j] - max);
+  for (std::int64_t j = 0; j < op.num_classes; ++j) sum += std::exp(z(j) - max);
   const Z lse = max + std::log(sum);
-  op.loss.as<Z>()[i] = target < 0 ? Z{0} : lse - z[target];
+  op.loss.as<Z>()[i] = target < 0 ? Z{0} : lse - z(target);
   if (!op.dlogits.defined()) return;
   G* dz = op.dlogits.row<G>(i);
   for (std::int64_t j = 0; j < op.logits.cols(); ++j) {
     Z gradient = 0;
     if (target >= 0 && j < op.num_classes) {
       const Z onehot = j == target ? 1 : 0;
-      gradient = static_cast<Z>(op.grad_scale) * (std::exp(z[j] - lse) - onehot);
+      gradient = static_cast<Z>(op.grad_scale) * (std::exp(z(j) - lse) - onehot);
+      if (cap > 0) gradient *= 1 - (z(j) / cap) * (z(j) / cap);
     }
     dz[j] = narrow<G>(gradient);
   }

@@ -32,8 +32,9 @@ Wide<T> mean_square(const T* s, std::int64_t hidden, Wide<T> mean) {
 
 template <class T>
 void forward_row(const NormForward& norm, std::int64_t i) {
-  const std::int64_t hidden = norm.x.cols();
-  const T* s = norm.x.as<T>() + i * hidden;
+  const NormRows rows = norm.norms();
+  const std::int64_t hidden = rows.width;
+  const T* s = rows.at<T>(norm.x, i);
   if (norm.residual.defined()) {
     const T* residual = norm.residual.as<T>() + i * hidden;
     T* sum = norm.sum.as<T>() + i * hidden;
@@ -47,9 +48,10 @@ void forward_row(const NormForward& norm, std::int64_t i) {
   }
   const Wide<T> rstd = 1 / std::sqrt(mean_square(s, hidden, mean) + static_cast<Wide<T>>(norm.eps));
   norm.rstd.as<Wide<T>>()[i] = rstd;
-  T* y = norm.y.as<T>() + i * hidden;
+  T* y = rows.at<T>(norm.y, i);
   for (std::int64_t j = 0; j < hidden; ++j) {
-    Wide<T> value = (widen(s[j]) - mean) * rstd * affine<T>(norm.weight, j);
+    const Wide<T> weight = static_cast<Wide<T>>(norm.weight_offset) + affine<T>(norm.weight, j);
+    Wide<T> value = (widen(s[j]) - mean) * rstd * weight;
     if (norm.bias.defined()) value += affine<T>(norm.bias, j);
     y[j] = narrow<T>(value);
   }
@@ -57,7 +59,7 @@ void forward_row(const NormForward& norm, std::int64_t i) {
 
 void forward(const KernelCtx&, const NormForward& norm, const View&) {
   with_type(norm.x.dtype, [&]<class T>() {
-    for (std::int64_t i = 0; i < norm.x.rows(); ++i) forward_row<T>(norm, i);
+    for (std::int64_t i = 0; i < norm.norms().count(norm.x); ++i) forward_row<T>(norm, i);
   });
 }
 
@@ -66,25 +68,29 @@ void forward(const KernelCtx&, const NormForward& norm, const View&) {
 template <class T>
 void input_grad_row(const NormInputGrad& grad, std::int64_t i) {
   using W = Wide<T>;
-  const std::int64_t hidden = grad.dy.cols();
-  const T* dy = grad.dy.as<T>() + i * hidden;
-  const T* s = grad.s.as<T>() + i * hidden;
+  const NormRows rows = grad.norms();
+  const std::int64_t hidden = rows.width;
+  const T* dy = rows.at<T>(grad.dy, i);
+  const T* s = rows.at<T>(grad.s, i);
   const T* dsum = grad.dsum.defined() ? grad.dsum.as<T>() + i * hidden : nullptr;
-  T* dx = grad.dx.as<T>() + i * hidden;
+  T* dx = rows.at<T>(grad.dx, i);
   const bool centred = grad.kind == NormKind::layer_norm;
   const W mean = centred ? grad.mean.as<W>()[i] : W{0};
   const W rstd = grad.rstd.as<W>()[i];
+  const auto g_at = [&](std::int64_t j) {
+    return widen(dy[j]) * (static_cast<W>(grad.weight_offset) + affine<T>(grad.weight, j));
+  };
   W sum_g = 0;
   W sum_gn = 0;
   for (std::int64_t j = 0; j < hidden; ++j) {
-    const W g = widen(dy[j]) * affine<T>(grad.weight, j);
+    const W g = g_at(j);
     sum_g += g;
     sum_gn += g * ((widen(s[j]) - mean) * rstd);
   }
   const W mean_g = centred ? sum_g / static_cast<W>(hidden) : W{0};
   const W mean_gn = sum_gn / static_cast<W>(hidden);
   for (std::int64_t j = 0; j < hidden; ++j) {
-    const W g = widen(dy[j]) * affine<T>(grad.weight, j);
+    const W g = g_at(j);
     const W n = (widen(s[j]) - mean) * rstd;
     const W ds = rstd * (g - mean_g - n * mean_gn);
     dx[j] = narrow<T>(dsum != nullptr ? ds + widen(dsum[j]) : ds);
@@ -93,22 +99,22 @@ void input_grad_row(const NormInputGrad& grad, std::int64_t i) {
 
 void input_grad(const KernelCtx&, const NormInputGrad& grad, const View&) {
   with_type(grad.dy.dtype, [&]<class T>() {
-    for (std::int64_t i = 0; i < grad.dy.rows(); ++i) input_grad_row<T>(grad, i);
+    for (std::int64_t i = 0; i < grad.norms().count(grad.dy); ++i) input_grad_row<T>(grad, i);
   });
 }
 
 template <class T>
 void weight_grad_column(const NormWeightGrad& grad, std::int64_t j) {
   using W = Wide<T>;
-  const std::int64_t hidden = grad.dy.cols();
-  const std::int64_t rows = grad.dy.rows();
-  for (std::int64_t begin = 0; begin < rows; begin += kRowsPerBlock) {
+  const NormRows rows = grad.norms();
+  const std::int64_t count = rows.count(grad.dy);
+  for (std::int64_t begin = 0; begin < count; begin += kRowsPerBlock) {
     W weight_sum = 0;
     W bias_sum = 0;
-    for (std::int64_t i = begin; i < std::min(rows, begin + kRowsPerBlock); ++i) {
-      const W dy = widen(grad.dy.as<T>()[i * hidden + j]);
+    for (std::int64_t i = begin; i < std::min(count, begin + kRowsPerBlock); ++i) {
+      const W dy = widen(rows.at<T>(grad.dy, i)[j]);
       const W mean = grad.kind == NormKind::layer_norm ? grad.mean.as<W>()[i] : W{0};
-      const W n = (widen(grad.s.as<T>()[i * hidden + j]) - mean) * grad.rstd.as<W>()[i];
+      const W n = (widen(rows.at<T>(grad.s, i)[j]) - mean) * grad.rstd.as<W>()[i];
       weight_sum += dy * n;
       bias_sum += dy;
     }
@@ -119,7 +125,7 @@ void weight_grad_column(const NormWeightGrad& grad, std::int64_t j) {
 
 void weight_grad(const KernelCtx&, const NormWeightGrad& grad, const View&) {
   with_type(grad.dy.dtype, [&]<class T>() {
-    for (std::int64_t j = 0; j < grad.dy.cols(); ++j) weight_grad_column<T>(grad, j);
+    for (std::int64_t j = 0; j < grad.norms().width; ++j) weight_grad_column<T>(grad, j);
   });
 }
 

@@ -18,13 +18,23 @@ struct SmallEngineRecipe : recipe::Section {
   recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "optimizer"};
 };
 
-/// The two families, with weights large enough for every token to matter.
+/// Families with learned positions, RoPE and ALiBi, with windows, caps and sinks, and with weights
+/// large enough for every token to matter.
 inline constexpr std::string_view kSmallModels[] = {
     "architecture: gpt2, vocab_size: 31, hidden_size: 12, num_hidden_layers: 2, "
     "num_attention_heads: 2, initializer_range: 0.4",
     "architecture: llama, vocab_size: 31, hidden_size: 12, intermediate_size: 20, head_dim: 8, "
     "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, "
-    "initializer_range: 0.4"};
+    "initializer_range: 0.4",
+    "architecture: qwen2, vocab_size: 31, hidden_size: 12, intermediate_size: 20, "
+    "num_hidden_layers: 2, num_attention_heads: 2, sliding_window: 4, max_window_layers: 1, "
+    "initializer_range: 0.4",
+    "architecture: gemma2, vocab_size: 31, hidden_size: 12, intermediate_size: 20, head_dim: 8, "
+    "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, sliding_window: 4, "
+    "query_pre_attn_scalar: 6, attn_logit_softcapping: 2, final_logit_softcapping: 3, "
+    "initializer_range: 0.4",
+    "architecture: mpt, vocab_size: 31, hidden_size: 12, num_hidden_layers: 2, "
+    "num_attention_heads: 3, initializer_range: 0.4"};
 inline constexpr std::int64_t kSmallLength = 10;
 
 class SmallEngine {

@@ -12,6 +12,8 @@ inline constexpr std::int64_t kGap = 3;
 struct AttentionCase {
   std::int64_t sequences = 1, tq = 8, tk = 8, heads = 2, kv_heads = 1, head_dim = 8;
   std::int64_t window = 0;
+  double softcap = 0;
+  bool alibi = false, sink = false;
   double dropout = 0;
   /// q, k, v (and their gradients) are columns of one buffer, with a gap at the end of its rows.
   bool fused = false;
@@ -30,7 +32,7 @@ struct AttentionCase {
 /// Operands as doubles; statistics and gradients are filled by the runs.
 struct AttentionData {
   std::vector<double> q, k, v, dout;
-  std::vector<double> out, lse, dq, dk, dv;
+  std::vector<double> out, lse, dq, dk, dv, dsink;
 };
 
 inline AttentionData random_operands(const AttentionCase& c, DType dtype) {
@@ -52,13 +54,25 @@ class AttentionRun {
     shape_.num_kv_heads = c.kv_heads;
     shape_.head_dim = c.head_dim;
     shape_.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    shape_.softcap = c.softcap;
     shape_.window = c.window;
     positions();
     operands({&q_, &k_, &v_});
     operands({&dq_, &dk_, &dv_});
     out_ = rows(c.sequences * c.tq, c.heads * c.head_dim);
     dout_ = rows(c.sequences * c.tq, c.heads * c.head_dim);
-    lse_ = allocate({c.sequences, c.heads, c.tq}, dtype == DType::f64 ? dtype : DType::f32);
+    const DType wide = dtype == DType::f64 ? dtype : DType::f32;
+    lse_ = allocate({c.sequences, c.heads, c.tq}, wide);
+    if (c.alibi) {
+      alibi_ = machine_.of({c.heads}, wide, slopes(c.heads));
+      shape_.alibi = alibi_;
+    }
+    if (c.sink) {
+      sink_ = machine_.of({c.heads}, dtype, rounded(normals("sink", c.heads, 2), DType::bf16));
+      dsink_ = machine_.of({c.heads}, wide,
+                           std::vector<double>(static_cast<std::size_t>(c.heads), kOldDsink));
+      shape_.sink = sink_;
+    }
   }
 
   void forward(AttentionData& data) {
@@ -82,6 +96,7 @@ class AttentionRun {
     data.dq = read_rows(dq_);
     data.dk = read_rows(dk_);
     data.dv = read_rows(dv_);
+    if (case_.sink) data.dsink = read_rows(dsink_);
   }
 
   void launch_forward() { launch(machine_.ctx(), forward_kernel()); }
@@ -102,10 +117,19 @@ class AttentionRun {
 
   AttentionForward forward_kernel() const { return {shape_, q_, k_, v_, out_, lse_}; }
   AttentionBackward backward_kernel() const {
-    return {shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_};
+    return {shape_, q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_, dsink_.view()};
   }
 
+  /// What the gradient of the sinks is added to.
+  static constexpr double kOldDsink = 0.25;
+
  private:
+  static std::vector<double> slopes(std::int64_t heads) {
+    std::vector<double> slopes;
+    for (std::int64_t h = 1; h <= heads; ++h) slopes.push_back(std::exp2(-h));
+    return slopes;
+  }
+
   Tensor allocate(const Shape& shape, DType dtype) { return machine_.allocate(shape, dtype); }
   Tensor rows(std::int64_t n, std::int64_t cols) { return allocate({n, cols}, dtype_); }
 
@@ -166,6 +190,7 @@ class AttentionRun {
   AttentionShape shape_;
   Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;
   Tensor q_position_, q_document_begin_, k_position_, q_sample_;
+  Tensor alibi_, sink_, dsink_;
 };
 
 inline AttentionData run_attention(const AttentionCase& c, AttentionData data, DType dtype,

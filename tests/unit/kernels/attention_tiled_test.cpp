@@ -38,6 +38,7 @@ void check_parity(const AttentionCase& c) {
     check_parity(tiled.dq, plain.dq, exact.dq, dtype, "dq");
     check_parity(tiled.dk, plain.dk, exact.dk, dtype, "dk");
     check_parity(tiled.dv, plain.dv, exact.dv, dtype, "dv");
+    if (c.sink) check_parity(tiled.dsink, plain.dsink, exact.dsink, dtype, "dsink");
   }
 }
 
@@ -78,6 +79,55 @@ TEST_CASE("tiled attention respects windows") {
     CAPTURE(window);
     check_parity(
         {.tq = 197, .tk = 197, .heads = 1, .head_dim = 8, .window = window, .documents = {0, 90}});
+  }
+}
+
+TEST_CASE("tiled attention caps its scores, within windows, documents and dropout too") {
+  for (const double softcap : {0.5, 3.0, 50.0}) {
+    CAPTURE(softcap);
+    check_parity({.tq = 150, .tk = 150, .head_dim = 8, .softcap = softcap, .q_scale = 4});
+    check_parity({.sequences = 2,
+                  .tq = 131,
+                  .tk = 131,
+                  .heads = 4,
+                  .head_dim = 20,
+                  .window = 70,
+                  .softcap = softcap,
+                  .dropout = 0.2,
+                  .documents = {0, 40}});
+  }
+}
+
+TEST_CASE("tiled attention knows the distance and the sink, alone and with everything else") {
+  for (const bool alibi : {true, false}) {
+    CAPTURE(alibi);
+    check_parity({.tq = 150, .tk = 150, .head_dim = 8, .alibi = alibi, .sink = true});
+    check_parity({.tq = 150, .tk = 150, .head_dim = 8, .alibi = true, .sink = !alibi});
+    check_parity({.sequences = 2,
+                  .tq = 131,
+                  .tk = 131,
+                  .heads = 4,
+                  .head_dim = 20,
+                  .window = 70,
+                  .softcap = 3,
+                  .alibi = alibi,
+                  .sink = true,
+                  .dropout = 0.2,
+                  .documents = {0, 40}});
+    check_parity(
+        {.tq = 20, .tk = 131, .head_dim = 8, .alibi = alibi, .sink = true, .q_begin = 111});
+  }
+}
+
+TEST_CASE("a query that sees nothing leaves all probability to the sink") {
+  const AttentionCase c{
+      .tq = 70, .tk = 70, .heads = 1, .head_dim = 8, .sink = true, .k_begin = 1000};
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const AttentionData data = run_attention(c, random_operands(c, DType::f32), DType::f32, *table);
+    const double sink = rounded(normals("sink", 1, 2), DType::bf16)[0];
+    CHECK(data.out == std::vector<double>(70 * 8, 0));
+    CHECK(data.lse == std::vector<double>(70, sink));
+    CHECK(data.dsink == std::vector<double>(1, AttentionRun::kOldDsink));
   }
 }
 

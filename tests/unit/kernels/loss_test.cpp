@@ -14,6 +14,7 @@ struct LossCase {
   std::int64_t rows = 3, cols = 10, num_classes = 10;
   double grad_scale = 1;
   std::vector<std::int32_t> target;
+  double softcap = 0;
 };
 
 struct LossResult {
@@ -43,7 +44,8 @@ LossResult run_loss(const LossCase& c, const std::vector<double>& logits, DType 
                                      .loss = loss,
                                      .dlogits = dz,
                                      .num_classes = c.num_classes,
-                                     .grad_scale = c.grad_scale});
+                                     .grad_scale = c.grad_scale,
+                                     .softcap = c.softcap});
   return {read_rows(loss), read_rows(dz)};
 }
 

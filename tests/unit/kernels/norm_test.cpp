@@ -84,6 +84,67 @@ TEST_CASE("norms and their gradients agree with the reference and do not depend 
   }
 }
 
+TEST_CASE("heads side by side are normalised as rows of their own") {
+  for (const auto& [rows, heads, head_dim] :
+       {std::tuple<std::int64_t, std::int64_t, std::int64_t>{0, 2, 4},
+        {3, 1, 5},
+        {7, 3, 14},
+        {65, 4, 64},
+        {130, 2, 128}}) {
+    for (const NormKind kind : kKinds) {
+      CAPTURE(rows);
+      CAPTURE(heads);
+      CAPTURE(head_dim);
+      const std::int64_t width = heads * head_dim;
+      const trial::Trial trial = [&](Machine& machine) {
+        const bool centred = kind == NormKind::layer_norm;
+        const Tensor x = machine.operand("x", {rows, width}, 3);
+        const Tensor dy = machine.operand("dy", {rows, width}, 5);
+        const Tensor weight = machine.operand("weight", {head_dim});
+        const Tensor y = machine.output({rows, width}, 1);
+        const Tensor dx = machine.output({rows, width}, 4);
+        const Tensor mean = centred ? machine.empty({rows * heads}, machine.sink()) : Tensor();
+        const Tensor rstd = machine.empty({rows * heads}, machine.sink());
+        const Tensor dweight = machine.wide("dweight", {head_dim});
+        machine.run(NormForward{.kind = kind,
+                                .x = x,
+                                .residual = {},
+                                .sum = {},
+                                .weight = weight,
+                                .bias = {},
+                                .y = y,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .eps = 1e-5,
+                                .head_dim = head_dim});
+        machine.run(NormInputGrad{.kind = kind,
+                                  .dy = dy,
+                                  .dsum = {},
+                                  .s = x,
+                                  .weight = weight,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .dx = dx,
+                                  .head_dim = head_dim});
+        machine.run(NormWeightGrad{.kind = kind,
+                                   .dy = dy,
+                                   .s = x,
+                                   .mean = mean,
+                                   .rstd = rstd,
+                                   .dweight = dweight,
+                                   .dbias = {},
+                                   .head_dim = head_dim});
+        return trial::outputs(y, rstd, dx, dweight);
+      };
+      trial::Limits limits;
+      limits.reference = 100;
+      limits.fast = 3;
+      trial::compare(trial, DType::f32, limits);
+      trial::compare(trial, DType::bf16, limits);
+    }
+  }
+}
+
 TEST_CASE("bf16 norms with a residual normalise the rounded sum") {
   const Options options{NormKind::layer_norm, true, true, true};
   const trial::Trial trial = [&](Machine& machine) {

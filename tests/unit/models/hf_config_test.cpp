@@ -1,5 +1,6 @@
 #include "lib/models/hf_config.hpp"
 
+#include <cmath>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -44,6 +45,75 @@ TEST_CASE("a config.json with only its model_type is transformers' default model
   CHECK(llama.num_key_value_heads == 32);
   CHECK(llama.norm.eps == 1e-6);
   CHECK_FALSE(llama.tie_word_embeddings);
+  const DecoderSpec mistral = spec_from_hf_config(R"({"model_type": "mistral"})", "test");
+  CHECK(mistral.num_key_value_heads == 8);
+  CHECK(mistral.intermediate_size == 14336);
+  CHECK(mistral.window_of(0) == 4096);
+  const DecoderSpec qwen2 = spec_from_hf_config(R"({"model_type": "qwen2"})", "test");
+  CHECK(qwen2.vocab_size == 151936);
+  CHECK(qwen2.qkv_bias);
+  CHECK_FALSE(qwen2.attention_output_bias);
+  CHECK(qwen2.window_of(31) == 0);
+  const DecoderSpec qwen3 = spec_from_hf_config(R"({"model_type": "qwen3"})", "test");
+  CHECK(qwen3.head_dim == 128);
+  CHECK(qwen3.qk_norm);
+  CHECK_FALSE(qwen3.qkv_bias);
+  const DecoderSpec gemma2 = spec_from_hf_config(R"({"model_type": "gemma2"})", "test");
+  CHECK(gemma2.hidden_size == 2304);
+  CHECK(gemma2.num_hidden_layers == 26);
+  CHECK(gemma2.head_dim == 256);
+  CHECK(gemma2.embedding_scale == 48);
+  CHECK(gemma2.attention_scale == 1.0 / 16);
+  CHECK(gemma2.attention_softcap == 50);
+  CHECK(gemma2.logit_softcap == 30);
+  CHECK(gemma2.norm.weight_offset == 1);
+  CHECK(gemma2.activation == kernels::Activation::gelu_pytorch_tanh);
+  CHECK(gemma2.tie_word_embeddings);
+  CHECK(gemma2.window_of(0) == 4096);
+  CHECK(gemma2.window_of(25) == 0);
+  const DecoderSpec mpt = spec_from_hf_config(R"({"model_type": "mpt"})", "test");
+  CHECK(mpt.vocab_size == 50368);
+  CHECK(mpt.intermediate_size == 4 * 2048);
+  CHECK(mpt.alibi_bias_max == 8);
+  CHECK_FALSE(mpt.norm_bias);
+  CHECK_FALSE(mpt.has_rope());
+  CHECK(mpt.tie_word_embeddings);
+}
+
+TEST_CASE("what MPT's own object says is read as strictly as the rest") {
+  const auto mpt = [](const std::string& attention) {
+    return spec_from_hf_config(R"({"model_type": "mpt", "attn_config": )" + attention + "}",
+                               "test");
+  };
+  CHECK(mpt(R"({"attn_pdrop": 0.1, "softmax_scale": 0.5})").attention_scale == 0.5);
+  CHECK(mpt(R"({"attn_pdrop": 0.1})").attention_dropout == 0.1);
+  CHECK(mpt("{}").attention_scale == 0);
+  for (const char* refused :
+       {R"({"alibi": false})", R"({"clip_qkv": 6})", R"({"qk_ln": true})", R"({"unheard": 1})",
+        R"({"alibi_bias_max": 4})", R"({"attn_type": "multiquery_attention"})", "[]"}) {
+    CAPTURE(refused);
+    CHECK_THROWS_WITH_AS(mpt(refused), doctest::Contains("attn_config"), DataError);
+  }
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  CHECK_THROWS_AS(mpt(R"({"unheard": )" + deep + "}"), DataError);
+}
+
+TEST_CASE("windows are those of transformers' layers") {
+  const auto windows = [](const std::string& keys) {
+    const DecoderSpec spec =
+        spec_from_hf_config(R"({"num_hidden_layers": 3, "model_type": )" + keys + "}", "test");
+    return std::vector{spec.window_of(0), spec.window_of(1), spec.window_of(2)};
+  };
+  using Windows = std::vector<std::int64_t>;
+  CHECK(windows(R"("mistral", "sliding_window": 5)") == Windows{5, 5, 5});
+  CHECK(windows(R"("mistral", "sliding_window": null)") == Windows{0, 0, 0});
+  const std::string upper = R"("qwen2", "sliding_window": 5, "max_window_layers": 1)";
+  CHECK(windows(upper) == Windows{0, 0, 0});
+  CHECK(windows(upper + R"(, "use_sliding_window": true)") == Windows{0, 5, 5});
+  CHECK(windows(upper + R"(, "use_sliding_window": true, "layer_types": ["full_attention",
+        "sliding_attention", "sliding_attention"])") == Windows{0, 5, 5});
+  CHECK(windows(R"("qwen2", "use_sliding_window": true, "max_window_layers": 0)") ==
+        Windows{4096, 4096, 4096});
 }
 
 TEST_CASE("the base of RoPE is found in every spelling") {
@@ -56,14 +126,57 @@ TEST_CASE("the base of RoPE is found in every spelling") {
   CHECK(theta(R"("rope_scaling": {"type": "default"})") == 10000);
 }
 
+TEST_CASE("scaled RoPE is read from both spellings") {
+  const auto scaling = [](const std::string& object) {
+    RopeScaling found;
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      const DecoderSpec spec = spec_from_hf_config(
+          fmt::format(R"({{"model_type": "llama", "max_position_embeddings": 99, "{}": {}}})", key,
+                      object),
+          "test");
+      CHECK((key == std::string("rope_scaling") || spec.rope_scaling == found));
+      found = spec.rope_scaling;
+    }
+    return found;
+  };
+  CHECK(scaling(R"({"type": "linear", "factor": 2.5})") ==
+        RopeScaling{.type = "linear", .factor = 2.5});
+  CHECK(scaling(R"({"rope_type": "dynamic", "factor": 2})") ==
+        RopeScaling{.type = "dynamic", .factor = 2});
+  CHECK(scaling(R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 2.0,
+        "high_freq_factor": 5.0, "original_max_position_embeddings": 44})") ==
+        RopeScaling{.type = "llama3",
+                    .factor = 8,
+                    .original_max_position_embeddings = 44,
+                    .low_freq_factor = 2,
+                    .high_freq_factor = 5});
+  CHECK(scaling(R"({"rope_type": "yarn", "factor": 4.0, "truncate": false, "beta_fast": 16})") ==
+        RopeScaling{.type = "yarn",
+                    .factor = 4,
+                    .original_max_position_embeddings = 99,
+                    .beta_fast = 16,
+                    .truncate = false});
+  // DeepSeek's two factors of the magnitude's logarithm.
+  const RopeScaling deepseek =
+      scaling(R"({"rope_type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5})");
+  const double log_factor = 0.1 * std::log(40.0);
+  CHECK(*deepseek.attention_factor ==
+        doctest::Approx((log_factor + 1) / (0.5 * log_factor + 1)).epsilon(1e-14));
+}
+
 TEST_CASE("what would be computed otherwise is refused by key") {
   const struct {
     const char* key;
     const char* value;
     const char* family;
   } cases[] = {
-      {"rope_scaling", R"({"rope_type": "llama3", "factor": 8.0})", "llama"},
-      {"rope_scaling", R"({"type": "linear", "factor": 2.0})", "llama"},
+      {"rope_scaling", R"({"rope_type": "longrope", "factor": 8.0})", "llama"},
+      {"rope_scaling", R"({"type": "linear", "factor": 0.5})", "llama"},
+      {"rope_scaling", R"({"type": "linear", "factor": 2.0, "beta_fast": 1})", "llama"},
+      {"rope_scaling", R"({"type": "linear", "factor": "2"})", "llama"},
+      {"rope_scaling", R"({"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2})", "llama"},
+      {"rope_scaling", R"({"type": "llama3", "factor": 2, "high_freq_factor": 1})", "llama"},
+      {"rope_parameters", R"({"rope_type": 3})", "llama"},
       {"rope_parameters", R"({"rope_type": "default", "partial_rotary_factor": 0.5})", "llama"},
       {"rope_theta", "-1", "llama"},
       {"pretraining_tp", "2", "llama"},
@@ -80,6 +193,12 @@ TEST_CASE("what would be computed otherwise is refused by key") {
       {"vocab_size", "-3", "llama"},
       {"vocab_size", "99999999999999999999", "llama"},
       {"num_hidden_layers", "0", "llama"},
+      {"sliding_window", "0", "mistral"},
+      {"attention_bias", "true", "mistral"},
+      {"layer_types", R"(["sliding_attention"])", "qwen2"},
+      {"layer_types", R"(["full_attention", 1])", "qwen2"},
+      {"max_window_layers", "-1", "qwen2"},
+      {"attention_bias", "false", "qwen2"},
       {"add_cross_attention", "true", "gpt2"},
       {"pruned_heads", R"({"0": [1]})", "gpt2"},
       {"scale_attn_by_inverse_layer_idx", "true", "gpt2"},
@@ -113,9 +232,57 @@ TEST_CASE("a written config.json says the same model") {
   gpt2.norm.eps = 1e-3;
   gpt2.activation = kernels::Activation::relu;
   gpt2.tie_word_embeddings = false;
-  for (const DecoderSpec& spec : {gpt2, llama_spec_for_test()}) {
-    const Architecture& row = spec.learned_positions ? kGpt2 : kLlama;
-    const std::string json = row.hf_config(spec, {.dtype = DType::bf16, .eos_token_id = 5});
+  DecoderSpec mistral = llama_spec_for_test();
+  mistral.qkv_bias = mistral.attention_output_bias = false;
+  DecoderSpec qwen2 = llama_spec_for_test();
+  qwen2.attention_output_bias = false;
+  qwen2.head_dim = qwen2.hidden_size / qwen2.num_attention_heads;
+  qwen2.first_window_layer = 1;
+  DecoderSpec windowed = qwen2;
+  windowed.sliding_window = mistral.sliding_window = 7;
+  DecoderSpec qwen3 = windowed;
+  qwen3.qk_norm = true;
+  qwen3.qkv_bias = false;
+  qwen3.rope_scaling = {.type = "yarn",
+                        .factor = 4,
+                        .original_max_position_embeddings = 32,
+                        .beta_fast = 16,
+                        .truncate = false,
+                        .attention_factor = 1.5};
+  DecoderSpec llama3 = llama_spec_for_test();
+  llama3.rope_scaling = {.type = "llama3",
+                         .factor = 8,
+                         .original_max_position_embeddings = 64,
+                         .low_freq_factor = 2,
+                         .high_freq_factor = 5};
+  DecoderSpec gemma2 = mistral;
+  gemma2.norm.weight_offset = 1;
+  gemma2.post_norms = true;
+  gemma2.embedding_scale = std::sqrt(static_cast<double>(gemma2.hidden_size));
+  gemma2.window_period = 2;
+  gemma2.attention_scale = 1 / std::sqrt(144.0);
+  gemma2.logit_softcap = 20.5;
+  DecoderSpec mpt = gpt2;
+  mpt.learned_positions = false;
+  mpt.norm_bias = mpt.qkv_bias = mpt.attention_output_bias = mpt.mlp_bias = false;
+  mpt.activation = kernels::Activation::gelu;
+  mpt.intermediate_size = 4 * mpt.hidden_size;
+  mpt.alibi_bias_max = 8;
+  mpt.attention_scale = 0.3;
+  DecoderSpec dynamic = llama_spec_for_test();
+  dynamic.rope_scaling = {.type = "dynamic", .factor = 2};
+  const std::pair<const Architecture*, DecoderSpec> cases[] = {{&kGpt2, gpt2},
+                                                               {&kGemma2, gemma2},
+                                                               {&kMpt, mpt},
+                                                               {&kQwen3, qwen3},
+                                                               {&kLlama, llama3},
+                                                               {&kLlama, dynamic},
+                                                               {&kLlama, llama_spec_for_test()},
+                                                               {&kMistral, mistral},
+                                                               {&kQwen2, qwen2},
+                                                               {&kQwen2, windowed}};
+  for (const auto& [row, spec] : cases) {
+    const std::string json = row->hf_config(spec, {.dtype = DType::bf16, .eos_token_id = 5});
     CHECK(contains(json, R"("dtype": "bfloat16")"));
     CHECK(contains(json, R"("eos_token_id": 5)"));
     CHECK(contains(json, R"("bos_token_id": null)"));
@@ -124,6 +291,10 @@ TEST_CASE("a written config.json says the same model") {
     CHECK(again.vocab_size == spec.vocab_size);
     CHECK(again.intermediate_size == spec.intermediate_size);
     CHECK(again.qkv_bias == spec.qkv_bias);
+    CHECK(again.qk_norm == spec.qk_norm);
+    CHECK(again.rope_scaling == spec.rope_scaling);
+    CHECK(again.attention_output_bias == spec.attention_output_bias);
+    CHECK(again.first_window_layer == spec.first_window_layer);
     CHECK(again.mlp_bias == spec.mlp_bias);
     CHECK(again.max_position_embeddings == spec.max_position_embeddings);
     CHECK(again.attention_dropout == spec.attention_dropout);
@@ -146,6 +317,13 @@ TEST_CASE("differences that shapes do not show are named") {
   b.rope_theta = 10000;
   b.num_attention_heads = 8;
   CHECK(computed_difference(a, b) == "num_attention_heads 4 and 8, rope_theta 12345.5 and 10000");
+  b = a;
+  b.rope_scaling = {.type = "linear", .factor = 2};
+  CHECK(computed_difference(a, b) == "rope_scaling default and linear, factor 2");
+  b = a;
+  b.sliding_window = 9;
+  b.first_window_layer = 1;
+  CHECK(computed_difference(a, b) == "window of layer 1 0 and 9");
 }
 
 TEST_CASE("a layout has every parameter of the model once") {

@@ -17,23 +17,49 @@ struct AttentionCase {
   std::int64_t window = 0;
   double dropout = 0;
   double scale = 1.5;  // large enough for peaked probabilities
+  double softcap = 0;
+  bool alibi = false, sinks = false;
+};
+
+// The options of a case, and what they point to.
+struct Extras {
+  Tensor slopes;
+  const ParameterGroup* sinks = nullptr;
+
+  Extras(Place& place, const AttentionCase& c) {
+    const std::int64_t heads = c.heads.num_heads;
+    if (c.alibi) {
+      const DType dtype = statistics_dtype(place.options().compute);
+      slopes =
+          place.tensor(std::vector<double>(static_cast<std::size_t>(heads), 0.25), {heads}, dtype);
+    }
+    if (c.sinks) {
+      sinks = &place.store().declare({.name = "sinks", .shape = {heads}, .init = {}});
+    }
+  }
 };
 
 ops::AttentionOptions options_of(const AttentionCase& c) {
   return {.heads = c.heads,
           .scale = c.scale,
+          .softcap = c.softcap,
           .window = c.window,
           .dropout = c.dropout,
           .dropout_name = "here"};
 }
 
 Problem attention(const AttentionCase& c) {
-  return {
-      .rows = c.rows, .inputs = {{c.rows.rows(), c.heads.cols()}}, .build = [c](Place&) -> Forward {
-        return [c](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
-          return {{ops::attention(ctx, x[0], options_of(c))}};
-        };
-      }};
+  return {.rows = c.rows,
+          .inputs = {{c.rows.rows(), c.heads.cols()}},
+          .build = [c](Place& place) -> Forward {
+            const auto extras = std::make_shared<Extras>(place, c);
+            return [c, extras](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+              ops::AttentionOptions options = options_of(c);
+              if (c.alibi) options.alibi = &extras->slopes;
+              options.sinks = extras->sinks;
+              return {{ops::attention(ctx, x[0], options)}};
+            };
+          }};
 }
 
 Problem rope(const RowLayout& rows, const ops::HeadLayout& heads, std::int64_t rotary_dim) {
@@ -63,6 +89,35 @@ TEST_CASE("attention differentiates over several sequences of several documents"
 TEST_CASE("attention differentiates through a window") {
   check_operation(attention({.rows = {.length = 13, .document_starts = {0, 8}}, .window = 3}));
   check_operation(attention({.rows = {.length = 5}, .window = 1}));
+}
+
+TEST_CASE("attention differentiates through a cap of its scores") {
+  for (const double softcap : {0.5, 2.0}) {
+    check_operation(attention({.heads = {4, 2, 3}, .softcap = softcap}));
+    check_operation(attention({.window = 3, .dropout = 0.3, .softcap = softcap}));
+  }
+}
+
+TEST_CASE("attention differentiates with ALiBi and with sinks") {
+  const RowLayout rows{.sequences = 2, .length = 7, .document_starts = {0, 3}};
+  check_operation(attention({.rows = rows, .heads = {4, 2, 3}, .alibi = true}));
+  check_operation(attention({.rows = rows, .heads = {4, 2, 3}, .sinks = true}));
+  check_operation(attention({.rows = rows,
+                             .heads = {4, 1, 3},
+                             .window = 2,
+                             .dropout = 0.3,
+                             .softcap = 2,
+                             .alibi = true,
+                             .sinks = true}));
+}
+
+TEST_CASE("a capped score is softcap tanh(score / softcap)") {
+  // The second of two rows has the scores 4 and 0, and the values 1 and 0.
+  const AttentionCase c{.rows = {.length = 2}, .heads = {1, 1, 1}, .scale = 2, .softcap = 3};
+  Place place(c.rows, {});
+  const Var x{place.tensor({0, 2, 1, 1, 0, 0}, {2, 3}), -1, nullptr};
+  const double y = values_of(ops::attention(place.context(), x, options_of(c)).tensor).back();
+  CHECK(std::abs(std::log(y / (1 - y)) - 3 * std::tanh(4.0 / 3)) < 1e-12);
 }
 
 TEST_CASE("attention differentiates through dropout on its probabilities") {

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "kernels/activations.hpp"
@@ -23,6 +25,18 @@ TEST_CASE("a sum passes its gradient to both sides") {
   check_operation(on_inputs({{6, 5}, {6, 5}}, [](const OpCtx& ctx, std::span<const Var> x) {
     return ops::add(ctx, x[0], x[1]);
   }));
+}
+
+TEST_CASE("a scaled value scales its gradient") {
+  check_operation(on_inputs({{6, 5}}, [](const OpCtx& ctx, std::span<const Var> x) {
+    return ops::scale(ctx, x[0], -2.5);
+  }));
+  Place place({.length = 1}, {.compute = DType::bf16});
+  const Var x{place.tensor({1, 2}, {1, 2}), -1, nullptr};
+  // The root of 2304 is 48; that of 20 becomes a bf16 first.
+  CHECK(values_of(ops::scale(place.context(), x, 48).tensor) == std::vector<double>{48, 96});
+  CHECK(values_of(ops::scale(place.context(), x, std::sqrt(20.0)).tensor) ==
+        std::vector<double>{4.46875, 8.9375});
 }
 
 TEST_CASE("a value used several times collects all gradients") {

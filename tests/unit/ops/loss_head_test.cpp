@@ -18,6 +18,7 @@ struct HeadCase {
   std::int64_t padded = kClasses;
   std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
   bool tied = false;
+  double softcap = 0;
 };
 
 // Every third row is untrained.
@@ -30,25 +31,28 @@ std::vector<std::int32_t> targets_of(std::int64_t rows) {
 }
 
 Problem loss_head(const HeadCase& c) {
-  return {.rows = {.length = c.rows},
-          .inputs = c.tied ? std::vector<Shape>{} : std::vector<Shape>{{c.rows, kHidden}},
-          .build = [c](Place& place) -> Forward {
-            const ParameterGroup& w =
-                place.store().declare({.name = "head", .shape = {c.padded, kHidden}, .init = {}});
-            const Tensor targets = place.ints(targets_of(c.rows));
-            std::vector<std::int32_t> tokens;
-            for (std::int64_t i = 0; i < c.rows; ++i) {
-              tokens.push_back(formula_below("token", kClasses, i));
-            }
-            const Tensor ids = place.ints(tokens);
-            return [=, &place, &w](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
-              const Tensor sum = place.tensor({0}, {1}, DType::f64);
-              const Var in = c.tied ? ops::embedding(ctx, ids, w) : x[0];
-              return {{ops::loss_head(ctx, in, w, targets, sum,
-                                      {.num_classes = kClasses, .chunk_bytes = c.chunk_bytes})},
-                      sum};
-            };
-          }};
+  return {
+      .rows = {.length = c.rows},
+      .inputs = c.tied ? std::vector<Shape>{} : std::vector<Shape>{{c.rows, kHidden}},
+      .build = [c](Place& place) -> Forward {
+        const ParameterGroup& w =
+            place.store().declare({.name = "head", .shape = {c.padded, kHidden}, .init = {}});
+        const Tensor targets = place.ints(targets_of(c.rows));
+        std::vector<std::int32_t> tokens;
+        for (std::int64_t i = 0; i < c.rows; ++i) {
+          tokens.push_back(formula_below("token", kClasses, i));
+        }
+        const Tensor ids = place.ints(tokens);
+        return [=, &place, &w](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+          const Tensor sum = place.tensor({0}, {1}, DType::f64);
+          const Var in = c.tied ? ops::embedding(ctx, ids, w) : x[0];
+          return {
+              {ops::loss_head(
+                  ctx, in, w, targets, sum,
+                  {.num_classes = kClasses, .softcap = c.softcap, .chunk_bytes = c.chunk_bytes})},
+              sum};
+        };
+      }};
 }
 
 }  // namespace
@@ -67,6 +71,20 @@ TEST_CASE("padding of the vocabulary has no probability and no gradient") {
       CHECK(gradient[i] == 0);
     }
   }
+}
+
+TEST_CASE("the loss head differentiates through a cap of the logits, and so do logits alone") {
+  for (const double softcap : {0.25, 2.0}) {
+    check_operation(loss_head({.softcap = softcap}));
+    check_operation(loss_head({.padded = 16, .softcap = softcap}));
+  }
+  Place place({.length = 1}, {});
+  const ParameterGroup& w = place.store().declare({.name = "head", .shape = {2, 1}, .init = {}});
+  place.allocate_parameters(w, {1, -4});
+  const std::vector<double> z =
+      values_of(ops::logits(place.context(), place.tensor({3}, {1, 1}), w, 5));
+  CHECK(std::abs(z[0] - 5 * std::tanh(3.0 / 5)) < 1e-12);
+  CHECK(std::abs(z[1] + 5 * std::tanh(12.0 / 5)) < 1e-12);
 }
 
 TEST_CASE("a tied head and embedding sum both gradients") {

@@ -14,6 +14,7 @@ struct NormCase {
   bool bias = false;
   bool residual = false;
   bool only_sum = false;  // the norm is computed, and nothing reads it
+  double weight_offset = 0;
 };
 
 // An eps of the size of the variance, so that a misplaced eps is seen.
@@ -30,7 +31,7 @@ Problem norm(const NormCase& c) {
                 ? &place.store().declare(
                       {.name = "bias", .shape = {kHidden}, .role = ParameterRole::bias, .init = {}})
                 : nullptr;
-        const ops::NormOptions options{c.kind, 0.25};
+        const ops::NormOptions options{c.kind, 0.25, c.weight_offset};
         return [=, &w](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
           if (!c.residual) return {{ops::norm(ctx, x[0], w, b, options)}};
           const ops::NormResult r = ops::residual_norm(ctx, x[0], x[1], w, b, options);
@@ -40,7 +41,8 @@ Problem norm(const NormCase& c) {
 }
 
 // One row through a norm with these weights.
-std::vector<double> norm_of(kernels::NormKind kind, const std::vector<double>& row, double eps) {
+std::vector<double> norm_of(kernels::NormKind kind, const std::vector<double>& row, double eps,
+                            double weight_offset = 0) {
   Place place({.length = 1}, {});
   const auto cols = static_cast<std::int64_t>(row.size());
   const ParameterGroup& w = place.store().declare(
@@ -49,7 +51,7 @@ std::vector<double> norm_of(kernels::NormKind kind, const std::vector<double>& r
   weights.back() = 10;
   place.allocate_parameters(w, weights);
   const Var x{place.tensor(row, {1, cols}), -1, nullptr};
-  return values_of(ops::norm(place.context(), x, w, nullptr, {kind, eps}).tensor);
+  return values_of(ops::norm(place.context(), x, w, nullptr, {kind, eps, weight_offset}).tensor);
 }
 
 }  // namespace
@@ -58,6 +60,8 @@ TEST_CASE("a row is divided by the root of its mean square or variance, eps incl
   using kernels::NormKind;
   // 3^2 + 4^2 + 0 + 5^2 = 4 * 12.5; and 12.5 + 3.5 = 4^2.
   CHECK(norm_of(NormKind::rms_norm, {3, -4, 0, 5}, 3.5) == std::vector<double>{0.75, -1, 0, 12.5});
+  CHECK(norm_of(NormKind::rms_norm, {3, -4, 0, 5}, 3.5, 1) ==
+        std::vector<double>{1.5, -2, 0, 13.75});
   // A mean of 2 and a variance of 5; 5 + 11 = 4^2.
   CHECK(norm_of(NormKind::layer_norm, {-1, 5, 1, 3}, 11) ==
         std::vector<double>{-0.75, 0.75, -0.25, 2.5});
@@ -73,6 +77,34 @@ TEST_CASE("both norms differentiate, with and without residual and bias") {
         check_operation(norm({kind, bias, residual}));
       }
     }
+  }
+}
+
+TEST_CASE("norms over the heads of q and k differentiate, and leave v alone") {
+  for (const std::int64_t kv_heads : {1, 2}) {
+    CAPTURE(kv_heads);
+    const ops::HeadLayout heads{.num_heads = 4, .num_kv_heads = kv_heads, .head_dim = 6};
+    check_operation({.rows = {.length = kRows},
+                     .inputs = {{kRows, heads.cols()}},
+                     .build = [heads](Place& place) -> Forward {
+                       const auto weight = [&](const char* name) {
+                         return &place.store().declare({.name = name,
+                                                        .shape = {heads.head_dim},
+                                                        .role = ParameterRole::norm,
+                                                        .init = {}});
+                       };
+                       const ParameterGroup* q = weight("q_norm");
+                       const ParameterGroup* k = weight("k_norm");
+                       return [=](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+                         return {{ops::head_norm(ctx, x[0], heads, *q, *k, 0.25)}};
+                       };
+                     }});
+  }
+}
+
+TEST_CASE("weights that count from one differentiate") {
+  for (const auto kind : {kernels::NormKind::rms_norm, kernels::NormKind::layer_norm}) {
+    check_operation(norm({.kind = kind, .residual = true, .weight_offset = 1}));
   }
 }
 
