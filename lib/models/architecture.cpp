@@ -8,7 +8,8 @@
 namespace llmtrain::models {
 
 std::span<const Architecture> architectures() {
-  static const std::array rows{kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma2, kMpt};
+  static const std::array rows{kGpt2,  kLlama,  kMistral, kQwen2,
+                               kQwen3, kGemma2, kMpt,     kGptOssDense};
   return rows;
 }
 

@@ -97,5 +97,6 @@ extern const Architecture kQwen2;
 extern const Architecture kQwen3;
 extern const Architecture kGemma2;
 extern const Architecture kMpt;
+extern const Architecture kGptOssDense;
 
 }  // namespace llmtrain::models

@@ -1,19 +1,21 @@
 """transformers' models under this program's parameter names, and without their FP32 casts."""
 
 import contextlib
+import json
 import math
 from unittest import mock
 
 import torch
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, GptOssConfig, GptOssForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers import MistralConfig, MistralForCausalLM, MptConfig, MptForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
@@ -22,15 +24,41 @@ from transformers.models.qwen3 import modeling_qwen3
 CLASSES = {GPT2Config: GPT2LMHeadModel, LlamaConfig: LlamaForCausalLM,
            MistralConfig: MistralForCausalLM, Qwen2Config: Qwen2ForCausalLM,
            Qwen3Config: Qwen3ForCausalLM, Gemma2Config: Gemma2ForCausalLM,
-           MptConfig: MptForCausalLM}
+           MptConfig: MptForCausalLM, GptOssConfig: GptOssForCausalLM}
 # Modules that cast to FP32, with the first word of their classes.
 CASTING = {modeling_llama: "Llama", modeling_mistral: "Mistral", modeling_qwen2: "Qwen2",
-           modeling_qwen3: "Qwen3", modeling_gemma2: "Gemma2"}
+           modeling_qwen3: "Qwen3", modeling_gemma2: "Gemma2", modeling_gpt_oss: "GptOss"}
+
+
+class _DenseMlp(modeling_llama.LlamaMLP):
+    """In the place of gpt-oss' experts, which return their router's scores too."""
+
+    def forward(self, x):
+        return super().forward(x), None
 
 
 def build(config, attention):
     config._attn_implementation = attention
-    return CLASSES[type(config)](config).eval()
+    model = CLASSES[type(config)](config).eval()
+    if isinstance(model, GptOssForCausalLM):
+        config.mlp_bias = False
+        for layer in model.model.layers:
+            layer.mlp = _DenseMlp(config)
+    return model
+
+
+# Keys of gpt-oss' experts.
+_EXPERTS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "mlp_bias",
+            "output_router_logits", "swiglu_limit", "swiglu_alpha", "experts_per_token")
+
+
+def config_text(config):
+    """config.json of the model that build() makes."""
+    values = config.to_dict()
+    if isinstance(config, GptOssConfig):
+        values = {k: v for k, v in values.items() if k not in _EXPERTS}
+        values["model_type"] = "gpt_oss_dense"
+    return json.dumps(values, indent=2, sort_keys=True)
 
 
 def gpt2_map(config):
@@ -163,17 +191,23 @@ def _rotary(self, x, position_ids):
         assert (theirs.double() / frequency - 1).abs().max() < 1e-6, (kind, theirs, exact)
         assert abs(their_magnitude / magnitude - 1) < 1e-12
     angle = position_ids[..., None].double() * frequency
-    angle = torch.cat((angle, angle), dim=-1)
+    if not isinstance(self, modeling_gpt_oss.GptOssRotaryEmbedding):
+        angle = torch.cat((angle, angle), dim=-1)
     return magnitude * angle.cos(), magnitude * angle.sin()
 
 
 def _attention(module, query, key, value, attention_mask, scaling, dropout=0.0, softcap=None, **_):
+    sinks = getattr(module, "sinks", None)
     key = modeling_llama.repeat_kv(key, module.num_key_value_groups)
     value = modeling_llama.repeat_kv(value, module.num_key_value_groups)
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    probabilities = nn.functional.softmax(scores + attention_mask, dim=-1)
+    scores = scores + attention_mask
+    if sinks is not None:
+        sink = sinks[None, :, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    probabilities = nn.functional.softmax(scores, dim=-1)[..., : key.shape[2]]
     return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
 
 

@@ -63,6 +63,8 @@ def save():
 def check(folder):
     worst = 0.0
     for path in sorted(folder.iterdir()):
+        if path.name.startswith("gpt_oss_dense"):
+            continue  # transformers has no such model
         with safe_open(GOLDEN / f"{path.name}.safetensors", "pt") as file:
             expected = file.get_tensor("logits")
             inputs = [file.get_tensor(k).long() for k in

@@ -20,7 +20,7 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import (Gemma2Config, GPT2Config, LlamaConfig, MistralConfig,
+from transformers import (Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, MistralConfig,
                           MptConfig, Qwen2Config, Qwen3Config)
 
 import families
@@ -104,6 +104,14 @@ CASES = {
                      tie_word_embeddings=False, attention_bias=True, rms_norm_eps=1e-3,
                      hidden_activation="gelu", pad_token_id=None),
         [[0, 11], [0, 3]], 19, False),
+    "gpt_oss_dense_sinks": (
+        GptOssConfig(**LLAMA | {"num_hidden_layers": 3}, num_attention_heads=4,
+                     num_key_value_heads=2, head_dim=6, intermediate_size=28, sliding_window=7,
+                     num_local_experts=2, num_experts_per_tok=1,
+                     rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0,
+                                      "beta_fast": 2.0, "beta_slow": 0.25, "truncate": False,
+                                      "original_max_position_embeddings": 10}),
+        [[0, 6, 20], [0]], 29, True),
     "mpt_alibi": (
         MptConfig(vocab_size=53, max_seq_len=40, d_model=20, n_heads=5, n_layers=2),
         [[0, 6, 20], [0]], 29, True),
@@ -122,6 +130,8 @@ def fill(config, name, shape):
     """Offset and scale of a parameter's formula. Keys are large and queries small: the gradient of the
     keys' bias, whose exact value in GPT-2 is zero, is rounding noise in proportion to the queries."""
     gain = {"q_proj": 0.2, "k_proj": 14.0, "lm_head": 2.0}.get(name.split(".")[-2], 1.0)
+    if name.endswith(".sinks"):
+        return 1.0, 2.0
     if name.endswith(".bias"):
         return 0.0, 0.5 * min(gain, 1.0)
     if len(shape) == 1:
@@ -238,7 +248,7 @@ def main():
             tensors["grad." + n] = g.contiguous()
             tensors["meta." + n] = torch.cat([formula_of, errors(lambda r: r["grads"][n])])
         save_file(tensors, folder / f"{name}.safetensors",
-                  {"config": config.to_json_string(use_diff=False)})
+                  {"config": families.config_text(config)})
 
 
 if __name__ == "__main__":

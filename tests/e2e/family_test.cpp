@@ -21,6 +21,7 @@ const std::map<std::string_view, std::string_view> kOwnKeys{
     {"qwen3", "intermediate_size: 32, head_dim: 6, num_key_value_heads: 1"},
     {"gemma2", "intermediate_size: 32, head_dim: 6, sliding_window: 5, query_pre_attn_scalar: 6"},
     {"mpt", "intermediate_size: null, attn_pdrop: 0.1"},
+    {"gpt_oss_dense", "intermediate_size: 32, sliding_window: 5"},
 };
 
 }  // namespace

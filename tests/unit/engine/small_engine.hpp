@@ -34,7 +34,9 @@ inline constexpr std::string_view kSmallModels[] = {
     "query_pre_attn_scalar: 6, attn_logit_softcapping: 2, final_logit_softcapping: 3, "
     "initializer_range: 0.4",
     "architecture: mpt, vocab_size: 31, hidden_size: 12, num_hidden_layers: 2, "
-    "num_attention_heads: 3, initializer_range: 0.4"};
+    "num_attention_heads: 3, initializer_range: 0.4",
+    "architecture: gpt_oss_dense, vocab_size: 31, hidden_size: 12, intermediate_size: 20, "
+    "num_hidden_layers: 2, num_attention_heads: 2, sliding_window: 4, initializer_range: 0.4"};
 inline constexpr std::int64_t kSmallLength = 10;
 
 class SmallEngine {

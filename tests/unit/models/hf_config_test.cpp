@@ -269,18 +269,19 @@ TEST_CASE("a written config.json says the same model") {
   mpt.intermediate_size = 4 * mpt.hidden_size;
   mpt.alibi_bias_max = 8;
   mpt.attention_scale = 0.3;
+  DecoderSpec gpt_oss = mistral;
+  gpt_oss.attention_sinks = true;
+  gpt_oss.window_period = 2;
+  gpt_oss.qkv_bias = gpt_oss.attention_output_bias = true;
   DecoderSpec dynamic = llama_spec_for_test();
   dynamic.rope_scaling = {.type = "dynamic", .factor = 2};
-  const std::pair<const Architecture*, DecoderSpec> cases[] = {{&kGpt2, gpt2},
-                                                               {&kGemma2, gemma2},
-                                                               {&kMpt, mpt},
-                                                               {&kQwen3, qwen3},
-                                                               {&kLlama, llama3},
-                                                               {&kLlama, dynamic},
-                                                               {&kLlama, llama_spec_for_test()},
-                                                               {&kMistral, mistral},
-                                                               {&kQwen2, qwen2},
-                                                               {&kQwen2, windowed}};
+  const std::pair<const Architecture*, DecoderSpec> cases[] = {
+      {&kGpt2, gpt2},       {&kGemma2, gemma2},
+      {&kMpt, mpt},         {&kGptOssDense, gpt_oss},
+      {&kQwen3, qwen3},     {&kLlama, llama3},
+      {&kLlama, dynamic},   {&kLlama, llama_spec_for_test()},
+      {&kMistral, mistral}, {&kQwen2, qwen2},
+      {&kQwen2, windowed}};
   for (const auto& [row, spec] : cases) {
     const std::string json = row->hf_config(spec, {.dtype = DType::bf16, .eos_token_id = 5});
     CHECK(contains(json, R"("dtype": "bfloat16")"));
