@@ -68,9 +68,8 @@ struct AttentionForward {
 /// dq, dk, dv from dout, with the *final* out and lse (which, under ring or all-gather sequence
 /// parallelism, cover more keys than k holds): delta = rowsum(dout * out), p = exp(s - lse),
 /// ds = p * (dout v^T - delta), times the slope of the cap. Deterministic: each of dq, dk, dv is
-/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q. dsink (with a sink;
-/// [H], FP32, FP64 for fp64)
-/// -= sum over all queries of exp(sink - lse) * delta, in ascending order.
+/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q. With a sink, dsink
+/// [H] (FP32, FP64 for fp64) -= sum over all queries of exp(sink - lse) * delta, in their order.
 struct AttentionBackward {
   static constexpr std::string_view name = "attention_backward";
   static constexpr bool capturable = true;
