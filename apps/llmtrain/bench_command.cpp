@@ -40,12 +40,16 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
 
 struct MeasuredSteps {
   std::vector<double> seconds;            // of each step
-  std::vector<double> peak_flops;         // around each step, per second; 0 in fp64
+  std::vector<plan::FmaRate> rates;       // around each step; 0 in fp64
   std::vector<plan::KernelTime> kernels;  // of all steps together
 };
 
-double fma_peak(DType compute, int threads) {
-  return compute == DType::f64 ? 0 : plan::measure_fma_rate(compute, threads).peak;
+plan::FmaRate fma_rate(DType compute, int threads) {
+  return compute == DType::f64 ? plan::FmaRate{} : plan::measure_fma_rate(compute, threads);
+}
+
+plan::FmaRate mean_of(const plan::FmaRate& a, const plan::FmaRate& b) {
+  return {.peak = 0.5 * (a.peak + b.peak), .mean = 0.5 * (a.mean + b.mean)};
 }
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,
@@ -62,19 +66,19 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
       random_batch(geometry.global_batch_size(), geometry.seq_len(), vocab);
   constexpr std::int64_t kWarmup = 2;  // memory appears, products are prepared
   MeasuredSteps measured;
-  double peak_before = 0;
+  plan::FmaRate before;
   for (std::int64_t step = 1; step <= kWarmup + steps; ++step) {
     if (step == kWarmup + 1) clock.reset();
     const Clock::time_point begin = Clock::now();
     engine.train_step(batch, step, 1.0);
     const double seconds = seconds_since(begin);
-    const double peak_after =
-        step >= kWarmup ? fma_peak(recipe.precision.compute(), recipe.threads()) : 0;
+    plan::FmaRate after;
+    if (step >= kWarmup) after = fma_rate(recipe.precision.compute(), recipe.threads());
     if (step > kWarmup) {
       measured.seconds.push_back(seconds);
-      measured.peak_flops.push_back(0.5 * (peak_before + peak_after));
+      measured.rates.push_back(mean_of(before, after));
     }
-    peak_before = peak_after;
+    before = after;
   }
   measured.kernels = clock.times();
   return measured;
@@ -98,6 +102,10 @@ struct BenchReport {
   double mean = 0, median = 0, best = 0, outside = 0;
   double tokens_per_second = 0;
   std::optional<double> predicted;
+  // The median step, each by as much faster or slower as the multiply-add rate around it was below
+  // or above the profile's peak: what a machine as fast as in the profile would take, which is what
+  // `predicted` foretells.
+  std::optional<double> at_profile_speed;
   // Of the steps, each against the peak around it: a machine that others use too is slower for
   // both. 0 without a peak.
   double mfu = 0, peak_flops = 0;
@@ -126,13 +134,18 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
   const double step_flops =
       planned.plan.model_flops_per_token * static_cast<double>(planned.plan.tokens_per_step);
-  std::vector<double> mfu;
+  const double profile_peak = planned.time ? planned.time->step.peak_flops : 0;
+  std::vector<double> mfu, peaks, at_profile_speed;
   for (std::size_t i = 0; i < measured.seconds.size(); ++i) {
-    const double peak = measured.peak_flops[i];
-    mfu.push_back(peak > 0 ? step_flops / measured.seconds[i] / peak : 0);
+    const plan::FmaRate& rate = measured.rates[i];
+    peaks.push_back(rate.peak);
+    mfu.push_back(rate.peak > 0 ? step_flops / measured.seconds[i] / rate.peak : 0);
+    if (profile_peak > 0)
+      at_profile_speed.push_back(measured.seconds[i] * rate.mean / profile_peak);
   }
   report.mfu = median(mfu);
-  report.peak_flops = median(measured.peak_flops);
+  report.peak_flops = median(peaks);
+  if (profile_peak > 0) report.at_profile_speed = median(at_profile_speed);
   return report;
 }
 
@@ -152,6 +165,9 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
   row("step, mean", 0, report.mean, report.predicted);
   text += fmt::format("median step {}, best {}, {} tokens/s", format_duration(report.median),
                       format_duration(report.best), format_count(report.tokens_per_second));
+  if (report.at_profile_speed) {
+    text += fmt::format(", {} at the profile's speed", format_duration(*report.at_profile_speed));
+  }
   if (report.mfu > 0) {
     const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(), recipe.threads()};
     text += fmt::format(", MFU {:.1f}%\nMFU = {}, before and after each step", 100 * report.mfu,
@@ -171,6 +187,7 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
     json["peak_flops"] = report.peak_flops;
   }
   if (report.predicted) json["predicted_step_seconds"] = *report.predicted;
+  if (report.at_profile_speed) json["step_seconds_at_profile_speed"] = *report.at_profile_speed;
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& kernel : report.kernels) {
     nlohmann::ordered_json row = {

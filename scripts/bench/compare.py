@@ -12,15 +12,17 @@ def step_seconds(path):
 
 
 def read_row(directory, name):
-    """Times in seconds: by the profile alone, and per round as predicted just before and as measured."""
-    benches = sorted(directory.glob(f"{name}.bench.*"))
+    """Times in seconds: by the profile, and per round as predicted just before, as timed, and as it would
+    have been timed at the profile's speed."""
+    benches = [json.loads(path.read_text()) for path in sorted(directory.glob(f"{name}.bench.*"))]
     return {
         "name": name,
-        "tokens": json.loads(benches[0].read_text())["tokens_per_step"],
+        "tokens": benches[0]["tokens_per_step"],
         "profile": step_seconds(directory / f"{name}.plan.json"),
         "now": [step_seconds(path) for path in sorted(directory.glob(f"{name}.now.*"))],
-        "measured": [json.loads(path.read_text())["median_step_seconds"] for path in benches],
-        "peaks": [json.loads(path.read_text())["peak_flops"] for path in benches],
+        "timed": [bench["median_step_seconds"] for bench in benches],
+        "even": [bench["step_seconds_at_profile_speed"] for bench in benches],
+        "peaks": [bench["peak_flops"] for bench in benches],
     }
 
 
@@ -55,22 +57,22 @@ def main():
     rows = [read_row(directory, path.name.removesuffix(".plan.json"))
             for path in sorted(directory.glob("*.plan.json"))]
     print_machine(json.loads((directory / "profile").read_text()), rows)
-    print("| recipe | tokens per step | predicted just before | median step | error | spread of rounds "
-          "| by the profile alone | error |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| recipe | tokens per step | predicted | step at the profile's speed | error "
+          "| predicted just before | step as timed | error | spread of rounds |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
-        now, measured = statistics.median(row["now"]), statistics.median(row["measured"])
-        print(f"| {row['name']} | {row['tokens']} | {1e3 * now:.0f} ms | {1e3 * measured:.0f} ms "
-              f"| {100 * (now / measured - 1):+.1f} % "
-              f"| {100 * (max(row['measured']) / min(row['measured']) - 1):.0f} % "
-              f"| {1e3 * row['profile']:.0f} ms | {100 * (row['profile'] / measured - 1):+.1f} % |")
+        even, now, timed = (statistics.median(row[key]) for key in ("even", "now", "timed"))
+        print(f"| {row['name']} | {row['tokens']} | {1e3 * row['profile']:.0f} ms | {1e3 * even:.0f} ms "
+              f"| {100 * (row['profile'] / even - 1):+.1f} % | {1e3 * now:.0f} ms | {1e3 * timed:.0f} ms "
+              f"| {100 * (now / timed - 1):+.1f} % "
+              f"| {100 * (max(row['timed']) / min(row['timed']) - 1):.0f} % |")
     print(f"\n{len(rows)} recipes, one profile measured beforehand, {len(rows[0]['now'])} rounds:\n")
-    medians = [statistics.median(row["measured"]) for row in rows]
-    print_verdict("predicted just before, medians of the rounds",
-                  [(statistics.median(row["now"]), m) for row, m in zip(rows, medians)])
-    print_verdict("each round for itself",
-                  [pair for row in rows for pair in zip(row["now"], row["measured"])], ordered=False)
-    print_verdict("by the profile alone", [(row["profile"], m) for row, m in zip(rows, medians)])
+    print_verdict("predicted by the profile, each step at the profile's speed",
+                  [(row["profile"], statistics.median(row["even"])) for row in rows])
+    print_verdict("predicted just before, steps as timed",
+                  [(statistics.median(row["now"]), statistics.median(row["timed"])) for row in rows])
+    print_verdict("each of these for itself",
+                  [pair for row in rows for pair in zip(row["now"], row["timed"])], ordered=False)
 
 
 if __name__ == "__main__":

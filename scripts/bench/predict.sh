@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Predicted against measured step time: measures this machine once with `llmtrain doctor`; then, for each
-# of twelve recipes and as often as there are rounds, has `llmtrain plan --now` predict the step and
-# `llmtrain bench` time it. A machine that others use too is a third faster or slower from one quarter of
-# an hour to the next: --now looks at the multiply-add peak before it predicts. The table has the
-# prediction of the profile alone, too.
+# of twelve recipes and as often as there are rounds, has `llmtrain bench` time the step. A machine that
+# others use too is a third faster or slower from one quarter of an hour to the next, so that each step is
+# divided by how much slower than in the profile multiply-adds were just before and after it. The table also
+# has what `llmtrain plan --now` predicted just before, beside the steps as they were timed.
 #
 #   scripts/bench/predict.sh [--executable FILE] [--threads N] [--seconds N] [--rounds N] [--keep DIR] [--write]
 #

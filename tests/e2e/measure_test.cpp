@@ -47,6 +47,12 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
   CHECK(bench["predicted_step_seconds"] == plan["time"]["step_seconds"]);
   CHECK(bench["best_step_seconds"] > 0);
   CHECK(bench["best_step_seconds"] <= bench["median_step_seconds"]);
+  // The same machine, whatever it did in between: at least the order is right.
+  CHECK(bench["step_seconds_at_profile_speed"] > 0);
+  const auto dreamed =
+      json_of(here, {"bench", "recipe.yaml", "--profile", "dream.json", "--steps", "1", "--json"});
+  CHECK(dreamed["step_seconds_at_profile_speed"].get<double>() <
+        0.1 * bench["step_seconds_at_profile_speed"].get<double>());
   CHECK(bench["mfu"] > 0);
   CHECK(bench["mfu"] < 1);
   // By hand: two FLOP per weight of a product, half of all pairs in attention; backward costs twice
