@@ -49,7 +49,11 @@ TEST_CASE("positions and document borders of the batch reach the model") {
     stretched.positions[4] = 12;
     CHECK(std::abs(engine->evaluate(stretched).loss_sum - expected) == 0);  // untrained, unseen
     stretched.positions[3] = 12;
-    CHECK(std::abs(engine->evaluate(stretched).loss_sum - expected) > 1e-6);
+    const double moved = std::abs(engine->evaluate(stretched).loss_sum - expected);
+    if (model.find("mpt") == std::string_view::npos)
+      CHECK(moved > 1e-6);
+    else
+      CHECK(moved == 0);  // ALiBi counts rows between query and key
   }
 }
 

@@ -38,6 +38,9 @@ training: {seq_len: 32, micro_batch_size: 2, global_batch_size: 4, max_steps: 10
 }  // namespace
 
 TEST_CASE("a dozen different mistakes in a recipe of this program are as many issues in one go") {
+  std::string families;
+  for (const auto& row : models::architectures())
+    families += (families.empty() ? "" : ", ") + std::string(row.name);
   Recipe root;
   std::vector<std::string> lines;
   const std::string text =
@@ -80,8 +83,8 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:5:1: model.hidden_size: required key is missing (count (2000, 2M, 64Ki): width "
           "of "
           "the residual stream)",
-          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; allowed: "
-          "gpt2, llama)",
+          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; allowed: " +
+              families + ")",
           "r.yaml:13:29: data.sources.0.format: unknown value `csv` (allowed: auto, text, jsonl)",
           "r.yaml:14:1: training.max_steps: the run has no length: set one of max_steps, "
           "max_tokens "
