@@ -1,27 +1,21 @@
 // bench: where a step's time goes.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <map>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/base/units.hpp"
-#include "lib/plan/fma_peak.hpp"
+#include "lib/plan/fma_sampler.hpp"
 #include "lib/plan/kernel_clock.hpp"
 #include "lib/train/planned_time.hpp"
 
 namespace llmtrain::app {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::int64_t vocab) {
   engine::StepBatch batch;
@@ -39,23 +33,24 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
 }
 
 struct MeasuredSteps {
-  std::vector<double> seconds;            // of each step
-  std::vector<plan::FmaRate> rates;       // around each step; 0 in fp64
+  std::vector<plan::FmaSampler::Stretch> steps;
   std::vector<plan::KernelTime> kernels;  // of all steps together
 };
 
-plan::FmaRate fma_rate(DType compute, int threads) {
-  return compute == DType::f64 ? plan::FmaRate{} : plan::measure_fma_rate(compute, threads);
-}
-
-plan::FmaRate mean_of(const plan::FmaRate& a, const plan::FmaRate& b) {
-  return {.peak = 0.5 * (a.peak + b.peak), .mean = 0.5 * (a.mean + b.mean)};
+plan::FmaSampler make_sampler(DType compute, int threads) {
+  if (compute == DType::f64) return plan::FmaSampler(nullptr);
+  return plan::FmaSampler([compute, threads] {
+    return plan::measure_fma_rate(compute, threads, plan::FmaSampler::kSampleSeconds);
+  });
 }
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,
                             std::int64_t steps) {
-  plan::KernelClock clock(recipe.precision.compute() == DType::f64 ? kernels::cpu_reference_table()
-                                                                   : kernels::cpu_table());
+  const DType compute = recipe.precision.compute();
+  plan::FmaSampler sampler = make_sampler(compute, recipe.threads());
+  plan::KernelClock clock(
+      compute == DType::f64 ? kernels::cpu_reference_table() : kernels::cpu_table(),
+      [&sampler] { sampler.pause(); });
   Device device(make_cpu_memory(), recipe.memory_limit());
   engine::Engine engine(
       {.device = &device, .table = &clock.table(), .threads = recipe.threads(), .recorder = &clock},
@@ -65,20 +60,13 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
   const engine::StepBatch batch =
       random_batch(geometry.global_batch_size(), geometry.seq_len(), vocab);
   constexpr std::int64_t kWarmup = 2;  // memory appears, products are prepared
+  for (std::int64_t step = 1; step <= kWarmup; ++step) engine.train_step(batch, step, 1.0);
+  clock.reset();
   MeasuredSteps measured;
-  plan::FmaRate before;
-  for (std::int64_t step = 1; step <= kWarmup + steps; ++step) {
-    if (step == kWarmup + 1) clock.reset();
-    const Clock::time_point begin = Clock::now();
+  for (std::int64_t step = kWarmup + 1; step <= kWarmup + steps; ++step) {
+    sampler.begin();
     engine.train_step(batch, step, 1.0);
-    const double seconds = seconds_since(begin);
-    plan::FmaRate after;
-    if (step >= kWarmup) after = fma_rate(recipe.precision.compute(), recipe.threads());
-    if (step > kWarmup) {
-      measured.seconds.push_back(seconds);
-      measured.rates.push_back(mean_of(before, after));
-    }
-    before = after;
+    measured.steps.push_back(sampler.end());
   }
   measured.kernels = clock.times();
   return measured;
@@ -102,24 +90,45 @@ struct BenchReport {
   double mean = 0, median = 0, best = 0, outside = 0;
   double tokens_per_second = 0;
   std::optional<double> predicted;
-  // The median step, each by as much faster or slower as the multiply-add rate around it was below
+  // The median step, each by as much faster or slower as the multiply-add rate during it was below
   // or above the profile's peak: what a machine as fast as in the profile would take, which is what
   // `predicted` foretells.
   std::optional<double> at_profile_speed;
-  // Of the steps, each against the peak around it: a machine that others use too is slower for
+  // Of the steps, each against the peak during it: a machine that others use too is slower for
   // both. 0 without a peak.
   double mfu = 0, peak_flops = 0;
 };
 
+void rate_steps(BenchReport& report, const train::RunPlan& planned, const MeasuredSteps& measured) {
+  const double step_flops =
+      planned.plan.model_flops_per_token * static_cast<double>(planned.plan.tokens_per_step);
+  const double profile_peak = planned.time ? planned.time->step.peak_flops : 0;
+  std::vector<double> seconds, mfu, peaks, at_profile_speed;
+  for (const auto& step : measured.steps) {
+    seconds.push_back(step.seconds);
+    peaks.push_back(step.rate.peak);
+    mfu.push_back(step.rate.peak > 0 ? step_flops / step.seconds / step.rate.peak : 0);
+    if (profile_peak > 0) at_profile_speed.push_back(step.seconds * step.rate.mean / profile_peak);
+  }
+  report.mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) /
+                static_cast<double>(measured.steps.size());
+  report.median = median(seconds);
+  report.best = *std::min_element(seconds.begin(), seconds.end());
+  report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
+  report.mfu = median(mfu);
+  report.peak_flops = median(peaks);
+  if (profile_peak > 0) report.at_profile_speed = median(at_profile_speed);
+}
+
 BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& measured) {
   BenchReport report;
-  const auto steps = std::ssize(measured.seconds);
+  rate_steps(report, planned, measured);
+  const auto steps = std::ssize(measured.steps);
   std::map<std::string, double> predicted;
   if (planned.time) {
     report.predicted = planned.time->step.seconds;
     for (const auto& kernel : planned.time->step.kernels) predicted[kernel.name] = kernel.seconds;
   }
-  for (const double s : measured.seconds) report.mean += s / static_cast<double>(steps);
   report.outside = report.mean;
   for (const auto& kernel : measured.kernels) {
     const double seconds = kernel.seconds / static_cast<double>(steps);
@@ -129,23 +138,6 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
          time == predicted.end() ? std::nullopt : std::optional(time->second)});
     report.outside -= seconds;
   }
-  report.median = median(measured.seconds);
-  report.best = *std::min_element(measured.seconds.begin(), measured.seconds.end());
-  report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
-  const double step_flops =
-      planned.plan.model_flops_per_token * static_cast<double>(planned.plan.tokens_per_step);
-  const double profile_peak = planned.time ? planned.time->step.peak_flops : 0;
-  std::vector<double> mfu, peaks, at_profile_speed;
-  for (std::size_t i = 0; i < measured.seconds.size(); ++i) {
-    const plan::FmaRate& rate = measured.rates[i];
-    peaks.push_back(rate.peak);
-    mfu.push_back(rate.peak > 0 ? step_flops / measured.seconds[i] / rate.peak : 0);
-    if (profile_peak > 0)
-      at_profile_speed.push_back(measured.seconds[i] * rate.mean / profile_peak);
-  }
-  report.mfu = median(mfu);
-  report.peak_flops = median(peaks);
-  if (profile_peak > 0) report.at_profile_speed = median(at_profile_speed);
   return report;
 }
 
@@ -170,7 +162,7 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
   }
   if (report.mfu > 0) {
     const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(), recipe.threads()};
-    text += fmt::format(", MFU {:.1f}%\nMFU = {}, before and after each step", 100 * report.mfu,
+    text += fmt::format(", MFU {:.1f}%\nMFU = {}, in pauses of each step", 100 * report.mfu,
                         plan::mfu_formula(planned.plan, peak));
   }
   return text + "\n";

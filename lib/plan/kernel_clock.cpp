@@ -36,11 +36,13 @@ std::vector<kernels::KernelRow> KernelClock::timed_rows(const kernels::KernelTab
   return timed;
 }
 
-KernelClock::KernelClock(const kernels::KernelTable& table)
+KernelClock::KernelClock(const kernels::KernelTable& table, std::function<void()> between)
     : table_(table),
-      timed_(table.device(), timed_rows(table, std::make_index_sequence<kMaxRows>{})) {}
+      timed_(table.device(), timed_rows(table, std::make_index_sequence<kMaxRows>{})),
+      between_(std::move(between)) {}
 
 void KernelClock::record(const kernels::LaunchRecord& launch) {
+  if (between_) between_();
   const std::string name = table_row(launch.name, launch.dtype, launch.sizes);
   current_ = &times_[name];
   current_->name = name;

@@ -1,6 +1,7 @@
 #pragma once
 /// Wall time of every kernel of a real step.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -14,7 +15,8 @@ namespace llmtrain::plan {
 /// to: an engine must be given both. Must outlive the engine; one thread launches.
 class KernelClock final : public kernels::Recorder {
  public:
-  explicit KernelClock(const kernels::KernelTable& table);
+  /// `between` is called before each kernel; its time is no kernel's.
+  explicit KernelClock(const kernels::KernelTable& table, std::function<void()> between = nullptr);
 
   const kernels::KernelTable& table() const { return timed_; }
   void record(const kernels::LaunchRecord& launch) override;
@@ -33,6 +35,7 @@ class KernelClock final : public kernels::Recorder {
 
   const kernels::KernelTable& table_;
   kernels::KernelTable timed_;
+  std::function<void()> between_;
   std::map<std::string, KernelTime> times_;
   KernelTime* current_ = nullptr;
 };

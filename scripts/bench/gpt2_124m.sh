@@ -6,7 +6,7 @@
 #
 #   --write   put the table into docs/benchmarks.md
 #
-# The peak is measured before and after each step; predictions come from `llmtrain doctor`, run in the
+# The peak is measured in short pauses of each step; predictions come from `llmtrain doctor`, run in the
 # same call unless --profile names a profile.
 # Steps run on random tokens, which cost what text costs: all 1,024 positions see all earlier ones of
 # their sequence.

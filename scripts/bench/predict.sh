@@ -2,7 +2,7 @@
 # Predicted against measured step time: measures this machine once with `llmtrain doctor`; then, for each
 # of twelve recipes and as often as there are rounds, has `llmtrain bench` time the step. A machine that
 # others use too is a third faster or slower from one quarter of an hour to the next, so that each step is
-# divided by how much slower than in the profile multiply-adds were just before and after it. The table also
+# divided by how much slower than in the profile multiply-adds were in short pauses of it. The table also
 # has what `llmtrain plan --now` predicted just before, beside the steps as they were timed.
 #
 #   scripts/bench/predict.sh [--executable FILE] [--threads N] [--seconds N] [--rounds N] [--keep DIR] [--write]
