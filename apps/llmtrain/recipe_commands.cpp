@@ -6,6 +6,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/engine/geometry.hpp"
+#include "lib/plan/plan.hpp"
 #include "lib/plan/plan_text.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/json_schema.hpp"
@@ -41,6 +42,7 @@ ExitCode plan(const RecipeArguments& arguments, bool json, bool now,
 
 ExitCode check(const RecipeArguments& arguments, bool resolved) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  plan::check_parameters(recipe->engine_options());
   print(resolved ? recipe::dump(*recipe)
                  : fmt::format("{}: no issues\n", arguments.recipe.string()));
   return ExitCode::done;

@@ -77,16 +77,28 @@ std::uint64_t Plan::peak_bytes() const {
 
 std::uint64_t Plan::extent_bytes() const { return std::max(step.extent_bytes, eval.extent_bytes); }
 
+namespace {
+
+engine::EnginePlace meta_place(Device& device, int threads, kernels::Recorder* recorder) {
+  return {.device = &device,
+          .table = &kernels::meta_table(),
+          .threads = threads,
+          .communicators = meta_factory(nullptr),
+          .recorder = recorder};
+}
+
+}  // namespace
+
+void check_parameters(const engine::EngineOptions& options) {
+  Device device(make_meta_memory(), kUnlimitedBytes);
+  const engine::Engine engine(meta_place(device, 1, nullptr), options);
+}
+
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
                std::uint64_t capacity_bytes) {
   LaunchCounter counter;
   Device device(make_meta_memory(), capacity_bytes);
-  engine::Engine engine({.device = &device,
-                         .table = &kernels::meta_table(),
-                         .threads = threads,
-                         .communicators = meta_factory(nullptr),
-                         .recorder = &counter},
-                        options);
+  engine::Engine engine(meta_place(device, threads, &counter), options);
   engine.initialize();
   counter.take();
 

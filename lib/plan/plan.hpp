@@ -48,9 +48,16 @@ struct Plan {
   std::uint64_t extent_bytes() const;
 };
 
+/// As large an arena as addresses allow: nothing fails for want of memory that does not exist.
+inline constexpr std::uint64_t kUnlimitedBytes = std::uint64_t{1} << 50;
+
+/// Builds on the meta device what a run would build, without a step: RecipeError for what only the
+/// model's parameters show, like a pattern of optimizer.groups that selects none of them.
+void check_parameters(const engine::EngineOptions& options);
+
 /// Executes init, one step of `samples_per_step` samples and one evaluation pass on an arena of
 /// `capacity_bytes` that does not exist. DoesNotFitError when even that is too small.
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
-               std::uint64_t capacity_bytes = std::uint64_t{1} << 50);
+               std::uint64_t capacity_bytes = kUnlimitedBytes);
 
 }  // namespace llmtrain::plan

@@ -9,6 +9,10 @@ namespace {
 constexpr std::string_view kDerived =
     "accumulation follows from training.global_batch_size and training.micro_batch_size";
 constexpr std::string_view kSteps = "a number is steps";
+constexpr std::string_view kHeldOut =
+    "held-out documents are chosen by data.eval_modulus and data.eval_remainder";
+constexpr std::string_view kSumsInFp32 = "gradients are summed in fp32: leave it out";
+constexpr std::string_view kSaves = "saves are synchronous: leave it out";
 
 // Hugging Face Trainer, LLaMA-Factory, axolotl, torchtune, torchtitan, litgpt, nanotron,
 // Megatron-LM, DeepSpeed, GPT-2's config.json.
@@ -16,7 +20,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     // Model.
     {"model_name_or_path", "model.init_from", ""},
     {"base_model", "model.init_from", ""},
-    {"checkpoint_dir", "model.init_from", "checkpoints of this run: checkpoint.dir"},
+    {"checkpoint_dir", "model.init_from", "a run's own checkpoints are in run.output_dir"},
     {"hf_assets_path", "model.init_from", ""},
     {"pretrained_checkpoint", "model.init_from", ""},
     {"model_type", "model.architecture", ""},
@@ -41,7 +45,6 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"block_size", "training.seq_len", "the model's limit is model.max_position_embeddings"},
     {"padded_vocab_size", "model.vocab_size", "padding is added by itself"},
     {"norm_epsilon", "model.rms_norm_eps", ""},
-    {"layer_norm_epsilon", "model.layer_norm_eps", ""},
     {"rotary_base", "model.rope_theta", ""},
     {"untie_embeddings_and_output_weights", "model.tie_word_embeddings", "with the opposite value"},
     {"activation_function", "model.hidden_act", ""},
@@ -56,10 +59,10 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"train_data", "data.sources", ""},
     {"train_file", "data.sources", ""},
     {"dataset_path", "data.sources", ""},
-    {"validation_file", "data.eval_sources", ""},
-    {"eval_dataset", "data.eval_sources", ""},
+    {"validation_file", "", kHeldOut},
+    {"eval_dataset", "", kHeldOut},
     {"sample_packing", "data.packing", ""},
-    {"dataloader_num_workers", "data.num_workers", ""},
+    {"dataloader_num_workers", "run.threads", ""},
     // Batch and length.
     {"sequence_len", "training.seq_len", ""},
     {"sequence_length", "training.seq_len", ""},
@@ -78,7 +81,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"gradient_accumulation_steps", "training.global_batch_size", kDerived},
     {"grad_accum_steps", "training.global_batch_size", kDerived},
     {"batch_accumulation_per_replica", "training.global_batch_size", kDerived},
-    {"num_tokens_per_train_step", "training.global_batch_tokens", ""},
+    {"num_tokens_per_train_step", "training.global_batch_size", "in samples of training.seq_len"},
     {"train_iters", "training.max_steps", ""},
     {"train_steps", "training.max_steps", ""},
     {"max_iters", "training.max_steps", ""},
@@ -120,16 +123,16 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"lr_decay_iters", "lr_scheduler.decay", kSteps},
     {"decay_ratio", "lr_scheduler.decay", "write \"10%\" for 0.1"},
     // Precision.
-    {"bf16", "precision.preset", "precision: {preset: bf16-mixed}"},
-    {"fp16", "precision.preset", "precision: {preset: fp16-mixed}"},
-    {"fp8", "precision.preset", "precision: {preset: fp8}"},
-    {"tf32", "precision.preset", ""},
-    {"torch_dtype", "precision.preset", ""},
-    {"mixed_precision_param", "precision.params", ""},
-    {"mixed_precision_reduce", "precision.grad_reduce", ""},
-    {"grad_reduce_in_bf16", "precision.grad_reduce", ""},
-    {"accumulate_grad_in_fp32", "precision.grad_accum", ""},
-    {"initial_loss_scale", "precision.loss_scale", ""},
+    {"bf16", "precision.compute", "precision: {compute: bf16}"},
+    {"fp16", "precision.compute", "fp32 or bf16"},
+    {"fp8", "precision.compute", "fp32 or bf16"},
+    {"tf32", "precision.compute", "fp32 or bf16"},
+    {"torch_dtype", "precision.compute", "master weights are fp32"},
+    {"mixed_precision_param", "precision.compute", "master weights are fp32"},
+    {"mixed_precision_reduce", "", kSumsInFp32},
+    {"grad_reduce_in_bf16", "", kSumsInFp32},
+    {"accumulate_grad_in_fp32", "", kSumsInFp32},
+    {"initial_loss_scale", "", "fp32 and bf16 need no loss scale: leave it out"},
     // Parallelism.
     {"data_parallel_size", "parallelism.dp", ""},
     {"data_parallel_shard_degree", "parallelism.dp", "sharding is parallelism.zero"},
@@ -176,8 +179,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"resume_from_checkpoint", "checkpoint.resume", ""},
     {"auto_resume_from_checkpoints", "checkpoint.resume", ""},
     {"resume_checkpoint_path", "checkpoint.resume", ""},
-    {"async_mode", "checkpoint.async", ""},
-    {"async_save", "checkpoint.async", ""},
+    {"async_mode", "", kSaves},
+    {"async_save", "", kSaves},
     // Logs, evaluation, profiles.
     {"logging_steps", "metrics.interval", kSteps},
     {"log_interval", "metrics.interval", kSteps},
@@ -188,7 +191,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"use_tensorboard", "metrics.tensorboard", ""},
     {"eval_steps", "eval.interval", kSteps},
     {"eval_interval", "eval.interval", kSteps},
-    {"eval_iters", "eval.max_batches", ""},
+    {"eval_iters", "eval.max_samples", "in samples"},
     {"profiler_steps", "profiler.steps", ""},
     // Run.
     {"output_dir", "run.output_dir", ""},

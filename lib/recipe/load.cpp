@@ -72,7 +72,10 @@ class FileReader {
     try {
       text = place.builtin ? *request_.builtin(place.name) : read_file(place.name, kMaxFileBytes);
     } catch (const Error& error) {
-      return report(error.what(), "a recipe is a file of at most 1 MiB or a name of `recipes ls`");
+      std::string problem = error.what();
+      // A file that nobody asked for in another one is the place of its own problem.
+      if (!asked && problem.starts_with(place.name + ": ")) problem.erase(0, place.name.size() + 2);
+      return report(std::move(problem), "a recipe is a file of at most 1 MiB or a name of `recipes ls`");
     }
     return read_text(place, text, out);
   }

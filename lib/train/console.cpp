@@ -1,14 +1,17 @@
 #include "lib/train/console.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "lib/base/log.hpp"
 #include "lib/base/units.hpp"
 
 namespace llmtrain::train {
@@ -126,16 +129,24 @@ void Console::progress(double fraction, std::string_view note) {
 void Console::print_line(std::string_view line) {
   const std::string bar = bar_;
   draw("");
-  fmt::print(options_.out, "{}\n", line);
+  write(fmt::format("{}\n", line));
   draw(bar);
-  std::fflush(options_.out);
 }
 
 void Console::draw(std::string_view bar) {
   if (bar == bar_) return;
-  fmt::print(options_.out, "{}{}", kClearLine, bar);
-  std::fflush(options_.out);
+  write(fmt::format("{}{}", kClearLine, bar));
   bar_ = bar;
+}
+
+void Console::write(std::string_view text) {
+  if (lost_) return;
+  lost_ = std::fwrite(text.data(), 1, text.size(), options_.out) < text.size() ||
+          std::fflush(options_.out) != 0;
+  if (lost_) {
+    log::warning("nothing more is printed: {}; the run goes on, metrics.jsonl has all steps",
+                 std::strerror(errno));
+  }
 }
 
 }  // namespace llmtrain::train

@@ -34,7 +34,8 @@ std::string eval_line(const StepRecord& record, std::int64_t total_steps);
 /// "[####......]  40%  note", exactly `width` columns or fewer; `fraction` is clamped to [0, 1].
 std::string progress_bar(double fraction, std::string_view note, int width);
 
-/// The console of rank 0; other ranks have none.
+/// The console of rank 0; other ranks have none. When nobody reads it any more, or its disk is
+/// full, it says so once in the log and prints no more: a run does not end for that.
 class Console {
  public:
   explicit Console(ConsoleOptions options);
@@ -54,9 +55,11 @@ class Console {
  private:
   void print_line(std::string_view line);
   void draw(std::string_view bar);
+  void write(std::string_view text);
 
   ConsoleOptions options_;
   std::string bar_;  // as it stands on the terminal
+  bool lost_ = false;
 };
 
 }  // namespace llmtrain::train

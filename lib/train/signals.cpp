@@ -24,6 +24,7 @@ void install_signal_handlers() {
     action.sa_flags = SA_RESTART;
     ::sigaction(signal, &action, nullptr);
   }
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
 int stop_signal() { return g_signal; }

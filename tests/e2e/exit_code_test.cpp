@@ -61,7 +61,7 @@ TEST_CASE("2: mistakes in the recipe and on the command line, with their positio
   check_end(here, {"run", "wrong.yaml"}, 2,
             {"wrong.yaml:2:17: optimizer.lr: ", "wrong.yaml:3:1: modle: unknown key"});
   check_end(here, {"run", "recipe.yaml", "optimizer.lr=-1"}, 2, {"optimizer.lr=-1"});
-  check_end(here, {"run", "nothere.yaml"}, 2, {"nothere.yaml"});
+  check_end(here, {"run", "nothere.yaml"}, 2, {"error: nothere.yaml: cannot open"});
   check_end(here, {"run"}, 2, {"recipe is required"});
   check_end(here, {"trian", "recipe.yaml"}, 2, {});
   CHECK_FALSE(fs::exists(here.path / "run"));
@@ -71,6 +71,10 @@ TEST_CASE("2: mistakes in the recipe and on the command line, with their positio
       {"model.architecture: required key is missing", "training.seq_len: required key is missing"});
   check_end(here, {"check", "recipe.yaml", "model.num_attention_heads=0"}, 2,
             {"model.num_attention_heads"});
+  for (const char* verb : {"check", "plan", "run"}) {
+    check_end(here, {verb, "recipe.yaml", "optimizer.groups=[{match: none.*, lr_scale: 2}]"}, 2,
+              {"optimizer.groups.0.match: `none.*` selects no parameter"});
+  }
 }
 
 TEST_CASE("2: keys of what this build does not have say so") {

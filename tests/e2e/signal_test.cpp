@@ -50,6 +50,21 @@ TEST_CASE("SIGTERM, SIGUSR1 and SIGINT: saved, 75, and the next start ends with 
   }
 }
 
+TEST_CASE("a run whose output nobody reads any more goes on to its end") {
+  const Workspace here(kTinyRecipe);
+  const std::string command =
+      fmt::format("({} run recipe.yaml training.max_steps=400 2>errors; echo $? >code) | head -n 3",
+                  LLMTRAIN_EXECUTABLE);
+  const auto result = test::run_process({"/bin/sh", "-c", command}, here.path, {});
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  CHECK(read_file(here.path / "code") == "0\n");
+  const std::string errors = read_file(here.path / "errors");
+  INFO(errors);
+  CHECK(holds(errors, {"nothing more is printed", "metrics.jsonl has all steps"}));
+  CHECK(here.metrics().back().step == 400);
+}
+
 TEST_CASE("a signal during set-up: nothing is done twice by the next start") {
   std::vector<std::string> overrides = kLong;
   for (const char* more :
