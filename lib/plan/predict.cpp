@@ -76,9 +76,9 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
   return time;
 }
 
-PlannedTime at_rate(PlannedTime time, double mean_flops) {
-  if (time.step.peak_flops == 0 || mean_flops == 0) return time;
-  const double longer = time.step.peak_flops / mean_flops;
+PlannedTime at_rate(PlannedTime time, const FmaRate& now) {
+  if (time.step.peak_flops == 0 || now.mean == 0) return time;
+  const double longer = time.step.peak_flops / now.mean;
   time.step.seconds *= longer;
   time.step.tokens_per_second /= longer;
   time.step.mfu /= longer;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/fma_peak.hpp"
 #include "lib/plan/hardware_profile.hpp"
 #include "lib/plan/plan.hpp"
 
@@ -53,10 +54,10 @@ struct PlannedTime {
   std::string source;
 };
 
-/// The same run on a machine that reaches only so many multiply-adds per second (counted twice) on
-/// average, because others use it too: all times grow as that falls below the peak. MFU counts
-/// against the peak still. Nothing changes where the peak is unknown.
-PlannedTime at_rate(PlannedTime time, double mean_flops);
+/// The same run on a machine whose multiply-adds reach `now` on average, because others use it too:
+/// all times grow as the mean falls below the profile's peak. MFU counts against that peak still.
+/// Nothing changes where the peak is unknown.
+PlannedTime at_rate(PlannedTime time, const FmaRate& now);
 
 /// RecipeError when the profile was measured with another number of threads or lacks a kernel.
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,

@@ -58,7 +58,7 @@ void measure_speed_now(RunPlan& planned) {
   constexpr double kSeconds = 1;
   const plan::RunShape& run = planned.time->run;
   const plan::FmaRate rate = plan::measure_fma_rate(run.compute, run.threads, kSeconds);
-  planned.time = plan::at_rate(*planned.time, rate.mean);
+  planned.time = plan::at_rate(*planned.time, rate);
 }
 
 RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,

@@ -166,19 +166,21 @@ StepRecord summarize(const RunData& run) {
     const std::vector<Point> points = series_of(run.records, key);
     return points.empty() ? std::nullopt : std::optional<double>(points.back().y);
   };
+  const auto by_value = [](const Point& a, const Point& b) { return a.y < b.y; };
   const std::vector<Point> loss = series_of(run.records, metric::kLoss);
   if (!loss.empty()) set("first_loss", loss.front().y);
   set("last_loss", last(metric::kLoss));
   set("last_eval_loss", last(metric::kEvalLoss));
   const std::vector<Point> eval = series_of(run.records, metric::kEvalLoss);
-  const auto best = std::min_element(eval.begin(), eval.end(),
-                                     [](const Point& a, const Point& b) { return a.y < b.y; });
+  const auto best = std::min_element(eval.begin(), eval.end(), by_value);
   if (best != eval.end()) set("best_eval_loss", best->y);
   set("last_bits_per_byte", last(metric::kEvalBitsPerByte));
   set("tokens", last(metric::kTokens));
   set("tokens_per_second", median(series_of(run.records, metric::kTokensPerSecond)));
   set("mfu", median(series_of(run.records, metric::kMfu)));
-  set("peak_bytes", last(metric::kPeakBytes));
+  const std::vector<Point> peaks = series_of(run.records, metric::kPeakBytes);  // one per start
+  const auto peak = std::max_element(peaks.begin(), peaks.end(), by_value);
+  if (peak != peaks.end()) set("peak_bytes", peak->y);
   set("elapsed_seconds", last(metric::kElapsedSeconds));
   return facts;
 }

@@ -14,6 +14,7 @@
 #include "lib/train/batch_source.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/loop_options.hpp"
+#include "lib/train/planned_step.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
@@ -258,13 +259,7 @@ engine::StepOutcome Trainer::execute_step(std::int64_t step) {
   if (batch_.num_samples != geometry_.global_batch_size()) {
     return engine_.train_step(batch_, step, lr_factor);
   }
-  device_.ledger().start_comparison(planned_.plan.step_trace);
-  const engine::StepOutcome outcome = engine_.train_step(batch_, step, lr_factor);
-  const auto difference = device_.ledger().stop_comparison();
-  // A step that is not finite ends before its update.
-  require(!difference || !outcome.finite, "step {}: allocations differ from the plan's at {}", step,
-          difference ? to_string(*difference) : "");
-  return outcome;
+  return train_planned_step(engine_, device_, planned_.plan.step_trace, batch_, step, lr_factor);
 }
 
 void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {

@@ -1,4 +1,6 @@
 // Keys whose meaning an effect alone does not prove.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <numbers>
@@ -226,6 +228,33 @@ TEST_CASE("training.max_time counts over all starts, and a schedule over time en
   const double first = train_for(0.2);
   CHECK(train_for(0.2) == first);  // nothing is left
   CHECK(train_for(0.5) > first);   // goes on from there
+}
+
+TEST_CASE("with training.max_time the time left is never more than what is left of it") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {"training.max_steps=1000000", "training.max_time=0.3s", "eval.interval=null",
+                  "checkpoint.interval=null"});
+  int records = 0;
+  for (const train::StepRecord& record : here.metrics()) {
+    const auto eta = record.number(train::metric::kEtaSeconds);
+    if (!eta) continue;  // of the evaluation at the end
+    const double left = 0.3 - record.number(train::metric::kElapsedSeconds).value();
+    CHECK(*eta == test::relative(std::max(left, 0.0), 1e-9));
+    ++records;
+  }
+  CHECK(records > 0);
+}
+
+TEST_CASE("an interval of saves in time counts from the last save") {
+  const Workspace here(kTinyRecipe);
+  const auto begin = std::chrono::steady_clock::now();
+  run_well(here, {"training.max_steps=1000000", "training.max_time=3s", "eval.interval=null",
+                  "checkpoint.interval=1s"});
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const auto store = checkpoint::CheckpointStore::open_reader(here.path / "run" / "checkpoints");
+  const auto saves = static_cast<double>(store.list().size());
+  CHECK(saves >= 2);  // one of them at the end
+  CHECK(saves <= wall.count() + 1);
 }
 
 TEST_CASE("eval.patience stops after so many evaluations without a lower loss, for good") {

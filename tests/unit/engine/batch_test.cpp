@@ -57,6 +57,34 @@ TEST_CASE("positions and document borders of the batch reach the model") {
   }
 }
 
+TEST_CASE("gradients are divided by the trained tokens, not by all rows") {
+  for (const std::string_view model : kSmallModels) {
+    SmallEngine engine(model);
+    const auto grad_norm = [&](const StepBatch& batch) {
+      return engine->train_step(batch, 1, 0.0).update.grad_norm;
+    };
+    const double two = grad_norm(small_batch({kFirst, kSecond}));
+    CHECK(two > 0.1);
+    CHECK(grad_norm(small_batch({kFirst, kSecond, {}, {}})) == test::relative(two, 1e-12));
+    CHECK(grad_norm(small_batch({kFirst, kSecond, kFirst, kSecond})) == test::relative(two, 1e-12));
+  }
+}
+
+TEST_CASE("an evaluation drops nothing out") {
+  constexpr std::string_view kModel =
+      "architecture: gpt2, vocab_size: 31, hidden_size: 12, num_hidden_layers: 2, "
+      "num_attention_heads: 2, initializer_range: 0.4";
+  const StepBatch batch = small_batch({kFirst, kSecond});
+  SmallEngine plain(kModel);
+  const double expected = plain->evaluate(batch).loss_sum;
+  for (const std::string_view key : {"resid_pdrop", "attn_pdrop", "embd_pdrop"}) {
+    CAPTURE(key);
+    SmallEngine dropping(fmt::format("{}, {}: 0.5", kModel, key));
+    CHECK(dropping->train_step(batch, 1, 0.0).loss_sum != expected);  // there is dropout
+    CHECK(dropping->evaluate(batch).loss_sum == expected);
+  }
+}
+
 TEST_CASE("every step starts from gradients of zero") {
   for (const std::string_view model : kSmallModels) {
     SmallEngine engine(model);

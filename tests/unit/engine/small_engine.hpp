@@ -52,10 +52,14 @@ class SmallEngine {
     device_ = std::make_unique<Device>(make_cpu_memory(), std::uint64_t{1} << 28);
     engine_ = std::make_unique<Engine>(
         EnginePlace{.device = device_.get(), .table = &kernels::cpu_table()},
-        EngineOptions::from(recipe_.model, recipe_.training, recipe_.precision,
-                            recipe_.activation_checkpoint, recipe_.optimizer, 7));
+        options());
     engine_->initialize();
   }
+  EngineOptions options() const {
+    return EngineOptions::from(recipe_.model, recipe_.training, recipe_.precision,
+                               recipe_.activation_checkpoint, recipe_.optimizer, 7);
+  }
+  Device& device() { return *device_; }
   Engine* operator->() { return engine_.get(); }
   Engine& operator*() { return *engine_; }
 

@@ -1,6 +1,12 @@
 #include "lib/train/recipe.hpp"
 
+#include <algorithm>
+#include <regex>
+
 #include <doctest/doctest.h>
+
+#include "lib/recipe/foreign_keys.hpp"
+#include "lib/recipe/keys.hpp"
 
 namespace llmtrain::train {
 
@@ -83,7 +89,8 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:5:1: model.hidden_size: required key is missing (count (2000, 2M, 64Ki): width "
           "of "
           "the residual stream)",
-          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; allowed: " +
+          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; "
+          "allowed: " +
               families + ")",
           "r.yaml:13:29: data.sources.0.format: unknown value `csv` (allowed: auto, text, jsonl)",
           "r.yaml:14:1: training.max_steps: the run has no length: set one of max_steps, "
@@ -174,6 +181,36 @@ TEST_CASE("recipes without a model, or with a part of one, have issues and nothi
     CHECK_FALSE(problems_of(text).empty());
   }
   CHECK(problems_of("recipe: 1").front() == "model.architecture: required key is missing");
+}
+
+// What looks like the path of a key: "data.eval_modulus".
+std::vector<std::string> paths_in(std::string_view note) {
+  std::vector<std::string> paths;
+  const std::regex path("[a-z_]+(\\.[a-z_]+)+");
+  const std::string text(note);
+  for (std::sregex_iterator match(text.begin(), text.end(), path), end; match != end; ++match) {
+    paths.push_back(match->str());
+  }
+  return paths;
+}
+
+TEST_CASE("every key that another tool's key is said to be is one of ours") {
+  const Recipe recipe;
+  const auto reserved = [](std::string_view path) {
+    return std::ranges::any_of(reserved_keys(), [path](const recipe::Reserved& row) {
+      return path == row.path || path.starts_with(std::string(row.path) + ".");
+    });
+  };
+  for (const recipe::ForeignKey& row : recipe::foreign_keys()) {
+    CAPTURE(row.name);
+    CAPTURE(row.ours);
+    for (const std::string& path : paths_in(row.note)) {
+      CAPTURE(path);
+      CHECK((!recipe::find_keys(recipe, path).empty() || reserved(path)));
+    }
+    if (row.ours.empty()) continue;
+    CHECK((!recipe::find_keys(recipe, row.ours).empty() || reserved(row.ours)));
+  }
 }
 
 }  // namespace llmtrain::train

@@ -65,6 +65,25 @@ TEST_CASE("facts and key figures of a run come back from its report") {
   CHECK_FALSE(facts.number("summary/mfu").has_value());
 }
 
+TEST_CASE("memory is the largest of all records, whichever start they are of") {
+  const test::TempDir dir;
+  {
+    MetricsWriter writer(dir / "metrics.jsonl", std::nullopt);
+    for (const std::int64_t kib : {3, 7, 5}) {
+      StepRecord record{.step = 10 - kib, .fields = {}};
+      record.set(metric::kLoss, 1.0);
+      record.set(metric::kPeakBytes, 1024 * kib);
+      record.set("memory/params_bytes", 1024 * kib - 1);
+      writer.write(record);
+    }
+  }
+  write_file_atomic(dir / "plan.json", R"({"memory":{"planned":{"params":1}}})");
+  CHECK(read_report_facts(report_of(dir)).number("summary/peak_bytes") == 7 * 1024);
+  const RunData run = load_run(dir.path());
+  REQUIRE(run.memory.size() == 1);
+  CHECK(run.memory[0].measured == 7 * 1024u - 1);
+}
+
 TEST_CASE("hostile strings stay text, in the page and in the embedded data") {
   const test::TempDir dir;
   write_run(dir.path(), 3);

@@ -1,0 +1,73 @@
+#include "lib/train/generate.hpp"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "tests/support/relative.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+// Probabilities 0.1, 0.4, 0.2, 0.3 at temperature 1.
+const std::vector<float> kLogits{std::log(0.1F), std::log(0.4F), std::log(0.2F), std::log(0.3F)};
+
+// Share of the words, in even steps over their range, that select each token.
+std::map<std::int32_t, double> shares(const std::vector<float>& logits, GenerateOptions options) {
+  constexpr std::uint64_t kWords = 1 << 16;
+  std::map<std::int32_t, double> shares;
+  for (std::uint64_t i = 0; i < kWords; ++i) {
+    const auto word = static_cast<std::uint32_t>((i << 16) + (1 << 15));
+    shares[sample_token(logits, options, word)] += 1.0 / kWords;
+  }
+  return shares;
+}
+
+void check_shares(const std::map<std::int32_t, double>& found,
+                  const std::map<std::int32_t, double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (const auto& [token, share] : expected) {
+    CAPTURE(token);
+    REQUIRE(found.contains(token));
+    CHECK(std::abs(found.at(token) - share) < 1e-4);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("tokens are drawn with their probabilities at the temperature") {
+  check_shares(shares(kLogits, {.temperature = 1}), {{0, 0.1}, {1, 0.4}, {2, 0.2}, {3, 0.3}});
+  // Squared and normalised: 0.01, 0.16, 0.04, 0.09 of 0.3.
+  check_shares(shares(kLogits, {.temperature = 0.5}),
+               {{0, 1 / 30.}, {1, 16 / 30.}, {2, 4 / 30.}, {3, 9 / 30.}});
+  check_shares(shares(kLogits, {.temperature = 0}), {{1, 1}});
+}
+
+TEST_CASE("top_k keeps the k most probable tokens") {
+  check_shares(shares(kLogits, {.temperature = 1, .top_k = 2}), {{1, 4 / 7.}, {3, 3 / 7.}});
+  check_shares(shares(kLogits, {.temperature = 1, .top_k = 1}), {{1, 1}});
+  check_shares(shares(kLogits, {.temperature = 1, .top_k = 9}),
+               {{0, 0.1}, {1, 0.4}, {2, 0.2}, {3, 0.3}});
+}
+
+TEST_CASE("top_p keeps the fewest tokens that reach it, after top_k") {
+  check_shares(shares(kLogits, {.temperature = 1, .top_p = 0.3}), {{1, 1}});
+  check_shares(shares(kLogits, {.temperature = 1, .top_p = 0.5}), {{1, 4 / 7.}, {3, 3 / 7.}});
+  check_shares(shares(kLogits, {.temperature = 1, .top_p = 0.85}),
+               {{1, 4 / 9.}, {2, 2 / 9.}, {3, 3 / 9.}});
+  // Of the kept two the first has 4/7.
+  check_shares(shares(kLogits, {.temperature = 1, .top_k = 2, .top_p = 0.55}), {{1, 1}});
+}
+
+TEST_CASE("equal logits: the smaller id; not a number: an answer all the same") {
+  const std::vector<float> equal{1, 2, 2, 2};
+  check_shares(shares(equal, {.temperature = 0}), {{1, 1}});
+  check_shares(shares(equal, {.temperature = 1, .top_k = 2}), {{1, 0.5}, {2, 0.5}});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(sample_token(std::vector<float>{nan, nan, nan}, {.temperature = 1}, 7) == 0);
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,61 @@
+#include "lib/train/planned_step.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "lib/plan/plan.hpp"
+#include "tests/unit/engine/small_engine.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+constexpr std::string_view kModel =
+    "architecture: gpt2, vocab_size: 31, hidden_size: 12, num_hidden_layers: 2, "
+    "num_attention_heads: 2, initializer_range: 0.4";
+
+}  // namespace
+
+TEST_CASE("a step that allocates otherwise than planned ends the run and names the place") {
+  engine::SmallEngine engine(kModel);
+  const auto planned = plan::make_plan(engine.options(), 4, 1).step_trace;
+  const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
+  const engine::StepBatch batch = engine::small_batch({text, text, text, text});
+  const auto step = [&](const std::vector<AllocationEvent>& trace, const engine::StepBatch& of) {
+    return train_planned_step(*engine, engine.device(), trace, of, 1, 0.0);
+  };
+  const auto message = [&](const std::vector<AllocationEvent>& trace) -> std::string {
+    try {
+      step(trace, batch);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  };
+
+  CHECK(step(planned, batch).loss_sum > 0);
+  std::vector<AllocationEvent> larger = planned;
+  larger[3].bytes += 512;
+  CHECK(message(larger).find("step 1: allocations differ from the plan's at line 4") !=
+        std::string::npos);
+  std::vector<AllocationEvent> shorter = planned;
+  shorter.pop_back();
+  CHECK(message(shorter).find("instead of the end") != std::string::npos);
+  CHECK(message({}).find("line 1") != std::string::npos);
+}
+
+TEST_CASE("a step that is not finite is not held against the plan") {
+  engine::SmallEngine engine(kModel);
+  for (const auto& parameter : engine->parameters().all()) {
+    const Tensor& master = parameter->master();
+    std::fill_n(master.view().as<double>(), master.view().numel(), std::nan(""));
+  }
+  const auto planned = plan::make_plan(engine.options(), 4, 1).step_trace;
+  const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
+  const engine::StepBatch batch = engine::small_batch({text, text, text, text});
+  CHECK_FALSE(train_planned_step(*engine, engine.device(), planned, batch, 1, 0.0).finite);
+}
+
+}  // namespace llmtrain::train
