@@ -26,8 +26,8 @@ void copy_across(const T* from, float* to) {
 }
 
 template <std::int64_t width, class T>
-void copy_along(const T* from, std::int64_t line_stride, float* to) {
-  for (std::int64_t p = 0; p < 4; ++p) {
+void copy_along(const T* from, std::int64_t line_stride, std::int64_t count, float* to) {
+  for (std::int64_t p = 0; p < count; ++p) {
     for (std::int64_t i = 0; i < width; ++i) to[p * width + i] = widened(from[i * line_stride + p]);
   }
 }
@@ -63,30 +63,48 @@ HWY_INLINE void copy_across(const T* from, float* to) {
   for (std::int64_t i = width / 4 * 4; i < width; ++i) to[i] = widened(from[i]);
 }
 
-/// Elements [p, p + 4) of `width` lines, each of which lies in one piece.
+/// Four elements of four lines, each of which lies in one piece, into a panel of `width` lines.
 template <std::int64_t width, class T>
-HWY_INLINE void copy_along(const T* from, std::int64_t line_stride, float* to) {
-  static_assert(width % 2 == 0);
+HWY_INLINE void turn_four(const T* line, std::int64_t line_stride, float* to) {
   const Quad d;
+  const Four r0 = load_four(line), r1 = load_four(line + line_stride);
+  const Four r2 = load_four(line + 2 * line_stride), r3 = load_four(line + 3 * line_stride);
+  const Four even = hn::InterleaveLower(d, r0, r2), odd = hn::InterleaveLower(d, r1, r3);
+  const Four even2 = hn::InterleaveUpper(d, r0, r2), odd2 = hn::InterleaveUpper(d, r1, r3);
+  hn::StoreU(hn::InterleaveLower(d, even, odd), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + width);
+  hn::StoreU(hn::InterleaveLower(d, even2, odd2), d, to + 2 * width);
+  hn::StoreU(hn::InterleaveUpper(d, even2, odd2), d, to + 3 * width);
+}
+
+/// Four elements of two lines.
+template <std::int64_t width, class T>
+HWY_INLINE void turn_two(const T* line, std::int64_t line_stride, float* to) {
+  const Quad d;
+  const Four r0 = load_four(line), r1 = load_four(line + line_stride);
+  const Four lower = hn::InterleaveLower(d, r0, r1), upper = hn::InterleaveUpper(d, r0, r1);
+  store_lower(lower, to);
+  store_upper(lower, to + width);
+  store_lower(upper, to + 2 * width);
+  store_upper(upper, to + 3 * width);
+}
+
+/// Elements [p, p + count) of `width` lines, each of which lies in one piece; count is a multiple
+/// of four. A few lines at a time: at distances like 4 KiB they share a set of the cache, which has
+/// not room for all of them.
+template <std::int64_t width, class T>
+HWY_INLINE void copy_along(const T* from, std::int64_t line_stride, std::int64_t count, float* to) {
+  static_assert(width % 2 == 0);
   for (std::int64_t i = 0; i + 4 <= width; i += 4) {
-    const T* const line = from + i * line_stride;
-    const Four r0 = load_four(line), r1 = load_four(line + line_stride);
-    const Four r2 = load_four(line + 2 * line_stride), r3 = load_four(line + 3 * line_stride);
-    const Four even = hn::InterleaveLower(d, r0, r2), odd = hn::InterleaveLower(d, r1, r3);
-    const Four even2 = hn::InterleaveUpper(d, r0, r2), odd2 = hn::InterleaveUpper(d, r1, r3);
-    hn::StoreU(hn::InterleaveLower(d, even, odd), d, to + i);
-    hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + width + i);
-    hn::StoreU(hn::InterleaveLower(d, even2, odd2), d, to + 2 * width + i);
-    hn::StoreU(hn::InterleaveUpper(d, even2, odd2), d, to + 3 * width + i);
+    for (std::int64_t p = 0; p < count; p += 4) {
+      turn_four<width>(from + i * line_stride + p, line_stride, to + p * width + i);
+    }
   }
   if constexpr (width % 4 == 2) {
     constexpr std::int64_t i = width - 2;
-    const Four r0 = load_four(from + i * line_stride), r1 = load_four(from + (i + 1) * line_stride);
-    const Four lower = hn::InterleaveLower(d, r0, r1), upper = hn::InterleaveUpper(d, r0, r1);
-    store_lower(lower, to + i);
-    store_upper(lower, to + width + i);
-    store_lower(upper, to + 2 * width + i);
-    store_upper(upper, to + 3 * width + i);
+    for (std::int64_t p = 0; p < count; p += 4) {
+      turn_two<width>(from + i * line_stride + p, line_stride, to + p * width + i);
+    }
   }
 }
 
@@ -112,8 +130,13 @@ HWY_INLINE void copy_panel(const T* x, const GemmOperand& like, std::int64_t beg
       copy_across<width>(x + p * like.depth_stride, panel + p * width);
     }
   } else if (like.depth_stride == 1) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);  // elements of a cache line
     std::int64_t p = begin;
-    for (; p + 4 <= end; p += 4) copy_along<width>(x + p, like.line_stride, panel + p * width);
+    while (p + 4 <= end) {
+      const std::int64_t count = std::min(kLine, (end - p) / 4 * 4);
+      copy_along<width>(x + p, like.line_stride, count, panel + p * width);
+      p += count;
+    }
     copy_slowly(x, like, width, p, end, width, panel);
   } else {
     copy_slowly(x, like, width, begin, end, width, panel);
@@ -122,9 +145,9 @@ HWY_INLINE void copy_panel(const T* x, const GemmOperand& like, std::int64_t beg
 
 template <std::int64_t width, class T>
 void pack_elements(const GemmOperand& from, std::int64_t lines, std::int64_t depth, float* panels) {
-  // Lines side by side lie in as many pages as they have elements: few enough for the processor's
-  // page table at a time, over all panels.
-  const std::int64_t step = from.line_stride == 1 ? 32 : depth;
+  // Lines side by side lie in as many pages as they have elements: so few at a time, over all
+  // panels, that the processor reads ahead in each.
+  const std::int64_t step = from.line_stride == 1 ? 8 : depth;
   const auto* const x = reinterpret_cast<const T*>(from.data);
   const std::int64_t full = lines / width * width;
   for (std::int64_t begin = 0; begin < depth; begin += step) {
