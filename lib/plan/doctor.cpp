@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/plan/fma_peak.hpp"
 #include "lib/plan/kernel_cases.hpp"
@@ -246,6 +247,13 @@ HardwareProfile Doctor::measure() {
     require(is_new, "two measurements of {}", to_string(grid.key));
   }
   profile.noise = quantile(spreads, 0.5);
+  constexpr double kDisturbed = 0.7;
+  if (const double slow = quantile(peaks_, 0.1); slow < kDisturbed * profile.peak_fp32_flops) {
+    log::warning(
+        "the rate of multiply-adds moved between {:.0f} and {:.0f} GFLOP/s while it was "
+        "measured: something else runs here; measure again when nothing does",
+        slow / 1e9, profile.peak_fp32_flops / 1e9);
+  }
   return profile;
 }
 

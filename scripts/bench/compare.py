@@ -69,6 +69,8 @@ def main():
     print(f"\n{len(rows)} recipes, one profile measured beforehand, {len(rows[0]['now'])} rounds:\n")
     print_verdict("predicted by the profile, each step at the profile's speed",
                   [(row["profile"], statistics.median(row["even"])) for row in rows])
+    print_verdict("predicted by the profile, steps as timed, however fast the machine was",
+                  [(row["profile"], statistics.median(row["timed"])) for row in rows])
     print_verdict("predicted just before, steps as timed",
                   [(statistics.median(row["now"]), statistics.median(row["timed"])) for row in rows])
     print_verdict("each of these for itself",

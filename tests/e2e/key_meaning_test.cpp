@@ -99,7 +99,9 @@ TEST_CASE("eval.stride shows each token more of what came before it") {
   };
   const double alone = loss_with("null");
   CHECK(loss_with("16") == alone);  // seq_len: windows that do not overlap
-  CHECK(loss_with("4") < alone);
+  const double more = loss_with("4");
+  CHECK(more < alone);
+  CHECK(more > 0.7 * alone);  // per trained token, not per row: rows that only give context abound
 }
 
 TEST_CASE("data.cache_dir keeps token files for the next run") {
@@ -240,6 +242,10 @@ TEST_CASE("with training.max_time the time left is never more than what is left 
     if (!eta) continue;  // of the evaluation at the end
     const double left = 0.3 - record.number(train::metric::kElapsedSeconds).value();
     CHECK(*eta == test::relative(std::max(left, 0.0), 1e-9));
+    // Four samples of 16 tokens.
+    CHECK(record.number(train::metric::kTokensPerSecond).value() *
+              record.number(train::metric::kStepSeconds).value() ==
+          test::relative(64));
     ++records;
   }
   CHECK(records > 0);
@@ -272,6 +278,17 @@ TEST_CASE("eval.patience stops after so many evaluations without a lower loss, f
   CHECK(here.metrics().back().step == 3);
   run_well(here, {"optimizer.lr=0", "eval.interval=1", "eval.patience=4"});
   CHECK(here.metrics().back().step == 5);
+
+  // Progress between evaluations without it begins the count anew.
+  const Workspace anew(kTinyRecipe);
+  const auto train_to = [&](int steps, const std::string& lr) {
+    run_well(anew, {fmt::format("training.max_steps={}", steps), "optimizer.lr=" + lr,
+                    "eval.interval=1", "eval.patience=3"});
+  };
+  train_to(3, "0");     // 1 is the best, 2 no better; the last evaluation counts for nothing
+  train_to(6, "5e-3");  // 4 and 5 are better, and so is 6
+  train_to(20, "0");    // 7 finds that; 8, 9 and 10 are no better
+  CHECK(anew.metrics().back().step == 10);
 
   const Workspace learning(kTinyRecipe);
   run_well(learning, {"eval.interval=1", "eval.patience=1"});

@@ -183,6 +183,15 @@ TEST_CASE("recipes without a model, or with a part of one, have issues and nothi
   CHECK(problems_of("recipe: 1").front() == "model.architecture: required key is missing");
 }
 
+TEST_CASE("a malformed length hides no rule about the batch") {
+  const std::vector<std::string> problems =
+      problems_with("training.max_steps=1e2.5", "training.global_batch_size=3");
+  REQUIRE(problems.size() == 2);
+  CHECK(problems[0].starts_with("training.max_steps: expected"));
+  CHECK(problems[1] ==
+        "training.global_batch_size: 3 samples are not a multiple of micro_batch_size 2");
+}
+
 // What looks like the path of a key: "data.eval_modulus".
 std::vector<std::string> paths_in(std::string_view note) {
   std::vector<std::string> paths;
