@@ -4,15 +4,19 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lib/data/decompressed_texts.hpp"
+
 namespace llmtrain::data {
 
 enum class SourceFormat {
-  automatic,  ///< jsonl for .jsonl and .ndjson, else text
+  automatic,  ///< jsonl for .jsonl and .ndjson, also compressed (.jsonl.gz), else text
   text,       ///< UTF-8 text; a file is one document, unless max_document_bytes cuts it
   jsonl,      ///< one JSON object per line; a line is one document
 };
@@ -29,22 +33,33 @@ struct SourceOptions {
   std::uint64_t max_document_bytes = 0;
 };
 
-/// A file that a source names.
+/// A file that a source names. Sizes and offsets are those of its text: of the decompressed bytes
+/// when its name ends in .gz or .zst.
 struct SourceFile {
   std::filesystem::path path;
   /// Path relative to the directory, or to the pattern's directory; the bare name of a single file.
+  /// Without the suffix of the compression, so that a compressed file gives the same documents.
   std::string name;
   SourceFormat format = SourceFormat::text;  ///< text or jsonl
   std::string text_key;
   std::uint64_t max_document_bytes = 0;
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;
+  std::optional<CompressedFile> compressed = std::nullopt;
+  std::shared_ptr<DecompressedTexts> texts = nullptr;  ///< of compressed files
+};
+
+/// Where and how far compressed files are decompressed.
+struct ListOptions {
+  std::filesystem::path scratch_directory = {};  ///< as DecompressedTexts has it
+  DecompressLimits limits = {};
 };
 
 /// The files of all sources, in the order of the sources and in byte order of names within each.
-/// DataError if a source names no file or a file is named twice; RecipeError for options out of
-/// range.
-std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources);
+/// DataError if a source names no file, a file is named twice or stands beside a compressed copy of
+/// it, and as `decompress`; RecipeError for options out of range.
+std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources,
+                                          const ListOptions& list = {});
 
 /// The held-out documents are those whose XXH3-64 of the name is `remainder` modulo `modulus`, so
 /// that nobody chooses them.

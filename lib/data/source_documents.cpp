@@ -1,5 +1,6 @@
 // The documents in one source file.
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -22,6 +23,11 @@ constexpr std::string_view kJunkRemedy =
 
 bool is_cut(const SourceFile& file) {
   return file.max_document_bytes > 0 && file.size_bytes > file.max_document_bytes;
+}
+
+std::shared_ptr<const File> open_text(const SourceFile& file) {
+  if (file.compressed) return file.texts->open(*file.compressed);
+  return std::make_shared<const File>(File::open_read(file.path));
 }
 
 std::string read_range(const File& file, std::uint64_t begin, std::uint64_t end) {
@@ -67,10 +73,10 @@ void refuse_junk(const SourceFile& file, std::uint64_t begin, std::string_view t
 }
 
 std::uint64_t line_number(const SourceFile& file, std::uint64_t offset) {
-  const File input = File::open_read(file.path);
+  const auto input = open_text(file);
   std::uint64_t lines = 1;
   for (std::uint64_t at = 0; at < offset; at += kProbeBytes) {
-    const std::string bytes = read_range(input, at, std::min(offset, at + kProbeBytes));
+    const std::string bytes = read_range(*input, at, std::min(offset, at + kProbeBytes));
     lines += static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
   }
   return lines;
@@ -139,11 +145,11 @@ std::uint64_t next_document_start(const SourceFile& file, std::uint64_t offset) 
   if (offset == 0 || offset >= size) return std::min(offset, size);
   const bool is_jsonl = file.format == SourceFormat::jsonl;
   if (!is_jsonl && !is_cut(file)) return size;
-  const File input = File::open_read(file.path);
-  if (is_jsonl) return behind_next(input, "\n", offset, size);
+  const auto input = open_text(file);
+  if (is_jsonl) return behind_next(*input, "\n", offset, size);
   const std::uint64_t block = offset / file.max_document_bytes;
-  const std::uint64_t start = block_start(file, input, block);
-  return start >= offset ? start : block_start(file, input, block + 1);
+  const std::uint64_t start = block_start(file, *input, block);
+  return start >= offset ? start : block_start(file, *input, block + 1);
 }
 
 std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin, std::uint64_t end,
@@ -152,13 +158,14 @@ std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin
   const bool whole = file.format == SourceFormat::text && !is_cut(file);
   if (whole) {
     if (!wanted(file.name)) return documents;
-    documents.push_back({0, true, read_file(file.path)});
-    require<DataError>(documents.back().text.size() == file.size_bytes,
-                       "{}: changed while it was read", file.path.string());
+    const auto input = open_text(file);
+    require<DataError>(input->size() == file.size_bytes, "{}: changed while it was read",
+                       file.path.string());
+    documents.push_back({0, true, read_range(*input, 0, file.size_bytes)});
     refuse_junk(file, 0, documents.back().text);
     return documents;
   }
-  const std::string bytes = read_range(File::open_read(file.path), begin, end);
+  const std::string bytes = read_range(*open_text(file), begin, end);
   if (file.format == SourceFormat::jsonl) {
     for_each_line(bytes, begin, [&](std::uint64_t offset, std::string_view line) {
       if (!wanted(document_name(file.name, offset, false))) return;

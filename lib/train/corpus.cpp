@@ -30,9 +30,10 @@ data::SourceOptions source_options(const SourceSection& section, std::uint64_t m
           .max_document_bytes = max_document_bytes};
 }
 
-std::uint64_t automatic_document_bytes(const SourceSection& section) {
+std::uint64_t automatic_document_bytes(const SourceSection& section,
+                                       const data::ListOptions& list) {
   const data::SourceOptions whole = source_options(section, 0);
-  const std::vector<data::SourceFile> files = data::list_source_files({&whole, 1});
+  const std::vector<data::SourceFile> files = data::list_source_files({&whole, 1}, list);
   if (files.size() >= kManyFiles) return 0;
   std::uint64_t bytes = 0;
   for (const data::SourceFile& file : files) bytes += file.size_bytes;
@@ -42,14 +43,16 @@ std::uint64_t automatic_document_bytes(const SourceSection& section) {
 }  // namespace
 
 std::vector<data::SourceFile> source_files(const DataSection& section) {
+  const data::ListOptions list{.scratch_directory = section.cache_dir(),
+                               .limits = {.max_bytes = section.max_decompressed_size()}};
   std::vector<data::SourceOptions> sources;
   for (std::size_t i = 0; i < section.sources.size(); ++i) {
     const SourceSection& source = section.sources[i];
     const auto& given = source.max_document_bytes().value;
     sources.push_back(
-        source_options(source, given ? given->value : automatic_document_bytes(source)));
+        source_options(source, given ? given->value : automatic_document_bytes(source, list)));
   }
-  return data::list_source_files(sources);
+  return data::list_source_files(sources, list);
 }
 
 data::HeldOutRule held_out_rule(const DataSection& section) {

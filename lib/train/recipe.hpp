@@ -72,7 +72,10 @@ struct TokenizerSection : recipe::Section {
 
 struct SourceSection : recipe::Section {
   recipe::Required<std::string> path{
-      this, "path", "file, directory (all its files) or pattern with * and ?", recipe::not_empty()};
+      this, "path",
+      "file, directory (all its files) or pattern with * and ?; files in .gz and .zst are "
+      "decompressed",
+      recipe::not_empty()};
   recipe::Key<std::string> format{this, "format", "auto", "text, jsonl, or auto by the file's name",
                                   recipe::any_of({"auto", "text", "jsonl"})};
   recipe::Key<std::string> text_key{this, "text_key", "text", "key of the text in a line of jsonl",
@@ -103,6 +106,9 @@ struct DataSection : recipe::Section {
   recipe::Key<std::string> cache_dir{this, "cache_dir", ".cache/llmtrain",
                                      "where trained tokenizers and token files are kept",
                                      recipe::not_empty()};
+  recipe::Key<recipe::Bytes> max_decompressed_size{
+      this, "max_decompressed_size", recipe::Bytes(std::uint64_t{64} << 30),
+      "a compressed file whose text is longer is refused", recipe::at_least(1)};
   recipe::Sub<PackingSection> packing{this, "packing", "how documents fill samples"};
   void validate(recipe::Issues& issues) const override;
 };

@@ -20,6 +20,7 @@
 #include "lib/train/corpus.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/flip/flip_table.hpp"
+#include "tests/support/compressed.hpp"
 #include "tests/support/process.hpp"
 
 namespace llmtrain::test {
@@ -67,6 +68,7 @@ void write_inputs(const fs::path& directory) {
     std::ofstream(directory / name) << content;
   };
   put("text.txt", random_words("text", 1500));
+  put("text.txt.gz", gzip(random_words("text", 1500)));
   put("other.txt", random_words("other", 1500));
   put("code.txt", lines_of_code());
   put("lines.jsonl", json_lines());
@@ -191,8 +193,9 @@ std::string files_text(const std::set<std::string>& inputs) {
   return fmt::format("{}\n", fmt::join(names, "\n"));
 }
 
-const std::set<std::string> kInputs{"text.txt",  "other.txt",   "code.txt",  "lines.jsonl",
-                                    "lines.txt", "recipe.yaml", "tokenizer", "hf"};
+const std::set<std::string> kInputs{"text.txt",    "text.txt.gz", "other.txt",
+                                    "code.txt",    "lines.jsonl", "lines.txt",
+                                    "recipe.yaml", "tokenizer",   "hf"};
 
 }  // namespace
 
