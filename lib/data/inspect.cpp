@@ -44,23 +44,25 @@ class SampleWriter {
 
   std::string write() {
     const std::int64_t length = samples_.options().seq_len;
-    const std::int64_t trained = samples_.trained_rows(sample_.index);
+    const std::int64_t filled = samples_.document_rows(sample_.index);
+    const auto trained = std::count_if(sample_.targets.begin(), sample_.targets.end(),
+                                       [](std::int32_t target) { return target != kNoTarget; });
     text_ = fmt::format("sample {} of {}: {} rows, {} predict a token\n", sample_.index,
                         samples_.sample_count(), length, trained);
     std::uint64_t row = sample_.index * static_cast<std::uint64_t>(length);
     std::int64_t at = 0;
-    const std::int64_t shown = std::min(trained, options_.max_rows);
+    const std::int64_t shown = std::min(filled, options_.max_rows);
     while (at < shown) {
       const std::uint64_t document = samples_.document_of_row(row);
-      const std::int64_t count = rows_of_document(document, row, trained - at);
+      const std::int64_t count = rows_of_document(document, row, filled - at);
       headline(document, at, count);
       body(at, std::min(count, shown - at));
       at += count;
       row += static_cast<std::uint64_t>(count);
     }
-    if (shown < trained) text_ += fmt::format("({} more rows)\n", trained - shown);
-    if (trained < length) {
-      text_ += fmt::format("rows {}..{}: padding\n", trained, length - 1);
+    if (shown < filled) text_ += fmt::format("({} more rows)\n", filled - shown);
+    if (filled < length) {
+      text_ += fmt::format("rows {}..{}: padding\n", filled, length - 1);
     }
     return std::move(text_);
   }
@@ -86,14 +88,20 @@ class SampleWriter {
     for (auto i = static_cast<std::size_t>(at); i < static_cast<std::size_t>(at + count); ++i) {
       if (options_.rows) {
         text_ +=
-            fmt::format("  {:>6} position {:<6} sees {}..{}  '{}' ({}) -> '{}' ({})\n", i,
+            fmt::format("  {:>6} position {:<6} sees {}..{}  '{}' ({}) -> {}\n", i,
                         sample_.positions[i], sample_.doc_begin[i], i, visible(sample_.tokens[i]),
-                        sample_.tokens[i], visible(sample_.targets[i]), sample_.targets[i]);
-      } else {
+                        sample_.tokens[i], target_text(sample_.targets[i]));
+      } else if (sample_.targets[i] != kNoTarget) {
         text_ += visible(sample_.targets[i]) + "|";
+      } else if (i + 1 < sample_.tokens.size()) {  // what is only read: the next row's token
+        text_ += fmt::format("({})|", visible(sample_.tokens[i + 1]));
       }
     }
     text_ += options_.rows ? "" : "\n";
+  }
+
+  std::string target_text(std::int32_t id) const {
+    return id == kNoTarget ? "nothing" : fmt::format("'{}' ({})", visible(id), id);
   }
 
   std::string visible(std::int32_t id) const { return visible_text(tokenizer_.token_bytes(id)); }

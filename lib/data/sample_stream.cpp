@@ -55,7 +55,7 @@ PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, const Tokenize
                     tokenizer.bos_id().value_or(end_token(tokenizer)), end_token(tokenizer),
                     options) {}
 
-std::int64_t PackedSamples::trained_rows(std::uint64_t index) const {
+std::int64_t PackedSamples::document_rows(std::uint64_t index) const {
   require(index < sample_count_, "sample {} of {}", index, sample_count_);
   const auto length = static_cast<std::uint64_t>(options_.seq_len);
   return static_cast<std::int64_t>(std::min(length, row_count_ - index * length));
@@ -76,9 +76,9 @@ std::uint64_t PackedSamples::document_of_row(std::uint64_t row) const {
   return low;
 }
 
-void PackedSamples::read(std::uint64_t index, SampleView out) const {
+std::int64_t PackedSamples::read(std::uint64_t index, SampleView out) const {
   require(index < sample_count_, "sample {} of {}", index, sample_count_);
-  read_rows(index * static_cast<std::uint64_t>(options_.seq_len), out);
+  return read_rows(index * static_cast<std::uint64_t>(options_.seq_len), out);
 }
 
 std::int64_t PackedSamples::read_rows(std::uint64_t first_row, SampleView out) const {
@@ -89,27 +89,29 @@ std::int64_t PackedSamples::read_rows(std::uint64_t first_row, SampleView out) c
           out.targets.size(), out.doc_begin.size(), out.positions.size(), length);
   std::uint64_t row = first_row;
   std::uint64_t document = document_of_row(row);
-  const auto trained = static_cast<std::size_t>(std::min<std::uint64_t>(length, row_count_ - row));
+  const auto filled = static_cast<std::size_t>(std::min<std::uint64_t>(length, row_count_ - row));
   std::size_t at = 0;
-  while (at < trained) {
+  std::size_t trained = 0;
+  while (at < filled) {
     const std::uint64_t end = document_first_row(document + 1);
-    const std::size_t count = std::min<std::uint64_t>(trained - at, end - row);
-    write_segment(document, row, at, count, out);
+    const std::size_t count = std::min<std::uint64_t>(filled - at, end - row);
+    trained += write_segment(document, row, at, count, out);
     at += count;
     row += count;
     ++document;
   }
-  for (std::size_t i = trained; i < length; ++i) {
+  for (std::size_t i = filled; i < length; ++i) {
     out.tokens[i] = end_id_;
     out.targets[i] = kNoTarget;
-    out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : trained);
-    out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - trained : i);
+    out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : filled);
+    out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - filled : i);
   }
   return static_cast<std::int64_t>(trained);
 }
 
-void PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_row, std::size_t at,
-                                  std::size_t count, const SampleView& out) const {
+std::size_t PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_row,
+                                         std::size_t at, std::size_t count,
+                                         const SampleView& out) const {
   const TokenSet::Document info = set_->document(document);
   const std::uint64_t offset = first_row - (info.token_begin + document);  // row in the document
   // Row r of a document predicts its token r and reads its token r - 1.
@@ -128,6 +130,10 @@ void PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_ro
     out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : at);
     out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - at : i);
   }
+  const std::size_t prompt =
+      std::min<std::uint64_t>(count, info.prompt_tokens - std::min(info.prompt_tokens, offset));
+  std::fill_n(targets.begin(), prompt, kNoTarget);
+  return count - prompt;
 }
 
 Sample PackedSamples::sample(std::uint64_t index) const {
@@ -149,12 +155,8 @@ std::uint64_t SampleStream::sample_index(std::uint64_t global_index) const {
   return Permutation(key_, epoch, epoch_size())(global_index % epoch_size());
 }
 
-std::int64_t SampleStream::trained_rows(std::uint64_t global_index) const {
-  return samples_->trained_rows(sample_index(global_index));
-}
-
-void SampleStream::read(std::uint64_t global_index, SampleView out) const {
-  samples_->read(sample_index(global_index), out);
+std::int64_t SampleStream::read(std::uint64_t global_index, SampleView out) const {
+  return samples_->read(sample_index(global_index), out);
 }
 
 Sample SampleStream::sample_at(std::uint64_t global_index) const {

@@ -14,6 +14,10 @@
 /// is the length of a decodable encoding of the text, ends of documents included, and may be held
 /// against `gzip` of the same bytes.
 ///
+/// A document with a prompt of p tokens (prompt and completion) trains rows p to n only: those that
+/// predict the completion's tokens and the end. The rows before have target -1, and source_bytes()
+/// counts the completions alone.
+///
 /// The rows of all documents are joined and cut into samples of seq_len rows. Rows behind the last
 /// document are padding: they read E, predict nothing (target -1) and form a document of their own.
 ///
@@ -72,17 +76,21 @@ class PackedSamples {
 
   const TokenSet& set() const { return *set_; }
   const PackingOptions& options() const { return options_; }
-  /// Rows that predict something: tokens plus documents.
+  /// Rows of all documents: tokens plus documents.
   std::uint64_t row_count() const { return row_count_; }
+  /// Those that predict something: all but the prompts'.
+  std::uint64_t trained_row_count() const { return row_count_ - set_->prompt_tokens(); }
   /// ceil(row_count / seq_len).
   std::uint64_t sample_count() const { return sample_count_; }
-  /// Bytes of text that all rows together predict.
+  /// Bytes of text that all trained rows together predict.
   std::uint64_t source_bytes() const { return set_->source_bytes(); }
-  /// Rows of sample `index` that predict something: seq_len, but fewer in the last sample.
-  std::int64_t trained_rows(std::uint64_t index) const;
+  /// What the last row of a document predicts.
+  std::int32_t end_id() const { return end_id_; }
+  /// Rows of sample `index` that belong to a document: seq_len, but fewer in the last sample.
+  std::int64_t document_rows(std::uint64_t index) const;
 
-  /// Writes sample `index` (below sample_count) to `out`.
-  void read(std::uint64_t index, SampleView out) const;
+  /// Writes sample `index` (below sample_count) to `out`; returns how many rows predict something.
+  std::int64_t read(std::uint64_t index, SampleView out) const;
   /// Writes the seq_len rows from `first_row` (below row_count) on to `out`; returns how many of
   /// them predict something.
   std::int64_t read_rows(std::uint64_t first_row, SampleView out) const;
@@ -92,8 +100,9 @@ class PackedSamples {
 
  private:
   std::uint64_t document_first_row(std::uint64_t document) const;
-  void write_segment(std::uint64_t document, std::uint64_t first_row, std::size_t at,
-                     std::size_t count, const SampleView& out) const;
+  /// Returns how many of the rows are trained.
+  std::size_t write_segment(std::uint64_t document, std::uint64_t first_row, std::size_t at,
+                            std::size_t count, const SampleView& out) const;
 
   std::shared_ptr<const TokenSet> set_;
   std::int32_t start_id_;
@@ -115,10 +124,8 @@ class SampleStream {
   /// The sample at position `global_index` of the endless stream; epoch = global_index /
   /// epoch_size.
   std::uint64_t sample_index(std::uint64_t global_index) const;
-  /// Trained rows at that position, without reading any token.
-  std::int64_t trained_rows(std::uint64_t global_index) const;
-
-  void read(std::uint64_t global_index, SampleView out) const;
+  /// As PackedSamples::read.
+  std::int64_t read(std::uint64_t global_index, SampleView out) const;
   Sample sample_at(std::uint64_t global_index) const;
 
  private:

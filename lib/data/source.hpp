@@ -28,6 +28,9 @@ struct SourceOptions {
   std::filesystem::path path;
   SourceFormat format = SourceFormat::automatic;
   std::string text_key = "text";  ///< jsonl: the key that holds the text
+  /// jsonl, instead of text_key, both or none: a document is a prompt, which is only read, and its
+  /// completion, which is trained.
+  std::string prompt_key = {}, completion_key = {};
   /// text: 0, or at least 1024: a larger file is cut into documents of about this many bytes, at
   /// empty lines or else at line ends.
   std::uint64_t max_document_bytes = 0;
@@ -42,6 +45,7 @@ struct SourceFile {
   std::string name;
   SourceFormat format = SourceFormat::text;  ///< text or jsonl
   std::string text_key;
+  std::string prompt_key, completion_key;  ///< empty unless the lines have prompts
   std::uint64_t max_document_bytes = 0;
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;
@@ -57,7 +61,7 @@ struct ListOptions {
 
 /// The files of all sources, in the order of the sources and in byte order of names within each.
 /// DataError if a source names no file, a file is named twice or stands beside a compressed copy of
-/// it, and as `decompress`; RecipeError for options out of range.
+/// it, or has prompts and is no JSONL, and as `decompress`; RecipeError for options out of range.
 std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources,
                                           const ListOptions& list = {});
 
@@ -73,7 +77,8 @@ bool is_held_out(std::string_view document_name, const HeldOutRule& rule);
 struct Document {
   std::uint64_t offset = 0;  ///< in the file
   bool whole_file = false;
-  std::string text;
+  std::string text;              ///< the prompt's bytes, then the others
+  std::size_t prompt_bytes = 0;  ///< 0 without a prompt
 };
 
 /// "name" for a whole file, "name@offset" for a part of one.
@@ -86,8 +91,8 @@ std::uint64_t next_document_start(const SourceFile& file, std::uint64_t offset);
 /// Reads the documents in bytes [begin, end) of `file`; both must be starts of documents or the
 /// end. An empty file is one empty document. Documents for whose name `wanted` is false are neither
 /// parsed nor returned. DataError naming file and line or offset for binary junk (a NUL byte, or
-/// more than 1 % invalid UTF-8) and for lines that are not JSON objects with a string under the
-/// key.
+/// more than 1 % invalid UTF-8), for lines that are not JSON objects with a string under the
+/// key, and for empty completions.
 std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin, std::uint64_t end,
                                      const std::function<bool(std::string_view name)>& wanted);
 

@@ -82,31 +82,62 @@ std::uint64_t line_number(const SourceFile& file, std::uint64_t offset) {
   return lines;
 }
 
-std::string text_of_line(const SourceFile& file, std::uint64_t offset, std::string_view line) {
-  const auto refuse = [&](const std::string& problem) {
-    fail<DataError>("{}:{}: {}", file.path.string(), line_number(file, offset), problem);
-  };
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& e) {
-    refuse(fmt::format("not valid JSON: {}", e.what()));
-  }
-  if (!object.is_object()) refuse("not a JSON object");
-  const auto found = object.find(file.text_key);
-  if (found == object.end()) {
-    std::string keys;
-    for (const auto& item : object.items()) {
-      keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", item.key());
+/// A line of JSONL.
+class Line {
+ public:
+  Line(const SourceFile& file, std::uint64_t offset, std::string_view text)
+      : file_(file), offset_(offset) {
+    try {
+      object_ = nlohmann::json::parse(text);
+    } catch (const nlohmann::json::exception& e) {
+      refuse(fmt::format("not valid JSON: {}", e.what()));
     }
-    refuse(fmt::format("no key '{}'; the line has {}; set text_key to the one that holds the text",
-                       file.text_key, keys.empty() ? "none" : keys));
+    if (!object_.is_object()) refuse("not a JSON object");
   }
-  if (!found->is_string()) {
-    refuse(fmt::format("'{}' is {}, not a string", file.text_key, found->type_name()));
+
+  Document document() {
+    Document document{.offset = offset_, .whole_file = false, .text = {}};
+    if (file_.prompt_key.empty()) {
+      document.text = take(file_.text_key, "text_key");
+      return document;
+    }
+    document.text = take(file_.prompt_key, "prompt_key");
+    document.prompt_bytes = document.text.size();
+    const std::string completion = take(file_.completion_key, "completion_key");
+    if (completion.empty()) {
+      refuse(fmt::format("'{}' is empty: there is nothing to train; leave the line out",
+                         file_.completion_key));
+    }
+    document.text += completion;
+    return document;
   }
-  return std::move(found->get_ref<std::string&>());
-}
+
+ private:
+  [[noreturn]] void refuse(const std::string& problem) const {
+    fail<DataError>("{}:{}: {}", file_.path.string(), line_number(file_, offset_), problem);
+  }
+
+  /// The text under `key`, which the option called `option` names.
+  std::string take(const std::string& key, std::string_view option) {
+    const auto found = object_.find(key);
+    if (found == object_.end()) {
+      std::string keys;
+      for (const auto& item : object_.items()) {
+        keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", item.key());
+      }
+      refuse(fmt::format("no key '{}'; the line has {}; set {} to the one that holds the text", key,
+                         keys.empty() ? "none" : keys, option));
+    }
+    if (!found->is_string()) {
+      refuse(fmt::format("'{}' is {}, not a string", key, found->type_name()));
+    }
+    return found->get<std::string>();
+  }
+
+  const SourceFile& file_;
+  std::uint64_t offset_;
+  nlohmann::json object_;
+};
 
 /// Calls `add(offset, line)` for each line that is not blank; line ends are not part of it.
 template <class Add>
@@ -161,7 +192,8 @@ std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin
     const auto input = open_text(file);
     require<DataError>(input->size() == file.size_bytes, "{}: changed while it was read",
                        file.path.string());
-    documents.push_back({0, true, read_range(*input, 0, file.size_bytes)});
+    documents.push_back(
+        {.offset = 0, .whole_file = true, .text = read_range(*input, 0, file.size_bytes)});
     refuse_junk(file, 0, documents.back().text);
     return documents;
   }
@@ -169,14 +201,15 @@ std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin
   if (file.format == SourceFormat::jsonl) {
     for_each_line(bytes, begin, [&](std::uint64_t offset, std::string_view line) {
       if (!wanted(document_name(file.name, offset, false))) return;
-      documents.push_back({offset, false, text_of_line(file, offset, line)});
+      documents.push_back(Line(file, offset, line).document());
     });
     return documents;
   }
   for (std::uint64_t at = begin; at < end;) {
     const std::uint64_t next = std::min(end, next_document_start(file, at + 1));
     if (wanted(document_name(file.name, at, false))) {
-      documents.push_back({at, false, bytes.substr(at - begin, next - at)});
+      documents.push_back(
+          {.offset = at, .whole_file = false, .text = bytes.substr(at - begin, next - at)});
       refuse_junk(file, at, documents.back().text);
     }
     at = next;

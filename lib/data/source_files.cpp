@@ -45,9 +45,15 @@ struct Listing {
         .name = without_compression(name).string(),
         .format = format_of(path, source.format),
         .text_key = source.text_key,
+        .prompt_key = source.prompt_key,
+        .completion_key = source.completion_key,
         .max_document_bytes = source.max_document_bytes,
         .size_bytes = static_cast<std::uint64_t>(info.st_size),
         .mtime_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+    require<DataError>(file.prompt_key.empty() || file.format == SourceFormat::jsonl,
+                       "{}: a source with prompt_key is JSONL, and this file is not by its name; "
+                       "set format: jsonl, or leave it out of the source",
+                       path.string());
     if (compression_of(path) != Compression::none) {
       file.compressed = {fs::canonical(path), compression_of(path), file.size_bytes, file.mtime_ns};
       file.texts = texts;
@@ -103,6 +109,8 @@ std::vector<SourceFile> files_of(const SourceOptions& source,
   require<RecipeError>(
       source.max_document_bytes == 0 || source.max_document_bytes >= kMinDocumentBytes,
       "max_document_bytes {} is below {}", source.max_document_bytes, kMinDocumentBytes);
+  require<RecipeError>(source.prompt_key.empty() == source.completion_key.empty(),
+                       "prompt_key and completion_key go together");
   Listing listing{source, texts};
   if (fs::is_directory(source.path)) {
     add_tree(source.path, source.path, listing);

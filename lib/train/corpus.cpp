@@ -27,6 +27,8 @@ data::SourceOptions source_options(const SourceSection& section, std::uint64_t m
   return {.path = section.path(),
           .format = format,
           .text_key = section.text_key(),
+          .prompt_key = section.prompt_key().value_or(""),
+          .completion_key = section.completion_key().value_or(""),
           .max_document_bytes = max_document_bytes};
 }
 
@@ -173,6 +175,20 @@ Corpus open_corpus(const Recipe& recipe) {
                             recipe.data.packing.reset_positions()));
   corpus.fingerprint = to_hex(hasher.digest());
   return corpus;
+}
+
+void log_corpus(const Corpus& corpus) {
+  const data::PackedSamples& training = *corpus.training;
+  const auto rows = static_cast<double>(training.row_count());
+  const auto trained = static_cast<double>(training.trained_row_count());
+  const auto ends = static_cast<double>(training.set().document_count());
+  const data::PackedSamples& held_out = corpus.held_out->samples();
+  log::info(
+      "data: {} tokens of training in {} samples, {:.1f} % of them trained, {:.2f} % of these ends "
+      "of documents; {} held out ({})",
+      format_count(rows), training.sample_count(), 100 * trained / rows, 100 * ends / trained,
+      format_count(static_cast<double>(held_out.trained_row_count())),
+      format_bytes(held_out.source_bytes()));
 }
 
 void for_each_held_out(const DataSection& section,

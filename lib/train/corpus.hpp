@@ -34,6 +34,9 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
 /// there is no text; RecipeError when the model is too small for the tokenizer.
 Corpus open_corpus(const Recipe& recipe);
 
+/// One line: how much there is, and what of it is trained.
+void log_corpus(const Corpus& corpus);
+
 /// Calls `visit` with the text of every held-out document, in order.
 void for_each_held_out(const DataSection& section,
                        const std::function<void(const data::Document&)>& visit);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "lib/base/require.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/signals.hpp"
 #include "lib/train/trainer.hpp"
@@ -22,6 +23,10 @@ EvalReport evaluate(engine::Engine& engine, const data::EvalWindows& held_out,
     loss_sum += outcome.loss_sum;
     report.tokens += outcome.tokens;
   }
+  require<DataError>(report.tokens > 0,
+                     "the first {} windows of the held-out text have no trained token, only "
+                     "prompts; raise eval.max_samples",
+                     count);
   report.loss = loss_sum / static_cast<double>(report.tokens);
   report.whole = count == all;
   if (report.whole) {

@@ -27,6 +27,23 @@ void RunSection::validate(recipe::Issues& issues) const {
   }
 }
 
+void SourceSection::validate(recipe::Issues& issues) const {
+  if (prompt_key().has_value() != completion_key().has_value()) {
+    issues.add(prompt_key() ? prompt_key : completion_key,
+               fmt::format("goes with {}", prompt_key() ? "completion_key" : "prompt_key"),
+               "give both, or text_key alone");
+    return;
+  }
+  if (!prompt_key()) return;
+  constexpr std::string_view kProblem = "does nothing beside prompt_key and completion_key";
+  if (text_key.is_set()) issues.add(text_key, std::string(kProblem), "leave it out");
+  if (max_document_bytes.is_set()) {
+    issues.add(max_document_bytes, std::string(kProblem), "leave it out");
+  }
+  if (format() == "text") issues.add(format, "has no prompts", "format: jsonl");
+  if (*prompt_key() == *completion_key()) issues.add(completion_key, "is prompt_key too");
+}
+
 void DataSection::validate(recipe::Issues& issues) const {
   if (sources.size() == 0) {
     issues.add(sources, "no training text", "give at least one source: [{path: my.txt}]");

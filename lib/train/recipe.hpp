@@ -80,6 +80,14 @@ struct SourceSection : recipe::Section {
                                   recipe::any_of({"auto", "text", "jsonl"})};
   recipe::Key<std::string> text_key{this, "text_key", "text", "key of the text in a line of jsonl",
                                     recipe::not_empty()};
+  recipe::Key<std::optional<std::string>> prompt_key{
+      this, "prompt_key", std::nullopt,
+      "key of a prompt in a line of jsonl, which is read and not trained; with completion_key, "
+      "instead of text_key",
+      recipe::not_empty()};
+  recipe::Key<std::optional<std::string>> completion_key{this, "completion_key", std::nullopt,
+                                                         "key of the completion, which is trained",
+                                                         recipe::not_empty()};
   recipe::Key<recipe::Auto<recipe::Bytes>> max_document_bytes{
       this,
       "max_document_bytes",
@@ -87,6 +95,7 @@ struct SourceSection : recipe::Section {
       "text files longer than this are cut into documents at line ends, 0 = never; auto = a 128th "
       "of the source, at least 1Ki and at most 16Ki, when it has fewer than 100 files, else 0",
       recipe::Rule{}};
+  void validate(recipe::Issues& issues) const override;
 };
 
 struct PackingSection : recipe::Section {

@@ -128,11 +128,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
   write_plan(directory_, planned_.plan, planned_.time);
   elapsed_before_ = state_.elapsed_seconds;
-  log::info("data: {} tokens of training in {} samples, {} held out ({})",
-            format_count(static_cast<double>(corpus_.training->row_count())),
-            corpus_.training->sample_count(),
-            format_count(static_cast<double>(corpus_.held_out->samples().row_count())),
-            format_bytes(corpus_.held_out->samples().source_bytes()));
+  log_corpus(corpus_);
 }
 
 std::optional<std::int64_t> Trainer::resume() {
@@ -295,6 +291,10 @@ void Trainer::record_step(const engine::StepOutcome& outcome) {
     record.set(metric::kLearningRate, outcome.update.lr);
   }
   record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
+  const auto trained = static_cast<double>(batch_.trained_tokens);
+  record.set(metric::kTrainedShare,
+             trained / static_cast<double>(batch_.num_samples * batch_.seq_len));
+  record.set(metric::kTrainedEndShare, static_cast<double>(batch_.trained_ends) / trained);
   record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
   record.set("train/skipped_steps", state_.skipped_steps);
   const Peak& peak = device_.ledger().peak(Phase::step);

@@ -46,7 +46,7 @@ std::string json_lines() {
   std::string lines;
   for (int i = 0; i < 120; ++i) {
     lines +=
-        fmt::format(R"({{"text":"first text of line {}","other":"another of line {}"}})", i, i);
+        fmt::format(R"({{"text":"first text of line {0}","other":"another of line {0}","number":"{0}"}})", i);
     lines += '\n';
   }
   return lines;

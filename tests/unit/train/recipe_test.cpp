@@ -83,7 +83,8 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:5:1: model.hidden_size: required key is missing (count (2000, 2M, 64Ki): width "
           "of "
           "the residual stream)",
-          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; allowed: " +
+          "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; "
+          "allowed: " +
               families + ")",
           "r.yaml:13:29: data.sources.0.format: unknown value `csv` (allowed: auto, text, jsonl)",
           "r.yaml:14:1: training.max_steps: the run has no length: set one of max_steps, "
@@ -174,6 +175,25 @@ TEST_CASE("recipes without a model, or with a part of one, have issues and nothi
     CHECK_FALSE(problems_of(text).empty());
   }
   CHECK(problems_of("recipe: 1").front() == "model.architecture: required key is missing");
+}
+
+TEST_CASE("prompt and completion go together, alone, and in JSONL") {
+  const auto problems = [](const std::string& keys) {
+    return problems_with("data.sources=[{path: a.jsonl, " + keys + "}]");
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(problems("prompt_key: p, completion_key: c") == Lines{});
+  CHECK(problems("prompt_key: p") == Lines{"data.sources.0.prompt_key: goes with completion_key"});
+  CHECK(problems("completion_key: c") ==
+        Lines{"data.sources.0.completion_key: goes with prompt_key"});
+  CHECK(problems("prompt_key: p, completion_key: p") ==
+        Lines{"data.sources.0.completion_key: is prompt_key too"});
+  CHECK(problems("prompt_key: p, completion_key: c, format: text") ==
+        Lines{"data.sources.0.format: has no prompts"});
+  CHECK(problems("prompt_key: p, completion_key: c, text_key: t, max_document_bytes: 2Ki") ==
+        Lines{"data.sources.0.text_key: does nothing beside prompt_key and completion_key",
+              "data.sources.0.max_document_bytes: does nothing beside prompt_key and "
+              "completion_key"});
 }
 
 }  // namespace llmtrain::train
