@@ -147,8 +147,9 @@ Sample PackedSamples::sample(std::uint64_t index) const {
   return sample;
 }
 
-SampleStream::SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed)
-    : samples_(std::move(samples)), key_(philox_key(seed, "shuffle", "samples")) {}
+SampleStream::SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed,
+                           std::string_view name)
+    : samples_(std::move(samples)), key_(philox_key(seed, "shuffle", name)) {}
 
 std::uint64_t SampleStream::sample_index(std::uint64_t global_index) const {
   const std::uint64_t epoch = global_index / epoch_size();

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/philox.hpp"
@@ -116,7 +117,9 @@ class PackedSamples {
 /// keyed by (seed, e).
 class SampleStream {
  public:
-  SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed);
+  /// `name` separates the orders of several sources.
+  SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed,
+               std::string_view name = "samples");
 
   const PackedSamples& samples() const { return *samples_; }
   /// Samples of one epoch.

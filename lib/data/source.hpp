@@ -46,6 +46,7 @@ struct SourceFile {
   SourceFormat format = SourceFormat::text;  ///< text or jsonl
   std::string text_key;
   std::string prompt_key, completion_key;  ///< empty unless the lines have prompts
+  std::size_t source = 0;                  ///< index of the SourceOptions that named it
   std::uint64_t max_document_bytes = 0;
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;

@@ -138,6 +138,7 @@ std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources
   std::map<fs::path, fs::path> seen;
   for (const SourceOptions& source : sources) {
     for (SourceFile& file : files_of(source, texts)) {
+      file.source = static_cast<std::size_t>(&source - sources.data());
       // A file and its compressed copy are the same text.
       const auto [place, is_new] =
           seen.emplace(without_compression(fs::canonical(file.path)), file.path);

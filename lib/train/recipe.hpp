@@ -71,6 +71,19 @@ struct TokenizerSection : recipe::Section {
 };
 
 struct SourceSection : recipe::Section {
+  recipe::Key<std::optional<std::string>> name{
+      this, "name", std::nullopt, "name of the source in metrics; null = its number",
+      recipe::not_empty()};
+  recipe::Key<std::optional<double>> weight{
+      this, "weight", std::nullopt,
+      "share of the samples that come from this source, relative to the weights of the others, "
+      "which then have one too; null = all sources are one text",
+      recipe::at_least(0)};
+  recipe::Key<std::optional<double>> max_epochs{
+      this, "max_epochs", std::nullopt,
+      "with weight: the source ends after so many passes, and the others share its part; null = "
+      "never",
+      recipe::above(0)};
   recipe::Required<std::string> path{
       this, "path",
       "file, directory (all its files) or pattern with * and ?; files in .gz and .zst are "
@@ -105,8 +118,17 @@ struct PackingSection : recipe::Section {
                                     "count positions from the start of each document"};
 };
 
+struct DataStageSection : recipe::Section {
+  recipe::Required<recipe::Span> start{
+      this, "start", "steps (2000), tokens (\"2B tok\") or part (\"80%\") of the run before it"};
+  recipe::Required<std::vector<double>> weights{
+      this, "weights", "from there on: one per source, in their order", recipe::at_least(0)};
+};
+
 struct DataSection : recipe::Section {
   recipe::List<SourceSection> sources{this, "sources", "training text"};
+  recipe::List<DataStageSection> stages{this, "stages",
+                                        "other weights of the sources from some place on"};
   recipe::Key<recipe::Count> eval_modulus{
       this, "eval_modulus", 20, "held out are documents whose hash of the name modulo this is ...",
       recipe::between(2, 1 << 20)};
@@ -119,7 +141,14 @@ struct DataSection : recipe::Section {
       this, "max_decompressed_size", recipe::Bytes(std::uint64_t{64} << 30),
       "a compressed file whose text is longer is refused", recipe::at_least(1)};
   recipe::Sub<PackingSection> packing{this, "packing", "how documents fill samples"};
+  /// True if each source has a weight: then they are a mixture, else one text.
+  bool is_mixture() const;
+  std::string source_name(std::size_t source) const;
   void validate(recipe::Issues& issues) const override;
+
+ private:
+  void validate_weights(recipe::Issues& issues) const;
+  void validate_stages(recipe::Issues& issues) const;
 };
 
 enum class Resume : std::uint8_t { automatic, never, must };
