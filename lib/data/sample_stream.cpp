@@ -47,6 +47,12 @@ PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, std::int32_t s
   row_count_ = set_->token_count() + set_->document_count();
   const auto length = static_cast<std::uint64_t>(options.seq_len);
   sample_count_ = (row_count_ + length - 1) / length;
+  if (options.strategy == PackingStrategy::wrapped) return;
+  best_fit_ = pack_best_fit(
+      set_->document_count(), static_cast<std::uint32_t>(length), [this](std::uint64_t document) {
+        return document_first_row(document + 1) - document_first_row(document);
+      });
+  sample_count_ = best_fit_.starts.size() - 1;
 }
 
 PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, const Tokenizer& tokenizer,
@@ -55,10 +61,42 @@ PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, const Tokenize
                     tokenizer.bos_id().value_or(end_token(tokenizer)), end_token(tokenizer),
                     options) {}
 
+double PackedSamples::padding_share() const {
+  const double rows = static_cast<double>(sample_count_) * static_cast<double>(options_.seq_len);
+  return 1 - static_cast<double>(row_count_) / rows;
+}
+
 std::int64_t PackedSamples::document_rows(std::uint64_t index) const {
+  std::int64_t rows = 0;
+  for (const SamplePiece& piece : pieces(index)) rows += piece.rows;
+  return rows;
+}
+
+std::vector<SamplePiece> PackedSamples::pieces(std::uint64_t index) const {
   require(index < sample_count_, "sample {} of {}", index, sample_count_);
   const auto length = static_cast<std::uint64_t>(options_.seq_len);
-  return static_cast<std::int64_t>(std::min(length, row_count_ - index * length));
+  if (options_.strategy == PackingStrategy::wrapped) return wrapped_pieces(index * length);
+  std::vector<SamplePiece> pieces;
+  for (std::uint64_t i = best_fit_.starts[index]; i < best_fit_.starts[index + 1]; ++i) {
+    const PackedChunk& chunk = best_fit_.chunks[i];
+    pieces.push_back({chunk.document, chunk.chunk * length, chunk.rows});
+  }
+  return pieces;
+}
+
+std::vector<SamplePiece> PackedSamples::wrapped_pieces(std::uint64_t first_row) const {
+  std::uint64_t row = first_row;
+  std::uint64_t document = document_of_row(row);
+  const auto length = static_cast<std::uint64_t>(options_.seq_len);
+  const std::uint64_t end = row + std::min(length, row_count_ - row);
+  std::vector<SamplePiece> pieces;
+  for (; row < end; ++document) {
+    const std::uint64_t next = std::min(end, document_first_row(document + 1));
+    pieces.push_back(
+        {document, row - document_first_row(document), static_cast<std::int64_t>(next - row)});
+    row = next;
+  }
+  return pieces;
 }
 
 std::uint64_t PackedSamples::document_first_row(std::uint64_t document) const {
@@ -77,28 +115,24 @@ std::uint64_t PackedSamples::document_of_row(std::uint64_t row) const {
 }
 
 std::int64_t PackedSamples::read(std::uint64_t index, SampleView out) const {
-  require(index < sample_count_, "sample {} of {}", index, sample_count_);
-  return read_rows(index * static_cast<std::uint64_t>(options_.seq_len), out);
+  return write(pieces(index), out);
 }
 
 std::int64_t PackedSamples::read_rows(std::uint64_t first_row, SampleView out) const {
+  return write(wrapped_pieces(first_row), out);
+}
+
+std::int64_t PackedSamples::write(const std::vector<SamplePiece>& pieces, SampleView out) const {
   const auto length = static_cast<std::size_t>(options_.seq_len);
   require(out.tokens.size() == length && out.targets.size() == length &&
               out.doc_begin.size() == length && out.positions.size() == length,
           "sample views of {}, {}, {} and {} elements for seq_len {}", out.tokens.size(),
           out.targets.size(), out.doc_begin.size(), out.positions.size(), length);
-  std::uint64_t row = first_row;
-  std::uint64_t document = document_of_row(row);
-  const auto filled = static_cast<std::size_t>(std::min<std::uint64_t>(length, row_count_ - row));
-  std::size_t at = 0;
+  std::size_t filled = 0;
   std::size_t trained = 0;
-  while (at < filled) {
-    const std::uint64_t end = document_first_row(document + 1);
-    const std::size_t count = std::min<std::uint64_t>(filled - at, end - row);
-    trained += write_segment(document, row, at, count, out);
-    at += count;
-    row += count;
-    ++document;
+  for (const SamplePiece& piece : pieces) {
+    trained += write_piece(piece, filled, out);
+    filled += static_cast<std::size_t>(piece.rows);
   }
   for (std::size_t i = filled; i < length; ++i) {
     out.tokens[i] = end_id_;
@@ -109,11 +143,11 @@ std::int64_t PackedSamples::read_rows(std::uint64_t first_row, SampleView out) c
   return static_cast<std::int64_t>(trained);
 }
 
-std::size_t PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_row,
-                                         std::size_t at, std::size_t count,
-                                         const SampleView& out) const {
-  const TokenSet::Document info = set_->document(document);
-  const std::uint64_t offset = first_row - (info.token_begin + document);  // row in the document
+std::size_t PackedSamples::write_piece(const SamplePiece& piece, std::size_t at,
+                                       const SampleView& out) const {
+  const TokenSet::Document info = set_->document(piece.document);
+  const std::uint64_t offset = piece.first_row;
+  const auto count = static_cast<std::size_t>(piece.rows);
   // Row r of a document predicts its token r and reads its token r - 1.
   const auto targets = out.targets.subspan(at, count);
   const bool ends_here = offset + count == info.token_count + 1;

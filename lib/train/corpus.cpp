@@ -144,6 +144,8 @@ std::shared_ptr<const data::PackedSamples> open_part(const Recipe& recipe,
       std::make_shared<data::TokenSet>(data::open_or_prepare(files, tokenizer, options, directory));
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
+      .strategy = part == data::Part::training ? recipe.data.packing.strategy()
+                                               : data::PackingStrategy::wrapped,
       .cross_document_attention = recipe.data.packing.cross_document_attention(),
       .reset_positions = recipe.data.packing.reset_positions()};
   return std::make_shared<data::PackedSamples>(std::move(set), tokenizer, packing);
@@ -229,7 +231,8 @@ Corpus open_corpus(const Recipe& recipe) {
          .held_out = std::make_shared<const data::EvalWindows>(
              open_part(recipe, own, *tokenizer, data::Part::held_out), recipe.eval_stride())});
   }
-  std::string mixing;
+  std::string mixing =
+      recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";
   data::Mixture mixture = make_mixture(recipe, parts, mixing);
   // By content, so that a copied or touched file is the same data.
   Hasher128 hasher;
@@ -270,10 +273,10 @@ void log_corpus(const Corpus& corpus, std::uint64_t samples) {
     const auto ends = static_cast<double>(training.set().document_count());
     const data::PackedSamples& held_out = part.held_out->samples();
     log::info(
-        "data{}: {} tokens of training in {} samples, {:.1f} % of them trained, {:.2f} % of these "
-        "ends of documents; {} held out ({})",
+        "data{}: {} tokens of training in {} samples ({:.2f} % padding), {:.1f} % of them trained, "
+        "{:.2f} % of these ends of documents; {} held out ({})",
         corpus.is_mixture() ? " " + part.name : "", format_count(rows), training.sample_count(),
-        100 * trained / rows, 100 * ends / trained,
+        100 * training.padding_share(), 100 * trained / rows, 100 * ends / trained,
         format_count(static_cast<double>(held_out.trained_row_count())),
         format_bytes(held_out.source_bytes()));
   }

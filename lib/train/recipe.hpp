@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/data/pre_tokenizer.hpp"
+#include "lib/data/sample_stream.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
@@ -71,9 +72,9 @@ struct TokenizerSection : recipe::Section {
 };
 
 struct SourceSection : recipe::Section {
-  recipe::Key<std::optional<std::string>> name{
-      this, "name", std::nullopt, "name of the source in metrics; null = its number",
-      recipe::not_empty()};
+  recipe::Key<std::optional<std::string>> name{this, "name", std::nullopt,
+                                               "name of the source in metrics; null = its number",
+                                               recipe::not_empty()};
   recipe::Key<std::optional<double>> weight{
       this, "weight", std::nullopt,
       "share of the samples that come from this source, relative to the weights of the others, "
@@ -112,6 +113,12 @@ struct SourceSection : recipe::Section {
 };
 
 struct PackingSection : recipe::Section {
+  recipe::Key<data::PackingStrategy> strategy{
+      this, "strategy", data::PackingStrategy::wrapped,
+      "wrapped: documents are joined and cut into samples; best_fit: samples hold whole documents, "
+      "and only those longer than a sample are cut (the held-out text stays wrapped)",
+      recipe::one_of<data::PackingStrategy>({{"wrapped", data::PackingStrategy::wrapped},
+                                             {"best_fit", data::PackingStrategy::best_fit}})};
   recipe::Key<bool> cross_document_attention{this, "cross_document_attention", false,
                                              "let a token see earlier documents of its sample"};
   recipe::Key<bool> reset_positions{this, "reset_positions", true,

@@ -219,6 +219,7 @@ const std::vector<Flip> kData{
      {exit},
      "data.sources=[{path: text.txt.gz, max_document_bytes: 1024}]",
      {"data.max_decompressed_size=1KiB"}},
+    {"data.packing.strategy", {data, weights}, "", {"data.packing.strategy=best_fit"}},
     {"data.packing.cross_document_attention",
      {data, weights},
      "",
