@@ -46,6 +46,8 @@ THIRD_PARTY = {
     "nlohmann/": ("cpp", "all"),
     "CLI/": ("cpp", ("apps",)),
     "pcre2.h": ("cpp", ("lib/data",)),
+    "zlib.h": ("cpp", ("lib/data", "tests")),
+    "zstd.h": ("cpp", ("lib/data", "tests")),
     "dnnl": ("cpp", ("kernels/cpu",)),
     "oneapi/": ("cpp", ("kernels/cpu",)),
     "doctest/": ("any", ("tests",)),

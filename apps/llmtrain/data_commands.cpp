@@ -22,20 +22,32 @@ void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), std
 ExitCode prepare_data(const RecipeArguments& arguments) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const train::Corpus corpus = train::open_corpus(*recipe);
-  print(fmt::format("training: {} tokens in {} documents; held out: {} tokens in {} documents\n",
-                    corpus.training->set().token_count(), corpus.training->set().document_count(),
-                    corpus.held_out->samples().set().token_count(),
-                    corpus.held_out->samples().set().document_count()));
+  for (const train::CorpusPart& part : corpus.parts) {
+    const data::TokenSet& training = part.training->set();
+    const data::TokenSet& held_out = part.held_out->samples().set();
+    print(
+        fmt::format("{}training: {} tokens in {} documents; held out: {} tokens in {} documents\n",
+                    corpus.is_mixture() ? part.name + ": " : "", training.token_count(),
+                    training.document_count(), held_out.token_count(), held_out.document_count()));
+  }
   return ExitCode::done;
 }
 
 ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bool rows) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const train::Corpus corpus = train::open_corpus(*recipe);
-  require<RecipeError>(sample < corpus.training->sample_count(), "there are {} samples",
-                       corpus.training->sample_count());
-  print(data::inspect_sample(*corpus.training, sample, *corpus.tokenizer, {.rows = rows}));
-  return ExitCode::done;
+  // Numbered through the sources.
+  std::uint64_t before = 0;
+  for (const train::CorpusPart& part : corpus.parts) {
+    const std::uint64_t count = part.training->sample_count();
+    if (sample < before + count) {
+      print(
+          data::inspect_sample(*part.training, sample - before, *corpus.tokenizer, {.rows = rows}));
+      return ExitCode::done;
+    }
+    before += count;
+  }
+  fail<RecipeError>("there are {} samples", before);
 }
 
 ExitCode list_data(const RecipeArguments& arguments, bool held_out) {
@@ -47,8 +59,10 @@ ExitCode list_data(const RecipeArguments& arguments, bool held_out) {
     return ExitCode::done;
   }
   const train::Corpus corpus = train::open_corpus(*recipe);
-  const data::TokenSet& set = corpus.held_out->samples().set();
-  for (std::uint64_t i = 0; i < set.document_count(); ++i) print(set.document_name(i) + "\n");
+  for (const train::CorpusPart& part : corpus.parts) {
+    const data::TokenSet& set = part.held_out->samples().set();
+    for (std::uint64_t i = 0; i < set.document_count(); ++i) print(set.document_name(i) + "\n");
+  }
   return ExitCode::done;
 }
 

@@ -43,12 +43,12 @@ ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t
   const train::Corpus corpus = train::open_corpus(run.recipe());
   engine::StepBatch batch;
   const train::EvalReport report =
-      train::evaluate(run.engine(), *corpus.held_out, std::nullopt, batch);
+      train::total(train::evaluate(run.engine(), corpus.parts, std::nullopt, batch));
   print(
       fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
                   "{}\n",
-                  run.step(), report.loss, std::exp(report.loss), report.bits_per_byte,
-                  report.tokens, format_bytes(corpus.held_out->samples().source_bytes())));
+                  run.step(), report.loss(), std::exp(report.loss()), report.bits_per_byte(),
+                  report.tokens, format_bytes(corpus.held_out_bytes())));
   return ExitCode::done;
 }
 

@@ -61,6 +61,17 @@ File File::create_new(const std::filesystem::path& path) {
   return File(fd, path);
 }
 
+File File::create_unnamed(const std::filesystem::path& directory) {
+  int fd = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {  // not every file system has it
+    std::string name = (directory / ".unnamed-XXXXXX").string();
+    fd = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd >= 0) ::unlink(name.c_str());
+  }
+  if (fd < 0) fail_errno<StorageError>("create a temporary file in", directory);
+  return {fd, directory / "(temporary file)"};
+}
+
 File File::open_append(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) fail_errno<StorageError>("open for appending", path);

@@ -21,6 +21,8 @@ class File {
   static File open_read_nofollow(const std::filesystem::path& path);
   /// Creates a new file for writing with O_EXCL and O_NOFOLLOW; StorageError if it exists.
   static File create_new(const std::filesystem::path& path);
+  /// A new file without a name in `directory`, for writing and reading; gone when it is closed.
+  static File create_unnamed(const std::filesystem::path& directory);
   /// Opens for appending, creating the file if needed.
   static File open_append(const std::filesystem::path& path);
 

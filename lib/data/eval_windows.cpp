@@ -23,7 +23,8 @@ std::int64_t EvalWindows::read(std::uint64_t index, SampleView out) const {
   if (index == 0) return rows;
   const std::int64_t seen = samples_->options().seq_len - static_cast<std::int64_t>(stride_);
   std::fill_n(out.targets.begin(), seen, kNoTarget);
-  return rows - seen;
+  return std::count_if(out.targets.begin(), out.targets.end(),
+                       [](std::int32_t target) { return target != kNoTarget; });
 }
 
 }  // namespace llmtrain::data

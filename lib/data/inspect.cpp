@@ -44,41 +44,34 @@ class SampleWriter {
 
   std::string write() {
     const std::int64_t length = samples_.options().seq_len;
-    const std::int64_t trained = samples_.trained_rows(sample_.index);
+    const std::int64_t filled = samples_.document_rows(sample_.index);
+    const auto trained = std::count_if(sample_.targets.begin(), sample_.targets.end(),
+                                       [](std::int32_t target) { return target != kNoTarget; });
     text_ = fmt::format("sample {} of {}: {} rows, {} predict a token\n", sample_.index,
                         samples_.sample_count(), length, trained);
-    std::uint64_t row = sample_.index * static_cast<std::uint64_t>(length);
     std::int64_t at = 0;
-    const std::int64_t shown = std::min(trained, options_.max_rows);
-    while (at < shown) {
-      const std::uint64_t document = samples_.document_of_row(row);
-      const std::int64_t count = rows_of_document(document, row, trained - at);
-      headline(document, at, count);
-      body(at, std::min(count, shown - at));
-      at += count;
-      row += static_cast<std::uint64_t>(count);
+    const std::int64_t shown = std::min(filled, options_.max_rows);
+    for (const SamplePiece& piece : samples_.pieces(sample_.index)) {
+      if (at >= shown) break;
+      headline(piece, at);
+      body(at, std::min(piece.rows, shown - at));
+      at += piece.rows;
     }
-    if (shown < trained) text_ += fmt::format("({} more rows)\n", trained - shown);
-    if (trained < length) {
-      text_ += fmt::format("rows {}..{}: padding\n", trained, length - 1);
+    if (shown < filled) text_ += fmt::format("({} more rows)\n", filled - shown);
+    if (filled < length) {
+      text_ += fmt::format("rows {}..{}: padding\n", filled, length - 1);
     }
     return std::move(text_);
   }
 
  private:
-  std::int64_t rows_of_document(std::uint64_t document, std::uint64_t row, std::int64_t limit) {
-    const TokenSet::Document info = samples_.set().document(document);
-    offset_ = row - (info.token_begin + document);
-    return static_cast<std::int64_t>(
-        std::min<std::uint64_t>(info.token_count + 1 - offset_, static_cast<std::uint64_t>(limit)));
-  }
-
-  void headline(std::uint64_t document, std::int64_t at, std::int64_t count) {
-    const TokenSet::Document info = samples_.set().document(document);
-    text_ += fmt::format("rows {}..{}: document {} {} ({} tokens, {} bytes{})\n", at,
-                         at + count - 1, document, samples_.set().document_name(document),
-                         info.token_count, info.source_bytes,
-                         offset_ > 0 ? fmt::format(", from its row {}", offset_) : "");
+  void headline(const SamplePiece& piece, std::int64_t at) {
+    const TokenSet::Document info = samples_.set().document(piece.document);
+    text_ += fmt::format(
+        "rows {}..{}: document {} {} ({} tokens, {} bytes{})\n", at, at + piece.rows - 1,
+        piece.document, samples_.set().document_name(piece.document), info.token_count,
+        info.source_bytes,
+        piece.first_row > 0 ? fmt::format(", from its row {}", piece.first_row) : "");
   }
 
   void body(std::int64_t at, std::int64_t count) {
@@ -86,14 +79,20 @@ class SampleWriter {
     for (auto i = static_cast<std::size_t>(at); i < static_cast<std::size_t>(at + count); ++i) {
       if (options_.rows) {
         text_ +=
-            fmt::format("  {:>6} position {:<6} sees {}..{}  '{}' ({}) -> '{}' ({})\n", i,
+            fmt::format("  {:>6} position {:<6} sees {}..{}  '{}' ({}) -> {}\n", i,
                         sample_.positions[i], sample_.doc_begin[i], i, visible(sample_.tokens[i]),
-                        sample_.tokens[i], visible(sample_.targets[i]), sample_.targets[i]);
-      } else {
+                        sample_.tokens[i], target_text(sample_.targets[i]));
+      } else if (sample_.targets[i] != kNoTarget) {
         text_ += visible(sample_.targets[i]) + "|";
+      } else if (i + 1 < sample_.tokens.size()) {  // what is only read: the next row's token
+        text_ += fmt::format("({})|", visible(sample_.tokens[i + 1]));
       }
     }
     text_ += options_.rows ? "" : "\n";
+  }
+
+  std::string target_text(std::int32_t id) const {
+    return id == kNoTarget ? "nothing" : fmt::format("'{}' ({})", visible(id), id);
   }
 
   std::string visible(std::int32_t id) const { return visible_text(tokenizer_.token_bytes(id)); }
@@ -103,7 +102,6 @@ class SampleWriter {
   const InspectOptions& options_;
   Sample sample_;
   std::string text_;
-  std::uint64_t offset_ = 0;  // of the segment in its document, in rows
 };
 
 }  // namespace

@@ -21,8 +21,8 @@ struct InspectOptions {
 };
 
 /// Sample `index` of `samples`: a headline, then for each document in it a line with its rows,
-/// number, source, tokens and bytes, and its tokens with '|' between them or, with options.rows,
-/// its rows.
+/// number, source, tokens and bytes, and its tokens with '|' between them, those that are only
+/// read in parentheses, or, with options.rows, its rows.
 std::string inspect_sample(const PackedSamples& samples, std::uint64_t index,
                            const Tokenizer& tokenizer, const InspectOptions& options = {});
 

@@ -65,7 +65,8 @@ std::uint64_t shard_build_key(const TokenSetKey& key, std::size_t index) {
 struct LocatedDocument {
   std::uint32_t file = 0;
   Document document;
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens = {};
+  std::size_t prompt_tokens = 0;
 };
 
 class ShardMaker {
@@ -78,7 +79,7 @@ class ShardMaker {
     std::vector<LocatedDocument> documents;
     for (const FileRange& range : plan) {
       for (Document& document : read(range)) {
-        documents.push_back({range.file, std::move(document), {}});
+        documents.push_back({.file = range.file, .document = std::move(document)});
       }
     }
     parallel_for(documents.size(), [&](std::size_t i) { encode(documents[i]); });
@@ -89,9 +90,12 @@ class ShardMaker {
         builder.skip_empty();
         continue;
       }
-      builder.add(
-          {0, d.document.text.size(), d.document.offset, d.file, d.document.whole_file ? 1u : 0u},
-          d.tokens);
+      builder.add({.source_bytes = d.document.text.size() - d.document.prompt_bytes,
+                   .source_offset = d.document.offset,
+                   .source = d.file,
+                   .whole_file = d.document.whole_file ? 1u : 0u,
+                   .prompt_tokens = d.prompt_tokens},
+                  d.tokens);
     }
     return builder.write(path);
   }
@@ -104,9 +108,16 @@ class ShardMaker {
     });
   }
 
+  // Prompt and completion each by itself: a token that crossed the border would be half trained,
+  // and a model in use has to go on behind the prompt's own tokens.
   void encode(LocatedDocument& d) const {
+    const std::string_view text = d.document.text;
     try {
-      tokenizer_.encode(d.document.text, d.tokens);
+      if (d.document.prompt_bytes > 0) {
+        tokenizer_.encode(text.substr(0, d.document.prompt_bytes), d.tokens);
+        d.prompt_tokens = d.tokens.size();
+      }
+      tokenizer_.encode(text.substr(d.document.prompt_bytes), d.tokens);
     } catch (const DataError& e) {
       fail<DataError>(
           "{}: {}",
@@ -126,6 +137,8 @@ std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t bu
   try {
     const TokenShard shard = TokenShard::open(path, ShardCheck::payload);
     if (shard.header().build_key == build_key) return shard.header();
+  } catch (const OtherShardVersion&) {
+    // Said once for the whole set by open_or_prepare.
   } catch (const DataError& e) {
     log::info("making a shard again: {}", e.what());
   }
@@ -188,6 +201,10 @@ TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& to
         fmt::format("{}:{}:{}:{}\n", file.name.size(), file.name, file.size_bytes, file.mtime_ns));
     rules.update(fmt::format("{}:{}:{}:{}\n", static_cast<int>(file.format), file.text_key.size(),
                              file.text_key, file.max_document_bytes));
+    if (!file.prompt_key.empty()) {
+      rules.update(fmt::format("{}:{}:{}:{}\n", file.prompt_key.size(), file.prompt_key,
+                               file.completion_key.size(), file.completion_key));
+    }
   }
   const bool split = options.part != Part::all;
   rules.update(fmt::format("{} {} {} {} {}", kPrepareVersion, part_name(options.part),

@@ -47,6 +47,12 @@ PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, std::int32_t s
   row_count_ = set_->token_count() + set_->document_count();
   const auto length = static_cast<std::uint64_t>(options.seq_len);
   sample_count_ = (row_count_ + length - 1) / length;
+  if (options.strategy == PackingStrategy::wrapped) return;
+  best_fit_ = pack_best_fit(
+      set_->document_count(), static_cast<std::uint32_t>(length), [this](std::uint64_t document) {
+        return document_first_row(document + 1) - document_first_row(document);
+      });
+  sample_count_ = best_fit_.starts.size() - 1;
 }
 
 PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, const Tokenizer& tokenizer,
@@ -55,10 +61,42 @@ PackedSamples::PackedSamples(std::shared_ptr<const TokenSet> set, const Tokenize
                     tokenizer.bos_id().value_or(end_token(tokenizer)), end_token(tokenizer),
                     options) {}
 
-std::int64_t PackedSamples::trained_rows(std::uint64_t index) const {
+double PackedSamples::padding_share() const {
+  const double rows = static_cast<double>(sample_count_) * static_cast<double>(options_.seq_len);
+  return 1 - static_cast<double>(row_count_) / rows;
+}
+
+std::int64_t PackedSamples::document_rows(std::uint64_t index) const {
+  std::int64_t rows = 0;
+  for (const SamplePiece& piece : pieces(index)) rows += piece.rows;
+  return rows;
+}
+
+std::vector<SamplePiece> PackedSamples::pieces(std::uint64_t index) const {
   require(index < sample_count_, "sample {} of {}", index, sample_count_);
   const auto length = static_cast<std::uint64_t>(options_.seq_len);
-  return static_cast<std::int64_t>(std::min(length, row_count_ - index * length));
+  if (options_.strategy == PackingStrategy::wrapped) return wrapped_pieces(index * length);
+  std::vector<SamplePiece> pieces;
+  for (std::uint64_t i = best_fit_.starts[index]; i < best_fit_.starts[index + 1]; ++i) {
+    const PackedChunk& chunk = best_fit_.chunks[i];
+    pieces.push_back({chunk.document, chunk.chunk * length, chunk.rows});
+  }
+  return pieces;
+}
+
+std::vector<SamplePiece> PackedSamples::wrapped_pieces(std::uint64_t first_row) const {
+  std::uint64_t row = first_row;
+  std::uint64_t document = document_of_row(row);
+  const auto length = static_cast<std::uint64_t>(options_.seq_len);
+  const std::uint64_t end = row + std::min(length, row_count_ - row);
+  std::vector<SamplePiece> pieces;
+  for (; row < end; ++document) {
+    const std::uint64_t next = std::min(end, document_first_row(document + 1));
+    pieces.push_back(
+        {document, row - document_first_row(document), static_cast<std::int64_t>(next - row)});
+    row = next;
+  }
+  return pieces;
 }
 
 std::uint64_t PackedSamples::document_first_row(std::uint64_t document) const {
@@ -76,42 +114,40 @@ std::uint64_t PackedSamples::document_of_row(std::uint64_t row) const {
   return low;
 }
 
-void PackedSamples::read(std::uint64_t index, SampleView out) const {
-  require(index < sample_count_, "sample {} of {}", index, sample_count_);
-  read_rows(index * static_cast<std::uint64_t>(options_.seq_len), out);
+std::int64_t PackedSamples::read(std::uint64_t index, SampleView out) const {
+  return write(pieces(index), out);
 }
 
 std::int64_t PackedSamples::read_rows(std::uint64_t first_row, SampleView out) const {
+  return write(wrapped_pieces(first_row), out);
+}
+
+std::int64_t PackedSamples::write(const std::vector<SamplePiece>& pieces, SampleView out) const {
   const auto length = static_cast<std::size_t>(options_.seq_len);
   require(out.tokens.size() == length && out.targets.size() == length &&
               out.doc_begin.size() == length && out.positions.size() == length,
           "sample views of {}, {}, {} and {} elements for seq_len {}", out.tokens.size(),
           out.targets.size(), out.doc_begin.size(), out.positions.size(), length);
-  std::uint64_t row = first_row;
-  std::uint64_t document = document_of_row(row);
-  const auto trained = static_cast<std::size_t>(std::min<std::uint64_t>(length, row_count_ - row));
-  std::size_t at = 0;
-  while (at < trained) {
-    const std::uint64_t end = document_first_row(document + 1);
-    const std::size_t count = std::min<std::uint64_t>(trained - at, end - row);
-    write_segment(document, row, at, count, out);
-    at += count;
-    row += count;
-    ++document;
+  std::size_t filled = 0;
+  std::size_t trained = 0;
+  for (const SamplePiece& piece : pieces) {
+    trained += write_piece(piece, filled, out);
+    filled += static_cast<std::size_t>(piece.rows);
   }
-  for (std::size_t i = trained; i < length; ++i) {
+  for (std::size_t i = filled; i < length; ++i) {
     out.tokens[i] = end_id_;
     out.targets[i] = kNoTarget;
-    out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : trained);
-    out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - trained : i);
+    out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : filled);
+    out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - filled : i);
   }
   return static_cast<std::int64_t>(trained);
 }
 
-void PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_row, std::size_t at,
-                                  std::size_t count, const SampleView& out) const {
-  const TokenSet::Document info = set_->document(document);
-  const std::uint64_t offset = first_row - (info.token_begin + document);  // row in the document
+std::size_t PackedSamples::write_piece(const SamplePiece& piece, std::size_t at,
+                                       const SampleView& out) const {
+  const TokenSet::Document info = set_->document(piece.document);
+  const std::uint64_t offset = piece.first_row;
+  const auto count = static_cast<std::size_t>(piece.rows);
   // Row r of a document predicts its token r and reads its token r - 1.
   const auto targets = out.targets.subspan(at, count);
   const bool ends_here = offset + count == info.token_count + 1;
@@ -128,6 +164,10 @@ void PackedSamples::write_segment(std::uint64_t document, std::uint64_t first_ro
     out.doc_begin[i] = static_cast<std::int32_t>(options_.cross_document_attention ? 0 : at);
     out.positions[i] = static_cast<std::int32_t>(options_.reset_positions ? i - at : i);
   }
+  const std::size_t prompt =
+      std::min<std::uint64_t>(count, info.prompt_tokens - std::min(info.prompt_tokens, offset));
+  std::fill_n(targets.begin(), prompt, kNoTarget);
+  return count - prompt;
 }
 
 Sample PackedSamples::sample(std::uint64_t index) const {
@@ -141,20 +181,17 @@ Sample PackedSamples::sample(std::uint64_t index) const {
   return sample;
 }
 
-SampleStream::SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed)
-    : samples_(std::move(samples)), key_(philox_key(seed, "shuffle", "samples")) {}
+SampleStream::SampleStream(std::shared_ptr<const PackedSamples> samples, std::uint64_t seed,
+                           std::string_view name)
+    : samples_(std::move(samples)), key_(philox_key(seed, "shuffle", name)) {}
 
 std::uint64_t SampleStream::sample_index(std::uint64_t global_index) const {
   const std::uint64_t epoch = global_index / epoch_size();
   return Permutation(key_, epoch, epoch_size())(global_index % epoch_size());
 }
 
-std::int64_t SampleStream::trained_rows(std::uint64_t global_index) const {
-  return samples_->trained_rows(sample_index(global_index));
-}
-
-void SampleStream::read(std::uint64_t global_index, SampleView out) const {
-  samples_->read(sample_index(global_index), out);
+std::int64_t SampleStream::read(std::uint64_t global_index, SampleView out) const {
+  return samples_->read(sample_index(global_index), out);
 }
 
 Sample SampleStream::sample_at(std::uint64_t global_index) const {

@@ -1,5 +1,6 @@
 // The documents in one source file.
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -22,6 +23,11 @@ constexpr std::string_view kJunkRemedy =
 
 bool is_cut(const SourceFile& file) {
   return file.max_document_bytes > 0 && file.size_bytes > file.max_document_bytes;
+}
+
+std::shared_ptr<const File> open_text(const SourceFile& file) {
+  if (file.compressed) return file.texts->open(*file.compressed);
+  return std::make_shared<const File>(File::open_read(file.path));
 }
 
 std::string read_range(const File& file, std::uint64_t begin, std::uint64_t end) {
@@ -67,40 +73,71 @@ void refuse_junk(const SourceFile& file, std::uint64_t begin, std::string_view t
 }
 
 std::uint64_t line_number(const SourceFile& file, std::uint64_t offset) {
-  const File input = File::open_read(file.path);
+  const auto input = open_text(file);
   std::uint64_t lines = 1;
   for (std::uint64_t at = 0; at < offset; at += kProbeBytes) {
-    const std::string bytes = read_range(input, at, std::min(offset, at + kProbeBytes));
+    const std::string bytes = read_range(*input, at, std::min(offset, at + kProbeBytes));
     lines += static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
   }
   return lines;
 }
 
-std::string text_of_line(const SourceFile& file, std::uint64_t offset, std::string_view line) {
-  const auto refuse = [&](const std::string& problem) {
-    fail<DataError>("{}:{}: {}", file.path.string(), line_number(file, offset), problem);
-  };
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& e) {
-    refuse(fmt::format("not valid JSON: {}", e.what()));
-  }
-  if (!object.is_object()) refuse("not a JSON object");
-  const auto found = object.find(file.text_key);
-  if (found == object.end()) {
-    std::string keys;
-    for (const auto& item : object.items()) {
-      keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", item.key());
+/// A line of JSONL.
+class Line {
+ public:
+  Line(const SourceFile& file, std::uint64_t offset, std::string_view text)
+      : file_(file), offset_(offset) {
+    try {
+      object_ = nlohmann::json::parse(text);
+    } catch (const nlohmann::json::exception& e) {
+      refuse(fmt::format("not valid JSON: {}", e.what()));
     }
-    refuse(fmt::format("no key '{}'; the line has {}; set text_key to the one that holds the text",
-                       file.text_key, keys.empty() ? "none" : keys));
+    if (!object_.is_object()) refuse("not a JSON object");
   }
-  if (!found->is_string()) {
-    refuse(fmt::format("'{}' is {}, not a string", file.text_key, found->type_name()));
+
+  Document document() {
+    Document document{.offset = offset_, .whole_file = false, .text = {}};
+    if (file_.prompt_key.empty()) {
+      document.text = take(file_.text_key, "text_key");
+      return document;
+    }
+    document.text = take(file_.prompt_key, "prompt_key");
+    document.prompt_bytes = document.text.size();
+    const std::string completion = take(file_.completion_key, "completion_key");
+    if (completion.empty()) {
+      refuse(fmt::format("'{}' is empty: there is nothing to train; leave the line out",
+                         file_.completion_key));
+    }
+    document.text += completion;
+    return document;
   }
-  return std::move(found->get_ref<std::string&>());
-}
+
+ private:
+  [[noreturn]] void refuse(const std::string& problem) const {
+    fail<DataError>("{}:{}: {}", file_.path.string(), line_number(file_, offset_), problem);
+  }
+
+  /// The text under `key`, which the option called `option` names.
+  std::string take(const std::string& key, std::string_view option) {
+    const auto found = object_.find(key);
+    if (found == object_.end()) {
+      std::string keys;
+      for (const auto& item : object_.items()) {
+        keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", item.key());
+      }
+      refuse(fmt::format("no key '{}'; the line has {}; set {} to the one that holds the text", key,
+                         keys.empty() ? "none" : keys, option));
+    }
+    if (!found->is_string()) {
+      refuse(fmt::format("'{}' is {}, not a string", key, found->type_name()));
+    }
+    return found->get<std::string>();
+  }
+
+  const SourceFile& file_;
+  std::uint64_t offset_;
+  nlohmann::json object_;
+};
 
 /// Calls `add(offset, line)` for each line that is not blank; line ends are not part of it.
 template <class Add>
@@ -139,11 +176,11 @@ std::uint64_t next_document_start(const SourceFile& file, std::uint64_t offset) 
   if (offset == 0 || offset >= size) return std::min(offset, size);
   const bool is_jsonl = file.format == SourceFormat::jsonl;
   if (!is_jsonl && !is_cut(file)) return size;
-  const File input = File::open_read(file.path);
-  if (is_jsonl) return behind_next(input, "\n", offset, size);
+  const auto input = open_text(file);
+  if (is_jsonl) return behind_next(*input, "\n", offset, size);
   const std::uint64_t block = offset / file.max_document_bytes;
-  const std::uint64_t start = block_start(file, input, block);
-  return start >= offset ? start : block_start(file, input, block + 1);
+  const std::uint64_t start = block_start(file, *input, block);
+  return start >= offset ? start : block_start(file, *input, block + 1);
 }
 
 std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin, std::uint64_t end,
@@ -152,24 +189,27 @@ std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin
   const bool whole = file.format == SourceFormat::text && !is_cut(file);
   if (whole) {
     if (!wanted(file.name)) return documents;
-    documents.push_back({0, true, read_file(file.path)});
-    require<DataError>(documents.back().text.size() == file.size_bytes,
-                       "{}: changed while it was read", file.path.string());
+    const auto input = open_text(file);
+    require<DataError>(input->size() == file.size_bytes, "{}: changed while it was read",
+                       file.path.string());
+    documents.push_back(
+        {.offset = 0, .whole_file = true, .text = read_range(*input, 0, file.size_bytes)});
     refuse_junk(file, 0, documents.back().text);
     return documents;
   }
-  const std::string bytes = read_range(File::open_read(file.path), begin, end);
+  const std::string bytes = read_range(*open_text(file), begin, end);
   if (file.format == SourceFormat::jsonl) {
     for_each_line(bytes, begin, [&](std::uint64_t offset, std::string_view line) {
       if (!wanted(document_name(file.name, offset, false))) return;
-      documents.push_back({offset, false, text_of_line(file, offset, line)});
+      documents.push_back(Line(file, offset, line).document());
     });
     return documents;
   }
   for (std::uint64_t at = begin; at < end;) {
     const std::uint64_t next = std::min(end, next_document_start(file, at + 1));
     if (wanted(document_name(file.name, at, false))) {
-      documents.push_back({at, false, bytes.substr(at - begin, next - at)});
+      documents.push_back(
+          {.offset = at, .whole_file = false, .text = bytes.substr(at - begin, next - at)});
       refuse_junk(file, at, documents.back().text);
     }
     at = next;

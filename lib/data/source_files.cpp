@@ -25,26 +25,44 @@ bool has_wildcard(std::string_view text) { return text.find_first_of("*?[") != t
 
 SourceFormat format_of(const fs::path& path, SourceFormat format) {
   if (format != SourceFormat::automatic) return format;
-  const std::string extension = path.extension().string();
+  const std::string extension = without_compression(path).extension().string();
   return extension == ".jsonl" || extension == ".ndjson" ? SourceFormat::jsonl : SourceFormat::text;
 }
 
-SourceFile make_file(const fs::path& path, std::string name, const SourceOptions& options) {
-  struct stat info {};
-  require<DataError>(::stat(path.c_str(), &info) == 0, "{}: cannot stat: {}", path.string(),
-                     std::strerror(errno));
-  require<DataError>(S_ISREG(info.st_mode), "{}: not a regular file", path.string());
-  return {path,
-          std::move(name),
-          format_of(path, options.format),
-          options.text_key,
-          options.max_document_bytes,
-          static_cast<std::uint64_t>(info.st_size),
-          std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
-}
+/// What the listing of one source needs at hand.
+struct Listing {
+  const SourceOptions& source;
+  std::shared_ptr<DecompressedTexts> texts;
+  std::vector<SourceFile> files = {};
 
-void add_tree(const fs::path& directory, const fs::path& root, const SourceOptions& options,
-              std::vector<SourceFile>& files) {
+  void add(const fs::path& path, const std::string& name) {
+    struct stat info {};
+    require<DataError>(::stat(path.c_str(), &info) == 0, "{}: cannot stat: {}", path.string(),
+                       std::strerror(errno));
+    require<DataError>(S_ISREG(info.st_mode), "{}: not a regular file", path.string());
+    SourceFile file{
+        .path = path,
+        .name = without_compression(name).string(),
+        .format = format_of(path, source.format),
+        .text_key = source.text_key,
+        .prompt_key = source.prompt_key,
+        .completion_key = source.completion_key,
+        .max_document_bytes = source.max_document_bytes,
+        .size_bytes = static_cast<std::uint64_t>(info.st_size),
+        .mtime_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+    require<DataError>(file.prompt_key.empty() || file.format == SourceFormat::jsonl,
+                       "{}: a source with prompt_key is JSONL, and this file is not by its name; "
+                       "set format: jsonl, or leave it out of the source",
+                       path.string());
+    if (compression_of(path) != Compression::none) {
+      file.compressed = {fs::canonical(path), compression_of(path), file.size_bytes, file.mtime_ns};
+      file.texts = texts;
+    }
+    files.push_back(std::move(file));
+  }
+};
+
+void add_tree(const fs::path& directory, const fs::path& root, Listing& listing) {
   std::error_code error;
   fs::recursive_directory_iterator entry(directory, error);
   const fs::recursive_directory_iterator end;
@@ -53,73 +71,86 @@ void add_tree(const fs::path& directory, const fs::path& root, const SourceOptio
     if (is_hidden(path)) {
       entry.disable_recursion_pending();
     } else if (fs::is_regular_file(path)) {
-      files.push_back(make_file(path, path.lexically_relative(root).string(), options));
+      listing.add(path, path.lexically_relative(root).string());
     }
   }
   require<DataError>(!error, "{}: cannot list: {}", directory.string(), error.message());
 }
 
-void add_path(const fs::path& path, const fs::path& root, const SourceOptions& options,
-              std::vector<SourceFile>& files) {
+void add_path(const fs::path& path, const fs::path& root, Listing& listing) {
   if (fs::is_directory(path)) {
-    add_tree(path, root, options, files);
+    add_tree(path, root, listing);
   } else {
-    files.push_back(make_file(path, path.lexically_relative(root).string(), options));
+    listing.add(path, path.lexically_relative(root).string());
   }
 }
 
-std::vector<SourceFile> files_of_pattern(const SourceOptions& options) {
+void add_pattern(Listing& listing) {
+  const fs::path& pattern = listing.source.path;
   fs::path root;
-  for (const fs::path& part : options.path) {
+  for (const fs::path& part : pattern) {
     if (has_wildcard(part.string())) break;
     root /= part;
   }
   glob_t matches{};
-  const int result = ::glob(options.path.c_str(), GLOB_ERR, nullptr, &matches);
+  const int result = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &matches);
   std::vector<fs::path> paths;
   for (std::size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) {
     paths.emplace_back(matches.gl_pathv[i]);
   }
   ::globfree(&matches);
   require<DataError>(result == 0 || result == GLOB_NOMATCH, "{}: cannot be matched: {}",
-                     options.path.string(), std::strerror(errno));
-  std::vector<SourceFile> files;
-  for (const fs::path& path : paths) add_path(path, root, options, files);
-  return files;
+                     pattern.string(), std::strerror(errno));
+  for (const fs::path& path : paths) add_path(path, root, listing);
+}
+
+std::vector<SourceFile> files_of(const SourceOptions& source,
+                                 const std::shared_ptr<DecompressedTexts>& texts) {
+  require<RecipeError>(
+      source.max_document_bytes == 0 || source.max_document_bytes >= kMinDocumentBytes,
+      "max_document_bytes {} is below {}", source.max_document_bytes, kMinDocumentBytes);
+  require<RecipeError>(source.prompt_key.empty() == source.completion_key.empty(),
+                       "prompt_key and completion_key go together");
+  Listing listing{source, texts};
+  if (fs::is_directory(source.path)) {
+    add_tree(source.path, source.path, listing);
+  } else if (fs::exists(source.path) || !has_wildcard(source.path.string())) {
+    listing.add(source.path, source.path.filename().string());
+  } else {
+    add_pattern(listing);
+  }
+  require<DataError>(!listing.files.empty(),
+                     "{}: no file there; name a file, a directory with files, or a "
+                     "pattern that matches some",
+                     source.path.string());
+  std::sort(listing.files.begin(), listing.files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  return std::move(listing.files);
 }
 
 }  // namespace
 
-std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources) {
+std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources,
+                                          const ListOptions& list) {
   require<DataError>(!sources.empty(), "no data source is named");
+  const auto texts = std::make_shared<DecompressedTexts>(list.scratch_directory, list.limits);
   std::vector<SourceFile> all;
   std::map<fs::path, fs::path> seen;
   for (const SourceOptions& source : sources) {
-    require<RecipeError>(
-        source.max_document_bytes == 0 || source.max_document_bytes >= kMinDocumentBytes,
-        "max_document_bytes {} is below {}", source.max_document_bytes, kMinDocumentBytes);
-    std::vector<SourceFile> files;
-    if (fs::is_directory(source.path)) {
-      add_tree(source.path, source.path, source, files);
-    } else if (fs::exists(source.path) || !has_wildcard(source.path.string())) {
-      files.push_back(make_file(source.path, source.path.filename().string(), source));
-    } else {
-      files = files_of_pattern(source);
-    }
-    require<DataError>(!files.empty(),
-                       "{}: no file there; name a file, a directory with files, or a "
-                       "pattern that matches some",
-                       source.path.string());
-    std::sort(files.begin(), files.end(),
-              [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
-    for (SourceFile& file : files) {
-      const auto [place, is_new] = seen.emplace(fs::canonical(file.path), file.path);
+    for (SourceFile& file : files_of(source, texts)) {
+      file.source = static_cast<std::size_t>(&source - sources.data());
+      // A file and its compressed copy are the same text.
+      const auto [place, is_new] =
+          seen.emplace(without_compression(fs::canonical(file.path)), file.path);
       require<DataError>(is_new,
                          "{}: named twice by the data sources (also as {}); its text would "
                          "count twice",
                          file.path.string(), place->second.string());
       all.push_back(std::move(file));
     }
+  }
+  for (SourceFile& file : all) {
+    if (file.compressed) file.size_bytes = texts->size(*file.compressed);
   }
   return all;
 }

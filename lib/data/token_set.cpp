@@ -105,6 +105,7 @@ TokenSet TokenSet::open(const std::filesystem::path& directory, ShardCheck check
     set.token_starts_.push_back(set.token_starts_.back() + header.token_count);
     set.document_starts_.push_back(set.document_starts_.back() + header.document_count);
     set.source_bytes_ += header.source_bytes;
+    set.prompt_tokens_ += header.prompt_tokens;
     set.shards_.push_back(std::move(shard));
   }
   return set;
@@ -131,8 +132,18 @@ TokenSet::Document TokenSet::document(std::uint64_t index) const {
     fail<DataError>("{}: document {} comes from source {} of {}; {}", shards_[s].path().string(),
                     local, entry.source, index_.sources.size(), kRemedy);
   }
-  return {token_starts_[s] + begin, entry.token_end - begin, entry.source_bytes, entry.source,
-          entry.source_offset,      entry.whole_file != 0};
+  if (entry.prompt_tokens > entry.token_end - begin) {
+    fail<DataError>("{}: document {} has a prompt of {} in {} tokens; {}",
+                    shards_[s].path().string(), local, entry.prompt_tokens, entry.token_end - begin,
+                    kRemedy);
+  }
+  return {.token_begin = token_starts_[s] + begin,
+          .token_count = entry.token_end - begin,
+          .source_bytes = entry.source_bytes,
+          .source = entry.source,
+          .source_offset = entry.source_offset,
+          .whole_file = entry.whole_file != 0,
+          .prompt_tokens = entry.prompt_tokens};
 }
 
 std::uint64_t TokenSet::token_begin(std::uint64_t index) const {

@@ -64,8 +64,10 @@ class TokenSet {
   std::uint64_t vocab_size() const { return index_.vocab_size; }
   std::uint64_t token_count() const { return token_starts_.back(); }
   std::uint64_t document_count() const { return document_starts_.back(); }
-  /// Bytes of text of all documents.
+  /// Bytes of text of all documents, without prompts.
   std::uint64_t source_bytes() const { return source_bytes_; }
+  /// Tokens of all prompts.
+  std::uint64_t prompt_tokens() const { return prompt_tokens_; }
 
   /// A document's place in the set.
   struct Document {
@@ -75,6 +77,7 @@ class TokenSet {
     std::uint32_t source = 0;
     std::uint64_t source_offset = 0;
     bool whole_file = false;
+    std::uint64_t prompt_tokens = 0;  ///< the first ones: read, not trained
   };
   Document document(std::uint64_t index) const;
   /// First token of document `index` in the set; token_count() for index == document_count().
@@ -91,6 +94,7 @@ class TokenSet {
   std::vector<std::uint64_t> token_starts_;     // per shard, and the total
   std::vector<std::uint64_t> document_starts_;  // per shard, and the total
   std::uint64_t source_bytes_ = 0;
+  std::uint64_t prompt_tokens_ = 0;
 };
 
 }  // namespace llmtrain::data

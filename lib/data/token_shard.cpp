@@ -17,8 +17,8 @@ namespace llmtrain::data {
 namespace {
 
 constexpr std::string_view kMagic = "LLMTOKEN";
-constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kHashedHeaderBytes = 88;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::size_t kHashedHeaderBytes = 96;
 constexpr std::uint64_t kMaxNarrowVocab = 65536;
 constexpr std::string_view kRemedy = "delete it and prepare the data again";
 
@@ -36,8 +36,9 @@ struct RawHeader {
   std::uint64_t payload_hash_high;
   std::uint64_t payload_hash_low;
   std::uint64_t empty_documents;
+  std::uint64_t prompt_tokens;
   std::uint64_t header_hash;
-  std::uint8_t zero[32];
+  std::uint8_t zero[24];
 };
 static_assert(sizeof(RawHeader) == kShardHeaderBytes);
 static_assert(offsetof(RawHeader, header_hash) == kHashedHeaderBytes);
@@ -64,6 +65,8 @@ ShardBuilder::ShardBuilder(std::uint64_t vocab_size, std::uint64_t tokenizer_fin
 }
 
 void ShardBuilder::add(DocumentEntry entry, std::span<const std::int32_t> tokens) {
+  require(entry.prompt_tokens <= tokens.size(), "a prompt of {} in {} tokens", entry.prompt_tokens,
+          tokens.size());
   const std::size_t before = tokens_.size();
   tokens_.resize(before + tokens.size() * header_.token_size);
   char* to = tokens_.data() + before;
@@ -76,6 +79,7 @@ void ShardBuilder::add(DocumentEntry entry, std::span<const std::int32_t> tokens
   }
   header_.token_count += tokens.size();
   header_.source_bytes += entry.source_bytes;
+  header_.prompt_tokens += entry.prompt_tokens;
   ++header_.document_count;
   entry.token_end = header_.token_count;
   documents_.push_back(entry);
@@ -101,6 +105,7 @@ ShardHeader ShardBuilder::write(const std::filesystem::path& path) {
   raw.payload_hash_high = header_.payload_hash.high;
   raw.payload_hash_low = header_.payload_hash.low;
   raw.empty_documents = header_.empty_documents;
+  raw.prompt_tokens = header_.prompt_tokens;
   raw.header_hash = hash_of(raw);
 
   std::string content;
@@ -121,9 +126,9 @@ ShardHeader parse_shard_header(std::span<const std::byte> bytes, std::uint64_t f
   std::memcpy(&raw, bytes.data(), sizeof raw);
   require<DataError>(std::memcmp(raw.magic, kMagic.data(), sizeof raw.magic) == 0,
                      "{}: not a token shard (it does not start with '{}')", name, kMagic);
-  require<DataError>(raw.version == kVersion,
-                     "{}: token shard of format {}, this program reads {}; {}", name, raw.version,
-                     kVersion, kRemedy);
+  require<OtherShardVersion>(raw.version == kVersion,
+                             "{}: token shard of format {}, this program reads {}; {}", name,
+                             raw.version, kVersion, kRemedy);
   require<DataError>(raw.header_hash == hash_of(raw), "{}: damaged header; {}", name, kRemedy);
   bool zero = true;
   for (const std::uint8_t byte : raw.zero) zero &= byte == 0;
@@ -141,11 +146,14 @@ ShardHeader parse_shard_header(std::span<const std::byte> bytes, std::uint64_t f
       "{}: {} bytes, but its header announces {} documents and {} tokens "
       "(truncated?); {}",
       name, file_size, raw.document_count, raw.token_count, kRemedy);
-  return {raw.token_size,     raw.vocab_size,
-          raw.token_count,    raw.document_count,
-          raw.source_bytes,   raw.tokenizer_fingerprint,
-          raw.build_key,      {raw.payload_hash_high, raw.payload_hash_low},
-          raw.empty_documents};
+  require<DataError>(raw.prompt_tokens <= raw.token_count,
+                     "{}: header with prompts of {} in {} tokens; {}", name, raw.prompt_tokens,
+                     raw.token_count, kRemedy);
+  return {raw.token_size,      raw.vocab_size,
+          raw.token_count,     raw.document_count,
+          raw.source_bytes,    raw.tokenizer_fingerprint,
+          raw.build_key,       {raw.payload_hash_high, raw.payload_hash_low},
+          raw.empty_documents, raw.prompt_tokens};
 }
 
 TokenShard TokenShard::open(const std::filesystem::path& path, ShardCheck check) {
@@ -231,13 +239,20 @@ void TokenShard::check_payload() const {
                      "{}: its content does not have the checksum of its header (damaged); {}",
                      path_.string(), kRemedy);
   std::uint64_t source_bytes = 0;
+  std::uint64_t prompt_tokens = 0;
   std::uint64_t last_end = 0;
   for (std::uint64_t d = 0; d < header_.document_count; ++d) {
-    token_begin(d);
-    source_bytes += document(d).source_bytes;
-    last_end = document(d).token_end;
+    const std::uint64_t begin = token_begin(d);
+    const DocumentEntry entry = document(d);
+    source_bytes += entry.source_bytes;
+    prompt_tokens += entry.prompt_tokens;
+    last_end = entry.token_end;
+    require<DataError>(entry.prompt_tokens <= last_end - begin,
+                       "{}: document {} has a prompt of {} in {} tokens; {}", path_.string(), d,
+                       entry.prompt_tokens, last_end - begin, kRemedy);
   }
-  require<DataError>(source_bytes == header_.source_bytes && last_end == header_.token_count,
+  require<DataError>(source_bytes == header_.source_bytes &&
+                         prompt_tokens == header_.prompt_tokens && last_end == header_.token_count,
                      "{}: its documents do not add up to its header; {}", path_.string(), kRemedy);
   std::vector<std::int32_t> block(65536);
   for (std::uint64_t at = 0; at < header_.token_count; at += block.size()) {

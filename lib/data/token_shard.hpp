@@ -1,7 +1,7 @@
 #pragma once
 /// Token shards: files of tokenised documents.
 ///
-/// Little-endian file layout, format version 1:
+/// Little-endian file layout, format version 2:
 ///
 ///     offset size
 ///          0    8  magic "LLMTOKEN"
@@ -15,10 +15,14 @@
 ///         56    8  build key: what the shard was made from, for resuming `prepare`
 ///         64   16  XXH3-128 of everything behind the header, high half first
 ///         80    8  documents without text that were skipped
-///         88    8  XXH3-64 of bytes 0..87
-///         96   32  zero
-///        128       documents: document count entries of 32 bytes (DocumentEntry)
+///         88    8  prompt tokens: sum over documents
+///         96    8  XXH3-64 of bytes 0..95
+///        104   24  zero
+///        128       documents: document count entries of 40 bytes (DocumentEntry)
 ///                  tokens: token count ids; the file ends here
+///
+/// Version 1 had no prompts: entries of 32 bytes, and the checksum at 88. It is refused, and
+/// `open_or_prepare` makes such a set again.
 ///
 /// Tokens are those of the documents alone: start and end tokens are added by the packing.
 
@@ -29,19 +33,23 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/error.hpp"
 #include "lib/base/hash.hpp"
 
 namespace llmtrain::data {
 
 /// One document of a shard, as stored.
 struct DocumentEntry {
-  std::uint64_t token_end = 0;      ///< its tokens are [previous entry's token_end, token_end)
-  std::uint64_t source_bytes = 0;   ///< UTF-8 bytes of text that the tokens stand for
+  std::uint64_t token_end = 0;  ///< its tokens are [previous entry's token_end, token_end)
+  std::uint64_t source_bytes =
+      0;  ///< UTF-8 bytes of text that the tokens behind the prompt stand for
   std::uint64_t source_offset = 0;  ///< where it starts in its source file
   std::uint32_t source = 0;         ///< index into the sources of the set (index.json)
   std::uint32_t whole_file = 0;     ///< 1 if the document is the whole source file
+  std::uint64_t prompt_tokens =
+      0;  ///< of its tokens the first ones, which are read and not trained
 };
-static_assert(sizeof(DocumentEntry) == 32);
+static_assert(sizeof(DocumentEntry) == 40);
 
 struct ShardHeader {
   std::uint32_t token_size = 2;
@@ -53,10 +61,16 @@ struct ShardHeader {
   std::uint64_t build_key = 0;
   Hash128 payload_hash;
   std::uint64_t empty_documents = 0;
+  std::uint64_t prompt_tokens = 0;
   bool operator==(const ShardHeader&) const = default;
 };
 
 inline constexpr std::size_t kShardHeaderBytes = 128;
+
+/// A shard that another version of this program made.
+class OtherShardVersion : public DataError {
+  using DataError::DataError;
+};
 
 /// Collects documents in memory and writes the file in one atomic step.
 class ShardBuilder {

@@ -17,6 +17,8 @@ struct StepBatch {
   std::vector<std::int32_t> positions;  // for RoPE and learned positions
   /// Targets that are not -1.
   std::int64_t trained_tokens = 0;
+  /// Those of them that are the end of a document.
+  std::int64_t trained_ends = 0;
 
   void resize(std::int64_t samples, std::int64_t length) {
     num_samples = samples;

@@ -1,5 +1,7 @@
 #include "lib/train/batch_source.hpp"
 
+#include <algorithm>
+
 #include "lib/base/require.hpp"
 
 namespace llmtrain::train {
@@ -17,16 +19,19 @@ data::SampleView view_of(engine::StepBatch& batch, std::int64_t sample) {
 
 }  // namespace
 
-void fill_training_batch(const data::SampleStream& stream, std::uint64_t first_sample,
+void fill_training_batch(const data::MixedStream& stream, std::uint64_t first_sample,
                          std::int64_t count, engine::StepBatch& batch) {
-  batch.resize(count, stream.samples().options().seq_len);
+  batch.resize(count, stream.seq_len());
   batch.trained_tokens = 0;
   for (std::int64_t s = 0; s < count; ++s) {
     const std::uint64_t index = first_sample + static_cast<std::uint64_t>(s);
-    stream.read(index, view_of(batch, s));
-    batch.trained_tokens += stream.trained_rows(index);
+    batch.trained_tokens += stream.read(index, view_of(batch, s));
   }
-  require<DataError>(batch.trained_tokens > 0, "samples {} to {} have no trained token",
+  batch.trained_ends = std::count(batch.targets.begin(), batch.targets.end(), stream.end_id());
+  require<DataError>(batch.trained_tokens > 0,
+                     "samples {} to {} of the run, which make one step, have no trained token: "
+                     "they hold prompts only; raise training.global_batch_size or seq_len, or "
+                     "leave out lines whose prompt is longer than several samples",
                      first_sample, first_sample + static_cast<std::uint64_t>(count) - 1);
 }
 

@@ -1,6 +1,7 @@
 #include "lib/train/corpus.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "lib/base/directory.hpp"
 #include "lib/base/hash.hpp"
@@ -8,6 +9,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/data/bpe_trainer.hpp"
+#include "lib/engine/geometry.hpp"
 
 namespace llmtrain::train {
 
@@ -27,12 +29,15 @@ data::SourceOptions source_options(const SourceSection& section, std::uint64_t m
   return {.path = section.path(),
           .format = format,
           .text_key = section.text_key(),
+          .prompt_key = section.prompt_key().value_or(""),
+          .completion_key = section.completion_key().value_or(""),
           .max_document_bytes = max_document_bytes};
 }
 
-std::uint64_t automatic_document_bytes(const SourceSection& section) {
+std::uint64_t automatic_document_bytes(const SourceSection& section,
+                                       const data::ListOptions& list) {
   const data::SourceOptions whole = source_options(section, 0);
-  const std::vector<data::SourceFile> files = data::list_source_files({&whole, 1});
+  const std::vector<data::SourceFile> files = data::list_source_files({&whole, 1}, list);
   if (files.size() >= kManyFiles) return 0;
   std::uint64_t bytes = 0;
   for (const data::SourceFile& file : files) bytes += file.size_bytes;
@@ -42,14 +47,16 @@ std::uint64_t automatic_document_bytes(const SourceSection& section) {
 }  // namespace
 
 std::vector<data::SourceFile> source_files(const DataSection& section) {
+  const data::ListOptions list{.scratch_directory = section.cache_dir(),
+                               .limits = {.max_bytes = section.max_decompressed_size()}};
   std::vector<data::SourceOptions> sources;
   for (std::size_t i = 0; i < section.sources.size(); ++i) {
     const SourceSection& source = section.sources[i];
     const auto& given = source.max_document_bytes().value;
     sources.push_back(
-        source_options(source, given ? given->value : automatic_document_bytes(source)));
+        source_options(source, given ? given->value : automatic_document_bytes(source, list)));
   }
-  return data::list_source_files(sources);
+  return data::list_source_files(sources, list);
 }
 
 data::HeldOutRule held_out_rule(const DataSection& section) {
@@ -137,6 +144,8 @@ std::shared_ptr<const data::PackedSamples> open_part(const Recipe& recipe,
       std::make_shared<data::TokenSet>(data::open_or_prepare(files, tokenizer, options, directory));
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
+      .strategy = part == data::Part::training ? recipe.data.packing.strategy()
+                                               : data::PackingStrategy::wrapped,
       .cross_document_attention = recipe.data.packing.cross_document_attention(),
       .reset_positions = recipe.data.packing.reset_positions()};
   return std::make_shared<data::PackedSamples>(std::move(set), tokenizer, packing);
@@ -144,32 +153,142 @@ std::shared_ptr<const data::PackedSamples> open_part(const Recipe& recipe,
 
 }  // namespace
 
+namespace {
+
+void check_vocabulary(const Recipe& recipe, const data::Tokenizer& tokenizer) {
+  const std::int64_t vocab_size = recipe.model.spec().vocab_size;
+  if (tokenizer.vocab_size() <= vocab_size) return;
+  throw recipe::RefusedValue(recipe.tokenizer.bpe()->path,  // others are checked with the recipe
+                             fmt::format("the tokenizer has {} tokens, but model.vocab_size is {}",
+                                         tokenizer.vocab_size(), vocab_size),
+                             fmt::format("set it to at least {}", tokenizer.vocab_size()));
+}
+
+/// The sample before which `start` of the run is over.
+std::uint64_t stage_start(const Recipe& recipe, const recipe::Span& start) {
+  const engine::BatchGeometry geometry(recipe.training);
+  if (start.unit == recipe::Span::Unit::tokens) {
+    const auto length = static_cast<std::uint64_t>(geometry.seq_len());
+    return (start.count + length - 1) / length;
+  }
+  const auto steps = static_cast<std::int64_t>(
+      start.in_steps(static_cast<std::uint64_t>(*geometry.total_steps(recipe.training)), 1));
+  return geometry.samples_before(steps + 1);
+}
+
+/// `description` gets everything that decides the mixture.
+data::Mixture make_mixture(const Recipe& recipe, const std::vector<CorpusPart>& parts,
+                           std::string& description) {
+  const DataSection& section = recipe.data;
+  for (std::size_t i = 0; i < section.sources.size(); ++i) {  // absent where there is no mixture
+    section.sources[i].name.mark_read();
+    section.sources[i].weight.mark_read();
+    section.sources[i].max_epochs.mark_read();
+  }
+  std::vector<data::MixtureSource> sources;
+  std::vector<data::MixtureStage> stages(1);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const bool weighted = section.is_mixture();
+    sources.push_back({.samples = parts[i].training->sample_count(),
+                       .max_epochs = weighted ? section.sources[i].max_epochs() : std::nullopt});
+    stages[0].weights.push_back(weighted ? *section.sources[i].weight() : 1.0);
+    if (weighted) {
+      description += fmt::format(" {}:{}:{}", parts[i].name.size(), parts[i].name,
+                                 sources.back().max_epochs.value_or(0));
+    }
+  }
+  for (std::size_t i = 0; i < section.stages.size(); ++i) {
+    const DataStageSection& stage = section.stages[i];
+    stages.push_back({stage_start(recipe, stage.start()), stage.weights()});
+    if (stages[i].first_sample >= stages[i + 1].first_sample) {
+      throw recipe::RefusedValue(stage.start, "is not behind the start of the stage before it",
+                                 "give the stages in their order");
+    }
+  }
+  for (const data::MixtureStage& stage : stages) {
+    if (section.is_mixture()) {
+      description += fmt::format(" @{} {}", stage.first_sample, fmt::join(stage.weights, ","));
+    }
+  }
+  return {std::move(sources), stages};
+}
+
+}  // namespace
+
 Corpus open_corpus(const Recipe& recipe) {
   const std::vector<data::SourceFile> files = source_files(recipe.data);
-  Corpus corpus;
-  corpus.tokenizer = open_tokenizer(recipe, files);
-  const std::int64_t vocab_size = recipe.model.spec().vocab_size;
-  if (corpus.tokenizer->vocab_size() > vocab_size) {
-    throw recipe::RefusedValue(
-        recipe.tokenizer.bpe()->path,  // others are checked with the recipe
-        fmt::format("the tokenizer has {} tokens, but model.vocab_size is {}",
-                    corpus.tokenizer->vocab_size(), vocab_size),
-        fmt::format("set it to at least {}", corpus.tokenizer->vocab_size()));
+  const auto tokenizer = open_tokenizer(recipe, files);
+  check_vocabulary(recipe, *tokenizer);
+  std::vector<CorpusPart> parts;
+  const std::size_t count = recipe.data.is_mixture() ? recipe.data.sources.size() : 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<data::SourceFile> own;
+    std::copy_if(files.begin(), files.end(), std::back_inserter(own),
+                 [&](const auto& file) { return count == 1 || file.source == i; });
+    parts.push_back(
+        {.name = count == 1 ? "samples" : recipe.data.source_name(i),
+         .training = open_part(recipe, own, *tokenizer, data::Part::training),
+         .held_out = std::make_shared<const data::EvalWindows>(
+             open_part(recipe, own, *tokenizer, data::Part::held_out), recipe.eval_stride())});
   }
-  corpus.training = open_part(recipe, files, *corpus.tokenizer, data::Part::training);
-  corpus.held_out = std::make_shared<const data::EvalWindows>(
-      open_part(recipe, files, *corpus.tokenizer, data::Part::held_out), recipe.eval_stride());
+  std::string mixing =
+      recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";
+  data::Mixture mixture = make_mixture(recipe, parts, mixing);
   // By content, so that a copied or touched file is the same data.
   Hasher128 hasher;
-  for (const data::TokenSetShard& shard : corpus.training->set().index().shards) {
-    hasher.update(shard.payload_hash);
+  for (const CorpusPart& part : parts) {
+    for (const data::TokenSetShard& shard : part.training->set().index().shards) {
+      hasher.update(shard.payload_hash);
+    }
   }
-  hasher.update_value(corpus.tokenizer->fingerprint());
-  hasher.update(fmt::format("{} {} {}", recipe.training.seq_len().value,
+  hasher.update_value(tokenizer->fingerprint());
+  hasher.update(fmt::format("{} {} {}{}", recipe.training.seq_len().value,
                             recipe.data.packing.cross_document_attention(),
-                            recipe.data.packing.reset_positions()));
-  corpus.fingerprint = to_hex(hasher.digest());
-  return corpus;
+                            recipe.data.packing.reset_positions(), mixing));
+  return {.tokenizer = tokenizer,
+          .parts = std::move(parts),
+          .mixture = std::move(mixture),
+          .fingerprint = to_hex(hasher.digest())};
+}
+
+data::MixedStream Corpus::stream(std::uint64_t seed) const {
+  std::vector<data::SampleStream> streams;
+  for (const CorpusPart& part : parts) {
+    streams.emplace_back(part.training, seed, is_mixture() ? "samples of " + part.name : part.name);
+  }
+  return {std::move(streams), mixture};
+}
+
+std::uint64_t Corpus::held_out_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const CorpusPart& part : parts) bytes += part.held_out->samples().source_bytes();
+  return bytes;
+}
+
+void log_corpus(const Corpus& corpus, std::uint64_t samples) {
+  for (const CorpusPart& part : corpus.parts) {
+    const data::PackedSamples& training = *part.training;
+    const auto rows = static_cast<double>(training.row_count());
+    const auto trained = static_cast<double>(training.trained_row_count());
+    const auto ends = static_cast<double>(training.set().document_count());
+    const data::PackedSamples& held_out = part.held_out->samples();
+    log::info(
+        "data{}: {} tokens of training in {} samples ({:.2f} % padding), {:.1f} % of them trained, "
+        "{:.2f} % of these ends of documents; {} held out ({})",
+        corpus.is_mixture() ? " " + part.name : "", format_count(rows), training.sample_count(),
+        100 * training.padding_share(), 100 * trained / rows, 100 * ends / trained,
+        format_count(static_cast<double>(held_out.trained_row_count())),
+        format_bytes(held_out.source_bytes()));
+  }
+  for (const data::Mixture::End& end : corpus.mixture.ends()) {
+    if (end.sample >= samples) continue;
+    log::info("data {} ends at sample {} of {}: the others share its part",
+              corpus.parts[end.source].name, end.sample, samples);
+  }
+  require<RecipeError>(corpus.mixture.length() >= samples,
+                       "data.sources: all sources end after {} samples, by their max_epochs and "
+                       "weights, and the run takes {}; raise max_epochs, or shorten the run",
+                       corpus.mixture.length(), samples);
 }
 
 void for_each_held_out(const DataSection& section,

@@ -8,18 +8,32 @@
 #include <vector>
 
 #include "lib/data/eval_windows.hpp"
+#include "lib/data/mixed_stream.hpp"
 #include "lib/data/prepare.hpp"
 #include "lib/data/sample_stream.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
 
-struct Corpus {
-  std::shared_ptr<const data::Tokenizer> tokenizer;
+/// What is packed together: all sources, or one of a mixture.
+struct CorpusPart {
+  std::string name;  ///< of the source; "samples" when the part is all of them
   std::shared_ptr<const data::PackedSamples> training;
   std::shared_ptr<const data::EvalWindows> held_out;
+};
+
+struct Corpus {
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::vector<CorpusPart> parts;
+  data::Mixture mixture;  ///< of the parts
   /// Of everything that decides the stream of training samples.
   std::string fingerprint;
+
+  bool is_mixture() const { return parts.size() > 1; }
+  /// The order of training.
+  data::MixedStream stream(std::uint64_t seed) const;
+  /// Bytes of the held-out text that is predicted.
+  std::uint64_t held_out_bytes() const;
 };
 
 /// Files of data.sources; DataError if there are none.
@@ -33,6 +47,10 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
 /// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
 /// there is no text; RecipeError when the model is too small for the tokenizer.
 Corpus open_corpus(const Recipe& recipe);
+
+/// How much there is of each part and what of it is trained, and where sources of the mixture end
+/// in a run of `samples` samples. RecipeError when the mixture ends before the run.
+void log_corpus(const Corpus& corpus, std::uint64_t samples);
 
 /// Calls `visit` with the text of every held-out document, in order.
 void for_each_held_out(const DataSection& section,

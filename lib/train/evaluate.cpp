@@ -1,34 +1,64 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
+#include "lib/base/require.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/signals.hpp"
 #include "lib/train/trainer.hpp"
 
 namespace llmtrain::train {
 
-EvalReport evaluate(engine::Engine& engine, const data::EvalWindows& held_out,
-                    std::optional<std::uint64_t> max_samples, engine::StepBatch& batch) {
+double EvalReport::bits_per_byte() const {
+  return loss_sum / std::numbers::ln2 / static_cast<double>(source_bytes);
+}
+
+EvalReport& EvalReport::operator+=(const EvalReport& other) {
+  loss_sum += other.loss_sum;
+  tokens += other.tokens;
+  source_bytes += other.source_bytes;
+  whole = whole && other.whole;
+  return *this;
+}
+
+namespace {
+
+EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_out,
+                         std::optional<std::uint64_t> max_samples, engine::StepBatch& batch) {
   const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
   const auto micro = static_cast<std::uint64_t>(engine.options().micro_batch_size);
-  double loss_sum = 0;
-  EvalReport report;
+  EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};
   for (std::uint64_t first = 0; first < count; first += micro) {
     fill_eval_batch(held_out, first, static_cast<std::int64_t>(std::min(micro, count - first)),
                     batch);
     const engine::EvalOutcome outcome = engine.evaluate(batch);
-    loss_sum += outcome.loss_sum;
+    report.loss_sum += outcome.loss_sum;
     report.tokens += outcome.tokens;
   }
-  report.loss = loss_sum / static_cast<double>(report.tokens);
-  report.whole = count == all;
-  if (report.whole) {
-    report.bits_per_byte =
-        loss_sum / std::numbers::ln2 / static_cast<double>(held_out.samples().source_bytes());
-  }
+  require<DataError>(report.tokens > 0,
+                     "the first {} windows of the held-out text have no trained token, only "
+                     "prompts; raise eval.max_samples",
+                     count);
   return report;
+}
+
+}  // namespace
+
+std::vector<EvalReport> evaluate(engine::Engine& engine, const std::vector<CorpusPart>& parts,
+                                 std::optional<std::uint64_t> max_samples,
+                                 engine::StepBatch& batch) {
+  std::vector<EvalReport> reports;
+  for (const CorpusPart& part : parts) {
+    reports.push_back(evaluate_part(engine, *part.held_out, max_samples, batch));
+  }
+  return reports;
+}
+
+EvalReport total(const std::vector<EvalReport>& reports) {
+  return std::accumulate(reports.begin(), reports.end(), EvalReport{},
+                         [](EvalReport sum, const EvalReport& one) { return sum += one; });
 }
 
 }  // namespace llmtrain::train

@@ -34,7 +34,10 @@ inline constexpr std::string_view kLoss = "train/loss";            // nats per t
 inline constexpr std::string_view kGradNorm = "train/grad_norm";   // before clipping
 inline constexpr std::string_view kLearningRate = "optimizer/lr";  // of the first group
 inline constexpr std::string_view kTokens = "train/tokens";        // trained since the run began
-inline constexpr std::string_view kEvalLoss = "eval/loss";         // nats per token
+// Of the step's rows those that were trained, and of these the ends of documents.
+inline constexpr std::string_view kTrainedShare = "train/trained_share";
+inline constexpr std::string_view kTrainedEndShare = "train/trained_end_share";
+inline constexpr std::string_view kEvalLoss = "eval/loss";  // nats per token
 inline constexpr std::string_view kEvalPerplexity = "eval/perplexity";
 inline constexpr std::string_view kEvalBitsPerByte = "eval/bits_per_byte";
 inline constexpr std::string_view kPeakBytes =

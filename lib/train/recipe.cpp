@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <set>
 #include <thread>
 
 #include "lib/engine/geometry.hpp"
@@ -27,12 +29,87 @@ void RunSection::validate(recipe::Issues& issues) const {
   }
 }
 
+void SourceSection::validate(recipe::Issues& issues) const {
+  if (prompt_key().has_value() != completion_key().has_value()) {
+    issues.add(prompt_key() ? prompt_key : completion_key,
+               fmt::format("goes with {}", prompt_key() ? "completion_key" : "prompt_key"),
+               "give both, or text_key alone");
+    return;
+  }
+  if (!prompt_key()) return;
+  constexpr std::string_view kProblem = "does nothing beside prompt_key and completion_key";
+  if (text_key.is_set()) issues.add(text_key, std::string(kProblem), "leave it out");
+  if (max_document_bytes.is_set()) {
+    issues.add(max_document_bytes, std::string(kProblem), "leave it out");
+  }
+  if (format() == "text") issues.add(format, "has no prompts", "format: jsonl");
+  if (*prompt_key() == *completion_key()) issues.add(completion_key, "is prompt_key too");
+}
+
+bool DataSection::is_mixture() const {
+  return sources.size() > 0 && sources[0].weight().has_value();
+}
+
+std::string DataSection::source_name(std::size_t source) const {
+  return sources[source].name().value_or(std::to_string(source));
+}
+
 void DataSection::validate(recipe::Issues& issues) const {
   if (sources.size() == 0) {
     issues.add(sources, "no training text", "give at least one source: [{path: my.txt}]");
   }
   if (eval_remainder() >= eval_modulus()) {
     issues.add(eval_remainder, fmt::format("must be below eval_modulus {}", eval_modulus().value));
+  }
+  recipe::judge(issues, [&] { validate_weights(issues); });
+  recipe::judge(issues, [&] { validate_stages(issues); });
+}
+
+void DataSection::validate_weights(recipe::Issues& issues) const {
+  std::set<std::string> names;
+  double sum = 0;
+  std::size_t weighted = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const SourceSection& source = sources[i];
+    weighted += source.weight().has_value() ? 1 : 0;
+    sum += source.weight().value_or(0);
+    if (!names.insert(source_name(i)).second) {
+      issues.add(source.name, fmt::format("'{}' is the name of two sources", source_name(i)));
+    }
+    if (source_name(i).find('/') != std::string::npos) {
+      issues.add(source.name, "is part of the names of metrics and has no /");
+    }
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const SourceSection& source = sources[i];
+    if (weighted > 0 && !source.weight()) {
+      issues.add(source.weight, "missing: other sources have one", "give every source a weight");
+    }
+    constexpr std::string_view kProblem = "does nothing without a weight";
+    if (!source.weight() && source.max_epochs())
+      issues.add(source.max_epochs, std::string(kProblem));
+    if (!source.weight() && source.name()) issues.add(source.name, std::string(kProblem));
+  }
+  if (weighted == 1 && sources.size() == 1) {
+    issues.add(sources[0].weight, "there is no other source to weigh against", "leave it out");
+  } else if (weighted == sources.size() && weighted > 0 && sum <= 0) {
+    issues.add(sources[0].weight, "no source has a weight above 0");
+  }
+}
+
+void DataSection::validate_stages(recipe::Issues& issues) const {
+  if (stages.size() > 0 && !is_mixture()) {
+    issues.add(stages, "the sources have no weights", "give each a weight for the first stage");
+    return;
+  }
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const std::vector<double>& weights = stages[i].weights();
+    if (weights.size() != sources.size()) {
+      issues.add(stages[i].weights,
+                 fmt::format("{} weights for {} sources", weights.size(), sources.size()));
+    } else if (std::accumulate(weights.begin(), weights.end(), 0.0) <= 0) {
+      issues.add(stages[i].weights, "no weight is above 0");
+    }
   }
 }
 
@@ -62,6 +139,11 @@ void Recipe::validate(recipe::Issues& issues) const {
     if (bpe != nullptr && !bpe->path() && bpe->vocab_size() > vocab) {
       issues.add(bpe->vocab_size, fmt::format("larger than model.vocab_size {}", vocab));
     }
+  });
+  recipe::judge(issues, [&] {
+    if (!training.num_epochs() || !data.is_mixture()) return;
+    issues.add(training.num_epochs, "a mixture of weighted sources has no epochs",
+               "give max_steps or max_tokens, and the sources max_epochs");
   });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
@@ -145,7 +227,6 @@ std::span<const recipe::Reserved> reserved_keys() {
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe", "this build has no mixture of experts"},
-      recipe::Reserved{"data.stages", "this build has one stage of data"},
   };
   return kRows;
 }

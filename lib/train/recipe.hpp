@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/data/pre_tokenizer.hpp"
+#include "lib/data/sample_stream.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
@@ -71,12 +72,36 @@ struct TokenizerSection : recipe::Section {
 };
 
 struct SourceSection : recipe::Section {
+  recipe::Key<std::optional<std::string>> name{this, "name", std::nullopt,
+                                               "name of the source in metrics; null = its number",
+                                               recipe::not_empty()};
+  recipe::Key<std::optional<double>> weight{
+      this, "weight", std::nullopt,
+      "share of the samples that come from this source, relative to the weights of the others, "
+      "which then have one too; null = all sources are one text",
+      recipe::at_least(0)};
+  recipe::Key<std::optional<double>> max_epochs{
+      this, "max_epochs", std::nullopt,
+      "with weight: the source ends after so many passes, and the others share its part; null = "
+      "never",
+      recipe::above(0)};
   recipe::Required<std::string> path{
-      this, "path", "file, directory (all its files) or pattern with * and ?", recipe::not_empty()};
+      this, "path",
+      "file, directory (all its files) or pattern with * and ?; files in .gz and .zst are "
+      "decompressed",
+      recipe::not_empty()};
   recipe::Key<std::string> format{this, "format", "auto", "text, jsonl, or auto by the file's name",
                                   recipe::any_of({"auto", "text", "jsonl"})};
   recipe::Key<std::string> text_key{this, "text_key", "text", "key of the text in a line of jsonl",
                                     recipe::not_empty()};
+  recipe::Key<std::optional<std::string>> prompt_key{
+      this, "prompt_key", std::nullopt,
+      "key of a prompt in a line of jsonl, which is read and not trained; with completion_key, "
+      "instead of text_key",
+      recipe::not_empty()};
+  recipe::Key<std::optional<std::string>> completion_key{this, "completion_key", std::nullopt,
+                                                         "key of the completion, which is trained",
+                                                         recipe::not_empty()};
   recipe::Key<recipe::Auto<recipe::Bytes>> max_document_bytes{
       this,
       "max_document_bytes",
@@ -84,17 +109,33 @@ struct SourceSection : recipe::Section {
       "text files longer than this are cut into documents at line ends, 0 = never; auto = a 128th "
       "of the source, at least 1Ki and at most 16Ki, when it has fewer than 100 files, else 0",
       recipe::Rule{}};
+  void validate(recipe::Issues& issues) const override;
 };
 
 struct PackingSection : recipe::Section {
+  recipe::Key<data::PackingStrategy> strategy{
+      this, "strategy", data::PackingStrategy::wrapped,
+      "wrapped: documents are joined and cut into samples; best_fit: samples hold whole documents, "
+      "and only those longer than a sample are cut (the held-out text stays wrapped)",
+      recipe::one_of<data::PackingStrategy>({{"wrapped", data::PackingStrategy::wrapped},
+                                             {"best_fit", data::PackingStrategy::best_fit}})};
   recipe::Key<bool> cross_document_attention{this, "cross_document_attention", false,
                                              "let a token see earlier documents of its sample"};
   recipe::Key<bool> reset_positions{this, "reset_positions", true,
                                     "count positions from the start of each document"};
 };
 
+struct DataStageSection : recipe::Section {
+  recipe::Required<recipe::Span> start{
+      this, "start", "steps (2000), tokens (\"2B tok\") or part (\"80%\") of the run before it"};
+  recipe::Required<std::vector<double>> weights{
+      this, "weights", "from there on: one per source, in their order", recipe::at_least(0)};
+};
+
 struct DataSection : recipe::Section {
   recipe::List<SourceSection> sources{this, "sources", "training text"};
+  recipe::List<DataStageSection> stages{this, "stages",
+                                        "other weights of the sources from some place on"};
   recipe::Key<recipe::Count> eval_modulus{
       this, "eval_modulus", 20, "held out are documents whose hash of the name modulo this is ...",
       recipe::between(2, 1 << 20)};
@@ -103,8 +144,18 @@ struct DataSection : recipe::Section {
   recipe::Key<std::string> cache_dir{this, "cache_dir", ".cache/llmtrain",
                                      "where trained tokenizers and token files are kept",
                                      recipe::not_empty()};
+  recipe::Key<recipe::Bytes> max_decompressed_size{
+      this, "max_decompressed_size", recipe::Bytes(std::uint64_t{64} << 30),
+      "a compressed file whose text is longer is refused", recipe::at_least(1)};
   recipe::Sub<PackingSection> packing{this, "packing", "how documents fill samples"};
+  /// True if each source has a weight: then they are a mixture, else one text.
+  bool is_mixture() const;
+  std::string source_name(std::size_t source) const;
   void validate(recipe::Issues& issues) const override;
+
+ private:
+  void validate_weights(recipe::Issues& issues) const;
+  void validate_stages(recipe::Issues& issues) const;
 };
 
 enum class Resume : std::uint8_t { automatic, never, must };

@@ -82,6 +82,8 @@ std::string key_figures(const StepRecord& facts) {
   };
   add("Steps", "steps", [](double x) { return fmt::format("{:.0f}", x); });
   add("Tokens trained", "tokens", short_number);
+  add("Trained of the tokens, last step", "trained_share", percent);
+  add("Ends of documents of those", "trained_end_share", percent);
   add("Training loss, last step", "last_loss", fixed);
   add("Held-out loss", "last_eval_loss", fixed);
   add("Bits per byte, held out", "last_bits_per_byte", fixed);

@@ -170,6 +170,8 @@ StepRecord summarize(const RunData& run) {
   const std::vector<Point> loss = series_of(run.records, metric::kLoss);
   if (!loss.empty()) set("first_loss", loss.front().y);
   set("last_loss", last(metric::kLoss));
+  set("trained_share", last(metric::kTrainedShare));
+  set("trained_end_share", last(metric::kTrainedEndShare));
   set("last_eval_loss", last(metric::kEvalLoss));
   const std::vector<Point> eval = series_of(run.records, metric::kEvalLoss);
   const auto best = std::min_element(eval.begin(), eval.end(), by_value);

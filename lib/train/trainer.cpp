@@ -12,6 +12,7 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/batch_source.hpp"
+#include "lib/train/data_metrics.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/loop_options.hpp"
 #include "lib/train/planned_step.hpp"
@@ -65,7 +66,7 @@ class Trainer {
   RunPlan planned_;
   checkpoint::CheckpointStore store_;
   Corpus corpus_;
-  data::SampleStream stream_;
+  data::MixedStream stream_;
   std::int64_t total_steps_;
   optim::LrSchedule schedule_;
   Device device_;
@@ -97,7 +98,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
       store_(checkpoint::CheckpointStore::open_writer(directory_ / "checkpoints",
                                                       store_options(recipe.checkpoint))),
       corpus_(open_corpus(recipe)),
-      stream_(corpus_.training, recipe.run.seed()),
+      stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
@@ -129,11 +130,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
   write_plan(directory_, planned_.plan, planned_.time);
   elapsed_before_ = state_.elapsed_seconds;
-  log::info("data: {} tokens of training in {} samples, {} held out ({})",
-            format_count(static_cast<double>(corpus_.training->row_count())),
-            corpus_.training->sample_count(),
-            format_count(static_cast<double>(corpus_.held_out->samples().row_count())),
-            format_bytes(corpus_.held_out->samples().source_bytes()));
+  log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
 
 std::optional<std::int64_t> Trainer::resume() {
@@ -290,7 +287,9 @@ void Trainer::record_step(const engine::StepOutcome& outcome) {
     record.set(metric::kLearningRate, outcome.update.lr);
   }
   record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
+  set_shares(record, batch_);
   record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
+  set_sources(record, corpus_, state_.next_sample);
   record.set("train/skipped_steps", state_.skipped_steps);
   const Peak& peak = device_.ledger().peak(Phase::step);
   record.set(metric::kPeakBytes, static_cast<std::int64_t>(peak.total_bytes));
@@ -329,16 +328,14 @@ void Trainer::publish_records() {
 bool Trainer::run_evaluation(bool final) {
   std::optional<std::uint64_t> limit;
   if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
-  const EvalReport report = evaluate(engine_, *corpus_.held_out, limit, batch_);
+  const std::vector<EvalReport> reports = evaluate(engine_, corpus_.parts, limit, batch_);
   StepRecord record{.step = state_.step, .fields = {}};
-  record.set(metric::kEvalLoss, report.loss);
-  record.set(metric::kEvalPerplexity, std::exp(report.loss));
-  if (report.whole) record.set(metric::kEvalBitsPerByte, report.bits_per_byte);
+  const double loss = set_evaluation(record, corpus_, reports);
   state_.records.push_back(std::move(record));
   write_samples();
   if (final) return true;
-  if (state_.best_eval_loss == 0 || report.loss < state_.best_eval_loss) {
-    state_.best_eval_loss = report.loss;
+  if (state_.best_eval_loss == 0 || loss < state_.best_eval_loss) {
+    state_.best_eval_loss = loss;
     state_.evals_without_progress = 0;
     return true;
   }

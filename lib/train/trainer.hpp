@@ -19,17 +19,26 @@ namespace llmtrain::train {
 /// Returns done, or preempted when a signal ended the run after a save. Other ends are exceptions.
 ExitCode run(const Recipe& recipe, const std::filesystem::path& file);
 
-/// Loss, perplexity and bits per byte on the held-out text.
+/// Loss and bits per byte on held-out text.
 struct EvalReport {
-  double loss = 0;           // nats per token
-  double bits_per_byte = 0;  // of the source text of the evaluated rows
+  double loss_sum = 0;  // nats
   std::int64_t tokens = 0;
-  bool whole = true;  // all held-out rows were evaluated
+  std::uint64_t source_bytes = 0;  // of all held-out rows
+  bool whole = true;               // all held-out rows were evaluated
+
+  double loss() const { return loss_sum / static_cast<double>(tokens); }
+  /// Known only for the whole text.
+  double bits_per_byte() const;
+  EvalReport& operator+=(const EvalReport& other);
 };
 
-/// Evaluates at most `max_samples` windows (all if empty). Bits per byte are known only for all.
-/// `batch` is where samples are read to; its content is lost.
-EvalReport evaluate(engine::Engine& engine, const data::EvalWindows& held_out,
-                    std::optional<std::uint64_t> max_samples, engine::StepBatch& batch);
+/// Evaluates each part on at most `max_samples` windows (all if empty); reports in the order of the
+/// parts. DataError when a part's windows have no trained token. `batch` is where samples are read
+/// to; its content is lost.
+std::vector<EvalReport> evaluate(engine::Engine& engine, const std::vector<CorpusPart>& parts,
+                                 std::optional<std::uint64_t> max_samples,
+                                 engine::StepBatch& batch);
+/// The parts' reports as one.
+EvalReport total(const std::vector<EvalReport>& reports);
 
 }  // namespace llmtrain::train

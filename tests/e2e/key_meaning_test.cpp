@@ -188,8 +188,8 @@ TEST_CASE("training.num_epochs trains on every token that often") {
            {"training.num_epochs=1", "data.sources.0.path=" + (here.path / "text.txt").string(),
             "data.cache_dir=" + (here.path / "other-cache").string()}));
   const train::Corpus corpus = train::open_corpus(*recipe);
-  const auto rows = static_cast<double>(corpus.training->row_count());
-  const auto samples = static_cast<double>(corpus.training->sample_count());
+  const auto rows = static_cast<double>(corpus.parts.front().training->row_count());
+  const auto samples = static_cast<double>(corpus.parts.front().training->sample_count());
 
   for (const double epochs : {1.0, 1.5}) {
     fs::remove_all(here.path / "run");

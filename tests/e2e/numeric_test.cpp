@@ -77,7 +77,7 @@ struct RareByte {
   void find_bad_steps(const std::vector<std::string>& with) {
     const auto recipe = train::load_recipe(here.path / "recipe.yaml", with);
     const train::Corpus corpus = train::open_corpus(*recipe);
-    const data::SampleStream stream(corpus.training, recipe->run.seed());
+    const data::SampleStream stream(corpus.parts.front().training, recipe->run.seed());
     for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(kSteps); ++i) {
       const data::Sample sample = stream.sample_at(i);
       bad.push_back(std::count(sample.tokens.begin(), sample.tokens.end(), kRareByte) > 0);

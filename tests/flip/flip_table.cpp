@@ -156,6 +156,13 @@ const std::vector<Flip> kModel{
     {"model.init_from", {weights}, "", {"model.init_from=hf"}},
 };
 
+constexpr std::string_view kMixture =
+    "data.sources=[{path: text.txt, max_document_bytes: 1024, weight: 3}, {path: other.txt, "
+    "max_document_bytes: 1024, weight: 1}]";
+constexpr std::string_view kStages =
+    "data.sources=[{path: text.txt, max_document_bytes: 1024, weight: 3}, {path: other.txt, "
+    "max_document_bytes: 1024, weight: 1}] | data.stages=[{start: 2, weights: [1, 1]}]";
+
 const std::vector<Flip> kData{
     {"tokenizer.type", {data}, "", {"tokenizer.type=bpe | tokenizer.vocab_size=280"}},
     {"tokenizer.path", {data}, "tokenizer.vocab_size=280", {"tokenizer.path=tokenizer"}},
@@ -167,6 +174,22 @@ const std::vector<Flip> kData{
      {data},
      "",
      {"data.sources=[{path: text.txt, max_document_bytes: 1024}, {path: other.txt}]"}},
+    {"data.sources.*.name", {metrics}, kMixture, {"data.sources.0.name=words"}},
+    {"data.sources.*.weight",
+     {data, metrics},
+     kMixture,
+     {"data.sources.0.weight=1", "data.sources.0.weight=0"}},
+    {"data.sources.*.max_epochs", {data, metrics}, kMixture, {"data.sources.0.max_epochs=0.01"}},
+    {"data.stages",
+     {data, metrics},
+     kMixture,
+     {"data.stages=[{start: 2, weights: [1, 1]}]",
+      "data.stages=[{start: 2, weights: [1, 1]}, {start: 75%, weights: [0, 1]}]"}},
+    {"data.stages.*.start",
+     {data, metrics},
+     kStages,
+     {"data.stages.0.start=3", "data.stages.0.start=64 tok"}},
+    {"data.stages.*.weights", {data, metrics}, kStages, {"data.stages.0.weights=[0, 2]"}},
     {"data.sources.*.path", {data}, "", {"data.sources.0.path=other.txt"}},
     {"data.sources.*.format",
      {data},
@@ -180,10 +203,23 @@ const std::vector<Flip> kData{
      {data},
      "data.sources=[{path: lines.jsonl, max_document_bytes: 1024}]",
      {"data.sources.0.text_key=other"}},
+    {"data.sources.*.prompt_key",
+     {data},
+     "data.sources=[{path: lines.jsonl, prompt_key: text, completion_key: other}]",
+     {"data.sources.0.prompt_key=number"}},
+    {"data.sources.*.completion_key",
+     {data, weights},
+     "data.sources=[{path: lines.jsonl, prompt_key: text, completion_key: other}]",
+     {"data.sources.0.completion_key=number"}},
     {"data.sources.*.max_document_bytes", {data}, "", {"data.sources.0.max_document_bytes=2048"}},
     {"data.eval_modulus", {data}, "", {"data.eval_modulus=3"}},
     {"data.eval_remainder", {data}, "", {"data.eval_remainder=1"}},
     {"data.cache_dir", {files}, "", {"data.cache_dir=cache"}},
+    {"data.max_decompressed_size",
+     {exit},
+     "data.sources=[{path: text.txt.gz, max_document_bytes: 1024}]",
+     {"data.max_decompressed_size=1KiB"}},
+    {"data.packing.strategy", {data, weights}, "", {"data.packing.strategy=best_fit"}},
     {"data.packing.cross_document_attention",
      {data, weights},
      "",

@@ -20,6 +20,7 @@
 #include "lib/train/corpus.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/flip/flip_table.hpp"
+#include "tests/support/compressed.hpp"
 #include "tests/support/process.hpp"
 
 namespace llmtrain::test {
@@ -44,8 +45,8 @@ std::string random_words(std::string_view name, std::uint64_t count) {
 std::string json_lines() {
   std::string lines;
   for (int i = 0; i < 120; ++i) {
-    lines +=
-        fmt::format(R"({{"text":"first text of line {}","other":"another of line {}"}})", i, i);
+    lines += fmt::format(
+        R"({{"text":"first text of line {0}","other":"another of line {0}","number":"{0}"}})", i);
     lines += '\n';
   }
   return lines;
@@ -67,6 +68,7 @@ void write_inputs(const fs::path& directory) {
     std::ofstream(directory / name) << content;
   };
   put("text.txt", random_words("text", 1500));
+  put("text.txt.gz", gzip(random_words("text", 1500)));
   put("other.txt", random_words("other", 1500));
   put("code.txt", lines_of_code());
   put("lines.jsonl", json_lines());
@@ -126,14 +128,16 @@ std::string sample_text(const data::Sample& sample) {
 
 std::string data_of(const train::Recipe& recipe) {
   const train::Corpus corpus = train::open_corpus(recipe);
-  const data::SampleStream stream(corpus.training, recipe.run.seed());
+  const data::MixedStream stream = corpus.stream(recipe.run.seed());
   std::string text;
   for (std::uint64_t i = 0; i < stream.epoch_size(); ++i) text += sample_text(stream.sample_at(i));
   text += "held out\n";
-  data::Sample window = corpus.held_out->samples().sample(0);
-  for (window.index = 0; window.index < corpus.held_out->count(); ++window.index) {
-    corpus.held_out->read(window.index, window.view());
-    text += sample_text(window);
+  for (const train::CorpusPart& part : corpus.parts) {
+    data::Sample window = part.held_out->samples().sample(0);
+    for (window.index = 0; window.index < part.held_out->count(); ++window.index) {
+      part.held_out->read(window.index, window.view());
+      text += sample_text(window);
+    }
   }
   return text;
 }
@@ -191,8 +195,9 @@ std::string files_text(const std::set<std::string>& inputs) {
   return fmt::format("{}\n", fmt::join(names, "\n"));
 }
 
-const std::set<std::string> kInputs{"text.txt",  "other.txt",   "code.txt",  "lines.jsonl",
-                                    "lines.txt", "recipe.yaml", "tokenizer", "hf"};
+const std::set<std::string> kInputs{"text.txt",    "text.txt.gz", "other.txt",
+                                    "code.txt",    "lines.jsonl", "lines.txt",
+                                    "recipe.yaml", "tokenizer",   "hf"};
 
 }  // namespace
 

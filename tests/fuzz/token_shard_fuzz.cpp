@@ -23,11 +23,11 @@ void put(std::string& file, std::size_t offset, std::uint64_t value) {
 
 std::string with_right_checksums(std::string file) {
   if (file.size() < data::kShardHeaderBytes) return file;
-  std::memcpy(file.data(), "LLMTOKEN\1\0\0\0", 12);
+  std::memcpy(file.data(), "LLMTOKEN\2\0\0\0", 12);
   const Hash128 payload = hash128(std::string_view(file).substr(data::kShardHeaderBytes));
   put(file, 64, payload.high);
   put(file, 72, payload.low);
-  put(file, 88, hash64(std::string_view(file).substr(0, 88)));
+  put(file, 96, hash64(std::string_view(file).substr(0, 96)));
   return file;
 }
 

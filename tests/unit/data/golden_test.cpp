@@ -12,9 +12,7 @@ namespace llmtrain::data {
 
 namespace {
 
-std::filesystem::path golden(std::string_view name) {
-  return test_file("unit/data/golden") / name;
-}
+std::filesystem::path golden(std::string_view name) { return test_file("unit/data/golden") / name; }
 
 std::uint64_t fnv1a(std::uint64_t value, std::span<const std::int32_t> ids) {
   for (const std::byte byte : std::as_bytes(ids)) {

@@ -77,8 +77,8 @@ TEST_CASE("rows of a sample read the start token, then each token, and predict t
   CHECK(second.targets == Ids{'e', 'f', 'g', 'h', kEnd, kNoTarget});
   CHECK(second.doc_begin == Ids{0, 0, 0, 0, 0, 5});
   CHECK(second.positions == Ids{0, 1, 2, 3, 4, 0});
-  CHECK(packed->trained_rows(0) == 6);
-  CHECK(packed->trained_rows(1) == 5);
+  CHECK(packed->document_rows(0) == 6);
+  CHECK(packed->document_rows(1) == 5);
 }
 
 TEST_CASE("attention across documents and running positions are options") {
@@ -113,8 +113,8 @@ TEST_CASE("an epoch predicts every token of every document once, from its own do
     std::map<std::uint64_t, std::pair<std::int32_t, std::int32_t>> rows;  // row -> (read, predict)
     std::int64_t trained = 0;
     for (std::uint64_t g = 0; g < stream.epoch_size(); ++g) {
-      const Sample sample = stream.sample_at(stream.epoch_size() + g);  // the second epoch
-      trained += stream.trained_rows(stream.epoch_size() + g);
+      Sample sample = stream.sample_at(stream.epoch_size() + g);  // the second epoch
+      trained += stream.read(stream.epoch_size() + g, sample.view());
       for (std::size_t i = 0; i < sample.tokens.size(); ++i) {
         REQUIRE(sample.doc_begin[i] <= static_cast<std::int32_t>(i));
         if (sample.targets[i] == kNoTarget) continue;
@@ -226,7 +226,7 @@ TEST_CASE("windows as far apart as samples are long are the samples") {
   REQUIRE(windows.count() == packed->sample_count());
   Sample window = packed->sample(0);
   for (std::uint64_t w = 0; w < windows.count(); ++w) {
-    CHECK(windows.read(w, window.view()) == packed->trained_rows(w));
+    CHECK(windows.read(w, window.view()) == packed->document_rows(w));
     const Sample sample = packed->sample(w);
     CHECK(window.tokens == sample.tokens);
     CHECK(window.targets == sample.targets);

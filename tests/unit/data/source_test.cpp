@@ -113,6 +113,32 @@ TEST_CASE("bad JSONL lines are refused with file and line") {
   CHECK(documents_of(list({keyed}).front()).front().text == "x");
 }
 
+TEST_CASE("lines with a prompt and a completion are documents that know where the prompt ends") {
+  const TemporaryDirectory directory;
+  SourceOptions source = options(directory.write(
+      "a.jsonl", "{\"q\":\"two + two = \",\"a\":\"four\"}\n{\"q\":\"\",\"a\":\"just this\"}\n"));
+  source.prompt_key = "q";
+  source.completion_key = "a";
+  const auto documents = documents_of(list({source}).front());
+  REQUIRE(documents.size() == 2);
+  CHECK(documents[0].text == "two + two = four");
+  CHECK(documents[0].prompt_bytes == 12);
+  CHECK(documents[1].text == "just this");
+  CHECK(documents[1].prompt_bytes == 0);
+  const auto refused = [&](std::string_view line) {
+    source.path = directory.write("a.jsonl", std::string(line) + "\n");
+    return message_of<DataError>([&] { documents_of(list({source}).front()); });
+  };
+  CHECK(contains(refused("{\"q\":\"x\",\"a\":\"\"}"), "a.jsonl:1: 'a' is empty: there is nothing"));
+  CHECK(contains(refused("{\"q\":\"x\"}"), "no key 'a'; the line has 'q'; set completion_key"));
+  CHECK(contains(refused("{\"a\":\"x\"}"), "no key 'q'; the line has 'a'; set prompt_key"));
+  CHECK(contains(refused("{\"q\":1,\"a\":\"x\"}"), "'q' is number, not a string"));
+  source.path = directory.write("a.txt", "text");
+  CHECK(contains(message_of<DataError>([&] { list({source}); }), "set format: jsonl"));
+  source.prompt_key = "";
+  CHECK_THROWS_AS(list({source}), RecipeError);
+}
+
 TEST_CASE("binary junk is refused with its offset, a stray byte is kept") {
   const TemporaryDirectory directory;
   CHECK(contains(refusal(directory.write("a.txt", std::string("abc\0d", 5))),

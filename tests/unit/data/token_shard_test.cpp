@@ -18,7 +18,7 @@ ShardHeader write_shard(const std::filesystem::path& path, std::uint64_t vocab_s
   ShardBuilder builder(vocab_size, 0xF00D, 0xBEEF);
   builder.add({0, 11, 0, 0, 1}, std::vector<std::int32_t>{1, 2, last});
   builder.add({0, 0, 5, 1, 0}, {});
-  builder.add({0, 9, 77, 1, 0}, std::vector<std::int32_t>{4, 0, last, 6});
+  builder.add({0, 9, 77, 1, 0, 3}, std::vector<std::int32_t>{4, 0, last, 6});
   builder.skip_empty();
   return builder.write(path);
 }
@@ -60,6 +60,9 @@ TEST_CASE("a shard gives back its documents and tokens, with ids of two and of f
     CHECK(shard.document(2).source_offset == 77);
     CHECK(shard.document(2).source == 1);
     CHECK(shard.document(0).whole_file == 1);
+    CHECK(shard.document(0).prompt_tokens == 0);
+    CHECK(shard.document(2).prompt_tokens == 3);
+    CHECK(written.prompt_tokens == 3);
   }
 }
 
@@ -111,8 +114,8 @@ TEST_CASE("a header whose counts overflow is refused before anything is allocate
     for (const std::size_t offset : {24u, 32u}) {
       std::string damaged = content;
       std::memcpy(damaged.data() + offset, &count, sizeof count);
-      const std::uint64_t hash = hash64(std::string_view(damaged).substr(0, 88));
-      std::memcpy(damaged.data() + 88, &hash, sizeof hash);
+      const std::uint64_t hash = hash64(std::string_view(damaged).substr(0, 96));
+      std::memcpy(damaged.data() + 96, &hash, sizeof hash);
       expect_refused(path, damaged);
     }
   }
@@ -122,6 +125,9 @@ TEST_CASE("adding a token outside the vocabulary is an internal error") {
   ShardBuilder builder(10, 0, 0);
   CHECK_THROWS_AS(builder.add({}, std::vector<std::int32_t>{10}), InternalError);
   CHECK_THROWS_AS(builder.add({}, std::vector<std::int32_t>{-1}), InternalError);
+  DocumentEntry entry;
+  entry.prompt_tokens = 2;
+  CHECK_THROWS_AS(builder.add(entry, std::vector<std::int32_t>{1}), InternalError);
 }
 
 TEST_CASE("an empty shard is a shard") {

@@ -222,4 +222,54 @@ TEST_CASE("every key that another tool's key is said to be is one of ours") {
   }
 }
 
+TEST_CASE("prompt and completion go together, alone, and in JSONL") {
+  const auto problems = [](const std::string& keys) {
+    return problems_with("data.sources=[{path: a.jsonl, " + keys + "}]");
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(problems("prompt_key: p, completion_key: c") == Lines{});
+  CHECK(problems("prompt_key: p") == Lines{"data.sources.0.prompt_key: goes with completion_key"});
+  CHECK(problems("completion_key: c") ==
+        Lines{"data.sources.0.completion_key: goes with prompt_key"});
+  CHECK(problems("prompt_key: p, completion_key: p") ==
+        Lines{"data.sources.0.completion_key: is prompt_key too"});
+  CHECK(problems("prompt_key: p, completion_key: c, format: text") ==
+        Lines{"data.sources.0.format: has no prompts"});
+  CHECK(problems("prompt_key: p, completion_key: c, text_key: t, max_document_bytes: 2Ki") ==
+        Lines{"data.sources.0.text_key: does nothing beside prompt_key and completion_key",
+              "data.sources.0.max_document_bytes: does nothing beside prompt_key and "
+              "completion_key"});
+}
+
+TEST_CASE("weights are given to all sources or to none, and stages to all") {
+  using Lines = std::vector<std::string>;
+  const auto problems = [](const std::string& a, const std::string& b, const auto&... more) {
+    return problems_with("data.sources=[{path: a.txt" + a + "}, {path: b.txt" + b + "}]", more...);
+  };
+  CHECK(problems(", weight: 1", ", weight: 0") == Lines{});
+  CHECK(problems(", weight: 1, max_epochs: 2, name: code", ", weight: 2",
+                 "data.stages=[{start: 1B tok, weights: [1, 0]}]") == Lines{});
+  CHECK(problems(", weight: 1", "") ==
+        Lines{"data.sources.1.weight: missing: other sources have one"});
+  CHECK(problems(", weight: 0", ", weight: 0") ==
+        Lines{"data.sources.0.weight: no source has a weight above 0"});
+  CHECK(problems("", ", max_epochs: 2, name: code") ==
+        Lines{"data.sources.1.max_epochs: does nothing without a weight",
+              "data.sources.1.name: does nothing without a weight"});
+  CHECK(problems(", weight: 1, name: x", ", weight: 1, name: x") ==
+        Lines{"data.sources.1.name: 'x' is the name of two sources"});
+  CHECK(problems(", weight: 1, name: x/y", ", weight: 1") ==
+        Lines{"data.sources.0.name: is part of the names of metrics and has no /"});
+  CHECK(problems("", "", "data.stages=[{start: 1, weights: [1, 1]}]") ==
+        Lines{"data.stages: the sources have no weights"});
+  CHECK(problems(", weight: 1", ", weight: 1",
+                 "data.stages=[{start: 1, weights: [1]}, {start: 2, weights: [0, 0]}]") ==
+        Lines{"data.stages.0.weights: 1 weights for 2 sources",
+              "data.stages.1.weights: no weight is above 0"});
+  CHECK(problems(", weight: 1", ", weight: 1", "~training.max_steps", "training.num_epochs=2") ==
+        Lines{"training.num_epochs: a mixture of weighted sources has no epochs"});
+  CHECK(problems_with("data.sources=[{path: a.txt, weight: 1}]") ==
+        Lines{"data.sources.0.weight: there is no other source to weigh against"});
+}
+
 }  // namespace llmtrain::train

@@ -1,0 +1,40 @@
+#include "lib/train/data_metrics.hpp"
+
+#include <cmath>
+
+namespace llmtrain::train {
+
+void set_shares(StepRecord& record, const engine::StepBatch& batch) {
+  const auto trained = static_cast<double>(batch.trained_tokens);
+  record.set(metric::kTrainedShare,
+             trained / static_cast<double>(batch.num_samples * batch.seq_len));
+  record.set(metric::kTrainedEndShare, static_cast<double>(batch.trained_ends) / trained);
+}
+
+void set_sources(StepRecord& record, const Corpus& corpus, std::uint64_t samples) {
+  if (!corpus.is_mixture()) return;
+  for (std::size_t i = 0; i < corpus.parts.size(); ++i) {
+    const CorpusPart& part = corpus.parts[i];
+    const std::uint64_t count = corpus.mixture.count(i, samples);
+    record.set(fmt::format("data/{}/samples", part.name), static_cast<std::int64_t>(count));
+    record.set(fmt::format("data/{}/epochs", part.name),
+               static_cast<double>(count) / static_cast<double>(part.training->sample_count()));
+  }
+}
+
+double set_evaluation(StepRecord& record, const Corpus& corpus,
+                      const std::vector<EvalReport>& reports) {
+  const EvalReport all = total(reports);
+  record.set(metric::kEvalLoss, all.loss());
+  record.set(metric::kEvalPerplexity, std::exp(all.loss()));
+  if (all.whole) record.set(metric::kEvalBitsPerByte, all.bits_per_byte());
+  if (!corpus.is_mixture()) return all.loss();
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const std::string prefix = fmt::format("eval/{}/", corpus.parts[i].name);
+    record.set(prefix + "loss", reports[i].loss());
+    if (reports[i].whole) record.set(prefix + "bits_per_byte", reports[i].bits_per_byte());
+  }
+  return all.loss();
+}
+
+}  // namespace llmtrain::train
