@@ -46,6 +46,7 @@ THIRD_PARTY = {
     "nlohmann/": ("cpp", "all"),
     "CLI/": ("cpp", ("apps",)),
     "pcre2.h": ("cpp", ("lib/data",)),
+    "utf8proc.h": ("cpp", ("lib/data",)),
     "dnnl": ("cpp", ("kernels/cpu",)),
     "oneapi/": ("cpp", ("kernels/cpu",)),
     "doctest/": ("any", ("tests",)),
