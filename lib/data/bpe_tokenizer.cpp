@@ -134,13 +134,15 @@ class BpeTokenizer::Worker {
 
 BpeTokenizer::BpeTokenizer(BpeDefinition definition) : definition_(std::move(definition)) {
   index_tokens();
+  check_special_ids();
   check_merges();
   make_symbols();
   merger_.emplace(definition_.merges);
   pre_tokenizer_.emplace(definition_.pre_tokenizer);
   index_added_tokens();
   Hasher128 hasher;
-  hasher.update(to_json());
+  // What stands around a text does not change its ids.
+  hasher.update(json_with(PostProcessor()));
   hasher.update_value(std::int64_t{definition_.eos_id.value_or(-1)});
   hasher.update_value(std::int64_t{definition_.bos_id.value_or(-1)});
   fingerprint_ = hasher.digest().low;
@@ -176,10 +178,19 @@ void BpeTokenizer::index_tokens() {
     const std::string after_x = decoder.decode({"x", spellings_[id]});
     bytes_[id] = after_x.starts_with('x') ? after_x.substr(1) : decoder.decode({spellings_[id]});
   }
+}
+
+void BpeTokenizer::check_special_ids() const {
+  const auto is_token = [&](std::int32_t id) {
+    return id >= 0 && id < vocab_size() && !spellings_[static_cast<std::size_t>(id)].empty();
+  };
   for (const auto& id : {definition_.eos_id, definition_.bos_id}) {
-    require<DataError>(!id || (*id >= 0 && *id < vocab_size() &&
-                               !spellings_[static_cast<std::size_t>(*id)].empty()),
-                       "start or end token {} is not in the vocabulary", id.value_or(-1));
+    require<DataError>(!id || is_token(*id), "start or end token {} is not in the vocabulary",
+                       id.value_or(-1));
+  }
+  for (const std::int32_t id : frame()) {
+    require<DataError>(id == PostProcessor::kText || is_token(id),
+                       "post_processor: token {} is not in the vocabulary", id);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "lib/data/bpe_symbols.hpp"
 #include "lib/data/decoder.hpp"
 #include "lib/data/normalizer.hpp"
+#include "lib/data/post_processor.hpp"
 #include "lib/data/pre_tokenizer.hpp"
 #include "lib/data/tokenizer.hpp"
 
@@ -33,6 +34,7 @@ struct BpeDefinition {
   std::vector<Merge> merges;             ///< by rank
   std::vector<AddedToken> added_tokens;  ///< in file order
   bool ignore_merges = false;            ///< a piece that is a token as a whole is not merged
+  PostProcessor post_processor;
   Decoder decoder;
   std::optional<std::int32_t> eos_id;
   std::optional<std::int32_t> bos_id;
@@ -50,6 +52,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string_view token_bytes(std::int32_t id) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   bool keeps_text() const override;
+  const TokenFrame& frame() const override { return definition_.post_processor.frame(); }
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(bytes_.size()); }
   std::optional<std::int32_t> eos_id() const override { return definition_.eos_id; }
   std::optional<std::int32_t> bos_id() const override { return definition_.bos_id; }
@@ -62,6 +65,8 @@ class BpeTokenizer final : public Tokenizer {
   class Worker;  // pre-tokenizer, scratch memory and cache of one thread
   std::unique_ptr<Worker> take_worker() const;
   void index_tokens();
+  void check_special_ids() const;
+  std::string json_with(const PostProcessor& post_processor) const;
   void index_added_tokens();
   void check_merges() const;
   void make_symbols();

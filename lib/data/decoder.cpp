@@ -29,15 +29,15 @@ std::string joined(const Tokens& tokens, std::string_view between) {
   return text;
 }
 
-void fuse(Tokens& tokens) { tokens = {joined(tokens, "")}; }
+void fuse(Tokens& tokens, std::size_t) { tokens = {joined(tokens, "")}; }
 
-void join_byte_level(Tokens& tokens) {
+void join_byte_level(Tokens& tokens, std::size_t) {
   for (std::string& token : tokens) token = from_byte_level(token).value_or(token);
-  fuse(tokens);
+  tokens = {joined(tokens, "")};
 }
 
 /// Consecutive byte tokens become one piece of text.
-void join_bytes(Tokens& tokens) {
+void join_bytes(Tokens& tokens, std::size_t) {
   Tokens out;
   bool in_bytes = false;
   for (std::string& token : tokens) {
@@ -55,12 +55,13 @@ void join_bytes(Tokens& tokens) {
 }
 
 Step make_replace(const Field& field) {
-  return [replacer = Replacer(field)](Tokens& tokens) {
+  return [replacer = Replacer(field)](Tokens& tokens, std::size_t limit) {
     for (std::string& token : tokens) {
       // Bytes of a character that several tokens hold are no text to search.
       if (valid_utf8_prefix(token) != token.size()) continue;
       std::string replaced;
-      replacer.append(token, replaced);
+      replacer.append(token, replaced, limit);
+      limit -= replaced.size();
       token = std::move(replaced);
     }
   };
@@ -71,7 +72,7 @@ Step make_strip(const Field& field) {
   const std::string content = one_character(field["content"]);
   const std::int64_t start = field["start"].id(kMaxStripped);
   const std::int64_t stop = field["stop"].id(kMaxStripped);
-  return [content, start, stop](Tokens& tokens) {
+  return [content, start, stop](Tokens& tokens, std::size_t) {
     for (std::string& token : tokens) {
       std::string_view rest = token;
       for (std::int64_t i = 0; i < start && rest.starts_with(content); ++i) {
@@ -86,7 +87,7 @@ Step make_strip(const Field& field) {
 }
 
 Step make_metaspace(const Field& field) {
-  return [metaspace = parse_metaspace(field)](Tokens& tokens) {
+  return [metaspace = parse_metaspace(field)](Tokens& tokens, std::size_t) {
     for (std::string& token : tokens) {
       const bool dropped =
           &token == tokens.data() && metaspace.prepend != Metaspace::Prepend::never;
@@ -119,7 +120,7 @@ Decoder::Decoder() : steps_{join_byte_level}, json_(kByteLevelJson) {}
 Decoder::Decoder(const Field& field) : json_(field.dump()) {
   if (field.is_null()) {  // Hugging Face puts a space between tokens then
     byte_level_ = false;
-    steps_.emplace_back([](Tokens& tokens) { tokens = {joined(tokens, " ")}; });
+    steps_.emplace_back([](Tokens& tokens, std::size_t) { tokens = {joined(tokens, " ")}; });
     return;
   }
   add(field);
@@ -138,7 +139,9 @@ void Decoder::add(const Field& field) {
 }
 
 std::string Decoder::decode(std::vector<std::string> spellings) const {
-  for (const DecoderType::Step& step : steps_) step(spellings);
+  std::size_t size = 0;
+  for (const std::string& spelling : spellings) size += spelling.size();
+  for (const DecoderType::Step& step : steps_) step(spellings, growth_limit(size));
   return joined(spellings, "");
 }
 

@@ -13,7 +13,8 @@ class Field;
 /// One row per type.
 struct DecoderType {
   using Tokens = std::vector<std::string>;
-  using Step = std::function<void(Tokens& tokens)>;
+  /// DataError if the tokens get longer than `limit` together.
+  using Step = std::function<void(Tokens& tokens, std::size_t limit)>;
   std::string_view type;
   Step (*make)(const Field& field);
 };

@@ -17,10 +17,10 @@ using Step = NormalizerType::Step;
 /// A step for valid UTF-8 as one for any bytes: it sees each run for itself.
 template <class Valid>
 Step by_runs(Valid step) {
-  return [step = std::move(step)](std::string_view text, std::string& out) {
+  return [step = std::move(step)](std::string_view text, std::string& out, std::size_t limit) {
     while (!text.empty()) {
       const std::size_t valid = valid_utf8_prefix(text);
-      if (valid > 0) step(text.substr(0, valid), out);
+      if (valid > 0) step(text.substr(0, valid), out, limit);
       text.remove_prefix(valid);
       const std::size_t invalid = invalid_utf8_prefix(text);
       out += text.substr(0, invalid);
@@ -31,31 +31,35 @@ Step by_runs(Valid step) {
 
 template <UnicodeForm form>
 Step make_form(const Field&) {
-  return by_runs(
-      [](std::string_view text, std::string& out) { append_normalized(form, text, out); });
+  return by_runs([](std::string_view text, std::string& out, std::size_t) {
+    append_normalized(form, text, out);
+  });
 }
 
 template <void (*transform)(std::string_view text, std::string& out)>
 Step make_transform(const Field&) {
-  return by_runs(transform);
+  return by_runs(
+      [](std::string_view text, std::string& out, std::size_t) { transform(text, out); });
 }
 
 Step make_prepend(const Field& field) {
-  return [prefix = field["prepend"].string()](std::string_view text, std::string& out) {
-    if (!text.empty()) out.append(prefix).append(text);
-  };
+  return
+      [prefix = field["prepend"].string()](std::string_view text, std::string& out, std::size_t) {
+        if (!text.empty()) out.append(prefix).append(text);
+      };
 }
 
 Step make_replace(const Field& field) {
-  return by_runs([replacer = Replacer(field)](std::string_view text, std::string& out) {
-    replacer.append(text, out);
-  });
+  return by_runs(
+      [replacer = Replacer(field)](std::string_view text, std::string& out, std::size_t limit) {
+        replacer.append(text, out, limit);
+      });
 }
 
 Step make_strip(const Field& field) {
   const bool left = field["strip_left"].boolean(false);
   const bool right = field["strip_right"].boolean(false);
-  return [left, right](std::string_view text, std::string& out) {
+  return [left, right](std::string_view text, std::string& out, std::size_t) {
     if (left) text.remove_prefix(leading_white_space(text));
     if (right) text.remove_suffix(trailing_white_space(text));
     out += text;
@@ -99,7 +103,7 @@ std::string Normalizer::apply(std::string_view text) const {
   std::string after;
   for (const Step& step : steps_) {
     after.clear();
-    step(before, after);
+    step(before, after, growth_limit(text.size()));
     std::swap(before, after);
   }
   return before;

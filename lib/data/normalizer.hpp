@@ -13,8 +13,9 @@ class Field;
 
 /// One row per type.
 struct NormalizerType {
-  /// Appends the normalized form of any bytes to `out`; those that are not UTF-8 stay.
-  using Step = std::function<void(std::string_view text, std::string& out)>;
+  /// Appends the normalized form of any bytes to `out`; those that are not UTF-8 stay. DataError
+  /// if `out` gets longer than `limit`.
+  using Step = std::function<void(std::string_view text, std::string& out, std::size_t limit)>;
   std::string_view type;
   /// Each character becomes one or more at its place, at the text's beginning too.
   bool keeps_start;

@@ -21,11 +21,17 @@ Replacer::Replacer(const Field& field) : content_(field["content"].string()) {
   require<DataError>(!literal_.empty(), "{}: an empty text", pattern["String"].where());
 }
 
-void Replacer::append(std::string_view text, std::string& out) const {
+void Replacer::append(std::string_view text, std::string& out, std::size_t limit) const {
+  const auto add = [&](std::size_t from, std::size_t to, std::string_view content) {
+    out.append(text, from, to - from).append(content);
+    require<DataError>(out.size() <= limit,
+                       "replacing by '{}' makes a text longer than {} bytes out of a short one",
+                       content_, limit);
+  };
   std::size_t done = 0;
   if (!regex_) {
     for (std::size_t at = 0; (at = text.find(literal_, done)) != text.npos;) {
-      out.append(text, done, at - done).append(content_);
+      add(done, at, content_);
       done = at + literal_.size();
     }
   } else {
@@ -34,11 +40,11 @@ void Replacer::append(std::string_view text, std::string& out) const {
     std::size_t begin = 0;
     std::size_t end = 0;
     while (done < text.size() && matcher.find(text, done, has_added, begin, end)) {
-      out.append(text, done, begin - done).append(content_);
+      add(done, begin, content_);
       done = end;
     }
   }
-  out.append(text, done);
+  add(done, text.size(), "");
 }
 
 }  // namespace llmtrain::data

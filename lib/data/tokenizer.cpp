@@ -28,9 +28,19 @@ constexpr std::array kKinds = {
 
 }  // namespace
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
   std::vector<std::int32_t> ids;
-  encode(text, ids);
+  if (special == SpecialTokens::none) {
+    encode(text, ids);
+    return ids;
+  }
+  for (const std::int32_t id : frame()) {
+    if (id == PostProcessor::kText) {
+      encode(text, ids);
+    } else {
+      ids.push_back(id);
+    }
+  }
   return ids;
 }
 

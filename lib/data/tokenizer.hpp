@@ -14,10 +14,18 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/data/post_processor.hpp"
+
 namespace llmtrain::data {
 
 /// The text of the end-of-document token in the tokenizers that we make ourselves.
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+/// The special tokens around a single text.
+enum class SpecialTokens {
+  none,    ///< documents: their start and end belong to the packing
+  framed,  ///< as Hugging Face's `encode(text, add_special_tokens=True)` puts them
+};
 
 /// Immutable after construction; every member function may be called from several threads at once.
 class Tokenizer {
@@ -28,7 +36,10 @@ class Tokenizer {
   /// start and end belong to the packing. The text of an added token ("<|endoftext|>") becomes that
   /// token, as in Hugging Face's `encode(text, add_special_tokens=False)`.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) const = 0;
-  std::vector<std::int32_t> encode(std::string_view text) const;
+  std::vector<std::int32_t> encode(std::string_view text,
+                                   SpecialTokens special = SpecialTokens::none) const;
+  /// What SpecialTokens::framed puts around a text.
+  virtual const TokenFrame& frame() const = 0;
 
   /// The bytes that token `id` stands for in the middle of a text; DataError unless the vocabulary
   /// has it.

@@ -213,6 +213,7 @@ BpeDefinition parse_tokenizer_json(std::string_view text, std::string_view name)
 
   BpeDefinition definition;
   definition.normalizer = Normalizer(root["normalizer"]);
+  definition.post_processor = PostProcessor(root["post_processor"]);
   definition.decoder = Decoder(root["decoder"]);
   parse_pre_tokenizer(root["pre_tokenizer"], definition);
   const Ids ids = parse_vocab(model["vocab"], definition.vocab);
@@ -314,7 +315,9 @@ OrderedJson model_json(const BpeDefinition& definition) {
 
 }  // namespace
 
-std::string BpeTokenizer::to_json() const {
+std::string BpeTokenizer::to_json() const { return json_with(definition_.post_processor); }
+
+std::string BpeTokenizer::json_with(const PostProcessor& post_processor) const {
   OrderedJson added = OrderedJson::array();
   for (const AddedToken& token : definition_.added_tokens) {
     added.push_back({{"id", token.id},
@@ -332,7 +335,7 @@ std::string BpeTokenizer::to_json() const {
   root["added_tokens"] = std::move(added);
   root["normalizer"] = OrderedJson::parse(definition_.normalizer.json());
   root["pre_tokenizer"] = pre_tokenizer_json(definition_);
-  root["post_processor"] = OrderedJson::parse(kByteLevelJson);
+  root["post_processor"] = OrderedJson::parse(post_processor.json());
   root["decoder"] = OrderedJson::parse(definition_.decoder.json());
   root["model"] = model_json(definition_);
   return root.dump();

@@ -16,6 +16,7 @@ namespace llmtrain::data {
 /// - pre-tokenizer ByteLevel or Metaspace, none, or a Sequence of Split (Regex, Isolated) that may
 ///   end in one of them;
 /// - added tokens with all their options;
+/// - any sequence of the post-processors of post_processor_types();
 /// - any sequence of the decoders of decoder_types().
 /// Everything else that would change ids or text (dropout, truncation, prefixes of subwords,
 /// characters that would vanish ...) is a DataError naming the field. `name` is for messages.

@@ -114,7 +114,7 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
       log::info(
           "{}: the tokenizer changes text (normalizer, spaces in front or unknown characters); "
           "bits per byte count the bytes of the source",
-          bpe->path()->string());
+          *bpe->path());
     }
     return tokenizer;
   }

@@ -179,8 +179,6 @@ def variants(llama2, gpt2):
     roberta = {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1], "trim_offsets": True,
                "add_prefix_space": True}
     yield "framed by RobertaProcessing", "llama2", {"post_processor": roberta}
-    yield "framed twice", "llama2", {"post_processor": {"type": "Sequence", "processors": [
-        llama2["post_processor"], {"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<unk>", 0]}]}}
 
 
 def merged(target, patch):

@@ -59,6 +59,22 @@ TEST_CASE("normalizers: forms, case, marks, white space, replacement") {
                    "\u00e9") == "e");
 }
 
+TEST_CASE("replacements that would fill the memory are stopped") {
+  std::string step = R"({"type":"Replace","pattern":{"String":"a"},"content":")";
+  step += std::string(100, 'a') + "\"}";
+  const std::string steps = fmt::format("[{0},{0},{0},{0},{0},{0}]", step);
+  const std::string text(500, 'a');
+  CHECK(contains(message_of<DataError>([&] {
+                   normalized(R"({"type":"Sequence","normalizers":)" + steps + "}", text);
+                 }),
+                 "makes a text longer"));
+  CHECK(contains(message_of<DataError>([&] {
+                   decoded(R"({"type":"Sequence","decoders":)" + steps + "}",
+                           std::vector<std::string>(50, "aaaa"));
+                 }),
+                 "makes a text longer"));
+}
+
 TEST_CASE("bytes that are not UTF-8 pass a normalizer as they are") {
   CHECK(normalized(R"({"type":"NFC"})",
                    "e\u0301\xFF"

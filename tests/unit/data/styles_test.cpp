@@ -38,6 +38,7 @@ struct Measured {
   std::size_t tokens = 0;
   std::size_t bytes = 0;
   Fnv1a ids;
+  Fnv1a framed;
   Fnv1a decoded;
 };
 
@@ -53,6 +54,8 @@ Measured measure(const Tokenizer& tokenizer, std::uint64_t first_seed, std::uint
     measured.tokens += ids.size();
     measured.bytes += text.size();
     measured.ids.update(std::as_bytes(std::span(ids)));
+    const std::vector<std::int32_t> framed = tokenizer.encode(text, SpecialTokens::framed);
+    measured.framed.update(std::as_bytes(std::span(framed)));
     measured.decoded.update(std::as_bytes(std::span(decoded)));
   }
   return measured;
@@ -61,6 +64,7 @@ Measured measure(const Tokenizer& tokenizer, std::uint64_t first_seed, std::uint
 void compare(const Measured& measured, const Json& expected) {
   CHECK(measured.tokens == expected["tokens"].get<std::size_t>());
   CHECK(measured.ids.hex() == expected["ids"].get<std::string>());
+  CHECK(measured.framed.hex() == expected["framed"].get<std::string>());
   CHECK(measured.decoded.hex() == expected["decoded"].get<std::string>());
 }
 
@@ -96,6 +100,19 @@ TEST_CASE("a tokenizer in the style of Llama 2 gives back text without U+2581 an
   CHECK(tokenizer->token_bytes(the) == " the");
   CHECK(tokenizer->token_bytes(3 + '\n') == "\n");
   CHECK(!tokenizer->keeps_text());
+}
+
+TEST_CASE("a frame stands around one text and does not change the fingerprint") {
+  Json file = golden("llama2");
+  const BpeTokenizer with(parse_tokenizer_json(file.dump(), "t"));
+  file["post_processor"] = nullptr;
+  const BpeTokenizer without(parse_tokenizer_json(file.dump(), "t"));
+  std::vector<std::int32_t> ids = with.encode("a b");
+  CHECK(without.encode("a b", SpecialTokens::framed) == ids);
+  ids.insert(ids.begin(), 1);
+  CHECK(with.encode("a b", SpecialTokens::framed) == ids);
+  CHECK(with.fingerprint() == without.fingerprint());
+  CHECK(with.to_json() != without.to_json());
 }
 
 TEST_CASE("what Hugging Face's alignment decides is refused") {
