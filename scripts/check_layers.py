@@ -48,6 +48,7 @@ THIRD_PARTY = {
     "pcre2.h": ("cpp", ("lib/data",)),
     "zlib.h": ("cpp", ("lib/data", "tests")),
     "zstd.h": ("cpp", ("lib/data", "tests")),
+    "utf8proc.h": ("cpp", ("lib/data",)),
     "dnnl": ("cpp", ("kernels/cpu",)),
     "oneapi/": ("cpp", ("kernels/cpu",)),
     "doctest/": ("any", ("tests",)),

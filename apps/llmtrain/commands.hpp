@@ -59,9 +59,30 @@ struct TokenizerTraining {
   std::string pattern = "gpt2";
 };
 ExitCode train_tokenizer(const TokenizerTraining& arguments);
-/// Standard input to one line of ids per line of text, and back.
-ExitCode encode(const std::filesystem::path& tokenizer);
-ExitCode decode(const std::filesystem::path& tokenizer);
+
+struct TokenizerTexts {
+  std::filesystem::path tokenizer;           ///< tokenizer.json, its directory, or "bytes"
+  std::vector<std::filesystem::path> files;  ///< none: standard input
+  bool lines = false;                        ///< each line is a text of its own
+  bool special = false;
+  bool json = false;
+  bool statistics = false;
+};
+/// Texts to one line of ids each, or to one line of statistics.
+ExitCode encode(const TokenizerTexts& arguments);
+/// Ids to text, byte for byte.
+ExitCode decode(const TokenizerTexts& arguments);
+
+struct TokenizerDifference {
+  std::filesystem::path a, b;
+  std::vector<std::filesystem::path> files;
+  bool lines = false;
+  bool special = false;
+  std::optional<std::uint64_t> generated;  ///< texts of data::adversarial_text instead of files
+  std::uint64_t seed = 0;
+};
+/// Prints the first text whose ids differ, with both; exit code 1 if there is one.
+ExitCode diff_tokenizers(const TokenizerDifference& arguments);
 
 struct Generation {
   std::filesystem::path run;

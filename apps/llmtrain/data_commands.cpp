@@ -1,13 +1,8 @@
-// data and tokenizer.
-#include <charconv>
+// data.
 #include <cstdio>
-#include <iostream>
-#include <sstream>
 
 #include "apps/llmtrain/commands.hpp"
-#include "lib/base/directory.hpp"
 #include "lib/base/require.hpp"
-#include "lib/data/bpe_trainer.hpp"
 #include "lib/data/inspect.hpp"
 #include "lib/train/corpus.hpp"
 
@@ -70,54 +65,6 @@ ExitCode print_held_out(const RecipeArguments& arguments) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   train::for_each_held_out(recipe->data,
                            [](const data::Document& document) { print(document.text); });
-  return ExitCode::done;
-}
-
-ExitCode train_tokenizer(const TokenizerTraining& arguments) {
-  std::vector<data::SourceOptions> sources;
-  for (const auto& file : arguments.files) sources.push_back({.path = file});
-  std::vector<std::string> texts;
-  for (const data::SourceFile& file : data::list_source_files(sources)) {
-    for (data::Document& document :
-         data::read_documents(file, 0, file.size_bytes, [](std::string_view) { return true; })) {
-      texts.push_back(std::move(document.text));
-    }
-  }
-  const std::vector<std::string_view> views(texts.begin(), texts.end());
-  const auto tokenizer =
-      data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(arguments.vocab_size),
-                              .pattern = arguments.pattern});
-  create_directories_durably(arguments.output);
-  data::save_tokenizer(*tokenizer, arguments.output);
-  print(fmt::format("{}: {} tokens\n", (arguments.output / "tokenizer.json").string(),
-                    tokenizer->vocab_size()));
-  return ExitCode::done;
-}
-
-ExitCode encode(const std::filesystem::path& tokenizer_path) {
-  const auto tokenizer = data::make_tokenizer({.type = "bpe", .path = tokenizer_path});
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    print(fmt::format("{}\n", fmt::join(tokenizer->encode(line), " ")));
-  }
-  return ExitCode::done;
-}
-
-ExitCode decode(const std::filesystem::path& tokenizer_path) {
-  const auto tokenizer = data::make_tokenizer({.type = "bpe", .path = tokenizer_path});
-  std::string line;
-  for (int number = 1; std::getline(std::cin, line); ++number) {
-    std::istringstream words(line);
-    std::vector<std::int32_t> ids;
-    for (std::string word; words >> word;) {
-      std::int32_t id = 0;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-      require<DataError>(error == std::errc{} && end == word.data() + word.size(),
-                         "standard input:{}: `{}` is no token id", number, word);
-      ids.push_back(id);
-    }
-    print(tokenizer->decode(ids) + "\n");
-  }
   return ExitCode::done;
 }
 

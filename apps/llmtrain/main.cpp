@@ -108,27 +108,56 @@ void add_data_verbs(CLI::App& root, Action& action) {
   cat->callback([&action] { action = [] { return app::print_held_out(arguments); }; });
 }
 
+void add_tokenizer_texts(CLI::App* verb, app::TokenizerTexts& to) {
+  verb->add_option("tokenizer", to.tokenizer, "tokenizer.json, its directory, or `bytes`")
+      ->required();
+  verb->add_option("files", to.files, "input; standard input without any");
+  verb->add_flag("--lines", to.lines, "each line by itself; default: each file as a whole");
+}
+
+void add_tokenizer_diff(CLI::App* tokenizer, Action& action) {
+  static app::TokenizerDifference difference;
+  CLI::App* diff = tokenizer->add_subcommand(
+      "diff", "compare the ids of two tokenizers; exit code 1 and the first text that differs");
+  diff->add_option("a", difference.a, "tokenizer.json, its directory, or `bytes`")->required();
+  diff->add_option("b", difference.b, "the other one")->required();
+  diff->add_option("files", difference.files, "texts; standard input without any");
+  diff->add_flag("--lines", difference.lines, "each line is a text of its own");
+  diff->add_flag("--special", difference.special, "with the special tokens around each text");
+  diff->add_option("--generate", difference.generated,
+                   "compare on so many generated texts, hard ones of 5 kB, instead of files");
+  diff->add_option("--seed", difference.seed, "of the first generated text; the next have the next")
+      ->capture_default_str();
+  diff->callback([&action] { action = [] { return app::diff_tokenizers(difference); }; });
+}
+
 void add_tokenizer_verbs(CLI::App& root, Action& action) {
   static app::TokenizerTraining training;
-  static std::filesystem::path path;
-  CLI::App* tokenizer = root.add_subcommand("tokenizer", "byte-level BPE");
+  static app::TokenizerTexts texts;
+  CLI::App* tokenizer = root.add_subcommand("tokenizer", "train, use and compare BPE tokenizers");
   tokenizer->require_subcommand(1);
   CLI::App* train = tokenizer->add_subcommand("train", "learn a vocabulary from text files");
   train->add_option("files", training.files, "text files or directories")->required();
   train->add_option("--output", training.output, "directory for tokenizer.json")->required();
-  train->add_option("--vocab-size", training.vocab_size, "tokens");
+  train->add_option("--vocab-size", training.vocab_size, "tokens")->capture_default_str();
   train->add_option("--pattern", training.pattern, "what merges never cross")
       ->check(CLI::IsMember(data::pattern_names()))
       ->capture_default_str();
   train->callback([&action] { action = [] { return app::train_tokenizer(training); }; });
-  for (const bool forward : {true, false}) {
-    CLI::App* verb = forward ? tokenizer->add_subcommand("encode", "lines of text to lines of ids")
-                             : tokenizer->add_subcommand("decode", "lines of ids to text");
-    verb->add_option("tokenizer", path, "tokenizer.json or its directory")->required();
-    verb->callback([&action, forward] {
-      action = [forward] { return forward ? app::encode(path) : app::decode(path); };
-    });
-  }
+  CLI::App* encode = tokenizer->add_subcommand("encode", "text to one line of ids per text");
+  add_tokenizer_texts(encode, texts);
+  CLI::Option* special =
+      encode->add_flag("--special", texts.special,
+                       "with the special tokens that the file's post_processor puts around a text");
+  CLI::Option* json = encode->add_flag("--json", texts.json, "ids as a JSON array");
+  encode->add_flag("--stats", texts.statistics, "tokens, bytes per token and speed instead of ids")
+      ->excludes(special)
+      ->excludes(json);
+  encode->callback([&action] { action = [] { return app::encode(texts); }; });
+  CLI::App* decode = tokenizer->add_subcommand("decode", "ids to text, byte for byte");
+  add_tokenizer_texts(decode, texts);
+  decode->callback([&action] { action = [] { return app::decode(texts); }; });
+  add_tokenizer_diff(tokenizer, action);
 }
 
 void add_model_verbs(CLI::App& root, Action& action) {

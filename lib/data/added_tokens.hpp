@@ -1,6 +1,7 @@
 #pragma once
 /// Added tokens: texts such as "<|endoftext|>" that become one token before BPE sees the rest.
 
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -13,16 +14,22 @@ namespace llmtrain::data {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;      ///< not empty
-  bool normalized = false;  ///< looked for only in the text that the others leave
+  bool normalized = false;  ///< looked for in normalized text, in what the others leave
   bool special = true;
+  bool single_word = false;  ///< only where no word character is beside it
+  bool lstrip = false;       ///< takes the white space before it
+  bool rstrip = false;       ///< takes the white space behind it
   bool operator==(const AddedToken&) const = default;
 };
 
-/// Finds added tokens as Hugging Face does: leftmost first, the longest of those that start there;
-/// those with normalized = false first, the others in what is left. Immutable.
+/// Finds added tokens as Hugging Face does: leftmost first, the longest of those that start there.
+/// Immutable.
 class AddedTokenSplitter {
  public:
-  explicit AddedTokenSplitter(const std::vector<AddedToken>& tokens);
+  /// `content` is what is looked for; DataError if it is empty or there twice.
+  explicit AddedTokenSplitter(std::vector<AddedToken> tokens);
+  AddedTokenSplitter(const AddedTokenSplitter&) = delete;
+  AddedTokenSplitter& operator=(const AddedTokenSplitter&) = delete;
 
   /// Called with the id of an added token, or with kText and a piece of ordinary text.
   using Emit = std::function<void(std::int32_t id, std::string_view text)>;
@@ -31,15 +38,13 @@ class AddedTokenSplitter {
   void split(std::string_view text, const Emit& emit) const;
 
  private:
-  struct Pass {
-    std::unordered_map<std::string_view, std::int32_t> ids;
-    std::vector<std::size_t> lengths[256];  // by first byte, longest first
-    bool starts[256] = {};
-  };
-  void split(std::size_t pass, std::string_view text, const Emit& emit) const;
+  const AddedToken* longest_at(std::string_view text) const;
 
-  std::vector<AddedToken> tokens_;  // owns the texts
-  Pass passes_[2];
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::string_view, const AddedToken*> by_content_;
+  std::vector<std::size_t> lengths_[256];  // by first byte, longest first
+  std::bitset<256> single_;                // tokens of one byte
+  std::bitset<65536> starts_;              // first two bytes of the others
 };
 
 }  // namespace llmtrain::data

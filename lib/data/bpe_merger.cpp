@@ -8,7 +8,7 @@ namespace llmtrain::data {
 
 namespace {
 
-// Above this many bytes a queue beats scanning all pairs for every merge.
+// Above this many symbols a queue beats scanning all pairs for every merge.
 constexpr std::size_t kScanLimit = 96;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -22,9 +22,7 @@ std::size_t slot_of(std::uint64_t key, std::size_t slot_count) {
 
 }  // namespace
 
-BpeMerger::BpeMerger(std::span<const std::int32_t, 256> byte_ids, std::span<const Merge> merges)
-    : slots_(std::bit_ceil(2 * merges.size() + 2)) {
-  std::copy(byte_ids.begin(), byte_ids.end(), byte_ids_);
+BpeMerger::BpeMerger(std::span<const Merge> merges) : slots_(std::bit_ceil(2 * merges.size() + 2)) {
   merged_.reserve(merges.size());
   for (const Merge& m : merges) {
     const std::uint64_t key = pair_key(m.left, m.right);
@@ -46,23 +44,13 @@ std::uint32_t BpeMerger::rank(std::int32_t left, std::int32_t right) const {
   return slots_[at].rank;
 }
 
-void BpeMerger::merge(std::string_view piece, Scratch& scratch,
-                      std::vector<std::int32_t>& out) const {
-  if (merged_.empty()) {
-    for (const char c : piece) out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
-    return;
-  }
-  auto& symbols = scratch.symbols;
-  symbols.resize(piece.size());
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    symbols[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
-  }
-  if (piece.size() <= kScanLimit) {
+void BpeMerger::merge(Scratch& scratch) const {
+  if (merged_.empty()) return;
+  if (scratch.symbols.size() <= kScanLimit) {
     merge_by_scan(scratch);
   } else {
     merge_by_queue(scratch);
   }
-  out.insert(out.end(), symbols.begin(), symbols.end());
 }
 
 void BpeMerger::merge_by_scan(Scratch& scratch) const {

@@ -1,10 +1,9 @@
 #pragma once
-/// The merge step of byte-pair encoding: one piece of text to token ids.
+/// The merge step of byte-pair encoding: the symbols of one piece of text to token ids.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,9 +20,8 @@ struct Merge {
 /// Face's queue). Immutable.
 class BpeMerger {
  public:
-  /// `byte_ids[b]`: the token of byte b. A merge's rank is its place in `merges`; of merges of the
-  /// same pair the last one counts.
-  BpeMerger(std::span<const std::int32_t, 256> byte_ids, std::span<const Merge> merges);
+  /// A merge's rank is its place in `merges`; of merges of the same pair the last one counts.
+  explicit BpeMerger(std::span<const Merge> merges);
 
   /// Memory of one thread.
   struct Scratch {
@@ -34,8 +32,8 @@ class BpeMerger {
     std::vector<std::pair<std::uint32_t, std::size_t>> queue;  // (rank, position)
   };
 
-  /// Appends the tokens of `piece` to `out`. O(n^2) for short pieces, O(n log n) for long ones.
-  void merge(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& out) const;
+  /// Merges `scratch.symbols` in place. O(n^2) for short pieces, O(n log n) for long ones.
+  void merge(Scratch& scratch) const;
 
  private:
   static constexpr std::uint32_t kNoMerge = ~0u;
@@ -48,7 +46,6 @@ class BpeMerger {
     std::uint64_t pair = ~0ull;
     std::uint32_t rank = kNoMerge;
   };
-  std::int32_t byte_ids_[256];
   std::vector<std::int32_t> merged_;  // by rank
   std::vector<Slot> slots_;           // open addressing, a power of two, at most half full
 };

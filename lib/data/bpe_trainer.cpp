@@ -190,14 +190,14 @@ BpeDefinition initial_definition(std::string_view pattern,
     return code_points[static_cast<std::size_t>(a)] < code_points[static_cast<std::size_t>(b)];
   });
   BpeDefinition definition;
-  definition.patterns.emplace_back(pattern);
+  definition.pre_tokenizer.patterns.emplace_back(pattern);
   definition.vocab.emplace_back(kEndOfText);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const char c = static_cast<char>(bytes[i]);
     definition.vocab.push_back(to_byte_level(std::string_view(&c, 1)));
     byte_ids[static_cast<std::size_t>(bytes[i])] = kFirstByte + static_cast<std::int32_t>(i);
   }
-  definition.added_tokens.push_back({kEos, std::string(kEndOfText), false, true});
+  definition.added_tokens.push_back({.id = kEos, .content = std::string(kEndOfText)});
   definition.eos_id = kEos;
   return definition;
 }

@@ -1,5 +1,9 @@
 #include "lib/data/byte_level.hpp"
 
+#include <charconv>
+
+#include <fmt/format.h>
+
 #include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
@@ -55,6 +59,20 @@ std::optional<std::string> from_byte_level(std::string_view spelling) {
     spelling.remove_prefix(length);
   }
   return bytes;
+}
+
+std::string byte_token(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
+
+std::optional<unsigned char> byte_of_token(std::string_view spelling) {
+  if (spelling.size() != 6 || !spelling.starts_with("<0x") || spelling.back() != '>') {
+    return std::nullopt;
+  }
+  std::string_view digits = spelling.substr(3, 2);
+  if (digits.front() == '+') digits.remove_prefix(1);  // Rust's parser takes a sign
+  unsigned char byte = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  return byte;
 }
 
 }  // namespace llmtrain::data

@@ -20,4 +20,10 @@ std::string to_byte_level(std::string_view bytes);
 /// The bytes that a spelling stands for; empty if a character is not in the table.
 std::optional<std::string> from_byte_level(std::string_view spelling);
 
+/// SentencePiece's spelling of a byte that is no character of the vocabulary: "<0x0A>".
+std::string byte_token(unsigned char byte);
+
+/// The byte that such a spelling stands for, as Hugging Face's decoder reads it; empty for others.
+std::optional<unsigned char> byte_of_token(std::string_view spelling);
+
 }  // namespace llmtrain::data

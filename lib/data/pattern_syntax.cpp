@@ -4,6 +4,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/data/pre_tokenizer.hpp"
+#include "lib/data/regex.hpp"
 
 namespace llmtrain::data {
 
@@ -226,6 +227,13 @@ const std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+const std::string_view kO200kPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 const std::string_view kIdentifiersPattern =
     R"( ?[\p{L}\p{N}_]+| ?[^\s\p{L}\p{N}_]+|\s+(?!\S)|\s+)";
 
@@ -234,6 +242,7 @@ const std::string_view kLinesPattern = R"(\s*[^\n]{1,128}(?!\S)|\s*[^\n]{1,128}|
 const std::vector<NamedPattern>& named_patterns() {
   static const std::vector<NamedPattern> rows = {{"gpt2", kGpt2Pattern},
                                                  {"llama3", kLlama3Pattern},
+                                                 {"o200k", kO200kPattern},
                                                  {"identifiers", kIdentifiersPattern},
                                                  {"lines", kLinesPattern}};
   return rows;
@@ -247,6 +256,15 @@ std::vector<std::string> pattern_names() {
 
 std::string to_pcre2_pattern(std::string_view pattern, bool with_added_characters) {
   return PatternTranslator(pattern, with_added_characters).translate();
+}
+
+std::string word_character_pattern() {
+  std::string pattern = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control})";
+  for (const std::string_view members :
+       {kAddedLu, kAddedLl, kAddedLm, kAddedLo, kAddedM, kAddedNd}) {
+    pattern += members;
+  }
+  return pattern + "]";
 }
 
 std::string added_characters_pattern() {

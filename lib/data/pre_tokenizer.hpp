@@ -1,15 +1,13 @@
 #pragma once
 /// Pre-tokenization: cutting text into the pieces that BPE merges never cross.
-///
-/// The regular expressions are those of Hugging Face's tokenizer.json, whose engine is Oniguruma;
-/// they run here on PCRE2 with JIT. Only syntax that both engines read alike is accepted; `\s` and
-/// `\S` are rewritten because the engines' sets differ (PCRE2 counts U+180E as space).
 
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lib/data/regex.hpp"
 
 namespace llmtrain::data {
 
@@ -17,6 +15,8 @@ namespace llmtrain::data {
 extern const std::string_view kGpt2Pattern;
 /// The pattern of cl100k and Llama 3: digits in groups of three, line ends with what precedes them.
 extern const std::string_view kLlama3Pattern;
+/// The pattern of o200k (GPT-4o, gpt-oss): words by upper and lower case, contractions stay on.
+extern const std::string_view kO200kPattern;
 
 /// Keeps the words of program text whole: letters, digits and underscores belong together.
 extern const std::string_view kIdentifiersPattern;
@@ -32,55 +32,67 @@ struct NamedPattern {
 const std::vector<NamedPattern>& named_patterns();
 std::vector<std::string> pattern_names();
 
-/// An Oniguruma pattern in PCRE2's words; DataError naming the construct for syntax outside the
-/// subset that both engines read alike. Characters that Unicode added to a category after PCRE2's
-/// tables were made are in its classes only `with_added_characters`, which halves the speed.
-std::string to_pcre2_pattern(std::string_view pattern, bool with_added_characters);
+/// U+2581, SentencePiece's spelling of a space.
+inline constexpr std::string_view kLowerOneEighthBlock = "\xE2\x96\x81";
 
-/// A PCRE2 pattern that finds such a character.
-std::string added_characters_pattern();
+/// The Metaspace pre-tokenizer: every space becomes `replacement`, one is put in front, and the
+/// text is cut before each.
+struct Metaspace {
+  enum class Prepend { always, first, never };
+  std::string replacement{kLowerOneEighthBlock};  ///< one character
+  Prepend prepend = Prepend::always;              ///< `first`: only where the whole text begins
+  bool split = true;
+};
+
+struct PreTokenizerOptions {
+  /// Applied one after the other, each to every piece that the ones before it cut (Split with
+  /// behavior Isolated), in Oniguruma's syntax. No pattern: the text stays whole.
+  std::vector<std::string> patterns;
+  /// After so many patterns each piece that does not begin with a space gets one
+  /// (`add_prefix_space` of ByteLevel).
+  std::optional<std::size_t> prefix_space_after;
+  /// Applied last.
+  std::optional<Metaspace> metaspace;
+};
 
 /// Immutable; one object serves all threads, each with a Worker of its own.
 class PreTokenizer {
  public:
-  /// Applies `patterns` one after the other, each to every piece that the ones before it cut
-  /// (Split with behavior Isolated). No pattern: the text stays whole. DataError for a pattern that
-  /// cannot be honoured.
+  /// DataError for a pattern that cannot be honoured.
+  explicit PreTokenizer(PreTokenizerOptions options);
   explicit PreTokenizer(std::vector<std::string> patterns);
-  ~PreTokenizer();
-  PreTokenizer(PreTokenizer&&) noexcept;
-  PreTokenizer& operator=(PreTokenizer&&) noexcept;
 
-  const std::vector<std::string>& patterns() const { return patterns_; }
+  const PreTokenizerOptions& options() const { return options_; }
 
   using Emit = std::function<void(std::string_view piece)>;
 
-  /// Match memory of one thread.
+  /// Match and scratch memory of one thread.
   class Worker {
    public:
     explicit Worker(const PreTokenizer& owner);
-    ~Worker();
-    Worker(Worker&&) noexcept;
-    Worker& operator=(Worker&&) noexcept;
 
-    /// Calls `emit` for the pieces of `text` in order; joined they are `text`. A run of bytes that
-    /// is not valid UTF-8 is a piece of its own. DataError if a pattern exceeds the match limit.
-    void split(std::string_view text, const Emit& emit);
+    /// Calls `emit` for the pieces of `text` in order; joined they are `text`, but for the spaces
+    /// that the options add or replace. A run of bytes that is not valid UTF-8 is a piece of its
+    /// own. `at_start`: `text` is where the whole text begins. A piece is valid until `emit`
+    /// returns. DataError if a pattern exceeds the match limit.
+    void split(std::string_view text, const Emit& emit, bool at_start = true);
 
    private:
-    bool has_added_characters(std::string_view text);
     void split_valid(std::size_t stage, std::string_view text, const Emit& emit);
-    struct State;
+    void finish(std::string_view text, const Emit& emit);
+
     const PreTokenizer* owner_;
-    std::unique_ptr<State> state_;
+    std::vector<Regex::Matcher> matchers_;  // one per pattern
+    bool has_added_ = false;
+    const char* start_ = nullptr;         // where the whole text begins, if it is in work
+    const char* behind_stray_ = nullptr;  // a run behind bytes that are not UTF-8: no space there
+    std::string prefixed_;
+    std::string replaced_;
   };
 
  private:
-  struct Code;
-  std::vector<std::string> patterns_;
-  std::vector<Code> codes_;         // one per pattern, for texts without added characters
-  std::vector<Code> slower_codes_;  // one per pattern, for all texts
-  std::vector<Code> finder_;        // one: finds an added character
+  PreTokenizerOptions options_;
+  std::vector<Regex> patterns_;
 };
 
 }  // namespace llmtrain::data

@@ -20,7 +20,7 @@ constexpr std::int32_t kByteTokenizerEos = 256;
 constexpr std::array kKinds = {
     TokenizerKind{"bytes", "every byte is a token; 256 is the end of a document",
                   [](const TokenizerOptions&) { return make_byte_tokenizer(); }},
-    TokenizerKind{"bpe", "byte-level BPE from a Hugging Face tokenizer.json",
+    TokenizerKind{"bpe", "BPE from a Hugging Face tokenizer.json",
                   [](const TokenizerOptions& options) -> std::shared_ptr<const Tokenizer> {
                     return load_tokenizer_json(options.path);
                   }},
@@ -28,9 +28,19 @@ constexpr std::array kKinds = {
 
 }  // namespace
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
   std::vector<std::int32_t> ids;
-  encode(text, ids);
+  if (special == SpecialTokens::none) {
+    encode(text, ids);
+    return ids;
+  }
+  for (const std::int32_t id : frame()) {
+    if (id == PostProcessor::kText) {
+      encode(text, ids);
+    } else {
+      ids.push_back(id);
+    }
+  }
   return ids;
 }
 
@@ -46,7 +56,7 @@ std::shared_ptr<const Tokenizer> make_byte_tokenizer() {
     const char c = static_cast<char>(byte);
     definition.vocab.push_back(to_byte_level(std::string_view(&c, 1)));
   }
-  definition.added_tokens.push_back({kByteTokenizerEos, std::string(kEndOfText), false, true});
+  definition.added_tokens.push_back({.id = kByteTokenizerEos, .content = std::string(kEndOfText)});
   definition.eos_id = kByteTokenizerEos;
   return std::make_shared<const BpeTokenizer>(std::move(definition));
 }

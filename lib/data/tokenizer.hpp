@@ -1,9 +1,9 @@
 #pragma once
 /// Tokenizers: text to token ids and back.
 ///
-/// Two kinds: `bytes` (every byte is a token) and `bpe` (byte-level byte-pair encoding as in GPT-2,
-/// stored as a Hugging Face tokenizer.json). Both keep every byte of the text, so that
-/// decode(encode(text)) == text for any byte string, valid UTF-8 or not.
+/// Two kinds: `bytes` (every byte is a token) and `bpe` (byte-pair encoding, stored as a Hugging
+/// Face tokenizer.json). A BPE over bytes as in GPT-2 and Llama 3 keeps every byte of the text. One
+/// over characters as in Llama 2, or with a normalizer, may not; `keeps_text` tells.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,10 +14,18 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/data/post_processor.hpp"
+
 namespace llmtrain::data {
 
 /// The text of the end-of-document token in the tokenizers that we make ourselves.
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+/// The special tokens around a single text.
+enum class SpecialTokens {
+  none,    ///< documents: their start and end belong to the packing
+  framed,  ///< as Hugging Face's `encode(text, add_special_tokens=True)` puts them
+};
 
 /// Immutable after construction; every member function may be called from several threads at once.
 class Tokenizer {
@@ -28,12 +36,27 @@ class Tokenizer {
   /// start and end belong to the packing. The text of an added token ("<|endoftext|>") becomes that
   /// token, as in Hugging Face's `encode(text, add_special_tokens=False)`.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) const = 0;
-  std::vector<std::int32_t> encode(std::string_view text) const;
+  std::vector<std::int32_t> encode(std::string_view text,
+                                   SpecialTokens special = SpecialTokens::none) const;
+  /// What SpecialTokens::framed puts around a text.
+  virtual const TokenFrame& frame() const = 0;
 
-  /// The bytes that token `id` stands for; DataError unless the vocabulary has it.
+  /// The bytes that token `id` stands for in the middle of a text; DataError unless the vocabulary
+  /// has it.
   virtual std::string_view token_bytes(std::int32_t id) const = 0;
-  /// The bytes of all tokens joined, those of special tokens included.
-  std::string decode(std::span<const std::int32_t> ids) const;
+  /// The text of all tokens, special ones included, as in Hugging Face's
+  /// `decode(ids, skip_special_tokens=False)`, which shows U+FFFD where here bytes that are not
+  /// UTF-8 come out.
+  virtual std::string decode(std::span<const std::int32_t> ids) const;
+
+  /// Whether decode(encode(text)) == text for any bytes, valid UTF-8 or not. Otherwise what comes
+  /// back is the text after the file's normalizer, with a space where the file puts one (Metaspace,
+  /// Prepend, add_prefix_space) and its decoder does not take it away, with unk_token for
+  /// characters that have no token, and without white space next to added tokens that strip it. A
+  /// file in the style of Llama 2 (byte_fallback; Prepend and Replace, or Metaspace; a decoder that
+  /// undoes them) gives back any text that holds neither U+2581 nor the text of an added token;
+  /// stray bytes, which Hugging Face never sees, become byte tokens.
+  virtual bool keeps_text() const = 0;
 
   /// One more than the largest id.
   virtual std::int64_t vocab_size() const = 0;

@@ -1,140 +1,87 @@
 #include "lib/data/tokenizer_json.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
-#include "lib/base/require.hpp"
-#include "lib/data/byte_level.hpp"
+#include "lib/data/component_json.hpp"
+#include "lib/data/json_field.hpp"
 
 namespace llmtrain::data {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
-constexpr std::string_view kRemedy =
-    "ids would differ from those of Hugging Face's tokenizers; use a byte-level BPE without it";
-
-/// A JSON value that knows where it came from, for messages.
-class Field {
- public:
-  Field(const Json& value, std::string where) : value_(value), where_(std::move(where)) {}
-
-  const Json& json() const { return value_; }
-  const std::string& where() const { return where_; }
-  bool is_null() const { return value_.is_null(); }
-
-  /// Member `key`; a null value if it is absent.
-  Field operator[](const char* key) const {
-    static const Json kNull;
-    require<DataError>(value_.is_object(), "{}: not an object", where_);
-    const auto found = value_.find(key);
-    return {found == value_.end() ? kNull : *found, fmt::format("{}.{}", where_, key)};
-  }
-  Field at(std::size_t index) const {
-    return {value_[index], fmt::format("{}[{}]", where_, index)};
-  }
-  const std::string& string() const {
-    require<DataError>(value_.is_string(), "{}: not a string", where_);
-    return value_.get_ref<const std::string&>();
-  }
-  std::string string_or_empty() const { return is_null() ? std::string() : string(); }
-  bool boolean(bool missing) const {
-    require<DataError>(is_null() || value_.is_boolean(), "{}: not a boolean", where_);
-    return is_null() ? missing : value_.get<bool>();
-  }
-  std::int64_t id(std::int64_t limit) const {
-    require<DataError>(value_.is_number_unsigned() &&
-                           value_.get<std::uint64_t>() < static_cast<std::uint64_t>(limit),
-                       "{}: not an id below {}", where_, limit);
-    return value_.get<std::int64_t>();
-  }
-  std::size_t array_size() const {
-    require<DataError>(value_.is_array(), "{}: not an array", where_);
-    return value_.size();
-  }
-  /// Refuses anything but null.
-  void must_be_null() const {
-    require<DataError>(is_null(), "{}: not supported: {}", where_, kRemedy);
-  }
-  void must_be_false() const {
-    require<DataError>(!boolean(false), "{}: true is not supported: {}", where_, kRemedy);
-  }
-
- private:
-  const Json& value_;
-  std::string where_;
-};
-
-Json parse_json(std::string_view text, std::string_view name) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& e) {
-    fail<DataError>("{}: not valid JSON: {}", name, e.what());
-  }
-}
 
 std::string split_pattern(const Field& split) {
   const Field pattern = split["pattern"];
-  require<DataError>(
-      pattern.json().is_object() && pattern.json().size() == 1 && pattern.json().contains("Regex"),
-      "{}: only a Regex is supported: {}", pattern.where(), kRemedy);
+  require<DataError>(pattern.only_key() == "Regex", "{}: only a Regex is supported: {}",
+                     pattern.where(), kUnlikeHuggingFace);
   require<DataError>(split["behavior"].string() == "Isolated",
                      "{}: '{}' is not supported (only Isolated is): {}", split["behavior"].where(),
-                     split["behavior"].string(), kRemedy);
+                     split["behavior"].string(), kUnlikeHuggingFace);
   return pattern["Regex"].string();
 }
 
-void add_byte_level(const Field& byte_level, std::vector<std::string>& patterns) {
-  // Hugging Face's own default is true, and the key is always written.
-  require<DataError>(!byte_level["add_prefix_space"].boolean(true), "{}: true is not supported: {}",
-                     byte_level["add_prefix_space"].where(), kRemedy);
-  if (byte_level["use_regex"].boolean(true)) patterns.emplace_back(kGpt2Pattern);
-}
+/// One row per type of pre-tokenizer; all but Split come last.
+struct PreTokenizerType {
+  std::string_view type;
+  bool last;
+  void (*read)(const Field& field, BpeDefinition& definition);
+};
 
-std::vector<std::string> parse_pre_tokenizer(const Field& pre_tokenizer) {
-  std::vector<std::string> patterns;
-  require<DataError>(!pre_tokenizer.is_null(), "{}: missing; a byte-level BPE needs ByteLevel",
-                     pre_tokenizer.where());
-  if (pre_tokenizer["type"].string() == "ByteLevel") {
-    add_byte_level(pre_tokenizer, patterns);
-    return patterns;
+constexpr std::array kPreTokenizers = {
+    PreTokenizerType{"Split", false,
+                     [](const Field& field, BpeDefinition& definition) {
+                       definition.pre_tokenizer.patterns.push_back(split_pattern(field));
+                     }},
+    PreTokenizerType{"ByteLevel", true,
+                     [](const Field& field, BpeDefinition& definition) {
+                       PreTokenizerOptions& options = definition.pre_tokenizer;
+                       definition.byte_level = true;
+                       // Hugging Face's own default is true, and the key is always written.
+                       if (field["add_prefix_space"].boolean(true)) {
+                         options.prefix_space_after = options.patterns.size();
+                       }
+                       if (field["use_regex"].boolean(true)) {
+                         options.patterns.emplace_back(kGpt2Pattern);
+                       }
+                     }},
+    PreTokenizerType{"Metaspace", true,
+                     [](const Field& field, BpeDefinition& definition) {
+                       definition.pre_tokenizer.metaspace = parse_metaspace(field);
+                     }},
+};
+
+void parse_pre_tokenizer(const Field& pre_tokenizer, BpeDefinition& definition) {
+  definition.byte_level = false;
+  if (pre_tokenizer.is_null()) return;
+  if (pre_tokenizer["type"].string() != "Sequence") {
+    return pre_tokenizer.row_of(kPreTokenizers).read(pre_tokenizer, definition);
   }
-  require<DataError>(
-      pre_tokenizer["type"].string() == "Sequence",
-      "{}: '{}' is not supported (ByteLevel, or Sequence of Split and ByteLevel): {}",
-      pre_tokenizer["type"].where(), pre_tokenizer["type"].string(), kRemedy);
   const Field steps = pre_tokenizer["pretokenizers"];
   const std::size_t count = steps.array_size();
   for (std::size_t i = 0; i < count; ++i) {
     const Field step = steps.at(i);
-    const bool last = i + 1 == count;
-    require<DataError>(step["type"].string() == (last ? "ByteLevel" : "Split"),
-                       "{}: '{}' is not supported here (Split, and ByteLevel at the end): {}",
-                       step["type"].where(), step["type"].string(), kRemedy);
-    if (last) {
-      add_byte_level(step, patterns);
-    } else {
-      patterns.push_back(split_pattern(step));
-    }
+    const PreTokenizerType& row = step.row_of(kPreTokenizers);
+    require<DataError>(!row.last || i + 1 == count, "{}: '{}' is supported at the end only: {}",
+                       step["type"].where(), row.type, kUnlikeHuggingFace);
+    row.read(step, definition);
   }
-  require<DataError>(count > 0, "{}: empty; a byte-level BPE needs ByteLevel", steps.where());
-  return patterns;
 }
 
 void check_model_options(const Field& model) {
   require<DataError>(model["type"].string() == "BPE", "{}: '{}' is not supported (only BPE is)",
                      model["type"].where(), model["type"].string());
-  const Json& dropout = model["dropout"].json();
-  require<DataError>(dropout.is_null() || dropout == 0, "{}: not supported: {}",
-                     model["dropout"].where(), kRemedy);
+  const Field dropout = model["dropout"];
+  require<DataError>(dropout.is_null() || dropout.is_zero(), "{}: not supported: {}",
+                     dropout.where(), kUnlikeHuggingFace);
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     require<DataError>(model[key].string_or_empty().empty(), "{}: not supported: {}",
-                       model[key].where(), kRemedy);
+                       model[key].where(), kUnlikeHuggingFace);
   }
 }
 
@@ -142,21 +89,18 @@ void check_model_options(const Field& model) {
 using Ids = std::unordered_map<std::string_view, std::int32_t>;
 
 Ids parse_vocab(const Field& vocab, std::vector<std::string>& by_id) {
-  require<DataError>(vocab.json().is_object() && !vocab.json().empty(),
-                     "{}: not an object with tokens", vocab.where());
-  const std::size_t count = vocab.json().size();
+  const std::size_t count = vocab.object_size();
+  require<DataError>(count > 0, "{}: no tokens", vocab.where());
   // Gaps between ids are legal; a huge one would only be an attempt to exhaust memory.
   const auto limit = static_cast<std::int64_t>(2 * count + 65536);
   Ids ids;
-  for (const auto& item : vocab.json().items()) {
-    const auto id = static_cast<std::size_t>(
-        Field(item.value(), fmt::format("{} '{}'", vocab.where(), item.key())).id(limit));
+  vocab.for_each_member([&](const std::string& token, const Field& value) {
+    const auto id = static_cast<std::size_t>(value.id(limit));
     if (id >= by_id.size()) by_id.resize(id + 1);
-    require<DataError>(!item.key().empty() && by_id[id].empty(),
-                       "{}: id {} belongs to '{}' and to '{}'", vocab.where(), id, by_id[id],
-                       item.key());
-    by_id[id] = item.key();
-  }
+    require<DataError>(!token.empty() && by_id[id].empty(), "{}: id {} belongs to '{}' and to '{}'",
+                       vocab.where(), id, by_id[id], token);
+    by_id[id] = token;
+  });
   for (std::size_t id = 0; id < by_id.size(); ++id) {
     if (!by_id[id].empty()) ids.emplace(by_id[id], static_cast<std::int32_t>(id));
   }
@@ -165,7 +109,7 @@ Ids parse_vocab(const Field& vocab, std::vector<std::string>& by_id) {
 
 /// "left right", or ["left", "right"].
 std::pair<std::string, std::string> parse_merge(const Field& merge) {
-  if (merge.json().is_array()) {
+  if (merge.is_array()) {
     require<DataError>(merge.array_size() == 2, "{}: not a pair", merge.where());
     return {merge.at(0).string(), merge.at(1).string()};
   }
@@ -182,7 +126,7 @@ std::vector<Merge> parse_merges(const Field& merges, const Ids& ids) {
   parsed.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const Field merge = merges.at(i);
-    if (merge.json().is_string() && merge.string().starts_with("#version")) continue;
+    if (merge.is_string() && merge.string().starts_with("#version")) continue;
     const auto [left, right] = parse_merge(merge);
     const auto id = [&, where = merge.where()](const std::string& token) {
       const auto found = ids.find(token);
@@ -194,6 +138,20 @@ std::vector<Merge> parse_merges(const Field& merges, const Ids& ids) {
   return parsed;
 }
 
+/// What becomes of characters that are no tokens; a byte-level model has none.
+BpeSymbols::Unknown parse_unknown(const Field& model, const Ids& ids) {
+  BpeSymbols::Unknown unknown;
+  unknown.byte_fallback = model["byte_fallback"].boolean(false);
+  unknown.fuse_unk = model["fuse_unk"].boolean(false);
+  const Field token = model["unk_token"];
+  if (token.is_null()) return unknown;
+  const auto found = ids.find(token.string());
+  require<DataError>(found != ids.end(), "{}: '{}' is not in the vocabulary", token.where(),
+                     token.string());
+  unknown.unk_id = found->second;
+  return unknown;
+}
+
 std::vector<AddedToken> parse_added_tokens(const Field& added, const Ids& ids) {
   std::vector<AddedToken> tokens;
   if (added.is_null()) return tokens;
@@ -202,7 +160,6 @@ std::vector<AddedToken> parse_added_tokens(const Field& added, const Ids& ids) {
   auto next_id = static_cast<std::int64_t>(ids.size());
   for (std::size_t i = 0; i < count; ++i) {
     const Field token = added.at(i);
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) token[key].must_be_false();
     const std::string& content = token["content"].string();
     const std::int64_t id = token["id"].id(limit);
     // Hugging Face ignores `id`: the vocabulary's id counts, else the next free number.
@@ -210,8 +167,13 @@ std::vector<AddedToken> parse_added_tokens(const Field& added, const Ids& ids) {
     const std::int64_t expected = found != ids.end() ? found->second : next_id++;
     require<DataError>(id == expected, "{}: '{}' has the id {}, but Hugging Face would give it {}",
                        token["id"].where(), content, id, expected);
-    tokens.push_back({static_cast<std::int32_t>(id), content, token["normalized"].boolean(true),
-                      token["special"].boolean(false)});
+    tokens.push_back({.id = static_cast<std::int32_t>(id),
+                      .content = content,
+                      .normalized = token["normalized"].boolean(true),
+                      .special = token["special"].boolean(false),
+                      .single_word = token["single_word"].boolean(false),
+                      .lstrip = token["lstrip"].boolean(false),
+                      .rstrip = token["rstrip"].boolean(false)});
   }
   return tokens;
 }
@@ -231,7 +193,7 @@ std::optional<std::int32_t> configured_token(const Field& config, const char* ke
                                              const BpeDefinition& definition) {
   const Field field = config[key];
   if (field.is_null()) return std::nullopt;
-  const std::string text = field.json().is_object() ? field["content"].string() : field.string();
+  const std::string text = field.is_object() ? field["content"].string() : field.string();
   const std::optional<std::int32_t> id = find_token(definition, text);
   require<DataError>(id.has_value(), "{}: '{}' is not in the vocabulary", field.where(), text);
   return id;
@@ -240,23 +202,23 @@ std::optional<std::int32_t> configured_token(const Field& config, const char* ke
 }  // namespace
 
 BpeDefinition parse_tokenizer_json(std::string_view text, std::string_view name) {
-  const Json root_json = parse_json(text, name);
-  const Field root(root_json, std::string(name));
+  const JsonDocument document(text, std::string(name));
+  const Field root = document.root();
   require<DataError>(root["version"].string() == "1.0", "{}: '{}' is not supported (1.0 is)",
                      root["version"].where(), root["version"].string());
   root["truncation"].must_be_null();
   root["padding"].must_be_null();
-  root["normalizer"].must_be_null();
-  const Field decoder = root["decoder"];
-  require<DataError>(!decoder.is_null() && decoder["type"].string() == "ByteLevel",
-                     "{}: not ByteLevel; only a byte-level BPE is supported", decoder.where());
   const Field model = root["model"];
   check_model_options(model);
 
   BpeDefinition definition;
-  definition.patterns = parse_pre_tokenizer(root["pre_tokenizer"]);
+  definition.normalizer = Normalizer(root["normalizer"]);
+  definition.post_processor = PostProcessor(root["post_processor"]);
+  definition.decoder = Decoder(root["decoder"]);
+  parse_pre_tokenizer(root["pre_tokenizer"], definition);
   const Ids ids = parse_vocab(model["vocab"], definition.vocab);
   definition.merges = parse_merges(model["merges"], ids);
+  if (!definition.byte_level) definition.unknown = parse_unknown(model, ids);
   definition.added_tokens = parse_added_tokens(root["added_tokens"], ids);
   definition.ignore_merges = model["ignore_merges"].boolean(false);
   return definition;
@@ -268,8 +230,8 @@ std::shared_ptr<const BpeTokenizer> load_tokenizer_json(const std::filesystem::p
   BpeDefinition definition = parse_tokenizer_json(read_file(file, kMaxFileBytes), file.string());
   const std::filesystem::path config_file = file.parent_path() / "tokenizer_config.json";
   if (std::filesystem::exists(config_file)) {
-    const Json json = parse_json(read_file(config_file, kMaxFileBytes), config_file.string());
-    const Field config(json, config_file.string());
+    const JsonDocument document(read_file(config_file, kMaxFileBytes), config_file.string());
+    const Field config = document.root();
     definition.eos_id = configured_token(config, "eos_token", definition);
     definition.bos_id = configured_token(config, "bos_token", definition);
   } else {
@@ -289,16 +251,29 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-OrderedJson byte_level_json(bool use_regex) {
+OrderedJson byte_level_json(bool add_prefix_space, bool use_regex) {
   return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
+          {"add_prefix_space", add_prefix_space},
           {"trim_offsets", true},
           {"use_regex", use_regex}};
 }
 
-OrderedJson pre_tokenizer_json(const std::vector<std::string>& patterns) {
-  if (patterns.empty()) return byte_level_json(false);
-  if (patterns.size() == 1 && patterns[0] == kGpt2Pattern) return byte_level_json(true);
+OrderedJson pre_tokenizer_json(const BpeDefinition& definition) {
+  const PreTokenizerOptions& options = definition.pre_tokenizer;
+  std::vector<std::string> patterns = options.patterns;
+  OrderedJson last;
+  if (definition.byte_level) {
+    // Between a space in front and the end only ByteLevel's own pattern can stand.
+    const std::size_t after = options.prefix_space_after.value_or(patterns.size());
+    const bool use_regex = options.prefix_space_after
+                               ? after < patterns.size()
+                               : patterns.size() == 1 && patterns[0] == kGpt2Pattern;
+    if (use_regex) patterns.pop_back();
+    last = byte_level_json(options.prefix_space_after.has_value(), use_regex);
+  } else if (options.metaspace) {
+    last = OrderedJson::parse(metaspace_json(*options.metaspace));
+  }
+  if (patterns.empty()) return last;
   OrderedJson steps = OrderedJson::array();
   for (const std::string& pattern : patterns) {
     steps.push_back({{"type", "Split"},
@@ -306,55 +281,63 @@ OrderedJson pre_tokenizer_json(const std::vector<std::string>& patterns) {
                      {"behavior", "Isolated"},
                      {"invert", false}});
   }
-  steps.push_back(byte_level_json(false));
+  if (!last.is_null()) steps.push_back(std::move(last));
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+}
+
+OrderedJson model_json(const BpeDefinition& definition) {
+  const auto& spelling = [&](std::int32_t id) -> const std::string& {
+    return definition.vocab[static_cast<std::size_t>(id)];
+  };
+  // Each text is a key once, so the entries are appended without the search of operator[].
+  OrderedJson vocab = OrderedJson::object();
+  auto& entries = vocab.get_ref<OrderedJson::object_t&>();
+  for (std::size_t id = 0; id < definition.vocab.size(); ++id) {
+    if (definition.vocab[id].empty()) continue;
+    static_cast<OrderedJson::object_t::Container&>(entries).emplace_back(definition.vocab[id], id);
+  }
+  OrderedJson merges = OrderedJson::array();
+  for (const Merge& m : definition.merges) merges.push_back({spelling(m.left), spelling(m.right)});
+  OrderedJson model;
+  model["type"] = "BPE";
+  model["dropout"] = nullptr;
+  model["unk_token"] = nullptr;
+  if (definition.unknown.unk_id) model["unk_token"] = spelling(*definition.unknown.unk_id);
+  model["continuing_subword_prefix"] = nullptr;
+  model["end_of_word_suffix"] = nullptr;
+  model["fuse_unk"] = definition.unknown.fuse_unk;
+  model["byte_fallback"] = definition.unknown.byte_fallback;
+  model["ignore_merges"] = definition.ignore_merges;
+  model["vocab"] = std::move(vocab);
+  model["merges"] = std::move(merges);
+  return model;
 }
 
 }  // namespace
 
-std::string BpeTokenizer::to_json() const {
+std::string BpeTokenizer::to_json() const { return json_with(definition_.post_processor); }
+
+std::string BpeTokenizer::json_with(const PostProcessor& post_processor) const {
   OrderedJson added = OrderedJson::array();
   for (const AddedToken& token : definition_.added_tokens) {
     added.push_back({{"id", token.id},
                      {"content", token.content},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
+                     {"single_word", token.single_word},
+                     {"lstrip", token.lstrip},
+                     {"rstrip", token.rstrip},
                      {"normalized", token.normalized},
                      {"special", token.special}});
-  }
-  // Each text is a key once, so the entries are appended without the search of operator[].
-  OrderedJson vocab = OrderedJson::object();
-  auto& entries = vocab.get_ref<OrderedJson::object_t&>();
-  for (std::size_t id = 0; id < definition_.vocab.size(); ++id) {
-    if (definition_.vocab[id].empty()) continue;
-    static_cast<OrderedJson::object_t::Container&>(entries).emplace_back(definition_.vocab[id], id);
-  }
-  OrderedJson merges = OrderedJson::array();
-  for (const Merge& m : definition_.merges) {
-    merges.push_back({definition_.vocab[static_cast<std::size_t>(m.left)],
-                      definition_.vocab[static_cast<std::size_t>(m.right)]});
   }
   OrderedJson root;
   root["version"] = "1.0";
   root["truncation"] = nullptr;
   root["padding"] = nullptr;
   root["added_tokens"] = std::move(added);
-  root["normalizer"] = nullptr;
-  root["pre_tokenizer"] = pre_tokenizer_json(definition_.patterns);
-  root["post_processor"] = byte_level_json(true);
-  root["decoder"] = byte_level_json(true);
-  OrderedJson& model = root["model"];
-  model["type"] = "BPE";
-  for (const char* key :
-       {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    model[key] = nullptr;
-  }
-  model["fuse_unk"] = false;
-  model["byte_fallback"] = false;
-  model["ignore_merges"] = definition_.ignore_merges;
-  model["vocab"] = std::move(vocab);
-  model["merges"] = std::move(merges);
+  root["normalizer"] = OrderedJson::parse(definition_.normalizer.json());
+  root["pre_tokenizer"] = pre_tokenizer_json(definition_);
+  root["post_processor"] = OrderedJson::parse(post_processor.json());
+  root["decoder"] = OrderedJson::parse(definition_.decoder.json());
+  root["model"] = model_json(definition_);
   return root.dump();
 }
 

@@ -9,11 +9,17 @@
 
 namespace llmtrain::data {
 
-/// Reads a byte-level BPE. Honoured: model BPE with merges in both notations and `ignore_merges`;
-/// pre-tokenizer ByteLevel, or a Sequence of Split (Regex, Isolated) ending in ByteLevel; added
-/// tokens; decoder ByteLevel. The post-processor only adds special tokens, which `encode` never
-/// does, and is not read. Everything else that would change ids (normalizer, prefix space, dropout,
-/// truncation, stripping added tokens ...) is a DataError naming the field. `name` is for messages.
+/// Reads a BPE whose ids will be those of Hugging Face. Honoured:
+/// - model BPE with merges in both notations, `ignore_merges`, `byte_fallback`, `unk_token` and
+///   `fuse_unk`;
+/// - any sequence of the normalizers of normalizer_types();
+/// - pre-tokenizer ByteLevel or Metaspace, none, or a Sequence of Split (Regex, Isolated) that may
+///   end in one of them;
+/// - added tokens with all their options;
+/// - any sequence of the post-processors of post_processor_types();
+/// - any sequence of the decoders of decoder_types().
+/// Everything else that would change ids or text (dropout, truncation, prefixes of subwords,
+/// characters that would vanish ...) is a DataError naming the field. `name` is for messages.
 BpeDefinition parse_tokenizer_json(std::string_view text, std::string_view name);
 
 /// Loads `path` (a tokenizer.json, or a directory that holds one). Start and end tokens are

@@ -116,7 +116,14 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
   if (bpe->path()) {
     bpe->vocab_size.mark_read();  // the file decides
     bpe->pattern.mark_read();
-    return data::make_tokenizer({.type = "bpe", .path = *bpe->path()});
+    auto tokenizer = data::make_tokenizer({.type = "bpe", .path = *bpe->path()});
+    if (!tokenizer->keeps_text()) {
+      log::info(
+          "{}: the tokenizer changes text (normalizer, spaces in front or unknown characters); "
+          "bits per byte count the bytes of the source",
+          *bpe->path());
+    }
+    return tokenizer;
   }
   const std::filesystem::path directory = std::filesystem::path(recipe.data.cache_dir()) /
                                           ("tokenizer-" + tokenizer_key(recipe, files));

@@ -14,7 +14,7 @@ namespace llmtrain::train {
 std::span<const TokenizerRow> tokenizer_table() {
   static constexpr std::array kRows{
       TokenizerRow{"bytes", "every byte is a token: a vocabulary of 257", nullptr},
-      TokenizerRow{"bpe", "byte-level BPE, read from a file or trained on the training text",
+      TokenizerRow{"bpe", "BPE, read from a file or trained on the training text",
                    &recipe::section_of<BpeOptions>}};
   return kRows;
 }

@@ -52,12 +52,12 @@ std::string json_lines() {
   return lines;
 }
 
-// Where names, numbers and lines end differs from pattern to pattern.
+// Where names, capitals, numbers and lines end differs from pattern to pattern.
 std::string lines_of_code() {
   const PhiloxKey key = philox_key(3, "test", "code");
   std::string text;
   for (std::uint64_t i = 0; i < 200; ++i) {
-    text += fmt::format("my_name{} = other_name(x.value, 123456);\n{}", philox_below(key, 0, i, 9),
+    text += fmt::format("my_name{} = otherName(x.value, 123456);\n{}", philox_below(key, 0, i, 9),
                         i % 10 == 9 ? "\n" : "");
   }
   return text;

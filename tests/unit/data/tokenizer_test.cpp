@@ -167,7 +167,7 @@ TEST_CASE("the fingerprint changes with the end token, a merge and a pattern") {
   std::swap(other.merges[0], other.merges[1]);
   CHECK(BpeTokenizer(other).fingerprint() != fingerprint);
   other = definition;
-  other.patterns = {std::string(kLlama3Pattern)};
+  other.pre_tokenizer.patterns = {std::string(kLlama3Pattern)};
   CHECK(BpeTokenizer(other).fingerprint() != fingerprint);
   CHECK(BpeTokenizer(definition).fingerprint() == fingerprint);
 }
@@ -189,7 +189,11 @@ TEST_CASE("definitions that contradict themselves are refused") {
     break_it(bad);
     return message_of<DataError>([&] { BpeTokenizer tokenizer(bad); });
   };
-  CHECK(contains(refused([](auto& d) { d.vocab[1].clear(); }), "no token for byte"));
+  CHECK(contains(refused([](auto& d) {
+                   d.merges.clear();
+                   d.vocab[1].clear();
+                 }),
+                 "no token for byte"));
   CHECK(contains(refused([](auto& d) { d.merges[0].merged = 300; }), "merge"));
   CHECK(contains(refused([](auto& d) { d.merges[0].left = -1; }), "not all are tokens"));
   CHECK(contains(refused([](auto& d) { d.added_tokens[0].id = 5; }), "another token"));
@@ -199,7 +203,7 @@ TEST_CASE("definitions that contradict themselves are refused") {
                  "empty"));
   CHECK(contains(refused([](auto& d) { d.added_tokens.push_back(d.added_tokens[0]); }), "twice"));
   CHECK(contains(refused([](auto& d) { d.eos_id = 12345; }), "not in the vocabulary"));
-  CHECK(contains(refused([](auto& d) { d.patterns = {"("}; }), "pattern"));
+  CHECK(contains(refused([](auto& d) { d.pre_tokenizer.patterns = {"("}; }), "pattern"));
   CHECK(contains(message_of<RecipeError>([] { make_tokenizer({.type = "word", .path = {}}); }),
                  "bytes, bpe"));
 }
