@@ -40,7 +40,7 @@ ExitCode generate(const Generation& arguments) {
 
 ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t> step) {
   train::SavedRun run(path, step);
-  const train::Corpus corpus = train::open_corpus(run.recipe());
+  const train::Corpus corpus = run.corpus();
   engine::StepBatch batch;
   const train::EvalReport report =
       train::total(train::evaluate(run.engine(), corpus.parts, std::nullopt, batch));

@@ -222,9 +222,9 @@ data::Mixture make_mixture(const Recipe& recipe, const std::vector<CorpusPart>& 
 
 }  // namespace
 
-Corpus open_corpus(const Recipe& recipe) {
+Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> tokenizer) {
   const std::vector<data::SourceFile> files = source_files(recipe.data);
-  const auto tokenizer = open_tokenizer(recipe, files);
+  if (!tokenizer) tokenizer = open_tokenizer(recipe, files);
   check_vocabulary(recipe, *tokenizer);
   std::vector<CorpusPart> parts;
   const std::size_t count = recipe.data.is_mixture() ? recipe.data.sources.size() : 1;

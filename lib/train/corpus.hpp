@@ -46,7 +46,9 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
 
 /// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
 /// there is no text; RecipeError when the model is too small for the tokenizer.
-Corpus open_corpus(const Recipe& recipe);
+/// `tokenizer` is that of a run which exists already; without it the recipe's.
+Corpus open_corpus(const Recipe& recipe,
+                   std::shared_ptr<const data::Tokenizer> tokenizer = nullptr);
 
 /// How much there is of each part and what of it is trained, and where sources of the mixture end
 /// in a run of `samples` samples. RecipeError when the mixture ends before the run.

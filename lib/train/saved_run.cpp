@@ -1,5 +1,6 @@
 #include "lib/train/saved_run.hpp"
 
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/checkpointing.hpp"
 
@@ -48,6 +49,19 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
                           .threads = recipe_->threads()},
       options);
   load_parameters(store, step_, engine_->parameters());
+  data_fingerprint_ = store.load(step_).manifest().run.data_cursor.fingerprint;
+}
+
+Corpus SavedRun::corpus() const {
+  Corpus corpus = open_corpus(*recipe_, tokenizer_);
+  if (corpus.fingerprint != data_fingerprint_) {
+    log::warning(
+        "the text of data.sources, or how it is packed, is not what step {} was trained on: what "
+        "is "
+        "held out now may have been trained on",
+        step_);
+  }
+  return corpus;
 }
 
 }  // namespace llmtrain::train

@@ -7,6 +7,7 @@
 
 #include "lib/data/tokenizer.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/train/corpus.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -21,6 +22,9 @@ class SavedRun {
 
   const Recipe& recipe() const { return *recipe_; }
   const data::Tokenizer& tokenizer() const { return *tokenizer_; }
+  /// The recipe's text in the run's own tokens. A warning when it is not the text that the run was
+  /// trained on.
+  Corpus corpus() const;
   engine::Engine& engine() { return *engine_; }
   std::uint64_t step() const { return step_; }
 
@@ -30,6 +34,7 @@ class SavedRun {
   std::unique_ptr<Device> device_;
   std::unique_ptr<engine::Engine> engine_;
   std::uint64_t step_ = 0;
+  std::string data_fingerprint_;
 };
 
 }  // namespace llmtrain::train

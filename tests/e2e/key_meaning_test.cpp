@@ -104,6 +104,37 @@ TEST_CASE("eval.stride shows each token more of what came before it") {
   CHECK(more > 0.7 * alone);  // per trained token, not per row: rows that only give context abound
 }
 
+TEST_CASE("eval reads a run's text with its own tokenizer, whatever text there is by now") {
+  const Workspace here(kTinyRecipe);
+  here.write("more/a.txt", "one two three four five six seven eight nine ten\n");
+  const std::vector<std::string> recipe{
+      "tokenizer={type: bpe, vocab_size: 280}", "model.vocab_size=280", "eval.interval=null",
+      "data.sources=[{path: text.txt, max_document_bytes: 1024}, {path: more}]"};
+  run_well(here, recipe);
+  const auto before = here.call({"eval", "run"});
+  INFO(before.output);
+  REQUIRE(before.exit_code == 0);
+  CHECK_FALSE(holds(before.output, {"is not what step 6 was trained on"}));
+  CHECK(before.output.find(fmt::format("loss {:.4f}", eval_losses(here).back())) !=
+        std::string::npos);
+
+  // Training text of other words: a tokenizer trained now would have other merges.
+  int number = 0;
+  const auto name = [&] { return fmt::format("{}.txt", number); };
+  while (data::is_held_out(name(), {.modulus = 4, .remainder = 0})) ++number;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "zyxwv ";
+  here.write("more/" + name(), text);
+  const auto after = here.call({"eval", "run"});
+  INFO(after.output);
+  REQUIRE(after.exit_code == 0);
+  CHECK(holds(after.output, {"is not what step 6 was trained on"}));
+  const auto figures = [](const std::string& output) {
+    return output.substr(output.find("step 6: loss"));
+  };
+  CHECK(figures(after.output) == figures(before.output));
+}
+
 TEST_CASE("data.cache_dir keeps token files for the next run") {
   const Workspace here(kTinyRecipe);
 
