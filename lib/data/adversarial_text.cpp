@@ -3,6 +3,7 @@
 #include <array>
 #include <string_view>
 
+#include "lib/base/splitmix64.hpp"
 #include "lib/base/utf8.hpp"
 
 namespace llmtrain::data {
@@ -63,21 +64,6 @@ constexpr std::array<std::uint32_t, 16> kSpaces = {'\t',   '\n',   0x0B,   0x0C,
                                                    0x202F, 0x205F, 0x3000, 0x200B};
 
 constexpr std::string_view kPunctuation = "_;(){}[]<>=+-*/&|!,.";
-
-/// splitmix64 (Steele et al., 2014).
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 char upper(char c) { return static_cast<char>(c - 'a' + 'A'); }
 
@@ -159,7 +145,7 @@ class Writer {
     }
   }
 
-  Random random_;
+  SplitMix64 random_;
 };
 
 }  // namespace

@@ -10,9 +10,9 @@ tests/unit/data/golden_test.cpp generates the same text and expects the same voc
 import json
 import pathlib
 
+from adversarial_text import COMMON, MASK, splitmix
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-MASK = (1 << 64) - 1
 TRAINING_SEEDS = range(0, 20)
 TEST_SEEDS = range(1000, 1040)
 PIECES = 1500
@@ -28,16 +28,6 @@ FIXED = [
     "std::", "template<", "<|endoftext|>", "<|pad|>", "<|pad|>>", "<|", "\u00e9", "e\u0301", "\u212a",
     "\u4e2d\u6587", "\U0001f600", "\U0001f469\u200d\U0001f467", "\u0660\u0661", "\u00b2", "\u2167",
 ]
-COMMON = ["the", "return", "const", "value", "type", "operator", "namespace", "int", "size", "iterator"]
-
-
-def splitmix(state):
-    while True:
-        state = (state + 0x9E3779B97F4A7C15) & MASK
-        z = state
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        yield z ^ (z >> 31)
 
 
 def document(seed):

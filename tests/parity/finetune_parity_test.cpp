@@ -10,26 +10,14 @@
 #include "lib/base/file.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/data/prepare.hpp"
-#include "lib/engine/engine.hpp"
-#include "lib/optim/lr_schedule.hpp"
-#include "lib/recipe/load.hpp"
 #include "lib/train/batch_source.hpp"
 #include "tests/parity/golden.hpp"
+#include "tests/support/engine_recipe.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::test {
 
 namespace {
-
-struct FinetuneRecipe : recipe::Section {
-  recipe::Sub<models::ModelSection> model{this, "model", "model"};
-  recipe::Sub<engine::TrainingSection> training{this, "training", "training"};
-  recipe::Sub<engine::PrecisionSection> precision{this, "precision", "precision"};
-  recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
-      this, "activation_checkpoint", "recompute"};
-  recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "optimizer"};
-  recipe::Sub<optim::LrSchedulerOptions> lr_scheduler{this, "lr_scheduler", "learning rate"};
-};
 
 std::shared_ptr<const data::PackedSamples> samples_of(const std::filesystem::path& file,
                                                       const std::filesystem::path& scratch,
@@ -48,7 +36,7 @@ std::shared_ptr<const data::PackedSamples> samples_of(const std::filesystem::pat
 /// Losses of the run in the given precision.
 std::vector<double> losses_of(const nlohmann::json& golden, const std::string& compute,
                               const std::filesystem::path& scratch) {
-  FinetuneRecipe recipe;
+  TrainingRecipe recipe;
   recipe::load(recipe, {.file = "finetune",
                         .text = golden.at("recipe").get<std::string>(),
                         .overrides = {"precision.compute=" + compute}});
@@ -57,8 +45,7 @@ std::vector<double> losses_of(const nlohmann::json& golden, const std::string& c
       {.device = &device,
        .table = compute == "fp64" ? &kernels::cpu_reference_table() : &kernels::cpu_table(),
        .threads = 2},
-      engine::EngineOptions::from(recipe.model, recipe.training, recipe.precision,
-                                  recipe.activation_checkpoint, recipe.optimizer, 0));
+      recipe.options(0));
   const std::filesystem::path folder = golden_folder() / "finetune";
   checkpoint::import_hf(folder, engine.parameters(),
                         recipe.model.architecture().hf_layout(recipe.model.spec()));

@@ -7,25 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
-#include "lib/engine/engine.hpp"
-#include "lib/optim/lr_schedule.hpp"
-#include "lib/recipe/load.hpp"
 #include "tests/parity/golden.hpp"
+#include "tests/support/engine_recipe.hpp"
 #include "tests/support/formula.hpp"
 
 namespace llmtrain::test {
 
 namespace {
-
-struct TrajectoryRecipe : recipe::Section {
-  recipe::Sub<models::ModelSection> model{this, "model", "model"};
-  recipe::Sub<engine::TrainingSection> training{this, "training", "training"};
-  recipe::Sub<engine::PrecisionSection> precision{this, "precision", "precision"};
-  recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
-      this, "activation_checkpoint", "recompute"};
-  recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "optimizer"};
-  recipe::Sub<optim::LrSchedulerOptions> lr_scheduler{this, "lr_scheduler", "learning rate"};
-};
 
 /// Sequences in which the next token is one of three, by the token before it.
 engine::StepBatch make_batch(std::int64_t step, std::int64_t samples, std::int64_t length,
@@ -50,13 +38,11 @@ engine::StepBatch make_batch(std::int64_t step, std::int64_t samples, std::int64
 
 /// Largest difference from PyTorch's losses over the run.
 double worst_difference(const nlohmann::json& golden) {
-  TrajectoryRecipe recipe;
+  TrainingRecipe recipe;
   recipe::load(recipe, {.file = "trajectory", .text = golden.at("recipe").get<std::string>()});
   Device device(make_cpu_memory(), std::uint64_t{1} << 30);
-  engine::Engine engine(
-      {.device = &device, .table = &kernels::cpu_table(), .threads = 2},
-      engine::EngineOptions::from(recipe.model, recipe.training, recipe.precision,
-                                  recipe.activation_checkpoint, recipe.optimizer, 0));
+  engine::Engine engine({.device = &device, .table = &kernels::cpu_table(), .threads = 2},
+                        recipe.options(0));
   for (const auto& p : engine.parameters().all()) {
     const nlohmann::json& fill = golden.at("fill").at(p->name());
     const std::vector<float> values =

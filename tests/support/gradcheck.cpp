@@ -35,18 +35,15 @@ void write_values(const Tensor& tensor, const std::vector<double>& values) {
   upload(tensor, std::vector<float>(values.begin(), values.end()));
 }
 
+double widened(double x) { return x; }
+double widened(bf16 x) { return to_float(x); }
+
 template <class T>
 std::vector<double> download(const Tensor& tensor) {
   std::vector<T> values(static_cast<std::size_t>(tensor.numel()));
   tensor.device().copy_to_host(std::as_writable_bytes(std::span(values)), tensor);
   std::vector<double> wide(values.size());
-  std::transform(values.begin(), values.end(), wide.begin(), [](T x) {
-    if constexpr (std::is_same_v<T, bf16>) {
-      return static_cast<double>(to_float(x));
-    } else {
-      return static_cast<double>(x);
-    }
-  });
+  std::transform(values.begin(), values.end(), wide.begin(), [](T x) { return widened(x); });
   return wide;
 }
 

@@ -47,7 +47,7 @@ TEST_CASE("each document goes to the sample with the least room that holds it") 
 }
 
 TEST_CASE("no document is cut that fits, longer ones only at whole samples, nothing is lost") {
-  Random random(4);
+  SplitMix64 random(4);
   for (const std::uint32_t seq_len : {1u, 2u, 63u, 64u, 65u, 200u}) {
     CAPTURE(seq_len);
     std::vector<std::uint64_t> rows;
@@ -83,7 +83,7 @@ TEST_CASE("no document is cut that fits, longer ones only at whole samples, noth
 TEST_CASE("samples of the best fit hold whole documents and predict each row once") {
   const TemporaryDirectory directory;
   const auto tokenizer = make_byte_tokenizer();
-  Random random(9);
+  SplitMix64 random(9);
   std::vector<std::string> texts;
   for (int i = 0; i < 60; ++i) {
     texts.emplace_back(1 + random() % (i == 7 ? 100 : 25), static_cast<char>('A' + i % 26));

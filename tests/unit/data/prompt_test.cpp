@@ -42,7 +42,7 @@ std::shared_ptr<const TokenSet> set_of(const TemporaryDirectory& directory,
 }
 
 std::vector<Pair> random_pairs(std::uint64_t seed, std::size_t count) {
-  Random random(seed);
+  SplitMix64 random(seed);
   const auto word = [&](std::uint64_t length) {
     std::string text;
     for (; length > 0; --length) text += static_cast<char>('a' + random() % 26);

@@ -46,7 +46,7 @@ class Fixture {
 };
 
 std::vector<std::string> random_documents(std::uint64_t seed, std::size_t count) {
-  Random random(seed);
+  SplitMix64 random(seed);
   std::vector<std::string> documents;
   for (std::size_t i = 0; i < count; ++i) {
     std::string text;

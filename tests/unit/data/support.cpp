@@ -21,7 +21,7 @@ std::string generated_document(std::uint64_t seed) {
       "the",      "return",    "const", "value", "type",
       "operator", "namespace", "int",   "size",  "iterator"};
   constexpr int kPieces = 1500;
-  Random random(seed);
+  SplitMix64 random(seed);
   std::string text;
   for (int piece = 0; piece < kPieces; ++piece) {
     const std::uint64_t r = random();

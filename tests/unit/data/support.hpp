@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lib/base/file.hpp"
+#include "lib/base/splitmix64.hpp"
 
 namespace llmtrain::data {
 
@@ -32,21 +33,6 @@ class TemporaryDirectory {
 
  private:
   std::filesystem::path path_;
-};
-
-/// splitmix64 (Steele et al., 2014).
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-
- private:
-  std::uint64_t state_;
 };
 
 /// Text with words, numbers, spaces, odd Unicode and special tokens: the same as

@@ -24,7 +24,7 @@ std::shared_ptr<const BpeTokenizer> small_bpe(std::string pattern = "gpt2") {
   return train_bpe(documents, options);
 }
 
-std::string random_bytes(Random& random, std::size_t size) {
+std::string random_bytes(SplitMix64& random, std::size_t size) {
   std::string bytes;
   for (std::size_t i = 0; i < size; ++i) bytes += static_cast<char>(random());
   return bytes;
@@ -64,7 +64,7 @@ TEST_CASE("the byte tokenizer gives each byte its value and the end token 256") 
 }
 
 TEST_CASE("decoding the tokens of any bytes gives the bytes back") {
-  Random random(1);
+  SplitMix64 random(1);
   for (const auto& tokenizer :
        {std::static_pointer_cast<const Tokenizer>(small_bpe("gpt2")),
         std::static_pointer_cast<const Tokenizer>(small_bpe("llama3")), make_byte_tokenizer()}) {
@@ -93,7 +93,7 @@ TEST_CASE("every token of a text stands for bytes whose lengths add up to the te
 
 TEST_CASE("merging short and long pieces follows the definition of BPE") {
   const auto tokenizer = small_bpe();
-  Random random(3);
+  SplitMix64 random(3);
   // No split pattern cuts a run of letters, so one piece is as long as the text.
   for (const std::size_t size : {1u, 2u, 5u, 23u, 24u, 95u, 96u, 97u, 300u}) {
     std::string text;

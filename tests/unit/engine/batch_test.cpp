@@ -4,11 +4,15 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/relative.hpp"
-#include "tests/unit/engine/small_engine.hpp"
+#include "tests/support/small_engine.hpp"
 
 namespace llmtrain::engine {
 
 namespace {
+
+using test::kSmallModels;
+using test::small_batch;
+using test::SmallEngine;
 
 const std::vector<std::int32_t> kFirst{3, 14, 15, 9, 26};
 const std::vector<std::int32_t> kSecond{5, 30, 8, 9, 7};

@@ -6,21 +6,12 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/philox.hpp"
-#include "lib/recipe/load.hpp"
+#include "tests/support/engine_recipe.hpp"
 #include "tests/support/relative.hpp"
 
 namespace llmtrain::engine {
 
 namespace {
-
-struct SmallRecipe : recipe::Section {
-  recipe::Sub<models::ModelSection> model{this, "model", "model"};
-  recipe::Sub<TrainingSection> training{this, "training", "training"};
-  recipe::Sub<PrecisionSection> precision{this, "precision", "precision"};
-  recipe::Sub<ActivationCheckpointSection> activation_checkpoint{this, "activation_checkpoint",
-                                                                 "recompute"};
-  recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "optimizer"};
-};
 
 constexpr std::string_view kGpt2 = R"(
 recipe: 1
@@ -62,14 +53,13 @@ struct Run {
 };
 
 Run run(std::string_view text, std::vector<std::string> overrides, bool meta, int steps = 4) {
-  SmallRecipe recipe;
+  test::EngineRecipe recipe;
   recipe::load(recipe, {.file = "test.yaml", .text = std::string(text), .overrides = overrides});
   Device device(meta ? make_meta_memory() : make_cpu_memory(), std::uint64_t{1} << 28);
   Engine engine({.device = &device,
                  .table = meta ? &kernels::meta_table() : &kernels::cpu_table(),
                  .threads = 2},
-                EngineOptions::from(recipe.model, recipe.training, recipe.precision,
-                                    recipe.activation_checkpoint, recipe.optimizer, 7));
+                recipe.options(7));
   engine.initialize();
   Run result;
   for (int step = 1; step <= steps; ++step) {

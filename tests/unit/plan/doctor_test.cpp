@@ -7,24 +7,11 @@
 #include "lib/engine/sections.hpp"
 #include "lib/plan/kernel_cases.hpp"
 #include "lib/plan/kernel_clock.hpp"
-#include "lib/recipe/load.hpp"
+#include "tests/support/engine_recipe.hpp"
 
 namespace llmtrain::plan {
 
 namespace {
-
-struct SmallRecipe : recipe::Section {
-  recipe::Sub<models::ModelSection> model{this, "model", "model"};
-  recipe::Sub<engine::TrainingSection> training{this, "training", "training"};
-  recipe::Sub<engine::PrecisionSection> precision{this, "precision", "precision"};
-  recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
-      this, "activation_checkpoint", "recompute"};
-  recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "optimizer"};
-  engine::EngineOptions options() const {
-    return engine::EngineOptions::from(model, training, precision, activation_checkpoint, optimizer,
-                                       1);
-  }
-};
 
 constexpr std::string_view kGpt2 = R"(
 recipe: 1
@@ -78,12 +65,12 @@ TEST_CASE("every kernel of a step is measured") {
   for (const std::string_view text : {kGpt2, kLlama}) {
     for (const char* compute : {"fp32", "bf16"}) {
       for (const char* optimizer : {"adamw", "sgd", "momentum"}) {
-        SmallRecipe recipe;
+        test::EngineRecipe recipe;
         recipe::load(recipe, {.file = "test.yaml",
                               .text = std::string(text),
                               .overrides = {std::string("precision.compute=") + compute,
                                             std::string("optimizer.name=") + optimizer}});
-        const Plan plan = make_plan(recipe.options(), 4, 1);
+        const Plan plan = make_plan(recipe.options(1), 4, 1);
         for (const LaunchGroup& group : plan.step.launches) {
           const KernelKey key = key_of(group.name, group.dtype, group.sizes);
           CAPTURE(to_string(key));
@@ -95,9 +82,9 @@ TEST_CASE("every kernel of a step is measured") {
 }
 
 TEST_CASE("the clock counts what the plan counts") {
-  SmallRecipe recipe;
+  test::EngineRecipe recipe;
   recipe::load(recipe, {.file = "test.yaml", .text = std::string(kGpt2), .overrides = {}});
-  const engine::EngineOptions options = recipe.options();
+  const engine::EngineOptions options = recipe.options(1);
   const Plan plan = make_plan(options, 4, 1);
   std::map<std::string, std::int64_t> planned;
   for (const LaunchGroup& group : plan.step.launches) {

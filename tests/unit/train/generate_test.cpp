@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/unit/engine/small_engine.hpp"
+#include "tests/support/small_engine.hpp"
 
 namespace llmtrain::train {
 
@@ -73,7 +73,7 @@ TEST_CASE("equal logits: the smaller id; not a number: an answer all the same") 
 
 TEST_CASE("every token is drawn with a word of its own, which the seed decides") {
   // To this model all bytes are all but equally probable.
-  engine::SmallEngine engine(
+  test::SmallEngine engine(
       "architecture: gpt2, vocab_size: 257, hidden_size: 12, num_hidden_layers: 1, "
       "num_attention_heads: 2, initializer_range: 1.0e-6");
   const auto tokenizer = data::make_byte_tokenizer();

@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/plan/plan.hpp"
-#include "tests/unit/engine/small_engine.hpp"
+#include "tests/support/small_engine.hpp"
 
 namespace llmtrain::train {
 
@@ -19,10 +19,10 @@ constexpr std::string_view kModel =
 }  // namespace
 
 TEST_CASE("a step that allocates otherwise than planned ends the run and names the place") {
-  engine::SmallEngine engine(kModel);
+  test::SmallEngine engine(kModel);
   const auto planned = plan::make_plan(engine.options(), 4, 1).step_trace;
   const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
-  const engine::StepBatch batch = engine::small_batch({text, text, text, text});
+  const engine::StepBatch batch = test::small_batch({text, text, text, text});
   const auto step = [&](const std::vector<AllocationEvent>& trace, const engine::StepBatch& of) {
     return train_planned_step(*engine, engine.device(), trace, of, 1, 0.0);
   };
@@ -47,14 +47,14 @@ TEST_CASE("a step that allocates otherwise than planned ends the run and names t
 }
 
 TEST_CASE("a step that is not finite is not held against the plan") {
-  engine::SmallEngine engine(kModel);
+  test::SmallEngine engine(kModel);
   for (const auto& parameter : engine->parameters().all()) {
     const Tensor& master = parameter->master();
     std::fill_n(master.view().as<double>(), master.view().numel(), std::nan(""));
   }
   const auto planned = plan::make_plan(engine.options(), 4, 1).step_trace;
   const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
-  const engine::StepBatch batch = engine::small_batch({text, text, text, text});
+  const engine::StepBatch batch = test::small_batch({text, text, text, text});
   CHECK_FALSE(train_planned_step(*engine, engine.device(), planned, batch, 1, 0.0).finite);
 }
 

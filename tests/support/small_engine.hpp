@@ -4,19 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/engine/engine.hpp"
-#include "lib/recipe/load.hpp"
+#include "tests/support/engine_recipe.hpp"
 
-namespace llmtrain::engine {
-
-struct SmallEngineRecipe : recipe::Section {
-  recipe::Sub<models::ModelSection> model{this, "model", "model"};
-  recipe::Sub<TrainingSection> training{this, "training", "training"};
-  recipe::Sub<PrecisionSection> precision{this, "precision", "precision"};
-  recipe::Sub<ActivationCheckpointSection> activation_checkpoint{this, "activation_checkpoint",
-                                                                 "recompute"};
-  recipe::Sub<optim::OptimizerOptions> optimizer{this, "optimizer", "optimizer"};
-};
+namespace llmtrain::test {
 
 /// Families with learned positions, RoPE and ALiBi, with windows, caps and sinks, and with weights
 /// large enough for every token to matter.
@@ -50,29 +40,25 @@ class SmallEngine {
                              "optimizer: {lr: 1.0e-3, max_grad_norm: null}\n";
     recipe::load(recipe_, {.file = "test.yaml", .text = text});
     device_ = std::make_unique<Device>(make_cpu_memory(), std::uint64_t{1} << 28);
-    engine_ = std::make_unique<Engine>(
-        EnginePlace{.device = device_.get(), .table = &kernels::cpu_table()},
-        options());
+    engine_ = std::make_unique<engine::Engine>(
+        engine::EnginePlace{.device = device_.get(), .table = &kernels::cpu_table()}, options());
     engine_->initialize();
   }
-  EngineOptions options() const {
-    return EngineOptions::from(recipe_.model, recipe_.training, recipe_.precision,
-                               recipe_.activation_checkpoint, recipe_.optimizer, 7);
-  }
+  engine::EngineOptions options() const { return recipe_.options(7); }
   Device& device() { return *device_; }
-  Engine* operator->() { return engine_.get(); }
-  Engine& operator*() { return *engine_; }
+  engine::Engine* operator->() { return engine_.get(); }
+  engine::Engine& operator*() { return *engine_; }
 
  private:
-  SmallEngineRecipe recipe_;
+  EngineRecipe recipe_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<engine::Engine> engine_;
 };
 
 /// One document per sample, from row 0 on; each token is the target of the one before it, and rows
 /// behind the document are untrained.
-inline StepBatch small_batch(const std::vector<std::vector<std::int32_t>>& samples) {
-  StepBatch batch;
+inline engine::StepBatch small_batch(const std::vector<std::vector<std::int32_t>>& samples) {
+  engine::StepBatch batch;
   batch.resize(static_cast<std::int64_t>(samples.size()), kSmallLength);
   for (std::size_t s = 0; s < samples.size(); ++s) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(kSmallLength); ++i) {
@@ -89,4 +75,4 @@ inline StepBatch small_batch(const std::vector<std::vector<std::int32_t>>& sampl
   return batch;
 }
 
-}  // namespace llmtrain::engine
+}  // namespace llmtrain::test
