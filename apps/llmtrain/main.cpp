@@ -6,13 +6,17 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <string>
 #include <unistd.h>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/log.hpp"
 #include "lib/data/pre_tokenizer.hpp"
+#include "lib/recipe/suggest.hpp"
 
 namespace {
 
@@ -226,6 +230,23 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   });
 }
 
+// The command line's library says only that a verb is missing: this names the word in its place, if
+// there is one, and the verbs.
+std::string unknown_verb(const CLI::App& root) {
+  const CLI::App* at = &root;
+  std::string path = "llmtrain";
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().back();
+    path += " " + at->get_name();
+  }
+  const std::vector<std::string> words = at->remaining();
+  if (words.empty() || at->get_require_subcommand_min() == 0) return "";
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : at->get_subcommands({})) verbs.push_back(verb->get_name());
+  return fmt::format("{}: no verb `{}`; {}", path, words.front(),
+                     recipe::suggestion(words.front(), verbs));
+}
+
 // OpenMP's threads spin while they wait, by default: with anything else running on the cores that
 // costs far more than it saves (measured on two busy cores: a step takes twice as long). The
 // runtime reads its setting before main, so the program starts itself again with it, unless the
@@ -256,6 +277,10 @@ int main(int argc, char** argv) {
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (const std::string problem = unknown_verb(root); !problem.empty()) {
+      log::error("{}", problem);
+      return static_cast<int>(ExitCode::recipe);
+    }
     return root.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::recipe);
   }
   try {

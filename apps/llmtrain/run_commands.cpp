@@ -26,13 +26,13 @@ void print(std::string_view text) {
 
 ExitCode generate(const Generation& arguments) {
   train::SavedRun run(arguments.run, arguments.step);
-  print(arguments.prompt);
   train::generate(run.engine(), run.tokenizer(), arguments.prompt,
                   {.max_tokens = arguments.max_tokens,
                    .temperature = arguments.temperature,
                    .top_k = arguments.top_k,
                    .top_p = arguments.top_p,
                    .seed = arguments.seed,
+                   .on_start = [&] { print(arguments.prompt); },
                    .on_token = print});
   print("\n");
   return ExitCode::done;

@@ -163,8 +163,8 @@ void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) 
   if (options.part == Part::held_out) {
     fail<DataError>(
         "the held-out rule (hash of the name modulo {} is {}) selects no document with "
-        "text of {}; use a smaller modulus, or max_document_bytes to cut large "
-        "text files into documents",
+        "text of {}; use a smaller data.eval_modulus, or cut large text files into documents by "
+        "max_document_bytes of data.sources",
         options.held_out.modulus, options.held_out.remainder, names);
   }
   fail<DataError>("{}: no document with text{}; check the data sources", names,

@@ -84,6 +84,7 @@ std::string generate(const engine::Engine& engine, const data::Tokenizer& tokeni
   const PhiloxKey key = philox_key(options.seed, "sample", "");
   const auto classes = static_cast<std::size_t>(tokenizer.vocab_size());
   std::string text;
+  if (options.on_start) options.on_start();
   for (std::int64_t i = 0; i < options.max_tokens && session.length() < longest; ++i) {
     const std::vector<float> logits = session.append(tokens);
     const std::int32_t next = sample_token(std::span(logits).first(classes), options,

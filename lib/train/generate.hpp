@@ -22,7 +22,9 @@ struct GenerateOptions {
   /// Keep the most probable tokens whose probabilities add up to this.
   double top_p = 1.0;
   std::uint64_t seed = 0;
-  /// Called with the bytes of each new token.
+  /// Called once, when nothing is wrong and the text begins. May be empty.
+  std::function<void()> on_start = nullptr;
+  /// Called with the bytes of each new token. May be empty.
   std::function<void(std::string_view)> on_token = nullptr;
 };
 

@@ -63,7 +63,10 @@ TEST_CASE("2: mistakes in the recipe and on the command line, with their positio
   check_end(here, {"run", "recipe.yaml", "optimizer.lr=-1"}, 2, {"optimizer.lr=-1"});
   check_end(here, {"run", "nothere.yaml"}, 2, {"error: nothere.yaml: cannot open"});
   check_end(here, {"run"}, 2, {"recipe is required"});
-  check_end(here, {"trian", "recipe.yaml"}, 2, {});
+  check_end(here, {"pln", "recipe.yaml"}, 2, {"llmtrain: no verb `pln`; did you mean `plan`?"});
+  check_end(here, {"data", "inspekt", "recipe.yaml"}, 2,
+            {"llmtrain data: no verb `inspekt`; did you mean `inspect`?"});
+  check_end(here, {"data"}, 2, {"A subcommand is required"});
   CHECK_FALSE(fs::exists(here.path / "run"));
   here.write("short.yaml", "recipe: 1\n");
   check_end(
@@ -152,6 +155,10 @@ TEST_CASE("3: a run that does not fit says so, with remedies, before it reads an
   CHECK_FALSE(fs::exists(here.path / "run"));
   check_end(here, {"plan", "recipe.yaml", "run.memory_limit=1MiB"}, 3, {"with gaps of the arena"});
   check_end(here, {"plan", "recipe.yaml", "run.memory_limit=100MiB"}, 0, {});
+  check_end(here,
+            {"run", "recipe.yaml", "run.memory_limit=10000000GiB", "model.hidden_size=1000000",
+             "model.num_hidden_layers=3", "data.sources=[{path: nothere.txt}]"},
+            3, {"a checkpoint needs ", "TiB of disk", "choose another run.output_dir"});
 }
 
 TEST_CASE("4: data that cannot be trained on is named with its place and a remedy") {
@@ -174,7 +181,7 @@ TEST_CASE("4: data that cannot be trained on is named with its place and a remed
   refused("broken.jsonl", {"broken.jsonl:2: not valid JSON"});
   refused("number.jsonl", {"number.jsonl:1: 'text' is number, not a string"});
   check_end(here, {"run", "recipe.yaml", "data.eval_modulus=1000000"}, 4,
-            {"selects no document with text of text.txt; use a smaller modulus"});
+            {"selects no document with text of text.txt; use a smaller data.eval_modulus"});
 }
 
 TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one ends") {

@@ -349,6 +349,9 @@ TEST_CASE("eval.sample_prompts are continued by sample_tokens tokens at every ev
                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   CHECK(nlohmann::json::parse(valid) == expected);
   CHECK(generated.output.size() == 4 + 5 + 1);
+  const auto refused = here.call({"generate", "run", "--prompt", "word", "--temperature", "-1"});
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.output.starts_with("error: sampling needs temperature >= 0"));
 
   // After a crash behind an evaluation, its texts are not there twice.
   fs::remove_all(here.path / "run" / "checkpoints" / "step-00000006");

@@ -86,4 +86,21 @@ TEST_CASE("every token is drawn with a word of its own, which the seed decides")
   CHECK(text(2) != first);
 }
 
+TEST_CASE("nothing begins under options that are refused") {
+  test::SmallEngine engine(
+      "architecture: gpt2, vocab_size: 257, hidden_size: 12, num_hidden_layers: 1, "
+      "num_attention_heads: 2");
+  const auto tokenizer = data::make_byte_tokenizer();
+  int starts = 0;
+  const auto text = [&](std::string_view prompt, double temperature) {
+    generate(*engine, *tokenizer, prompt,
+             {.max_tokens = 2, .temperature = temperature, .on_start = [&] { ++starts; }});
+  };
+  CHECK_THROWS_AS(text("a", -1), RecipeError);
+  CHECK_THROWS_AS(text(std::string(200, 'x'), 1), RecipeError);
+  CHECK(starts == 0);
+  text("a", 1);
+  CHECK(starts == 1);
+}
+
 }  // namespace llmtrain::train
