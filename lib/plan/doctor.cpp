@@ -1,12 +1,14 @@
 #include "lib/plan/doctor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <vector>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/plan/fma_peak.hpp"
+#include "lib/plan/fma_sampler.hpp"
 #include "lib/plan/kernel_cases.hpp"
 #include "lib/plan/machine.hpp"
 
@@ -49,12 +51,18 @@ Effort effort_of(bool quick) {
           .passes = 3};
 }
 
+// One timed launch.
+struct Sample {
+  double seconds;
+  std::size_t look;  // the last look at the rate before it
+};
+
 // One grid to be: what to launch at each of its points, and the times so far.
 struct Grid {
   std::vector<KernelModel::Axis> axes;  // empty for row kernels, whose axis is in bytes
   std::vector<std::function<LaunchTime()>> launches;  // empty where the point is too large
   std::vector<double> work;
-  std::vector<std::vector<double>> samples;
+  std::vector<std::vector<Sample>> samples;
   KernelKey key;
   KernelModel::Axis bytes;
 };
@@ -95,14 +103,18 @@ class Doctor {
   void list_matmul_grid(DType dtype, int form);
   void list_attention_grid(DType dtype, bool backward);
   void run_pass(int pass);
-  double look_at_rate();
-  void run_point(Grid& grid, std::size_t i) const;
+  void look_at_rate();
+  void run_point(Grid& grid, std::size_t i);
+  std::vector<double> work_of(const std::vector<Sample>& samples) const;
 
   DoctorOptions options_;
   Effort effort_;
   KernelBench bench_;
   std::vector<Grid> grids_;
-  std::vector<double> peaks_;  // of multiply-adds in fp32, over the whole measurement
+  // Multiply-adds in fp32, looked at over the whole measurement as often as `bench` looks in a
+  // step.
+  std::vector<FmaRate> rates_;
+  std::chrono::steady_clock::time_point last_look_;
 };
 
 void Doctor::list_row_grids(DType dtype) {
@@ -157,16 +169,14 @@ void Doctor::list_attention_grid(DType dtype, bool backward) {
   grids_.push_back(std::move(grid));
 }
 
-double Doctor::look_at_rate() {
-  constexpr double kSeconds = 0.03;
-  const FmaRate rate = measure_fma_rate(DType::f32, options_.threads, kSeconds);
-  peaks_.push_back(rate.peak);
-  return rate.mean;
+void Doctor::look_at_rate() {
+  rates_.push_back(measure_fma_rate(DType::f32, options_.threads, FmaSampler::kSampleSeconds));
+  last_look_ = std::chrono::steady_clock::now();
 }
 
-void Doctor::run_point(Grid& grid, std::size_t i) const {
+void Doctor::run_point(Grid& grid, std::size_t i) {
   constexpr int kMaxRepetitions = 40;
-  std::vector<double>& samples = grid.samples[i];
+  std::vector<Sample>& samples = grid.samples[i];
   if (samples.empty()) {
     const LaunchTime first = grid.launches[i]();  // not timed: the library prepares the product
     grid.key = first.key;
@@ -178,35 +188,37 @@ void Doctor::run_point(Grid& grid, std::size_t i) const {
   double spent = 0;
   for (int r = 0; r < kMaxRepetitions; ++r) {
     if (spent > effort_.seconds_per_point) break;
-    samples.push_back(grid.launches[i]().seconds);
-    spent += samples.back();
+    samples.push_back({grid.launches[i]().seconds, rates_.size() - 1});
+    spent += samples.back().seconds;
+    const std::chrono::duration<double> unseen = std::chrono::steady_clock::now() - last_look_;
+    if (unseen.count() > FmaSampler::kWorkSeconds) look_at_rate();
   }
 }
 
 void Doctor::run_pass(int pass) {
-  double before = look_at_rate();
   for (std::size_t g = 0; g < grids_.size(); ++g) {
     Grid& grid = grids_[g];
     bench_.refill();
     grid.samples.resize(grid.launches.size());
-    std::vector<std::size_t> known;
-    for (const std::vector<double>& samples : grid.samples) known.push_back(samples.size());
+    look_at_rate();
     for (std::size_t i = 0; i < grid.launches.size(); ++i) {
       if (grid.launches[i]) run_point(grid, i);
     }
-    // Times become amounts of work at the present rate; measure() turns them back at the peak.
-    const double after = look_at_rate();
-    for (std::size_t i = 0; i < grid.samples.size(); ++i) {
-      for (std::size_t s = known[i]; s < grid.samples[i].size(); ++s) {
-        grid.samples[i][s] *= 0.5 * (before + after);
-      }
-    }
-    before = after;
     if (options_.progress) {
       const double done = pass + static_cast<double>(g + 1) / static_cast<double>(grids_.size());
       options_.progress(to_string(grid.key), done / effort_.passes);
     }
   }
+}
+
+// The multiply-adds that the machine could have done instead, as fast as it was just then.
+std::vector<double> Doctor::work_of(const std::vector<Sample>& samples) const {
+  std::vector<double> work;
+  for (const Sample& sample : samples) {
+    const double before = rates_[sample.look].mean, after = rates_[sample.look + 1].mean;
+    work.push_back(0.5 * sample.seconds * (before + after));
+  }
+  return work;
 }
 
 HardwareProfile Doctor::measure() {
@@ -219,10 +231,13 @@ HardwareProfile Doctor::measure() {
     for (const bool backward : {false, true}) list_attention_grid(dtype, backward);
   }
   for (int pass = 0; pass < effort_.passes; ++pass) run_pass(pass);
+  look_at_rate();
 
   // A machine that others use too changes its speed while it is measured: everything is told as it
   // would be undisturbed. The very best window may be a boost that nothing longer meets.
-  profile.peak_fp32_flops = quantile(peaks_, 0.9);
+  std::vector<double> peaks;
+  for (const FmaRate& rate : rates_) peaks.push_back(rate.peak);
+  profile.peak_fp32_flops = quantile(peaks, 0.9);
   const auto peak = [&](DType dtype) { return measure_fma_rate(dtype, options_.threads).peak; };
   profile.peak_bf16_flops = profile.peak_fp32_flops * peak(DType::bf16) / peak(DType::f32);
   constexpr double kLow = 0.2;
@@ -230,11 +245,10 @@ HardwareProfile Doctor::measure() {
   profile.launch_seconds = 1e30;
   for (Grid& grid : grids_) {
     std::vector<double> seconds;
-    for (const std::vector<double>& samples : grid.samples) {
-      seconds.push_back(samples.empty() ? 0 : usual(samples) / profile.peak_fp32_flops);
-      if (!samples.empty()) {
-        spreads.push_back(quantile(samples, 0.5) / quantile(samples, kLow) - 1);
-      }
+    for (const std::vector<Sample>& samples : grid.samples) {
+      const std::vector<double> work = work_of(samples);
+      seconds.push_back(work.empty() ? 0 : usual(work) / profile.peak_fp32_flops);
+      if (!work.empty()) spreads.push_back(quantile(work, 0.5) / quantile(work, kLow) - 1);
     }
     profile.launch_seconds = std::min(profile.launch_seconds, seconds.front());
     if (grid.axes.empty()) {
@@ -248,7 +262,7 @@ HardwareProfile Doctor::measure() {
   }
   profile.noise = quantile(spreads, 0.5);
   constexpr double kDisturbed = 0.7;
-  if (const double slow = quantile(peaks_, 0.1); slow < kDisturbed * profile.peak_fp32_flops) {
+  if (const double slow = quantile(peaks, 0.1); slow < kDisturbed * profile.peak_fp32_flops) {
     log::warning(
         "the rate of multiply-adds moved between {:.0f} and {:.0f} GFLOP/s while it was "
         "measured: something else runs here; measure again when nothing does",
