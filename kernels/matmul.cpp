@@ -35,9 +35,10 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   // every form, 1 to 64 threads and all instruction sets, except where it would sum over k in
   // parallel and keep a whole c per thread; those are refused and done in shorter pieces of k.
   constexpr std::uint64_t kScratchPerThread = 2 << 20;
-  constexpr std::int64_t kShared = kGemmCols * (kGemmDepth + 1);  // packed columns, and their bias
+  constexpr std::int64_t kPiece = kGemmCols * (kGemmDepth + 1);  // packed columns, and their bias
   constexpr std::int64_t kPerThread = kGemmRows * kGemmDepth;
-  static_assert((kShared + kPerThread) * sizeof(float) <= kScratchPerThread);
+  static_assert((kPiece + kPerThread) * sizeof(float) <= kScratchPerThread);  // one thread
+  static_assert((2 * kPiece + 2 * kPerThread) * sizeof(float) <= 2 * kScratchPerThread);
   MatmulWorkspace layout;
   if (mm.a.dtype == DType::f64) return layout;
   layout.scratch_bytes = static_cast<std::uint64_t>(std::max(1, threads)) * kScratchPerThread;

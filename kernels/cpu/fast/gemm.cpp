@@ -11,6 +11,9 @@ namespace llmtrain::kernels::fast {
 
 namespace {
 
+/// Elements of a packed piece of b, and of the bias of its columns.
+constexpr std::int64_t kPackedPiece = kGemmCols * (kGemmDepth + 1);
+
 constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 /// `count` in as few pieces of at most `longest` as possible, equal but for a multiple of `unit`.
@@ -19,140 +22,218 @@ std::int64_t equal_pieces(std::int64_t count, std::int64_t longest, std::int64_t
   return std::min(longest, ceil_div(ceil_div(count, pieces), unit) * unit);
 }
 
-/// Rows and columns of c in tasks that are equal but for one panel; rows of a task fit in a block
-/// of a.
-class Tasks {
+/// A block of b that is packed as a whole, and the columns of c that it counts for: columns
+/// [j, j + cols) and terms [p, p + depth) of the product.
+struct Piece {
+  std::int64_t j, cols, p, depth;
+};
+
+/// The product's pieces, those of the same columns one after the other.
+class Pieces {
  public:
-  Tasks(std::int64_t rows, std::int64_t cols, std::int64_t panel_cols, int threads)
-      : rows_(rows),
-        cols_(cols),
-        panel_cols_(panel_cols),
-        row_panels_(ceil_div(rows, kPanelRows)),
-        col_panels_(ceil_div(cols, panel_cols)) {
+  explicit Pieces(const Matmul& mm)
+      : n_(mm.n()),
+        k_(mm.k()),
+        cols_(equal_pieces(n_, kGemmCols, 32)),
+        depth_(equal_pieces(k_, kGemmDepth, 8)),
+        of_columns_(ceil_div(k_, depth_)) {}
+
+  std::int64_t count() const { return ceil_div(n_, cols_) * of_columns_; }
+  std::int64_t cols() const { return cols_; }  ///< of all pieces but the last
+  Piece operator[](std::int64_t piece) const {
+    const std::int64_t j = piece / of_columns_ * cols_, p = piece % of_columns_ * depth_;
+    return {j, std::min(cols_, n_ - j), p, std::min(depth_, k_ - p)};
+  }
+
+ private:
+  std::int64_t n_, k_, cols_, depth_, of_columns_;
+};
+
+/// The rows of c and the columns of a piece in tasks that are equal but for one panel; rows of a
+/// task fit in a block of a. A task may have no columns in a last, narrower piece.
+class Grid {
+ public:
+  Grid(std::int64_t rows, std::int64_t cols, int threads)
+      : rows_(rows), row_panels_(ceil_div(rows, kPanelRows)) {
     const std::int64_t blocks = ceil_div(row_panels_, kGemmRows / kPanelRows);
     row_tasks_ = std::min(row_panels_, ceil_div(blocks, threads) * threads);
     // Few rows: threads share the columns too.
-    col_tasks_ = std::min(col_panels_, ceil_div(threads, row_tasks_));
+    col_tasks_ = std::min(ceil_div(cols, gemm_panel_cols()), ceil_div(threads, row_tasks_));
   }
   std::int64_t count() const { return row_tasks_ * col_tasks_; }
-  std::int64_t row(std::int64_t task) const { return row_begin(task / col_tasks_); }
-  std::int64_t rows(std::int64_t task) const {
-    return row_begin(task / col_tasks_ + 1) - row(task);
+
+  struct Range {
+    std::int64_t begin, end;
+    std::int64_t size() const { return end - begin; }
+  };
+  Range rows(std::int64_t task) const {
+    const std::int64_t t = task / col_tasks_;
+    return {row_begin(t), row_begin(t + 1)};
   }
-  std::int64_t col(std::int64_t task) const { return col_begin(task % col_tasks_); }
-  std::int64_t cols(std::int64_t task) const {
-    return col_begin(task % col_tasks_ + 1) - col(task);
+  Range cols(std::int64_t task, std::int64_t of) const {
+    return share_of(of, task % col_tasks_, col_tasks_);
+  }
+  /// The tasks before the next one that has other rows.
+  std::int64_t end_of_rows(std::int64_t task) const { return (task / col_tasks_ + 1) * col_tasks_; }
+
+  /// Share t of `parts` of `cols` columns, in whole panels.
+  static Range share_of(std::int64_t cols, std::int64_t t, std::int64_t parts) {
+    const std::int64_t width = gemm_panel_cols(), panels = ceil_div(cols, width);
+    return {std::min(cols, panels * t / parts * width),
+            std::min(cols, panels * (t + 1) / parts * width)};
   }
 
  private:
   std::int64_t row_begin(std::int64_t t) const {
     return std::min(rows_, row_panels_ * t / row_tasks_ * kPanelRows);
   }
-  std::int64_t col_begin(std::int64_t t) const {
-    return std::min(cols_, col_panels_ * t / col_tasks_ * panel_cols_);
-  }
-
-  std::int64_t rows_, cols_, panel_cols_, row_panels_, col_panels_, row_tasks_, col_tasks_;
+  std::int64_t rows_, row_panels_, row_tasks_, col_tasks_;
 };
 
 /// The memory of one call.
 struct Memory {
-  float* packed_b;
-  float* bias;
+  float* packed_b;  // kPackedPiece elements for each piece in work: its columns, and their bias
   float* packed_a;  // kGemmRows * kGemmDepth elements per thread
   float* sums;      // rows of kGemmCols elements
 };
 
-/// Rows [i, i + rows) and columns [j, j + cols) of c.
-struct Strip {
-  std::int64_t i, rows, j, cols;
+/// Rows [i, i + rows) of the product. Threads take its tasks in one order through all pieces: while
+/// some multiply with one piece, the next one is packed, and none waits until all are done with a
+/// piece.
+class Pipeline {
+ public:
+  Pipeline(const Matmul& mm, int threads, const Memory& memory, std::int64_t i, std::int64_t rows)
+      : mm_(mm),
+        threads_(threads),
+        memory_(memory),
+        i_(i),
+        pieces_(mm),
+        grid_(rows, pieces_.cols(), threads),
+        packs_(2 * threads),
+        lead_(threads == 1 ? grid_.count() : grid_.count() / 2) {}
+
+  void run() {
+    parallel_in_order(
+        threads_, packs_ + pieces_.count() * round(),
+        [&](int slot, std::int64_t task, const TaskOrder& order) { run_task(slot, task, order); });
+  }
+
+ private:
+  // The order: packs of piece 0; then for each piece `lead_` of its products, the packs of the next
+  // piece, and the other products.
+  std::int64_t round() const { return grid_.count() + packs_; }
+  std::int64_t round_begin(std::int64_t piece) const { return packs_ + piece * round(); }
+  std::int64_t packs_end(std::int64_t piece) const {
+    return piece == 0 ? packs_ : round_begin(piece - 1) + lead_ + packs_;
+  }
+  /// Place in the order of what comes behind product `product` of a piece.
+  std::int64_t product_end(std::int64_t piece, std::int64_t product) const {
+    return round_begin(piece) + product + (product > lead_ ? packs_ : 0);
+  }
+
+  void run_task(int slot, std::int64_t task, const TaskOrder& order) {
+    if (task < packs_) return pack(0, task);
+    const std::int64_t piece = (task - packs_) / round(), step = (task - packs_) % round();
+    if (step >= lead_ && step < lead_ + packs_) {
+      if (piece + 1 == pieces_.count()) return;
+      if (piece > 0) order.wait_for(product_end(piece - 1, grid_.count()), slot);
+      return pack(piece + 1, step - lead_);
+    }
+    const std::int64_t product = step < lead_ ? step : step - packs_;
+    order.wait_for(packs_end(piece), slot);
+    // The same rows of c, or of the sums beside it, are another thread's until then.
+    if (piece > 0) order.wait_for(product_end(piece - 1, grid_.end_of_rows(product)), slot);
+    multiply(slot, piece, product);
+  }
+
+  float* packed(std::int64_t piece) const {
+    return memory_.packed_b + (threads_ == 1 ? 0 : piece % 2) * kPackedPiece;
+  }
+  float* bias(std::int64_t piece) const { return packed(piece) + kGemmCols * kGemmDepth; }
+
+  void pack(std::int64_t number, std::int64_t share) const;
+  void multiply(int slot, std::int64_t number, std::int64_t product) const;
+  void set_target(const Piece& piece, std::int64_t row, std::int64_t col, GemmBlock& block) const;
+
+  const Matmul& mm_;
+  int threads_;
+  Memory memory_;
+  std::int64_t i_;
+  Pieces pieces_;
+  Grid grid_;
+  std::int64_t packs_, lead_;
 };
 
-void widen_bias(const View& bias, std::int64_t j, std::int64_t cols, float* to) {
-  for (std::int64_t e = 0; e < cols; ++e) {
-    to[e] = bias.dtype == DType::bf16 ? to_float(bias.as<bf16>()[j + e]) : bias.as<float>()[j + e];
+void Pipeline::pack(std::int64_t number, std::int64_t share) const {
+  const Piece piece = pieces_[number];
+  const Grid::Range cols = Grid::share_of(piece.cols, share, packs_);
+  if (cols.size() <= 0) return;
+  const GemmOperand b = GemmOperand::columns_of(mm_.b, mm_.transpose_b);
+  gemm_pack_columns(b.at(piece.j + cols.begin, piece.p), cols.size(), piece.depth,
+                    packed(number) + cols.begin * piece.depth);
+  if (!mm_.bias.defined()) return;
+  for (std::int64_t e = cols.begin; e < cols.end; ++e) {
+    bias(number)[e] = mm_.bias.dtype == DType::bf16 ? to_float(mm_.bias.as<bf16>()[piece.j + e])
+                                                    : mm_.bias.as<float>()[piece.j + e];
   }
 }
 
-/// Where the sums over [p, p + depth) of a block at (row, col) of the strip go: added up in c, or,
-/// when c is bf16, in FP32 beside it until the last.
-void set_target(const Matmul& mm, const Memory& memory, const Strip& strip, std::int64_t row,
-                std::int64_t col, std::int64_t p, GemmBlock& block) {
-  const bool narrow = mm.c.dtype != DType::f32;
-  const bool last = p + block.depth == mm.k();
+void Pipeline::multiply(int slot, std::int64_t number, std::int64_t product) const {
+  const Piece piece = pieces_[number];
+  const Grid::Range rows = grid_.rows(product), cols = grid_.cols(product, piece.cols);
+  if (cols.size() <= 0) return;
+  float* const packed_a = memory_.packed_a + slot * kGemmRows * kGemmDepth;
+  GemmBlock block;
+  block.rows = rows.size();
+  block.cols = cols.size();
+  block.depth = piece.depth;
+  block.a = packed_a;
+  block.b = packed(number) + cols.begin * piece.depth;
+  const bool biased = mm_.bias.defined() && piece.p + piece.depth == mm_.k();
+  block.bias = biased ? bias(number) + cols.begin : nullptr;
+  set_target(piece, rows.begin, cols.begin, block);
+  const GemmOperand a = GemmOperand::rows_of(mm_.a, mm_.transpose_a);
+  gemm_pack_rows(a.at(i_ + rows.begin, piece.p), block.rows, block.depth, packed_a);
+  gemm_multiply(block);
+}
+
+/// Where the sums of a block at (row, col) go: added up in c, or, when c is bf16, in FP32 beside it
+/// until the last.
+void Pipeline::set_target(const Piece& piece, std::int64_t row, std::int64_t col,
+                          GemmBlock& block) const {
+  const bool narrow = mm_.c.dtype != DType::f32;
+  const bool last = piece.p + piece.depth == mm_.k();
+  float* const sums = memory_.sums + row * kGemmCols + col;
   if (narrow && !last) {
-    block.to = memory.sums + row * kGemmCols + col;
+    block.to = sums;
     block.to_dtype = DType::f32;
     block.to_stride = kGemmCols;
-    block.add_to = p > 0;
+    block.add_to = piece.p > 0;
     return;
   }
-  const auto offset = static_cast<std::uint64_t>((strip.i + row) * mm.c.row_stride + strip.j + col);
-  block.to = mm.c.as<std::byte>() + offset * size_of(mm.c.dtype);
-  block.to_dtype = mm.c.dtype;
-  block.to_stride = mm.c.row_stride;
-  block.add_to = mm.accumulate || (p > 0 && !narrow);
-  if (narrow && p > 0) {
-    block.from = memory.sums + row * kGemmCols + col;
+  const auto offset = static_cast<std::uint64_t>((i_ + row) * mm_.c.row_stride + piece.j + col);
+  block.to = mm_.c.as<std::byte>() + offset * size_of(mm_.c.dtype);
+  block.to_dtype = mm_.c.dtype;
+  block.to_stride = mm_.c.row_stride;
+  block.add_to = mm_.accumulate || (piece.p > 0 && !narrow);
+  if (narrow && piece.p > 0) {
+    block.from = sums;
     block.from_stride = kGemmCols;
-  }
-}
-
-/// The sum over [p, p + depth) for a strip whose columns of b are packed.
-void multiply_piece(const Matmul& mm, int threads, const Memory& memory, const Strip& strip,
-                    std::int64_t p, std::int64_t depth) {
-  const GemmOperand a = GemmOperand::rows_of(mm.a, mm.transpose_a);
-  const bool biased = mm.bias.defined() && p + depth == mm.k();
-  const Tasks tasks(strip.rows, strip.cols, gemm_panel_cols(), threads);
-  parallel_tasks(threads, tasks.count(), [&](int slot, std::int64_t task) {
-    const std::int64_t row = tasks.row(task);
-    const std::int64_t col = tasks.col(task);
-    float* const packed_a = memory.packed_a + slot * kGemmRows * kGemmDepth;
-    GemmBlock block;
-    block.rows = tasks.rows(task);
-    block.cols = tasks.cols(task);
-    block.depth = depth;
-    block.a = packed_a;
-    block.b = memory.packed_b + col * depth;
-    block.bias = biased ? memory.bias + col : nullptr;
-    set_target(mm, memory, strip, row, col, p, block);
-    gemm_pack_rows(a.at(strip.i + row, p), block.rows, depth, packed_a);
-    gemm_multiply(block);
-  });
-}
-
-void multiply_strip(const Matmul& mm, int threads, const Memory& memory, const Strip& strip) {
-  const GemmOperand b = GemmOperand::columns_of(mm.b, mm.transpose_b);
-  if (mm.bias.defined()) widen_bias(mm.bias, strip.j, strip.cols, memory.bias);
-  const std::int64_t width = gemm_panel_cols();
-  const std::int64_t share = ceil_div(ceil_div(strip.cols, width), std::max(1, threads)) * width;
-  const std::int64_t step = equal_pieces(mm.k(), kGemmDepth, 8);
-  for (std::int64_t p = 0; p < mm.k(); p += step) {
-    const std::int64_t depth = std::min(step, mm.k() - p);
-    parallel_blocks(threads, strip.cols, share, [&](std::int64_t begin, std::int64_t end) {
-      gemm_pack_columns(b.at(strip.j + begin, p), end - begin, depth,
-                        memory.packed_b + begin * depth);
-    });
-    multiply_piece(mm, threads, memory, strip, p, depth);
   }
 }
 
 }  // namespace
 
 void gemm(const Matmul& mm, int threads, void* workspace) {
+  threads = std::max(1, threads);
   const MatmulWorkspace layout = matmul_workspace(mm, threads);
   Memory memory;
   memory.packed_b = static_cast<float*>(workspace);
-  memory.bias = memory.packed_b + kGemmCols * kGemmDepth;
-  memory.packed_a = memory.bias + kGemmCols;
+  memory.packed_a = memory.packed_b + (threads == 1 ? 1 : 2) * kPackedPiece;
   memory.sums = memory.packed_b + layout.sums / sizeof(float);
   const std::int64_t rows = mm.c.dtype == DType::f32 ? mm.m() : std::min(mm.m(), kGemmSumRows);
-  const std::int64_t cols = equal_pieces(mm.n(), kGemmCols, 32);
   for (std::int64_t i = 0; i < mm.m(); i += rows) {
-    for (std::int64_t j = 0; j < mm.n(); j += cols) {
-      multiply_strip(mm, std::max(1, threads), memory,
-                     {i, std::min(rows, mm.m() - i), j, std::min(cols, mm.n() - j)});
-    }
+    Pipeline(mm, threads, memory, i, std::min(rows, mm.m() - i)).run();
   }
 }
 
