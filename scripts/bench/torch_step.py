@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Times training steps of PyTorch on the CPU for scripts/bench/versus_pytorch.py.
+
+    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile]
+
+MODEL is a row of MODELS; DTYPE is fp32 or bf16 (autocast). Prints JSON: the times of the steps after two
+of warm-up, in seconds, and PyTorch's version. A step is forward, backward, AdamW and clearing the
+gradients, on random tokens, with scaled_dot_product_attention.
+"""
+
+import json
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+# layers, heads, hidden, vocabulary, batch, tokens per sequence; the shapes of versus_pytorch.py
+MODELS = {
+    "gpt2-124m": dict(layers=12, heads=12, hidden=768, vocab=50304, batch=4, seq_len=256, llama=False),
+    "tiny-gpt": dict(layers=6, heads=6, hidden=384, vocab=320, batch=16, seq_len=256, llama=False),
+    "tiny-llama": dict(layers=4, heads=4, hidden=256, vocab=8192, batch=8, seq_len=256, llama=True),
+}
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden))
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Block(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        hidden, self.heads, self.llama = shape["hidden"], shape["heads"], shape["llama"]
+        norm = RmsNorm if self.llama else nn.LayerNorm
+        bias = not self.llama
+        inner = (8 * hidden // 3 + 63) // 64 * 64 if self.llama else 4 * hidden
+        self.norm1, self.norm2 = norm(hidden), norm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden, bias=bias), nn.Linear(hidden, hidden, bias=bias)
+        self.gate = nn.Linear(hidden, inner, bias=False) if self.llama else None
+        self.up, self.down = nn.Linear(hidden, inner, bias=bias), nn.Linear(inner, hidden, bias=bias)
+
+    def forward(self, x, cos, sin):
+        batch, rows, hidden = x.shape
+        q, k, v = (t.view(batch, rows, self.heads, hidden // self.heads).transpose(1, 2)
+                   for t in self.qkv(self.norm1(x)).split(hidden, 2))
+        if self.llama:
+            q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, rows, hidden))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y) if self.llama else F.gelu(self.up(y), approximate="tanh"))
+
+
+class Decoder(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        hidden, vocab, rows, llama = shape["hidden"], shape["vocab"], shape["seq_len"], shape["llama"]
+        self.embedding = nn.Embedding(vocab, hidden)
+        self.positions = None if llama else nn.Embedding(rows, hidden)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape["layers"]))
+        self.norm = (RmsNorm if llama else nn.LayerNorm)(hidden)
+        self.head = nn.Linear(hidden, vocab, bias=False)
+        if not llama:
+            self.head.weight = self.embedding.weight
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        dim = hidden // shape["heads"]
+        angles = torch.outer(torch.arange(rows).float(), 10000 ** (-torch.arange(0, dim, 2).float() / dim))
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def forward(self, ids, targets):
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        logits = self.head(self.norm(x)).float()
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
+def main():
+    name, dtype, threads, steps, settings = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    shape = MODELS[name]
+    model = Decoder(shape)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused="fused" in settings)
+    forward = torch.compile(model) if "compile" in settings else model
+    warmup = 2
+    seconds = []
+    for step in range(warmup + steps):
+        ids, targets = (torch.randint(0, shape["vocab"], (shape["batch"], shape["seq_len"])) for _ in range(2))
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+            loss = forward(ids, targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step >= warmup:
+            seconds.append(time.perf_counter() - begin)
+    print(json.dumps({"seconds": seconds, "version": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()
