@@ -25,6 +25,7 @@ ExitCode prepare_data(const RecipeArguments& arguments) {
                     corpus.is_mixture() ? part.name + ": " : "", training.token_count(),
                     training.document_count(), held_out.token_count(), held_out.document_count()));
   }
+  if (corpus.cleaning) print(corpus.cleaning->report().summary());
   return ExitCode::done;
 }
 
@@ -38,6 +39,7 @@ ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bo
     if (sample < before + count) {
       print(
           data::inspect_sample(*part.training, sample - before, *corpus.tokenizer, {.rows = rows}));
+      if (corpus.cleaning) print(corpus.cleaning->report().summary());
       return ExitCode::done;
     }
     before += count;

@@ -12,6 +12,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/parallel.hpp"
+#include "lib/data/shard_plan.hpp"
 
 namespace llmtrain::data {
 
@@ -23,35 +24,6 @@ namespace {
 constexpr std::uint32_t kPrepareVersion = 1;
 constexpr std::string_view kShardPrefix = "shard-";
 constexpr std::string_view kShardSuffix = ".tokens";
-
-/// Documents that start in bytes [begin, end) of one file.
-struct FileRange {
-  std::uint32_t file = 0;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-using ShardPlan = std::vector<FileRange>;
-
-/// Cuts the files into shards; a pure function of the files and the shard size.
-std::vector<ShardPlan> plan_shards(std::span<const SourceFile> files,
-                                   std::uint64_t shard_source_bytes) {
-  std::vector<ShardPlan> shards;
-  std::uint64_t room = 0;
-  for (std::uint32_t f = 0; f < files.size(); ++f) {
-    std::uint64_t at = 0;
-    do {
-      if (room == 0) {
-        shards.emplace_back();
-        room = shard_source_bytes;
-      }
-      const std::uint64_t end = next_document_start(files[f], at + room);
-      shards.back().push_back({f, at, end});
-      room -= std::min(room, end - at);
-      at = end;
-    } while (at < files[f].size_bytes);
-  }
-  return shards;
-}
 
 std::string shard_file_name(std::size_t index) {
   return fmt::format("{}{:05}{}", kShardPrefix, index, kShardSuffix);
@@ -102,10 +74,17 @@ class ShardMaker {
 
  private:
   std::vector<Document> read(const FileRange& range) const {
-    return read_documents(files_[range.file], range.begin, range.end, [&](std::string_view name) {
+    const SourceFile& file = files_[range.file];
+    auto documents = read_documents(file, range.begin, range.end, [&](std::string_view name) {
       return options_.part == Part::all ||
              is_held_out(name, options_.held_out) == (options_.part == Part::held_out);
     });
+    if (options_.cleaning) {
+      std::erase_if(documents, [&](const Document& document) {
+        return options_.cleaning->drops(file, document.offset);
+      });
+    }
+    return documents;
   }
 
   // Prompt and completion each by itself: a token that crossed the border would be half trained,
@@ -167,6 +146,12 @@ void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) 
         "max_document_bytes of data.sources",
         options.held_out.modulus, options.held_out.remainder, names);
   }
+  if (options.cleaning && std::any_of(files.begin(), files.end(), [&](const SourceFile& file) {
+        return options.cleaning->drops_of(file);
+      })) {
+    fail<DataError>("{}: data.cleaning leaves no document to train on ({}); loosen it", names,
+                    options.cleaning->report().reasons());
+  }
   fail<DataError>("{}: no document with text{}; check the data sources", names,
                   options.part == Part::training ? " outside the held-out part" : "");
 }
@@ -196,16 +181,8 @@ TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& to
                           const PrepareOptions& options) {
   Hasher128 contents;
   Hasher128 rules;
-  for (const SourceFile& file : files) {
-    contents.update(
-        fmt::format("{}:{}:{}:{}\n", file.name.size(), file.name, file.size_bytes, file.mtime_ns));
-    rules.update(fmt::format("{}:{}:{}:{}\n", static_cast<int>(file.format), file.text_key.size(),
-                             file.text_key, file.max_document_bytes));
-    if (!file.prompt_key.empty()) {
-      rules.update(fmt::format("{}:{}:{}:{}\n", file.prompt_key.size(), file.prompt_key,
-                               file.completion_key.size(), file.completion_key));
-    }
-  }
+  hash_files(files, contents, rules);
+  if (options.cleaning) rules.update(options.cleaning->key());
   const bool split = options.part != Part::all;
   rules.update(fmt::format("{} {} {} {} {}", kPrepareVersion, part_name(options.part),
                            split ? options.held_out.modulus : 0,

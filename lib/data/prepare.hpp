@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 
+#include "lib/data/cleaning.hpp"
+#include "lib/data/shard_plan.hpp"
 #include "lib/data/source.hpp"
 #include "lib/data/token_set.hpp"
 #include "lib/data/tokenizer.hpp"
@@ -26,8 +29,9 @@ struct PrepareProgress {
 struct PrepareOptions {
   Part part = Part::all;
   HeldOutRule held_out;  ///< divides training from held_out; unused for all
-  /// A shard covers about this many bytes of source files; a whole shard is held in memory.
-  std::uint64_t shard_source_bytes = std::uint64_t{64} << 20;
+  std::uint64_t shard_source_bytes = kShardSourceBytes;
+  /// Documents that it drops are left out; null: none. Its key is part of the set's.
+  std::shared_ptr<const Cleaning> cleaning = nullptr;
   /// Called after each shard.
   std::function<void(const PrepareProgress&)> progress = nullptr;
 };

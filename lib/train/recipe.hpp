@@ -12,6 +12,7 @@
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/recipe/load.hpp"
+#include "lib/train/cleaning_section.hpp"
 
 namespace llmtrain::train {
 
@@ -147,6 +148,8 @@ struct DataSection : recipe::Section {
   recipe::Key<recipe::Bytes> max_decompressed_size{
       this, "max_decompressed_size", recipe::Bytes(std::uint64_t{64} << 30),
       "a compressed file whose text is longer is refused", recipe::at_least(1)};
+  recipe::Sub<CleaningSection> cleaning{this, "cleaning",
+                                        "which training documents are left out; nothing by default"};
   recipe::Sub<PackingSection> packing{this, "packing", "how documents fill samples"};
   /// True if each source has a weight: then they are a mixture, else one text.
   bool is_mixture() const;

@@ -375,6 +375,8 @@ std::span<const Flip> flip_table() {
     for (const auto* part : {&kRun, &kModel, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
+    const auto cleaning = cleaning_flips();
+    all.insert(all.end(), cleaning.begin(), cleaning.end());
     return all;
   }();
   return rows;
