@@ -5,6 +5,7 @@
 #include "lib/base/require.hpp"
 #include "lib/data/inspect.hpp"
 #include "lib/train/corpus.hpp"
+#include "lib/train/prepare_share.hpp"
 
 namespace llmtrain::app {
 
@@ -12,10 +13,34 @@ namespace {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
+/// Recipe and overrides as one would type them.
+std::string shell_words(const RecipeArguments& arguments) {
+  std::vector<std::string> words{arguments.recipe.string()};
+  words.insert(words.end(), arguments.overrides.begin(), arguments.overrides.end());
+  std::string line;
+  for (const std::string& word : words) {
+    const bool plain = word.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                           "0123456789_./=:,+-") == word.npos;
+    line += (line.empty() ? "" : " ") + (plain ? word : fmt::format("'{}'", word));
+  }
+  return line;
+}
+
 }  // namespace
 
-ExitCode prepare_data(const RecipeArguments& arguments) {
+ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& share) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  if (share.shard || share.slurm_array || share.finish) {
+    const data::Share part = share.finish        ? data::Share::nothing()
+                             : share.slurm_array ? train::slurm_share()
+                                                 : train::parse_share(*share.shard);
+    const train::SharedPreparation done =
+        train::prepare_share(*recipe, part, shell_words(arguments));
+    require<DataError>(done.complete || !share.finish, "{}", done.text);
+    print(done.text);
+    if (!share.finish) return ExitCode::done;
+  }
   const train::Corpus corpus = train::open_corpus(*recipe);
   for (const train::CorpusPart& part : corpus.parts) {
     const data::TokenSet& training = part.training->set();

@@ -96,24 +96,39 @@ class SignatureMaker {
   const CleaningRequest& request_;
 };
 
-fs::path signatures_path(const fs::path& directory, std::size_t shard) {
-  return directory / fmt::format("signatures-{:05}.bin", shard);
-}
+/// The signatures in a directory, by shard.
+class SignatureFiles {
+ public:
+  SignatureFiles(std::span<const SourceFile> files, const CleaningRequest& request,
+                 const std::string& key, const fs::path& directory)
+      : maker_(files, request),
+        key_(key),
+        directory_(directory),
+        plans_(plan_shards(files, request.shard_source_bytes)) {}
 
-std::uint64_t signatures_build_key(const std::string& key, std::size_t shard) {
-  return hash64(fmt::format("{}/{}", key, shard));
-}
-
-void make_signatures(std::span<const SourceFile> files, const CleaningRequest& request,
-                     const std::string& key, const fs::path& directory,
-                     const std::vector<ShardPlan>& plans) {
-  const SignatureMaker maker(files, request);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const fs::path path = signatures_path(directory, i);
-    const std::uint64_t build_key = signatures_build_key(key, i);
-    if (!read_signatures(path, build_key)) write_signatures(path, build_key, maker.make(plans[i]));
+  std::size_t count() const { return plans_.size(); }
+  bool exists(std::size_t shard) const { return has_signatures(path(shard), build_key(shard)); }
+  /// Makes them if they are missing or damaged.
+  SignatureShard open(std::size_t shard) const {
+    if (auto there = read_signatures(path(shard), build_key(shard))) return std::move(*there);
+    SignatureShard made = maker_.make(plans_[shard]);
+    write_signatures(path(shard), build_key(shard), made);
+    return made;
   }
-}
+
+ private:
+  fs::path path(std::size_t shard) const {
+    return directory_ / fmt::format("signatures-{:05}.bin", shard);
+  }
+  std::uint64_t build_key(std::size_t shard) const {
+    return hash64(fmt::format("{}/{}", key_, shard));
+  }
+
+  SignatureMaker maker_;
+  const std::string& key_;
+  const fs::path& directory_;
+  std::vector<ShardPlan> plans_;
+};
 
 std::vector<DroppedDocument> read_dropped(const fs::path& path, const std::string& expected_hash) {
   const std::string text = read_file(path);
@@ -210,29 +225,38 @@ std::string cleaning_key(std::span<const SourceFile> files, const CleaningReques
   return to_hex(hasher.digest());
 }
 
+CleaningStep clean_share(std::span<const SourceFile> files, const CleaningRequest& request,
+                         const Share& share, const fs::path& directory) {
+  const std::string key = cleaning_key(files, request);
+  if (auto there = read_cleaning(files, key, directory)) return {.cleaning = std::move(there)};
+  create_directories_durably(directory);
+  const SignatureFiles signatures(files, request, key, directory);
+  CleaningStep step{.shards = signatures.count()};
+  for (std::size_t i = 0; i < step.shards; ++i) {
+    if (share.has(i)) signatures.open(i);
+  }
+  for (std::size_t i = 0; i < step.shards; ++i) {
+    if (!signatures.exists(i)) step.missing.push_back(i);
+  }
+  if (!step.missing.empty()) return step;
+  CleaningDecisions decisions = decide(files, request.options, step.shards,
+                                       [&](std::size_t i) { return signatures.open(i); });
+  std::string list;
+  for (const DroppedDocument& document : decisions.dropped) list += document.to_json_line();
+  const Hash128 list_hash = hash128(list);
+  std::string text = decisions.report.to_json(key, list_hash);
+  write_file_atomic(directory / kDroppedName, list);
+  write_file_atomic(directory / kCleaningReportName, text);
+  step.cleaning = std::make_shared<const Cleaning>(
+      std::move(text), CleaningReport::Parsed{std::move(decisions.report), key, to_hex(list_hash)},
+      files, decisions.dropped);
+  return step;
+}
+
 std::shared_ptr<const Cleaning> open_or_clean(std::span<const SourceFile> files,
                                               const CleaningRequest& request,
                                               const fs::path& directory) {
-  const std::string key = cleaning_key(files, request);
-  if (auto there = read_cleaning(files, key, directory)) return there;
-  create_directories_durably(directory);
-  const std::vector<ShardPlan> plans = plan_shards(files, request.shard_source_bytes);
-  make_signatures(files, request, key, directory, plans);
-  CleaningDecisions decisions = decide(files, request.options, plans.size(), [&](std::size_t i) {
-    auto shard = read_signatures(signatures_path(directory, i), signatures_build_key(key, i));
-    require<DataError>(shard.has_value(), "{}: damaged; run again",
-                       signatures_path(directory, i).string());
-    return std::move(*shard);
-  });
-  std::string list;
-  for (const DroppedDocument& document : decisions.dropped) list += document.to_json_line();
-  write_file_atomic(directory / kDroppedName, list);
-  const Hash128 list_hash = hash128(list);
-  std::string text = decisions.report.to_json(key, list_hash);
-  write_file_atomic(directory / kCleaningReportName, text);
-  return std::make_shared<const Cleaning>(
-      std::move(text), CleaningReport::Parsed{std::move(decisions.report), key, to_hex(list_hash)},
-      files, decisions.dropped);
+  return clean_share(files, request, {}, directory).cleaning;
 }
 
 }  // namespace llmtrain::data

@@ -77,9 +77,19 @@ std::string cleaning_key(std::span<const SourceFile> files, const CleaningReques
 inline constexpr std::string_view kCleaningReportName = "cleaning.json";
 inline constexpr std::string_view kDroppedName = "dropped.jsonl";
 
-/// Opens the decisions in `directory` if they were made from the same input; otherwise makes them
-/// from the signatures there, of which it makes those that are missing. DataError as
-/// `read_documents`.
+struct CleaningStep {
+  std::shared_ptr<const Cleaning> cleaning;  ///< null while signatures of other tasks are missing
+  std::vector<std::size_t> missing;          ///< those shards
+  std::size_t shards = 0;
+};
+
+/// Opens the decisions in `directory` if they were made from the same input; otherwise makes the
+/// share's signatures that are not there, and the decisions if that was the last. Any number of
+/// tasks may do so at the same time. DataError as `read_documents`.
+CleaningStep clean_share(std::span<const SourceFile> files, const CleaningRequest& request,
+                         const Share& share, const std::filesystem::path& directory);
+
+/// As clean_share with everything as its share.
 std::shared_ptr<const Cleaning> open_or_clean(std::span<const SourceFile> files,
                                               const CleaningRequest& request,
                                               const std::filesystem::path& directory);

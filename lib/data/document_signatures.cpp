@@ -1,6 +1,7 @@
 #include "lib/data/document_signatures.hpp"
 
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "lib/base/file.hpp"
@@ -61,6 +62,16 @@ void write_signatures(const std::filesystem::path& path, std::uint64_t build_key
   std::memcpy(header.magic, kMagic.data(), sizeof header.magic);
   std::memcpy(content.data(), &header, sizeof header);
   write_file_atomic(path, content);
+}
+
+bool has_signatures(const std::filesystem::path& path, std::uint64_t build_key) {
+  if (!std::filesystem::exists(path)) return false;
+  const File file = File::open_read(path);
+  RawHeader header{};
+  const std::uint64_t size = file.size();
+  if (size < sizeof header) return false;
+  file.read_at(0, std::as_writable_bytes(std::span(&header, 1)));
+  return problem_of(header, size).empty() && header.build_key == build_key;
 }
 
 std::optional<SignatureShard> read_signatures(const std::filesystem::path& path,

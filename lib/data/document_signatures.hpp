@@ -40,6 +40,9 @@ struct SignatureShard {
 void write_signatures(const std::filesystem::path& path, std::uint64_t build_key,
                       const SignatureShard& shard);
 
+/// Whether there is a file of this build that looks whole; its content is not read.
+bool has_signatures(const std::filesystem::path& path, std::uint64_t build_key);
+
 /// The file's content; empty if it is missing, damaged or of another build.
 std::optional<SignatureShard> read_signatures(const std::filesystem::path& path,
                                               std::uint64_t build_key);

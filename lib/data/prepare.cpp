@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
@@ -111,10 +112,11 @@ class ShardMaker {
 };
 
 /// The header of a finished shard of the same build; empty if there is none.
-std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t build_key) {
+std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t build_key,
+                                          ShardCheck check) {
   if (!fs::exists(path)) return std::nullopt;
   try {
-    const TokenShard shard = TokenShard::open(path, ShardCheck::payload);
+    const TokenShard shard = TokenShard::open(path, check);
     if (shard.header().build_key == build_key) return shard.header();
   } catch (const OtherShardVersion&) {
     // Said once for the whole set by open_or_prepare.
@@ -122,6 +124,49 @@ std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t bu
     log::info("making a shard again: {}", e.what());
   }
   return std::nullopt;
+}
+
+/// Makes those of the share that are not there; `headers` gets theirs.
+void make_shards(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                 const PrepareOptions& options, const Share& share, const fs::path& directory,
+                 const std::vector<ShardPlan>& plans, const TokenSetKey& key,
+                 std::vector<std::optional<ShardHeader>>& headers) {
+  const ShardMaker maker(files, tokenizer, options);
+  const auto source_bytes = [](const ShardPlan& plan) {
+    std::uint64_t bytes = 0;
+    for (const FileRange& range : plan) bytes += range.end - range.begin;
+    return bytes;
+  };
+  PrepareProgress progress;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!share.has(i)) continue;
+    ++progress.shards_total;
+    progress.bytes_total += source_bytes(plans[i]);
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!share.has(i)) continue;
+    const fs::path path = directory / shard_file_name(i);
+    const std::uint64_t build_key = shard_build_key(key, i);
+    headers[i] = finished_shard(path, build_key, ShardCheck::payload);
+    if (!headers[i]) headers[i] = maker.make(plans[i], build_key, path);
+    progress.bytes_done += source_bytes(plans[i]);
+    progress.tokens += headers[i]->token_count;
+    ++progress.shards_done;
+    if (options.progress) options.progress(progress);
+  }
+}
+
+/// Removes an index of another set: it does not describe the shards that replace its own. One of
+/// this set does whatever happens, because its shards are always made with the same bytes.
+void remove_other_index(const fs::path& directory, const TokenSetKey& key) {
+  const fs::path path = directory / kTokenIndexName;
+  if (!fs::exists(path)) return;
+  try {
+    if (TokenSetIndex::from_json(read_file(path), path.string()).key == key) return;
+  } catch (const DataError&) {
+    // Said by open_or_prepare.
+  }
+  fs::remove(path);
 }
 
 /// Removes shards that are not in `index`.
@@ -191,42 +236,45 @@ TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& to
           to_hex(rules.digest())};
 }
 
-void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
-             const PrepareOptions& options, const fs::path& directory) {
-  require<RecipeError>(options.shard_source_bytes >= 1, "shard_source_bytes is 0");
-  std::error_code error;
-  fs::create_directories(directory, error);
-  require<StorageError>(!error, "{}: cannot create: {}", directory.string(), error.message());
-  TokenSetIndex index;
-  index.key = token_set_key(files, tokenizer, options);
-  index.vocab_size = static_cast<std::uint64_t>(tokenizer.vocab_size());
-  PrepareProgress progress;
+PrepareStep prepare_share(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                          const PrepareOptions& options, const Share& share,
+                          const fs::path& directory) {
+  create_directories_durably(directory);
+  const TokenSetKey key = token_set_key(files, tokenizer, options);
+  remove_other_index(directory, key);
+  const std::vector<ShardPlan> plans = plan_shards(files, options.shard_source_bytes);
+  std::vector<std::optional<ShardHeader>> headers(plans.size());
+  make_shards(files, tokenizer, options, share, directory, plans, key, headers);
+  PrepareStep step{.shards = plans.size()};
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (headers[i]) continue;
+    headers[i] =
+        finished_shard(directory / shard_file_name(i), shard_build_key(key, i), ShardCheck::header);
+    if (!headers[i]) step.missing.push_back(i);
+  }
+  if (!step.missing.empty()) return step;
+
+  TokenSetIndex index{.key = key, .vocab_size = static_cast<std::uint64_t>(tokenizer.vocab_size())};
+  std::uint64_t tokens = 0;
   for (const SourceFile& file : files) {
     index.sources.push_back({file.name, file.size_bytes, file.mtime_ns});
-    progress.bytes_total += file.size_bytes;
   }
-  // An index never describes shards that are being replaced.
-  fs::remove(directory / kTokenIndexName);
-
-  const ShardMaker maker(files, tokenizer, options);
-  const std::vector<ShardPlan> plans = plan_shards(files, options.shard_source_bytes);
-  progress.shards_total = plans.size();
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const fs::path path = directory / shard_file_name(i);
-    const std::uint64_t build_key = shard_build_key(index.key, i);
-    std::optional<ShardHeader> header = finished_shard(path, build_key);
-    if (!header) header = maker.make(plans[i], build_key, path);
-    index.shards.push_back({shard_file_name(i), header->token_count, header->document_count,
-                            header->source_bytes, to_hex(header->payload_hash)});
-    for (const FileRange& range : plans[i]) progress.bytes_done += range.end - range.begin;
-    index.empty_documents += header->empty_documents;
-    progress.tokens += header->token_count;
-    ++progress.shards_done;
-    if (options.progress) options.progress(progress);
+    const ShardHeader& header = *headers[i];
+    index.shards.push_back({shard_file_name(i), header.token_count, header.document_count,
+                            header.source_bytes, to_hex(header.payload_hash)});
+    index.empty_documents += header.empty_documents;
+    tokens += header.token_count;
   }
-  if (progress.tokens == 0) refuse_empty(files, options);
+  if (tokens == 0) refuse_empty(files, options);
   remove_other_shards(directory, index);
   write_file_atomic(directory / kTokenIndexName, index.to_json());
+  return step;
+}
+
+void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+             const PrepareOptions& options, const fs::path& directory) {
+  prepare_share(files, tokenizer, options, {}, directory);
 }
 
 TokenSet open_or_prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "lib/data/cleaning.hpp"
 #include "lib/data/shard_plan.hpp"
@@ -39,6 +40,18 @@ struct PrepareOptions {
 /// What a set made from these would carry in its index.
 TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& tokenizer,
                           const PrepareOptions& options);
+
+struct PrepareStep {
+  std::size_t shards = 0;
+  std::vector<std::size_t> missing;  ///< shards of other tasks; the set is complete without any
+};
+
+/// Makes the share's shards that are not there, and index.json if no other shard is missing. Any
+/// number of tasks may do so at the same time, with any shares: the files end the same. DataError
+/// as `prepare`.
+PrepareStep prepare_share(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                          const PrepareOptions& options, const Share& share,
+                          const std::filesystem::path& directory);
 
 /// Tokenises the documents into `directory` (created if needed): shards first, then index.json.
 /// Documents without text are skipped and counted. A shard that is already there, undamaged and

@@ -18,6 +18,15 @@ struct FileRange {
 };
 using ShardPlan = std::vector<FileRange>;
 
+/// One task's part of numbered work; tasks together do all of it.
+struct Share {
+  std::size_t index = 0;  ///< below count
+  std::size_t count = 1;
+  bool has(std::size_t item) const { return item % count == index; }
+  /// No part: for finding out whether all is done.
+  static constexpr Share nothing() { return {1, 1}; }
+};
+
 /// A shard covers about this many bytes of source files, which are held in memory together.
 inline constexpr std::uint64_t kShardSourceBytes = std::uint64_t{64} << 20;
 

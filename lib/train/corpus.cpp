@@ -1,7 +1,6 @@
 #include "lib/train/corpus.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <sstream>
 
 #include "lib/base/directory.hpp"
@@ -115,14 +114,23 @@ std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFi
 
 }  // namespace
 
+data::CleaningRequest cleaning_request(const DataSection& section) {
+  return {.options = section.cleaning.options(),
+          .held_out = held_out_rule(section),
+          .shard_source_bytes = section.shard_size()};
+}
+
+std::filesystem::path cleaning_directory(const DataSection& section,
+                                         const std::vector<data::SourceFile>& files) {
+  return std::filesystem::path(section.cache_dir()) /
+         ("cleaning-" + data::cleaning_key(files, cleaning_request(section)));
+}
+
 std::shared_ptr<const data::Cleaning> open_cleaning(const DataSection& section,
                                                     const std::vector<data::SourceFile>& files) {
-  const data::CleaningRequest request{.options = section.cleaning.options(),
-                                      .held_out = held_out_rule(section)};
+  const data::CleaningRequest request = cleaning_request(section);
   if (!request.options.active()) return nullptr;
-  return data::open_or_clean(files, request,
-                             std::filesystem::path(section.cache_dir()) /
-                                 ("cleaning-" + data::cleaning_key(files, request)));
+  return data::open_or_clean(files, request, cleaning_directory(section, files));
 }
 
 std::shared_ptr<const data::Tokenizer> open_tokenizer(
@@ -153,20 +161,38 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(
   return tokenizer;
 }
 
+std::vector<std::vector<data::SourceFile>> files_of_parts(
+    const DataSection& section, const std::vector<data::SourceFile>& files) {
+  if (!section.is_mixture()) return {files};
+  std::vector<std::vector<data::SourceFile>> parts(section.sources.size());
+  for (const data::SourceFile& file : files) parts[file.source].push_back(file);
+  return parts;
+}
+
+TokenSetPlace token_set_place(const DataSection& section,
+                              const std::vector<data::SourceFile>& files,
+                              const data::Tokenizer& tokenizer, data::Part part,
+                              const std::shared_ptr<const data::Cleaning>& cleaning) {
+  // What is held out does not depend on cleaning.
+  data::PrepareOptions options{.part = part,
+                               .held_out = held_out_rule(section),
+                               .shard_source_bytes = section.shard_size(),
+                               .cleaning = part == data::Part::training ? cleaning : nullptr};
+  const data::TokenSetKey key = data::token_set_key(files, tokenizer, options);
+  const std::string hash =
+      to_hex(hash128(fmt::format("{} {} {}", key.files, key.tokenizer, key.options)));
+  return {std::move(options), std::filesystem::path(section.cache_dir()) / ("tokens-" + hash)};
+}
+
 namespace {
 
 std::shared_ptr<const data::PackedSamples> open_part(
     const Recipe& recipe, const std::vector<data::SourceFile>& files,
     const data::Tokenizer& tokenizer, data::Part part,
-    std::shared_ptr<const data::Cleaning> cleaning) {
-  const data::PrepareOptions options{
-      .part = part, .held_out = held_out_rule(recipe.data), .cleaning = std::move(cleaning)};
-  const data::TokenSetKey key = data::token_set_key(files, tokenizer, options);
-  const std::string hash =
-      to_hex(hash128(fmt::format("{} {} {}", key.files, key.tokenizer, key.options)));
-  const auto directory = std::filesystem::path(recipe.data.cache_dir()) / ("tokens-" + hash);
-  auto set =
-      std::make_shared<data::TokenSet>(data::open_or_prepare(files, tokenizer, options, directory));
+    const std::shared_ptr<const data::Cleaning>& cleaning) {
+  const TokenSetPlace place = token_set_place(recipe.data, files, tokenizer, part, cleaning);
+  auto set = std::make_shared<data::TokenSet>(
+      data::open_or_prepare(files, tokenizer, place.options, place.directory));
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
       .strategy = part == data::Part::training ? recipe.data.packing.strategy()
@@ -246,16 +272,15 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
   if (!tokenizer) tokenizer = open_tokenizer(recipe, files, cleaning);
   check_vocabulary(recipe, *tokenizer);
   std::vector<CorpusPart> parts;
-  const std::size_t count = recipe.data.is_mixture() ? recipe.data.sources.size() : 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::vector<data::SourceFile> own;
-    std::copy_if(files.begin(), files.end(), std::back_inserter(own),
-                 [&](const auto& file) { return count == 1 || file.source == i; });
-    parts.push_back({.name = count == 1 ? "samples" : recipe.data.source_name(i),
-                     .training = open_part(recipe, own, *tokenizer, data::Part::training, cleaning),
+  const auto files_by_part = files_of_parts(recipe.data, files);
+  for (std::size_t i = 0; i < files_by_part.size(); ++i) {
+    const auto open = [&](data::Part part) {
+      return open_part(recipe, files_by_part[i], *tokenizer, part, cleaning);
+    };
+    parts.push_back({.name = recipe.data.is_mixture() ? recipe.data.source_name(i) : "samples",
+                     .training = open(data::Part::training),
                      .held_out = std::make_shared<const data::EvalWindows>(
-                         open_part(recipe, own, *tokenizer, data::Part::held_out, nullptr),
-                         recipe.eval_stride())});
+                         open(data::Part::held_out), recipe.eval_stride())});
   }
   std::string mixing =
       recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";

@@ -52,6 +52,24 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(
 std::shared_ptr<const data::Cleaning> open_cleaning(const DataSection& section,
                                                     const std::vector<data::SourceFile>& files);
 
+/// The sources of each part of the corpus: all of them, or one of a mixture.
+std::vector<std::vector<data::SourceFile>> files_of_parts(
+    const DataSection& section, const std::vector<data::SourceFile>& files);
+
+data::CleaningRequest cleaning_request(const DataSection& section);
+std::filesystem::path cleaning_directory(const DataSection& section,
+                                         const std::vector<data::SourceFile>& files);
+
+/// How a token set is made, and where it is kept.
+struct TokenSetPlace {
+  data::PrepareOptions options;
+  std::filesystem::path directory;
+};
+TokenSetPlace token_set_place(const DataSection& section,
+                              const std::vector<data::SourceFile>& files,
+                              const data::Tokenizer& tokenizer, data::Part part,
+                              const std::shared_ptr<const data::Cleaning>& cleaning);
+
 /// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
 /// there is no text; RecipeError when the model is too small for the tokenizer.
 /// `tokenizer` is that of a run which exists already; without it the recipe's.
