@@ -53,6 +53,8 @@ struct PreparedShare {
 };
 /// The whole data, or one task's share of it. With `finish`, what is missing is an error.
 ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& share);
+/// Prints how fast one thread reads and cleans; writes nothing.
+ExitCode measure_preparation(const RecipeArguments& arguments);
 ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bool rows);
 /// Names of the source files, or of held-out documents.
 ExitCode list_data(const RecipeArguments& arguments, bool held_out);

@@ -4,6 +4,7 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/inspect.hpp"
+#include "lib/data/preparation_speed.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/prepare_share.hpp"
 
@@ -51,6 +52,21 @@ ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& sha
                     training.document_count(), held_out.token_count(), held_out.document_count()));
   }
   if (corpus.cleaning) print(corpus.cleaning->report().summary());
+  return ExitCode::done;
+}
+
+ExitCode measure_preparation(const RecipeArguments& arguments) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const data::PreparationSpeed speed = data::measure_preparation(
+      train::source_files(recipe->data), train::cleaning_request(recipe->data));
+  const double megabytes = static_cast<double>(speed.bytes) / 1e6;
+  print(fmt::format("{:.1f} MB of text in {} documents, one thread\n", megabytes, speed.documents));
+  for (const data::StageSpeed& stage : speed.stages) {
+    print(fmt::format("  {:<8} {:>8.3f} s {:>8.0f} MB/s\n", stage.stage, stage.seconds,
+                      megabytes / stage.seconds));
+  }
+  print(fmt::format("  {:<8} {:>8.3f} s {:>8.0f} MB/s\n", "all", speed.seconds(),
+                    megabytes / speed.seconds()));
   return ExitCode::done;
 }
 

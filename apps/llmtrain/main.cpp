@@ -93,6 +93,7 @@ void add_data_verbs(CLI::App& root, Action& action) {
   static bool rows = false;
   static bool held_out = false;
   static app::PreparedShare share;
+  static bool measure = false;
   CLI::App* data = root.add_subcommand("data", "training text");
   data->require_subcommand(1);
   CLI::App* prepare = data->add_subcommand("prepare", "train the tokenizer and write token files");
@@ -104,9 +105,16 @@ void add_data_verbs(CLI::App& root, Action& action) {
                                          "as --shard, by the environment of a Slurm job array");
   CLI::Option* finish = prepare->add_flag("--finish", share.finish,
                                           "make nothing of a share; name what tasks have not made");
-  shard->excludes(slurm)->excludes(finish);
-  slurm->excludes(finish);
-  prepare->callback([&action] { action = [] { return app::prepare_data(arguments, share); }; });
+  CLI::Option* measured = prepare->add_flag(
+      "--measure", measure, "print how fast one thread reads and cleans, and write nothing");
+  shard->excludes(slurm)->excludes(finish)->excludes(measured);
+  slurm->excludes(finish)->excludes(measured);
+  finish->excludes(measured);
+  prepare->callback([&action] {
+    action = [] {
+      return measure ? app::measure_preparation(arguments) : app::prepare_data(arguments, share);
+    };
+  });
   CLI::App* inspect = data->add_subcommand("inspect", "show a sample as the model sees it");
   add_recipe(inspect, arguments);
   inspect->add_option("--sample", sample, "number of the sample in document order");
