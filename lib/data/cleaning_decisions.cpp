@@ -10,6 +10,7 @@ namespace llmtrain::data {
 
 namespace {
 
+constexpr std::string_view kExact = "exact_duplicate", kNear = "near_duplicate";
 constexpr std::string_view kOfHeldOut = "_of_held_out";
 
 struct HashOfHash {
@@ -43,11 +44,8 @@ class Decider {
       decisions_.report.dropped.push_back(
           {.reason = std::string(text_filter_table()[on.filter].name)});
     }
-    for (const char* reason : {"exact_duplicate", "near_duplicate"}) {
-      if (reason[0] == 'e' ? !options.exact : !options.near.has_value()) continue;
-      decisions_.report.dropped.push_back({.reason = reason});
-      decisions_.report.dropped.push_back({.reason = reason + std::string(kOfHeldOut)});
-    }
+    if (options.exact) add_reason(kExact);
+    if (options.near) add_reason(kNear);
   }
 
   CleaningDecisions decide() {
@@ -61,6 +59,11 @@ class Decider {
   }
 
  private:
+  void add_reason(std::string_view reason) {
+    decisions_.report.dropped.push_back({.reason = std::string(reason)});
+    decisions_.report.dropped.push_back({.reason = fmt::format("{}{}", reason, kOfHeldOut)});
+  }
+
   void judge(std::uint32_t d) {
     const DocumentSignature& document = all_.documents[d];
     count(document);
@@ -70,11 +73,11 @@ class Decider {
     }
     if (options_.exact) {
       const auto [place, is_first] = by_hash_.try_emplace(document.hash, d);
-      if (!is_first) return duplicate(d, place->second, "exact_duplicate", 1.0);
+      if (!is_first) return duplicate(d, place->second, kExact, 1.0);
     }
     if (index_ && document.has(DocumentSignature::kHasSketch)) {
       if (const auto match = index_->find(d)) {
-        duplicate(d, match->document, "near_duplicate", match->similarity);
+        duplicate(d, match->document, kNear, match->similarity);
         if (!document.has(DocumentSignature::kHeldOut)) {
           // A copy of a document that goes is no copy of one that stays.
           if (options_.exact) by_hash_.erase(document.hash);
@@ -95,15 +98,15 @@ class Decider {
     }
   }
 
-  void duplicate(std::uint32_t d, std::uint32_t partner, std::string reason, double similarity) {
+  void duplicate(std::uint32_t d, std::uint32_t partner, std::string_view kind, double similarity) {
     const DocumentSignature& document = all_.documents[d];
     CleaningReport& report = decisions_.report;
     if (document.has(DocumentSignature::kHeldOut)) {
-      ++(reason == "exact_duplicate" ? report.held_out_exact_duplicates
-                                     : report.held_out_near_duplicates);
+      ++(kind == kExact ? report.held_out_exact_duplicates : report.held_out_near_duplicates);
       return;
     }
     const DocumentSignature& stays = all_.documents[partner];
+    std::string reason(kind);
     if (stays.has(DocumentSignature::kHeldOut)) reason += kOfHeldOut;
     drop(document, std::move(reason), similarity, name_of(stays));
   }
