@@ -4,14 +4,14 @@
 #   scripts/bench.sh [--fresh] [NAME...]
 #
 #   --fresh   measure again what this commit was measured for already
-#   NAME      gpt2_124m, predict; default all. scripts/bench/NAME.sh --help says what each is
+#   NAME      gpt2_124m, predict, prepare_speed; default all. scripts/bench/NAME.sh --help says what each is
 #
 # Measure on a machine that does nothing else. A call that was cut off goes on where it stopped:
 # build/bench/NAME holds the commit of the last whole measurement, and what predict has so far.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly all=(gpt2_124m predict)
+readonly all=(gpt2_124m predict prepare_speed)
 die() {
   printf 'bench: %s\n' "$*" >&2
   exit 1

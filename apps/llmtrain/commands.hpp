@@ -45,7 +45,16 @@ ExitCode print_recipe(const std::string& name);
 /// Copies a shipped recipe; an existing file is not overwritten.
 ExitCode copy_recipe(const std::string& name, const std::filesystem::path& to);
 
-ExitCode prepare_data(const RecipeArguments& arguments);
+/// At most one of these.
+struct PreparedShare {
+  std::optional<std::string> shard;  ///< "I/N": this task's share
+  bool slurm_array = false;          ///< the share that Slurm's environment names
+  bool finish = false;               ///< no share: only what is left when all tasks are done
+};
+/// The whole data, or one task's share of it. With `finish`, what is missing is an error.
+ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& share);
+/// Prints how fast one thread reads and cleans; writes nothing.
+ExitCode measure_preparation(const RecipeArguments& arguments);
 ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bool rows);
 /// Names of the source files, or of held-out documents.
 ExitCode list_data(const RecipeArguments& arguments, bool held_out);

@@ -4,7 +4,9 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/inspect.hpp"
+#include "lib/data/preparation_speed.hpp"
 #include "lib/train/corpus.hpp"
+#include "lib/train/prepare_share.hpp"
 
 namespace llmtrain::app {
 
@@ -12,10 +14,34 @@ namespace {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
+/// Recipe and overrides as one would type them.
+std::string shell_words(const RecipeArguments& arguments) {
+  std::vector<std::string> words{arguments.recipe.string()};
+  words.insert(words.end(), arguments.overrides.begin(), arguments.overrides.end());
+  std::string line;
+  for (const std::string& word : words) {
+    const bool plain = word.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                           "0123456789_./=:,+-") == word.npos;
+    line += (line.empty() ? "" : " ") + (plain ? word : fmt::format("'{}'", word));
+  }
+  return line;
+}
+
 }  // namespace
 
-ExitCode prepare_data(const RecipeArguments& arguments) {
+ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& share) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  if (share.shard || share.slurm_array || share.finish) {
+    const data::Share part = share.finish        ? data::Share::nothing()
+                             : share.slurm_array ? train::slurm_share()
+                                                 : train::parse_share(*share.shard);
+    const train::SharedPreparation done =
+        train::prepare_share(*recipe, part, shell_words(arguments));
+    require<DataError>(done.complete || !share.finish, "{}", done.text);
+    print(done.text);
+    if (!share.finish) return ExitCode::done;
+  }
   const train::Corpus corpus = train::open_corpus(*recipe);
   for (const train::CorpusPart& part : corpus.parts) {
     const data::TokenSet& training = part.training->set();
@@ -25,6 +51,22 @@ ExitCode prepare_data(const RecipeArguments& arguments) {
                     corpus.is_mixture() ? part.name + ": " : "", training.token_count(),
                     training.document_count(), held_out.token_count(), held_out.document_count()));
   }
+  if (corpus.cleaning) print(corpus.cleaning->report().summary());
+  return ExitCode::done;
+}
+
+ExitCode measure_preparation(const RecipeArguments& arguments) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const data::PreparationSpeed speed = data::measure_preparation(
+      train::source_files(recipe->data), train::cleaning_request(recipe->data));
+  const double megabytes = static_cast<double>(speed.bytes) / 1e6;
+  print(fmt::format("{:.1f} MB of text in {} documents, one thread\n", megabytes, speed.documents));
+  for (const data::StageSpeed& stage : speed.stages) {
+    print(fmt::format("  {:<8} {:>8.3f} s {:>8.0f} MB/s\n", stage.stage, stage.seconds,
+                      megabytes / stage.seconds));
+  }
+  print(fmt::format("  {:<8} {:>8.3f} s {:>8.0f} MB/s\n", "all", speed.seconds(),
+                    megabytes / speed.seconds()));
   return ExitCode::done;
 }
 
@@ -38,6 +80,7 @@ ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bo
     if (sample < before + count) {
       print(
           data::inspect_sample(*part.training, sample - before, *corpus.tokenizer, {.rows = rows}));
+      if (corpus.cleaning) print(corpus.cleaning->report().summary());
       return ExitCode::done;
     }
     before += count;

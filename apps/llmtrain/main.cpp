@@ -92,11 +92,29 @@ void add_data_verbs(CLI::App& root, Action& action) {
   static std::uint64_t sample = 0;
   static bool rows = false;
   static bool held_out = false;
+  static app::PreparedShare share;
+  static bool measure = false;
   CLI::App* data = root.add_subcommand("data", "training text");
   data->require_subcommand(1);
   CLI::App* prepare = data->add_subcommand("prepare", "train the tokenizer and write token files");
   add_recipe(prepare, arguments);
-  prepare->callback([&action] { action = [] { return app::prepare_data(arguments); }; });
+  CLI::Option* shard =
+      prepare->add_option("--shard", share.shard,
+                          "I/N: only this task's share, I from 0 to N-1; tasks may run at once");
+  CLI::Option* slurm = prepare->add_flag("--slurm-array", share.slurm_array,
+                                         "as --shard, by the environment of a Slurm job array");
+  CLI::Option* finish = prepare->add_flag("--finish", share.finish,
+                                          "make nothing of a share; name what tasks have not made");
+  CLI::Option* measured = prepare->add_flag(
+      "--measure", measure, "print how fast one thread reads and cleans, and write nothing");
+  shard->excludes(slurm)->excludes(finish)->excludes(measured);
+  slurm->excludes(finish)->excludes(measured);
+  finish->excludes(measured);
+  prepare->callback([&action] {
+    action = [] {
+      return measure ? app::measure_preparation(arguments) : app::prepare_data(arguments, share);
+    };
+  });
   CLI::App* inspect = data->add_subcommand("inspect", "show a sample as the model sees it");
   add_recipe(inspect, arguments);
   inspect->add_option("--sample", sample, "number of the sample in document order");

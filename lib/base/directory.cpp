@@ -22,7 +22,11 @@ void create_directories_durably(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, error)) return;
   const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
   create_directories_durably(parent);
-  create_new_directory(path);
+  // Another process may make the same one at the same time.
+  if (::mkdir(path.c_str(), 0777) != 0 &&
+      (errno != EEXIST || !std::filesystem::is_directory(path))) {
+    fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
+  }
   sync_directory(parent);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
@@ -20,6 +21,14 @@ std::string_view remedy_for(int error) {
   if (error == ENOSPC || error == EDQUOT) return "; free space there, or write to another disk";
   if (error == EFBIG) return "; files there may not grow so long, see `ulimit -f`";
   return "";
+}
+
+/// "3f2a77c1-4711": of no other process that sees the same files.
+std::string process_name() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("{:08x}-{}", static_cast<std::uint32_t>(hash64(std::string_view(host))),
+                     static_cast<long>(::getpid()));
 }
 
 template <class E>
@@ -140,8 +149,8 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t limit_byt
 }
 
 void write_file_atomic(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path temporary =
-      path.string() + fmt::format(".tmp-{}", static_cast<long>(::getpid()));
+  // Tasks on several hosts may write the same file at the same time.
+  const std::filesystem::path temporary = path.string() + ".tmp-" + process_name();
   ::unlink(temporary.c_str());
   try {
     File file = File::create_new(temporary);

@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/parallel.hpp"
+#include "lib/data/shard_plan.hpp"
 
 namespace llmtrain::data {
 
@@ -23,35 +25,6 @@ namespace {
 constexpr std::uint32_t kPrepareVersion = 1;
 constexpr std::string_view kShardPrefix = "shard-";
 constexpr std::string_view kShardSuffix = ".tokens";
-
-/// Documents that start in bytes [begin, end) of one file.
-struct FileRange {
-  std::uint32_t file = 0;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-using ShardPlan = std::vector<FileRange>;
-
-/// Cuts the files into shards; a pure function of the files and the shard size.
-std::vector<ShardPlan> plan_shards(std::span<const SourceFile> files,
-                                   std::uint64_t shard_source_bytes) {
-  std::vector<ShardPlan> shards;
-  std::uint64_t room = 0;
-  for (std::uint32_t f = 0; f < files.size(); ++f) {
-    std::uint64_t at = 0;
-    do {
-      if (room == 0) {
-        shards.emplace_back();
-        room = shard_source_bytes;
-      }
-      const std::uint64_t end = next_document_start(files[f], at + room);
-      shards.back().push_back({f, at, end});
-      room -= std::min(room, end - at);
-      at = end;
-    } while (at < files[f].size_bytes);
-  }
-  return shards;
-}
 
 std::string shard_file_name(std::size_t index) {
   return fmt::format("{}{:05}{}", kShardPrefix, index, kShardSuffix);
@@ -102,10 +75,17 @@ class ShardMaker {
 
  private:
   std::vector<Document> read(const FileRange& range) const {
-    return read_documents(files_[range.file], range.begin, range.end, [&](std::string_view name) {
+    const SourceFile& file = files_[range.file];
+    auto documents = read_documents(file, range.begin, range.end, [&](std::string_view name) {
       return options_.part == Part::all ||
              is_held_out(name, options_.held_out) == (options_.part == Part::held_out);
     });
+    if (options_.cleaning) {
+      std::erase_if(documents, [&](const Document& document) {
+        return options_.cleaning->drops(file, document.offset);
+      });
+    }
+    return documents;
   }
 
   // Prompt and completion each by itself: a token that crossed the border would be half trained,
@@ -132,10 +112,11 @@ class ShardMaker {
 };
 
 /// The header of a finished shard of the same build; empty if there is none.
-std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t build_key) {
+std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t build_key,
+                                          ShardCheck check) {
   if (!fs::exists(path)) return std::nullopt;
   try {
-    const TokenShard shard = TokenShard::open(path, ShardCheck::payload);
+    const TokenShard shard = TokenShard::open(path, check);
     if (shard.header().build_key == build_key) return shard.header();
   } catch (const OtherShardVersion&) {
     // Said once for the whole set by open_or_prepare.
@@ -143,6 +124,49 @@ std::optional<ShardHeader> finished_shard(const fs::path& path, std::uint64_t bu
     log::info("making a shard again: {}", e.what());
   }
   return std::nullopt;
+}
+
+/// Makes those of the share that are not there; `headers` gets theirs.
+void make_shards(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                 const PrepareOptions& options, const Share& share, const fs::path& directory,
+                 const std::vector<ShardPlan>& plans, const TokenSetKey& key,
+                 std::vector<std::optional<ShardHeader>>& headers) {
+  const ShardMaker maker(files, tokenizer, options);
+  const auto source_bytes = [](const ShardPlan& plan) {
+    std::uint64_t bytes = 0;
+    for (const FileRange& range : plan) bytes += range.end - range.begin;
+    return bytes;
+  };
+  PrepareProgress progress;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!share.has(i)) continue;
+    ++progress.shards_total;
+    progress.bytes_total += source_bytes(plans[i]);
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!share.has(i)) continue;
+    const fs::path path = directory / shard_file_name(i);
+    const std::uint64_t build_key = shard_build_key(key, i);
+    headers[i] = finished_shard(path, build_key, ShardCheck::payload);
+    if (!headers[i]) headers[i] = maker.make(plans[i], build_key, path);
+    progress.bytes_done += source_bytes(plans[i]);
+    progress.tokens += headers[i]->token_count;
+    ++progress.shards_done;
+    if (options.progress) options.progress(progress);
+  }
+}
+
+/// Removes an index of another set: it does not describe the shards that replace its own. One of
+/// this set does whatever happens, because its shards are always made with the same bytes.
+void remove_other_index(const fs::path& directory, const TokenSetKey& key) {
+  const fs::path path = directory / kTokenIndexName;
+  if (!fs::exists(path)) return;
+  try {
+    if (TokenSetIndex::from_json(read_file(path), path.string()).key == key) return;
+  } catch (const DataError&) {
+    // Said by open_or_prepare.
+  }
+  fs::remove(path);
 }
 
 /// Removes shards that are not in `index`.
@@ -166,6 +190,12 @@ void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) 
         "text of {}; use a smaller data.eval_modulus, or cut large text files into documents by "
         "max_document_bytes of data.sources",
         options.held_out.modulus, options.held_out.remainder, names);
+  }
+  if (options.cleaning && std::any_of(files.begin(), files.end(), [&](const SourceFile& file) {
+        return options.cleaning->drops_of(file);
+      })) {
+    fail<DataError>("{}: data.cleaning leaves no document to train on ({}); loosen it", names,
+                    options.cleaning->report().reasons());
   }
   fail<DataError>("{}: no document with text{}; check the data sources", names,
                   options.part == Part::training ? " outside the held-out part" : "");
@@ -196,16 +226,8 @@ TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& to
                           const PrepareOptions& options) {
   Hasher128 contents;
   Hasher128 rules;
-  for (const SourceFile& file : files) {
-    contents.update(
-        fmt::format("{}:{}:{}:{}\n", file.name.size(), file.name, file.size_bytes, file.mtime_ns));
-    rules.update(fmt::format("{}:{}:{}:{}\n", static_cast<int>(file.format), file.text_key.size(),
-                             file.text_key, file.max_document_bytes));
-    if (!file.prompt_key.empty()) {
-      rules.update(fmt::format("{}:{}:{}:{}\n", file.prompt_key.size(), file.prompt_key,
-                               file.completion_key.size(), file.completion_key));
-    }
-  }
+  hash_files(files, contents, rules);
+  if (options.cleaning) rules.update(options.cleaning->key());
   const bool split = options.part != Part::all;
   rules.update(fmt::format("{} {} {} {} {}", kPrepareVersion, part_name(options.part),
                            split ? options.held_out.modulus : 0,
@@ -214,42 +236,45 @@ TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& to
           to_hex(rules.digest())};
 }
 
-void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
-             const PrepareOptions& options, const fs::path& directory) {
-  require<RecipeError>(options.shard_source_bytes >= 1, "shard_source_bytes is 0");
-  std::error_code error;
-  fs::create_directories(directory, error);
-  require<StorageError>(!error, "{}: cannot create: {}", directory.string(), error.message());
-  TokenSetIndex index;
-  index.key = token_set_key(files, tokenizer, options);
-  index.vocab_size = static_cast<std::uint64_t>(tokenizer.vocab_size());
-  PrepareProgress progress;
+PrepareStep prepare_share(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                          const PrepareOptions& options, const Share& share,
+                          const fs::path& directory) {
+  create_directories_durably(directory);
+  const TokenSetKey key = token_set_key(files, tokenizer, options);
+  remove_other_index(directory, key);
+  const std::vector<ShardPlan> plans = plan_shards(files, options.shard_source_bytes);
+  std::vector<std::optional<ShardHeader>> headers(plans.size());
+  make_shards(files, tokenizer, options, share, directory, plans, key, headers);
+  PrepareStep step{.shards = plans.size()};
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (headers[i]) continue;
+    headers[i] =
+        finished_shard(directory / shard_file_name(i), shard_build_key(key, i), ShardCheck::header);
+    if (!headers[i]) step.missing.push_back(i);
+  }
+  if (!step.missing.empty()) return step;
+
+  TokenSetIndex index{.key = key, .vocab_size = static_cast<std::uint64_t>(tokenizer.vocab_size())};
+  std::uint64_t tokens = 0;
   for (const SourceFile& file : files) {
     index.sources.push_back({file.name, file.size_bytes, file.mtime_ns});
-    progress.bytes_total += file.size_bytes;
   }
-  // An index never describes shards that are being replaced.
-  fs::remove(directory / kTokenIndexName);
-
-  const ShardMaker maker(files, tokenizer, options);
-  const std::vector<ShardPlan> plans = plan_shards(files, options.shard_source_bytes);
-  progress.shards_total = plans.size();
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const fs::path path = directory / shard_file_name(i);
-    const std::uint64_t build_key = shard_build_key(index.key, i);
-    std::optional<ShardHeader> header = finished_shard(path, build_key);
-    if (!header) header = maker.make(plans[i], build_key, path);
-    index.shards.push_back({shard_file_name(i), header->token_count, header->document_count,
-                            header->source_bytes, to_hex(header->payload_hash)});
-    for (const FileRange& range : plans[i]) progress.bytes_done += range.end - range.begin;
-    index.empty_documents += header->empty_documents;
-    progress.tokens += header->token_count;
-    ++progress.shards_done;
-    if (options.progress) options.progress(progress);
+    const ShardHeader& header = *headers[i];
+    index.shards.push_back({shard_file_name(i), header.token_count, header.document_count,
+                            header.source_bytes, to_hex(header.payload_hash)});
+    index.empty_documents += header.empty_documents;
+    tokens += header.token_count;
   }
-  if (progress.tokens == 0) refuse_empty(files, options);
+  if (tokens == 0) refuse_empty(files, options);
   remove_other_shards(directory, index);
   write_file_atomic(directory / kTokenIndexName, index.to_json());
+  return step;
+}
+
+void prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+             const PrepareOptions& options, const fs::path& directory) {
+  prepare_share(files, tokenizer, options, {}, directory);
 }
 
 TokenSet open_or_prepare(std::span<const SourceFile> files, const Tokenizer& tokenizer,

@@ -4,8 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
+#include <vector>
 
+#include "lib/data/cleaning.hpp"
+#include "lib/data/shard_plan.hpp"
 #include "lib/data/source.hpp"
 #include "lib/data/token_set.hpp"
 #include "lib/data/tokenizer.hpp"
@@ -26,8 +30,9 @@ struct PrepareProgress {
 struct PrepareOptions {
   Part part = Part::all;
   HeldOutRule held_out;  ///< divides training from held_out; unused for all
-  /// A shard covers about this many bytes of source files; a whole shard is held in memory.
-  std::uint64_t shard_source_bytes = std::uint64_t{64} << 20;
+  std::uint64_t shard_source_bytes = kShardSourceBytes;
+  /// Documents that it drops are left out; null: none. Its key is part of the set's.
+  std::shared_ptr<const Cleaning> cleaning = nullptr;
   /// Called after each shard.
   std::function<void(const PrepareProgress&)> progress = nullptr;
 };
@@ -35,6 +40,18 @@ struct PrepareOptions {
 /// What a set made from these would carry in its index.
 TokenSetKey token_set_key(std::span<const SourceFile> files, const Tokenizer& tokenizer,
                           const PrepareOptions& options);
+
+struct PrepareStep {
+  std::size_t shards = 0;
+  std::vector<std::size_t> missing;  ///< shards of other tasks; the set is complete without any
+};
+
+/// Makes the share's shards that are not there, and index.json if no other shard is missing. Any
+/// number of tasks may do so at the same time, with any shares: the files end the same. DataError
+/// as `prepare`.
+PrepareStep prepare_share(std::span<const SourceFile> files, const Tokenizer& tokenizer,
+                          const PrepareOptions& options, const Share& share,
+                          const std::filesystem::path& directory);
 
 /// Tokenises the documents into `directory` (created if needed): shards first, then index.json.
 /// Documents without text are skipped and counted. A shard that is already there, undamaged and

@@ -1,7 +1,7 @@
 #include "lib/train/corpus.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <sstream>
 
 #include "lib/base/directory.hpp"
 #include "lib/base/hash.hpp"
@@ -67,16 +67,19 @@ namespace {
 
 void for_each_document(const std::vector<data::SourceFile>& files,
                        const std::function<bool(std::string_view)>& wanted,
-                       const std::function<void(data::Document&&)>& visit) {
+                       const std::function<void(data::Document&&)>& visit,
+                       const data::Cleaning* cleaning = nullptr) {
   for (const data::SourceFile& file : files) {
     for (data::Document& document : data::read_documents(file, 0, file.size_bytes, wanted)) {
+      if (cleaning != nullptr && cleaning->drops(file, document.offset)) continue;
       visit(std::move(document));
     }
   }
 }
 
 std::shared_ptr<const data::Tokenizer> train_tokenizer(const Recipe& recipe,
-                                                       const std::vector<data::SourceFile>& files) {
+                                                       const std::vector<data::SourceFile>& files,
+                                                       const data::Cleaning* cleaning) {
   const data::HeldOutRule rule = held_out_rule(recipe.data);
   std::vector<std::string> texts;
   std::uint64_t bytes = 0;
@@ -88,7 +91,8 @@ std::shared_ptr<const data::Tokenizer> train_tokenizer(const Recipe& recipe,
       [&](data::Document&& document) {
         bytes += document.text.size();
         texts.push_back(std::move(document.text));
-      });
+      },
+      cleaning);
   const BpeOptions& bpe = *recipe.tokenizer.bpe();
   log::info("training a tokenizer of {} tokens on {} of text", bpe.vocab_size().value,
             format_bytes(bytes));
@@ -97,10 +101,11 @@ std::shared_ptr<const data::Tokenizer> train_tokenizer(const Recipe& recipe,
                                  .pattern = bpe.pattern()});
 }
 
-// Equal keys, equal tokenizers: the files, the split and the size decide.
-std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFile>& files) {
-  const data::PrepareOptions options{.part = data::Part::training,
-                                     .held_out = held_out_rule(recipe.data)};
+// Equal keys, equal tokenizers: the files, the split, the cleaning and the size decide.
+std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFile>& files,
+                          const std::shared_ptr<const data::Cleaning>& cleaning) {
+  const data::PrepareOptions options{
+      .part = data::Part::training, .held_out = held_out_rule(recipe.data), .cleaning = cleaning};
   const data::TokenSetKey key = data::token_set_key(files, *data::make_byte_tokenizer(), options);
   const BpeOptions& bpe = *recipe.tokenizer.bpe();
   return to_hex(hash128(fmt::format("bpe {} {} {} {}", bpe.vocab_size().value, bpe.pattern(),
@@ -109,8 +114,28 @@ std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFi
 
 }  // namespace
 
-std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
-                                                      const std::vector<data::SourceFile>& files) {
+data::CleaningRequest cleaning_request(const DataSection& section) {
+  return {.options = section.cleaning.options(),
+          .held_out = held_out_rule(section),
+          .shard_source_bytes = section.shard_size()};
+}
+
+std::filesystem::path cleaning_directory(const DataSection& section,
+                                         const std::vector<data::SourceFile>& files) {
+  return std::filesystem::path(section.cache_dir()) /
+         ("cleaning-" + data::cleaning_key(files, cleaning_request(section)));
+}
+
+std::shared_ptr<const data::Cleaning> open_cleaning(const DataSection& section,
+                                                    const std::vector<data::SourceFile>& files) {
+  const data::CleaningRequest request = cleaning_request(section);
+  if (!request.options.active()) return nullptr;
+  return data::open_or_clean(files, request, cleaning_directory(section, files));
+}
+
+std::shared_ptr<const data::Tokenizer> open_tokenizer(
+    const Recipe& recipe, const std::vector<data::SourceFile>& files,
+    const std::shared_ptr<const data::Cleaning>& cleaning) {
   const BpeOptions* bpe = recipe.tokenizer.bpe();
   if (bpe == nullptr) return data::make_byte_tokenizer();
   if (bpe->path()) {
@@ -126,29 +151,48 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
     return tokenizer;
   }
   const std::filesystem::path directory = std::filesystem::path(recipe.data.cache_dir()) /
-                                          ("tokenizer-" + tokenizer_key(recipe, files));
+                                          ("tokenizer-" + tokenizer_key(recipe, files, cleaning));
   if (std::filesystem::exists(directory / "tokenizer.json")) {
     return data::make_tokenizer({.type = "bpe", .path = directory});
   }
-  const auto tokenizer = train_tokenizer(recipe, files);
+  const auto tokenizer = train_tokenizer(recipe, files, cleaning.get());
   create_directories_durably(directory);
   data::save_tokenizer(*tokenizer, directory);
   return tokenizer;
 }
 
-namespace {
+std::vector<std::vector<data::SourceFile>> files_of_parts(
+    const DataSection& section, const std::vector<data::SourceFile>& files) {
+  if (!section.is_mixture()) return {files};
+  std::vector<std::vector<data::SourceFile>> parts(section.sources.size());
+  for (const data::SourceFile& file : files) parts[file.source].push_back(file);
+  return parts;
+}
 
-std::shared_ptr<const data::PackedSamples> open_part(const Recipe& recipe,
-                                                     const std::vector<data::SourceFile>& files,
-                                                     const data::Tokenizer& tokenizer,
-                                                     data::Part part) {
-  const data::PrepareOptions options{.part = part, .held_out = held_out_rule(recipe.data)};
+TokenSetPlace token_set_place(const DataSection& section,
+                              const std::vector<data::SourceFile>& files,
+                              const data::Tokenizer& tokenizer, data::Part part,
+                              const std::shared_ptr<const data::Cleaning>& cleaning) {
+  // What is held out does not depend on cleaning.
+  data::PrepareOptions options{.part = part,
+                               .held_out = held_out_rule(section),
+                               .shard_source_bytes = section.shard_size(),
+                               .cleaning = part == data::Part::training ? cleaning : nullptr};
   const data::TokenSetKey key = data::token_set_key(files, tokenizer, options);
   const std::string hash =
       to_hex(hash128(fmt::format("{} {} {}", key.files, key.tokenizer, key.options)));
-  const auto directory = std::filesystem::path(recipe.data.cache_dir()) / ("tokens-" + hash);
-  auto set =
-      std::make_shared<data::TokenSet>(data::open_or_prepare(files, tokenizer, options, directory));
+  return {std::move(options), std::filesystem::path(section.cache_dir()) / ("tokens-" + hash)};
+}
+
+namespace {
+
+std::shared_ptr<const data::PackedSamples> open_part(
+    const Recipe& recipe, const std::vector<data::SourceFile>& files,
+    const data::Tokenizer& tokenizer, data::Part part,
+    const std::shared_ptr<const data::Cleaning>& cleaning) {
+  const TokenSetPlace place = token_set_place(recipe.data, files, tokenizer, part, cleaning);
+  auto set = std::make_shared<data::TokenSet>(
+      data::open_or_prepare(files, tokenizer, place.options, place.directory));
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
       .strategy = part == data::Part::training ? recipe.data.packing.strategy()
@@ -224,19 +268,19 @@ data::Mixture make_mixture(const Recipe& recipe, const std::vector<CorpusPart>& 
 
 Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> tokenizer) {
   const std::vector<data::SourceFile> files = source_files(recipe.data);
-  if (!tokenizer) tokenizer = open_tokenizer(recipe, files);
+  const auto cleaning = open_cleaning(recipe.data, files);
+  if (!tokenizer) tokenizer = open_tokenizer(recipe, files, cleaning);
   check_vocabulary(recipe, *tokenizer);
   std::vector<CorpusPart> parts;
-  const std::size_t count = recipe.data.is_mixture() ? recipe.data.sources.size() : 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::vector<data::SourceFile> own;
-    std::copy_if(files.begin(), files.end(), std::back_inserter(own),
-                 [&](const auto& file) { return count == 1 || file.source == i; });
-    parts.push_back(
-        {.name = count == 1 ? "samples" : recipe.data.source_name(i),
-         .training = open_part(recipe, own, *tokenizer, data::Part::training),
-         .held_out = std::make_shared<const data::EvalWindows>(
-             open_part(recipe, own, *tokenizer, data::Part::held_out), recipe.eval_stride())});
+  const auto files_by_part = files_of_parts(recipe.data, files);
+  for (std::size_t i = 0; i < files_by_part.size(); ++i) {
+    const auto open = [&](data::Part part) {
+      return open_part(recipe, files_by_part[i], *tokenizer, part, cleaning);
+    };
+    parts.push_back({.name = recipe.data.is_mixture() ? recipe.data.source_name(i) : "samples",
+                     .training = open(data::Part::training),
+                     .held_out = std::make_shared<const data::EvalWindows>(
+                         open(data::Part::held_out), recipe.eval_stride())});
   }
   std::string mixing =
       recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";
@@ -255,6 +299,7 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
   return {.tokenizer = tokenizer,
           .parts = std::move(parts),
           .mixture = std::move(mixture),
+          .cleaning = cleaning,
           .fingerprint = to_hex(hasher.digest())};
 }
 
@@ -273,6 +318,10 @@ std::uint64_t Corpus::held_out_bytes() const {
 }
 
 void log_corpus(const Corpus& corpus, std::uint64_t samples) {
+  if (corpus.cleaning) {
+    std::istringstream summary(corpus.cleaning->report().summary());
+    for (std::string line; std::getline(summary, line);) log::info("{}", line);
+  }
   for (const CorpusPart& part : corpus.parts) {
     const data::PackedSamples& training = *part.training;
     const auto rows = static_cast<double>(training.row_count());

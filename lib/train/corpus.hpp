@@ -25,7 +25,8 @@ struct CorpusPart {
 struct Corpus {
   std::shared_ptr<const data::Tokenizer> tokenizer;
   std::vector<CorpusPart> parts;
-  data::Mixture mixture;  ///< of the parts
+  data::Mixture mixture;                           ///< of the parts
+  std::shared_ptr<const data::Cleaning> cleaning;  ///< null if data.cleaning asks for nothing
   /// Of everything that decides the stream of training samples.
   std::string fingerprint;
 
@@ -40,9 +41,34 @@ struct Corpus {
 std::vector<data::SourceFile> source_files(const DataSection& section);
 data::HeldOutRule held_out_rule(const DataSection& section);
 
-/// The recipe's tokenizer: read, or trained on the training documents once and kept in the cache.
-std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
-                                                      const std::vector<data::SourceFile>& files);
+/// The recipe's tokenizer: read, or trained on the training documents that stay once and kept in
+/// the cache.
+std::shared_ptr<const data::Tokenizer> open_tokenizer(
+    const Recipe& recipe, const std::vector<data::SourceFile>& files,
+    const std::shared_ptr<const data::Cleaning>& cleaning);
+
+/// What data.cleaning drops of the files, found once and kept in the cache; null if it asks for
+/// nothing.
+std::shared_ptr<const data::Cleaning> open_cleaning(const DataSection& section,
+                                                    const std::vector<data::SourceFile>& files);
+
+/// The sources of each part of the corpus: all of them, or one of a mixture.
+std::vector<std::vector<data::SourceFile>> files_of_parts(
+    const DataSection& section, const std::vector<data::SourceFile>& files);
+
+data::CleaningRequest cleaning_request(const DataSection& section);
+std::filesystem::path cleaning_directory(const DataSection& section,
+                                         const std::vector<data::SourceFile>& files);
+
+/// How a token set is made, and where it is kept.
+struct TokenSetPlace {
+  data::PrepareOptions options;
+  std::filesystem::path directory;
+};
+TokenSetPlace token_set_place(const DataSection& section,
+                              const std::vector<data::SourceFile>& files,
+                              const data::Tokenizer& tokenizer, data::Part part,
+                              const std::shared_ptr<const data::Cleaning>& cleaning);
 
 /// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
 /// there is no text; RecipeError when the model is too small for the tokenizer.

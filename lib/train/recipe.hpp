@@ -12,6 +12,7 @@
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/recipe/load.hpp"
+#include "lib/train/cleaning_section.hpp"
 
 namespace llmtrain::train {
 
@@ -144,9 +145,16 @@ struct DataSection : recipe::Section {
   recipe::Key<std::string> cache_dir{this, "cache_dir", ".cache/llmtrain",
                                      "where trained tokenizers and token files are kept",
                                      recipe::not_empty()};
+  recipe::Key<recipe::Bytes> shard_size{this, "shard_size", recipe::Bytes(data::kShardSourceBytes),
+                                        "source text of a token file, about: what is held in "
+                                        "memory while preparing, and what tasks of "
+                                        "a job array share",
+                                        recipe::between(1024, 0x1p40)};
   recipe::Key<recipe::Bytes> max_decompressed_size{
       this, "max_decompressed_size", recipe::Bytes(std::uint64_t{64} << 30),
       "a compressed file whose text is longer is refused", recipe::at_least(1)};
+  recipe::Sub<CleaningSection> cleaning{
+      this, "cleaning", "which training documents are left out; nothing by default"};
   recipe::Sub<PackingSection> packing{this, "packing", "how documents fill samples"};
   /// True if each source has a weight: then they are a mixture, else one text.
   bool is_mixture() const;

@@ -130,6 +130,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
   write_plan(directory_, planned_.plan, planned_.time);
   elapsed_before_ = state_.elapsed_seconds;
+  if (corpus_.cleaning) write_file_atomic(directory_ / "cleaning.json", corpus_.cleaning->json());
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
 

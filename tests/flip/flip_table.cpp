@@ -215,6 +215,7 @@ const std::vector<Flip> kData{
     {"data.eval_modulus", {data}, "", {"data.eval_modulus=3"}},
     {"data.eval_remainder", {data}, "", {"data.eval_remainder=1"}},
     {"data.cache_dir", {files}, "", {"data.cache_dir=cache"}},
+    {"data.shard_size", {files}, "", {"data.shard_size=4KiB"}},
     {"data.max_decompressed_size",
      {exit},
      "data.sources=[{path: text.txt.gz, max_document_bytes: 1024}]",
@@ -375,6 +376,8 @@ std::span<const Flip> flip_table() {
     for (const auto* part : {&kRun, &kModel, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
+    const auto cleaning = cleaning_flips();
+    all.insert(all.end(), cleaning.begin(), cleaning.end());
     return all;
   }();
   return rows;

@@ -32,5 +32,7 @@ struct Flip {
 extern const std::string_view kBaseRecipe;
 
 std::span<const Flip> flip_table();
+/// Its rows of data.cleaning.
+std::span<const Flip> cleaning_flips();
 
 }  // namespace llmtrain::test

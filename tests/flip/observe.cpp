@@ -52,6 +52,51 @@ std::string json_lines() {
   return lines;
 }
 
+// Documents that duplicate others in every way that cleaning knows, and one for each filter. Words
+// of document n come from a vocabulary of its own.
+std::string repetitive_lines() {
+  std::string lines;
+  const auto put = [&](std::string text) {
+    for (std::size_t at = text.find('\n'); at != text.npos; at = text.find('\n', at + 2)) {
+      text.replace(at, 1, "\\n");
+    }
+    lines += fmt::format(R"({{"text":"{}"}})", text) + "\n";
+  };
+  const auto words = [](int n, int count, int changed) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += fmt::format("{}{}x{} ", i % 17 < changed ? "other" : "term", n, i * i % 101);
+    }
+    return text;
+  };
+  for (int n = 0; n < 12; ++n) {
+    put(words(n, 60, 0));
+    put(words(n, 60, 0));
+    put("  " + words(n, 60, 0));
+    for (const int changed : {1, 2, 4}) put(words(n, 60, changed));
+    put(words(n, 6, 0));
+    put(words(n, 200, 0));
+    put(fmt::format("{} 1 2 3 4 5 6 7 8", n));
+    put(words(n, 3, 17) + std::string(40, 'y'));
+    put(fmt::format("# {} # a # b # c # d ", n) + words(n, 9, 17));
+    put(fmt::format("a{}b...\nb{}c...\nc{}d", n, n, n));
+    put(fmt::format("- a{}bc\n- b{}cd\n- c{}de", n, n, n));
+    put(fmt::format("ab{0}\nab{0}\nab{0}\ncd{0} ef gh ij", n));
+    put(fmt::format("of{0} the of{0} the of{0} the", n));
+  }
+  return lines;
+}
+
+// Paragraphs of which every third one holds a byte that is no UTF-8.
+std::string latin_text() {
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    for (int word = 0; word < 60; ++word) text += fmt::format("word{}x{} ", i, word);
+    text += i % 3 == 0 ? "\xE9\n\n" : "e\n\n";
+  }
+  return text;
+}
+
 // Where names, capitals, numbers and lines end differs from pattern to pattern.
 std::string lines_of_code() {
   const PhiloxKey key = philox_key(3, "test", "code");
@@ -72,6 +117,8 @@ void write_inputs(const fs::path& directory) {
   put("other.txt", random_words("other", 1500));
   put("code.txt", lines_of_code());
   put("lines.jsonl", json_lines());
+  put("copies.jsonl", repetitive_lines());
+  put("latin.txt", latin_text());
   put("lines.txt", json_lines());
   put("recipe.yaml", kBaseRecipe);
   const std::string text = random_words("tokenizer", 500);
@@ -184,7 +231,7 @@ std::string weights_text() {
 
 // Names without what depends on the clock, on file times and on the host.
 std::string files_text(const std::set<std::string>& inputs) {
-  static const std::regex hash("(tokens|tokenizer)-[0-9a-f]{32}");
+  static const std::regex hash("(tokens|tokenizer|cleaning)-[0-9a-f]{32}");
   static const std::regex events("events\\.out\\..*");
   std::set<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(".")) {
@@ -195,9 +242,9 @@ std::string files_text(const std::set<std::string>& inputs) {
   return fmt::format("{}\n", fmt::join(names, "\n"));
 }
 
-const std::set<std::string> kInputs{"text.txt",    "text.txt.gz", "other.txt",
-                                    "code.txt",    "lines.jsonl", "lines.txt",
-                                    "recipe.yaml", "tokenizer",   "hf"};
+const std::set<std::string> kInputs{"text.txt",    "text.txt.gz",  "other.txt",   "code.txt",
+                                    "lines.jsonl", "lines.txt",    "recipe.yaml", "tokenizer",
+                                    "hf",          "copies.jsonl", "latin.txt"};
 
 }  // namespace
 

@@ -52,7 +52,7 @@ training: {{seq_len: 8, global_batch_size: 1, max_steps: 10}}
                                             texts.directory.path().string())});
   const std::vector<data::SourceFile> files = source_files(recipe.data);
   REQUIRE(files.size() == 20);
-  const auto tokenizer = open_tokenizer(recipe, files);
+  const auto tokenizer = open_tokenizer(recipe, files, nullptr);
 
   const std::vector<std::string_view> views(texts.training.begin(), texts.training.end());
   const auto expected =
