@@ -1,5 +1,3 @@
-#include "lib/train/corpus.hpp"
-
 #include <algorithm>
 #include <iterator>
 
@@ -10,6 +8,7 @@
 #include "lib/base/units.hpp"
 #include "lib/data/bpe_trainer.hpp"
 #include "lib/engine/geometry.hpp"
+#include "lib/train/corpus.hpp"
 
 namespace llmtrain::train {
 
@@ -244,9 +243,7 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
   // By content, so that a copied or touched file is the same data.
   Hasher128 hasher;
   for (const CorpusPart& part : parts) {
-    for (const data::TokenSetShard& shard : part.training->set().index().shards) {
-      hasher.update(shard.payload_hash);
-    }
+    for (const std::string& hash : part.training->set().content_hashes()) hasher.update(hash);
   }
   hasher.update_value(tokenizer->fingerprint());
   hasher.update(fmt::format("{} {} {}{}", recipe.training.seq_len().value,
@@ -266,12 +263,6 @@ data::MixedStream Corpus::stream(std::uint64_t seed) const {
   return {std::move(streams), mixture};
 }
 
-std::uint64_t Corpus::held_out_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const CorpusPart& part : parts) bytes += part.held_out->samples().source_bytes();
-  return bytes;
-}
-
 void log_corpus(const Corpus& corpus, std::uint64_t samples) {
   for (const CorpusPart& part : corpus.parts) {
     const data::PackedSamples& training = *part.training;
@@ -281,11 +272,12 @@ void log_corpus(const Corpus& corpus, std::uint64_t samples) {
     const data::PackedSamples& held_out = part.held_out->samples();
     log::info(
         "data{}: {} tokens of training in {} samples ({:.2f} % padding), {:.1f} % of them trained, "
-        "{:.2f} % of these ends of documents; {} held out ({})",
+        "{:.2f} % of these ends of documents; {} held out{}",
         corpus.is_mixture() ? " " + part.name : "", format_count(rows), training.sample_count(),
         100 * training.padding_share(), 100 * trained / rows, 100 * ends / trained,
         format_count(static_cast<double>(held_out.trained_row_count())),
-        format_bytes(held_out.source_bytes()));
+        held_out.source_bytes() ? fmt::format(" ({})", format_bytes(*held_out.source_bytes()))
+                                : "");
   }
   for (const data::Mixture::End& end : corpus.mixture.ends()) {
     if (end.sample >= samples) continue;

@@ -32,8 +32,6 @@ struct Corpus {
   bool is_mixture() const { return parts.size() > 1; }
   /// The order of training.
   data::MixedStream stream(std::uint64_t seed) const;
-  /// Bytes of the held-out text that is predicted.
-  std::uint64_t held_out_bytes() const;
 };
 
 /// Files of data.sources; DataError if there are none.
