@@ -63,8 +63,7 @@ ExitCode list_data(const RecipeArguments& arguments, bool held_out) {
 
 ExitCode print_held_out(const RecipeArguments& arguments) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  train::for_each_held_out(recipe->data,
-                           [](const data::Document& document) { print(document.text); });
+  train::for_each_held_out(*recipe, [](std::string_view text) { print(text); });
   return ExitCode::done;
 }
 

@@ -1,5 +1,9 @@
+#include "lib/train/corpus.hpp"
+
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <span>
 
 #include "lib/base/directory.hpp"
 #include "lib/base/hash.hpp"
@@ -7,8 +11,9 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/data/bpe_trainer.hpp"
+#include "lib/data/foreign_tokens.hpp"
+#include "lib/data/token_format.hpp"
 #include "lib/engine/geometry.hpp"
-#include "lib/train/corpus.hpp"
 
 namespace llmtrain::train {
 
@@ -25,8 +30,11 @@ data::SourceOptions source_options(const SourceSection& section, std::uint64_t m
   data::SourceFormat format = data::SourceFormat::automatic;
   if (section.format() == "text") format = data::SourceFormat::text;
   if (section.format() == "jsonl") format = data::SourceFormat::jsonl;
+  const data::TokenFormat* tokens = data::find_token_format(section.format());
+  if (tokens != nullptr) format = data::SourceFormat::tokens;
   return {.path = section.path(),
           .format = format,
+          .tokens = tokens,
           .text_key = section.text_key(),
           .prompt_key = section.prompt_key().value_or(""),
           .completion_key = section.completion_key().value_or(""),
@@ -43,6 +51,21 @@ std::uint64_t automatic_document_bytes(const SourceSection& section,
   return std::clamp(bytes / kEnoughDocuments, kLeastDocumentBytes, kMostDocumentBytes);
 }
 
+bool holds_tokens(const data::SourceFile& file) { return file.tokens != nullptr; }
+
+/// Refuses keys of text in a source that consists of token files, as only its files tell.
+void check_token_sources(const DataSection& section, const std::vector<data::SourceFile>& files) {
+  for (std::size_t i = 0; i < section.sources.size(); ++i) {
+    const recipe::Entry* key = section.sources[i].text_only_key();
+    const bool has_text = std::any_of(files.begin(), files.end(), [&](const auto& file) {
+      return file.source == i && !holds_tokens(file);
+    });
+    if (key == nullptr || has_text) continue;
+    throw recipe::RefusedValue(*key, "does nothing: the source's files hold tokens, no text",
+                               "leave it out");
+  }
+}
+
 }  // namespace
 
 std::vector<data::SourceFile> source_files(const DataSection& section) {
@@ -55,7 +78,9 @@ std::vector<data::SourceFile> source_files(const DataSection& section) {
     sources.push_back(
         source_options(source, given ? given->value : automatic_document_bytes(source, list)));
   }
-  return data::list_source_files(sources, list);
+  std::vector<data::SourceFile> files = data::list_source_files(sources, list);
+  check_token_sources(section, files);
+  return files;
 }
 
 data::HeldOutRule held_out_rule(const DataSection& section) {
@@ -124,6 +149,12 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
     }
     return tokenizer;
   }
+  if (std::any_of(files.begin(), files.end(), holds_tokens)) {
+    throw recipe::RefusedValue(bpe->path,
+                               "is missing: data.sources have token files, which hold no text to "
+                               "train a tokenizer on",
+                               "name the tokenizer that made them");
+  }
   const std::filesystem::path directory = std::filesystem::path(recipe.data.cache_dir()) /
                                           ("tokenizer-" + tokenizer_key(recipe, files));
   if (std::filesystem::exists(directory / "tokenizer.json")) {
@@ -137,24 +168,57 @@ std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
 
 namespace {
 
-std::shared_ptr<const data::PackedSamples> open_part(const Recipe& recipe,
-                                                     const std::vector<data::SourceFile>& files,
-                                                     const data::Tokenizer& tokenizer,
-                                                     data::Part part) {
+data::TokenSet open_text(const Recipe& recipe, const std::vector<data::SourceFile>& files,
+                         const data::Tokenizer& tokenizer, data::Part part) {
+  if (files.empty()) {
+    return {static_cast<std::uint64_t>(tokenizer.vocab_size()),
+            fmt::format("{:016x}", tokenizer.fingerprint())};
+  }
   const data::PrepareOptions options{.part = part, .held_out = held_out_rule(recipe.data)};
   const data::TokenSetKey key = data::token_set_key(files, tokenizer, options);
   const std::string hash =
       to_hex(hash128(fmt::format("{} {} {}", key.files, key.tokenizer, key.options)));
   const auto directory = std::filesystem::path(recipe.data.cache_dir()) / ("tokens-" + hash);
-  auto set =
-      std::make_shared<data::TokenSet>(data::open_or_prepare(files, tokenizer, options, directory));
+  return data::open_or_prepare(files, tokenizer, options, directory);
+}
+
+std::shared_ptr<const data::PackedSamples> pack(const Recipe& recipe, data::TokenSet set,
+                                                const data::Tokenizer& tokenizer, data::Part part) {
+  require<DataError>(set.document_count() > 0,
+                     "the held-out rule (hash of FILE@N modulo {} is {}) leaves no document of the "
+                     "token files for {}; change data.eval_modulus or data.eval_remainder",
+                     recipe.data.eval_modulus().value, recipe.data.eval_remainder().value,
+                     part == data::Part::training ? "training" : "evaluation");
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
       .strategy = part == data::Part::training ? recipe.data.packing.strategy()
                                                : data::PackingStrategy::wrapped,
       .cross_document_attention = recipe.data.packing.cross_document_attention(),
       .reset_positions = recipe.data.packing.reset_positions()};
-  return std::make_shared<data::PackedSamples>(std::move(set), tokenizer, packing);
+  return std::make_shared<data::PackedSamples>(
+      std::make_shared<const data::TokenSet>(std::move(set)), tokenizer, packing);
+}
+
+/// The documents of the text files, then those of the token files.
+CorpusPart open_part(const Recipe& recipe, std::vector<data::SourceFile> files,
+                     const data::Tokenizer& tokenizer, std::string name) {
+  const auto tokens = std::stable_partition(files.begin(), files.end(), std::not_fn(holds_tokens));
+  const std::vector<data::SourceFile> token_files(tokens, files.end());
+  files.erase(tokens, files.end());
+  data::TokenSet training = open_text(recipe, files, tokenizer, data::Part::training);
+  data::TokenSet held_out = open_text(recipe, files, tokenizer, data::Part::held_out);
+  std::vector<data::ForeignTokens> opened =
+      data::open_foreign_tokens(token_files, tokenizer, held_out_rule(recipe.data));
+  data::log_foreign_tokens(token_files, opened, tokenizer);
+  for (data::ForeignTokens& file : opened) {
+    training.add(std::move(file.training));
+    held_out.add(std::move(file.held_out));
+  }
+  return {.name = std::move(name),
+          .training = pack(recipe, std::move(training), tokenizer, data::Part::training),
+          .held_out = std::make_shared<const data::EvalWindows>(
+              pack(recipe, std::move(held_out), tokenizer, data::Part::held_out),
+              recipe.eval_stride())};
 }
 
 }  // namespace
@@ -231,11 +295,8 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
     std::vector<data::SourceFile> own;
     std::copy_if(files.begin(), files.end(), std::back_inserter(own),
                  [&](const auto& file) { return count == 1 || file.source == i; });
-    parts.push_back(
-        {.name = count == 1 ? "samples" : recipe.data.source_name(i),
-         .training = open_part(recipe, own, *tokenizer, data::Part::training),
-         .held_out = std::make_shared<const data::EvalWindows>(
-             open_part(recipe, own, *tokenizer, data::Part::held_out), recipe.eval_stride())});
+    parts.push_back(open_part(recipe, std::move(own), *tokenizer,
+                              count == 1 ? "samples" : recipe.data.source_name(i)));
   }
   std::string mixing =
       recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";
@@ -290,12 +351,26 @@ void log_corpus(const Corpus& corpus, std::uint64_t samples) {
                        corpus.mixture.length(), samples);
 }
 
-void for_each_held_out(const DataSection& section,
-                       const std::function<void(const data::Document&)>& visit) {
-  const data::HeldOutRule rule = held_out_rule(section);
+void for_each_held_out(const Recipe& recipe,
+                       const std::function<void(std::string_view text)>& visit) {
+  std::vector<data::SourceFile> files = source_files(recipe.data);
+  const data::HeldOutRule rule = held_out_rule(recipe.data);
+  const auto tokens = std::stable_partition(files.begin(), files.end(), std::not_fn(holds_tokens));
   for_each_document(
-      source_files(section), [&](std::string_view name) { return data::is_held_out(name, rule); },
-      [&](data::Document&& document) { visit(document); });
+      {files.begin(), tokens}, [&](std::string_view name) { return data::is_held_out(name, rule); },
+      [&](data::Document&& document) { visit(document.text); });
+  if (tokens == files.end()) return;
+  const auto tokenizer = open_tokenizer(recipe, files);
+  const std::span<const data::SourceFile> token_files(tokens, files.end());
+  for (const data::ForeignTokens& file : data::open_foreign_tokens(token_files, *tokenizer, rule)) {
+    const data::TokenFile& held_out = *file.held_out;
+    for (std::uint64_t i = 0; i < held_out.document_count(); ++i) {
+      const data::TokenDocument document = held_out.document(i);
+      std::vector<std::int32_t> ids(document.token_count);
+      held_out.read_tokens(document.token_begin, ids);
+      visit(tokenizer->decode(ids));
+    }
+  }
 }
 
 }  // namespace llmtrain::train

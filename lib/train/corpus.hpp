@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/data/eval_windows.hpp"
@@ -34,11 +35,13 @@ struct Corpus {
   data::MixedStream stream(std::uint64_t seed) const;
 };
 
-/// Files of data.sources; DataError if there are none.
+/// Files of data.sources; DataError if there are none, RecipeError for keys of text in a source of
+/// token files.
 std::vector<data::SourceFile> source_files(const DataSection& section);
 data::HeldOutRule held_out_rule(const DataSection& section);
 
 /// The recipe's tokenizer: read, or trained on the training documents once and kept in the cache.
+/// RecipeError if it is to be trained beside token files, whose ids are another one's.
 std::shared_ptr<const data::Tokenizer> open_tokenizer(const Recipe& recipe,
                                                       const std::vector<data::SourceFile>& files);
 
@@ -52,8 +55,9 @@ Corpus open_corpus(const Recipe& recipe,
 /// in a run of `samples` samples. RecipeError when the mixture ends before the run.
 void log_corpus(const Corpus& corpus, std::uint64_t samples);
 
-/// Calls `visit` with the text of every held-out document, in order.
-void for_each_held_out(const DataSection& section,
-                       const std::function<void(const data::Document&)>& visit);
+/// Calls `visit` with the text of every held-out document, in order; of token files, with what
+/// their tokens decode to.
+void for_each_held_out(const Recipe& recipe,
+                       const std::function<void(std::string_view text)>& visit);
 
 }  // namespace llmtrain::train
