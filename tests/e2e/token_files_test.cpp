@@ -129,6 +129,11 @@ TEST_CASE("the data commands read token files, and what they cannot do is refuse
   CHECK(held_out.output.find(".bin@") != std::string::npos);
   const auto shown = call({"data", "inspect", "--sample", "0", "recipe.yaml"}, "{path: megatron}");
   CHECK(holds(shown.output, {"document 0 a.bin@", " bytes)", "w|o|r|d|"}));
+  const auto text =
+      call({"data", "held-out", "recipe.yaml"}, "{path: text, max_document_bytes: 0}");
+  CHECK(text.output.find("word") != std::string::npos);
+  CHECK(call({"data", "held-out", "recipe.yaml"}, "{path: llmc}").output == text.output);
+  CHECK(call({"plan", "recipe.yaml"}, "{path: megatron}").exit_code == 0);
   const auto keys = call({"check", "recipe.yaml"}, "{path: llmc, format: llmc, text_key: body}");
   CHECK(keys.exit_code == 2);
   CHECK(holds(keys.output, {"data.sources.0.text_key", "hold tokens"}));
