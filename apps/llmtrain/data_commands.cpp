@@ -58,7 +58,7 @@ ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& sha
 ExitCode measure_preparation(const RecipeArguments& arguments) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const data::PreparationSpeed speed = data::measure_preparation(
-      train::source_files(recipe->data), train::cleaning_request(recipe->data));
+      train::text_of(train::source_files(recipe->data)), train::cleaning_request(recipe->data));
   const double megabytes = static_cast<double>(speed.bytes) / 1e6;
   print(fmt::format("{:.1f} MB of text in {} documents, one thread\n", megabytes, speed.documents));
   for (const data::StageSpeed& stage : speed.stages) {
@@ -106,8 +106,7 @@ ExitCode list_data(const RecipeArguments& arguments, bool held_out) {
 
 ExitCode print_held_out(const RecipeArguments& arguments) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  train::for_each_held_out(recipe->data,
-                           [](const data::Document& document) { print(document.text); });
+  train::for_each_held_out(*recipe, [](std::string_view text) { print(text); });
   return ExitCode::done;
 }
 

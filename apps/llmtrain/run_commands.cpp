@@ -44,11 +44,11 @@ ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t
   engine::StepBatch batch;
   const train::EvalReport report =
       train::total(train::evaluate(run.engine(), corpus.parts, std::nullopt, batch));
-  print(
-      fmt::format("step {}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits per byte over {} tokens, "
-                  "{}\n",
-                  run.step(), report.loss(), std::exp(report.loss()), report.bits_per_byte(),
-                  report.tokens, format_bytes(corpus.held_out_bytes())));
+  const auto bits = report.bits_per_byte();
+  print(fmt::format("step {}: loss {:.4f}, perplexity {:.3f}{} over {} tokens{}\n", run.step(),
+                    report.loss(), std::exp(report.loss()),
+                    bits ? fmt::format(", {:.4f} bits per byte", *bits) : "", report.tokens,
+                    bits ? ", " + format_bytes(*report.source_bytes) : ""));
   return ExitCode::done;
 }
 

@@ -67,11 +67,11 @@ class SampleWriter {
  private:
   void headline(const SamplePiece& piece, std::int64_t at) {
     const TokenSet::Document info = samples_.set().document(piece.document);
-    text_ += fmt::format(
-        "rows {}..{}: document {} {} ({} tokens, {} bytes{})\n", at, at + piece.rows - 1,
-        piece.document, samples_.set().document_name(piece.document), info.token_count,
-        info.source_bytes,
-        piece.first_row > 0 ? fmt::format(", from its row {}", piece.first_row) : "");
+    text_ +=
+        fmt::format("rows {}..{}: document {} {} ({} tokens{}{})\n", at, at + piece.rows - 1,
+                    piece.document, samples_.set().document_name(piece.document), info.token_count,
+                    info.source_bytes ? fmt::format(", {} bytes", *info.source_bytes) : "",
+                    piece.first_row > 0 ? fmt::format(", from its row {}", piece.first_row) : "");
   }
 
   void body(std::int64_t at, std::int64_t count) {

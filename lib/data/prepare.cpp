@@ -285,8 +285,9 @@ TokenSet open_or_prepare(std::span<const SourceFile> files, const Tokenizer& tok
   if (fs::exists(directory / kTokenIndexName)) {
     try {
       TokenSet set = TokenSet::open(directory, check);
-      if (set.index().key == key) return set;
-      reason = staleness(set.index(), key, files);
+      const TokenSetIndex index = read_token_index(directory);
+      if (index.key == key) return set;
+      reason = staleness(index, key, files);
     } catch (const DataError& e) {
       reason = e.what();
     }

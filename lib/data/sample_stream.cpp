@@ -22,10 +22,10 @@ std::shared_ptr<const TokenSet> made_by(std::shared_ptr<const TokenSet> set,
                                         const Tokenizer& tokenizer) {
   const std::string fingerprint = fmt::format("{:016x}", tokenizer.fingerprint());
   require<DataError>(
-      set->index().key.tokenizer == fingerprint,
+      set->tokenizer() == fingerprint,
       "the token files were made with another tokenizer (fingerprint {}, this one has "
       "{}); prepare the data again or name that tokenizer",
-      set->index().key.tokenizer, fingerprint);
+      set->tokenizer(), fingerprint);
   return set;
 }
 

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -97,8 +98,8 @@ class PackedSamples {
   std::uint64_t trained_row_count() const { return row_count_ - set_->prompt_tokens(); }
   /// Wrapped: ceil(row_count / seq_len).
   std::uint64_t sample_count() const { return sample_count_; }
-  /// Bytes of text that all trained rows together predict.
-  std::uint64_t source_bytes() const { return set_->source_bytes(); }
+  /// Bytes of text that all trained rows together predict; empty if the tokens do not tell.
+  std::optional<std::uint64_t> source_bytes() const { return set_->source_bytes(); }
   /// What the last row of a document predicts.
   std::int32_t end_id() const { return end_id_; }
   /// Part of the rows of all samples that belong to no document.

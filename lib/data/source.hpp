@@ -15,10 +15,14 @@
 
 namespace llmtrain::data {
 
+struct TokenFormat;
+
 enum class SourceFormat {
-  automatic,  ///< jsonl for .jsonl and .ndjson, also compressed (.jsonl.gz), else text
+  automatic,  ///< jsonl for .jsonl and .ndjson, also compressed (.jsonl.gz); tokens for files that
+              ///< a TokenFormat recognises; else text
   text,       ///< UTF-8 text; a file is one document, unless max_document_bytes cuts it
   jsonl,      ///< one JSON object per line; a line is one document
+  tokens,     ///< ids instead of text, written by another program
 };
 
 /// One entry of `data.sources`.
@@ -27,7 +31,8 @@ struct SourceOptions {
   /// a pattern with * ? [ ] whose matches are files and directories.
   std::filesystem::path path;
   SourceFormat format = SourceFormat::automatic;
-  std::string text_key = "text";  ///< jsonl: the key that holds the text
+  const TokenFormat* tokens = nullptr;  ///< for SourceFormat::tokens
+  std::string text_key = "text";        ///< jsonl: the key that holds the text
   /// jsonl, instead of text_key, both or none: a document is a prompt, which is only read, and its
   /// completion, which is trained.
   std::string prompt_key = {}, completion_key = {};
@@ -43,7 +48,8 @@ struct SourceFile {
   /// Path relative to the directory, or to the pattern's directory; the bare name of a single file.
   /// Without the suffix of the compression, so that a compressed file gives the same documents.
   std::string name;
-  SourceFormat format = SourceFormat::text;  ///< text or jsonl
+  SourceFormat format = SourceFormat::text;  ///< not automatic
+  const TokenFormat* tokens = nullptr;       ///< null unless `format` is tokens
   std::string text_key;
   std::string prompt_key, completion_key;  ///< empty unless the lines have prompts
   std::size_t source = 0;                  ///< index of the SourceOptions that named it
@@ -62,7 +68,8 @@ struct ListOptions {
 
 /// The files of all sources, in the order of the sources and in byte order of names within each.
 /// DataError if a source names no file, a file is named twice or stands beside a compressed copy of
-/// it, or has prompts and is no JSONL, and as `decompress`; RecipeError for options out of range.
+/// it, or has prompts and is no JSONL, or is a compressed token file, and as `decompress`;
+/// RecipeError for options out of range.
 std::vector<SourceFile> list_source_files(std::span<const SourceOptions> sources,
                                           const ListOptions& list = {});
 
@@ -93,7 +100,7 @@ std::uint64_t next_document_start(const SourceFile& file, std::uint64_t offset);
 /// end. An empty file is one empty document. Documents for whose name `wanted` is false are neither
 /// parsed nor returned. DataError naming file and line or offset for binary junk (a NUL byte, or
 /// more than 1 % invalid UTF-8), for lines that are not JSON objects with a string under the
-/// key, and for empty completions.
+/// key, for empty completions, and for token files, which hold no text.
 std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin, std::uint64_t end,
                                      const std::function<bool(std::string_view name)>& wanted);
 

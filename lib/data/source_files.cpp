@@ -4,12 +4,14 @@
 #include <cstring>
 #include <glob.h>
 #include <map>
+#include <set>
 #include <sys/stat.h>
 #include <utility>
 
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/source.hpp"
+#include "lib/data/token_format.hpp"
 
 namespace llmtrain::data {
 
@@ -23,19 +25,42 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
 
 bool has_wildcard(std::string_view text) { return text.find_first_of("*?[") != text.npos; }
 
-SourceFormat format_of(const fs::path& path, SourceFormat format) {
+SourceFormat text_format_of(const fs::path& path, SourceFormat format) {
   if (format != SourceFormat::automatic) return format;
   const std::string extension = without_compression(path).extension().string();
   return extension == ".jsonl" || extension == ".ndjson" ? SourceFormat::jsonl : SourceFormat::text;
 }
 
 /// What the listing of one source needs at hand.
-struct Listing {
+class Listing {
+ public:
+  Listing(const SourceOptions& options, std::shared_ptr<DecompressedTexts> decompressed)
+      : source(options), texts(std::move(decompressed)) {}
+
   const SourceOptions& source;
   std::shared_ptr<DecompressedTexts> texts;
   std::vector<SourceFile> files = {};
+  std::set<fs::path> token_files = {};
 
   void add(const fs::path& path, const std::string& name) {
+    const TokenFormat* tokens = source.format == SourceFormat::tokens      ? source.tokens
+                                : source.format == SourceFormat::automatic ? token_format_of(path)
+                                                                           : nullptr;
+    if (tokens == nullptr) {
+      add_file(path, name, nullptr);
+      return;
+    }
+    require<DataError>(compression_of(path) == Compression::none,
+                       "{}: token files are read where they lie; decompress it first",
+                       path.string());
+    // One listing may meet a file and its companion.
+    const fs::path main = tokens->main_file(path);
+    if (!token_files.insert(main).second) return;
+    add_file(main, (fs::path(name).parent_path() / main.filename()).string(), tokens);
+  }
+
+ private:
+  void add_file(const fs::path& path, const std::string& name, const TokenFormat* tokens) {
     struct stat info {};
     require<DataError>(::stat(path.c_str(), &info) == 0, "{}: cannot stat: {}", path.string(),
                        std::strerror(errno));
@@ -43,7 +68,8 @@ struct Listing {
     SourceFile file{
         .path = path,
         .name = without_compression(name).string(),
-        .format = format_of(path, source.format),
+        .format = tokens != nullptr ? SourceFormat::tokens : text_format_of(path, source.format),
+        .tokens = tokens,
         .text_key = source.text_key,
         .prompt_key = source.prompt_key,
         .completion_key = source.completion_key,
@@ -111,7 +137,7 @@ std::vector<SourceFile> files_of(const SourceOptions& source,
       "max_document_bytes {} is below {}", source.max_document_bytes, kMinDocumentBytes);
   require<RecipeError>(source.prompt_key.empty() == source.completion_key.empty(),
                        "prompt_key and completion_key go together");
-  Listing listing{source, texts};
+  Listing listing(source, texts);
   if (fs::is_directory(source.path)) {
     add_tree(source.path, source.path, listing);
   } else if (fs::exists(source.path) || !has_wildcard(source.path.string())) {

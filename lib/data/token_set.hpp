@@ -1,12 +1,16 @@
 #pragma once
-/// A set of token shards read as one sequence of documents.
+/// Token files read as one sequence of documents, and the index of those that `prepare` makes.
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lib/data/token_file.hpp"
 #include "lib/data/token_shard.hpp"
 
 namespace llmtrain::data {
@@ -52,48 +56,52 @@ struct TokenSetIndex {
   static TokenSetIndex from_json(std::string_view text, std::string_view name);
 };
 
-/// All shards of a set, opened. Documents are numbered through all shards.
+/// The index in `directory`; DataError if it is missing or malformed.
+TokenSetIndex read_token_index(const std::filesystem::path& directory);
+
+/// Token files read as one sequence. Documents and tokens are numbered through all files.
 class TokenSet {
  public:
+  using Document = TokenDocument;
+
+  /// Without files. `tokenizer` is the fingerprint of the one whose ids all files hold.
+  TokenSet(std::uint64_t vocab_size, std::string tokenizer)
+      : vocab_size_(vocab_size), tokenizer_(std::move(tokenizer)) {}
   /// Opens directory/index.json and its shards; DataError if any is missing, damaged or not the one
   /// that the index describes.
   static TokenSet open(const std::filesystem::path& directory,
                        ShardCheck check = ShardCheck::header);
 
-  const TokenSetIndex& index() const { return index_; }
-  std::uint64_t vocab_size() const { return index_.vocab_size; }
+  /// Appends the documents of `file`, whose ids are those of this set's vocabulary.
+  void add(std::unique_ptr<const TokenFile> file);
+
+  std::uint64_t vocab_size() const { return vocab_size_; }
+  const std::string& tokenizer() const { return tokenizer_; }
   std::uint64_t token_count() const { return token_starts_.back(); }
   std::uint64_t document_count() const { return document_starts_.back(); }
-  /// Bytes of text of all documents, without prompts.
-  std::uint64_t source_bytes() const { return source_bytes_; }
+  /// Bytes of text of all documents, without prompts; empty if some file does not tell.
+  std::optional<std::uint64_t> source_bytes() const { return source_bytes_; }
   /// Tokens of all prompts.
   std::uint64_t prompt_tokens() const { return prompt_tokens_; }
+  /// One per file, in their order.
+  std::vector<std::string> content_hashes() const;
 
-  /// A document's place in the set.
-  struct Document {
-    std::uint64_t token_begin = 0;  ///< in the whole set
-    std::uint64_t token_count = 0;
-    std::uint64_t source_bytes = 0;
-    std::uint32_t source = 0;
-    std::uint64_t source_offset = 0;
-    bool whole_file = false;
-    std::uint64_t prompt_tokens = 0;  ///< the first ones: read, not trained
-  };
   Document document(std::uint64_t index) const;
   /// First token of document `index` in the set; token_count() for index == document_count().
   std::uint64_t token_begin(std::uint64_t index) const;
   /// "bits/stl_vector.h" for a whole file, "book.txt@65536" for a part of one.
   std::string document_name(std::uint64_t index) const;
 
-  /// Copies tokens [begin, begin + out.size()) of the set, across shards.
+  /// Copies tokens [begin, begin + out.size()) of the set, across files.
   void read_tokens(std::uint64_t begin, std::span<std::int32_t> out) const;
 
  private:
-  TokenSetIndex index_;
-  std::vector<TokenShard> shards_;
-  std::vector<std::uint64_t> token_starts_;     // per shard, and the total
-  std::vector<std::uint64_t> document_starts_;  // per shard, and the total
-  std::uint64_t source_bytes_ = 0;
+  std::uint64_t vocab_size_;
+  std::string tokenizer_;
+  std::vector<std::unique_ptr<const TokenFile>> files_;
+  std::vector<std::uint64_t> token_starts_{0};     // per file, and the total
+  std::vector<std::uint64_t> document_starts_{0};  // per file, and the total
+  std::optional<std::uint64_t> source_bytes_ = 0;
   std::uint64_t prompt_tokens_ = 0;
 };
 

@@ -1,12 +1,8 @@
 #include "lib/data/token_shard.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <utility>
 
 #include "lib/base/file.hpp"
@@ -156,54 +152,22 @@ ShardHeader parse_shard_header(std::span<const std::byte> bytes, std::uint64_t f
           raw.empty_documents, raw.prompt_tokens};
 }
 
+TokenShard::TokenShard(std::filesystem::path path, MappedFile file)
+    : path_(std::move(path)),
+      file_(std::move(file)),
+      header_(parse_shard_header(file_.bytes(), file_.bytes().size(), path_.string())) {}
+
 TokenShard TokenShard::open(const std::filesystem::path& path, ShardCheck check) {
-  std::uint64_t file_size = 0;
-  TokenShard shard;
-  shard.path_ = path;
-  {
-    const File file = File::open_read(path);
-    file_size = file.size();
-    std::byte bytes[kShardHeaderBytes] = {};
-    const std::size_t available = std::min<std::uint64_t>(file_size, kShardHeaderBytes);
-    file.read_at(0, std::span(bytes).first(available));
-    shard.header_ = parse_shard_header(std::span(bytes).first(available), file_size, path.string());
-  }
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  require<DataError>(fd >= 0, "{}: cannot open for mapping: {}", path.string(),
-                     std::strerror(errno));
-  void* mapped = ::mmap(nullptr, file_size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int reason = errno;
-  ::close(fd);
-  require<DataError>(mapped != MAP_FAILED, "{}: cannot map into memory: {}", path.string(),
-                     std::strerror(reason));
-  shard.data_ = static_cast<const std::byte*>(mapped);
-  shard.size_ = file_size;
+  TokenShard shard(path, MappedFile::open(path));
   if (check == ShardCheck::payload) shard.check_payload();
   return shard;
-}
-
-TokenShard::~TokenShard() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-}
-
-TokenShard::TokenShard(TokenShard&& other) noexcept
-    : path_(std::move(other.path_)),
-      header_(other.header_),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-TokenShard& TokenShard::operator=(TokenShard&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(header_, other.header_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
 }
 
 DocumentEntry TokenShard::document(std::uint64_t index) const {
   require(index < header_.document_count, "document {} of {}", index, header_.document_count);
   DocumentEntry entry;
-  std::memcpy(&entry, data_ + kShardHeaderBytes + index * sizeof entry, sizeof entry);
+  std::memcpy(&entry, file_.bytes().data() + kShardHeaderBytes + index * sizeof entry,
+              sizeof entry);
   return entry;
 }
 
@@ -222,7 +186,7 @@ void TokenShard::read_tokens(std::uint64_t begin, std::span<std::int32_t> out) c
   require(begin <= header_.token_count && out.size() <= header_.token_count - begin,
           "tokens [{}, {}) of {}", begin, begin + out.size(), header_.token_count);
   const std::byte* tokens =
-      data_ + kShardHeaderBytes + header_.document_count * sizeof(DocumentEntry);
+      file_.bytes().data() + kShardHeaderBytes + header_.document_count * sizeof(DocumentEntry);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = header_.token_size == 2 ? load_token<std::uint16_t>(tokens, begin + i)
                                      : load_token<std::uint32_t>(tokens, begin + i);
@@ -234,7 +198,7 @@ void TokenShard::read_tokens(std::uint64_t begin, std::span<std::int32_t> out) c
 }
 
 void TokenShard::check_payload() const {
-  const std::span<const std::byte> payload(data_ + kShardHeaderBytes, size_ - kShardHeaderBytes);
+  const std::span<const std::byte> payload = file_.bytes().subspan(kShardHeaderBytes);
   require<DataError>(hash128(payload) == header_.payload_hash,
                      "{}: its content does not have the checksum of its header (damaged); {}",
                      path_.string(), kRemedy);

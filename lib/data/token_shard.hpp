@@ -35,6 +35,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/base/mapped_file.hpp"
 
 namespace llmtrain::data {
 
@@ -106,10 +107,6 @@ class TokenShard {
   /// DataError naming file and remedy for anything that is not a whole, undamaged shard.
   static TokenShard open(const std::filesystem::path& path, ShardCheck check = ShardCheck::header);
 
-  ~TokenShard();
-  TokenShard(TokenShard&& other) noexcept;
-  TokenShard& operator=(TokenShard&& other) noexcept;
-
   const std::filesystem::path& path() const { return path_; }
   const ShardHeader& header() const { return header_; }
   DocumentEntry document(std::uint64_t index) const;
@@ -119,13 +116,12 @@ class TokenShard {
   void read_tokens(std::uint64_t begin, std::span<std::int32_t> out) const;
 
  private:
-  TokenShard() = default;
+  TokenShard(std::filesystem::path path, MappedFile file);
   void check_payload() const;
 
   std::filesystem::path path_;
+  MappedFile file_;
   ShardHeader header_;
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
 };
 
 /// Reads a header from the first bytes of a file of `file_size` bytes; `name` is for messages.

@@ -3,208 +3,65 @@
 #include <algorithm>
 #include <sstream>
 
-#include "lib/base/directory.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
-#include "lib/data/bpe_trainer.hpp"
+#include "lib/data/foreign_tokens.hpp"
 #include "lib/engine/geometry.hpp"
 
 namespace llmtrain::train {
 
 namespace {
 
-constexpr std::size_t kManyFiles = 100;
-constexpr std::uint64_t kLeastDocumentBytes = 1024, kMostDocumentBytes = 16384;
-// Of so many documents the held-out rule (one in twenty) practically always finds some.
-constexpr std::uint64_t kEnoughDocuments = 128;
-// Text that a tokenizer is trained on; more hardly changes the merges.
-constexpr std::uint64_t kTokenizerTextBytes = std::uint64_t{256} << 20;
-
-data::SourceOptions source_options(const SourceSection& section, std::uint64_t max_document_bytes) {
-  data::SourceFormat format = data::SourceFormat::automatic;
-  if (section.format() == "text") format = data::SourceFormat::text;
-  if (section.format() == "jsonl") format = data::SourceFormat::jsonl;
-  return {.path = section.path(),
-          .format = format,
-          .text_key = section.text_key(),
-          .prompt_key = section.prompt_key().value_or(""),
-          .completion_key = section.completion_key().value_or(""),
-          .max_document_bytes = max_document_bytes};
-}
-
-std::uint64_t automatic_document_bytes(const SourceSection& section,
-                                       const data::ListOptions& list) {
-  const data::SourceOptions whole = source_options(section, 0);
-  const std::vector<data::SourceFile> files = data::list_source_files({&whole, 1}, list);
-  if (files.size() >= kManyFiles) return 0;
-  std::uint64_t bytes = 0;
-  for (const data::SourceFile& file : files) bytes += file.size_bytes;
-  return std::clamp(bytes / kEnoughDocuments, kLeastDocumentBytes, kMostDocumentBytes);
-}
-
-}  // namespace
-
-std::vector<data::SourceFile> source_files(const DataSection& section) {
-  const data::ListOptions list{.scratch_directory = section.cache_dir(),
-                               .limits = {.max_bytes = section.max_decompressed_size()}};
-  std::vector<data::SourceOptions> sources;
-  for (std::size_t i = 0; i < section.sources.size(); ++i) {
-    const SourceSection& source = section.sources[i];
-    const auto& given = source.max_document_bytes().value;
-    sources.push_back(
-        source_options(source, given ? given->value : automatic_document_bytes(source, list)));
+data::TokenSet open_text(const Recipe& recipe, const std::vector<data::SourceFile>& files,
+                         const data::Tokenizer& tokenizer, data::Part part,
+                         const std::shared_ptr<const data::Cleaning>& cleaning) {
+  if (files.empty()) {
+    return {static_cast<std::uint64_t>(tokenizer.vocab_size()),
+            fmt::format("{:016x}", tokenizer.fingerprint())};
   }
-  return data::list_source_files(sources, list);
-}
-
-data::HeldOutRule held_out_rule(const DataSection& section) {
-  return {.modulus = section.eval_modulus(), .remainder = section.eval_remainder()};
-}
-
-namespace {
-
-void for_each_document(const std::vector<data::SourceFile>& files,
-                       const std::function<bool(std::string_view)>& wanted,
-                       const std::function<void(data::Document&&)>& visit,
-                       const data::Cleaning* cleaning = nullptr) {
-  for (const data::SourceFile& file : files) {
-    for (data::Document& document : data::read_documents(file, 0, file.size_bytes, wanted)) {
-      if (cleaning != nullptr && cleaning->drops(file, document.offset)) continue;
-      visit(std::move(document));
-    }
-  }
-}
-
-std::shared_ptr<const data::Tokenizer> train_tokenizer(const Recipe& recipe,
-                                                       const std::vector<data::SourceFile>& files,
-                                                       const data::Cleaning* cleaning) {
-  const data::HeldOutRule rule = held_out_rule(recipe.data);
-  std::vector<std::string> texts;
-  std::uint64_t bytes = 0;
-  for_each_document(
-      files,
-      [&](std::string_view name) {
-        return bytes < kTokenizerTextBytes && !data::is_held_out(name, rule);
-      },
-      [&](data::Document&& document) {
-        bytes += document.text.size();
-        texts.push_back(std::move(document.text));
-      },
-      cleaning);
-  const BpeOptions& bpe = *recipe.tokenizer.bpe();
-  log::info("training a tokenizer of {} tokens on {} of text", bpe.vocab_size().value,
-            format_bytes(bytes));
-  const std::vector<std::string_view> views(texts.begin(), texts.end());
-  return data::train_bpe(views, {.vocab_size = static_cast<std::int64_t>(bpe.vocab_size().value),
-                                 .pattern = bpe.pattern()});
-}
-
-// Equal keys, equal tokenizers: the files, the split, the cleaning and the size decide.
-std::string tokenizer_key(const Recipe& recipe, const std::vector<data::SourceFile>& files,
-                          const std::shared_ptr<const data::Cleaning>& cleaning) {
-  const data::PrepareOptions options{
-      .part = data::Part::training, .held_out = held_out_rule(recipe.data), .cleaning = cleaning};
-  const data::TokenSetKey key = data::token_set_key(files, *data::make_byte_tokenizer(), options);
-  const BpeOptions& bpe = *recipe.tokenizer.bpe();
-  return to_hex(hash128(fmt::format("bpe {} {} {} {}", bpe.vocab_size().value, bpe.pattern(),
-                                    key.files, key.options)));
-}
-
-}  // namespace
-
-data::CleaningRequest cleaning_request(const DataSection& section) {
-  return {.options = section.cleaning.options(),
-          .held_out = held_out_rule(section),
-          .shard_source_bytes = section.shard_size()};
-}
-
-std::filesystem::path cleaning_directory(const DataSection& section,
-                                         const std::vector<data::SourceFile>& files) {
-  return std::filesystem::path(section.cache_dir()) /
-         ("cleaning-" + data::cleaning_key(files, cleaning_request(section)));
-}
-
-std::shared_ptr<const data::Cleaning> open_cleaning(const DataSection& section,
-                                                    const std::vector<data::SourceFile>& files) {
-  const data::CleaningRequest request = cleaning_request(section);
-  if (!request.options.active()) return nullptr;
-  return data::open_or_clean(files, request, cleaning_directory(section, files));
-}
-
-std::shared_ptr<const data::Tokenizer> open_tokenizer(
-    const Recipe& recipe, const std::vector<data::SourceFile>& files,
-    const std::shared_ptr<const data::Cleaning>& cleaning) {
-  const BpeOptions* bpe = recipe.tokenizer.bpe();
-  if (bpe == nullptr) return data::make_byte_tokenizer();
-  if (bpe->path()) {
-    bpe->vocab_size.mark_read();  // the file decides
-    bpe->pattern.mark_read();
-    auto tokenizer = data::make_tokenizer({.type = "bpe", .path = *bpe->path()});
-    if (!tokenizer->keeps_text()) {
-      log::info(
-          "{}: the tokenizer changes text (normalizer, spaces in front or unknown characters); "
-          "bits per byte count the bytes of the source",
-          *bpe->path());
-    }
-    return tokenizer;
-  }
-  const std::filesystem::path directory = std::filesystem::path(recipe.data.cache_dir()) /
-                                          ("tokenizer-" + tokenizer_key(recipe, files, cleaning));
-  if (std::filesystem::exists(directory / "tokenizer.json")) {
-    return data::make_tokenizer({.type = "bpe", .path = directory});
-  }
-  const auto tokenizer = train_tokenizer(recipe, files, cleaning.get());
-  create_directories_durably(directory);
-  data::save_tokenizer(*tokenizer, directory);
-  return tokenizer;
-}
-
-std::vector<std::vector<data::SourceFile>> files_of_parts(
-    const DataSection& section, const std::vector<data::SourceFile>& files) {
-  if (!section.is_mixture()) return {files};
-  std::vector<std::vector<data::SourceFile>> parts(section.sources.size());
-  for (const data::SourceFile& file : files) parts[file.source].push_back(file);
-  return parts;
-}
-
-TokenSetPlace token_set_place(const DataSection& section,
-                              const std::vector<data::SourceFile>& files,
-                              const data::Tokenizer& tokenizer, data::Part part,
-                              const std::shared_ptr<const data::Cleaning>& cleaning) {
-  // What is held out does not depend on cleaning.
-  data::PrepareOptions options{.part = part,
-                               .held_out = held_out_rule(section),
-                               .shard_source_bytes = section.shard_size(),
-                               .cleaning = part == data::Part::training ? cleaning : nullptr};
-  const data::TokenSetKey key = data::token_set_key(files, tokenizer, options);
-  const std::string hash =
-      to_hex(hash128(fmt::format("{} {} {}", key.files, key.tokenizer, key.options)));
-  return {std::move(options), std::filesystem::path(section.cache_dir()) / ("tokens-" + hash)};
-}
-
-namespace {
-
-std::shared_ptr<const data::PackedSamples> open_part(
-    const Recipe& recipe, const std::vector<data::SourceFile>& files,
-    const data::Tokenizer& tokenizer, data::Part part,
-    const std::shared_ptr<const data::Cleaning>& cleaning) {
   const TokenSetPlace place = token_set_place(recipe.data, files, tokenizer, part, cleaning);
-  auto set = std::make_shared<data::TokenSet>(
-      data::open_or_prepare(files, tokenizer, place.options, place.directory));
+  return data::open_or_prepare(files, tokenizer, place.options, place.directory);
+}
+
+std::shared_ptr<const data::PackedSamples> pack(const Recipe& recipe, data::TokenSet set,
+                                                const data::Tokenizer& tokenizer, data::Part part) {
+  require<DataError>(set.document_count() > 0,
+                     "the held-out rule (hash of FILE@N modulo {} is {}) leaves no document of the "
+                     "token files for {}; change data.eval_modulus or data.eval_remainder",
+                     recipe.data.eval_modulus().value, recipe.data.eval_remainder().value,
+                     part == data::Part::training ? "training" : "evaluation");
   const data::PackingOptions packing{
       .seq_len = static_cast<std::int64_t>(recipe.training.seq_len().value),
       .strategy = part == data::Part::training ? recipe.data.packing.strategy()
                                                : data::PackingStrategy::wrapped,
       .cross_document_attention = recipe.data.packing.cross_document_attention(),
       .reset_positions = recipe.data.packing.reset_positions()};
-  return std::make_shared<data::PackedSamples>(std::move(set), tokenizer, packing);
+  return std::make_shared<data::PackedSamples>(
+      std::make_shared<const data::TokenSet>(std::move(set)), tokenizer, packing);
 }
 
-}  // namespace
-
-namespace {
+/// The documents of the text files, then those of the token files.
+CorpusPart open_part(const Recipe& recipe, const std::vector<data::SourceFile>& files,
+                     const data::Tokenizer& tokenizer,
+                     const std::shared_ptr<const data::Cleaning>& cleaning, std::string name) {
+  const std::vector<data::SourceFile> text = text_of(files), token_files = tokens_of(files);
+  data::TokenSet training = open_text(recipe, text, tokenizer, data::Part::training, cleaning);
+  data::TokenSet held_out = open_text(recipe, text, tokenizer, data::Part::held_out, cleaning);
+  std::vector<data::ForeignTokens> opened =
+      data::open_foreign_tokens(token_files, tokenizer, held_out_rule(recipe.data));
+  data::log_foreign_tokens(token_files, opened, tokenizer);
+  for (data::ForeignTokens& file : opened) {
+    training.add(std::move(file.training));
+    held_out.add(std::move(file.held_out));
+  }
+  return {.name = std::move(name),
+          .training = pack(recipe, std::move(training), tokenizer, data::Part::training),
+          .held_out = std::make_shared<const data::EvalWindows>(
+              pack(recipe, std::move(held_out), tokenizer, data::Part::held_out),
+              recipe.eval_stride())};
+}
 
 void check_vocabulary(const Recipe& recipe, const data::Tokenizer& tokenizer) {
   const std::int64_t vocab_size = recipe.model.spec().vocab_size;
@@ -274,13 +131,8 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
   std::vector<CorpusPart> parts;
   const auto files_by_part = files_of_parts(recipe.data, files);
   for (std::size_t i = 0; i < files_by_part.size(); ++i) {
-    const auto open = [&](data::Part part) {
-      return open_part(recipe, files_by_part[i], *tokenizer, part, cleaning);
-    };
-    parts.push_back({.name = recipe.data.is_mixture() ? recipe.data.source_name(i) : "samples",
-                     .training = open(data::Part::training),
-                     .held_out = std::make_shared<const data::EvalWindows>(
-                         open(data::Part::held_out), recipe.eval_stride())});
+    parts.push_back(open_part(recipe, files_by_part[i], *tokenizer, cleaning,
+                              recipe.data.is_mixture() ? recipe.data.source_name(i) : "samples"));
   }
   std::string mixing =
       recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";
@@ -288,9 +140,7 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
   // By content, so that a copied or touched file is the same data.
   Hasher128 hasher;
   for (const CorpusPart& part : parts) {
-    for (const data::TokenSetShard& shard : part.training->set().index().shards) {
-      hasher.update(shard.payload_hash);
-    }
+    for (const std::string& hash : part.training->set().content_hashes()) hasher.update(hash);
   }
   hasher.update_value(tokenizer->fingerprint());
   hasher.update(fmt::format("{} {} {}{}", recipe.training.seq_len().value,
@@ -311,12 +161,6 @@ data::MixedStream Corpus::stream(std::uint64_t seed) const {
   return {std::move(streams), mixture};
 }
 
-std::uint64_t Corpus::held_out_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const CorpusPart& part : parts) bytes += part.held_out->samples().source_bytes();
-  return bytes;
-}
-
 void log_corpus(const Corpus& corpus, std::uint64_t samples) {
   if (corpus.cleaning) {
     std::istringstream summary(corpus.cleaning->report().summary());
@@ -330,11 +174,12 @@ void log_corpus(const Corpus& corpus, std::uint64_t samples) {
     const data::PackedSamples& held_out = part.held_out->samples();
     log::info(
         "data{}: {} tokens of training in {} samples ({:.2f} % padding), {:.1f} % of them trained, "
-        "{:.2f} % of these ends of documents; {} held out ({})",
+        "{:.2f} % of these ends of documents; {} held out{}",
         corpus.is_mixture() ? " " + part.name : "", format_count(rows), training.sample_count(),
         100 * training.padding_share(), 100 * trained / rows, 100 * ends / trained,
         format_count(static_cast<double>(held_out.trained_row_count())),
-        format_bytes(held_out.source_bytes()));
+        held_out.source_bytes() ? fmt::format(" ({})", format_bytes(*held_out.source_bytes()))
+                                : "");
   }
   for (const data::Mixture::End& end : corpus.mixture.ends()) {
     if (end.sample >= samples) continue;
@@ -347,12 +192,25 @@ void log_corpus(const Corpus& corpus, std::uint64_t samples) {
                        corpus.mixture.length(), samples);
 }
 
-void for_each_held_out(const DataSection& section,
-                       const std::function<void(const data::Document&)>& visit) {
-  const data::HeldOutRule rule = held_out_rule(section);
+void for_each_held_out(const Recipe& recipe,
+                       const std::function<void(std::string_view text)>& visit) {
+  const std::vector<data::SourceFile> files = source_files(recipe.data);
+  const data::HeldOutRule rule = held_out_rule(recipe.data);
   for_each_document(
-      source_files(section), [&](std::string_view name) { return data::is_held_out(name, rule); },
-      [&](data::Document&& document) { visit(document); });
+      text_of(files), [&](std::string_view name) { return data::is_held_out(name, rule); },
+      [&](data::Document&& document) { visit(document.text); });
+  const std::vector<data::SourceFile> token_files = tokens_of(files);
+  if (token_files.empty()) return;
+  const auto tokenizer = open_tokenizer(recipe, files, nullptr);
+  for (const data::ForeignTokens& file : data::open_foreign_tokens(token_files, *tokenizer, rule)) {
+    const data::TokenFile& held_out = *file.held_out;
+    for (std::uint64_t i = 0; i < held_out.document_count(); ++i) {
+      const data::TokenDocument document = held_out.document(i);
+      std::vector<std::int32_t> ids(document.token_count);
+      held_out.read_tokens(document.token_begin, ids);
+      visit(tokenizer->decode(ids));
+    }
+  }
 }
 
 }  // namespace llmtrain::train

@@ -1,17 +1,16 @@
 #pragma once
-/// From the recipe's text to samples: files, tokenizer, token sets, training and held-out streams.
+/// From the recipe's sources to samples: training and held-out streams.
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/data/eval_windows.hpp"
 #include "lib/data/mixed_stream.hpp"
-#include "lib/data/prepare.hpp"
 #include "lib/data/sample_stream.hpp"
-#include "lib/train/recipe.hpp"
+#include "lib/train/sources.hpp"
 
 namespace llmtrain::train {
 
@@ -33,42 +32,7 @@ struct Corpus {
   bool is_mixture() const { return parts.size() > 1; }
   /// The order of training.
   data::MixedStream stream(std::uint64_t seed) const;
-  /// Bytes of the held-out text that is predicted.
-  std::uint64_t held_out_bytes() const;
 };
-
-/// Files of data.sources; DataError if there are none.
-std::vector<data::SourceFile> source_files(const DataSection& section);
-data::HeldOutRule held_out_rule(const DataSection& section);
-
-/// The recipe's tokenizer: read, or trained on the training documents that stay once and kept in
-/// the cache.
-std::shared_ptr<const data::Tokenizer> open_tokenizer(
-    const Recipe& recipe, const std::vector<data::SourceFile>& files,
-    const std::shared_ptr<const data::Cleaning>& cleaning);
-
-/// What data.cleaning drops of the files, found once and kept in the cache; null if it asks for
-/// nothing.
-std::shared_ptr<const data::Cleaning> open_cleaning(const DataSection& section,
-                                                    const std::vector<data::SourceFile>& files);
-
-/// The sources of each part of the corpus: all of them, or one of a mixture.
-std::vector<std::vector<data::SourceFile>> files_of_parts(
-    const DataSection& section, const std::vector<data::SourceFile>& files);
-
-data::CleaningRequest cleaning_request(const DataSection& section);
-std::filesystem::path cleaning_directory(const DataSection& section,
-                                         const std::vector<data::SourceFile>& files);
-
-/// How a token set is made, and where it is kept.
-struct TokenSetPlace {
-  data::PrepareOptions options;
-  std::filesystem::path directory;
-};
-TokenSetPlace token_set_place(const DataSection& section,
-                              const std::vector<data::SourceFile>& files,
-                              const data::Tokenizer& tokenizer, data::Part part,
-                              const std::shared_ptr<const data::Cleaning>& cleaning);
 
 /// Opens what the cache has and prepares the rest, with a line for each thing done. DataError when
 /// there is no text; RecipeError when the model is too small for the tokenizer.
@@ -80,8 +44,9 @@ Corpus open_corpus(const Recipe& recipe,
 /// in a run of `samples` samples. RecipeError when the mixture ends before the run.
 void log_corpus(const Corpus& corpus, std::uint64_t samples);
 
-/// Calls `visit` with the text of every held-out document, in order.
-void for_each_held_out(const DataSection& section,
-                       const std::function<void(const data::Document&)>& visit);
+/// Calls `visit` with the text of every held-out document, in order; of token files, with what
+/// their tokens decode to.
+void for_each_held_out(const Recipe& recipe,
+                       const std::function<void(std::string_view text)>& visit);
 
 }  // namespace llmtrain::train

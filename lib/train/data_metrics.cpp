@@ -27,12 +27,12 @@ double set_evaluation(StepRecord& record, const Corpus& corpus,
   const EvalReport all = total(reports);
   record.set(metric::kEvalLoss, all.loss());
   record.set(metric::kEvalPerplexity, std::exp(all.loss()));
-  if (all.whole) record.set(metric::kEvalBitsPerByte, all.bits_per_byte());
+  if (const auto bits = all.bits_per_byte()) record.set(metric::kEvalBitsPerByte, *bits);
   if (!corpus.is_mixture()) return all.loss();
   for (std::size_t i = 0; i < reports.size(); ++i) {
     const std::string prefix = fmt::format("eval/{}/", corpus.parts[i].name);
     record.set(prefix + "loss", reports[i].loss());
-    if (reports[i].whole) record.set(prefix + "bits_per_byte", reports[i].bits_per_byte());
+    if (const auto bits = reports[i].bits_per_byte()) record.set(prefix + "bits_per_byte", *bits);
   }
   return all.loss();
 }

@@ -10,14 +10,17 @@
 
 namespace llmtrain::train {
 
-double EvalReport::bits_per_byte() const {
-  return loss_sum / std::numbers::ln2 / static_cast<double>(source_bytes);
+std::optional<double> EvalReport::bits_per_byte() const {
+  if (!whole || !source_bytes) return std::nullopt;
+  return loss_sum / std::numbers::ln2 / static_cast<double>(*source_bytes);
 }
 
 EvalReport& EvalReport::operator+=(const EvalReport& other) {
   loss_sum += other.loss_sum;
   tokens += other.tokens;
-  source_bytes += other.source_bytes;
+  source_bytes = source_bytes && other.source_bytes
+                     ? std::optional(*source_bytes + *other.source_bytes)
+                     : std::nullopt;
   whole = whole && other.whole;
   return *this;
 }

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "lib/base/require.hpp"
-#include "lib/train/corpus.hpp"
+#include "lib/train/sources.hpp"
 
 namespace llmtrain::train {
 
@@ -78,7 +78,7 @@ SharedPreparation prepare_share(const Recipe& recipe, const data::Share& share,
   std::shared_ptr<const data::Cleaning> cleaning;
   if (request.options.active()) {
     const data::CleaningStep step =
-        data::clean_share(files, request, share, cleaning_directory(recipe.data, files));
+        data::clean_share(text_of(files), request, share, cleaning_directory(recipe.data, files));
     if (!step.cleaning) {
       result.text = missing_text("signatures of documents", step.missing, step.shards, share,
                                  recipe_arguments) +
@@ -89,7 +89,8 @@ SharedPreparation prepare_share(const Recipe& recipe, const data::Share& share,
   }
   const auto tokenizer = open_tokenizer(recipe, files, cleaning);
   result.complete = true;
-  for (const auto& own : files_of_parts(recipe.data, files)) {
+  for (const auto& own : files_of_parts(recipe.data, text_of(files))) {
+    if (own.empty()) continue;  // token files are read as they are
     for (const data::Part part : {data::Part::training, data::Part::held_out}) {
       const TokenSetPlace place = token_set_place(recipe.data, own, *tokenizer, part, cleaning);
       const data::PrepareStep step =

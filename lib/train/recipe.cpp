@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "lib/data/token_format.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/tensor/device.hpp"
 
@@ -29,7 +30,27 @@ void RunSection::validate(recipe::Issues& issues) const {
   }
 }
 
+std::vector<std::string> source_formats() {
+  std::vector<std::string> names{"auto", "text", "jsonl"};
+  for (const data::TokenFormat& row : data::token_formats()) names.emplace_back(row.name);
+  return names;
+}
+
+const recipe::Entry* SourceSection::text_only_key() const {
+  if (text_key.is_set()) return &text_key;
+  if (prompt_key.is_set()) return &prompt_key;
+  if (completion_key.is_set()) return &completion_key;
+  return max_document_bytes.is_set() ? &max_document_bytes : nullptr;
+}
+
 void SourceSection::validate(recipe::Issues& issues) const {
+  if (data::find_token_format(format()) != nullptr) {
+    if (const recipe::Entry* key = text_only_key()) {
+      issues.add(*key, fmt::format("does nothing: files of {} hold tokens, no text", format()),
+                 "leave it out");
+    }
+    return;
+  }
   if (prompt_key().has_value() != completion_key().has_value()) {
     issues.add(prompt_key() ? prompt_key : completion_key,
                fmt::format("goes with {}", prompt_key() ? "completion_key" : "prompt_key"),

@@ -72,6 +72,9 @@ struct TokenizerSection : recipe::Section {
   const BpeOptions* bpe() const;
 };
 
+/// Values of data.sources.*.format: auto, the texts' and those of data::token_formats().
+std::vector<std::string> source_formats();
+
 struct SourceSection : recipe::Section {
   recipe::Key<std::optional<std::string>> name{this, "name", std::nullopt,
                                                "name of the source in metrics; null = its number",
@@ -91,8 +94,12 @@ struct SourceSection : recipe::Section {
       "file, directory (all its files) or pattern with * and ?; files in .gz and .zst are "
       "decompressed",
       recipe::not_empty()};
-  recipe::Key<std::string> format{this, "format", "auto", "text, jsonl, or auto by the file's name",
-                                  recipe::any_of({"auto", "text", "jsonl"})};
+  recipe::Key<std::string> format{
+      this, "format", "auto",
+      "text, jsonl, tokens of another program (llmc: llm.c's .bin, megatron: Megatron-LM's .bin "
+      "and "
+      ".idx, read where they lie; tokenizer.path is theirs), or auto by the file's name and magic",
+      recipe::any_of(source_formats())};
   recipe::Key<std::string> text_key{this, "text_key", "text", "key of the text in a line of jsonl",
                                     recipe::not_empty()};
   recipe::Key<std::optional<std::string>> prompt_key{
@@ -110,6 +117,8 @@ struct SourceSection : recipe::Section {
       "text files longer than this are cut into documents at line ends, 0 = never; auto = a 128th "
       "of the source, at least 1Ki and at most 16Ki, when it has fewer than 100 files, else 0",
       recipe::Rule{}};
+  /// The first key that is set and speaks of text, which token files have not; null if none is.
+  const recipe::Entry* text_only_key() const;
   void validate(recipe::Issues& issues) const override;
 };
 

@@ -23,12 +23,12 @@ ExitCode run(const Recipe& recipe, const std::filesystem::path& file);
 struct EvalReport {
   double loss_sum = 0;  // nats
   std::int64_t tokens = 0;
-  std::uint64_t source_bytes = 0;  // of all held-out rows
-  bool whole = true;               // all held-out rows were evaluated
+  std::optional<std::uint64_t> source_bytes = 0;  // of all held-out rows; empty: not known
+  bool whole = true;                              // all held-out rows were evaluated
 
   double loss() const { return loss_sum / static_cast<double>(tokens); }
-  /// Known only for the whole text.
-  double bits_per_byte() const;
+  /// Known only for the whole text, and if its bytes are.
+  std::optional<double> bits_per_byte() const;
   EvalReport& operator+=(const EvalReport& other);
 };
 

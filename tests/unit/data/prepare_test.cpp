@@ -72,9 +72,9 @@ TEST_CASE("a prepared set holds every document's text, in several shards") {
   const auto tokenizer = make_byte_tokenizer();
   prepare(corpus.files(), *tokenizer, small_shards(), corpus.out());
   const TokenSet set = TokenSet::open(corpus.out(), ShardCheck::payload);
-  CHECK(set.index().shards.size() > 5);
+  CHECK(read_token_index(corpus.out()).shards.size() > 5);
   CHECK(set.document_count() == 42);
-  CHECK(set.index().empty_documents == 2);
+  CHECK(read_token_index(corpus.out()).empty_documents == 2);
   const auto texts = texts_of(set, *tokenizer);
   REQUIRE(texts.size() == 42);
   CHECK(texts.at("d7.txt") == generated_document(7));

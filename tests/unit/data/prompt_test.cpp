@@ -86,7 +86,7 @@ TEST_CASE(
   const auto tokenizer = make_byte_tokenizer();
   const std::vector<Pair> pairs = random_pairs(3, 80);
   const auto set = set_of(directory, pairs, *tokenizer);
-  REQUIRE(set->index().shards.size() > 3);
+  REQUIRE(set->content_hashes().size() > 3);
   std::string expected;
   std::uint64_t bytes = 0;
   for (const Pair& pair : pairs) {

@@ -92,7 +92,8 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; "
           "allowed: " +
               families + ")",
-          "r.yaml:13:29: data.sources.0.format: unknown value `csv` (allowed: auto, text, jsonl)",
+          "r.yaml:13:29: data.sources.0.format: unknown value `csv` (allowed: auto, text, jsonl, "
+          "llmc, megatron)",
           "r.yaml:14:1: training.max_steps: the run has no length: set one of max_steps, "
           "max_tokens "
           "and num_epochs",
