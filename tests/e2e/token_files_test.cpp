@@ -150,4 +150,33 @@ TEST_CASE("the data commands read token files, and what they cannot do is refuse
   CHECK(holds(damaged.output, {"cut/a.bin", "truncated"}));
 }
 
+TEST_CASE("cleaning and job arrays concern the text beside token files") {
+  const Collection data;
+  data.here.write("more/a.txt", std::string(2000, 'a'));
+  data.here.write("more/b.txt", std::string(2000, 'a'));
+  data.here.write("more/c.txt", std::string(2000, 'c'));
+  const std::vector<std::string> cleaned{"data.cleaning={deduplication: {exact: true}}"};
+  const auto prepare = [&](const std::string& sources, std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments{"data", "prepare", "recipe.yaml", sources};
+    arguments.insert(arguments.end(), cleaned.begin(), cleaned.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return data.here.call(arguments);
+  };
+  const auto refused = prepare("data.sources=[{path: llmc}]");
+  CHECK(refused.exit_code == 2);
+  CHECK(holds(refused.output, {"data.cleaning: does nothing", "tokens, no text"}));
+
+  for (const char* weight : {"", ", weight: 1"}) {
+    const std::string sources = fmt::format(
+        "data.sources=[{{path: llmc{}}}, {{path: more, max_document_bytes: 0{}}}]", weight, weight);
+    for (const std::string shard : {"0/2", "1/2", "0/2"}) {
+      CHECK(prepare(sources, {"--shard", shard}).exit_code == 0);
+    }
+    const auto finished = prepare(sources, {"--finish"});
+    INFO(finished.output);
+    CHECK(finished.exit_code == 0);
+    CHECK(holds(finished.output, {"complete", "exact"}));
+  }
+}
+
 }  // namespace llmtrain

@@ -22,6 +22,7 @@
 #include "tests/flip/flip_table.hpp"
 #include "tests/support/compressed.hpp"
 #include "tests/support/process.hpp"
+#include "tests/support/token_files.hpp"
 
 namespace llmtrain::test {
 
@@ -108,6 +109,15 @@ std::string lines_of_code() {
   return text;
 }
 
+test::TokenDocuments documents_of_tokens() {
+  const auto tokenizer = data::make_byte_tokenizer();
+  test::TokenDocuments documents;
+  for (int i = 0; i < 40; ++i) {
+    documents.push_back(tokenizer->encode(random_words(fmt::format("tokens{}", i), 12)));
+  }
+  return documents;
+}
+
 void write_inputs(const fs::path& directory) {
   const auto put = [&](const char* name, std::string_view content) {
     std::ofstream(directory / name) << content;
@@ -120,6 +130,11 @@ void write_inputs(const fs::path& directory) {
   put("copies.jsonl", repetitive_lines());
   put("latin.txt", latin_text());
   put("lines.txt", json_lines());
+  const test::TokenDocuments documents = documents_of_tokens();
+  put("llmc.bin", test::llmc_file<std::uint16_t>(documents, 256));
+  const auto megatron = test::megatron_files<std::uint16_t>(documents, 8, 2);
+  put("megatron.bin", megatron.bin);
+  put("megatron.idx", megatron.idx);
   put("recipe.yaml", kBaseRecipe);
   const std::string text = random_words("tokenizer", 500);
   const std::string_view view = text;
@@ -242,9 +257,10 @@ std::string files_text(const std::set<std::string>& inputs) {
   return fmt::format("{}\n", fmt::join(names, "\n"));
 }
 
-const std::set<std::string> kInputs{"text.txt",    "text.txt.gz",  "other.txt",   "code.txt",
-                                    "lines.jsonl", "lines.txt",    "recipe.yaml", "tokenizer",
-                                    "hf",          "copies.jsonl", "latin.txt"};
+const std::set<std::string> kInputs{"text.txt",     "text.txt.gz",  "other.txt",   "code.txt",
+                                    "lines.jsonl",  "lines.txt",    "recipe.yaml", "tokenizer",
+                                    "hf",           "copies.jsonl", "latin.txt",   "llmc.bin",
+                                    "megatron.bin", "megatron.idx"};
 
 }  // namespace
 
