@@ -75,6 +75,11 @@ TEST_CASE("gzip and Zstandard streams of any number of parts expand to their tex
           text + "end");
     CHECK(expand(compression, pack(compression, "")) == "");
   }
+  const std::string skipped("\x5A\x2A\x4D\x18\x03\0\0\0abc", 11);  // a frame that is no data
+  for (const std::size_t step : {1, 3, 1 << 20}) {
+    CHECK(expand(Compression::zstd, skipped + test::zstd(text) + skipped, kSmallLimits, step) ==
+          text);
+  }
 }
 
 TEST_CASE("data that is cut off anywhere is refused with the offset") {
@@ -110,6 +115,10 @@ TEST_CASE("damage, other formats and what follows the data are refused with the 
         compression == Compression::gzip ? Compression::zstd : Compression::gzip;
     CHECK(contains(refusal(other, stored), "offset 0: not "));
   }
+  // A format before Zstandard 0.8, which some builds of the library still read.
+  const std::string old("\x27\xB5\x2F\xFD\x30\x01\0\0\0", 9);
+  CHECK(contains(refusal(Compression::zstd, old), "offset 0: not Zstandard data"));
+  CHECK(contains(refusal(Compression::zstd, test::zstd(text) + old), "something else follows"));
   // The checksum of the text is the last thing that is looked at.
   std::string damaged = test::gzip(text);
   damaged[damaged.size() - 6] ^= 1;
