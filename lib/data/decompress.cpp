@@ -1,8 +1,6 @@
 #include "lib/data/decompress.hpp"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,40 +71,21 @@ class ZstdDecoder final : public Decoder {
   }
 
   Progress run(std::span<const std::byte> in, std::span<std::byte> out) override {
-    if (magic_bytes_ < sizeof magic_) return take_magic(in);
-    return pass_on(in, out);
-  }
-
- private:
-  // Libraries may be built to read the formats before 0.8 too, and take other frames for the same
-  // bytes when these come in other pieces: so a frame has to begin as the format says.
-  Progress take_magic(std::span<const std::byte> in) {
-    const std::size_t count = std::min(in.size(), sizeof magic_ - magic_bytes_);
-    std::copy_n(in.begin(), count, magic_.begin() + magic_bytes_);
-    magic_bytes_ += count;
-    if (magic_bytes_ < sizeof magic_) return {.consumed = count, .problem = {}};
-    const auto magic = std::bit_cast<std::uint32_t>(magic_);
-    if (magic != ZSTD_MAGICNUMBER &&
-        (magic & ZSTD_MAGIC_SKIPPABLE_MASK) != ZSTD_MAGIC_SKIPPABLE_START) {
-      return {.consumed = count, .problem = "no frame of Zstandard 0.8 or later"};
-    }
-    Progress progress = pass_on(magic_, {});
-    require(progress.consumed == sizeof magic_, "Zstandard read {} bytes", progress.consumed);
-    progress.consumed = count;
-    return progress;
-  }
-
-  Progress pass_on(std::span<const std::byte> in, std::span<std::byte> out) {
+    // The library may be built to read the formats before 0.8 too. While it looks for a header, it
+    // takes four bytes of one of them for the start of such a frame, wherever its input is cut: so
+    // it gets fewer. Otherwise the same bytes could mean other text in other pieces.
+    if (frame_bytes_ < kLongestHeader) in = in.first(std::min<std::size_t>(in.size(), 3));
     ZSTD_inBuffer input{in.data(), in.size(), 0};
     ZSTD_outBuffer output{out.data(), out.size(), 0};
     const std::size_t result = ::ZSTD_decompressStream(stream_.get(), &output, &input);
     const bool failed = ::ZSTD_isError(result) != 0;
-    if (result == 0) magic_bytes_ = 0;
+    frame_bytes_ = result == 0 ? 0 : frame_bytes_ + input.pos;
     return {input.pos, output.pos, result == 0, failed ? ::ZSTD_getErrorName(result) : ""};
   }
 
-  std::array<std::byte, 4> magic_{};  // of the present frame
-  std::size_t magic_bytes_ = 0;       // that are there
+ private:
+  static constexpr std::uint64_t kLongestHeader = 18;
+  std::uint64_t frame_bytes_ = 0;  // consumed of the present frame
   std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream_;
 };
 

@@ -119,6 +119,8 @@ TEST_CASE("damage, other formats and what follows the data are refused with the 
   const std::string old("\x27\xB5\x2F\xFD\x30\x01\0\0\0", 9);
   CHECK(contains(refusal(Compression::zstd, old), "offset 0: not Zstandard data"));
   CHECK(contains(refusal(Compression::zstd, test::zstd(text) + old), "something else follows"));
+  const std::string inside("\x28\xB5\x2F\xFD\x27\xB5\x2F\xFD\x64\x68\x90\xFF\x74\x6F", 14);
+  CHECK(contains(refusal(Compression::zstd, inside), "not Zstandard data, or damaged"));
   // The checksum of the text is the last thing that is looked at.
   std::string damaged = test::gzip(text);
   damaged[damaged.size() - 6] ^= 1;
