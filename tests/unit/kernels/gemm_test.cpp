@@ -109,4 +109,23 @@ TEST_CASE("the own product is right in every form and dtype, whatever the number
   }
 }
 
+// Few rows and many pieces of the sum: threads meet in the same rows all the time.
+TEST_CASE("the own product is the same each time, whichever thread is ahead") {
+  const Sizes s{13, 300, 9000};
+  const Matrix a("a", s.m, s.k, DType::f32), b("b", s.n, s.k, DType::f32);
+  const auto product = [&](int threads) {
+    const Matrix c("c", s.m, s.n, DType::f32);
+    const Matmul mm{a.view, b.view, c.view, {}, false, true, false};
+    std::vector<std::byte> workspace(mm.workspace_bytes(threads));
+    fast::gemm(mm, threads, workspace.data());
+    return c.memory;
+  };
+  const std::vector<std::byte> one = product(1);
+  int different = 0;
+  for (int i = 0; i < 500; ++i) {
+    for (const int threads : {2, 3, 7}) different += product(threads) == one ? 0 : 1;
+  }
+  CHECK(different == 0);
+}
+
 }  // namespace llmtrain::kernels
