@@ -30,6 +30,15 @@ Cost Matmul::cost() const {
   return cost;
 }
 
+namespace {
+
+/// Panels of packed rows are full: kGemmRows is a multiple of their rows.
+std::int64_t round_up_rows(std::int64_t rows) {
+  return (rows + kGemmRows - 1) / kGemmRows * kGemmRows;
+}
+
+}  // namespace
+
 MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   // oneDNN 2.6 packs blocks of its operands per thread: at most 1,772 KiB over 20,000 shapes of
   // every form, 1 to 64 threads and all instruction sets, except where it would sum over k in
@@ -43,9 +52,16 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   if (mm.a.dtype == DType::f64) return layout;
   layout.scratch_bytes = static_cast<std::uint64_t>(std::max(1, threads)) * kScratchPerThread;
   layout.sums = layout.total_bytes = layout.scratch_bytes;
-  if (mm.c.dtype == DType::bf16 && mm.k() > kGemmDepth) {
-    const auto sums = static_cast<std::uint64_t>(std::min(mm.m(), kGemmSumRows) * kGemmCols);
-    layout.total_bytes += sums * sizeof(float);
+  const bool narrow = mm.c.dtype == DType::bf16;
+  const std::int64_t rows = narrow ? std::min(mm.m(), kGemmSumRows) : mm.m();
+  if (narrow && mm.k() > kGemmDepth) {
+    layout.total_bytes += static_cast<std::uint64_t>(rows * kGemmCols) * sizeof(float);
+  }
+  const std::int64_t whole_a = round_up_rows(rows) * mm.k();
+  if (mm.n() > kGemmCols && whole_a <= kGemmWholeA) {
+    layout.packs_a_once = true;
+    layout.packed_a = layout.total_bytes;
+    layout.total_bytes += static_cast<std::uint64_t>(whole_a) * sizeof(float);
   }
   return layout;
 }

@@ -13,12 +13,17 @@ inline constexpr std::int64_t kGemmCols = 768;
 inline constexpr std::int64_t kGemmDepth = 384;
 /// Rows of c whose sums are kept in FP32 at a time, when c is bf16 and the sum has several pieces.
 inline constexpr std::int64_t kGemmSumRows = 1024;
+/// Elements of a that are packed once for all columns of c; a larger a is packed for every block of
+/// columns again.
+inline constexpr std::int64_t kGemmWholeA = 1 << 21;
 
 /// The library's scratch or the own product's packed blocks come first, then FP32 sums at byte
-/// `sums`.
+/// `sums`, then all of a packed at byte `packed_a`, if the product packs it once.
 struct MatmulWorkspace {
   std::uint64_t scratch_bytes = 0;
   std::uint64_t sums = 0;
+  std::uint64_t packed_a = 0;
+  bool packs_a_once = false;
   std::uint64_t total_bytes = 0;
 };
 

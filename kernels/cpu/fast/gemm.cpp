@@ -61,6 +61,7 @@ class Grid {
     col_tasks_ = std::min(ceil_div(cols, gemm_panel_cols()), ceil_div(threads, row_tasks_));
   }
   std::int64_t count() const { return row_tasks_ * col_tasks_; }
+  bool shares_rows() const { return col_tasks_ > 1; }
 
   struct Range {
     std::int64_t begin, end;
@@ -94,6 +95,7 @@ class Grid {
 struct Memory {
   float* packed_b;  // kPackedPiece elements for each piece in work: its columns, and their bias
   float* packed_a;  // kGemmRows * kGemmDepth elements per thread
+  float* whole_a;   // or all rows and terms, if there is room
   float* sums;      // rows of kGemmCols elements
 };
 
@@ -150,6 +152,7 @@ class Pipeline {
     return memory_.packed_b + (threads_ == 1 ? 0 : piece % 2) * kPackedPiece;
   }
   float* bias(std::int64_t piece) const { return packed(piece) + kGemmCols * kGemmDepth; }
+  const float* packed_rows(int slot, const Piece& piece, const Grid::Range& rows) const;
 
   void pack(std::int64_t number, std::int64_t share) const;
   void multiply(int slot, std::int64_t number, std::int64_t product) const;
@@ -178,22 +181,32 @@ void Pipeline::pack(std::int64_t number, std::int64_t share) const {
   }
 }
 
+/// Rows of a, as many as a task has, and the terms of a piece. Tasks of the same rows follow one
+/// another, so that what the first one packed is there for those with other columns.
+const float* Pipeline::packed_rows(int slot, const Piece& piece, const Grid::Range& rows) const {
+  const bool kept = memory_.whole_a != nullptr && !grid_.shares_rows();
+  const std::int64_t padded = ceil_div(rows.size(), kPanelRows) * kPanelRows;
+  float* const to = kept ? memory_.whole_a + rows.begin * mm_.k() + padded * piece.p
+                         : memory_.packed_a + slot * kGemmRows * kGemmDepth;
+  if (kept && piece.j > 0) return to;
+  const GemmOperand a = GemmOperand::rows_of(mm_.a, mm_.transpose_a);
+  gemm_pack_rows(a.at(i_ + rows.begin, piece.p), rows.size(), piece.depth, to);
+  return to;
+}
+
 void Pipeline::multiply(int slot, std::int64_t number, std::int64_t product) const {
   const Piece piece = pieces_[number];
   const Grid::Range rows = grid_.rows(product), cols = grid_.cols(product, piece.cols);
   if (cols.size() <= 0) return;
-  float* const packed_a = memory_.packed_a + slot * kGemmRows * kGemmDepth;
   GemmBlock block;
   block.rows = rows.size();
   block.cols = cols.size();
   block.depth = piece.depth;
-  block.a = packed_a;
+  block.a = packed_rows(slot, piece, rows);
   block.b = packed(number) + cols.begin * piece.depth;
   const bool biased = mm_.bias.defined() && piece.p + piece.depth == mm_.k();
   block.bias = biased ? bias(number) + cols.begin : nullptr;
   set_target(piece, rows.begin, cols.begin, block);
-  const GemmOperand a = GemmOperand::rows_of(mm_.a, mm_.transpose_a);
-  gemm_pack_rows(a.at(i_ + rows.begin, piece.p), block.rows, block.depth, packed_a);
   gemm_multiply(block);
 }
 
@@ -231,6 +244,8 @@ void gemm(const Matmul& mm, int threads, void* workspace) {
   memory.packed_b = static_cast<float*>(workspace);
   memory.packed_a = memory.packed_b + (threads == 1 ? 1 : 2) * kPackedPiece;
   memory.sums = memory.packed_b + layout.sums / sizeof(float);
+  memory.whole_a =
+      layout.packs_a_once ? memory.packed_b + layout.packed_a / sizeof(float) : nullptr;
   const std::int64_t rows = mm.c.dtype == DType::f32 ? mm.m() : std::min(mm.m(), kGemmSumRows);
   for (std::int64_t i = 0; i < mm.m(); i += rows) {
     Pipeline(mm, threads, memory, i, std::min(rows, mm.m() - i)).run();

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include <hwy/cache_control.h>
+
 #include "kernels/cpu/fast/gemm_blocks.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
 
@@ -56,11 +58,20 @@ HWY_INLINE void store_upper(Four v, float* p) {
   hn::StoreU(hn::UpperHalf(two, v), two, p);
 }
 
+HWY_INLINE void store_two(const float* from, float* to) {
+  const hn::Half<Quad> two;
+  hn::StoreU(hn::LoadU(two, from), two, to);
+}
+HWY_INLINE void store_two(const bf16* from, float* to) {
+  to[0] = to_float(from[0]);
+  to[1] = to_float(from[1]);
+}
+
 /// Element p of `width` lines that lie side by side.
 template <std::int64_t width, class T>
 HWY_INLINE void copy_across(const T* from, float* to) {
   for (std::int64_t i = 0; i + 4 <= width; i += 4) hn::StoreU(load_four(from + i), Quad(), to + i);
-  for (std::int64_t i = width / 4 * 4; i < width; ++i) to[i] = widened(from[i]);
+  if constexpr (width % 4 == 2) store_two(from + width - 2, to + width - 2);
 }
 
 /// Four elements of four lines, each of which lies in one piece, into a panel of `width` lines.
@@ -134,6 +145,9 @@ HWY_INLINE void copy_panel(const T* x, const GemmOperand& like, std::int64_t beg
     std::int64_t p = begin;
     while (p + 4 <= end) {
       const std::int64_t count = std::min(kLine, (end - p) / 4 * 4);
+      // The next panel's lines: each is too short for the processor to read ahead by itself.
+      for (std::int64_t i = 0; i < width; ++i)
+        hwy::Prefetch(x + p + (width + i) * like.line_stride);
       copy_along<width>(x + p, like.line_stride, count, panel + p * width);
       p += count;
     }

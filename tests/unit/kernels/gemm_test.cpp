@@ -81,7 +81,7 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
 // 1,024 rows, 8, 16 or 32 and 768 columns, 4, 32, 384 and twice 384 of the sum.
 TEST_CASE("the own product is right in every form and dtype, whatever the number of threads") {
   constexpr Sizes kSizes[] = {{1, 1, 1},      {5, 17, 3},     {7, 33, 389},   {1, 1600, 40},
-                              {7, 1600, 800}, {300, 65, 771}, {97, 769, 387}, {1030, 50, 391}};
+                              {7, 1600, 800}, {300, 65, 771}, {97, 769, 387}, {1030, 800, 391}};
   constexpr DType f32 = DType::f32;
   constexpr DType bf16 = DType::bf16;
   constexpr Case kCases[] = {
@@ -107,6 +107,13 @@ TEST_CASE("the own product is right in every form and dtype, whatever the number
       }
     }
   }
+}
+
+TEST_CASE("a product whose a is too large to be packed at once is right") {
+  const Sizes large{13, 800, 22'000};
+  const Case how{DType::f32, DType::f32, false, true, false, {}};
+  const std::vector<std::byte> one = multiply(large, how, 1);
+  CHECK(multiply(large, how, 2) == one);
 }
 
 // Few rows and many pieces of the sum: threads meet in the same rows all the time.
