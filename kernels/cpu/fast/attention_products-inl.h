@@ -43,17 +43,21 @@ struct Result {
   std::int64_t row;
 };
 
-/// Vectors of a register block of kStrip rows: as many accumulators as the registers hold.
-inline constexpr int kMaxVectors = HWY_TARGET <= HWY_AVX3 ? 2 : 1;
+/// Rows and vectors of a register block: as many accumulators as hide the latency of two
+/// multiply-add units, in a shape that loads less often than it multiplies.
+inline constexpr int kBlockRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+inline constexpr int kBlockVectors = 2;
+static_assert(kStrip % kBlockRows == 0);
 
-/// c (kStrip rows, kVectors vectors) from a (kStrip x depth) and b (depth x kVectors vectors).
+/// c (kBlockRows rows, kVectors vectors) from a (kBlockRows x depth) and b (depth x kVectors
+/// vectors).
 template <Into kInto, int kVectors>
 HWY_INLINE void block_product(const Left& a, const Right& b, const Result& c, std::int64_t depth,
                               [[maybe_unused]] const float* decay) {
   const F f;
-  V sum[kStrip][kVectors];
+  V sum[kBlockRows][kVectors];
 #pragma GCC unroll 8
-  for (int m = 0; m < kStrip; ++m) {
+  for (int m = 0; m < kBlockRows; ++m) {
 #pragma GCC unroll 8
     for (int n = 0; n < kVectors; ++n) sum[m][n] = hn::Zero(f);
   }
@@ -64,14 +68,14 @@ HWY_INLINE void block_product(const Left& a, const Right& b, const Result& c, st
 #pragma GCC unroll 8
     for (int n = 0; n < kVectors; ++n) row[n] = hn::LoadU(f, right + n * kLanes);
 #pragma GCC unroll 8
-    for (int m = 0; m < kStrip; ++m) {
+    for (int m = 0; m < kBlockRows; ++m) {
       const V factor = hn::Set(f, left[m * a.row]);
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) sum[m][n] = hn::MulAdd(factor, row[n], sum[m][n]);
     }
   }
 #pragma GCC unroll 8
-  for (int m = 0; m < kStrip; ++m) {
+  for (int m = 0; m < kBlockRows; ++m) {
 #pragma GCC unroll 8
     for (int n = 0; n < kVectors; ++n) {
       float* out = c.data + m * c.row + n * kLanes;
@@ -92,18 +96,18 @@ template <Into kInto>
 HWY_NOINLINE void product(const Left& a, const Right& b, const Result& c, std::int64_t rows,
                           std::int64_t cols, std::int64_t depth, const float* decay = nullptr) {
   for (std::int64_t n = 0; n < cols;) {
-    const bool wide = n + kMaxVectors * kLanes <= round_up(cols, kLanes);
-    for (std::int64_t m = 0; m < rows; m += kStrip) {
+    const bool wide = n + kBlockVectors * kLanes <= round_up(cols, kLanes);
+    for (std::int64_t m = 0; m < rows; m += kBlockRows) {
       const Right right = {b.data + n, b.row};
       const Result result = {c.data + m * c.row + n, c.row};
       const float* factors = decay == nullptr ? nullptr : decay + m;
       if (wide) {
-        block_product<kInto, kMaxVectors>(a.at(m, 0), right, result, depth, factors);
+        block_product<kInto, kBlockVectors>(a.at(m, 0), right, result, depth, factors);
       } else {
         block_product<kInto, 1>(a.at(m, 0), right, result, depth, factors);
       }
     }
-    n += wide ? kMaxVectors * kLanes : kLanes;
+    n += wide ? kBlockVectors * kLanes : kLanes;
   }
 }
 
