@@ -24,6 +24,17 @@ struct Cost {
   double flops = 0;
   double bytes_read = 0;
   double bytes_written = 0;
+
+  double bytes() const { return bytes_read + bytes_written; }
+  Cost& operator+=(const Cost& other) {
+    flops += other.flops;
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    return *this;
+  }
+  friend Cost operator*(double factor, const Cost& cost) {
+    return {factor * cost.flops, factor * cost.bytes_read, factor * cost.bytes_written};
+  }
 };
 
 /// fast: library reductions allowed; run: same recipe and layout give the same bits; layout:

@@ -11,6 +11,7 @@
 #include "lib/base/units.hpp"
 #include "lib/plan/fma_sampler.hpp"
 #include "lib/plan/kernel_clock.hpp"
+#include "lib/plan/memory_probe.hpp"
 #include "lib/train/planned_time.hpp"
 
 namespace llmtrain::app {
@@ -35,6 +36,7 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
 struct MeasuredSteps {
   std::vector<plan::FmaSampler::Stretch> steps;
   std::vector<plan::KernelTime> kernels;  // of all steps together
+  std::vector<double> memory_rates;       // bytes per second, before and after each step
 };
 
 plan::FmaSampler make_sampler(DType compute, int threads) {
@@ -63,10 +65,13 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
   for (std::int64_t step = 1; step <= kWarmup; ++step) engine.train_step(batch, step, 1.0);
   clock.reset();
   MeasuredSteps measured;
+  plan::MemoryProbe memory(recipe.threads());
+  measured.memory_rates.push_back(memory.rate());
   for (std::int64_t step = kWarmup + 1; step <= kWarmup + steps; ++step) {
     sampler.begin();
     engine.train_step(batch, step, 1.0);
     measured.steps.push_back(sampler.end());
+    measured.memory_rates.push_back(memory.rate());
   }
   measured.kernels = clock.times();
   return measured;
@@ -85,6 +90,9 @@ struct BenchReport {
     std::int64_t launches;
     double seconds;  // per step
     std::optional<double> predicted;
+    bool products;       // rated by FLOP, else by bytes
+    double rate;         // per second
+    double of_peak = 0;  // of the multiply-add peak or of the memory's bandwidth; 0 = unknown
   };
   std::vector<Row> kernels;
   double mean = 0, median = 0, best = 0, outside = 0;
@@ -97,17 +105,22 @@ struct BenchReport {
   // Of the steps, each against the peak during it: a machine that others use too is slower for
   // both. 0 without a peak.
   double mfu = 0, peak_flops = 0;
+  // The same against the mean rate of multiply-adds, which is what others left of the peak.
+  double of_mean_rate = 0;
+  /// Bytes read and written per second by an update in place, between the steps.
+  double memory_rate = 0;
 };
 
 void rate_steps(BenchReport& report, const train::RunPlan& planned, const MeasuredSteps& measured) {
   const double step_flops =
       planned.plan.model_flops_per_token * static_cast<double>(planned.plan.tokens_per_step);
   const double profile_peak = planned.time ? planned.time->step.peak_flops : 0;
-  std::vector<double> seconds, mfu, peaks, at_profile_speed;
+  std::vector<double> seconds, mfu, of_mean, peaks, at_profile_speed;
   for (const auto& step : measured.steps) {
     seconds.push_back(step.seconds);
     peaks.push_back(step.rate.peak);
     mfu.push_back(step.rate.peak > 0 ? step_flops / step.seconds / step.rate.peak : 0);
+    of_mean.push_back(step.rate.mean > 0 ? step_flops / step.seconds / step.rate.mean : 0);
     if (profile_peak > 0) at_profile_speed.push_back(step.seconds * step.rate.mean / profile_peak);
   }
   report.mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) /
@@ -116,13 +129,31 @@ void rate_steps(BenchReport& report, const train::RunPlan& planned, const Measur
   report.best = *std::min_element(seconds.begin(), seconds.end());
   report.tokens_per_second = static_cast<double>(planned.plan.tokens_per_step) / report.median;
   report.mfu = median(mfu);
+  report.of_mean_rate = median(of_mean);
   report.peak_flops = median(peaks);
   if (profile_peak > 0) report.at_profile_speed = median(at_profile_speed);
 }
 
-BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& measured) {
+BenchReport::Row make_row(const plan::KernelTime& kernel, std::int64_t steps,
+                          const BenchReport& report, DType compute) {
+  BenchReport::Row row;
+  row.name = kernel.name;
+  row.launches = kernel.count / steps;
+  row.seconds = kernel.seconds / static_cast<double>(steps);
+  row.products = kernel.cost.flops > 0;
+  row.rate = (row.products ? kernel.cost.flops : kernel.cost.bytes()) / kernel.seconds;
+  const double peak = !row.products             ? report.memory_rate
+                      : kernel.dtype == compute ? report.peak_flops
+                                                : 0;
+  row.of_peak = peak > 0 ? row.rate / peak : 0;
+  return row;
+}
+
+BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& measured,
+                        DType compute) {
   BenchReport report;
   rate_steps(report, planned, measured);
+  report.memory_rate = median(measured.memory_rates);
   const auto steps = std::ssize(measured.steps);
   std::map<std::string, double> predicted;
   if (planned.time) {
@@ -131,30 +162,33 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   }
   report.outside = report.mean;
   for (const auto& kernel : measured.kernels) {
-    const double seconds = kernel.seconds / static_cast<double>(steps);
+    BenchReport::Row row = make_row(kernel, steps, report, compute);
     const auto time = predicted.find(kernel.name);
-    report.kernels.push_back(
-        {kernel.name, kernel.count / steps, seconds,
-         time == predicted.end() ? std::nullopt : std::optional(time->second)});
-    report.outside -= seconds;
+    if (time != predicted.end()) row.predicted = time->second;
+    report.outside -= row.seconds;
+    report.kernels.push_back(std::move(row));
   }
   return report;
 }
 
 std::string to_text(const BenchReport& report, const train::Recipe& recipe,
                     const train::RunPlan& planned) {
-  std::string text = fmt::format("{:<34}{:>9}{:>12}{:>8}{:>12}\n", "per step", "launches",
-                                 "measured", "share", "predicted");
+  std::string text = fmt::format("{:<26}{:>9}{:>11}{:>8}{:>11}{:>14}{:>9}\n", "per step",
+                                 "launches", "measured", "share", "predicted", "rate", "of peak");
   const auto row = [&](std::string_view name, std::int64_t count, double seconds,
-                       std::optional<double> time) {
-    text += fmt::format("{:<34}{:>9}{:>12}{:>7.1f}%{:>12}\n", name, count, format_duration(seconds),
-                        100 * seconds / report.mean, time ? format_duration(*time) : "-");
+                       std::optional<double> predicted, const std::string& rate,
+                       const std::string& of_peak) {
+    text += fmt::format("{:<26}{:>9}{:>11}{:>7.1f}%{:>11}{:>14}{:>9}\n", name, count,
+                        format_duration(seconds), 100 * seconds / report.mean,
+                        predicted ? format_duration(*predicted) : "-", rate, of_peak);
   };
   for (const auto& kernel : report.kernels) {
-    row(kernel.name, kernel.launches, kernel.seconds, kernel.predicted);
+    row(kernel.name, kernel.launches, kernel.seconds, kernel.predicted,
+        fmt::format("{:.1f} {}", 1e-9 * kernel.rate, kernel.products ? "GFLOP/s" : "GB/s"),
+        kernel.of_peak > 0 ? fmt::format("{:.0f}%", 100 * kernel.of_peak) : "-");
   }
-  row("outside of kernels", 0, report.outside, std::nullopt);
-  row("step, mean", 0, report.mean, report.predicted);
+  row("outside of kernels", 0, report.outside, std::nullopt, "-", "-");
+  row("step, mean", 0, report.mean, report.predicted, "-", "-");
   text += fmt::format("median step {}, best {}, {} tokens/s", format_duration(report.median),
                       format_duration(report.best), format_count(report.tokens_per_second));
   if (report.at_profile_speed) {
@@ -162,9 +196,14 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
   }
   if (report.mfu > 0) {
     const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(), recipe.threads()};
-    text += fmt::format(", MFU {:.1f}%\nMFU = {}, in pauses of each step", 100 * report.mfu,
-                        plan::mfu_formula(planned.plan, peak));
+    text += fmt::format(
+        ", MFU {:.1f}%\nMFU = {}, in pauses of each step; {:.1f}% of the mean rate there",
+        100 * report.mfu, plan::mfu_formula(planned.plan, peak), 100 * report.of_mean_rate);
   }
+  text += fmt::format(
+      "\nmemory {:.1f} GB/s read and written in place, between the steps; what fits into the "
+      "caches may exceed it",
+      1e-9 * report.memory_rate);
   return text + "\n";
 }
 
@@ -177,13 +216,19 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   if (report.mfu > 0) {
     json["mfu"] = report.mfu;
     json["peak_flops"] = report.peak_flops;
+    json["share_of_mean_rate"] = report.of_mean_rate;
   }
   if (report.predicted) json["predicted_step_seconds"] = *report.predicted;
   if (report.at_profile_speed) json["step_seconds_at_profile_speed"] = *report.at_profile_speed;
+  json["memory_bytes_per_second"] = report.memory_rate;
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& kernel : report.kernels) {
     nlohmann::ordered_json row = {
-        {"name", kernel.name}, {"launches", kernel.launches}, {"seconds", kernel.seconds}};
+        {"name", kernel.name},
+        {"launches", kernel.launches},
+        {"seconds", kernel.seconds},
+        {kernel.products ? "flops_per_second" : "bytes_per_second", kernel.rate}};
+    if (kernel.of_peak > 0) row["of_peak"] = kernel.of_peak;
     if (kernel.predicted) row["predicted_seconds"] = *kernel.predicted;
     json["kernels"].push_back(std::move(row));
   }
@@ -197,7 +242,8 @@ ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_jso
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const engine::BatchGeometry geometry(recipe->training);
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
-  const BenchReport report = make_report(planned, measure_steps(*recipe, geometry, steps));
+  const BenchReport report =
+      make_report(planned, measure_steps(*recipe, geometry, steps), recipe->precision.compute());
   const std::string text = as_json ? to_json(report, planned) : to_text(report, *recipe, planned);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return ExitCode::done;

@@ -43,6 +43,26 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   return text;
 }
 
+/// Every kernel at the largest size that was measured.
+std::string kernels_text(const plan::HardwareProfile& profile) {
+  std::string text = fmt::format("{:<42}{:>12}{:>11}{:>15}{:>9}\n", "kernel, its largest launch",
+                                 "work", "time", "rate", "of peak");
+  for (const auto& [key, model] : profile.kernels) {
+    std::size_t largest = 0;
+    for (std::size_t i = 0; i < model.work().size(); ++i) {
+      if (model.seconds()[i] > 0 && model.work()[i] > model.work()[largest]) largest = i;
+    }
+    const double work = model.work()[largest], seconds = model.seconds()[largest];
+    const bool in_flops = plan::num_axes(key.name) > 1;
+    const double peak = in_flops ? profile.peak_flops(key.dtype) : profile.memory_bytes_per_second;
+    text += fmt::format("{:<42}{:>8.1f} {:<3}{:>11}{:>7.1f} {:<7}{:>8.0f}%\n", to_string(key),
+                        1e-6 * work, in_flops ? "MF" : "MB", format_duration(seconds),
+                        1e-9 * work / seconds, in_flops ? "GFLOP/s" : "GB/s",
+                        100 * work / seconds / peak);
+  }
+  return text;
+}
+
 }  // namespace
 
 ExitCode doctor(const Measurement& arguments) {
@@ -63,6 +83,7 @@ ExitCode doctor(const Measurement& arguments) {
   print(fmt::format("{:<20}{}\n", "smallest launch", format_duration(profile.launch_seconds)));
   print(fmt::format("{:<20}{:.1f}% (median over low quantile of the repetitions)\n", "noise",
                     100 * profile.noise));
+  print(kernels_text(profile));
   if (output.has_parent_path()) create_directories_durably(output.parent_path());
   write_file_atomic(output, plan::to_json(profile));
   print(fmt::format("{}: {} kernels in {}\n", output.string(), profile.kernels.size(),

@@ -11,6 +11,7 @@
 #include "lib/plan/fma_sampler.hpp"
 #include "lib/plan/kernel_cases.hpp"
 #include "lib/plan/machine.hpp"
+#include "lib/plan/memory_probe.hpp"
 
 namespace llmtrain::plan {
 
@@ -94,7 +95,8 @@ class Doctor {
   Doctor(const DoctorOptions& options)
       : options_(options),
         effort_(effort_of(options.quick)),
-        bench_(kernels::cpu_table(), options.threads, kSlabBytes) {}
+        bench_(kernels::cpu_table(), options.threads, kSlabBytes),
+        memory_(options.threads) {}
 
   HardwareProfile measure();
 
@@ -110,6 +112,8 @@ class Doctor {
   DoctorOptions options_;
   Effort effort_;
   KernelBench bench_;
+  MemoryProbe memory_;
+  std::vector<double> memory_rates_;  // one before each grid
   std::vector<Grid> grids_;
   // Multiply-adds in fp32, looked at over the whole measurement as often as `bench` looks in a
   // step.
@@ -200,6 +204,7 @@ void Doctor::run_pass(int pass) {
     Grid& grid = grids_[g];
     bench_.refill();
     grid.samples.resize(grid.launches.size());
+    memory_rates_.push_back(memory_.pass_rate());
     look_at_rate();
     for (std::size_t i = 0; i < grid.launches.size(); ++i) {
       if (grid.launches[i]) run_point(grid, i);
@@ -238,6 +243,7 @@ HardwareProfile Doctor::measure() {
   std::vector<double> peaks;
   for (const FmaRate& rate : rates_) peaks.push_back(rate.peak);
   profile.peak_fp32_flops = quantile(peaks, 0.9);
+  profile.memory_bytes_per_second = quantile(memory_rates_, 0.9);
   const auto peak = [&](DType dtype) { return measure_fma_rate(dtype, options_.threads).peak; };
   profile.peak_bf16_flops = profile.peak_fp32_flops * peak(DType::bf16) / peak(DType::f32);
   constexpr double kLow = 0.2;
@@ -251,11 +257,7 @@ HardwareProfile Doctor::measure() {
       if (!work.empty()) spreads.push_back(quantile(work, 0.5) / quantile(work, kLow) - 1);
     }
     profile.launch_seconds = std::min(profile.launch_seconds, seconds.front());
-    if (grid.axes.empty()) {
-      profile.memory_bytes_per_second =
-          std::max(profile.memory_bytes_per_second, grid.work.back() / seconds.back());
-      grid.axes = {grid.bytes};
-    }
+    if (grid.axes.empty()) grid.axes = {grid.bytes};
     const bool is_new =
         profile.kernels.emplace(grid.key, KernelModel(grid.axes, grid.work, seconds)).second;
     require(is_new, "two measurements of {}", to_string(grid.key));

@@ -47,6 +47,8 @@ void KernelClock::record(const kernels::LaunchRecord& launch) {
   current_ = &times_[name];
   current_->name = name;
   ++current_->count;
+  current_->dtype = launch.dtype;
+  current_->cost += launch.cost;
 }
 
 std::vector<KernelTime> KernelClock::times() const {

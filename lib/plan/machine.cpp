@@ -6,6 +6,8 @@
 #include <thread>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include "kernels/cpu/onednn_version.hpp"
 #include "lib/tensor/device.hpp"
 
@@ -23,6 +25,17 @@ std::string cpuinfo(std::string_view key) {
   return "unknown";
 }
 
+// Of the last level, or 0 where the system does not say. The C library's answer counts it once per
+// core on some processors.
+std::uint64_t last_level_cache_bytes() {
+  for (const int level : {3, 2, 1}) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", level));
+    std::uint64_t kib = 0;
+    if (char unit = 0; file >> kib >> unit && unit == 'K') return kib << 10;
+  }
+  return 0;
+}
+
 std::string instruction_set() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16")) return "avx512bf16";
@@ -37,14 +50,13 @@ std::string instruction_set() {
 MachineFacts machine_facts() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
   return {.host = host.data(),
           .cpu = cpuinfo("model name"),
           .instruction_set = instruction_set(),
           .onednn_version = kernels::onednn_version(),
           .cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
           .memory_bytes = physical_memory_bytes(),
-          .cache_bytes = static_cast<std::uint64_t>(std::max(0L, cache))};
+          .cache_bytes = last_level_cache_bytes()};
 }
 
 }  // namespace llmtrain::plan

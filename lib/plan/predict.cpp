@@ -36,6 +36,8 @@ StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DT
     KernelTime& time = by_name[table_row(group.name, group.dtype, group.sizes)];
     time.count += group.count;
     time.seconds += seconds;
+    time.dtype = group.dtype;
+    time.cost += static_cast<double>(group.count) * group.cost;
     step.seconds += seconds;
   }
   for (auto& [name, time] : by_name) {

@@ -18,6 +18,8 @@ struct KernelTime {
   std::string name;  // kernel and element type; products with their form
   std::int64_t count = 0;
   double seconds = 0;
+  DType dtype = DType::f32;  // of the first operand
+  kernels::Cost cost;        // of all these launches together
 };
 
 struct StepPrediction {

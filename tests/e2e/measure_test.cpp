@@ -25,7 +25,8 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
       here.call({"doctor", "--quick", "--threads", "1", "--output", "profile.json"});
   INFO(doctor.output);
   REQUIRE(doctor.exit_code == 0);
-  CHECK(holds(doctor.output, {"multiply-add peak", "memory bandwidth", "profile.json"}));
+  CHECK(holds(doctor.output, {"multiply-add peak", "memory bandwidth", "matmul bf16 variant 2",
+                              "GFLOP/s", "of peak", "profile.json"}));
 
   const auto plan = json_of(here, {"plan", "recipe.yaml", "--profile", "profile.json", "--json"});
   const auto now =
@@ -64,18 +65,36 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
   CHECK(bench["mfu"].get<double>() * bench["peak_flops"].get<double>() ==
         test::relative(step_flops / bench["median_step_seconds"].get<double>()));
   CHECK(bench["kernels"].size() > 10);
-  double seconds = 0;
+  double planned_flops = 0, planned_bytes = 0;  // bytes of the kernels that multiply no matrices
+  for (const auto& launch : plan["step"]["launches"]) {
+    const double count = launch["count"].get<double>();
+    planned_flops += count * launch["flops"].get<double>();
+    if (launch["flops"] > 0) continue;
+    planned_bytes +=
+        count * (launch["bytes_read"].get<double>() + launch["bytes_written"].get<double>());
+  }
+  CHECK(bench["memory_bytes_per_second"] > 0);
+  double seconds = 0, flops = 0, bytes = 0;
   for (const auto& kernel : bench["kernels"]) {
     CAPTURE(kernel["name"]);
     CHECK(kernel["launches"] > 0);
     CHECK(kernel.contains("predicted_seconds"));
-    seconds += kernel["seconds"].get<double>();
+    const double kernel_seconds = kernel["seconds"].get<double>();
+    seconds += kernel_seconds;
+    const bool product = kernel.contains("flops_per_second");
+    const double rate = kernel[product ? "flops_per_second" : "bytes_per_second"].get<double>();
+    (product ? flops : bytes) += rate * kernel_seconds;
+    const char* const peak = product ? "peak_flops" : "memory_bytes_per_second";
+    CHECK(kernel["of_peak"].get<double>() * bench[peak].get<double>() == test::relative(rate));
   }
+  CHECK(flops == test::relative(planned_flops));
+  CHECK(bytes == test::relative(planned_bytes));
   CHECK(seconds > 0);
   CHECK(seconds <= bench["mean_step_seconds"]);
 
   const auto text = here.call({"bench", "recipe.yaml", "--profile", "profile.json"});
-  CHECK(holds(text.output, {"matmul forward fp32", "outside of kernels", "median step", "MFU"}));
+  CHECK(holds(text.output, {"matmul forward fp32", "outside of kernels", "median step", "MFU",
+                            "GFLOP/s", "GB/s", "of peak"}));
 }
 
 }  // namespace llmtrain
