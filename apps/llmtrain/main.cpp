@@ -52,7 +52,7 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
   add_recipe(bench, arguments);
   bench->add_flag("--json", json, "machine-readable");
-  bench->add_option("--steps", steps, "steps to measure")->check(CLI::PositiveNumber);
+  bench->add_option("--steps", steps, "steps to measure")->check(CLI::Range(1, 1'000'000));
   bench->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
   bench->callback(
       [&action] { action = [] { return app::bench(arguments, steps, json, profile); }; });

@@ -69,8 +69,21 @@ ExitCode report(const std::filesystem::path& run, ReportForm form) {
   return ExitCode::done;
 }
 
+namespace {
+
+checkpoint::CheckpointStore checkpoints_of(const std::filesystem::path& run) {
+  require<CheckpointError>(std::filesystem::is_directory(run / "checkpoints"),
+                           "{}: no directory of a run: it has no checkpoints/; expected the "
+                           "run.output_dir of a recipe",
+                           run.string());
+  return checkpoint::CheckpointStore::open_reader(run / "checkpoints");
+}
+
+}  // namespace
+
 ExitCode list_checkpoints(const std::filesystem::path& run) {
-  const auto store = checkpoint::CheckpointStore::open_reader(run / "checkpoints");
+  const auto store = checkpoints_of(run);
+  if (store.list().empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
   for (const std::uint64_t step : store.list()) {
     const checkpoint::Loader loader = store.load(step);
     std::uint64_t bytes = 0;
@@ -82,7 +95,8 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
 }
 
 ExitCode verify_checkpoints(const std::filesystem::path& run) {
-  const auto store = checkpoint::CheckpointStore::open_reader(run / "checkpoints");
+  const auto store = checkpoints_of(run);
+  require<CheckpointError>(!store.list().empty(), "{}: no checkpoint yet", run.string());
   bool valid = true;
   for (const std::uint64_t step : store.list()) {
     const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);

@@ -12,6 +12,7 @@
 #include "lib/plan/kernel_cases.hpp"
 #include "lib/plan/machine.hpp"
 #include "lib/plan/memory_probe.hpp"
+#include "lib/plan/rated_samples.hpp"
 
 namespace llmtrain::plan {
 
@@ -52,43 +53,15 @@ Effort effort_of(bool quick) {
           .passes = 3};
 }
 
-// One timed launch.
-struct Sample {
-  double seconds;
-  std::size_t look;  // the last look at the rate before it
-};
-
 // One grid to be: what to launch at each of its points, and the times so far.
 struct Grid {
   std::vector<KernelModel::Axis> axes;  // empty for row kernels, whose axis is in bytes
   std::vector<std::function<LaunchTime()>> launches;  // empty where the point is too large
   std::vector<double> work;
-  std::vector<std::vector<Sample>> samples;
+  std::vector<std::vector<RatedSample>> samples;
   KernelKey key;
   KernelModel::Axis bytes;
 };
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  const double position = q * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(position);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], position - static_cast<double>(below));
-}
-
-// A step meets the machine as it usually is, not at its best, and sums its launches: hence the
-// mean, without the few that something else interrupted.
-double usual(const std::vector<double>& samples) {
-  const double high = quantile(samples, 0.95);
-  double sum = 0;
-  int count = 0;
-  for (const double sample : samples) {
-    if (sample > high) continue;
-    sum += sample;
-    ++count;
-  }
-  return sum / count;
-}
 
 class Doctor {
  public:
@@ -107,7 +80,6 @@ class Doctor {
   void run_pass(int pass);
   void look_at_rate();
   void run_point(Grid& grid, std::size_t i);
-  std::vector<double> work_of(const std::vector<Sample>& samples) const;
 
   DoctorOptions options_;
   Effort effort_;
@@ -180,7 +152,7 @@ void Doctor::look_at_rate() {
 
 void Doctor::run_point(Grid& grid, std::size_t i) {
   constexpr int kMaxRepetitions = 40;
-  std::vector<Sample>& samples = grid.samples[i];
+  std::vector<RatedSample>& samples = grid.samples[i];
   if (samples.empty()) {
     const LaunchTime first = grid.launches[i]();  // not timed: the library prepares the product
     grid.key = first.key;
@@ -216,16 +188,6 @@ void Doctor::run_pass(int pass) {
   }
 }
 
-// The multiply-adds that the machine could have done instead, as fast as it was just then.
-std::vector<double> Doctor::work_of(const std::vector<Sample>& samples) const {
-  std::vector<double> work;
-  for (const Sample& sample : samples) {
-    const double before = rates_[sample.look].mean, after = rates_[sample.look + 1].mean;
-    work.push_back(0.5 * sample.seconds * (before + after));
-  }
-  return work;
-}
-
 HardwareProfile Doctor::measure() {
   HardwareProfile profile;
   profile.machine = machine_facts();
@@ -238,11 +200,7 @@ HardwareProfile Doctor::measure() {
   for (int pass = 0; pass < effort_.passes; ++pass) run_pass(pass);
   look_at_rate();
 
-  // A machine that others use too changes its speed while it is measured: everything is told as it
-  // would be undisturbed. The very best window may be a boost that nothing longer meets.
-  std::vector<double> peaks;
-  for (const FmaRate& rate : rates_) peaks.push_back(rate.peak);
-  profile.peak_fp32_flops = quantile(peaks, 0.9);
+  profile.peak_fp32_flops = undisturbed_peak(rates_);
   profile.memory_bytes_per_second = quantile(memory_rates_, 0.9);
   const auto peak = [&](DType dtype) { return measure_fma_rate(dtype, options_.threads).peak; };
   profile.peak_bf16_flops = profile.peak_fp32_flops * peak(DType::bf16) / peak(DType::f32);
@@ -251,10 +209,12 @@ HardwareProfile Doctor::measure() {
   profile.launch_seconds = 1e30;
   for (Grid& grid : grids_) {
     std::vector<double> seconds;
-    for (const std::vector<Sample>& samples : grid.samples) {
-      const std::vector<double> work = work_of(samples);
-      seconds.push_back(work.empty() ? 0 : usual(work) / profile.peak_fp32_flops);
-      if (!work.empty()) spreads.push_back(quantile(work, 0.5) / quantile(work, kLow) - 1);
+    for (const std::vector<RatedSample>& samples : grid.samples) {
+      seconds.push_back(0);
+      if (samples.empty()) continue;
+      const std::vector<double> times = seconds_at(profile.peak_fp32_flops, samples, rates_);
+      seconds.back() = usual(times);
+      spreads.push_back(quantile(times, 0.5) / quantile(times, kLow) - 1);
     }
     profile.launch_seconds = std::min(profile.launch_seconds, seconds.front());
     if (grid.axes.empty()) grid.axes = {grid.bytes};
@@ -264,6 +224,8 @@ HardwareProfile Doctor::measure() {
   }
   profile.noise = quantile(spreads, 0.5);
   constexpr double kDisturbed = 0.7;
+  std::vector<double> peaks;
+  for (const FmaRate& rate : rates_) peaks.push_back(rate.peak);
   if (const double slow = quantile(peaks, 0.1); slow < kDisturbed * profile.peak_fp32_flops) {
     log::warning(
         "the rate of multiply-adds moved between {:.0f} and {:.0f} GFLOP/s while it was "

@@ -1,19 +1,29 @@
 #pragma once
-/// A step that takes memory as planned, or ends the run.
+/// Steps that take memory as planned, or end the run.
 
-#include <span>
+#include <vector>
 
 #include "lib/engine/engine.hpp"
 
 namespace llmtrain::train {
 
-/// Engine::train_step under comparison with `trace`, the allocations of a planned step. An internal
-/// error naming the first difference: a plan that does not hold is a defect of this program, and a
-/// run that goes on would end in the dark. A step that is not finite ends early and is not held
-/// against the plan.
-engine::StepOutcome train_planned_step(engine::Engine& engine, Device& device,
-                                       std::span<const AllocationEvent> trace,
-                                       const engine::StepBatch& batch, std::int64_t step,
-                                       double lr_factor);
+class PlannedSteps {
+ public:
+  /// `trace` is the allocations of a planned step, in their order.
+  explicit PlannedSteps(std::vector<AllocationEvent> trace) : trace_(std::move(trace)) {}
+
+  /// Engine::train_step under comparison with the trace. An internal error naming the first
+  /// difference: a plan that does not hold is a defect of this program, and a run that goes on
+  /// would end in the dark. A step that is not finite ends early and is not held against the plan.
+  engine::StepOutcome train(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
+                            std::int64_t step, double lr_factor);
+
+  /// Steps that took memory as planned.
+  std::int64_t count() const { return count_; }
+
+ private:
+  std::vector<AllocationEvent> trace_;
+  std::int64_t count_ = 0;
+};
 
 }  // namespace llmtrain::train

@@ -64,6 +64,7 @@ class Trainer {
   std::filesystem::path directory_;
   engine::BatchGeometry geometry_;
   RunPlan planned_;
+  PlannedSteps planned_steps_;
   checkpoint::CheckpointStore store_;
   Corpus corpus_;
   data::MixedStream stream_;
@@ -95,6 +96,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
       directory_(output_dir(recipe, file)),
       geometry_(recipe.training),
       planned_(plan_that_fits(recipe, geometry_, directory_)),
+      planned_steps_(planned_.plan.step_trace),
       store_(checkpoint::CheckpointStore::open_writer(directory_ / "checkpoints",
                                                       store_options(recipe.checkpoint))),
       corpus_(open_corpus(recipe)),
@@ -224,6 +226,10 @@ ExitCode Trainer::run() {
                     stop_signal(), state_.step));
     return ExitCode::preempted;
   }
+  if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
+    console_.message(
+        fmt::format("{} steps took memory as planned, allocation by allocation", steps));
+  }
   write_report(directory_, directory_ / "report.html");
   console_.message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
@@ -257,7 +263,7 @@ engine::StepOutcome Trainer::execute_step(std::int64_t step) {
   if (batch_.num_samples != geometry_.global_batch_size()) {
     return engine_.train_step(batch_, step, lr_factor);
   }
-  return train_planned_step(engine_, device_, planned_.plan.step_trace, batch_, step, lr_factor);
+  return planned_steps_.train(engine_, device_, batch_, step, lr_factor);
 }
 
 void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {

@@ -52,6 +52,18 @@ TEST_CASE("0: a run that reaches its end") {
 
   check_end(here, {"run", "recipe.yaml"}, 0, {"saved run/checkpoints/step-00000006", "report: "});
   check_end(here, {"ckpt", "verify", "run"}, 0, {"step        6  valid"});
+  check_end(here, {"ckpt", "ls", "run"}, 0, {"step        6  "});
+}
+
+TEST_CASE("4: checkpoints of what is no run, or has none") {
+  const Workspace here(kTinyRecipe);
+  for (const char* verb : {"ls", "verify"}) {
+    check_end(here, {"ckpt", verb, "rnu"}, 4, {"rnu: no directory of a run"});
+    check_end(here, {"ckpt", verb, "."}, 4, {"no directory of a run"});
+  }
+  std::filesystem::create_directories(here.path / "run" / "checkpoints");
+  check_end(here, {"ckpt", "ls", "run"}, 0, {"run: no checkpoint yet"});
+  check_end(here, {"ckpt", "verify", "run"}, 4, {"run: no checkpoint yet"});
 }
 
 TEST_CASE("2: mistakes in the recipe and on the command line, with their position") {

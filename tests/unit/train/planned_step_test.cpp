@@ -24,7 +24,7 @@ TEST_CASE("a step that allocates otherwise than planned ends the run and names t
   const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
   const engine::StepBatch batch = test::small_batch({text, text, text, text});
   const auto step = [&](const std::vector<AllocationEvent>& trace, const engine::StepBatch& of) {
-    return train_planned_step(*engine, engine.device(), trace, of, 1, 0.0);
+    return PlannedSteps(trace).train(*engine, engine.device(), of, 1, 0.0);
   };
   const auto message = [&](const std::vector<AllocationEvent>& trace) -> std::string {
     try {
@@ -39,6 +39,10 @@ TEST_CASE("a step that allocates otherwise than planned ends the run and names t
   std::vector<AllocationEvent> larger = planned;
   larger[3].bytes += 512;
   CHECK(message(larger).find("step 1: allocations differ from the plan's at line 4") !=
+        std::string::npos);
+  std::vector<AllocationEvent> moved = planned;
+  moved[3].offset += 512;
+  CHECK(message(moved).find("step 1: allocations differ from the plan's at line 4") !=
         std::string::npos);
   std::vector<AllocationEvent> shorter = planned;
   shorter.pop_back();
@@ -55,7 +59,9 @@ TEST_CASE("a step that is not finite is not held against the plan") {
   const auto planned = plan::make_plan(engine.options(), 4, 1).step_trace;
   const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
   const engine::StepBatch batch = test::small_batch({text, text, text, text});
-  CHECK_FALSE(train_planned_step(*engine, engine.device(), planned, batch, 1, 0.0).finite);
+  PlannedSteps steps(planned);
+  CHECK_FALSE(steps.train(*engine, engine.device(), batch, 1, 0.0).finite);
+  CHECK(steps.count() == 0);
 }
 
 }  // namespace llmtrain::train
