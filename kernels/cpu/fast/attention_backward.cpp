@@ -154,7 +154,7 @@ class BackwardBlock {
         const V distance = hn::Sub(float_positions(keys_.position.data() + j), query_position);
         biased = hn::MulAdd(hn::Set(f, slope), distance, score);
       }
-      V p = softmax_exp(hn::Sub(biased, lse));
+      V p = exp<false>(hn::Sub(biased, lse));
       V p_kept = p;
       V dp = hn::LoadU(f, ds_row + j);
       if (op_.shape.dropout.p > 0) {

@@ -141,14 +141,14 @@ class ForwardBlock {
     V sum = hn::Zero(f);
     for (std::int64_t j = span.begin; j < span.end; ++j) {
       float* score = tile_ + j * kTile + i;
-      V p = softmax_exp(hn::Sub(hn::LoadU(f, score), safe));
+      V p = exp<false>(hn::Sub(hn::LoadU(f, score), safe));
       sum = hn::Add(sum, p);
       if (op_.shape.dropout.p > 0) {
         p = hn::IfThenElseZero(kept(words_ + j * kTile + i, threshold_), p);
       }
       hn::StoreU(p, f, score);
     }
-    const V decay = softmax_exp(hn::Sub(old_max, safe));
+    const V decay = exp<false>(hn::Sub(old_max, safe));
     hn::StoreU(decay, f, decay_ + i);
     hn::StoreU(hn::MulAdd(hn::LoadU(f, sum_ + i), decay, sum), f, sum_ + i);
     hn::StoreU(max, f, max_ + i);

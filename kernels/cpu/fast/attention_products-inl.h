@@ -8,7 +8,6 @@
 #endif
 
 #include "kernels/cpu/fast/attention_tile.hpp"
-#include "kernels/cpu/fast/loss_exp-inl.h"
 #include "kernels/cpu/fast/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -69,16 +69,17 @@ void fill(const Fill& op, const Segment& at) {
 
 /// Elements that the activation and dropout kernels treat at a time, in the innermost cache.
 constexpr std::int64_t kChunk = 512;
-/// kChunk elements, and room for the last vector.
-using Chunk = float[kChunk + kLanes];
+/// kChunk elements, and room for the last vectors.
+using Chunk = float[kChunk + Lanes::kCount];
 
-/// value[i] = f(x[i]), and slope[i] = f'(x[i]) if asked for; whole vectors, so up to kLanes - 1
-/// more.
-template <Activation activation>
-void evaluate_as(const float* x_in, float* value, float* slope_out, std::int64_t count) {
+/// value[i] = f(x[i]), and slope[i] = f'(x[i]) if asked for; whole vectors, so up to
+/// Lanes::kCount - 1 more.
+template <Activation activation, bool with_slope>
+void evaluate_as(const float* x_in, float* value, [[maybe_unused]] float* slope_out,
+                 std::int64_t count) {
   using X = Lanes;
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const X x(load(x_in + i));
+  for (std::int64_t i = 0; i < count; i += X::kCount) {
+    const X x = load_lanes(x_in + i);
     X y(0.0);
     X slope(0.0);
 #define ACTIVATION(id, names, ...)              \
@@ -87,17 +88,18 @@ void evaluate_as(const float* x_in, float* value, float* slope_out, std::int64_t
   }
 #include "kernels/activation_table.inc"
 #undef ACTIVATION
-    store(y.v, value + i);
-    if (slope_out != nullptr) store(slope.v, slope_out + i);
+    store(y, value + i);
+    if constexpr (with_slope) store(slope, slope_out + i);
   }
 }
 
 void evaluate(Activation activation, const float* x, float* value, float* slope,
               std::int64_t count) {
   switch (activation) {
-#define ACTIVATION(id, names, ...) \
-  case Activation::id:             \
-    return evaluate_as<Activation::id>(x, value, slope, count);
+#define ACTIVATION(id, names, ...)                                                       \
+  case Activation::id:                                                                   \
+    return slope == nullptr ? evaluate_as<Activation::id, false>(x, value, slope, count) \
+                            : evaluate_as<Activation::id, true>(x, value, slope, count);
 #include "kernels/activation_table.inc"
 #undef ACTIVATION
   }

@@ -15,7 +15,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/fast/loss.cpp"
 #include <hwy/foreach_target.h>  // NOLINT(build/include_order): first of the vector headers
 
-#include "kernels/cpu/fast/loss_exp-inl.h"
+#include "kernels/cpu/fast/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
@@ -64,7 +64,7 @@ double log_sum_exp(const Logits<kCapped>& z, std::int64_t n) {
     const float safe = new_max == kNothing ? 0.0f : new_max;
     V part = hn::Zero(f);
     for_vectors(count, [&](std::int64_t j, auto lanes) {
-      const V p = softmax_exp(hn::Sub(z.at(begin + j, lanes), hn::Set(f, safe)));
+      const V p = exp<false>(hn::Sub(z.at(begin + j, lanes), hn::Set(f, safe)));
       part = hn::Add(part, keep(p, lanes));
     });
     sum = sum * std::exp(static_cast<double>(max) - safe) + sum_of_lanes(part);
@@ -94,7 +94,7 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   // Ascending, each vector read before it is written: dz may lie over z.
   for_vectors(op.num_classes, [&](std::int64_t j, auto lanes) {
     const V logit = z.at(j, lanes);
-    V gradient = hn::Mul(scale, softmax_exp(hn::Sub(logit, shift)));
+    V gradient = hn::Mul(scale, exp<false>(hn::Sub(logit, shift)));
     if constexpr (kCapped) gradient = hn::Mul(gradient, soft_cap_slope(logit, cap));
     store(gradient, dz + j, lanes);
   });

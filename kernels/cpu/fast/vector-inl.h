@@ -93,10 +93,34 @@ HWY_INLINE V keep(V v, First some) {
 }
 HWY_INLINE float sum_of_lanes(V v) { return hn::GetLane(hn::SumOfLanes(F(), v)); }
 
-/// e^x, within 1.1 ulp; inf above 88.7, 0 below -104, NaN for NaN.
+/// e^x within 2 ulp, 0 where it is below about 2e-38, NaN for NaN. It is infinite above 88.7 if it
+/// `may_overflow`; else x <= 88, as in a softmax, which subtracts the maximum first. Cody-Waite
+/// reduction and the polynomial of Cephes' expf.
+template <bool may_overflow = true>
 HWY_INLINE V exp(V x) {
-  const V e = hn::Exp(F(), hn::Min(x, constant(104)));
-  return hn::IfThenElse(hn::IsNaN(x), x, e);
+  const F f;
+  const hn::RebindToSigned<F> word;
+  // The second operand is what comes out if one is NaN.
+  if constexpr (may_overflow) x = hn::Min(hn::Set(f, 89.0f), x);
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  const V shifter = hn::Set(f, 0x1.8p23f);
+  const V shifted = hn::MulAdd(x, hn::Set(f, 1.44269504088896341f), shifter);
+  const V n = hn::Sub(shifted, shifter);
+  V r = hn::NegMulAdd(n, hn::Set(f, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(f, -2.12194440e-4f), r);
+  V y = hn::Set(f, 1.9875691500e-4f);
+  y = hn::MulAdd(y, r, hn::Set(f, 1.3981999507e-3f));
+  y = hn::MulAdd(y, r, hn::Set(f, 8.3334519073e-3f));
+  y = hn::MulAdd(y, r, hn::Set(f, 4.1665795894e-2f));
+  y = hn::MulAdd(y, r, hn::Set(f, 1.6666665459e-1f));
+  y = hn::MulAdd(y, r, hn::Set(f, 5.0000001201e-1f));
+  y = hn::Add(hn::MulAdd(y, hn::Mul(r, r), r), hn::Set(f, 1.0f));
+  // The largest exponent is one too many for a float: its last doubling is a sum.
+  if constexpr (may_overflow) y = hn::Mul(y, hn::Set(f, 0.5f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(word, shifted));
+  y = hn::BitCast(f, hn::Add(hn::BitCast(word, y), exponent));
+  if constexpr (may_overflow) y = hn::Add(y, y);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(f, may_overflow ? -86.6f : -87.3f)), y);
 }
 
 /// Within 3 ulp.
@@ -131,30 +155,51 @@ HWY_INLINE V erf(V x) {
                           1.0431625090784937e-05};
   const V near = hn::MulAdd(polynomial(hn::Mul(x, x), p), x, x);
   const V t = hn::Min(hn::Abs(x), constant(10));  // erf is 1 long before
-  const V complement = hn::Exp(F(), hn::Neg(hn::Mul(t, polynomial(t, q))));
+  const V complement = exp<false>(hn::Neg(hn::Mul(t, polynomial(t, q))));
   const V far = hn::CopySign(hn::Sub(constant(1), complement), x);
   return hn::IfThenElse(hn::Gt(hn::Abs(x), constant(1)), far, near);
 }
 
-/// A vector that reads like a number, for formulas shared with scalar code.
+/// Two vectors that read like a number, for formulas shared with scalar code. A formula is a long
+/// chain of dependent instructions: of two chains, one works while the other waits.
 struct Lanes {
-  V v;
-  explicit HWY_INLINE Lanes(V value) : v(value) {}
-  explicit HWY_INLINE Lanes(double value) : v(constant(value)) {}
+  static constexpr std::int64_t kCount = 2 * kLanes;
+  V low, high;
+  HWY_INLINE Lanes(V low_lanes, V high_lanes) : low(low_lanes), high(high_lanes) {}
+  explicit HWY_INLINE Lanes(double value) : low(constant(value)), high(low) {}
 };
-HWY_INLINE Lanes operator+(Lanes a, Lanes b) { return Lanes(hn::Add(a.v, b.v)); }
-HWY_INLINE Lanes operator-(Lanes a, Lanes b) { return Lanes(hn::Sub(a.v, b.v)); }
-HWY_INLINE Lanes operator*(Lanes a, Lanes b) { return Lanes(hn::Mul(a.v, b.v)); }
-HWY_INLINE Lanes operator/(Lanes a, Lanes b) { return Lanes(hn::Div(a.v, b.v)); }
-HWY_INLINE Lanes operator-(Lanes a) { return Lanes(hn::Neg(a.v)); }
-HWY_INLINE hn::Mask<F> operator<(Lanes a, Lanes b) { return hn::Lt(a.v, b.v); }
-HWY_INLINE hn::Mask<F> operator>(Lanes a, Lanes b) { return hn::Gt(a.v, b.v); }
-HWY_INLINE Lanes select(hn::Mask<F> condition, Lanes yes, Lanes no) {
-  return Lanes(hn::IfThenElse(condition, yes.v, no.v));
+struct LanesMask {
+  hn::Mask<F> low, high;
+};
+HWY_INLINE Lanes load_lanes(const float* p) { return {load(p), load(p + kLanes)}; }
+HWY_INLINE void store(Lanes x, float* p) {
+  store(x.low, p);
+  store(x.high, p + kLanes);
 }
-HWY_INLINE Lanes exp(Lanes x) { return Lanes(exp(x.v)); }
-HWY_INLINE Lanes tanh(Lanes x) { return Lanes(tanh(x.v)); }
-HWY_INLINE Lanes erf(Lanes x) { return Lanes(erf(x.v)); }
+HWY_INLINE Lanes operator+(Lanes a, Lanes b) {
+  return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)};
+}
+HWY_INLINE Lanes operator-(Lanes a, Lanes b) {
+  return {hn::Sub(a.low, b.low), hn::Sub(a.high, b.high)};
+}
+HWY_INLINE Lanes operator*(Lanes a, Lanes b) {
+  return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)};
+}
+HWY_INLINE Lanes operator/(Lanes a, Lanes b) {
+  return {hn::Div(a.low, b.low), hn::Div(a.high, b.high)};
+}
+HWY_INLINE Lanes operator-(Lanes a) { return {hn::Neg(a.low), hn::Neg(a.high)}; }
+HWY_INLINE LanesMask operator<(Lanes a, Lanes b) {
+  return {hn::Lt(a.low, b.low), hn::Lt(a.high, b.high)};
+}
+HWY_INLINE LanesMask operator>(Lanes a, Lanes b) { return b < a; }
+HWY_INLINE Lanes select(LanesMask condition, Lanes yes, Lanes no) {
+  return {hn::IfThenElse(condition.low, yes.low, no.low),
+          hn::IfThenElse(condition.high, yes.high, no.high)};
+}
+HWY_INLINE Lanes exp(Lanes x) { return {exp(x.low), exp(x.high)}; }
+HWY_INLINE Lanes tanh(Lanes x) { return {tanh(x.low), tanh(x.high)}; }
+HWY_INLINE Lanes erf(Lanes x) { return {erf(x.low), erf(x.high)}; }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
