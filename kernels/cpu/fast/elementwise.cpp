@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/fast/elementwise.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -56,7 +57,27 @@ void scale_cast(const ScaleCast& op, const Segment& at) {
   }
 }
 
+/// Past the caches: what is larger than they are is not there any more when it is read, and a line
+/// that is written whole need not be read first.
+void fill_past_caches(const Fill& op, const Segment& at) {
+  const V value = constant(op.value);
+  float* const y = at.of<float>(op.y);
+  for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    if constexpr (std::is_same_v<decltype(lanes), Full>) {
+      hn::Stream(value, F(), y + i);
+    } else {
+      store(value, y + i, lanes);
+    }
+  });
+  hwy::FlushStream();
+}
+
 void fill(const Fill& op, const Segment& at) {
+  constexpr std::int64_t kLarge = 1 << 20;
+  if (op.y.dtype == DType::f32 && op.y.numel() >= kLarge &&
+      reinterpret_cast<std::uintptr_t>(at.of<float>(op.y)) % (kLanes * sizeof(float)) == 0) {
+    return fill_past_caches(op, at);
+  }
   const V value = constant(op.value);
   for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
     if (op.y.dtype == DType::f32) {

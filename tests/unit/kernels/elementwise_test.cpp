@@ -122,7 +122,7 @@ TEST_CASE("a cast to bf16 rounds to nearest even and keeps NaN and subnormals") 
 TEST_CASE("fill writes one value everywhere") {
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-      for (const std::int64_t n : {0, 1, 1000, 100000}) {
+      for (const std::int64_t n : {0, 1, 1000, 100000, (1 << 20) + 5}) {
         Machine machine(*table, dtype, dtype, 2);
         const Tensor y = machine.output({n});
         machine.run(Fill{y, -1.5});
