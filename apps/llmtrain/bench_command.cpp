@@ -173,12 +173,12 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
 
 std::string to_text(const BenchReport& report, const train::Recipe& recipe,
                     const train::RunPlan& planned) {
-  std::string text = fmt::format("{:<26}{:>9}{:>11}{:>8}{:>11}{:>14}{:>9}\n", "per step",
+  std::string text = fmt::format("{:<26}{:>9}{:>12}{:>8}{:>12}{:>14}{:>9}\n", "per step",
                                  "launches", "measured", "share", "predicted", "rate", "of peak");
   const auto row = [&](std::string_view name, std::int64_t count, double seconds,
                        std::optional<double> predicted, const std::string& rate,
                        const std::string& of_peak) {
-    text += fmt::format("{:<26}{:>9}{:>11}{:>7.1f}%{:>11}{:>14}{:>9}\n", name, count,
+    text += fmt::format("{:<26}{:>9}{:>12}{:>7.1f}%{:>12}{:>14}{:>9}\n", name, count,
                         format_duration(seconds), 100 * seconds / report.mean,
                         predicted ? format_duration(*predicted) : "-", rate, of_peak);
   };

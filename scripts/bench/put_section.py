@@ -9,11 +9,17 @@ import pathlib
 import subprocess
 import sys
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
 
 def main():
     page, name, text = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=page.resolve().parent,
-                            capture_output=True, text=True, check=True).stdout.strip()
+    def git(*arguments):
+        return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    commit = git("rev-parse", "--short", "HEAD")
+    if git("status", "--porcelain", "--", ".", ":!docs"):
+        commit += "-dirty"
     old = page.read_text()
     begin, end = f"<!-- {name} begin -->\n", f"<!-- {name} end -->"
     if begin not in old or end not in old:
