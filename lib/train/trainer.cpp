@@ -6,9 +6,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
-#include "lib/engine/geometry.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/batch_source.hpp"

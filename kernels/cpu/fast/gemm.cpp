@@ -237,9 +237,8 @@ void Pipeline::set_target(const Piece& piece, std::int64_t row, std::int64_t col
 
 }  // namespace
 
-void gemm(const Matmul& mm, int threads, void* workspace) {
+void gemm(const Matmul& mm, int threads, void* workspace, const MatmulWorkspace& layout) {
   threads = std::max(1, threads);
-  const MatmulWorkspace layout = matmul_workspace(mm, threads);
   Memory memory;
   memory.packed_b = static_cast<float*>(workspace);
   memory.packed_a = memory.packed_b + (threads == 1 ? 1 : 2) * kPackedPiece;

@@ -45,18 +45,18 @@ bool say_once_that_ours_is_taken(const Matmul& mm) {
   return true;
 }
 
-/// By oneDNN, whole or in pieces, as far as it keeps to its scratch memory.
-void multiply(const KernelCtx& ctx, const Matmul& mm, void* memory) {
+/// By oneDNN, whole or in pieces, as far as it keeps to its scratch memory. The memory is that of
+/// the whole product, whatever a piece could use.
+void multiply(const KernelCtx& ctx, const Matmul& mm, void* memory, const MatmulWorkspace& layout) {
   const bool deep = mm.c.dtype == DType::f32 && mm.k() > kMaxDepth;
-  const std::uint64_t scratch_bytes = matmul_workspace(mm, ctx.threads).scratch_bytes;
-  if (!deep && onednn_matmul(mm, ctx.threads, memory, scratch_bytes)) return;
+  if (!deep && onednn_matmul(mm, ctx.threads, memory, layout.scratch_bytes)) return;
   if (mm.c.dtype != DType::f32 || mm.k() <= kShortDepth) {
     [[maybe_unused]] static const bool said = say_once_that_ours_is_taken(mm);
-    return gemm(mm, ctx.threads, memory);
+    return gemm(mm, ctx.threads, memory, layout);
   }
   const std::int64_t step = deep ? kMaxDepth : kShortDepth;
   for (std::int64_t p = 0; p < mm.k(); p += step) {
-    multiply(ctx, piece_of(mm, p, std::min(step, mm.k() - p)), memory);
+    multiply(ctx, piece_of(mm, p, std::min(step, mm.k() - p)), memory, layout);
   }
 }
 
@@ -70,13 +70,14 @@ void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
     return run_reference(ctx, mm, workspace);
   }
   auto* const memory = workspace.as<std::byte>();
+  const MatmulWorkspace layout = matmul_workspace(mm, ctx.threads);
   if (mm.a.dtype == DType::bf16 && !onednn_multiplies_bf16()) {
     [[maybe_unused]] static const bool said = say_once_that_bf16_is_emulated();
-    gemm(mm, ctx.threads, memory);
+    gemm(mm, ctx.threads, memory, layout);
   } else if (!onednn_keeps_to_its_scratch()) {
-    gemm(mm, ctx.threads, memory);
+    gemm(mm, ctx.threads, memory, layout);
   } else {
-    multiply(ctx, mm, memory);
+    multiply(ctx, mm, memory, layout);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/matmul_workspace.hpp"
 #include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
@@ -52,7 +53,7 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
       a.view,          b.view,          c.view,        how.bias ? bias.view : View{},
       how.transpose_a, how.transpose_b, how.accumulate};
   std::vector<std::byte> workspace(product.workspace_bytes(threads));
-  fast::gemm(product, threads, workspace.data());
+  fast::gemm(product, threads, workspace.data(), matmul_workspace(product, threads));
 
   double worst = 0;  // in units of what may be: rounding of the sum, then of a bf16 result
   const std::int64_t step = std::max<std::int64_t>(1, s.m * s.n / 997);
@@ -116,6 +117,27 @@ TEST_CASE("a product whose a is too large to be packed at once is right") {
   CHECK(multiply(large, how, 2) == one);
 }
 
+// What oneDNN refuses is done in pieces of the sum, in the memory of the whole: it may be too large
+// to be packed at once where a piece is not.
+TEST_CASE("a piece of a product keeps to the memory of the whole") {
+  const Sizes s{96, 800, 22'000};
+  const std::int64_t depth = 500;
+  const Matrix a("a", s.m, s.k, DType::f32), b("b", s.n, s.k, DType::f32);
+  const Matrix c("c", s.m, s.n, DType::f32);
+  const Matmul whole{a.view, b.view, c.view, {}, false, true, false};
+  Matmul piece = whole;
+  piece.a.shape = {s.m, depth};
+  piece.b.shape = {s.n, depth};
+  const MatmulWorkspace layout = matmul_workspace(whole, 2);
+  CHECK_FALSE(layout.packs_a_once);
+  CHECK(matmul_workspace(piece, 2).packs_a_once);
+  constexpr std::size_t kBeyond = std::size_t{1} << 20;
+  std::vector<std::byte> workspace(layout.total_bytes + kBeyond, std::byte{7});
+  fast::gemm(piece, 2, workspace.data(), layout);
+  CHECK(std::all_of(workspace.end() - kBeyond, workspace.end(),
+                    [](std::byte byte) { return byte == std::byte{7}; }));
+}
+
 // Few rows and many pieces of the sum: threads meet in the same rows all the time.
 TEST_CASE("the own product is the same each time, whichever thread is ahead") {
   const Sizes s{13, 300, 9000};
@@ -124,7 +146,7 @@ TEST_CASE("the own product is the same each time, whichever thread is ahead") {
     const Matrix c("c", s.m, s.n, DType::f32);
     const Matmul mm{a.view, b.view, c.view, {}, false, true, false};
     std::vector<std::byte> workspace(mm.workspace_bytes(threads));
-    fast::gemm(mm, threads, workspace.data());
+    fast::gemm(mm, threads, workspace.data(), matmul_workspace(mm, threads));
     return c.memory;
   };
   const std::vector<std::byte> one = product(1);
