@@ -23,12 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void run_well(const Workspace& here, const std::vector<std::string>& overrides) {
-  const auto result = here.run(overrides);
-  INFO(result.output);
-  REQUIRE(result.exit_code == 0);
-}
-
 std::vector<double> eval_losses(const Workspace& here) {
   std::vector<double> losses;
   for (const train::StepRecord& record : here.metrics()) {

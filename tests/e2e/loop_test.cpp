@@ -8,12 +8,6 @@ namespace llmtrain {
 
 namespace {
 
-void run_well(const Workspace& here, const std::vector<std::string>& overrides) {
-  const auto result = here.run(overrides);
-  INFO(result.output);
-  REQUIRE(result.exit_code == 0);
-}
-
 std::vector<train::StepRecord> evaluations(const Workspace& here) {
   std::vector<train::StepRecord> found;
   for (const train::StepRecord& record : here.metrics()) {

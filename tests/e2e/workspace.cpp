@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include <doctest/doctest.h>
+
 #include "lib/base/philox.hpp"
 #include "lib/checkpoint/store.hpp"
 #include "lib/train/checkpointing.hpp"
@@ -40,6 +42,12 @@ test::ProcessResult Workspace::run(const std::vector<std::string>& overrides,
 
 std::vector<train::StepRecord> Workspace::metrics() const {
   return train::read_metrics(path / "run" / "metrics.jsonl");
+}
+
+void run_well(const Workspace& here, const std::vector<std::string>& overrides) {
+  const auto result = here.run(overrides);
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
 }
 
 std::string fingerprint(const fs::path& where, std::uint64_t step) {

@@ -46,6 +46,9 @@ struct Workspace {
   std::vector<train::StepRecord> metrics() const;
 };
 
+/// `run` there, which must reach its end.
+void run_well(const Workspace& here, const std::vector<std::string>& overrides);
+
 /// Everything of the run in `where`/run that must be equal after a step: tensors, state and
 /// metrics, without times and host names.
 std::string fingerprint(const std::filesystem::path& where, std::uint64_t step);
