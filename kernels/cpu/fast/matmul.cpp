@@ -71,14 +71,10 @@ void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
   }
   auto* const memory = workspace.as<std::byte>();
   const MatmulWorkspace layout = matmul_workspace(mm, ctx.threads);
-  if (mm.a.dtype == DType::bf16 && !onednn_multiplies_bf16()) {
-    [[maybe_unused]] static const bool said = say_once_that_bf16_is_emulated();
-    gemm(mm, ctx.threads, memory, layout);
-  } else if (!onednn_keeps_to_its_scratch()) {
-    gemm(mm, ctx.threads, memory, layout);
-  } else {
-    multiply(ctx, mm, memory, layout);
-  }
+  if (mm.a.dtype == DType::f32) return gemm(mm, ctx.threads, memory, layout);
+  if (onednn_multiplies_bf16()) return multiply(ctx, mm, memory, layout);
+  [[maybe_unused]] static const bool said = say_once_that_bf16_is_emulated();
+  gemm(mm, ctx.threads, memory, layout);
 }
 
 }  // namespace

@@ -137,11 +137,6 @@ bool onednn_multiplies_bf16() {
   return multiplies;
 }
 
-bool onednn_keeps_to_its_scratch() {
-  static const bool keeps = has_instructions(dnnl::cpu_isa::avx512_core);
-  return keeps;
-}
-
 bool onednn_matmul(const Matmul& mm, int threads, void* scratch, std::uint64_t scratch_bytes) {
   const TeamSize team(threads);
   try {

@@ -9,10 +9,6 @@ namespace llmtrain::kernels::fast {
 /// a third of the speed of fp32.
 bool onednn_multiplies_bf16();
 
-/// True where oneDNN's FP32 product packs into the scratch memory that it is given. Without AVX-512
-/// it takes several MiB per call by itself.
-bool onednn_keeps_to_its_scratch();
-
 /// Runs a non-empty product on `threads` threads, or returns false, having done nothing, when
 /// oneDNN would want more than `scratch_bytes` of scratch memory, or memory of its own. Equal
 /// operands give equal bits as long as thread count and instruction set are equal. DeviceError when
