@@ -6,22 +6,47 @@
 
 namespace llmtrain::kernels {
 
-KernelTable::KernelTable(std::string_view device, std::vector<KernelRow> rows)
-    : device_(device), rows_(std::move(rows)) {
-  std::sort(rows_.begin(), rows_.end(),
-            [](const KernelRow& a, const KernelRow& b) { return a.name < b.name; });
-  for (std::size_t i = 1; i < rows_.size(); ++i) {
-    require(rows_[i - 1].name != rows_[i].name, "two rows named {} in the {} table", rows_[i].name,
-            device_);
+namespace {
+
+template <class Row>
+void sort_by_name(std::vector<Row>& rows, std::string_view device) {
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.name < b.name; });
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    require(rows[i - 1].name != rows[i].name, "two rows named {} in the {} table", rows[i].name,
+            device);
   }
 }
 
-KernelFunction KernelTable::find(std::string_view name) const {
+/// Null when there is none.
+template <class Row>
+const Row* row_named(const std::vector<Row>& rows, std::string_view name) {
   const auto row =
-      std::lower_bound(rows_.begin(), rows_.end(), name,
-                       [](const KernelRow& r, std::string_view key) { return r.name < key; });
-  require(row != rows_.end() && row->name == name, "the {} device has no kernel {}", device_, name);
+      std::lower_bound(rows.begin(), rows.end(), name,
+                       [](const Row& r, std::string_view key) { return r.name < key; });
+  return row != rows.end() && row->name == name ? &*row : nullptr;
+}
+
+}  // namespace
+
+KernelTable::KernelTable(std::string_view device, std::vector<KernelRow> rows,
+                         std::vector<WorkspaceRow> workspaces)
+    : device_(device), rows_(std::move(rows)), workspaces_(std::move(workspaces)) {
+  sort_by_name(rows_, device_);
+  sort_by_name(workspaces_, device_);
+}
+
+KernelFunction KernelTable::find(std::string_view name) const {
+  const KernelRow* row = row_named(rows_, name);
+  require(row != nullptr, "the {} device has no kernel {}", device_, name);
   return row->run;
+}
+
+std::uint64_t KernelTable::workspace_bytes(const KernelCtx& ctx, std::string_view name,
+                                           const void* kernel, std::uint64_t cpu_bytes) const {
+  if (workspaces_.empty()) return cpu_bytes;
+  const WorkspaceRow* row = row_named(workspaces_, name);
+  require(row != nullptr, "the {} device does not say what workspace {} needs", device_, name);
+  return row->bytes(ctx, kernel);
 }
 
 const KernelTable& meta_table() {
@@ -32,8 +57,11 @@ const KernelTable& meta_table() {
 namespace detail {
 
 void launch(const KernelCtx& ctx, std::string_view name, const void* kernel, const Cost& cost,
-            DType dtype, const std::array<std::int64_t, 4>& sizes, std::uint64_t workspace_bytes) {
+            DType dtype, const std::array<std::int64_t, 4>& sizes,
+            std::uint64_t cpu_workspace_bytes) {
   if (ctx.recorder != nullptr) ctx.recorder->record({name, cost, dtype, sizes});
+  const std::uint64_t workspace_bytes =
+      ctx.table->workspace_bytes(ctx, name, kernel, cpu_workspace_bytes);
   Tensor workspace;
   if (workspace_bytes > 0) {
     workspace = ctx.device->allocate({static_cast<std::int64_t>(workspace_bytes)}, DType::u8,

@@ -5,7 +5,7 @@
 ///   static constexpr std::string_view name;     // key in every device's table
 ///   void check() const;                         // shapes, dtypes, strides; InternalError
 ///   Cost cost() const;                          // for plan and MFU
-///   std::uint64_t workspace_bytes(int threads) const;   // pure upper bound; 0 for most
+///   std::uint64_t workspace_bytes(int threads) const;   // the CPU's: pure upper bound; 0 for most
 ///   static constexpr bool capturable;           // may be part of a CUDA graph
 /// Unless a struct says otherwise its operands are contiguous; "strided" operands may have a row
 /// stride above their row. Nothing is broadcast or copied implicitly.
@@ -51,18 +51,49 @@ struct KernelRow {
   KernelFunction run;
 };
 
-/// One device's kernels: an explicit list of rows.
+/// A table row for kernel struct K from a typed function.
+template <class K, void (*function)(const KernelCtx&, const K&, const View&)>
+constexpr KernelRow row_of() {
+  return {K::name, [](const KernelCtx& ctx, const void* kernel, const View& workspace) {
+            function(ctx, *static_cast<const K*>(kernel), workspace);
+          }};
+}
+
+/// How much workspace a device's kernels ask for: an upper bound, a pure function of the kernel's
+/// shapes and of `ctx.library_workspace_bytes`, known without the device, so that a plan needs
+/// none.
+struct WorkspaceRow {
+  std::string_view name;
+  std::uint64_t (*bytes)(const KernelCtx& ctx, const void* kernel);
+};
+
+/// The same from a typed function.
+template <class K, std::uint64_t (*function)(const KernelCtx&, const K&)>
+constexpr WorkspaceRow workspace_row_of() {
+  return {K::name, [](const KernelCtx& ctx, const void* kernel) {
+            return function(ctx, *static_cast<const K*>(kernel));
+          }};
+}
+
+/// One device's kernels: an explicit list of rows. A device whose kernels ask for other workspace
+/// than the CPU's says so in `workspaces`, a row for every kernel.
 class KernelTable {
  public:
-  KernelTable(std::string_view device, std::vector<KernelRow> rows);
+  KernelTable(std::string_view device, std::vector<KernelRow> rows,
+              std::vector<WorkspaceRow> workspaces = {});
   /// InternalError naming operation and device when the row is absent.
   KernelFunction find(std::string_view name) const;
+  /// By this device's own row, or else `cpu_bytes`. InternalError when the device has rows, but
+  /// none for this kernel.
+  std::uint64_t workspace_bytes(const KernelCtx& ctx, std::string_view name, const void* kernel,
+                                std::uint64_t cpu_bytes) const;
   std::string_view device() const { return device_; }
   std::span<const KernelRow> rows() const { return rows_; }
 
  private:
   std::string_view device_;
-  std::vector<KernelRow> rows_;  // sorted by name
+  std::vector<KernelRow> rows_;           // sorted by name
+  std::vector<WorkspaceRow> workspaces_;  // sorted by name
 };
 
 /// One launch as the plan sees it.
@@ -89,12 +120,17 @@ struct KernelCtx {
   int threads = 1;
   Determinism determinism = Determinism::run;
   Recorder* recorder = nullptr;
+  /// Reserved for every product that a library computes on a GPU; the CPU's libraries declare
+  /// theirs.
+  std::uint64_t library_workspace_bytes = 0;
 };
 
 namespace detail {
+/// `cpu_workspace_bytes` is what the CPU's kernel asks for.
 void launch(const KernelCtx& ctx, std::string_view name, const void* kernel, const Cost& cost,
-            DType dtype, const std::array<std::int64_t, 4>& sizes, std::uint64_t workspace_bytes);
-}
+            DType dtype, const std::array<std::int64_t, 4>& sizes,
+            std::uint64_t cpu_workspace_bytes);
+}  // namespace detail
 
 /// Checks, records and runs a kernel in stream order. On meta it only checks and records.
 template <class K>
@@ -108,7 +144,7 @@ void launch(const KernelCtx& ctx, const K& kernel) {
 /// the specification), and the fast path (fp32 and bf16; it hands fp64 to the reference).
 const KernelTable& cpu_reference_table();
 const KernelTable& cpu_table();
-/// Rows of meta: none, because launch() stops before the look-up.
+/// Rows of meta: none, because launch() stops before the look-up. Workspaces are the CPU's.
 const KernelTable& meta_table();
 
 }  // namespace llmtrain::kernels

@@ -54,6 +54,9 @@ THIRD_PARTY = {
     "doctest/": ("any", ("tests",)),
     "mpi.h": ("cpp", ("lib/comm",)),
     "nccl.h": ("cpp", ("lib/comm", "kernels/cuda")),
+    "cublas": ("cpp", ("kernels/cuda",)),
+    "cudnn": ("cpp", ("kernels/cuda",)),
+    "cuda_runtime.h": ("any", ("kernels/cuda", "tests")),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')

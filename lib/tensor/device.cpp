@@ -72,7 +72,8 @@ std::unique_ptr<MemoryBackend> make_meta_memory() { return std::make_unique<Meta
 Device::Device(std::unique_ptr<MemoryBackend> backend, std::uint64_t capacity_bytes)
     : backend_(std::move(backend)),
       space_(capacity_bytes),
-      base_(static_cast<std::byte*>(backend_->reserve(capacity_bytes))) {}
+      base_(static_cast<std::byte*>(backend_->reserve(capacity_bytes))),
+      compute_stream_(backend_->compute_stream()) {}
 
 Device::~Device() = default;
 

@@ -17,6 +17,11 @@ namespace llmtrain {
 enum class DeviceKind : std::uint8_t { cpu, cuda, meta };
 std::string_view to_string(DeviceKind kind);
 
+/// An in-order queue of work on a device. The CPU runs everything at once and has one.
+struct Stream {
+  void* native = nullptr;
+};
+
 /// What a backend provides underneath the arena. The CPU maps pages on demand, CUDA takes one slab,
 /// meta answers with addresses that nobody may touch.
 class MemoryBackend {
@@ -28,11 +33,10 @@ class MemoryBackend {
   virtual void copy_to_host(void* host, const void* device, std::uint64_t bytes) = 0;
   virtual void copy_from_host(void* device, const void* host, std::uint64_t bytes) = 0;
   virtual void copy_on_device(void* to, const void* from, std::uint64_t bytes) = 0;
-};
-
-/// An in-order queue of work on a device. The CPU runs everything at once and has one.
-struct Stream {
-  void* native = nullptr;
+  /// The queue of launches and copies; without one, everything is done when the call returns.
+  virtual Stream compute_stream() { return {}; }
+  /// Waits until all of that queue is done. DeviceError if something in it failed.
+  virtual void synchronize() {}
 };
 
 /// Owns an arena and its ledger. Not thread-safe: only the thread that runs the step allocates and
@@ -52,11 +56,18 @@ class Device {
   /// device.
   Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view tag);
 
-  /// Synchronous copies of a contiguous tensor; nothing happens on meta (host is left as it is).
+  /// Copies of a contiguous tensor, in stream order; nothing happens on meta (host is left as it
+  /// is). The first waits for its result; after the second `host` may be used again at once.
   void copy_to_host(std::span<std::byte> host, const Tensor& tensor) const;
   void copy_from_host(const Tensor& tensor, std::span<const std::byte> host) const;
   /// Copies a contiguous tensor of this device onto another of the same byte size, in stream order.
   void copy(const Tensor& from, const Tensor& to) const;
+
+  /// Waits for everything launched so far.
+  void synchronize() const { backend_->synchronize(); }
+
+  /// What kernels of a backend may know of their own device beyond this interface.
+  MemoryBackend& backend() const { return *backend_; }
 
   MemoryLedger& ledger() { return ledger_; }
   const MemoryLedger& ledger() const { return ledger_; }

@@ -1,0 +1,61 @@
+# The CUDA plugin: kernels/cuda in a library of its own, which the executable loads when a GPU is asked
+# for. It links none of our libraries: the executable exports them.
+#
+# LLMTRAIN_CUDA is ON, OFF or AUTO (where nvcc is found).
+
+# llmtrain_plugin_library(<target> <sources>...): what the real plugin and the emulated one share.
+function(llmtrain_plugin_library target)
+  add_library(${target} MODULE ${ARGN})
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  # fmt's declarations: its code is the executable's.
+  target_include_directories(${target} SYSTEM PRIVATE ${FMT_INCLUDE_DIR})
+  llmtrain_shares_interface(${target})
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden
+    CUDA_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/apps/llmtrain)
+endfunction()
+
+# llmtrain_loads_plugins(<target>): an executable that exports what plugins use.
+function(llmtrain_loads_plugins target)
+  set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
+  target_link_libraries(${target} PRIVATE
+    -Wl,--whole-archive llmtrain_base llmtrain_tensor llmtrain_kernels llmtrain_kernels_cuda_rules llmtrain_fmt -Wl,--no-whole-archive)
+endfunction()
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp
+     ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+list(FILTER cuda_sources EXCLUDE REGEX "/no_[^/]*[.]cpp$")
+
+if(LLMTRAIN_CUDA STREQUAL "AUTO")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(cuda_wanted ON)
+  else()
+    set(cuda_wanted OFF)
+    message(STATUS "CUDA plugin: no nvcc found, not built")
+  endif()
+else()
+  set(cuda_wanted ${LLMTRAIN_CUDA})
+endif()
+
+if(cuda_wanted)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "GPU architectures")
+  enable_language(CUDA)
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  llmtrain_plugin_library(llmtrain_cuda ${cuda_sources})
+  # CMake drops the toolkit's folder from the run path, because the linker searches it by itself.
+  set_target_properties(llmtrain_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+    BUILD_RPATH "${CUDAToolkit_LIBRARY_DIR}" INSTALL_RPATH "${CUDAToolkit_LIBRARY_DIR}")
+  # No contraction of a*b+c, as on the CPU: kernels say fma where they mean it.
+  target_compile_options(llmtrain_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Werror=all-warnings
+      -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Werror>)
+  target_link_libraries(llmtrain_cuda PRIVATE CUDA::cudart_static)
+  install(TARGETS llmtrain_cuda LIBRARY DESTINATION lib/llmtrain)
+endif()

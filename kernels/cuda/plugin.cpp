@@ -1,0 +1,78 @@
+// The plugin's entry: what the executable sees of CUDA.
+#include <interface_hash.h>  // generated: cmake/interface_hash.cmake
+
+#include "kernels/backend.hpp"
+#include "kernels/cuda/memory.hpp"
+#include "kernels/cuda/rows.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+/// 13000 -> "13.0".
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+AcceleratorFacts facts_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "to describe the device");
+  AcceleratorFacts facts{.name = properties.name,
+                         .capability = 10 * properties.major + properties.minor,
+                         .multiprocessors = properties.multiProcessorCount,
+                         .memory_bytes = properties.totalGlobalMem,
+                         .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize)};
+  std::size_t free_bytes = 0, total_bytes = 0;
+  check(cudaSetDevice(device), "to choose the device");
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "to ask for free memory");
+  facts.free_bytes = free_bytes;
+  return facts;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  BackendReport report() const override {
+    BackendReport report;
+    int version = 0;
+    if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
+      report.versions.emplace_back("CUDA runtime", version_text(version));
+    }
+    if (cudaDriverGetVersion(&version) == cudaSuccess) {
+      report.versions.emplace_back("driver", version == 0 ? "none" : version_text(version));
+    }
+    int count = 0;
+    if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+      cudaGetLastError();
+      report.problem = cudaGetErrorString(status);
+    } else if (count == 0) {
+      report.problem = "the driver shows no GPU";
+    }
+    for (int device = 0; report.problem.empty() && device < count; ++device) {
+      report.devices.push_back(facts_of(device));
+    }
+    return report;
+  }
+
+  std::unique_ptr<MemoryBackend> open(int device) const override {
+    return std::make_unique<CudaMemory>(device);
+  }
+
+  const KernelTable& kernels() const override { return cuda_table(); }
+};
+
+const Backend& backend() {
+  static const CudaBackend backend;
+  return backend;
+}
+
+}  // namespace
+
+}  // namespace llmtrain::kernels::cuda
+
+extern "C" __attribute__((visibility("default"))) const llmtrain::kernels::PluginEntry*
+llmtrain_plugin() {
+  static const llmtrain::kernels::PluginEntry entry{LLMTRAIN_INTERFACE_HASH,
+                                                    &llmtrain::kernels::cuda::backend};
+  return &entry;
+}

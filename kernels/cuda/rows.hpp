@@ -1,0 +1,22 @@
+#pragma once
+/// The families of CUDA kernels; each appends its rows.
+
+#include <vector>
+
+#include "kernels/kernel.hpp"
+
+namespace llmtrain::kernels::cuda {
+void add_elementwise_rows(std::vector<KernelRow>& rows);
+void add_dropout_rows(std::vector<KernelRow>& rows);
+void add_norm_rows(std::vector<KernelRow>& rows);
+void add_loss_rows(std::vector<KernelRow>& rows);
+void add_embedding_rows(std::vector<KernelRow>& rows);
+void add_optimizer_rows(std::vector<KernelRow>& rows);
+void add_column_sum_rows(std::vector<KernelRow>& rows);
+void add_rope_rows(std::vector<KernelRow>& rows);
+void add_attention_rows(std::vector<KernelRow>& rows);
+void add_matmul_rows(std::vector<KernelRow>& rows);
+
+/// All of them.
+const KernelTable& cuda_table();
+}  // namespace llmtrain::kernels::cuda

@@ -1,0 +1,89 @@
+#include "kernels/cuda/rules/workspace.hpp"
+
+#include <algorithm>
+
+#include "kernels/attention.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/loss.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/norm.hpp"
+#include "kernels/optimizer.hpp"
+
+namespace llmtrain::kernels {
+
+namespace cuda {
+
+namespace {
+
+template <class K>
+std::uint64_t none(const KernelCtx&, const K&) {
+  return 0;
+}
+
+/// Sums of row blocks and of blocks of elements are what they are on the CPU: the order of
+/// summation is part of these kernels' contract.
+template <class K>
+std::uint64_t as_on_the_cpu(const KernelCtx&, const K& kernel) {
+  return kernel.workspace_bytes(1);
+}
+
+std::uint64_t of_sum(const KernelCtx&, const Sum& sum) {
+  return static_cast<std::uint64_t>((sum.x.numel() + Sum::kBlock - 1) / Sum::kBlock) *
+         sizeof(double);
+}
+
+std::uint64_t of_squared_norm(const KernelCtx&, const SquaredNorm& norm) {
+  constexpr std::int64_t kBlock = SquaredNorm::kBlock;
+  return static_cast<std::uint64_t>((norm.g.numel() + kBlock - 1) / kBlock) * sizeof(double);
+}
+
+/// A library's product may use what is reserved for libraries.
+std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
+  return mm.a.dtype == DType::f64 ? 0 : ctx.library_workspace_bytes;
+}
+
+/// delta of every query row and head; and, where dq is not FP32 already, its FP32 sum.
+std::uint64_t of_attention_backward(const KernelCtx&, const AttentionBackward& op) {
+  const auto rows = static_cast<std::uint64_t>(op.q.rows() * op.shape.num_heads);
+  const std::uint64_t wide = size_of(op.lse.dtype);
+  return rows * wide;
+}
+
+}  // namespace
+
+std::vector<WorkspaceRow> workspace_rows() {
+  return {
+      workspace_row_of<Add, none<Add>>(),
+      workspace_row_of<ScaleCast, none<ScaleCast>>(),
+      workspace_row_of<Normalize, none<Normalize>>(),
+      workspace_row_of<Fill, none<Fill>>(),
+      workspace_row_of<ActivationForward, none<ActivationForward>>(),
+      workspace_row_of<ActivationBackward, none<ActivationBackward>>(),
+      workspace_row_of<Dropout, none<Dropout>>(),
+      workspace_row_of<NormForward, none<NormForward>>(),
+      workspace_row_of<NormInputGrad, none<NormInputGrad>>(),
+      workspace_row_of<NormWeightGrad, as_on_the_cpu<NormWeightGrad>>(),
+      workspace_row_of<EmbeddingForward, none<EmbeddingForward>>(),
+      workspace_row_of<EmbeddingBackward, none<EmbeddingBackward>>(),
+      workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
+      workspace_row_of<Sum, of_sum>(),
+      workspace_row_of<SquaredNorm, of_squared_norm>(),
+      workspace_row_of<ClipByValue, none<ClipByValue>>(),
+      workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
+      workspace_row_of<SgdUpdate, none<SgdUpdate>>(),
+      workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
+      workspace_row_of<Rope, none<Rope>>(),
+      workspace_row_of<Matmul, of_matmul>(),
+      workspace_row_of<AttentionForward, none<AttentionForward>>(),
+      workspace_row_of<AttentionBackward, of_attention_backward>(),
+  };
+}
+
+}  // namespace cuda
+
+const KernelTable& meta_cuda_table() {
+  static const KernelTable table("meta", {}, cuda::workspace_rows());
+  return table;
+}
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,21 @@
+#pragma once
+/// What CUDA kernels ask for beside their operands. Part of the executable, so that a plan for a
+/// GPU needs neither GPU nor plugin; the plugin's kernels are given exactly this.
+
+#include <vector>
+
+#include "kernels/kernel.hpp"
+
+namespace llmtrain::kernels {
+
+/// The meta device that plans for a GPU.
+const KernelTable& meta_cuda_table();
+
+namespace cuda {
+
+/// A row for every kernel.
+std::vector<WorkspaceRow> workspace_rows();
+
+}  // namespace cuda
+
+}  // namespace llmtrain::kernels

@@ -1,0 +1,64 @@
+#pragma once
+/// Everything of the CUDA runtime that kernels use, and the one way to launch. Tests compile these
+/// sources for the CPU with a cuda_runtime.h of their own (tests/cuda_emulation); only this header
+/// and tensor_core.cuh know the difference.
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime.h>
+
+#include "kernels/kernel.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+/// Throws DeviceError naming the call and the runtime's reason unless `status` is success.
+void check(cudaError_t status, const char* what);
+
+inline cudaStream_t stream_of(const KernelCtx& ctx) {
+  return static_cast<cudaStream_t>(ctx.stream.native);
+}
+
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared_bytes = 0;
+};
+
+/// Queues a kernel; nothing for a grid without blocks. Dynamic shared memory above 48 KiB must have
+/// been allowed by allow_shared().
+template <class... P, class... A>
+void launch_grid(const KernelCtx& ctx, const Grid& grid, void (*kernel)(P...), A&&... arguments) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream_of(ctx);
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...), "a kernel launch");
+}
+
+/// Lets a kernel use so much dynamic shared memory; above 48 KiB it must be asked for.
+template <class... P>
+void allow_shared(void (*kernel)(P...), std::size_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "to allow shared memory");
+}
+
+constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+#ifdef LLMTRAIN_CUDA_EMULATION
+template <class T>
+T* dynamic_shared() {
+  return static_cast<T*>(simt::dynamic_shared());
+}
+#else
+/// The block's dynamic shared memory, aligned to 128 bytes.
+template <class T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char bytes[];
+  return reinterpret_cast<T*>(bytes);
+}
+#endif
+
+}  // namespace llmtrain::kernels::cuda

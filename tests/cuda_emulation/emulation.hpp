@@ -1,0 +1,16 @@
+#pragma once
+/// What a test may ask of the emulated GPU.
+
+#include <cstdint>
+
+namespace simt {
+
+/// In which order the threads of a block take their turns. A kernel whose result depends on it has
+/// a race.
+enum class Order : std::uint8_t { ascending, descending, shuffled };
+void set_order(Order order);
+
+/// How often the host waited for the device since the program began.
+std::int64_t host_waits();
+
+}  // namespace simt
