@@ -12,6 +12,7 @@
 #include "lib/plan/fma_sampler.hpp"
 #include "lib/plan/kernel_clock.hpp"
 #include "lib/plan/memory_probe.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/planned_time.hpp"
 
 namespace llmtrain::app {
@@ -50,13 +51,12 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
                             std::int64_t steps) {
   const DType compute = recipe.precision.compute();
   plan::FmaSampler sampler = make_sampler(compute, recipe.threads());
-  plan::KernelClock clock(
-      compute == DType::f64 ? kernels::cpu_reference_table() : kernels::cpu_table(),
-      [&sampler] { sampler.pause(); });
-  Device device(make_cpu_memory(), recipe.memory_limit());
-  engine::Engine engine(
-      {.device = &device, .table = &clock.table(), .threads = recipe.threads(), .recorder = &clock},
-      recipe.engine_options());
+  plan::KernelClock clock(engine::cpu_kernels(compute), [&sampler] { sampler.pause(); });
+  train::RunDevice device(recipe);
+  engine::EnginePlace place = device.place();
+  place.table = &clock.table();
+  place.recorder = &clock;
+  engine::Engine engine(place, recipe.engine_options());
   engine.initialize();
   const auto vocab = engine.model().spec().vocab_size;
   const engine::StepBatch batch =
@@ -240,6 +240,8 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
 ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  require<RecipeError>(train::device_of(*recipe) == DeviceKind::cpu,
+                       "bench measures the CPU; set run.device=cpu");
   const engine::BatchGeometry geometry(recipe->training);
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report =

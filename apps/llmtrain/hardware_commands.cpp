@@ -3,12 +3,14 @@
 #include <cstdio>
 
 #include "apps/llmtrain/commands.hpp"
+#include "kernels/backend.hpp"
 #include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/plan/doctor.hpp"
 #include "lib/plan/machine.hpp"
+#include "lib/plan/nominal_profile.hpp"
 
 namespace llmtrain::app {
 
@@ -38,8 +40,34 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   line("disk free here", format_bytes(free_disk_bytes(".")));
   line("disk free, cache", format_bytes(free_disk_bytes(output)));
   line("oneDNN", machine.onednn_version);
-  line("CUDA", "not in this build");
   line("MPI", "not in this build");
+  return text;
+}
+
+/// What the plugin finds: versions, and every GPU with the rates that its data sheet promises.
+std::string gpu_text() {
+  const kernels::LoadedBackend& loaded = kernels::load_backend(DeviceKind::cuda);
+  const auto line = [](std::string_view name, std::string_view value) {
+    return fmt::format("{:<20}{}\n", name, value);
+  };
+  if (loaded.backend == nullptr) return line("CUDA", "none: " + loaded.problem);
+  const kernels::BackendReport report = loaded.backend->report();
+  std::string text = line("CUDA plugin", loaded.file.string());
+  for (const auto& [library, version] : report.versions) text += line(library, version);
+  if (!report.problem.empty()) text += line("GPU", "none: " + report.problem);
+  for (std::size_t i = 0; i < report.devices.size(); ++i) {
+    const kernels::AcceleratorFacts& gpu = report.devices[i];
+    text += line(fmt::format("GPU {}", i),
+                 fmt::format("{}, sm_{}, {} multiprocessors, {} of {} free", gpu.name,
+                             gpu.capability, gpu.multiprocessors, format_bytes(gpu.free_bytes),
+                             format_bytes(gpu.memory_bytes)));
+    const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes);
+    if (sheet == nullptr) continue;
+    text += line("  data sheet",
+                 fmt::format("{}: {:.0f} TFLOP/s bf16 (dense), {:.1f} fp32, {:.2f} TB/s",
+                             sheet->title, 1e-12 * sheet->bf16_flops, 1e-12 * sheet->fp32_flops,
+                             1e-12 * sheet->bytes_per_second));
+  }
   return text;
 }
 
@@ -68,7 +96,7 @@ std::string kernels_text(const plan::HardwareProfile& profile) {
 ExitCode doctor(const Measurement& arguments) {
   const std::filesystem::path output = arguments.output.value_or(plan::default_profile_path());
   const plan::MachineFacts machine = plan::machine_facts();
-  print(machine_text(machine, output));
+  print(machine_text(machine, output) + gpu_text());
   require<RecipeError>(arguments.threads >= 0 && arguments.threads <= 4096,
                        "--threads is {}, expected 1 to 4096 (0 = all cores)", arguments.threads);
   plan::DoctorOptions options{.threads = arguments.threads > 0 ? arguments.threads : machine.cores,

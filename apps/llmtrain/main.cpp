@@ -45,7 +45,13 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
   CLI::App* plan = root.add_subcommand("plan", "memory, FLOPs and sizes, without training");
   add_recipe(plan, arguments);
   plan->add_flag("--json", json, "machine-readable");
-  plan->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
+  plan->add_option("--profile", profile,
+                   "hardware profile, or a GPU's name (a100, h100, h200, b200); default the one of "
+                   "`doctor`");
+  plan->add_option_function<std::string>(
+      "--device",
+      [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },
+      "plan for this device instead of run.device: cpu or cuda");
   plan->add_flag("--now", now, "times at the speed that this machine has now, not undisturbed");
   plan->callback([&action] { action = [] { return app::plan(arguments, json, now, profile); }; });
 

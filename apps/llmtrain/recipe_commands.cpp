@@ -34,10 +34,9 @@ ExitCode plan(const RecipeArguments& arguments, bool json, bool now,
   const engine::BatchGeometry geometry(recipe->training);
   train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   if (now) train::measure_speed_now(planned);
-  print(json ? plan::to_json(planned.plan, planned.time)
-             : plan::to_text(planned.plan, planned.time));
-  return planned.plan.extent_bytes() <= recipe->memory_limit() ? ExitCode::done
-                                                               : ExitCode::does_not_fit;
+  print(json ? plan::to_json(planned.plan, planned.context())
+             : plan::to_text(planned.plan, planned.context()));
+  return planned.fits() ? ExitCode::done : ExitCode::does_not_fit;
 }
 
 ExitCode check(const RecipeArguments& arguments, bool resolved) {

@@ -69,7 +69,8 @@ OpCtx Engine::context() const {
                 .stream = place_.device->compute_stream(),
                 .threads = place_.threads,
                 .determinism = kernels::Determinism::run,
-                .recorder = place_.recorder};
+                .recorder = place_.recorder,
+                .library_workspace_bytes = place_.library_workspace_bytes};
   ctx.mesh = &mesh_;
   ctx.step = key_;
   ctx.recomputed_ops = &options_.recomputed_ops;

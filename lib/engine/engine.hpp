@@ -38,6 +38,7 @@ struct EnginePlace {
   Device* device = nullptr;
   const kernels::KernelTable* table = nullptr;
   int threads = 1;
+  std::uint64_t library_workspace_bytes = 0;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

@@ -21,8 +21,9 @@ struct MachineFacts {
 };
 
 struct HardwareProfile {
+  DeviceKind device = DeviceKind::cpu;
   MachineFacts machine;
-  /// All times and peaks are those of so many threads together.
+  /// All times and peaks are those of so many threads together; 0 for a GPU.
   int threads = 0;
   /// Multiply-adds in registers, counted twice, per second; what MFU is a fraction of.
   double peak_fp32_flops = 0, peak_bf16_flops = 0;

@@ -79,10 +79,12 @@ std::uint64_t Plan::extent_bytes() const { return std::max(step.extent_bytes, ev
 
 namespace {
 
-engine::EnginePlace meta_place(Device& device, int threads, kernels::Recorder* recorder) {
+engine::EnginePlace meta_place(Device& device, const engine::Target& target,
+                               kernels::Recorder* recorder) {
   return {.device = &device,
-          .table = &kernels::meta_table(),
-          .threads = threads,
+          .table = &engine::planning_table(target.device),
+          .threads = target.threads,
+          .library_workspace_bytes = target.library_workspace_bytes,
           .communicators = meta_factory(nullptr),
           .recorder = recorder};
 }
@@ -91,18 +93,23 @@ engine::EnginePlace meta_place(Device& device, int threads, kernels::Recorder* r
 
 void check_parameters(const engine::EngineOptions& options) {
   Device device(make_meta_memory(), kUnlimitedBytes);
-  const engine::Engine engine(meta_place(device, 1, nullptr), options);
+  const engine::Engine engine(meta_place(device, {}, nullptr), options);
 }
 
-Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
-               std::uint64_t capacity_bytes) {
+Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads) {
+  return make_plan(options, samples_per_step, engine::Target{.threads = threads});
+}
+
+Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
+               const engine::Target& target, std::uint64_t capacity_bytes) {
   LaunchCounter counter;
   Device device(make_meta_memory(), capacity_bytes);
-  engine::Engine engine(meta_place(device, threads, &counter), options);
+  engine::Engine engine(meta_place(device, target, &counter), options);
   engine.initialize();
   counter.take();
 
   Plan plan;
+  plan.device = target.device;
   plan.init = device.ledger().peak(Phase::init);
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/engine/engine.hpp"
+#include "lib/engine/target.hpp"
 
 namespace llmtrain::plan {
 
@@ -27,6 +28,7 @@ struct PassPlan {
 };
 
 struct Plan {
+  DeviceKind device = DeviceKind::cpu;
   std::int64_t parameters = 0;
   std::int64_t parameters_per_block = 0;
   std::int64_t tokens_per_step = 0;
@@ -57,7 +59,9 @@ void check_parameters(const engine::EngineOptions& options);
 
 /// Executes init, one step of `samples_per_step` samples and one evaluation pass on an arena of
 /// `capacity_bytes` that does not exist. DoesNotFitError when even that is too small.
-Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads,
-               std::uint64_t capacity_bytes = kUnlimitedBytes);
+Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
+               const engine::Target& target, std::uint64_t capacity_bytes = kUnlimitedBytes);
+/// For so many threads of the CPU.
+Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads);
 
 }  // namespace llmtrain::plan

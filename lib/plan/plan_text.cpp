@@ -36,6 +36,12 @@ std::string category_rows(const Plan& plan) {
   return text;
 }
 
+std::string limit_row(const Plan& plan, std::uint64_t limit) {
+  const bool fits = plan.extent_bytes() <= limit;
+  return row(fits ? "fits" : "does NOT fit",
+             fmt::format("{} of {}", format_bytes(plan.extent_bytes()), format_bytes(limit)));
+}
+
 constexpr std::size_t kKernelsShown = 12;
 
 std::string run_title(const RunShape& run) {
@@ -46,7 +52,7 @@ std::string run_title(const RunShape& run) {
 }
 
 std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
-  if (!time) return row("time", "unknown: run `llmtrain doctor` for times");
+  if (!time) return row("time", "unknown: run `llmtrain doctor` for times, or name a --profile");
   const StepPrediction& step = time->step;
   std::string text = row("predicted step time", format_duration(step.seconds));
   text += row("tokens per second", format_count(step.tokens_per_second));
@@ -114,19 +120,24 @@ Json pass_json(const PassPlan& pass) {
 
 }  // namespace
 
-std::string to_text(const Plan& plan, const std::optional<PlannedTime>& time) {
+std::string to_text(const Plan& plan, const PlanContext& context) {
   std::string text;
+  text += row("device", std::string(to_string(plan.device)));
   text += row("parameters", format_count(static_cast<double>(plan.parameters)));
   text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
   text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
   text += row("model FLOP per token", format_count(plan.model_flops_per_token));
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
-  return text + category_rows(plan) + time_rows(plan, time);
+  text += category_rows(plan);
+  if (context.limit_bytes) text += limit_row(plan, *context.limit_bytes);
+  return text + time_rows(plan, context.time);
 }
 
-std::string to_json(const Plan& plan, const std::optional<PlannedTime>& time) {
+std::string to_json(const Plan& plan, const PlanContext& context) {
+  const std::optional<PlannedTime>& time = context.time;
   Json json;
+  json["device"] = to_string(plan.device);
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;
   json["tokens_per_step"] = plan.tokens_per_step;

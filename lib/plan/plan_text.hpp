@@ -8,9 +8,16 @@
 
 namespace llmtrain::plan {
 
-/// Without times, says how to get them.
-std::string to_text(const Plan& plan, const std::optional<PlannedTime>& time);
+/// What is known beside the plan itself.
+struct PlanContext {
+  std::optional<PlannedTime> time;
+  /// Bytes that the arena may have.
+  std::optional<std::uint64_t> limit_bytes;
+};
+
+/// Without times, says how to get them; with a limit, whether the plan fits.
+std::string to_text(const Plan& plan, const PlanContext& context);
 /// Bytes per category, FLOPs, launches, and times if given; one JSON object.
-std::string to_json(const Plan& plan, const std::optional<PlannedTime>& time);
+std::string to_json(const Plan& plan, const PlanContext& context);
 
 }  // namespace llmtrain::plan

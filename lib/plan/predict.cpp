@@ -68,6 +68,10 @@ double seconds_of_run(const RunShape& run, double tokens_per_second) {
 
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
                          std::string source) {
+  require<RecipeError>(profile.device == run.device,
+                       "{} has the times of a {}, but the run is for a {}; choose another profile, "
+                       "or set run.device",
+                       source, to_string(profile.device), to_string(run.device));
   require<RecipeError>(profile.threads == run.threads,
                        "{} was measured with {} threads, but the run has {}; measure again with "
                        "`llmtrain doctor --threads {}`, or set run.threads",
@@ -90,10 +94,12 @@ PlannedTime at_rate(PlannedTime time, const FmaRate& now) {
 }
 
 std::string mfu_formula(const Plan& plan, const PeakFlops& peak) {
-  return fmt::format(
-      "{} model FLOP per token x tokens/s / {:.0f} GFLOP/s (FMA peak of {}, {} threads)",
-      format_count(plan.model_flops_per_token), 1e-9 * peak.flops, to_string(peak.compute),
-      peak.threads);
+  const std::string of =
+      peak.threads > 0
+          ? fmt::format("FMA peak of {}, {} threads", to_string(peak.compute), peak.threads)
+          : fmt::format("dense peak of {}", to_string(peak.compute));
+  return fmt::format("{} model FLOP per token x tokens/s / {:.0f} GFLOP/s ({})",
+                     format_count(plan.model_flops_per_token), 1e-9 * peak.flops, of);
 }
 
 }  // namespace llmtrain::plan

@@ -36,7 +36,8 @@ StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DT
 
 /// What of a run decides its time beside the plan.
 struct RunShape {
-  int threads = 0;
+  DeviceKind device = DeviceKind::cpu;
+  int threads = 0;  // of the CPU; 0 for a GPU
   DType compute = DType::f32;
   /// Optimizer steps and the tokens that they take together; 0 when only the data decides.
   std::int64_t steps = 0;
@@ -61,18 +62,19 @@ struct PlannedTime {
 /// Nothing changes where the peak is unknown.
 PlannedTime at_rate(PlannedTime time, const FmaRate& now);
 
-/// RecipeError when the profile was measured with another number of threads or lacks a kernel.
+/// RecipeError when the profile is another device's, was measured with another number of threads,
+/// or lacks a kernel.
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
                          std::string source);
 
 /// "matmul forward bf16", "norm_forward fp32": the row of a table that a launch belongs to.
 std::string table_row(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes);
 
-/// A measured peak, FLOP per second.
+/// A peak, FLOP per second.
 struct PeakFlops {
   double flops = 0;
   DType compute = DType::f32;
-  int threads = 0;
+  int threads = 0;  // 0 for a GPU
 };
 
 /// What MFU is, in words: "12.3M model FLOP per token x tokens/s / 234 GFLOP/s (FMA peak of fp32, 2

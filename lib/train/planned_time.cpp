@@ -5,13 +5,18 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/plan/fma_peak.hpp"
+#include "lib/plan/nominal_profile.hpp"
+#include "lib/train/device.hpp"
 
 namespace llmtrain::train {
 
 namespace {
 
 plan::RunShape run_shape(const Recipe& recipe, const engine::BatchGeometry& geometry) {
-  plan::RunShape run{.threads = recipe.threads(), .compute = recipe.precision.compute()};
+  const DeviceKind device = device_of(recipe);
+  plan::RunShape run{.device = device,
+                     .threads = device == DeviceKind::cpu ? recipe.threads() : 0,
+                     .compute = recipe.precision.compute()};
   run.steps = geometry.total_steps(recipe.training).value_or(0);
   run.tokens = geometry.tokens_before(run.steps + 1);
   if (const auto max_time = recipe.training.max_time()) run.max_seconds = max_time->seconds;
@@ -21,7 +26,7 @@ plan::RunShape run_shape(const Recipe& recipe, const engine::BatchGeometry& geom
 std::optional<plan::PlannedTime> default_time(const plan::Plan& plan, const plan::RunShape& run) {
   try {
     const auto profile = plan::load_default_profile();
-    if (!profile) return std::nullopt;
+    if (!profile || profile->device != run.device) return std::nullopt;
     return plan::planned_time(plan, *profile, run, plan::default_profile_path().string());
   } catch (const Error& error) {
     log::warning("no times in the plan: {}", error.what());
@@ -41,19 +46,44 @@ std::string RunPlan::mfu_formula() const {
   return plan::mfu_formula(plan, {time->step.peak_flops, time->run.compute, time->run.threads});
 }
 
+namespace {
+
+/// A file, or the name of a GPU whose data sheet is known.
+plan::HardwareProfile profile_of(const std::filesystem::path& named) {
+  if (std::filesystem::exists(named)) return plan::load_profile(named);
+  auto nominal = plan::nominal_profile(named.string());
+  std::vector<std::string_view> names;
+  for (const plan::GpuSheet& gpu : plan::gpu_sheets()) names.push_back(gpu.name);
+  require<RecipeError>(
+      nominal.has_value(),
+      "--profile {}: no such file, and none of the GPUs that are known by name: {}", named.string(),
+      fmt::join(names, ", "));
+  return *std::move(nominal);
+}
+
+}  // namespace
+
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
-  RunPlan planned{
-      plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), recipe.threads()),
-      std::nullopt};
+  RunPlan planned{.plan = plan::make_plan(recipe.engine_options(), geometry.global_batch_size(),
+                                          target_of(recipe))};
   const plan::RunShape run = run_shape(recipe, geometry);
-  planned.time = profile ? plan::planned_time(planned.plan, plan::load_profile(*profile), run,
-                                              profile->string())
-                         : default_time(planned.plan, run);
+  if (!profile) {
+    planned.time = default_time(planned.plan, run);
+    planned.limit_bytes = memory_limit(recipe);
+    return planned;
+  }
+  const plan::HardwareProfile named = profile_of(*profile);
+  planned.time = plan::planned_time(
+      planned.plan, named, run,
+      std::filesystem::exists(*profile) ? profile->string() : named.machine.host);
+  planned.limit_bytes = memory_limit(recipe, &named);
   return planned;
 }
 
 void measure_speed_now(RunPlan& planned) {
+  require<RecipeError>(!planned.time || planned.time->run.device == DeviceKind::cpu,
+                       "--now measures this machine's CPU, but the plan is for a GPU");
   if (!planned.time || planned.time->step.peak_flops == 0) return;
   constexpr double kSeconds = 1;
   const plan::RunShape& run = planned.time->run;
@@ -65,7 +95,12 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
                        const std::filesystem::path& directory) {
   RunPlan planned = plan_run(recipe, geometry, std::nullopt);
   const plan::Plan& plan = planned.plan;
-  const std::uint64_t available = recipe.memory_limit();
+  require<DeviceError>(
+      planned.limit_bytes.has_value(),
+      "run.device is cuda, but there is no GPU to use ({}); run.device: cpu trains "
+      "without one, and `llmtrain plan --profile h200` plans for one",
+      gpu_problem());
+  const std::uint64_t available = *planned.limit_bytes;
   log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
             format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
             format_bytes(available), format_bytes(plan.checkpoint_bytes), to_line(planned.time));

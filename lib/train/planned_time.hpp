@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lib/engine/geometry.hpp"
-#include "lib/plan/predict.hpp"
+#include "lib/plan/plan_text.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -14,6 +14,11 @@ namespace llmtrain::train {
 struct RunPlan {
   plan::Plan plan;
   std::optional<plan::PlannedTime> time;
+  /// Bytes that the arena may have; nothing for a GPU that is neither here nor in a profile.
+  std::optional<std::uint64_t> limit_bytes;
+
+  plan::PlanContext context() const { return {time, limit_bytes}; }
+  bool fits() const { return !limit_bytes || plan.extent_bytes() <= *limit_bytes; }
 
   /// Fraction of the measured peak at this speed; nothing without a peak.
   std::optional<double> mfu(double tokens_per_second) const;
@@ -21,8 +26,9 @@ struct RunPlan {
   std::string mfu_formula() const;
 };
 
-/// Plans on the meta device. Times come from `profile`, whose faults are errors, or else from the
-/// default profile: without one there are none, and one that does not suit is a warning.
+/// Plans on the meta device. Times come from `profile` (a file, or the name of a GPU in
+/// plan::gpu_sheets), whose faults are errors, or else from the default profile: without one there
+/// are none, and one that does not suit is a warning.
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile);
 

@@ -235,10 +235,6 @@ int Recipe::threads() const {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-std::uint64_t Recipe::memory_limit() const {
-  return run.memory_limit().value ? run.memory_limit().value->value : physical_memory_bytes();
-}
-
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
       recipe::Reserved{"parallelism", "this build runs on one rank; layouts need the mesh"},

@@ -16,7 +16,7 @@
 
 namespace llmtrain::train {
 
-enum class DeviceChoice : std::uint8_t { automatic, cpu };
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
 struct RunSection : recipe::Section {
   recipe::Key<std::string> name{this, "name", "%recipe",
@@ -29,9 +29,10 @@ struct RunSection : recipe::Section {
   recipe::Key<std::uint64_t> seed{
       this, "seed", 42, "decides first weights, sample order and dropout", recipe::Rule{}};
   recipe::Key<DeviceChoice> device{this, "device", DeviceChoice::automatic,
-                                   "where to train; auto takes what there is",
+                                   "where to train; auto takes a GPU where there is one",
                                    recipe::one_of<DeviceChoice>({{"auto", DeviceChoice::automatic},
-                                                                 {"cpu", DeviceChoice::cpu}})};
+                                                                 {"cpu", DeviceChoice::cpu},
+                                                                 {"cuda", DeviceChoice::cuda}})};
   recipe::Key<recipe::Auto<recipe::Count>> threads{
       this,
       "threads",
@@ -42,8 +43,13 @@ struct RunSection : recipe::Section {
       this,
       "memory_limit",
       {},
-      "largest arena; auto = the machine's memory",
+      "largest arena; auto = the machine's memory, or what a GPU has free but for 1 GiB",
       recipe::at_least(1 << 20)};
+  recipe::Key<recipe::Bytes> library_workspace{
+      this, "library_workspace", recipe::Bytes{32 << 20},
+      "on a GPU: reserved for each product that a library computes; algorithms that need more are "
+      "not taken",
+      recipe::at_most(1 << 30)};
   void validate(recipe::Issues& issues) const override;
 };
 
@@ -268,7 +274,6 @@ struct Recipe : recipe::Section {
   int threads() const;
   /// Tokens that a sample of the evaluation counts, at most seq_len.
   std::int64_t eval_stride() const;
-  std::uint64_t memory_limit() const;
 };
 
 /// Sections and keys of components that this build does not have.

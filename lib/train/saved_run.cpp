@@ -39,15 +39,10 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
   tokenizer_ = recipe_->tokenizer.bpe() == nullptr
                    ? data::make_byte_tokenizer()
                    : data::make_tokenizer({.type = "bpe", .path = directory});
-  device_ = std::make_unique<Device>(make_cpu_memory(), recipe_->memory_limit());
+  device_ = std::make_unique<RunDevice>(*recipe_);
   engine::EngineOptions options = recipe_->engine_options();
   options.optimizer = nullptr;
-  engine_ = std::make_unique<engine::Engine>(
-      engine::EnginePlace{.device = device_.get(),
-                          .table = options.compute == DType::f64 ? &kernels::cpu_reference_table()
-                                                                 : &kernels::cpu_table(),
-                          .threads = recipe_->threads()},
-      options);
+  engine_ = std::make_unique<engine::Engine>(device_->place(), options);
   load_parameters(store, step_, engine_->parameters());
   data_fingerprint_ = store.load(step_).manifest().run.data_cursor.fingerprint;
 }

@@ -8,6 +8,7 @@
 #include "lib/data/tokenizer.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/train/corpus.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -31,7 +32,7 @@ class SavedRun {
  private:
   std::unique_ptr<Recipe> recipe_;
   std::shared_ptr<const data::Tokenizer> tokenizer_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<RunDevice> device_;
   std::unique_ptr<engine::Engine> engine_;
   std::uint64_t step_ = 0;
   std::string data_fingerprint_;

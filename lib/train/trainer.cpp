@@ -11,6 +11,7 @@
 #include "lib/recipe/keys.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/data_metrics.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/loop_options.hpp"
 #include "lib/train/planned_step.hpp"
@@ -68,7 +69,8 @@ class Trainer {
   data::MixedStream stream_;
   std::int64_t total_steps_;
   optim::LrSchedule schedule_;
-  Device device_;
+  RunDevice run_device_;
+  Device& device_;
   engine::Engine engine_;
   RunIdentity identity_;
   LoopState state_;
@@ -85,9 +87,6 @@ class Trainer {
   std::int64_t saved_step_ = -1;
 };
 
-// This build has one device; `auto` takes it.
-std::unique_ptr<MemoryBackend> make_memory(DeviceChoice) { return make_cpu_memory(); }
-
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
     : recipe_(recipe),
       options_(recipe),
@@ -102,12 +101,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
-      device_(make_memory(recipe.run.device()), recipe.memory_limit()),
-      engine_({.device = &device_,
-               .table = recipe.precision.compute() == DType::f64 ? &kernels::cpu_reference_table()
-                                                                 : &kernels::cpu_table(),
-               .threads = recipe.threads()},
-              recipe.engine_options()),
+      run_device_(recipe),
+      device_(run_device_.device()),
+      engine_(run_device_.place(), recipe.engine_options()),
       identity_{.seed = recipe.run.seed(),
                 .epoch_size = stream_.epoch_size(),
                 .data_fingerprint = corpus_.fingerprint,

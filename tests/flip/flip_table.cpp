@@ -36,8 +36,9 @@ const std::vector<Flip> kRun{
     {"run.name", {files}, "", {"run.name=other"}},
     {"run.output_dir", {files}, "", {"run.output_dir=elsewhere"}},
     {"run.seed", {data, weights}, "", {"run.seed=6"}},
-    // This build has one device, of which `auto` and `cpu` are two names.
-    {"run.device", {}},
+    {"run.device", {plan}, "", {"run.device=cuda"}},
+    {"run.device", {plan}, "run.device=cuda", {"run.device=cpu"}},
+    {"run.library_workspace", {plan}, "run.device=cuda", {"run.library_workspace=1MiB"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };

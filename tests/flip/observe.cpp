@@ -18,6 +18,7 @@
 #include "lib/plan/plan.hpp"
 #include "lib/plan/plan_text.hpp"
 #include "lib/train/corpus.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/flip/flip_table.hpp"
 #include "tests/support/compressed.hpp"
@@ -148,7 +149,8 @@ std::unique_ptr<train::Recipe> load(const std::vector<std::string>& overrides) {
 
 plan::Plan plan_of(const train::Recipe& recipe) {
   const engine::BatchGeometry geometry(recipe.training);
-  return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), recipe.threads());
+  return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(),
+                         train::target_of(recipe));
 }
 
 class LaunchLog final : public kernels::Recorder {
@@ -324,7 +326,7 @@ std::string Workshop::see(Sight sight, const std::vector<std::string>& overrides
                           bool after_a_run) {
   switch (sight) {
     case Sight::plan:
-      return plan::to_json(plan_of(*load(overrides)), std::nullopt);
+      return plan::to_json(plan_of(*load(overrides)), {});
     case Sight::operations:
       return operations_of(*load(overrides));
     case Sight::data:

@@ -96,21 +96,26 @@ TEST_CASE("the time of a run goes by its tokens, and other threads are refused")
 
 TEST_CASE("the plan's text and JSON show times, or how to get them") {
   const Plan plan = small_plan();
-  const std::string without = to_text(plan, std::nullopt);
+  const std::string without = to_text(plan, {});
   CHECK(without.find("run `llmtrain doctor` for times") != std::string::npos);
   CHECK(without.find("tokens per step") != std::string::npos);
-  CHECK(to_json(plan, std::nullopt).find("\"time\"") == std::string::npos);
+  CHECK(to_json(plan, {}).find("\"time\"") == std::string::npos);
 
   const RunShape run{.threads = 2, .compute = DType::f32, .steps = 11, .tokens = 11000};
   const auto time = planned_time(plan, synthetic_profile(), run, "p.json");
-  const std::string with = to_text(plan, time);
+  const std::string with = to_text(plan, {.time = time, .limit_bytes = 1 << 20});
   CHECK(with.find("0.11 ms") != std::string::npos);
+  CHECK(with.find("of 1.00 MiB") != std::string::npos);
+  Plan large = plan;
+  large.step.extent_bytes = 1000;
+  CHECK(to_text(large, {.limit_bytes = 999}).find("does NOT fit") != std::string::npos);
+  CHECK(to_text(large, {.limit_bytes = 1000}).find("NOT") == std::string::npos);
   CHECK(with.find("10.0%") != std::string::npos);
   CHECK(with.find("FMA peak of fp32, 2 threads") != std::string::npos);
   CHECK(with.find("time for 11 steps") != std::string::npos);
   CHECK(with.find("matmul forward fp32") < with.find("add fp32"));
   CHECK(with.find("llmtrain doctor") == std::string::npos);
-  CHECK(to_json(plan, time).find("\"step_seconds\"") != std::string::npos);
+  CHECK(to_json(plan, {.time = time}).find("\"step_seconds\"") != std::string::npos);
 }
 
 }  // namespace llmtrain::plan

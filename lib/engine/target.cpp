@@ -1,0 +1,24 @@
+#include "lib/engine/target.hpp"
+
+#include "kernels/cuda/rules/workspace.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain::engine {
+
+const kernels::KernelTable& planning_table(DeviceKind device) {
+  switch (device) {
+    case DeviceKind::cpu:
+      return kernels::meta_table();
+    case DeviceKind::cuda:
+      return kernels::meta_cuda_table();
+    case DeviceKind::meta:
+      break;
+  }
+  fail("nothing runs on the {} device", to_string(device));
+}
+
+const kernels::KernelTable& cpu_kernels(DType compute) {
+  return compute == DType::f64 ? kernels::cpu_reference_table() : kernels::cpu_table();
+}
+
+}  // namespace llmtrain::engine

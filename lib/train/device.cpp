@@ -1,0 +1,102 @@
+#include "lib/train/device.hpp"
+
+#include <filesystem>
+
+#include "kernels/backend.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/plan/nominal_profile.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+constexpr int kFirstGpu = 0;
+
+/// The GPU that a run would take, or why there is none.
+struct FoundGpu {
+  const kernels::Backend* backend = nullptr;
+  std::optional<kernels::AcceleratorFacts> facts;
+  std::string problem;
+};
+
+FoundGpu find_gpu() {
+  const kernels::LoadedBackend& loaded = kernels::load_backend(DeviceKind::cuda);
+  if (loaded.backend == nullptr) return {.problem = loaded.problem};
+  const kernels::BackendReport report = loaded.backend->report();
+  if (!report.problem.empty()) return {.problem = report.problem};
+  return {.backend = loaded.backend, .facts = report.devices.at(kFirstGpu)};
+}
+
+bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
+
+std::uint64_t free_for_arena(const kernels::AcceleratorFacts& gpu) {
+  return gpu.free_bytes - std::min(gpu.free_bytes, plan::kGpuReserveBytes);
+}
+
+}  // namespace
+
+DeviceKind device_of(const Recipe& recipe) {
+  switch (recipe.run.device()) {
+    case DeviceChoice::cpu:
+      return DeviceKind::cpu;
+    case DeviceChoice::cuda:
+      return DeviceKind::cuda;
+    case DeviceChoice::automatic:
+      break;
+  }
+  if (!has_driver()) return DeviceKind::cpu;
+  const FoundGpu gpu = find_gpu();
+  if (gpu.backend != nullptr) return DeviceKind::cuda;
+  [[maybe_unused]] static const bool said = [&] {
+    log::warning("the machine has NVIDIA's driver, but the CPU is taken: {}", gpu.problem);
+    return true;
+  }();
+  return DeviceKind::cpu;
+}
+
+engine::Target target_of(const Recipe& recipe) {
+  return {.device = device_of(recipe),
+          .threads = recipe.threads(),
+          .library_workspace_bytes = recipe.run.library_workspace().value};
+}
+
+std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
+                                          const plan::HardwareProfile* profile) {
+  if (const auto& given = recipe.run.memory_limit().value) return given->value;
+  if (device_of(recipe) == DeviceKind::cpu) return physical_memory_bytes();
+  if (profile != nullptr && profile->device == DeviceKind::cuda) {
+    return profile->machine.memory_bytes - plan::kGpuReserveBytes;
+  }
+  const FoundGpu gpu = find_gpu();
+  if (gpu.facts) return free_for_arena(*gpu.facts);
+  return std::nullopt;
+}
+
+std::string gpu_problem() { return find_gpu().problem; }
+
+RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
+  if (target_.device == DeviceKind::cpu) {
+    table_ = &engine::cpu_kernels(recipe.precision.compute());
+    device_ = std::make_unique<Device>(make_cpu_memory(), *memory_limit(recipe));
+    return;
+  }
+  const FoundGpu gpu = find_gpu();
+  require<DeviceError>(
+      gpu.backend != nullptr,
+      "run.device is cuda, but there is no GPU to use ({}); run.device: cpu trains "
+      "without one",
+      gpu.problem);
+  log::info("device: {}", gpu.facts->name);
+  table_ = &gpu.backend->kernels();
+  device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), *memory_limit(recipe));
+}
+
+engine::EnginePlace RunDevice::place() {
+  return {.device = device_.get(),
+          .table = table_,
+          .threads = target_.threads,
+          .library_workspace_bytes = target_.library_workspace_bytes};
+}
+
+}  // namespace llmtrain::train

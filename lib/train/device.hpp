@@ -1,0 +1,46 @@
+#pragma once
+/// The device of a run: which one the recipe means on this machine, and opening it.
+
+#include <memory>
+#include <optional>
+
+#include "lib/engine/engine.hpp"
+#include "lib/engine/target.hpp"
+#include "lib/plan/hardware_profile.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+/// run.device with `auto` settled: a GPU where the plugin shows one, else the CPU. Loads the plugin
+/// only where the recipe says cuda or the machine has NVIDIA's driver.
+DeviceKind device_of(const Recipe& recipe);
+
+/// What a plan of the recipe must know.
+engine::Target target_of(const Recipe& recipe);
+
+/// Bytes that the arena may have: run.memory_limit, or else those of the machine: of the GPU's
+/// profile if there is one, of the GPU itself, of this machine's memory. Nothing when a GPU is
+/// planned for that is neither here nor in a profile.
+std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
+                                          const plan::HardwareProfile* profile = nullptr);
+
+/// Why run.device: cuda has nothing to run on; empty when it has.
+std::string gpu_problem();
+
+/// A device that is ready; outlives the engine.
+class RunDevice {
+ public:
+  /// DeviceError, with the reason, when the recipe's device is not there.
+  explicit RunDevice(const Recipe& recipe);
+
+  Device& device() { return *device_; }
+  /// For an engine on this device.
+  engine::EnginePlace place();
+
+ private:
+  engine::Target target_;
+  const kernels::KernelTable* table_;
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace llmtrain::train

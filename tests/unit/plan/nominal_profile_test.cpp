@@ -1,0 +1,93 @@
+// Plans for GPUs that nobody has measured.
+#include "lib/plan/nominal_profile.hpp"
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/plan/predict.hpp"
+#include "tests/support/engine_recipe.hpp"
+
+using namespace llmtrain;
+using namespace llmtrain::plan;
+
+namespace {
+
+double seconds_of_product(const HardwareProfile& gpu, double m, double n, double k) {
+  const auto& model = gpu.kernels.at({"matmul", DType::bf16, 0});
+  return model.predict({{m, n, k}, 2 * m * n * k});
+}
+
+}  // namespace
+
+TEST_CASE("every kernel of a step has a time on every GPU, and no GPU exceeds its sheet") {
+  for (const GpuSheet& sheet : gpu_sheets()) {
+    CAPTURE(sheet.name);
+    const auto gpu = nominal_profile(sheet.name);
+    REQUIRE(gpu.has_value());
+    for (const auto& [key, model] : gpu->kernels) {
+      CAPTURE(to_string(key));
+      const bool products = num_axes(key.name) > 1;
+      const double peak = !products                  ? sheet.bytes_per_second
+                          : key.dtype == DType::bf16 ? sheet.bf16_flops
+                          : key.dtype == DType::f64  ? sheet.fp64_flops
+                                                     : sheet.fp32_flops;
+      for (std::size_t i = 0; i < model.work().size(); ++i) {
+        CHECK(model.work()[i] / model.seconds()[i] <= peak);
+        CHECK(model.seconds()[i] >= gpu->launch_seconds);
+      }
+    }
+  }
+  CHECK_FALSE(nominal_profile("h2000").has_value());
+}
+
+TEST_CASE("a GPU is found by its driver's name and memory") {
+  const std::uint64_t gib = std::uint64_t{1} << 30;
+  CHECK(sheet_of("NVIDIA H100 80GB HBM3", 80 * gib)->name == "h100");
+  CHECK(sheet_of("NVIDIA H200", 140 * gib)->name == "h200");
+  CHECK(sheet_of("NVIDIA H100 NVL", 94 * gib) == nullptr);
+  CHECK(sheet_of("NVIDIA GeForce RTX 4090", 24 * gib) == nullptr);
+}
+
+TEST_CASE("large products come near their share of the peak, small and narrow ones do not") {
+  const auto gpu = *nominal_profile("h200");
+  const auto rate = [&](double m, double n, double k) {
+    return 2 * m * n * k / seconds_of_product(gpu, m, n, k) / gpu.peak_bf16_flops;
+  };
+  CHECK(rate(16384, 16384, 4096) > 0.7);
+  CHECK(rate(256, 1024, 1024) < 0.2);
+  // A long sum is split over multiprocessors that have no tile of their own.
+  CHECK(rate(1024, 1024, 65536) > 2 * rate(1024, 1024, 1024));
+}
+
+TEST_CASE("a plan for a GPU has the GPU's workspaces beside the same tensors, and times") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe, {.file = "test.yaml",
+                        .text = R"(
+model: {architecture: llama, vocab_size: 300, hidden_size: 32, num_hidden_layers: 2,
+        num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 32}
+training: {seq_len: 16, micro_batch_size: 2, global_batch_size: 4, max_steps: 4}
+precision: {compute: bf16}
+)",
+                        .overrides = {}});
+  const auto plan_for = [&](const engine::Target& target) {
+    return make_plan(recipe.options(1), 4, target);
+  };
+  constexpr std::uint64_t kWorkspace = std::uint64_t{64} << 20;
+  const Plan cpu = plan_for({.threads = 2});
+  const Plan gpu = plan_for({.device = DeviceKind::cuda, .library_workspace_bytes = kWorkspace});
+  CHECK(gpu.device == DeviceKind::cuda);
+  CHECK(cpu.held == gpu.held);
+  CHECK(cpu.step.flops() == gpu.step.flops());
+  constexpr auto kIndex = static_cast<std::size_t>(Category::workspace);
+  CHECK(gpu.step.peak.per_category[kIndex] == kWorkspace);
+  CHECK(cpu.step.peak.per_category[kIndex] < kWorkspace);
+
+  const RunShape run{.device = DeviceKind::cuda, .compute = DType::bf16, .steps = 1, .tokens = 64};
+  const PlannedTime time = planned_time(gpu, *nominal_profile("h200"), run, "h200");
+  CHECK(time.step.seconds > 0);
+  CHECK(mfu_formula(gpu, {time.step.peak_flops, DType::bf16, 0}).find("dense peak of bf16") !=
+        std::string::npos);
+  const RunShape other{.threads = 0, .compute = DType::bf16};
+  CHECK_THROWS_WITH_AS(planned_time(gpu, *nominal_profile("h200"), other, "h200"),
+                       doctest::Contains("times of a cuda"), RecipeError);
+}
