@@ -1,10 +1,11 @@
 #pragma once
-/// A decoder on the CPU without the engine: parameters, one batch, forward and backward by hand.
+/// A decoder without the engine: parameters, one batch, forward and backward by hand.
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ struct RunOptions {
   bool recompute_blocks = false;
   RecomputedOps recomputed_ops = {};
   std::int64_t seq_len = 0;  // of the batches to come
+  /// Of the device that `table` is for.
+  std::function<std::unique_ptr<MemoryBackend>()> memory = make_cpu_memory;
 };
 
 template <class T>
@@ -49,12 +52,12 @@ inline std::vector<double> to_doubles(const Tensor& tensor) {
   return tensor.dtype() == DType::f64 ? to_doubles<double>(bytes) : to_doubles<float>(bytes);
 }
 
-/// A model with its parameters on an own CPU device.
+/// A model with its parameters on a device of its own.
 class DecoderRun {
  public:
   DecoderRun(const models::DecoderSpec& spec, RunOptions options)
       : options_(std::move(options)),
-        device_(make_cpu_memory(), std::uint64_t{1} << 30),
+        device_(options_.memory(), std::uint64_t{1} << 28),
         mesh_({}, 0, self_factory()),
         store_(mesh_),
         decoder_(store_, spec) {
@@ -111,7 +114,11 @@ class DecoderRun {
   ParameterStore& store() { return store_; }
   Device& device() { return device_; }
   kernels::KernelCtx kernel_context() {
-    return {.device = &device_, .table = options_.table, .threads = 2};
+    return {.device = &device_,
+            .table = options_.table,
+            .stream = device_.compute_stream(),
+            .threads = 2,
+            .library_workspace_bytes = std::uint64_t{4} << 20};
   }
 
  private:
