@@ -8,8 +8,9 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <ucontext.h>
 #include <vector>
+
+#include "tests/cuda_emulation/fiber.hpp"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -32,7 +33,7 @@ constexpr unsigned kWarp = 32;
 enum class Wait : std::uint8_t { none, block, warp, over };
 
 struct Fiber {
-  ucontext_t context{};
+  Context context;
   std::unique_ptr<std::byte[]> stack;
   Wait wait = Wait::none;
   unsigned mask = 0;  // of the lanes waited for
@@ -63,7 +64,7 @@ class Block {
  private:
   static void enter();
   void resume(std::size_t i);
-  void yield() { swapcontext(&fibers_[now_].context, &scheduler_); }
+  void yield() { switch_stacks(fibers_[now_].context, scheduler_); }
   bool release_block();
   bool release_warp(std::size_t warp);
   std::vector<std::size_t> turns();
@@ -72,7 +73,7 @@ class Block {
   std::vector<Warp> warps_;
   std::vector<std::byte> shared_;
   std::size_t aligned_ = 0;
-  ucontext_t scheduler_{};
+  Context scheduler_;
   const std::function<void()>* thread_ = nullptr;
   std::size_t count_ = 0, now_ = 0;
   int predicates_ = 0;
@@ -92,7 +93,7 @@ void Block::resume(std::size_t i) {
   now_ = i;
   threadIdx = fibers_[i].index;
   fibers_[i].wait = Wait::none;
-  swapcontext(&scheduler_, &fibers_[i].context);
+  switch_stacks(scheduler_, fibers_[i].context);
 }
 
 std::vector<std::size_t> Block::turns() {
@@ -115,11 +116,7 @@ void Block::run(dim3 block, std::size_t shared_bytes, const std::function<void()
   for (std::size_t i = 0; i < count_; ++i) {
     Fiber& fiber = fibers_[i];
     if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, &Block::enter, 0);
+    prepare(fiber.context, fiber.stack.get(), kStackBytes, &Block::enter);
     fiber.wait = Wait::none;
     fiber.predicate = 0;
     const auto n = static_cast<unsigned>(i);
