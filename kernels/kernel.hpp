@@ -89,6 +89,7 @@ class KernelTable {
                                 std::uint64_t cpu_bytes) const;
   std::string_view device() const { return device_; }
   std::span<const KernelRow> rows() const { return rows_; }
+  std::span<const WorkspaceRow> workspaces() const { return workspaces_; }
 
  private:
   std::string_view device_;

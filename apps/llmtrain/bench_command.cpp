@@ -1,5 +1,6 @@
 // bench: where a step's time goes.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "lib/plan/fma_sampler.hpp"
 #include "lib/plan/kernel_clock.hpp"
 #include "lib/plan/memory_probe.hpp"
+#include "lib/plan/nominal_profile.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/planned_time.hpp"
 
@@ -38,6 +40,7 @@ struct MeasuredSteps {
   std::vector<plan::FmaSampler::Stretch> steps;
   std::vector<plan::KernelTime> kernels;  // of all steps together
   std::vector<double> memory_rates;       // bytes per second, before and after each step
+  std::int64_t clocked_steps = 0;         // that `kernels` are of
 };
 
 plan::FmaSampler make_sampler(DType compute, int threads) {
@@ -47,12 +50,55 @@ plan::FmaSampler make_sampler(DType compute, int threads) {
   });
 }
 
+/// Whole steps first, as the queue runs them; then two of which each kernel is waited for.
+MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& recipe,
+                             const engine::BatchGeometry& geometry, std::int64_t steps) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::int64_t kWarmup = 3, kClocked = 2;
+  MeasuredSteps measured{.clocked_steps = kClocked};
+  plan::FmaRate peak;
+  const kernels::AcceleratorFacts& gpu = *device.gpu();
+  if (const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes)) {
+    peak.peak = peak.mean =
+        recipe.precision.compute() == DType::bf16 ? sheet->bf16_flops : sheet->fp32_flops;
+    measured.memory_rates.push_back(sheet->bytes_per_second);
+  } else {
+    measured.memory_rates.push_back(0);
+  }
+  plan::KernelClock clock(*device.place().table);
+  const auto run_steps = [&](bool clocked, std::int64_t count) {
+    engine::EnginePlace place = device.place();
+    if (clocked) {
+      place.table = &clock.table();
+      place.recorder = &clock;
+    }
+    engine::Engine engine(place, recipe.engine_options());
+    engine.initialize();
+    const engine::StepBatch batch = random_batch(geometry.global_batch_size(), geometry.seq_len(),
+                                                 engine.model().spec().vocab_size);
+    for (std::int64_t step = 1; step <= kWarmup + count; ++step) {
+      if (step == kWarmup + 1) clock.reset();
+      const auto begin = Clock::now();
+      engine.train_step(batch, step, 1.0);
+      device.device().synchronize();
+      if (clocked || step <= kWarmup) continue;
+      measured.steps.push_back(
+          {.seconds = std::chrono::duration<double>(Clock::now() - begin).count(), .rate = peak});
+    }
+  };
+  run_steps(false, steps);
+  run_steps(true, kClocked);
+  measured.kernels = clock.times();
+  return measured;
+}
+
 MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,
                             std::int64_t steps) {
+  train::RunDevice device(recipe);
+  if (device.gpu()) return measure_on_gpu(device, recipe, geometry, steps);
   const DType compute = recipe.precision.compute();
   plan::FmaSampler sampler = make_sampler(compute, recipe.threads());
   plan::KernelClock clock(engine::cpu_kernels(compute), [&sampler] { sampler.pause(); });
-  train::RunDevice device(recipe);
   engine::EnginePlace place = device.place();
   place.table = &clock.table();
   place.recorder = &clock;
@@ -64,7 +110,7 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeom
   constexpr std::int64_t kWarmup = 2;  // memory appears, products are prepared
   for (std::int64_t step = 1; step <= kWarmup; ++step) engine.train_step(batch, step, 1.0);
   clock.reset();
-  MeasuredSteps measured;
+  MeasuredSteps measured{.clocked_steps = steps};
   plan::MemoryProbe memory(recipe.threads());
   measured.memory_rates.push_back(memory.rate());
   for (std::int64_t step = kWarmup + 1; step <= kWarmup + steps; ++step) {
@@ -154,7 +200,7 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   BenchReport report;
   rate_steps(report, planned, measured);
   report.memory_rate = median(measured.memory_rates);
-  const auto steps = std::ssize(measured.steps);
+  const auto steps = measured.clocked_steps;
   std::map<std::string, double> predicted;
   if (planned.time) {
     report.predicted = planned.time->step.seconds;
@@ -195,10 +241,14 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
     text += fmt::format(", {} at the profile's speed", format_duration(*report.at_profile_speed));
   }
   if (report.mfu > 0) {
-    const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(), recipe.threads()};
-    text += fmt::format(
-        ", MFU {:.1f}%\nMFU = {}, in pauses of each step; {:.1f}% of the mean rate there",
-        100 * report.mfu, plan::mfu_formula(planned.plan, peak), 100 * report.of_mean_rate);
+    const bool on_cpu = planned.plan.device == DeviceKind::cpu;
+    const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(),
+                               on_cpu ? recipe.threads() : 0};
+    text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * report.mfu,
+                        plan::mfu_formula(planned.plan, peak));
+    if (!on_cpu) return text + "\nkernels were clocked one by one, in steps of their own\n";
+    text += fmt::format(", in pauses of each step; {:.1f}% of the mean rate there",
+                        100 * report.of_mean_rate);
   }
   text += fmt::format(
       "\nmemory {:.1f} GB/s read and written in place, between the steps; what fits into the "
@@ -240,8 +290,6 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
 ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  require<RecipeError>(train::device_of(*recipe) == DeviceKind::cpu,
-                       "bench measures the CPU; set run.device=cpu");
   const engine::BatchGeometry geometry(recipe->training);
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report =

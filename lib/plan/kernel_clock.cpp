@@ -19,8 +19,10 @@ template <std::size_t row>
 void KernelClock::run_timed(const kernels::KernelCtx& ctx, const void* kernel,
                             const View& workspace) {
   auto& clock = static_cast<KernelClock&>(*ctx.recorder);
+  ctx.device->synchronize();  // a kernel's time is its own, not that of what was queued before
   const auto begin = std::chrono::steady_clock::now();
   clock.table_.rows()[row].run(ctx, kernel, workspace);
+  ctx.device->synchronize();
   clock.current_->seconds +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -38,7 +40,8 @@ std::vector<kernels::KernelRow> KernelClock::timed_rows(const kernels::KernelTab
 
 KernelClock::KernelClock(const kernels::KernelTable& table, std::function<void()> between)
     : table_(table),
-      timed_(table.device(), timed_rows(table, std::make_index_sequence<kMaxRows>{})),
+      timed_(table.device(), timed_rows(table, std::make_index_sequence<kMaxRows>{}),
+             {table.workspaces().begin(), table.workspaces().end()}),
       between_(std::move(between)) {}
 
 void KernelClock::record(const kernels::LaunchRecord& launch) {

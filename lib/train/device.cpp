@@ -2,7 +2,6 @@
 
 #include <filesystem>
 
-#include "kernels/backend.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/plan/nominal_profile.hpp"
@@ -88,6 +87,7 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
       "without one",
       gpu.problem);
   log::info("device: {}", gpu.facts->name);
+  gpu_ = gpu.facts;
   table_ = &gpu.backend->kernels();
   device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), *memory_limit(recipe));
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/backend.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/target.hpp"
 #include "lib/plan/hardware_profile.hpp"
@@ -34,6 +35,8 @@ class RunDevice {
   explicit RunDevice(const Recipe& recipe);
 
   Device& device() { return *device_; }
+  /// Nothing on the CPU.
+  const std::optional<kernels::AcceleratorFacts>& gpu() const { return gpu_; }
   /// For an engine on this device.
   engine::EnginePlace place();
 
@@ -41,6 +44,7 @@ class RunDevice {
   engine::Target target_;
   const kernels::KernelTable* table_;
   std::unique_ptr<Device> device_;
+  std::optional<kernels::AcceleratorFacts> gpu_;
 };
 
 }  // namespace llmtrain::train
