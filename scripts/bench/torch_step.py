@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Times training steps of PyTorch on the CPU for scripts/bench/versus_pytorch.py.
+"""Times training steps of PyTorch for scripts/bench/versus_pytorch.py and scripts/gpu_check.sh.
 
-    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile]
+    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile] [cuda]
 
 MODEL is a row of MODELS; DTYPE is fp32 or bf16 (autocast). Prints JSON: the times of the steps after two
 of warm-up, in seconds, and PyTorch's version. A step is forward, backward, AdamW and clearing the
-gradients, on random tokens, with scaled_dot_product_attention.
+gradients, on random tokens, with scaled_dot_product_attention. With cuda it runs on the first GPU, and
+THREADS says nothing.
 """
 
 import json
@@ -14,13 +15,21 @@ import time
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
-# layers, heads, hidden, vocabulary, batch, tokens per sequence; the shapes of versus_pytorch.py
+# layers, heads, hidden, vocabulary, batch, tokens per sequence; the shapes of versus_pytorch.py, and
+# those of configs/*.yaml with fewer samples where PyTorch's activations ask for it
 MODELS = {
     "gpt2-124m": dict(layers=12, heads=12, hidden=768, vocab=50304, batch=4, seq_len=256, llama=False),
     "tiny-gpt": dict(layers=6, heads=6, hidden=384, vocab=320, batch=16, seq_len=256, llama=False),
     "tiny-llama": dict(layers=4, heads=4, hidden=256, vocab=8192, batch=8, seq_len=256, llama=True),
+    "124m": dict(layers=12, heads=12, hidden=768, vocab=50304, batch=32, seq_len=1024, llama=False),
+    "1558m": dict(layers=48, heads=25, hidden=1600, vocab=50304, batch=8, seq_len=1024, llama=False),
+    "1.5b": dict(layers=28, heads=12, kv_heads=2, hidden=1536, inner=8960, vocab=151936, batch=8, seq_len=1024,
+                 llama=True, qkv_bias=True, tied=True),
+    "7b": dict(layers=28, heads=28, kv_heads=4, hidden=3584, inner=18944, vocab=152064, batch=4, seq_len=1024,
+               llama=True, qkv_bias=True, checkpoint=True),
 }
 
 
@@ -43,21 +52,25 @@ class Block(nn.Module):
     def __init__(self, shape):
         super().__init__()
         hidden, self.heads, self.llama = shape["hidden"], shape["heads"], shape["llama"]
+        self.kv_heads = shape.get("kv_heads", self.heads)
+        self.kv_width = hidden // self.heads * self.kv_heads
         norm = RmsNorm if self.llama else nn.LayerNorm
         bias = not self.llama
-        inner = (8 * hidden // 3 + 63) // 64 * 64 if self.llama else 4 * hidden
+        inner = shape.get("inner", (8 * hidden // 3 + 63) // 64 * 64 if self.llama else 4 * hidden)
         self.norm1, self.norm2 = norm(hidden), norm(hidden)
-        self.qkv, self.out = nn.Linear(hidden, 3 * hidden, bias=bias), nn.Linear(hidden, hidden, bias=bias)
+        self.qkv = nn.Linear(hidden, hidden + 2 * self.kv_width, bias=bias or shape.get("qkv_bias", False))
+        self.out = nn.Linear(hidden, hidden, bias=bias)
         self.gate = nn.Linear(hidden, inner, bias=False) if self.llama else None
         self.up, self.down = nn.Linear(hidden, inner, bias=bias), nn.Linear(inner, hidden, bias=bias)
 
     def forward(self, x, cos, sin):
         batch, rows, hidden = x.shape
-        q, k, v = (t.view(batch, rows, self.heads, hidden // self.heads).transpose(1, 2)
-                   for t in self.qkv(self.norm1(x)).split(hidden, 2))
+        q, k, v = (t.view(batch, rows, -1, hidden // self.heads).transpose(1, 2)
+                   for t in self.qkv(self.norm1(x)).split((hidden, self.kv_width, self.kv_width), 2))
         if self.llama:
             q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                                  **({"enable_gqa": True} if self.kv_heads != self.heads else {}))
         x = x + self.out(attended.transpose(1, 2).reshape(batch, rows, hidden))
         y = self.norm2(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y) if self.llama else F.gelu(self.up(y), approximate="tanh"))
@@ -72,19 +85,24 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape["layers"]))
         self.norm = (RmsNorm if llama else nn.LayerNorm)(hidden)
         self.head = nn.Linear(hidden, vocab, bias=False)
-        if not llama:
+        if shape.get("tied", not llama):
             self.head.weight = self.embedding.weight
         nn.init.normal_(self.embedding.weight, std=0.02)
         dim = hidden // shape["heads"]
         angles = torch.outer(torch.arange(rows).float(), 10000 ** (-torch.arange(0, dim, 2).float() / dim))
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.checkpoint = shape.get("checkpoint", False)
 
     def forward(self, ids, targets):
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + self.positions.weight
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            if self.checkpoint:
+                x = torch.utils.checkpoint.checkpoint(block, x, self.cos, self.sin, use_reentrant=False)
+            else:
+                x = block(x, self.cos, self.sin)
         logits = self.head(self.norm(x)).float()
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
@@ -94,22 +112,31 @@ def main():
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     shape = MODELS[name]
-    model = Decoder(shape)
+    device = "cuda" if "cuda" in settings else "cpu"
+    with torch.device(device):
+        model = Decoder(shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused="fused" in settings)
     forward = torch.compile(model) if "compile" in settings else model
-    warmup = 2
+    warmup = 5 if device == "cuda" else 2
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32, here and there
     seconds = []
     for step in range(warmup + steps):
-        ids, targets = (torch.randint(0, shape["vocab"], (shape["batch"], shape["seq_len"])) for _ in range(2))
+        ids, targets = (torch.randint(0, shape["vocab"], (shape["batch"], shape["seq_len"]), device=device)
+                        for _ in range(2))
+        if device == "cuda":
+            torch.cuda.synchronize()
         begin = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bf16"):
             loss = forward(ids, targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
         if step >= warmup:
             seconds.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": seconds, "version": torch.__version__}))
+    tokens = shape["batch"] * shape["seq_len"]
+    print(json.dumps({"seconds": seconds, "tokens": tokens, "version": torch.__version__}))
 
 
 if __name__ == "__main__":
