@@ -44,11 +44,8 @@ class InMode {
   Mode before_ = Mode::takes;
 };
 
-/// The library's products, or as many as if it had multiplied everything.
-std::int64_t products_queued() {
-  const FakeCublasLt* const fake = fake_library();
-  return fake != nullptr ? fake->products : 0;
-}
+/// By the fake library.
+std::int64_t products_queued() { return fake_library()->products; }
 
 enum class Bias : std::uint8_t { none, narrow, wide };
 
@@ -114,14 +111,19 @@ void compare_here(const Problem& p, DType dtype) {
       dtype, {.times_reference = 3, .floor = 4});
 }
 
+/// As compare_here, and the fake library must have multiplied, or not at all.
+void compare_in(Mode mode, const Problem& p, DType dtype) {
+  const InMode in(mode);
+  const std::int64_t before = in.possible() ? products_queued() : 0;
+  compare_here(p, dtype);
+  const bool taken = mode != Mode::refuses && dtype != DType::f64;
+  if (in.possible()) CHECK(products_queued() - before == (taken ? 2 : 0));
+}
+
 /// By the library and by ourselves.
 void compare_both(const Problem& p, DType dtype) {
-  compare_here(p, dtype);
-  if (const InMode refuses(Mode::refuses); refuses.possible() && dtype != DType::f64) {
-    const std::int64_t before = products_queued();
-    compare_here(p, dtype);
-    CHECK(products_queued() == before);
-  }
+  compare_in(Mode::takes, p, dtype);
+  if (fake_library() != nullptr && dtype != DType::f64) compare_in(Mode::refuses, p, dtype);
 }
 
 /// In every dtype of operands and result.
@@ -170,7 +172,8 @@ TEST_CASE("a bias is added once, whatever its dtype and address") {
 }
 
 TEST_CASE("the library multiplies fp32 and bf16, and ours what it does not take") {
-  if (fake_library() == nullptr) return;
+  const InMode takes(Mode::takes);
+  if (!takes.possible()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     Machine machine = gpu_machine(dtype);
     const Problem p{16, 8, 24};
@@ -184,20 +187,54 @@ TEST_CASE("the library multiplies fp32 and bf16, and ours what it does not take"
   }
 }
 
+TEST_CASE("each operand's alignment is its own") {
+  // Strides are multiples of 16 bytes, addresses of 8 or of 256.
+  for (int odd = 0; odd < 4; ++odd) {
+    compare(
+        [&](Machine& machine) {
+          const Tensor a = machine.operand("a", {16, 32}, (odd & 1) * 8);
+          const Tensor b = machine.operand("b", {16, 32}, (odd & 2) * 4);
+          const Tensor c = machine.output({16, 16});
+          machine.run(Matmul{.a = a, .b = b, .c = c, .bias = {}, .transpose_b = true});
+          return outputs(machine, c);
+        },
+        DType::bf16, {.times_reference = 3, .floor = 4});
+  }
+}
+
+TEST_CASE("products of one shape each have their own operands") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    compare(
+        [&](Machine& machine) {
+          const Tensor x = machine.operand("x", {8, 16});
+          std::vector<Tensor> ys;
+          for (const std::string_view layer : {"one", "two"}) {
+            const Tensor w = machine.operand(layer, {24, 16});
+            const Tensor bias = machine.normals(layer, {24}, machine.compute(), dtype);
+            ys.push_back(machine.output({8, 24}));
+            machine.run(Matmul{.a = x, .b = w, .c = ys.back(), .bias = bias, .transpose_b = true});
+          }
+          return outputs(machine, ys[0], ys[1]);
+        },
+        dtype, {.times_reference = 3, .floor = 4});
+  }
+}
+
 TEST_CASE("an algorithm that the library then refuses is followed by the next") {
-  const InMode fickle(Mode::fickle);
-  compare_here({24, 40, 32, false, true, false, false, Bias::narrow}, DType::bf16);
-  compare_here({24, 40, 32, true, false, true, true}, DType::bf16);
+  compare_in(Mode::fickle, {24, 40, 32, false, true, false, false, Bias::narrow}, DType::bf16);
+  compare_in(Mode::fickle, {24, 40, 32, true, false, true, true}, DType::bf16);
 }
 
 TEST_CASE("products hold under every determinism and with little workspace") {
   for (const Determinism determinism : {Determinism::fast, Determinism::run, Determinism::layout}) {
     Problem p{24, 40, 64, true, false, true, true};
     p.determinism = determinism;
-    compare_here(p, DType::bf16);
+    compare_in(Mode::takes, p, DType::bf16);
     p.wide_c = false;
-    compare_here(p, DType::bf16);
-    compare_here(p, DType::f32);
+    compare_in(Mode::takes, p, DType::bf16);
+    compare_in(Mode::takes, p, DType::f32);
+    const bool in_sequence = fake_library() != nullptr && fake_library()->reduction == 0;
+    if (fake_library() != nullptr) CHECK(in_sequence == (determinism == Determinism::layout));
   }
   for (const std::uint64_t bytes : {0, 1, 300, 1024, 70 << 10}) {
     CAPTURE(bytes);
@@ -296,10 +333,10 @@ TEST_CASE("tuned products are measured once, and are right") {
   const std::filesystem::path file =
       std::filesystem::temp_directory_path() / "llmtrain_matmul_test_algorithms.txt";
   std::filesystem::remove(file);
+  const InMode takes(Mode::takes);
   const std::vector<Problem> problems = {{24, 40, 64, true, false, true, true},
                                          {24, 40, 64, false, true, false, false, Bias::wide, 16},
                                          {7, 5, 9, false, true, false, false, Bias::narrow}};
-  std::vector<double> fastest;  // of the fake library's candidates
   for (const int pass : {0, 1}) {
     Machine machine = gpu_machine(DType::bf16);
     std::vector<Operation> operations;
@@ -348,7 +385,7 @@ TEST_CASE("without room products are left out, and the file alone still serves")
   Machine machine = gpu_machine(DType::bf16);
   const Operation operation(machine, {24, 40, 64});
   const std::vector<Matmul> products = {operation.kernel};
-  const Tensor small = machine.zeros({64}, DType::f32);
+  const Tensor small = machine.zeros({128 << 10}, DType::f32);  // not even for the workspace
   CHECK(gpu().tune_products(machine.ctx(), products, small.view(), file).left_out == 1);
   CHECK_FALSE(std::filesystem::exists(file));
   CHECK(gpu().tune_products(machine.ctx(), products, View{}, file).left_out == 1);

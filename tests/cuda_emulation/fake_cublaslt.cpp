@@ -4,6 +4,7 @@
 #include "tests/cuda_emulation/fake_cublaslt.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -140,31 +141,36 @@ Problem problem_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
 /// An algorithm, as it lies in its opaque structure.
 struct Algorithm {
   std::uint64_t id = 0;  // from 1
-  std::uint64_t alignment = 0, workspace = 0, reduction = 0, microseconds = 0;
+  /// Of addresses and leading dimensions: of B, and of everything else.
+  std::uint64_t alignment_b = 0, alignment = 0;
+  std::uint64_t workspace = 0, reduction = 0, microseconds = 0;
   std::uint64_t problem = 0;
-  std::uint64_t unused[2]{};
+  std::uint64_t unused = 0;
 };
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
 
 /// In the order of the heuristic, which is wrong about what they take.
 constexpr Algorithm kAlgorithms[] = {
-    {1, 16, 1 << 20, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 30},
-    {2, 16, 0, CUBLASLT_REDUCTION_SCHEME_NONE, 20},
-    {3, 16, 4096, CUBLASLT_REDUCTION_SCHEME_INPLACE, 5},
-    {4, 8, 64 << 10, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 12},
-    {5, 2, 0, CUBLASLT_REDUCTION_SCHEME_NONE, 50},
+    {1, 4, 16, 1 << 20, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 30},
+    {2, 16, 16, 0, CUBLASLT_REDUCTION_SCHEME_NONE, 20},
+    {3, 16, 16, 4096, CUBLASLT_REDUCTION_SCHEME_INPLACE, 5},
+    {4, 8, 8, 64 << 10, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 12},
+    {5, 2, 2, 0, CUBLASLT_REDUCTION_SCHEME_NONE, 50},
 };
 
-bool multiple(std::int64_t ld, const Layout& layout, std::uint64_t alignment) {
-  return static_cast<std::uint64_t>(ld) * size_of(layout.type) % alignment == 0;
-}
-
-bool strides_suit(const Problem& problem, const Algorithm& algorithm) {
-  for (const Layout* layout : {&problem.a, &problem.b, &problem.c, &problem.d}) {
-    if (!multiple(layout->ld, *layout, algorithm.alignment)) return false;
+/// Whether these all suit an algorithm: addresses, alignments or strides in bytes of A, B, C, D.
+bool suit(const Algorithm& algorithm, const std::array<std::uint64_t, 4>& bytes) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] % (i == 1 ? algorithm.alignment_b : algorithm.alignment) != 0) return false;
   }
   return true;
 }
+
+std::uint64_t stride_bytes(const Layout& layout) {
+  return static_cast<std::uint64_t>(layout.ld) * size_of(layout.type);
+}
+
+std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 float read(const void* data, cudaDataType_t type, std::size_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
@@ -216,10 +222,6 @@ void multiply(const Problem& problem, const Pointers& p, std::uint64_t parts) {
       write(p.d, problem.d.type, place(problem.d, false, i, j), total);
     }
   }
-}
-
-void require_aligned(const void* address, std::size_t alignment, const char* what) {
-  if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) die(what);
 }
 
 }  // namespace
@@ -309,12 +311,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   // Results may also say that they are none.
   results[(*count)++] = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
   for (Algorithm algorithm : kAlgorithms) {
-    const bool aligned =
-        std::all_of(std::begin(limits.alignment), std::end(limits.alignment),
-                    [&](std::uint32_t bytes) { return bytes % algorithm.alignment == 0; });
+    const auto& least = limits.alignment;
+    const bool aligned = suit(algorithm, {least[0], least[1], least[2], least[3]}) &&
+                         suit(algorithm, {stride_bytes(problem.a), stride_bytes(problem.b),
+                                          stride_bytes(problem.c), stride_bytes(problem.d)});
     const bool reduces = (algorithm.reduction & ~std::uint64_t{limits.reductions}) == 0;
     if (!aligned || !reduces || algorithm.workspace > limits.workspace) continue;
-    if (!strides_suit(problem, algorithm) || *count == wanted) continue;
+    if (*count == wanted) break;
     algorithm.problem = problem.hash();
     auto& result = results[(*count)++];
     result = {};
@@ -352,14 +355,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   if (c == d && problem.c.ld != problem.d.ld) return CUBLAS_STATUS_INVALID_VALUE;
-  for (const void* address : {a, b, c, static_cast<const void*>(d)}) {
-    require_aligned(address, algorithm.alignment, "an operand that the algorithm cannot read");
+  if (!suit(algorithm, {address(a), address(b), address(c), address(d)})) {
+    die("an operand that the algorithm cannot read");
   }
-  if (problem.operation.epilogue == CUBLASLT_EPILOGUE_BIAS) {
-    require_aligned(problem.operation.bias, kBiasAlignment, "a bias that no algorithm can read");
+  const bool biased = problem.operation.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  if (biased && address(problem.operation.bias) % kBiasAlignment != 0) {
+    die("a bias that no algorithm can read");
   }
-  require_aligned(workspace, kWorkspaceAlignment, "a workspace that is not aligned");
+  if (address(workspace) % kWorkspaceAlignment != 0) die("a workspace that is not aligned");
   ++fake().products;
+  fake().reduction = algorithm.reduction;
   const Pointers pointers{
       a, b, c, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
   simt::enqueue_call(stream, [=] {

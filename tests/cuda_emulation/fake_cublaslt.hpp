@@ -12,6 +12,8 @@ struct FakeCublasLt {
   /// Products that were queued.
   std::int64_t products = 0;
   std::int64_t heuristics = 0;
+  /// Of the last product's algorithm, as in cublasLtReductionScheme_t.
+  std::uint64_t reduction = 0;
 };
 
 using FakeCublasLtFunction = FakeCublasLt* (*)();
