@@ -207,12 +207,13 @@ TEST_CASE("products of one shape each have their own operands") {
     compare(
         [&](Machine& machine) {
           const Tensor x = machine.operand("x", {8, 16});
-          std::vector<Tensor> ys;
+          std::vector<Tensor> ys, biases;  // kept: their addresses are not used again
           for (const std::string_view layer : {"one", "two"}) {
             const Tensor w = machine.operand(layer, {24, 16});
-            const Tensor bias = machine.normals(layer, {24}, machine.compute(), dtype);
+            biases.push_back(machine.normals(layer, {24}, machine.compute(), dtype));
             ys.push_back(machine.output({8, 24}));
-            machine.run(Matmul{.a = x, .b = w, .c = ys.back(), .bias = bias, .transpose_b = true});
+            machine.run(
+                Matmul{.a = x, .b = w, .c = ys.back(), .bias = biases.back(), .transpose_b = true});
           }
           return outputs(machine, ys[0], ys[1]);
         },
