@@ -1,7 +1,9 @@
 # The CUDA plugin: kernels/cuda in a library of its own, which the executable loads when a GPU is asked
 # for. It links none of our libraries: the executable exports them.
 #
-# LLMTRAIN_CUDA is ON, OFF or AUTO (where nvcc is found).
+# LLMTRAIN_CUDA is ON, OFF or AUTO (where nvcc is found). With LLMTRAIN_CUDA_LIBRARIES off, all kernels
+# are our own.
+option(LLMTRAIN_CUDA_LIBRARIES "Use NVIDIA's libraries in the CUDA plugin where there are any" ON)
 
 # llmtrain_plugin_library(<target> <sources>...): what the real plugin and the emulated one share.
 function(llmtrain_plugin_library target)
@@ -22,9 +24,20 @@ function(llmtrain_loads_plugins target)
     -Wl,--whole-archive llmtrain_base llmtrain_tensor llmtrain_kernels llmtrain_kernels_cuda_rules llmtrain_fmt -Wl,--no-whole-archive)
 endfunction()
 
+# llmtrain_cuda_library(<prefix> <library>): of cuda_sources, <prefix>*.cpp where the toolkit has the
+# library, which then is in cuda_libraries, and no_<prefix>.cpp elsewhere.
+macro(llmtrain_cuda_library prefix library)
+  if(LLMTRAIN_CUDA_LIBRARIES AND TARGET ${library})
+    list(FILTER cuda_sources EXCLUDE REGEX "/no_${prefix}[^/]*[.]cpp$")
+    list(APPEND cuda_libraries ${library})
+  else()
+    list(FILTER cuda_sources EXCLUDE REGEX "/${prefix}[^/]*[.]cpp$")
+    message(STATUS "CUDA plugin: without ${prefix}")
+  endif()
+endmacro()
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp
      ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
-list(FILTER cuda_sources EXCLUDE REGEX "/no_[^/]*[.]cpp$")
 
 if(LLMTRAIN_CUDA STREQUAL "AUTO")
   include(CheckLanguage)
@@ -47,6 +60,7 @@ if(cuda_wanted)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
   find_package(CUDAToolkit REQUIRED)
+  llmtrain_cuda_library(cublaslt CUDA::cublasLt)
   llmtrain_plugin_library(llmtrain_cuda ${cuda_sources})
   # CMake drops the toolkit's folder from the run path, because the linker searches it by itself.
   set_target_properties(llmtrain_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
@@ -56,6 +70,6 @@ if(cuda_wanted)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Werror=all-warnings
       -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror>
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Werror>)
-  target_link_libraries(llmtrain_cuda PRIVATE CUDA::cudart_static)
+  target_link_libraries(llmtrain_cuda PRIVATE CUDA::cudart_static ${cuda_libraries})
   install(TARGETS llmtrain_cuda LIBRARY DESTINATION lib/llmtrain)
 endif()

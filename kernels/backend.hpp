@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,17 @@ struct BackendReport {
   std::vector<std::pair<std::string, std::string>> versions;
 };
 
+struct Matmul;
+
+/// What tune_products() did with the products it was given.
+struct TunedProducts {
+  std::size_t measured = 0;
+  /// Their fastest algorithm was in the file.
+  std::size_t known = 0;
+  /// No library takes them, or the scratch memory is too small for them.
+  std::size_t left_out = 0;
+};
+
 /// What a plugin provides. Lives as long as the process.
 class Backend {
  public:
@@ -44,6 +56,16 @@ class Backend {
   /// Memory and queues of a device. DeviceError when there is no such device.
   virtual std::unique_ptr<MemoryBackend> open(int device) const = 0;
   virtual const KernelTable& kernels() const = 0;
+
+  /// Times every algorithm that a library offers for these products, and takes the fastest from
+  /// then on; without this, the library's own guess. The times are kept in `file` (see
+  /// algorithm_cache.hpp), and what is there is not measured again, so that runs that share a file
+  /// have the same bits. Of the products' data only the alignment of its addresses matters: all
+  /// work is done in `scratch`, which needs room for the operands of the largest product beside
+  /// ctx.library_workspace_bytes. Without room, products are only looked up in the file.
+  virtual TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
+                                      const View& scratch,
+                                      const std::filesystem::path& file) const = 0;
 };
 
 /// What the plugin's entry point `llmtrain_plugin` returns; only C types, because they are read

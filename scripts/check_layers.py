@@ -54,7 +54,7 @@ THIRD_PARTY = {
     "doctest/": ("any", ("tests",)),
     "mpi.h": ("cpp", ("lib/comm",)),
     "nccl.h": ("cpp", ("lib/comm", "kernels/cuda")),
-    "cublas": ("cpp", ("kernels/cuda",)),
+    "cublas": ("any", ("kernels/cuda",)),
     "cudnn": ("cpp", ("kernels/cuda",)),
     "cuda_runtime.h": ("any", ("kernels/cuda", "tests")),
 }

@@ -22,6 +22,7 @@ CudaMemory::CudaMemory(int device) : device_(device) {
             "to pin host memory");
       check(cudaEventCreateWithFlags(&staging.done, cudaEventDisableTiming), "to make an event");
     }
+    products_ = open_library_products(device);
   } catch (...) {
     release();
     throw;
@@ -31,10 +32,9 @@ CudaMemory::CudaMemory(int device) : device_(device) {
 CudaMemory::~CudaMemory() { release(); }
 
 void CudaMemory::release() {
-  if (stream_ != nullptr) {
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
-  }
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  products_.reset();
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
   for (Staging& staging : staging_) {
     if (staging.done != nullptr) cudaEventDestroy(staging.done);
     if (staging.bytes != nullptr) cudaFreeHost(staging.bytes);

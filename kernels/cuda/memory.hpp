@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 
+#include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/simt.cuh"
 
 namespace llmtrain::kernels::cuda {
@@ -29,6 +30,8 @@ class CudaMemory final : public MemoryBackend {
   void synchronize() override;
 
   int device() const { return device_; }
+  /// Null without a library.
+  LibraryProducts* products() const { return products_.get(); }
 
  private:
   static constexpr std::uint64_t kStagingBytes = 4 << 20;
@@ -44,6 +47,8 @@ class CudaMemory final : public MemoryBackend {
   int device_;
   cudaStream_t stream_ = nullptr;
   void* slab_ = nullptr;
+  /// Opened before the slab takes what memory there is.
+  std::unique_ptr<LibraryProducts> products_;
   std::array<Staging, kStagingBuffers> staging_{};
   std::size_t next_ = 0;
 };

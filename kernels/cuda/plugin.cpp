@@ -2,6 +2,7 @@
 #include <interface_hash.h>  // generated: cmake/interface_hash.cmake
 
 #include "kernels/backend.hpp"
+#include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/memory.hpp"
 #include "kernels/cuda/rows.hpp"
 #include "lib/base/require.hpp"
@@ -41,6 +42,9 @@ class CudaBackend final : public Backend {
     if (cudaDriverGetVersion(&version) == cudaSuccess) {
       report.versions.emplace_back("driver", version == 0 ? "none" : version_text(version));
     }
+    if (const std::string library = product_library_version(); !library.empty()) {
+      report.versions.emplace_back("cuBLASLt", library);
+    }
     int count = 0;
     if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
       cudaGetLastError();
@@ -59,6 +63,12 @@ class CudaBackend final : public Backend {
   }
 
   const KernelTable& kernels() const override { return cuda_table(); }
+
+  TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
+                              const View& scratch,
+                              const std::filesystem::path& file) const override {
+    return tune_library_products(ctx, products, scratch, file);
+  }
 };
 
 const Backend& backend() {

@@ -29,6 +29,8 @@ constexpr unsigned kWarp = 32;
   std::abort();
 }
 
+Order initial_order();
+
 /// What a thread waits for: nothing, the block, or some lanes of its warp.
 enum class Wait : std::uint8_t { none, block, warp, over };
 
@@ -77,9 +79,18 @@ class Block {
   const std::function<void()>* thread_ = nullptr;
   std::size_t count_ = 0, now_ = 0;
   int predicates_ = 0;
-  Order order_ = Order::ascending;
+  Order order_ = initial_order();
   std::mt19937 random_{7};
 };
+
+/// LLMTRAIN_SIMT_ORDER: ascending, descending or shuffled.
+Order initial_order() {
+  const char* name = std::getenv("LLMTRAIN_SIMT_ORDER");
+  if (name == nullptr || std::strcmp(name, "ascending") == 0) return Order::ascending;
+  if (std::strcmp(name, "descending") == 0) return Order::descending;
+  if (std::strcmp(name, "shuffled") == 0) return Order::shuffled;
+  die("LLMTRAIN_SIMT_ORDER is none of ascending, descending and shuffled");
+}
 
 Block the_block;
 
@@ -198,6 +209,7 @@ const Lanes& Block::exchange(unsigned mask, const void* value, std::size_t bytes
 }
 
 std::int64_t waits = 0;
+double now_microseconds = 0;
 
 }  // namespace
 
@@ -215,6 +227,8 @@ struct Queue {
 
 struct Mark {
   Queue* queue = nullptr;
+  /// When the device came to it; outlives the event.
+  std::shared_ptr<double> microseconds = std::make_shared<double>(0);
 };
 
 void set_order(Order order) { the_block.set_order(order); }
@@ -240,6 +254,12 @@ void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_byte
     }
   });
 }
+
+void enqueue_call(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr) die("work on the default stream");
+  stream->work.push_back(std::move(work));
+}
+void pass_time(double microseconds) { now_microseconds += microseconds; }
 
 }  // namespace simt
 
@@ -339,6 +359,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->queue = stream;
+  stream->work.push_back([time = event->microseconds] { *time = simt::now_microseconds; });
   return cudaSuccess;
 }
 // More than the event asks for is done: all of its queue.
@@ -351,5 +372,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
     stream->work.push_back([other] { other->drain(); });
   }
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = static_cast<float>((*end->microseconds - *begin->microseconds) / 1000);
   return cudaSuccess;
 }

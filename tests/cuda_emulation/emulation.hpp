@@ -2,6 +2,8 @@
 /// What a test may ask of the emulated GPU.
 
 #include <cstdint>
+#include <cuda_runtime.h>
+#include <functional>
 
 namespace simt {
 
@@ -12,5 +14,10 @@ void set_order(Order order);
 
 /// How often the host waited for the device since the program began.
 std::int64_t host_waits();
+
+/// Puts work of a library at the end of a stream, and lets time pass on the device's clock, which
+/// stands still otherwise.
+void enqueue_call(cudaStream_t stream, std::function<void()> work);
+void pass_time(double microseconds);
 
 }  // namespace simt

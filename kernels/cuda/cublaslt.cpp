@@ -1,0 +1,289 @@
+#include "kernels/cuda/cublaslt.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/matmul_plain.hpp"
+#include "kernels/cuda/memory.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+/// Of the workspace and of what we put into it; also all that algorithms may ask of operands.
+constexpr std::uint32_t kAlignment = 256;
+/// Of a bias: there is no preference by which algorithms that want it would be left out.
+constexpr std::uint32_t kBiasAlignment = 16;
+
+std::uint64_t round_up(std::uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void check_library(cublasStatus_t status, const char* what) {
+  require<DeviceError>(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed: {}", what,
+                       cublasLtGetStatusString(status));
+}
+
+cudaDataType_t library_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check_library(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)),
+                "to describe a product");
+}
+
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  check_library(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+                "to state a preference");
+}
+
+std::int32_t operation_of(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+/// A row stride that is at least a row, also where there is one row only.
+std::int64_t leading(const View& view) { return std::max(view.row_stride, view.cols()); }
+
+/// Which sums over parts of k are allowed. In place and in the output type they pass through c's
+/// type, so that a BF16 c would be rounded more than once.
+std::uint32_t reductions_of(Determinism determinism, DType out) {
+  std::uint32_t allowed = CUBLASLT_REDUCTION_SCHEME_NONE;
+  if (determinism == Determinism::layout) return allowed;
+  allowed |= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (out == DType::f32) allowed |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  if (out == DType::f32 && determinism == Determinism::fast) {
+    allowed |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
+  }
+  return allowed;
+}
+
+/// FP32 products by TF32 would be CUBLAS_COMPUTE_32F_FAST_TF32: here a recipe's wish would enter.
+cublasComputeType_t compute_type_of(const KernelCtx&) { return CUBLAS_COMPUTE_32F; }
+
+/// As the library sees a matrix of ours: its columns are our rows.
+void describe(cublasLtMatrixLayout_t layout, const View& view, std::int64_t stride) {
+  check_library(cublasLtMatrixLayoutInit(layout, library_type(view.dtype),
+                                         static_cast<std::uint64_t>(view.cols()),
+                                         static_cast<std::uint64_t>(view.rows()), stride),
+                "to describe a matrix");
+}
+
+bool fits(std::int64_t size) { return size <= std::numeric_limits<std::int32_t>::max(); }
+
+std::string gpu_name(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "to describe the device");
+  return fmt::format("{}, {} multiprocessors", properties.name, properties.multiProcessorCount);
+}
+
+CublasLtProducts& products_of(const KernelCtx& ctx) {
+  auto& memory = static_cast<CudaMemory&>(ctx.device->backend());
+  return static_cast<CublasLtProducts&>(*memory.products());
+}
+
+}  // namespace
+
+std::string to_string(const ProductKey& key) {
+  return fmt::format(
+      "{}>{} {}{}{}{} m{} n{} k{} ld {} {} {} align {} {} {} reductions {} compute {} workspace {}",
+      llmtrain::to_string(key.in), llmtrain::to_string(key.out), key.transpose_a ? 't' : 'n',
+      key.transpose_b ? 't' : 'n', key.accumulate ? "+" : "", key.biased ? "b" : "", key.m, key.n,
+      key.k, key.lda, key.ldb, key.ldc, key.align_a, key.align_b, key.align_c, key.reductions,
+      static_cast<int>(key.compute), key.workspace_bytes);
+}
+
+std::uint32_t alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | kAlignment;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+CublasLtProducts::CublasLtProducts(int device)
+    : measured_("cuBLASLt " + product_library_version(), gpu_name(device)) {
+  check_library(cublasLtCreate(&handle_), "to begin");
+}
+
+CublasLtProducts::~CublasLtProducts() { cublasLtDestroy(handle_); }
+
+std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const Matmul& mm,
+                                                     const View& workspace) {
+  const bool empty = mm.m() == 0 || mm.n() == 0 || mm.k() == 0;
+  if (mm.a.dtype == DType::f64 || empty) return std::nullopt;
+  for (const View* view : {&mm.a, &mm.b, &mm.c}) {
+    if (!fits(view->rows()) || !fits(leading(*view))) return std::nullopt;
+  }
+  ProductCall call{mm, {}, nullptr};
+  auto* free = workspace.as<std::byte>();
+  std::uint64_t free_bytes = workspace.defined() ? workspace.bytes() : 0;
+  const auto take = [&](std::uint64_t bytes) {
+    std::byte* const taken = free;
+    free += bytes;
+    free_bytes -= bytes;
+    return taken;
+  };
+  if (const std::uint64_t over = reinterpret_cast<std::uintptr_t>(free) % kAlignment; over != 0) {
+    take(std::min(free_bytes, kAlignment - over));
+  }
+  if (mm.bias.defined() && (mm.bias.dtype != mm.c.dtype ||
+                            reinterpret_cast<std::uintptr_t>(mm.bias.data) % kBiasAlignment != 0)) {
+    call.mm.bias = View{nullptr, mm.c.dtype, mm.bias.shape, mm.bias.row_stride};
+    const std::uint64_t bytes = round_up(call.mm.bias.bytes());
+    if (bytes > free_bytes) return std::nullopt;
+    call.mm.bias.data = take(bytes);
+  }
+  call.workspace = free_bytes > 0 ? free : nullptr;
+  call.key = {.m = mm.m(),
+              .n = mm.n(),
+              .k = mm.k(),
+              .lda = leading(mm.a),
+              .ldb = leading(mm.b),
+              .ldc = leading(mm.c),
+              .in = mm.a.dtype,
+              .out = mm.c.dtype,
+              .transpose_a = mm.transpose_a,
+              .transpose_b = mm.transpose_b,
+              .accumulate = mm.accumulate,
+              .biased = mm.bias.defined(),
+              .align_a = alignment_of(mm.a.data),
+              .align_b = alignment_of(mm.b.data),
+              .align_c = alignment_of(mm.c.data),
+              .reductions = reductions_of(ctx.determinism, mm.c.dtype),
+              .compute = compute_type_of(ctx),
+              .workspace_bytes = free_bytes};
+  return call;
+}
+
+PreparedProduct CublasLtProducts::prepare(const ProductCall& call) const {
+  const Matmul& mm = call.mm;
+  PreparedProduct prepared;
+  check_library(cublasLtMatmulDescInit(&prepared.operation, call.key.compute, CUDA_R_32F),
+                "to describe a product");
+  set(&prepared.operation, CUBLASLT_MATMUL_DESC_TRANSA, operation_of(mm.transpose_b));
+  set(&prepared.operation, CUBLASLT_MATMUL_DESC_TRANSB, operation_of(mm.transpose_a));
+  if (mm.bias.defined()) {
+    const std::uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, mm.bias.data);
+  }
+  describe(&prepared.a, mm.b, call.key.ldb);
+  describe(&prepared.b, mm.a, call.key.lda);
+  describe(&prepared.c, mm.c, call.key.ldc);
+  return prepared;
+}
+
+std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::candidates(const ProductKey& key,
+                                                               PreparedProduct& prepared) const {
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check_library(cublasLtMatmulPreferenceInit(&preference), "to state a preference");
+  set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, key.workspace_bytes);
+  set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, key.reductions);
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, &prepared.operation, &prepared.a, &prepared.b, &prepared.c, &prepared.c, &preference,
+      kMaxCandidates, results.data(), &count);
+  std::vector<cublasLtMatmulAlgo_t> found;
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+      log::warning("cuBLASLt has no algorithm for {}: {}", to_string(key),
+                   cublasLtGetStatusString(status));
+    }
+    return found;
+  }
+  for (int i = 0; i < count; ++i) {
+    const auto& result = results[static_cast<std::size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= key.workspace_bytes) {
+      found.push_back(result.algo);
+    }
+  }
+  return found;
+}
+
+std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::measured(const ProductKey& key,
+                                                               PreparedProduct& prepared) const {
+  const ProductAlgorithm* known = measured_.find(to_string(key));
+  if (known == nullptr) return std::nullopt;
+  cublasLtMatmulAlgo_t algorithm{};
+  static_assert(sizeof(algorithm.data) == sizeof(known->words));
+  std::copy(known->words.begin(), known->words.end(), algorithm.data);
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle_, &prepared.operation, &prepared.a, &prepared.b, &prepared.c,
+                              &prepared.c, &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > key.workspace_bytes) {
+    return std::nullopt;
+  }
+  return algorithm;
+}
+
+PreparedProduct& CublasLtProducts::find(const ProductCall& call) {
+  const auto known = prepared_.find(call.key);
+  if (known != prepared_.end()) return known->second;
+  if (prepared_.size() >= kMaxPrepared) prepared_.clear();
+  PreparedProduct& prepared = prepared_.emplace(call.key, prepare(call)).first->second;
+  prepared.algorithms = candidates(call.key, prepared);
+  if (const auto best = measured(call.key, prepared)) {
+    prepared.algorithms.insert(prepared.algorithms.begin(), *best);
+  }
+  return prepared;
+}
+
+cublasStatus_t CublasLtProducts::queue(const KernelCtx& ctx, const ProductCall& call,
+                                       PreparedProduct& prepared,
+                                       const cublasLtMatmulAlgo_t& algorithm) const {
+  const Matmul& mm = call.mm;
+  if (mm.bias.defined()) {
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, mm.bias.data);
+  }
+  const float one = 1, old = mm.accumulate ? 1 : 0;
+  return cublasLtMatmul(handle_, &prepared.operation, &one, mm.b.data, &prepared.a, mm.a.data,
+                        &prepared.b, &old, mm.c.data, &prepared.c, mm.c.data, &prepared.c,
+                        &algorithm, call.workspace, call.key.workspace_bytes, stream_of(ctx));
+}
+
+bool CublasLtProducts::multiply(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
+  const auto call = call_of(ctx, mm, workspace);
+  if (!call) return false;
+  PreparedProduct& prepared = find(*call);
+  if (prepared.algorithms.empty()) return false;
+  if (call->mm.bias.data != mm.bias.data) copy_vector(ctx, mm.bias, call->mm.bias);
+  while (!prepared.algorithms.empty()) {
+    const cublasStatus_t status = queue(ctx, *call, prepared, prepared.algorithms.front());
+    if (status == CUBLAS_STATUS_SUCCESS) return true;
+    // Refused before anything was queued; anything else is an error of the device.
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE &&
+        status != CUBLAS_STATUS_ARCH_MISMATCH) {
+      check_library(status, "a product");
+    }
+    log::warning("cuBLASLt refuses its own algorithm for {}: {}", to_string(call->key),
+                 cublasLtGetStatusString(status));
+    prepared.algorithms.erase(prepared.algorithms.begin());
+  }
+  return false;
+}
+
+std::unique_ptr<LibraryProducts> open_library_products(int device) {
+  return std::make_unique<CublasLtProducts>(device);
+}
+
+std::string product_library_version() {
+  // Major, minor and patch as decimal digits: 130100 is 13.1.0.
+  const std::size_t version = cublasLtGetVersion();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+bool library_matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
+  return products_of(ctx).multiply(ctx, mm, workspace);
+}
+
+TunedProducts tune_library_products(const KernelCtx& ctx, std::span<const Matmul> products,
+                                    const View& scratch, const std::filesystem::path& file) {
+  return products_of(ctx).tune(ctx, products, scratch, file);
+}
+
+}  // namespace llmtrain::kernels::cuda

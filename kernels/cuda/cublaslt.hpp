@@ -1,0 +1,98 @@
+#pragma once
+/// cuBLASLt for one device.
+///
+/// The library's matrices are column-major: what we call c [m, n] is to it the n x m matrix of c's
+/// transpose, with the same storage. So it computes c^T = op(b)^T op(a)^T: its A is our b, its B is
+/// our a, both not transposed where ours are not, and its bias, one element per row of D, is one
+/// per column of c.
+
+#include <cublasLt.h>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/library_matmul.hpp"
+#include "kernels/cuda/rules/algorithm_cache.hpp"
+#include "kernels/cuda/simt.cuh"
+
+namespace llmtrain::kernels::cuda {
+
+/// Everything that the choice of an algorithm depends on, in our terms.
+struct ProductKey {
+  std::int64_t m, n, k;
+  std::int64_t lda, ldb, ldc;
+  DType in, out;
+  bool transpose_a, transpose_b, accumulate, biased;
+  /// Powers of two that the addresses are multiples of; 256 stands for more as well.
+  std::uint32_t align_a, align_b, align_c;
+  /// Of cublasLtReductionScheme_t, those allowed.
+  std::uint32_t reductions;
+  cublasComputeType_t compute;
+  std::uint64_t workspace_bytes;
+  auto operator<=>(const ProductKey&) const = default;
+};
+
+/// As it stands in the file of measured algorithms.
+std::string to_string(const ProductKey& key);
+
+/// The largest power of two, at most 256, that an address is a multiple of.
+std::uint32_t alignment_of(const void* address);
+
+/// A product's descriptors, in the library's terms, and its algorithms, best first; none where the
+/// library does not take it.
+struct PreparedProduct {
+  cublasLtMatmulDescOpaque_t operation{};
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+};
+
+/// A product with what the library needs beside it.
+struct ProductCall {
+  Matmul mm;  // its bias is as the library wants it
+  ProductKey key;
+  void* workspace = nullptr;
+};
+
+class CublasLtProducts final : public LibraryProducts {
+ public:
+  /// For the current device, which is the given one.
+  explicit CublasLtProducts(int device);
+  ~CublasLtProducts() override;
+  CublasLtProducts(const CublasLtProducts&) = delete;
+  CublasLtProducts& operator=(const CublasLtProducts&) = delete;
+
+  /// library_matmul().
+  bool multiply(const KernelCtx& ctx, const Matmul& mm, const View& workspace);
+  /// tune_library_products().
+  TunedProducts tune(const KernelCtx& ctx, std::span<const Matmul> products, const View& scratch,
+                     const std::filesystem::path& file);
+
+ private:
+  /// Generation meets a new shape at every length, hence the bound.
+  static constexpr std::size_t kMaxPrepared = 1024;
+  static constexpr int kMaxCandidates = 16;
+
+  /// What the library is to be given; nothing where sizes are beyond it or the workspace has no
+  /// room for the bias that it wants. Queues nothing.
+  static std::optional<ProductCall> call_of(const KernelCtx& ctx, const Matmul& mm,
+                                            const View& workspace);
+  PreparedProduct& find(const ProductCall& call);
+  PreparedProduct prepare(const ProductCall& call) const;
+  /// What the heuristic proposes, within the key's limits.
+  std::vector<cublasLtMatmulAlgo_t> candidates(const ProductKey& key,
+                                               PreparedProduct& prepared) const;
+  /// The measured algorithm, if there is one and it fits.
+  std::optional<cublasLtMatmulAlgo_t> measured(const ProductKey& key,
+                                               PreparedProduct& prepared) const;
+  cublasStatus_t queue(const KernelCtx& ctx, const ProductCall& call, PreparedProduct& prepared,
+                       const cublasLtMatmulAlgo_t& algorithm) const;
+  /// The fastest of the candidates; nothing when none runs.
+  std::optional<ProductAlgorithm> measure(const KernelCtx& ctx, const ProductCall& call) const;
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<ProductKey, PreparedProduct> prepared_;
+  AlgorithmCache measured_;
+};
+
+}  // namespace llmtrain::kernels::cuda

@@ -1,0 +1,35 @@
+// Which product multiplies what: the library's for fp32 and bf16, ours for everything else.
+#include "kernels/matmul.hpp"
+
+#include "kernels/cuda/library_matmul.hpp"
+#include "kernels/cuda/matmul_plain.hpp"
+#include "kernels/cuda/rows.hpp"
+#include "lib/base/log.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+bool say_once_that_ours_is_taken(const Matmul& mm) {
+  const std::string version = product_library_version();
+  log::info("{} for some products, such as [{}, {}] x [{}, {}] in {}: these run in our own, slower",
+            version.empty() ? "this build has no cuBLASLt"
+                            : fmt::format("cuBLASLt {} has no algorithm", version),
+            mm.m(), mm.k(), mm.k(), mm.n(), to_string(mm.a.dtype));
+  return true;
+}
+
+void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
+  if (mm.m() == 0 || mm.n() == 0) return;
+  if (mm.a.dtype != DType::f64 && mm.k() > 0) {
+    if (library_matmul(ctx, mm, workspace)) return;
+    [[maybe_unused]] static const bool said = say_once_that_ours_is_taken(mm);
+  }
+  plain_matmul(ctx, mm);
+}
+
+}  // namespace
+
+void add_matmul_rows(std::vector<KernelRow>& rows) { rows.push_back(row_of<Matmul, matmul>()); }
+
+}  // namespace llmtrain::kernels::cuda

@@ -1,0 +1,20 @@
+#pragma once
+/// Products and vectors in our own kernels.
+
+#include "kernels/matmul.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+/// Every product that Matmul allows, without tensor cores and without workspace: each element of c
+/// is one sum over k in ascending order, with fused multiply-adds.
+void plain_matmul(const KernelCtx& ctx, const Matmul& mm);
+
+/// to[i] = from[i] in the dtype of `to`: a vector in FP32 or BF16, for libraries that want it in
+/// another dtype or at a better address.
+void copy_vector(const KernelCtx& ctx, const View& from, const View& to);
+
+/// Fills memory with numbers between -2 and 2 of either sign, as BF16 and as FP32 alike: operands
+/// of products that are only timed. (Equal or zero operands draw less power and so run faster.)
+void fill_for_timing(const KernelCtx& ctx, const View& bytes);
+
+}  // namespace llmtrain::kernels::cuda

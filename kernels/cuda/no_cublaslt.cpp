@@ -1,0 +1,17 @@
+// Builds without cuBLASLt: every product is our own.
+#include "kernels/cuda/library_matmul.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+std::unique_ptr<LibraryProducts> open_library_products(int) { return nullptr; }
+
+std::string product_library_version() { return {}; }
+
+bool library_matmul(const KernelCtx&, const Matmul&, const View&) { return false; }
+
+TunedProducts tune_library_products(const KernelCtx&, std::span<const Matmul> products, const View&,
+                                    const std::filesystem::path&) {
+  return {.left_out = products.size()};
+}
+
+}  // namespace llmtrain::kernels::cuda
