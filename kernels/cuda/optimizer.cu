@@ -1,9 +1,8 @@
 // Gradient norms and optimizer updates: one pass over memory each, with the reference's operations
 // in the reference's order, so that they have its bits.
-#include "kernels/optimizer.hpp"
-
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/rows.hpp"
+#include "kernels/optimizer.hpp"
 #include "kernels/update_scalars.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -38,9 +37,9 @@ __device__ double join_warps(double sum) {
   return join_lanes(of_warp[threadIdx.x % kWarps], 1, kWarps);
 }
 
-/// runs[r] = sum of the squares of run r, which is kNormRun blocks. A thread sums a lane of a block,
-/// 16 of them read 64 bytes at a time. A missing element or block counts as +0, which no sum of
-/// squares notices: its bits stay.
+/// runs[r] = sum of the squares of run r, which is kNormRun blocks. A thread sums a lane of a
+/// block, 16 of them read 64 bytes at a time. A missing element or block counts as +0, which no sum
+/// of squares notices: its bits stay.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads)
     square_runs(const T* g, std::int64_t n, double* runs) {
@@ -62,8 +61,7 @@ __global__ void __launch_bounds__(kNormThreads)
   for (int step = kLanes / 2; step > 0; step /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, step);
   }
-  const double joined =
-      join_warps<kNormThreads>(join_lanes(static_cast<double>(sum), kLanes, 32));
+  const double joined = join_warps<kNormThreads>(join_lanes(static_cast<double>(sum), kLanes, 32));
   if (threadIdx.x == 0) runs[blockIdx.x] = joined;
 }
 
@@ -159,8 +157,7 @@ struct AdamPacks {
       }
       ms.x[k] = s.beta1 * ms.x[k] + s.one_minus_beta1 * g;
       vs.x[k] = s.beta2 * vs.x[k] + s.one_minus_beta2 * g * g;
-      ps.x[k] =
-          p - s.step_size * ms.x[k] / (std::sqrt(vs.x[k]) / s.sqrt_bias_correction2 + s.eps);
+      ps.x[k] = p - s.step_size * ms.x[k] / (std::sqrt(vs.x[k]) / s.sqrt_bias_correction2 + s.eps);
     }
     store_pack(m + i, ms);
     store_pack(v + i, vs);

@@ -22,10 +22,10 @@ double squared_norm_on(Place place, const Values& values, DType dtype) {
 }  // namespace
 
 TEST_CASE("the squared norm has the reference's bits at every size") {
-  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{15}, std::int64_t{17},
-                               std::int64_t{1023}, std::int64_t{1024}, std::int64_t{1025},
-                               std::int64_t{2048 + 100}, kRun - 1, kRun, kRun + 1, 3 * kRun + 1500,
-                               9 * kRun + 7 * SquaredNorm::kBlock}) {
+  for (const std::int64_t n :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{15}, std::int64_t{17}, std::int64_t{1023},
+        std::int64_t{1024}, std::int64_t{1025}, std::int64_t{2048 + 100}, kRun - 1, kRun, kRun + 1,
+        3 * kRun + 1500, 9 * kRun + 7 * SquaredNorm::kBlock}) {
     CAPTURE(n);
     for (const DType dtype : kMasters) {
       compare(
@@ -90,7 +90,8 @@ TEST_CASE("Adam has the reference's bits") {
               [&](Machine& m) {
                 const Tensor p = m.operand("p", {n}), g = m.operand("g", {n});
                 const Tensor moment = m.operand("m", {n}), copy = m.empty({n}, copy_type);
-                const Tensor square = m.of(Values(static_cast<std::size_t>(n), 0.01), {n}, m.compute());
+                const Tensor square =
+                    m.of(Values(static_cast<std::size_t>(n), 0.01), {n}, m.compute());
                 AdamUpdate update{.to = {.parameter = p, .gradient = g, .grad_scale = 0.3},
                                   .m = moment,
                                   .v = square,
@@ -120,7 +121,8 @@ TEST_CASE("SGD has the reference's bits, with momentum and without") {
             [&](Machine& m) {
               const Tensor p = m.operand("p", {n}), q = m.operand("q", {n});
               const Tensor g = m.operand("g", {n}), copy = m.empty({n}, DType::bf16);
-              const Tensor buffer = m.empty({n}, m.compute());  // NaN: the first step must not read it
+              const Tensor buffer =
+                  m.empty({n}, m.compute());  // NaN: the first step must not read it
               SgdUpdate update{.to = {.parameter = p,
                                       .gradient = g,
                                       .compute_copy = copy.view(),
