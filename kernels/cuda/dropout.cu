@@ -29,8 +29,7 @@ struct DropoutPacks {
       for (int i = 0; i < kPart; ++i) {
         const std::uint32_t word = kPart == 4 ? words[i] : word_of(words, (first + part + i) % 4);
         const bool keep = word >= threshold;
-        result.x[part + i] =
-            keep ? narrow<T>(widen(from.x[part + i]) * scale) : narrow<T>(Wide<T>{0});
+        result.x[part + i] = keep ? narrow<T>(widen(from.x[part + i]) * scale) : T{};
       }
     }
     store_pack(y.row(row) + col, result);

@@ -39,10 +39,13 @@ __global__ void __launch_bounds__(kRopeThreads) turn_pairs(RopeOperands<T> op) {
   W cosine[V], sine[V];
   const std::int64_t position = op.position[row];
   const bool known = position >= 0 && position < op.max_position;
-  const std::int64_t at = (known ? position : 0) * op.half + i;
+  const std::int64_t at = position * op.half + i;
   for (int part = 0; part < V; part += kPart) {
-    const auto c = load_pack<kPart>(op.cosine + at + part);
-    const auto s = load_pack<kPart>(op.sine + at + part);
+    Pack<W, kPart> c, s;
+    if (known) {
+      c = load_pack<kPart>(op.cosine + at + part);
+      s = load_pack<kPart>(op.sine + at + part);
+    }
     for (int k = 0; k < kPart; ++k) {
       cosine[part + k] = known ? c.x[k] : static_cast<W>(NAN);
       sine[part + k] = op.inverse ? -s.x[k] : s.x[k];

@@ -12,6 +12,10 @@ const KernelTable& cuda_table() {
         add_optimizer_rows(rows);
         add_norm_rows(rows);
         add_column_sum_rows(rows);
+        add_rope_rows(rows);
+        add_dropout_rows(rows);
+        add_loss_rows(rows);
+        add_embedding_rows(rows);
         return rows;
       }(),
       workspace_rows());
