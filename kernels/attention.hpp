@@ -90,7 +90,8 @@ struct AttentionBackward {
 /// (x[i], x[i+h]) turns by the angle position * frequency[i]; y[i] = x[i] c - x[i+h] s,
 /// y[i+h] = x[i+h] c + x[i] s. `inverse` turns back (the backward). x, y: [rows, heads*D], strided,
 /// y may alias x; cosine, sine: [max_position, h] FP32 (FP64 for fp64); position int32 [rows],
-/// below max_position. Only the first `rotary_dim` of D components turn (h = rotary_dim / 2).
+/// in [0, max_position) (the CPU checks; on a GPU pairs of other rows become NaN). Only the first
+/// `rotary_dim` of D components turn (h = rotary_dim / 2).
 struct Rope {
   static constexpr std::string_view name = "rope";
   static constexpr bool capturable = true;

@@ -6,7 +6,8 @@
 namespace llmtrain::kernels {
 
 /// y[i] = table[id[i]] (+ y[i] with `accumulate`). id int32 [rows], 0 <= id < table rows (the CPU
-/// checks and throws DataError); table [vocab, hidden], y [rows, hidden] in one dtype.
+/// checks and throws DataError; on a GPU such a row becomes NaN); table [vocab, hidden], y [rows,
+/// hidden] in one dtype.
 struct EmbeddingForward {
   static constexpr std::string_view name = "embedding_forward";
   static constexpr bool capturable = true;
@@ -21,7 +22,7 @@ struct EmbeddingForward {
 };
 
 /// dtable[id[i]] += dy[i], rows with equal id in ascending order. dtable FP32 (FP64 for fp64). Ids
-/// as in the forward.
+/// as in the forward; a GPU leaves out those that the table does not have.
 struct EmbeddingBackward {
   static constexpr std::string_view name = "embedding_backward";
   static constexpr bool capturable = true;
@@ -36,7 +37,8 @@ struct EmbeddingBackward {
 
 /// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32), or softcap * tanh(logits /
 /// softcap); 0 where target is -1 (untrained). Targets are -1 or a class (the CPU checks and throws
-/// DataError). With dlogits (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) -
+/// DataError; on a GPU the loss and the gradient of such a row are NaN, so that its step is
+/// refused). With dlogits (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) -
 /// onehot(target)), times the slope of the cap, 0 in untrained rows. Both may be strided; dlogits
 /// may alias logits when their rows begin at the same addresses. Only the first `num_classes`
 /// columns are classes; the rest is padding: no probability, no gradient.

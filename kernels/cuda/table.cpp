@@ -9,6 +9,13 @@ const KernelTable& cuda_table() {
       [] {
         std::vector<KernelRow> rows;
         add_elementwise_rows(rows);
+        add_optimizer_rows(rows);
+        add_norm_rows(rows);
+        add_column_sum_rows(rows);
+        add_rope_rows(rows);
+        add_dropout_rows(rows);
+        add_loss_rows(rows);
+        add_embedding_rows(rows);
         add_matmul_rows(rows);
         return rows;
       }(),

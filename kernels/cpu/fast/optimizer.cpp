@@ -9,7 +9,7 @@
 #include "kernels/cpu/fast/segments.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
 #include "kernels/cpu/rows.hpp"
-#include "kernels/cpu/update_scalars.hpp"
+#include "kernels/update_scalars.hpp"
 
 // Updates use no fused multiply-add: bound by memory they lose nothing, and every instruction set
 // gives the bits of the reference.

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/rows.hpp"
-#include "kernels/cpu/update_scalars.hpp"
+#include "kernels/update_scalars.hpp"
 
 namespace llmtrain::kernels::reference {
 

@@ -1,0 +1,46 @@
+#include "kernels/cuda/row_blocks.cuh"
+#include "kernels/cuda/rows.hpp"
+#include "kernels/matmul.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+template <class T, int V>
+__global__ void __launch_bounds__(kRowBlockThreads)
+    sum_row_blocks(Rows<const T> x, std::int64_t rows, std::int64_t cols, Wide<T>* partial) {
+  const RowBlockPart part(cols / V);
+  const int count = part.count(rows);
+  if (count <= 0) return;
+  const T* at = x.row(part.begin()) + part.pack * V;
+  Wide<T> sums[V] = {};
+#pragma unroll 8
+  for (int i = 0; i < count; ++i, at += x.stride) {
+    const auto pack = load_pack<V>(at);
+    for (int e = 0; e < V; ++e) sums[e] += widen(pack.x[e]);
+  }
+  store_sums(partial + part.block * cols + part.pack * V, sums);
+}
+
+void column_sum(const KernelCtx& ctx, const ColumnSum& op, const View& workspace) {
+  const std::int64_t rows = op.x.rows(), cols = op.x.cols();
+  with_type(op.x.dtype, [&]<class T>() {
+    using W = Wide<T>;
+    auto* const partial = workspace.as<W>();
+    const auto first_stage = [&]<int V>() {
+      launch_grid(ctx, {row_block_grid(rows, cols / V), kRowBlockThreads}, sum_row_blocks<T, V>,
+                  Rows<const T>(op.x), rows, cols, partial);
+    };
+    const bool packed = cols % kPack<T> == 0 && rows_aligned(op.x, 16);
+    packed ? first_stage.template operator()<kPack<T>>() : first_stage.template operator()<1>();
+    join<W>(ctx, rows, cols, partial, op.out.as<W>(), nullptr);
+  });
+}
+
+}  // namespace
+
+void add_column_sum_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<ColumnSum, column_sum>());
+}
+
+}  // namespace llmtrain::kernels::cuda

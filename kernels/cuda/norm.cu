@@ -1,0 +1,107 @@
+// Weight gradients of norms; the other directions have files of their own.
+#include "kernels/cuda/norm_rows.cuh"
+#include "kernels/cuda/row_blocks.cuh"
+#include "kernels/cuda/rows.hpp"
+#include "kernels/norm.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+/// A thread's pack of columns, from one norm of a matrix to the next.
+template <class T>
+class HeadCursor {
+ public:
+  __device__ HeadCursor(const HeadRows<T>& rows, std::int64_t first, std::int64_t column)
+      : at_(rows.at(first) + column),
+        head_(static_cast<int>(first % rows.heads)),
+        heads_(rows.heads),
+        width_(rows.width),
+        to_next_row_(rows.stride - std::int64_t{rows.heads} * rows.width) {}
+  __device__ T* operator*() const { return at_; }
+  __device__ void advance() {
+    at_ += width_;
+    if (++head_ == heads_) {
+      head_ = 0;
+      at_ += to_next_row_;
+    }
+  }
+
+ private:
+  T* at_;
+  int head_, heads_, width_;
+  std::int64_t to_next_row_;
+};
+
+template <class T>
+struct WeightGradOperands {
+  std::int64_t count;
+  HeadRows<const T> dy, s;
+  const Wide<T>*mean, *rstd;
+  Wide<T>*weight_sums, *bias_sums;  // [row blocks, width]; bias_sums may be null
+};
+
+template <class T, int V>
+__global__ void __launch_bounds__(kRowBlockThreads) weight_grad_blocks(WeightGradOperands<T> op) {
+  using W = Wide<T>;
+  const int width = op.dy.width;
+  const RowBlockPart part(width / V);
+  const int count = part.count(op.count);
+  if (count <= 0) return;
+  const std::int64_t begin = part.begin();
+  HeadCursor<const T> dy(op.dy, begin, part.pack * V), s(op.s, begin, part.pack * V);
+  W weight_sums[V] = {}, bias_sums[V] = {};
+#pragma unroll 4
+  for (int i = 0; i < count; ++i) {
+    const auto dys = load_pack<V>(*dy), ss = load_pack<V>(*s);
+    const W mean = op.mean != nullptr ? op.mean[begin + i] : W{0};
+    const W rstd = op.rstd[begin + i];
+    for (int e = 0; e < V; ++e) {
+      const W gradient = widen(dys.x[e]);
+      const W n = (widen(ss.x[e]) - mean) * rstd;
+      weight_sums[e] += gradient * n;
+      bias_sums[e] += gradient;
+    }
+    dy.advance();
+    s.advance();
+  }
+  const std::int64_t at = part.block * width + part.pack * V;
+  store_sums(op.weight_sums + at, weight_sums);
+  if (op.bias_sums != nullptr) store_sums(op.bias_sums + at, bias_sums);
+}
+
+void norm_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View& workspace) {
+  const NormRows rows = op.norms();
+  const std::int64_t count = rows.count(op.dy);
+  with_type(op.dy.dtype, [&]<class T>() {
+    using W = Wide<T>;
+    auto* const sums = workspace.as<W>();
+    auto* const bias_sums =
+        op.dbias.defined() ? sums + num_row_blocks(count) * rows.width : nullptr;
+    const WeightGradOperands<T> operands{
+        .count = count,
+        .dy = {op.dy, rows},
+        .s = {op.s, rows},
+        .mean = op.kind == NormKind::layer_norm ? op.mean.as<W>() : nullptr,
+        .rstd = op.rstd.as<W>(),
+        .weight_sums = sums,
+        .bias_sums = bias_sums};
+    const auto first_stage = [&]<int V>() {
+      launch_grid(ctx, {row_block_grid(count, rows.width / V), kRowBlockThreads},
+                  weight_grad_blocks<T, V>, operands);
+    };
+    packs_fit<T>(rows.width, op.dy, op.s) ? first_stage.template operator()<kPack<T>>()
+                                          : first_stage.template operator()<1>();
+    join(ctx, count, rows.width, sums, op.dweight.as<W>(), op.dbias.as<W>());
+  });
+}
+
+}  // namespace
+
+void add_norm_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<NormForward, norm_forward>());
+  rows.push_back(row_of<NormInputGrad, norm_input_grad>());
+  rows.push_back(row_of<NormWeightGrad, norm_weight_grad>());
+}
+
+}  // namespace llmtrain::kernels::cuda
