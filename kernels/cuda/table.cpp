@@ -9,6 +9,7 @@ const KernelTable& cuda_table() {
       [] {
         std::vector<KernelRow> rows;
         add_elementwise_rows(rows);
+        add_attention_rows(rows);
         return rows;
       }(),
       workspace_rows());

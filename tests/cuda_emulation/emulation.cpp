@@ -28,6 +28,16 @@ constexpr unsigned kWarp = 32;
   std::abort();
 }
 
+/// LLMTRAIN_SIMT_ORDER, so that a whole program of tests can run in another order.
+Order order_of_environment() {
+  const char* const order = std::getenv("LLMTRAIN_SIMT_ORDER");
+  if (order == nullptr || std::strcmp(order, "ascending") == 0) return Order::ascending;
+  if (std::strcmp(order, "descending") == 0) return Order::descending;
+  if (std::strcmp(order, "shuffled") == 0) return Order::shuffled;
+  std::fprintf(stderr, "emulated GPU: unknown LLMTRAIN_SIMT_ORDER %s\n", order);
+  std::abort();
+}
+
 /// What a thread waits for: nothing, the block, or some lanes of its warp.
 enum class Wait : std::uint8_t { none, block, warp, over };
 
@@ -76,7 +86,7 @@ class Block {
   const std::function<void()>* thread_ = nullptr;
   std::size_t count_ = 0, now_ = 0;
   int predicates_ = 0;
-  Order order_ = Order::ascending;
+  Order order_ = order_of_environment();
   std::mt19937 random_{7};
 };
 
