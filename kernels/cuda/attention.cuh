@@ -48,9 +48,6 @@ __device__ __forceinline__ KeyBounds of_lane(const KeyBounds& x, int lane) {
 __device__ __forceinline__ bool none_seen(const QueryBounds& q, const KeyBounds& k) {
   return k.max < q.min_first || k.min > q.max_last;
 }
-__device__ __forceinline__ bool none_seen(const KeyBounds& k, const QueryBounds& q) {
-  return none_seen(q, k);
-}
 __device__ __forceinline__ bool all_seen(const QueryBounds& q, const KeyBounds& k) {
   return k.min >= q.max_first && k.max <= q.min_last;
 }
@@ -156,61 +153,74 @@ __device__ __forceinline__ W cap_slope(W score, W cap) {
   return 1 - t * t;
 }
 
-/// Walks upwards over the tiles of one side that may meet the rows of the other side. All lanes of
-/// a warp call it together, and all warps of a block find the same.
-template <int rows, class Own, class W>
-class TileWalk {
-  static constexpr bool kOverKeys = std::is_same_v<Own, QueryBounds>;
-  using Other = std::conditional_t<kOverKeys, KeyBounds, QueryBounds>;
+enum class Side : std::uint8_t { queries, keys };
 
+/// Walks upwards over the tiles of kTile rows of one side that may meet a block's kOwn rows of the
+/// other side, and says what a part of these, kPart rows, has of them. All lanes of a warp call it
+/// together, and all warps of a block find the same tiles.
+template <Side side, int kTile, int kOwn, int kPart, class W>
+class TileWalk {
  public:
   struct Step {
     int tile;
-    Other bounds;
+    bool some, all;  // whether the part may see something, whether it sees everything
   };
-  __device__ TileWalk(const AttentionArgs<W>& args, int sequence, const Own& own)
-      : args_(args), sequence_(sequence), own_(own) {
-    const int length = kOverKeys ? args.tk : args.tq;
-    tiles_ = (length + rows - 1) / rows;
-  }
-  __device__ bool done(const Step& step) const { return step.tile >= tiles_; }
+  /// `own` and `part`: first rows.
+  __device__ TileWalk(const AttentionArgs<W>& args, int sequence, int own, int part)
+      : args_(args), sequence_(sequence), own_(own), part_(part) {}
+  __device__ bool done(const Step& step) const { return step.tile >= tiles(); }
   /// The first from `tile` on.
   __device__ Step next(int tile) {
-    while (tile < tiles_) {
-      if (tile >= base_ + 32) look(tile & ~31);
+    while (tile < tiles()) {
+      if (tile < base_ || tile >= base_ + 32) look(tile & ~31);
       const unsigned rest = meets_ & (~0u << (tile - base_));
       if (rest != 0) {
-        const int lane = __ffs(static_cast<int>(rest)) - 1;
-        return {base_ + lane, of_lane(bounds_, lane)};
+        const int n = __ffs(static_cast<int>(rest)) - 1;
+        return {base_ + n, (some_ >> n & 1) != 0, (all_ >> n & 1) != 0};
       }
       tile = base_ + 32;
     }
-    return {tiles_, {}};
+    return {tile, false, false};
   }
 
  private:
+  __device__ int tiles() const {
+    return ((side == Side::keys ? args_.tk : args_.tq) + kTile - 1) / kTile;
+  }
   /// Lane l looks at tile base + l.
   __device__ void look(int base) {
     base_ = base;
     const int tile = base + static_cast<int>(threadIdx.x % 32);
-    bool meets = false;
-    if (tile < tiles_) {
-      if constexpr (kOverKeys) {
-        bounds_ = args_.template keys<rows>(sequence_, tile * rows);
+    bool meets = false, some = false, all = false;
+    if (tile < tiles()) {
+      const bool real = part_ < (side == Side::keys ? args_.tq : args_.tk);
+      if constexpr (side == Side::keys) {
+        const KeyBounds keys = args_.template keys<kTile>(sequence_, tile * kTile);
+        meets = !none_seen(args_.template queries<kOwn>(sequence_, own_), keys);
+        if (real) {
+          const QueryBounds part = args_.template queries<kPart>(sequence_, part_);
+          some = !none_seen(part, keys);
+          all = all_seen(part, keys);
+        }
       } else {
-        bounds_ = args_.template queries<rows>(sequence_, tile * rows);
+        const QueryBounds queries = args_.template queries<kTile>(sequence_, tile * kTile);
+        meets = !none_seen(queries, args_.template keys<kOwn>(sequence_, own_));
+        if (real) {
+          const KeyBounds part = args_.template keys<kPart>(sequence_, part_);
+          some = !none_seen(queries, part);
+          all = all_seen(queries, part);
+        }
       }
-      meets = !none_seen(own_, bounds_);
     }
     meets_ = __ballot_sync(~0u, meets);
+    some_ = __ballot_sync(~0u, some);
+    all_ = __ballot_sync(~0u, all);
   }
 
   const AttentionArgs<W>& args_;
-  int sequence_, tiles_;
-  Own own_;
-  int base_ = -64;
-  unsigned meets_ = 0;
-  Other bounds_{};
+  int sequence_, own_, part_;
+  int base_ = INT_MAX;
+  unsigned meets_ = 0, some_ = 0, all_ = 0;
 };
 
 // ---- The host's side

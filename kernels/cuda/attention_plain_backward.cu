@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   }
   typename Tile::Sums dq;
   Tile::clear(dq);
-  TileWalk<Tile::kRows, QueryBounds, W> walk(args, s, args.template queries<Tile::kRows>(s, first));
+  TileWalk<Side::keys, Tile::kRows, Tile::kRows, Tile::kRows, W> walk(args, s, first, first);
   for (auto step = walk.next(0); !walk.done(step); step = walk.next(step.tile + 1)) {
     const int first_key = step.tile * Tile::kRows;
     __syncthreads();  // the keys before are used up
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int h = group * args.per_group(); h < (group + 1) * args.per_group(); ++h) {
     const PlainHead<W> head(args, s, h);
     const std::int64_t at_q = static_cast<std::int64_t>(h) * head_dim;
-    TileWalk<Tile::kRows, KeyBounds, W> walk(args, s, args.template keys<Tile::kRows>(s, first));
+    TileWalk<Side::queries, Tile::kRows, Tile::kRows, Tile::kRows, W> walk(args, s, first, first);
     for (auto step = walk.next(0); !walk.done(step); step = walk.next(step.tile + 1)) {
       const int first_query = step.tile * Tile::kRows;
       __syncthreads();  // the queries before are used up

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   typename Tile::Sums sums;
   Tile::clear(sums);
 
-  TileWalk<Tile::kRows, QueryBounds, W> walk(args, s, args.template queries<Tile::kRows>(s, first));
+  TileWalk<Side::keys, Tile::kRows, Tile::kRows, Tile::kRows, W> walk(args, s, first, first);
   for (auto step = walk.next(0); !walk.done(step); step = walk.next(step.tile + 1)) {
     const int first_key = step.tile * Tile::kRows;
     __syncthreads();  // the values before are used up

@@ -9,7 +9,7 @@ namespace {
 // Each feature alone, then several together; tiles have 16, 32 or 64 rows.
 const std::vector<AttentionCase> kCases = {
     {.name = "causal", .tq = 70, .tk = 70},
-    {.name = "one row", .tq = 1, .tk = 3, .head_dim = 3, .q_begin = 2},
+    {.name = "one row", .tq = 1, .tk = 3, .heads = 16, .head_dim = 3, .q_begin = 2},
     {.name = "documents", .tq = 150, .tk = 150, .documents = {0, 20, 23, 70, 140}},
     {.name = "window", .tq = 150, .tk = 150, .window = 37},
     {.name = "groups", .sequences = 2, .tq = 37, .tk = 37, .heads = 6, .kv_heads = 2},
