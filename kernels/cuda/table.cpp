@@ -17,6 +17,7 @@ const KernelTable& cuda_table() {
         add_loss_rows(rows);
         add_embedding_rows(rows);
         add_matmul_rows(rows);
+        add_attention_rows(rows);
         return rows;
       }(),
       workspace_rows());

@@ -7,6 +7,7 @@
 /// Streams are queues that nothing empties before somebody waits; threads of a block are fibers
 /// that run, in an order of choice, up to their next barrier; blocks run one after another.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -183,6 +184,8 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
+using std::max;
+using std::min;
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 inline std::uint32_t __umulhi(std::uint32_t a, std::uint32_t b) {

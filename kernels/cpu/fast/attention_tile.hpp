@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/attention_scratch.hpp"
-#include "kernels/cpu/attention_rule.hpp"
+#include "kernels/attention_rule.hpp"
 
 namespace llmtrain::kernels::fast {
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/attention_scratch.hpp"
-#include "kernels/cpu/attention_rule.hpp"
+#include "kernels/attention_rule.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/reference/rope.hpp"
 #include "kernels/cpu/rows.hpp"

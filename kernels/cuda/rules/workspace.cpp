@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.hpp"
+#include "kernels/cuda/rules/attention.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
@@ -42,11 +43,18 @@ std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
   return mm.a.dtype == DType::f64 ? 0 : ctx.library_workspace_bytes;
 }
 
-/// delta of every query row and head; and, where dq is not FP32 already, its FP32 sum.
+template <class K>
+AttentionScratch attention_scratch(const K& op) {
+  const std::int64_t sequences = std::max<std::int64_t>(1, op.shape.num_sequences);
+  return {op.shape, op.q.rows() / sequences, op.k.rows() / sequences, size_of(op.lse.dtype)};
+}
+
+std::uint64_t of_attention_forward(const KernelCtx&, const AttentionForward& op) {
+  return attention_scratch(op).forward_bytes;
+}
+
 std::uint64_t of_attention_backward(const KernelCtx&, const AttentionBackward& op) {
-  const auto rows = static_cast<std::uint64_t>(op.q.rows() * op.shape.num_heads);
-  const std::uint64_t wide = size_of(op.lse.dtype);
-  return rows * wide;
+  return attention_scratch(op).backward_bytes;
 }
 
 }  // namespace
@@ -74,7 +82,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
       workspace_row_of<Rope, none<Rope>>(),
       workspace_row_of<Matmul, of_matmul>(),
-      workspace_row_of<AttentionForward, none<AttentionForward>>(),
+      workspace_row_of<AttentionForward, of_attention_forward>(),
       workspace_row_of<AttentionBackward, of_attention_backward>(),
   };
 }

@@ -1,0 +1,45 @@
+// Sends attention to the kernel that attention_rule names.
+#include "kernels/cuda/attention.hpp"
+
+#include "kernels/cuda/rows.hpp"
+#include "kernels/cuda/rules/attention.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+bool rows_aligned(std::initializer_list<View> views) {
+  for (const View& view : views) {
+    if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0 ||
+        static_cast<std::size_t>(view.row_stride) * size_of(view.dtype) % 16 != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
+  switch (attention_rule(op.shape, op.q.dtype, rows_aligned({op.q, op.k, op.v, op.out}))) {
+    case AttentionKernel::plain:
+      return plain_forward(ctx, op, workspace);
+    case AttentionKernel::tensor_64:
+      return tensor_forward<64>(ctx, op, workspace);
+    case AttentionKernel::tensor_96:
+      return tensor_forward<96>(ctx, op, workspace);
+    case AttentionKernel::tensor_128:
+      return tensor_forward<128>(ctx, op, workspace);
+  }
+}
+
+void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
+  plain_backward(ctx, op, workspace);
+}
+
+}  // namespace
+
+void add_attention_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<AttentionForward, forward>());
+  rows.push_back(row_of<AttentionBackward, backward>());
+}
+
+}  // namespace llmtrain::kernels::cuda

@@ -1,0 +1,297 @@
+// Attention of bf16 on tensor cores: FlashAttention-2 with mma.sync. A warp has 32 queries, so that
+// each fragment of keys and values serves two products.
+#include <limits>
+
+#include "kernels/cuda/attention_tensor.cuh"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kQueries = 128;  // of a block
+constexpr int kRows = 32;      // of a warp
+constexpr int kKeys = 64;      // of a tile
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+template <int kDim>
+constexpr std::size_t kForwardShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kDim;
+
+struct ForwardMatrices {
+  Rows<const bf16> q, k, v;
+  Rows<bf16> out;
+  float* lse;
+};
+
+using Scores = FragmentC[2][kKeys / 8];
+
+template <int kDim>
+__device__ __forceinline__ void scores(const bf16* q, const bf16* k, Scores& s) {
+  using Tile = TensorTile<kDim>;
+  const int row = warp_of_block() * kRows;
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) s[0][n] = s[1][n] = {};
+#pragma unroll
+  for (int d = 0; d < kDim / 16; ++d) {
+    const FragmentA a0 = Tile::a(q, row, d), a1 = Tile::a(q, row + 16, d);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      const Matrices b = Tile::b(k, n * 16, d);
+      mma(s[0][2 * n], a0, first_b(b));
+      mma(s[0][2 * n + 1], a0, second_b(b));
+      mma(s[1][2 * n], a1, first_b(b));
+      mma(s[1][2 * n + 1], a1, second_b(b));
+    }
+  }
+}
+
+/// Per row of a thread (m-tile, half): the maximum in units of log 2, and this thread's part of the
+/// sum of probabilities.
+struct Statistics {
+  float max[2][2], sum[2][2];
+};
+
+/// Scores of hidden keys to -inf; with kExtras all scores to units of log 2.
+template <bool kExtras>
+__device__ __forceinline__ void adjust(const TensorHead<kExtras>& head, int sequence,
+                                       int first_query, int first_key, bool masked, Scores& s) {
+  if (!kExtras && !masked) return;
+  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+  KeyRange range[2][2];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    range[r / 2][r % 2] = head.args.range(sequence, first_query + r * 8 + g);
+  }
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int position = head.args.position(sequence, first_key + n * 8 + 2 * t + c);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        float& x = s[r / 2][n].x[r % 2 * 2 + c];
+        const KeyRange& seen = range[r / 2][r % 2];
+        float slope;
+        if constexpr (kExtras) x = head.score(x, seen.last, position, slope);
+        if (!seen.contains(position)) x = kNothing;
+      }
+    }
+  }
+}
+
+/// Dropped probabilities to zero.
+__device__ __forceinline__ void drop(const TensorHead<true>& head, int sequence, int first_query,
+                                     int first_key, Scores& p) {
+  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+    const int key = first_key + n * 8 + 2 * t;
+    const int first = head.args.position(sequence, key);
+    const int second = head.args.position(sequence, key + 1);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const KeyRange range = head.args.range(sequence, first_query + r * 8 + g);
+      bool kept[2];
+      head.keeps(range.last, first, second, kept);
+      for (int c = 0; c < 2; ++c) {
+        if (!kept[c]) p[r / 2][n].x[r % 2 * 2 + c] = 0;
+      }
+    }
+  }
+}
+
+/// Scores, of which `factor` makes units of log 2, to probabilities relative to the maximum so far;
+/// the sums of old are turned to the same.
+template <int kDim>
+__device__ __forceinline__ void probabilities(float factor, Scores& s, Statistics& rows,
+                                              FragmentC (&out)[2][kDim / 8]) {
+  float decay[2][2];
+  bool moved = false;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const int m = r / 2, half = r % 2;
+    float max = kNothing;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      max = fmaxf(max, fmaxf(s[m][n].x[2 * half], s[m][n].x[2 * half + 1]));
+    }
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+    const float old = rows.max[m][half];
+    max = fmaxf(old, max * factor);
+    rows.max[m][half] = max;
+    // A row that has seen nothing yet: any finite number keeps exp2(-inf - max) at zero.
+    const float safe = max == kNothing ? 0 : max;
+    decay[m][half] = exp2_fast(old - safe);
+    moved |= old != max;
+    float sum = rows.sum[m][half] * decay[m][half];
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& x = s[m][n].x[2 * half + c];
+        x = exp2_fast(fmaf(x, factor, -safe));
+        sum += x;
+      }
+    }
+    rows.sum[m][half] = sum;
+  }
+  // Late tiles seldom move a maximum.
+  if (!__any_sync(~0u, moved)) return;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (FragmentC& c : out[m]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c.x[i] *= decay[m][i / 2];
+    }
+  }
+}
+
+template <int kDim>
+__device__ __forceinline__ void values(const Scores& p, const bf16* v,
+                                       FragmentC (&out)[2][kDim / 8]) {
+  using Tile = TensorTile<kDim>;
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k) {
+    const FragmentA a0 = a_of(p[0][2 * k], p[0][2 * k + 1]);
+    const FragmentA a1 = a_of(p[1][2 * k], p[1][2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      const Matrices b = Tile::b_transposed(v, k * 16, n);
+      mma(out[0][2 * n], a0, first_b(b));
+      mma(out[0][2 * n + 1], a0, second_b(b));
+      mma(out[1][2 * n], a1, first_b(b));
+      mma(out[1][2 * n + 1], a1, second_b(b));
+    }
+  }
+}
+
+/// `q` becomes the place of the result.
+template <int kDim>
+__device__ __forceinline__ void finish(const AttentionArgs<float>& args, const ForwardMatrices& m,
+                                       int sequence, int head, int first_query, bf16* q,
+                                       Statistics& rows, const FragmentC (&out)[2][kDim / 8]) {
+  using Tile = TensorTile<kDim>;
+  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+  const int row = warp_of_block() * kRows;
+  float factor[2][2];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    float sum = rows.sum[r / 2][r % 2];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    factor[r / 2][r % 2] = sum == 0 ? 0 : args.kept / sum;
+    const int i = first_query + r * 8 + g;
+    if (t == 0 && i < args.tq) {
+      m.lse[args.statistic(sequence, head, i)] = fmaf(rows.max[r / 2][r % 2], kLn2, logf(sum));
+    }
+  }
+  Tile::put(q, row, out[0], factor[0][0], factor[0][1]);
+  Tile::put(q, row + 16, out[1], factor[1][0], factor[1][1]);
+  __syncwarp();
+  Tile::template flush<kRows>(q, row,
+                              m.out.row(static_cast<std::int64_t>(sequence) * args.tq) +
+                                  static_cast<std::int64_t>(head) * args.head_dim,
+                              m.out.stride, first_query, args.tq, args.head_dim);
+}
+
+/// Longer than a function should be: the order of copies, waits and products is what it is about.
+template <int kDim, bool kExtras>
+__global__ void __launch_bounds__(kThreads, 2)
+    forward_kernel(AttentionArgs<float> args, ForwardMatrices m) {
+  using Tile = TensorTile<kDim>;
+  bf16* const q = dynamic_shared<bf16>();
+  bf16* const k = q + kQueries * kDim;
+  bf16* const v = k + kKeys * kDim;
+
+  // The heads of a group and the tiles of a sequence follow each other, so that keys and values
+  // stay in L2; late queries, which see most keys, begin first.
+  const int tiles = (args.tq + kQueries - 1) / kQueries;
+  int n = static_cast<int>(blockIdx.x);
+  const int in_group = n % args.per_group();
+  n /= args.per_group();
+  const int first = (tiles - 1 - n % tiles) * kQueries;
+  n /= tiles;
+  const int group = n % args.kv_heads, s = n / args.kv_heads;
+  const int h = group * args.per_group() + in_group;
+  const int head_dim = args.head_dim;
+  const std::int64_t k_row = static_cast<std::int64_t>(s) * args.tk;
+  const bf16* const q_rows =
+      m.q.row(static_cast<std::int64_t>(s) * args.tq) + static_cast<std::int64_t>(h) * head_dim;
+  const bf16* const k_rows = m.k.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
+  const bf16* const v_rows = m.v.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
+
+  const TensorHead<kExtras> head(args, s, h);
+  const int first_query = first + warp_of_block() * kRows;  // of this warp
+  Statistics rows;
+  FragmentC out[2][kDim / 8] = {};
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const bool sink = args.sink != nullptr;
+    rows.max[r / 2][r % 2] = sink ? args.sink_of(h) * kLog2e : kNothing;
+    rows.sum[r / 2][r % 2] = sink && lane_of_warp() % 4 == 0 ? 1 : 0;
+  }
+
+  TileWalk<Side::keys, kKeys, kQueries, kRows, float> walk(args, s, first, first_query);
+  auto step = walk.next(0);
+  Tile::template stage<kQueries, kThreads>(q, q_rows, m.q.stride, first, args.tq, head_dim);
+  if (!walk.done(step)) {
+    Tile::template stage<kKeys, kThreads>(k, k_rows, m.k.stride, step.tile * kKeys, args.tk,
+                                          head_dim);
+  }
+  commit_copies();
+  while (!walk.done(step)) {
+    const int first_key = step.tile * kKeys;
+    wait_for_copies<0>();
+    __syncthreads();  // the keys are there, the values before are used up
+    Tile::template stage<kKeys, kThreads>(v, v_rows, m.v.stride, first_key, args.tk, head_dim);
+    commit_copies();
+    const bool seen = step.some;
+    Scores p;
+    if (seen) {
+      scores<kDim>(q, k, p);
+      adjust<kExtras>(head, s, first_query, first_key, !step.all, p);
+    }
+    wait_for_copies<0>();
+    __syncthreads();  // the values are there, the keys are used up
+    step = walk.next(step.tile + 1);
+    if (!walk.done(step)) {
+      Tile::template stage<kKeys, kThreads>(k, k_rows, m.k.stride, step.tile * kKeys, args.tk,
+                                            head_dim);
+    }
+    commit_copies();
+    if (seen) {
+      probabilities<kDim>(kExtras ? 1 : head.factor, p, rows, out);
+      if constexpr (kExtras) {
+        if (args.drops) drop(head, s, first_query, first_key, p);
+      }
+      values<kDim>(p, v, out);
+    }
+  }
+  wait_for_copies<0>();
+  __syncthreads();  // where there are no keys the queries may still be under way
+  finish<kDim>(args, m, s, h, first_query, q, rows, out);
+}
+
+}  // namespace
+
+template <int kDim>
+void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
+  const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
+  if (args.sequences == 0 || args.tq == 0) return;
+  find_bounds(ctx, args);
+  const ForwardMatrices m{Rows<const bf16>(op.q), Rows<const bf16>(op.k), Rows<const bf16>(op.v),
+                          Rows<bf16>(op.out), static_cast<float*>(op.lse.data)};
+  const std::int64_t blocks = ceil_div(args.tq, kQueries) * args.sequences * args.heads;
+  const auto kernel = has_extras(args) ? forward_kernel<kDim, true> : forward_kernel<kDim, false>;
+  allow_shared(kernel, kForwardShared<kDim>);
+  launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kForwardShared<kDim>}, kernel, args,
+              m);
+}
+
+template void tensor_forward<64>(const KernelCtx&, const AttentionForward&, const View&);
+template void tensor_forward<96>(const KernelCtx&, const AttentionForward&, const View&);
+template void tensor_forward<128>(const KernelCtx&, const AttentionForward&, const View&);
+
+}  // namespace llmtrain::kernels::cuda

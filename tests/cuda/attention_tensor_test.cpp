@@ -1,0 +1,77 @@
+#include "tests/cuda/attention_case.hpp"
+
+using namespace llmtrain;
+using namespace llmtrain::kernels;
+using namespace llmtrain::kernels::gpu_trial;
+
+namespace {
+
+// Before the second product of each direction tensor cores need probabilities (and gradients of
+// scores) in bf16, as FlashAttention has it; the CPU keeps them in FP32. Their rounding adds an
+// error of the kind that the result's own rounding is: twice the reference's for an average over
+// few keys, and a unit where the result's magnitude is below that of its terms.
+constexpr Limits kForward{.times_reference = 3, .floor = 3};
+constexpr Limits kBackward{.times_reference = 3, .floor = 4};
+
+// Blocks have 128 queries or keys, tiles 32 or 64.
+const std::vector<AttentionCase> kCases = {
+    {.name = "causal", .tq = 200, .tk = 200, .head_dim = 64},
+    {.name = "one row", .tq = 1, .tk = 1, .head_dim = 8},
+    {.name = "documents",
+     .tq = 260,
+     .tk = 260,
+     .heads = 1,
+     .head_dim = 32,
+     .documents = {0, 20, 23, 130, 255}},
+    {.name = "window", .tq = 300, .tk = 300, .heads = 1, .head_dim = 32, .window = 50},
+    {.name = "groups",
+     .sequences = 2,
+     .tq = 70,
+     .tk = 70,
+     .heads = 6,
+     .kv_heads = 2,
+     .head_dim = 40},
+    {.name = "cache", .sequences = 2, .tq = 5, .tk = 133, .head_dim = 128, .q_begin = 128},
+    {.name = "later keys", .tq = 130, .tk = 140, .head_dim = 72, .q_begin = 30, .k_begin = 64},
+    {.name = "nothing seen", .tq = 40, .tk = 33, .k_begin = 100},
+    {.name = "scattered", .tq = 200, .tk = 230, .documents = {0, 50, 160}, .scattered = true},
+    {.name = "alibi", .tq = 70, .tk = 70, .head_dim = 64, .alibi = true},
+    {.name = "sink", .sequences = 2, .tq = 70, .tk = 70, .head_dim = 64, .sink = true},
+    {.name = "sink beside nothing", .tq = 33, .tk = 40, .sink = true, .k_begin = 16},
+    {.name = "softcap", .tq = 70, .tk = 70, .head_dim = 64, .softcap = 0.8},
+    {.name = "dropout", .sequences = 2, .tq = 75, .tk = 75, .dropout = 0.3},
+    {.name = "negative scale", .tq = 40, .tk = 40, .scale = -0.5},
+    {.name = "96", .tq = 140, .tk = 140, .heads = 1, .head_dim = 96, .fused = true},
+    {.name = "128", .tq = 140, .tk = 140, .heads = 1, .head_dim = 128, .fused = true},
+    {.name = "all",
+     .sequences = 2,
+     .tq = 141,
+     .tk = 141,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 24,
+     .window = 60,
+     .softcap = 2,
+     .alibi = true,
+     .sink = true,
+     .dropout = 0.2,
+     .fused = true,
+     .documents = {0, 10, 100}},
+    {.name = "all at 128",
+     .tq = 150,
+     .tk = 150,
+     .heads = 2,
+     .head_dim = 128,
+     .window = 100,
+     .softcap = 2,
+     .alibi = true,
+     .sink = true,
+     .dropout = 0.2,
+     .documents = {0, 30}},
+};
+
+}  // namespace
+
+TEST_CASE("attention in bf16 on tensor cores with every feature") {
+  for (const AttentionCase& c : kCases) compare_attention(c, DType::bf16, kForward, kBackward);
+}
