@@ -17,11 +17,8 @@ CudaMemory::CudaMemory(int device) : device_(device) {
   check(cudaSetDevice(device), "to choose the device");
   try {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "to make a stream");
-    for (Staging& staging : staging_) {
-      check(cudaHostAlloc(&staging.bytes, kStagingBytes, cudaHostAllocDefault),
-            "to pin host memory");
-      check(cudaEventCreateWithFlags(&staging.done, cudaEventDisableTiming), "to make an event");
-    }
+    to_device_.allocate();
+    check(cudaHostAlloc(&read_, kReadBytes, cudaHostAllocDefault), "to pin host memory");
     products_ = open_library_products(device);
   } catch (...) {
     release();
@@ -35,10 +32,7 @@ void CudaMemory::release() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   products_.reset();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  for (Staging& staging : staging_) {
-    if (staging.done != nullptr) cudaEventDestroy(staging.done);
-    if (staging.bytes != nullptr) cudaFreeHost(staging.bytes);
-  }
+  if (read_ != nullptr) cudaFreeHost(read_);
   if (slab_ != nullptr) cudaFree(slab_);
 }
 
@@ -56,36 +50,20 @@ void* CudaMemory::reserve(std::uint64_t capacity_bytes) {
   return slab_;
 }
 
-CudaMemory::Staging& CudaMemory::next_staging() {
-  Staging& staging = staging_[next_++ % kStagingBuffers];
-  check(cudaEventSynchronize(staging.done), "to wait for a copy");
-  return staging;
-}
-
 void CudaMemory::copy_to_host(void* host, const void* device, std::uint64_t bytes) {
   auto* to = static_cast<std::byte*>(host);
   const auto* from = static_cast<const std::byte*>(device);
-  for (std::uint64_t done = 0; done < bytes; done += kStagingBytes) {
-    const std::uint64_t part = std::min(kStagingBytes, bytes - done);
-    Staging& staging = next_staging();
-    check(cudaMemcpyAsync(staging.bytes, from + done, part, cudaMemcpyDeviceToHost, stream_),
+  for (std::uint64_t done = 0; done < bytes; done += kReadBytes) {
+    const std::uint64_t part = std::min(kReadBytes, bytes - done);
+    check(cudaMemcpyAsync(read_, from + done, part, cudaMemcpyDeviceToHost, stream_),
           "a copy to the host");
     synchronize();
-    std::memcpy(to + done, staging.bytes, part);
+    std::memcpy(to + done, read_, part);
   }
 }
 
 void CudaMemory::copy_from_host(void* device, const void* host, std::uint64_t bytes) {
-  auto* to = static_cast<std::byte*>(device);
-  const auto* from = static_cast<const std::byte*>(host);
-  for (std::uint64_t done = 0; done < bytes; done += kStagingBytes) {
-    const std::uint64_t part = std::min(kStagingBytes, bytes - done);
-    Staging& staging = next_staging();
-    std::memcpy(staging.bytes, from + done, part);
-    check(cudaMemcpyAsync(to + done, staging.bytes, part, cudaMemcpyHostToDevice, stream_),
-          "a copy to the device");
-    check(cudaEventRecord(staging.done, stream_), "to record an event");
-  }
+  to_device_.send(stream_, device, host, bytes);
 }
 
 void CudaMemory::copy_on_device(void* to, const void* from, std::uint64_t bytes) {

@@ -1,17 +1,16 @@
 #pragma once
 /// A GPU's memory and its compute stream.
 
-#include <array>
 #include <memory>
 
 #include "kernels/cuda/library_matmul.hpp"
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/staging.hpp"
 
 namespace llmtrain::kernels::cuda {
 
 /// One slab of device memory under the arena, and an in-order stream for launches and copies. Host
-/// bytes travel by way of pinned buffers: the caller's may be used again as soon as a copy returns,
-/// and the host waits only when all buffers are under way.
+/// bytes travel to the device by way of a pinned ring, and the host waits only where that is full;
+/// copies to the host wait for their result.
 class CudaMemory final : public MemoryBackend {
  public:
   /// DeviceError when the device cannot be used.
@@ -34,14 +33,7 @@ class CudaMemory final : public MemoryBackend {
   LibraryProducts* products() const { return products_.get(); }
 
  private:
-  static constexpr std::uint64_t kStagingBytes = 4 << 20;
-  static constexpr std::size_t kStagingBuffers = 4;
-  struct Staging {
-    void* bytes = nullptr;
-    cudaEvent_t done = nullptr;
-  };
-  /// The buffer after the last one; waits for what it carried before.
-  Staging& next_staging();
+  static constexpr std::uint64_t kReadBytes = 4 << 20;
   void release();
 
   int device_;
@@ -49,8 +41,9 @@ class CudaMemory final : public MemoryBackend {
   void* slab_ = nullptr;
   /// Opened before the slab takes what memory there is.
   std::unique_ptr<LibraryProducts> products_;
-  std::array<Staging, kStagingBuffers> staging_{};
-  std::size_t next_ = 0;
+  StagingRing to_device_;
+  /// Pinned; what copy_to_host waits for lands here.
+  void* read_ = nullptr;
 };
 
 }  // namespace llmtrain::kernels::cuda

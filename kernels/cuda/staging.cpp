@@ -11,10 +11,7 @@ constexpr std::uint64_t kAlignment = 256;
 }  // namespace
 
 StagingRing::~StagingRing() {
-  for (const Piece& piece : under_way_) {
-    cudaEventSynchronize(piece.done);
-    cudaEventDestroy(piece.done);
-  }
+  for (const Piece& piece : under_way_) cudaEventDestroy(piece.done);
   for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
   if (ring_ != nullptr) cudaFreeHost(ring_);
 }

@@ -7,11 +7,12 @@
 
 namespace llmtrain::kernels::cuda {
 
-/// A ring of pinned memory. Copies take pieces of it in order and give them back when the stream has
-/// carried them out; the host waits only where the ring is full of copies under way.
+/// A ring of pinned memory. Copies take pieces of it in order and give them back when the stream
+/// has carried them out; the host waits only where the ring is full of copies under way.
 class StagingRing {
  public:
   StagingRing() = default;
+  /// The streams of all copies must have been waited for.
   ~StagingRing();
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
@@ -37,7 +38,7 @@ class StagingRing {
 
   std::byte* ring_ = nullptr;
   std::uint64_t next_ = 0;
-  std::deque<Piece> under_way_;       // oldest first
+  std::deque<Piece> under_way_;  // oldest first
   std::vector<cudaEvent_t> free_events_;
 };
 
