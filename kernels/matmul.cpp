@@ -40,18 +40,13 @@ std::int64_t round_up_rows(std::int64_t rows) {
 }  // namespace
 
 MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
-  // oneDNN 2.6 packs blocks of its operands per thread: at most 1,772 KiB over 20,000 shapes of
-  // every form, 1 to 64 threads and all instruction sets, except where it would sum over k in
-  // parallel and keep a whole c per thread; those are refused and done in shorter pieces of k.
-  constexpr std::uint64_t kScratchPerThread = 2 << 20;
+  // Two pieces of b are in work where several threads are.
   constexpr std::int64_t kPiece = kGemmCols * (kGemmDepth + 1);  // packed columns, and their bias
   constexpr std::int64_t kPerThread = kGemmRows * kGemmDepth;
-  static_assert((kPiece + kPerThread) * sizeof(float) <= kScratchPerThread);  // one thread
-  static_assert((2 * kPiece + 2 * kPerThread) * sizeof(float) <= 2 * kScratchPerThread);
   MatmulWorkspace layout;
   if (mm.a.dtype == DType::f64) return layout;
-  layout.scratch_bytes = static_cast<std::uint64_t>(std::max(1, threads)) * kScratchPerThread;
-  layout.sums = layout.total_bytes = layout.scratch_bytes;
+  const std::int64_t blocks = threads > 1 ? 2 * kPiece + threads * kPerThread : kPiece + kPerThread;
+  layout.sums = layout.total_bytes = static_cast<std::uint64_t>(blocks) * sizeof(float);
   const bool narrow = mm.c.dtype == DType::bf16;
   const std::int64_t rows = narrow ? std::min(mm.m(), kGemmSumRows) : mm.m();
   if (narrow && mm.k() > kGemmDepth) {

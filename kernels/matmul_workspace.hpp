@@ -1,13 +1,13 @@
 #pragma once
 /// Where a CPU matrix product keeps what it needs besides its operands. A pure function, so that
-/// the plan needs neither the device nor the library that computes the product.
+/// the plan needs neither the device nor its instruction set.
 
 #include "kernels/matmul.hpp"
 
 namespace llmtrain::kernels {
 
-/// Largest blocks of the own product: rows of a and columns of b that are packed at a time, and the
-/// piece of the sum.
+/// Largest blocks: rows of a and columns of b that are packed at a time, and the piece of the sum in
+/// FP32. Where bf16 is packed as it is, a piece is twice as long in the same bytes.
 inline constexpr std::int64_t kGemmRows = 96;
 inline constexpr std::int64_t kGemmCols = 768;
 inline constexpr std::int64_t kGemmDepth = 384;
@@ -17,10 +17,9 @@ inline constexpr std::int64_t kGemmSumRows = 1024;
 /// columns again.
 inline constexpr std::int64_t kGemmWholeA = 1 << 21;
 
-/// The library's scratch or the own product's packed blocks come first, then FP32 sums at byte
-/// `sums`, then all of a packed at byte `packed_a`, if the product packs it once.
+/// Packed blocks come first, then FP32 sums at byte `sums`, then all of a packed at byte `packed_a`,
+/// if the product packs it once.
 struct MatmulWorkspace {
-  std::uint64_t scratch_bytes = 0;
   std::uint64_t sums = 0;
   std::uint64_t packed_a = 0;
   bool packs_a_once = false;

@@ -49,8 +49,6 @@ THIRD_PARTY = {
     "zlib.h": ("cpp", ("lib/data", "tests")),
     "zstd.h": ("cpp", ("lib/data", "tests")),
     "utf8proc.h": ("cpp", ("lib/data",)),
-    "dnnl": ("cpp", ("kernels/cpu",)),
-    "oneapi/": ("cpp", ("kernels/cpu",)),
     "doctest/": ("any", ("tests",)),
     "mpi.h": ("cpp", ("lib/comm",)),
     "nccl.h": ("cpp", ("lib/comm", "kernels/cuda")),

@@ -10,7 +10,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache python3 git gzip xz-utils
   libyaml-cpp-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev
-  libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libhwy-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
 )
 
 die() {

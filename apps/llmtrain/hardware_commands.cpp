@@ -39,7 +39,6 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   line("memory", format_bytes(machine.memory_bytes));
   line("disk free here", format_bytes(free_disk_bytes(".")));
   line("disk free, cache", format_bytes(free_disk_bytes(output)));
-  line("oneDNN", machine.onednn_version);
   line("MPI", "not in this build");
   return text;
 }

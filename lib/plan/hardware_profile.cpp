@@ -80,7 +80,6 @@ MachineFacts read_machine(const Fields& fields) {
   machine.host = fields.text("host");
   machine.cpu = fields.text("cpu");
   machine.instruction_set = fields.text("instruction_set");
-  machine.onednn_version = fields.text("onednn_version");
   machine.cores = static_cast<int>(fields.whole("cores", 1 << 20));
   machine.memory_bytes = fields.whole("memory_bytes");
   machine.cache_bytes = fields.whole("cache_bytes");
@@ -124,7 +123,6 @@ std::string to_json(const HardwareProfile& profile) {
   json["machine"] = {{"host", profile.machine.host},
                      {"cpu", profile.machine.cpu},
                      {"instruction_set", profile.machine.instruction_set},
-                     {"onednn_version", profile.machine.onednn_version},
                      {"cores", profile.machine.cores},
                      {"memory_bytes", profile.machine.memory_bytes},
                      {"cache_bytes", profile.machine.cache_bytes}};

@@ -14,7 +14,7 @@ namespace llmtrain::plan {
 
 /// What a machine is; informative.
 struct MachineFacts {
-  std::string host, cpu, instruction_set, onednn_version;
+  std::string host, cpu, instruction_set;
   int cores = 0;
   std::uint64_t memory_bytes = 0;
   std::uint64_t cache_bytes = 0;  // of the last level; 0 = unknown

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cpu/onednn_version.hpp"
 #include "lib/tensor/device.hpp"
 
 namespace llmtrain::plan {
@@ -53,7 +52,6 @@ MachineFacts machine_facts() {
   return {.host = host.data(),
           .cpu = cpuinfo("model name"),
           .instruction_set = instruction_set(),
-          .onednn_version = kernels::onednn_version(),
           .cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
           .memory_bytes = physical_memory_bytes(),
           .cache_bytes = last_level_cache_bytes()};

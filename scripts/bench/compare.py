@@ -46,7 +46,7 @@ def print_machine(profile, rows):
     machine = profile["machine"]
     peaks = [peak / 1e9 for row in rows for peak in row["peaks"]]
     print(f"Machine: {machine['cpu']}, {profile['threads']} threads, "
-          f"{machine['instruction_set']}, oneDNN {machine['onednn_version']}. "
+          f"{machine['instruction_set']}. "
           f"FMA peak {profile['peak_fp32_flops'] / 1e9:.0f} GFLOP/s fp32 in the profile, noise while "
           f"measuring it {100 * profile['noise']:.1f} %; {min(peaks):.0f} to {max(peaks):.0f} "
           f"GFLOP/s around the steps.\n")

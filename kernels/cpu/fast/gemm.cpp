@@ -11,8 +11,12 @@ namespace llmtrain::kernels::fast {
 
 namespace {
 
-/// Elements of a packed piece of b, and of the bias of its columns.
-constexpr std::int64_t kPackedPiece = kGemmCols * (kGemmDepth + 1);
+// The memory holds floats; a kernel that packs narrower elements packs as many bytes.
+constexpr std::int64_t kFloat = sizeof(float);
+/// Bytes of a packed piece of b, and of all with the bias of its columns.
+constexpr std::int64_t kPackedColumns = kGemmCols * kGemmDepth * kFloat;
+constexpr std::int64_t kPackedPiece = kPackedColumns + kGemmCols * kFloat;
+constexpr std::int64_t kPackedRows = kGemmRows * kGemmDepth * kFloat;
 
 constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
@@ -31,11 +35,11 @@ struct Piece {
 /// The product's pieces, those of the same columns one after the other.
 class Pieces {
  public:
-  explicit Pieces(const Matmul& mm)
+  Pieces(const Matmul& mm, std::int64_t max_depth)
       : n_(mm.n()),
         k_(mm.k()),
         cols_(equal_pieces(n_, kGemmCols, 32)),
-        depth_(equal_pieces(k_, kGemmDepth, 8)),
+        depth_(equal_pieces(k_, max_depth, 8)),
         of_columns_(ceil_div(k_, depth_)) {}
 
   std::int64_t count() const { return ceil_div(n_, cols_) * of_columns_; }
@@ -53,12 +57,15 @@ class Pieces {
 /// task fit in a block of a. A task may have no columns in a last, narrower piece.
 class Grid {
  public:
-  Grid(std::int64_t rows, std::int64_t cols, int threads)
-      : rows_(rows), row_panels_(ceil_div(rows, kPanelRows)) {
-    const std::int64_t blocks = ceil_div(row_panels_, kGemmRows / kPanelRows);
+  Grid(const GemmKernel& kernel, std::int64_t rows, std::int64_t cols, int threads)
+      : rows_(rows),
+        panel_rows_(kernel.panel_rows),
+        panel_cols_(kernel.panel_cols),
+        row_panels_(ceil_div(rows, panel_rows_)) {
+    const std::int64_t blocks = ceil_div(row_panels_, kGemmRows / panel_rows_);
     row_tasks_ = std::min(row_panels_, ceil_div(blocks, threads) * threads);
     // Few rows: threads share the columns too.
-    col_tasks_ = std::min(ceil_div(cols, gemm_panel_cols()), ceil_div(threads, row_tasks_));
+    col_tasks_ = std::min(ceil_div(cols, panel_cols_), ceil_div(threads, row_tasks_));
   }
   std::int64_t count() const { return row_tasks_ * col_tasks_; }
   bool shares_rows() const { return col_tasks_ > 1; }
@@ -78,25 +85,25 @@ class Grid {
   std::int64_t end_of_rows(std::int64_t task) const { return (task / col_tasks_ + 1) * col_tasks_; }
 
   /// Share t of `parts` of `cols` columns, in whole panels.
-  static Range share_of(std::int64_t cols, std::int64_t t, std::int64_t parts) {
-    const std::int64_t width = gemm_panel_cols(), panels = ceil_div(cols, width);
-    return {std::min(cols, panels * t / parts * width),
-            std::min(cols, panels * (t + 1) / parts * width)};
+  Range share_of(std::int64_t cols, std::int64_t t, std::int64_t parts) const {
+    const std::int64_t panels = ceil_div(cols, panel_cols_);
+    return {std::min(cols, panels * t / parts * panel_cols_),
+            std::min(cols, panels * (t + 1) / parts * panel_cols_)};
   }
 
  private:
   std::int64_t row_begin(std::int64_t t) const {
-    return std::min(rows_, row_panels_ * t / row_tasks_ * kPanelRows);
+    return std::min(rows_, row_panels_ * t / row_tasks_ * panel_rows_);
   }
-  std::int64_t rows_, row_panels_, row_tasks_, col_tasks_;
+  std::int64_t rows_, panel_rows_, panel_cols_, row_panels_, row_tasks_, col_tasks_;
 };
 
 /// The memory of one call.
 struct Memory {
-  float* packed_b;  // kPackedPiece elements for each piece in work: its columns, and their bias
-  float* packed_a;  // kGemmRows * kGemmDepth elements per thread
-  float* whole_a;   // or all rows and terms, if there is room
-  float* sums;      // rows of kGemmCols elements
+  std::byte* packed_b;  // kPackedPiece for each piece in work: its columns, and their bias
+  std::byte* packed_a;  // kPackedRows per thread
+  std::byte* whole_a;   // or all rows and terms, if there is room
+  float* sums;          // rows of kGemmCols elements
 };
 
 /// Rows [i, i + rows) of the product. Threads take its tasks in one order through all pieces: while
@@ -104,13 +111,15 @@ struct Memory {
 /// piece.
 class Pipeline {
  public:
-  Pipeline(const Matmul& mm, int threads, const Memory& memory, std::int64_t i, std::int64_t rows)
+  Pipeline(const Matmul& mm, const GemmKernel& kernel, int threads, const Memory& memory,
+           std::int64_t i, std::int64_t rows)
       : mm_(mm),
+        kernel_(kernel),
         threads_(threads),
         memory_(memory),
         i_(i),
-        pieces_(mm),
-        grid_(rows, pieces_.cols(), threads),
+        pieces_(mm, kernel.max_depth),
+        grid_(kernel, rows, pieces_.cols(), threads),
         packs_(2 * threads),
         lead_(threads == 1 ? grid_.count() : grid_.count() / 2) {}
 
@@ -148,17 +157,20 @@ class Pipeline {
     multiply(slot, piece, product);
   }
 
-  float* packed(std::int64_t piece) const {
+  std::byte* packed(std::int64_t piece) const {
     return memory_.packed_b + (threads_ == 1 ? 0 : piece % 2) * kPackedPiece;
   }
-  float* bias(std::int64_t piece) const { return packed(piece) + kGemmCols * kGemmDepth; }
-  const float* packed_rows(int slot, const Piece& piece, const Grid::Range& rows) const;
+  float* bias(std::int64_t piece) const {
+    return reinterpret_cast<float*>(packed(piece) + kPackedColumns);
+  }
+  const std::byte* packed_rows(int slot, const Piece& piece, const Grid::Range& rows) const;
 
   void pack(std::int64_t number, std::int64_t share) const;
   void multiply(int slot, std::int64_t number, std::int64_t product) const;
   void set_target(const Piece& piece, std::int64_t row, std::int64_t col, GemmBlock& block) const;
 
   const Matmul& mm_;
+  const GemmKernel& kernel_;
   int threads_;
   Memory memory_;
   std::int64_t i_;
@@ -169,11 +181,11 @@ class Pipeline {
 
 void Pipeline::pack(std::int64_t number, std::int64_t share) const {
   const Piece piece = pieces_[number];
-  const Grid::Range cols = Grid::share_of(piece.cols, share, packs_);
+  const Grid::Range cols = grid_.share_of(piece.cols, share, packs_);
   if (cols.size() <= 0) return;
   const GemmOperand b = GemmOperand::columns_of(mm_.b, mm_.transpose_b);
-  gemm_pack_columns(b.at(piece.j + cols.begin, piece.p), cols.size(), piece.depth,
-                    packed(number) + cols.begin * piece.depth);
+  kernel_.pack_columns(b.at(piece.j + cols.begin, piece.p), cols.size(), piece.depth,
+                       packed(number) + kernel_.bytes(cols.begin, piece.depth));
   if (!mm_.bias.defined()) return;
   for (std::int64_t e = cols.begin; e < cols.end; ++e) {
     bias(number)[e] = mm_.bias.dtype == DType::bf16 ? to_float(mm_.bias.as<bf16>()[piece.j + e])
@@ -183,14 +195,16 @@ void Pipeline::pack(std::int64_t number, std::int64_t share) const {
 
 /// Rows of a, as many as a task has, and the terms of a piece. Tasks of the same rows follow one
 /// another, so that what the first one packed is there for those with other columns.
-const float* Pipeline::packed_rows(int slot, const Piece& piece, const Grid::Range& rows) const {
+const std::byte* Pipeline::packed_rows(int slot, const Piece& piece,
+                                       const Grid::Range& rows) const {
   const bool kept = memory_.whole_a != nullptr && !grid_.shares_rows();
-  const std::int64_t padded = ceil_div(rows.size(), kPanelRows) * kPanelRows;
-  float* const to = kept ? memory_.whole_a + rows.begin * mm_.k() + padded * piece.p
-                         : memory_.packed_a + slot * kGemmRows * kGemmDepth;
+  const std::int64_t padded = ceil_div(rows.size(), kernel_.panel_rows) * kernel_.panel_rows;
+  std::byte* const to =
+      kept ? memory_.whole_a + kernel_.bytes(rows.begin, mm_.k()) + kernel_.bytes(padded, piece.p)
+           : memory_.packed_a + slot * kPackedRows;
   if (kept && piece.j > 0) return to;
   const GemmOperand a = GemmOperand::rows_of(mm_.a, mm_.transpose_a);
-  gemm_pack_rows(a.at(i_ + rows.begin, piece.p), rows.size(), piece.depth, to);
+  kernel_.pack_rows(a.at(i_ + rows.begin, piece.p), rows.size(), piece.depth, to);
   return to;
 }
 
@@ -201,13 +215,13 @@ void Pipeline::multiply(int slot, std::int64_t number, std::int64_t product) con
   GemmBlock block;
   block.rows = rows.size();
   block.cols = cols.size();
-  block.depth = piece.depth;
+  block.depth = kernel_.packed_depth(piece.depth);
   block.a = packed_rows(slot, piece, rows);
-  block.b = packed(number) + cols.begin * piece.depth;
+  block.b = packed(number) + kernel_.bytes(cols.begin, piece.depth);
   const bool biased = mm_.bias.defined() && piece.p + piece.depth == mm_.k();
   block.bias = biased ? bias(number) + cols.begin : nullptr;
   set_target(piece, rows.begin, cols.begin, block);
-  gemm_multiply(block);
+  kernel_.multiply(block);
 }
 
 /// Where the sums of a block at (row, col) go: added up in c, or, when c is bf16, in FP32 beside it
@@ -235,19 +249,28 @@ void Pipeline::set_target(const Piece& piece, std::int64_t row, std::int64_t col
   }
 }
 
+const GemmKernel& kernel_for(const Matmul& mm) {
+  const GemmKernel* const narrow = mm.a.dtype == DType::bf16 ? gemm_bf16_kernel() : nullptr;
+  return narrow == nullptr ? gemm_fp32_kernel() : *narrow;
+}
+
 }  // namespace
 
-void gemm(const Matmul& mm, int threads, void* workspace, const MatmulWorkspace& layout) {
+bool gemm_multiplies_bf16() { return gemm_bf16_kernel() != nullptr; }
+
+void gemm(const Matmul& mm, int threads, void* workspace) {
   threads = std::max(1, threads);
+  const GemmKernel& kernel = kernel_for(mm);
+  const MatmulWorkspace layout = matmul_workspace(mm, threads);
+  auto* const bytes = static_cast<std::byte*>(workspace);
   Memory memory;
-  memory.packed_b = static_cast<float*>(workspace);
-  memory.packed_a = memory.packed_b + (threads == 1 ? 1 : 2) * kPackedPiece;
-  memory.sums = memory.packed_b + layout.sums / sizeof(float);
-  memory.whole_a =
-      layout.packs_a_once ? memory.packed_b + layout.packed_a / sizeof(float) : nullptr;
+  memory.packed_b = bytes;
+  memory.packed_a = bytes + (threads == 1 ? 1 : 2) * kPackedPiece;
+  memory.sums = reinterpret_cast<float*>(bytes + layout.sums);
+  memory.whole_a = layout.packs_a_once ? bytes + layout.packed_a : nullptr;
   const std::int64_t rows = mm.c.dtype == DType::f32 ? mm.m() : std::min(mm.m(), kGemmSumRows);
   for (std::int64_t i = 0; i < mm.m(); i += rows) {
-    Pipeline(mm, threads, memory, i, std::min(rows, mm.m() - i)).run();
+    Pipeline(mm, kernel, threads, memory, i, std::min(rows, mm.m() - i)).run();
   }
 }
 

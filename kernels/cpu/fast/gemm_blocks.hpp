@@ -1,13 +1,10 @@
 #pragma once
 /// What gemm.cpp gives to the parts of the product that are compiled per instruction set, in
-/// gemm_tile.cpp.
+/// gemm_tile.cpp and gemm_bf16_tile.cpp.
 
 #include "kernels/kernel.hpp"
 
 namespace llmtrain::kernels::fast {
-
-/// Rows of the kernel's tile of c: panels of a have as many lines.
-inline constexpr std::int64_t kPanelRows = 6;
 
 /// A matrix as lines (rows of op(a), columns of op(b)) along which the product sums.
 struct GemmOperand {
@@ -32,9 +29,10 @@ struct GemmOperand {
 
 /// to[rows, cols] = a b (+ from) (+ to) (+ bias), a and b packed in panels, sums in FP32.
 struct GemmBlock {
-  std::int64_t rows, cols, depth;
-  const float* a;
-  const float* b;
+  std::int64_t rows, cols;
+  std::int64_t depth;  // as packed
+  const std::byte* a;
+  const std::byte* b;
   const float* from = nullptr;  // sums over what came before, or null
   std::int64_t from_stride = 0;
   void* to;
@@ -44,14 +42,34 @@ struct GemmBlock {
   const float* bias;  // one per column, or null
 };
 
-/// Lines of a panel of b.
-std::int64_t gemm_panel_cols();
+/// Inner loops, and the panels that they read. Blocks of kGemmRows x max_depth and kGemmCols x
+/// max_depth are whole panels and take no more bytes than kGemmDepth floats a line.
+struct GemmKernel {
+  std::int64_t panel_rows, panel_cols;  // lines of a panel of a and of b
+  std::int64_t max_depth;               // of a piece of the sum
+  std::int64_t depth_unit;  // elements of a line side by side; the last are filled up with zeros
+  std::int64_t element_bytes;
 
-/// Copies `lines` lines of `depth` elements into panels, in FP32: element p of all lines of a panel
-/// side by side. The last panel is filled up with zeros.
-void gemm_pack_rows(const GemmOperand& a, std::int64_t lines, std::int64_t depth, float* panels);
-void gemm_pack_columns(const GemmOperand& b, std::int64_t lines, std::int64_t depth, float* panels);
+  /// Copies `lines` lines of `depth` elements into panels: elements [p, p + depth_unit) of all
+  /// lines of a panel one after the other. The last panel is filled up with zeros.
+  using Pack = void (*)(const GemmOperand& from, std::int64_t lines, std::int64_t depth,
+                        void* panels);
+  Pack pack_rows, pack_columns;
+  void (*multiply)(const GemmBlock& block);
 
-void gemm_multiply(const GemmBlock& block);
+  std::int64_t packed_depth(std::int64_t depth) const {
+    return (depth + depth_unit - 1) / depth_unit * depth_unit;
+  }
+  /// Bytes of `lines` packed lines; also the place of line `lines`, the first one of a panel.
+  std::int64_t bytes(std::int64_t lines, std::int64_t depth) const {
+    return lines * packed_depth(depth) * element_bytes;
+  }
+};
+
+/// Widens bf16 to FP32 as it packs.
+const GemmKernel& gemm_fp32_kernel();
+
+/// Multiplies pairs of bf16; null where the processor does not.
+const GemmKernel* gemm_bf16_kernel();
 
 }  // namespace llmtrain::kernels::fast

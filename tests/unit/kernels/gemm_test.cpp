@@ -1,7 +1,9 @@
-// The own product, called directly, because processors with AVX-512 mostly do not choose it.
+// The matrix product by itself: blocks, panels and threads. Its forms are compared with the
+// reference in matmul_test.cpp.
 #include "kernels/cpu/fast/gemm.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -9,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/matmul_workspace.hpp"
+#include "tests/unit/kernels/trial.hpp"
 #include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
@@ -42,6 +45,16 @@ struct Case {
   std::optional<DType> bias;
 };
 
+/// The product in memory of the size that it asks for, and what lies behind it left alone.
+void multiply_within(const Matmul& product, int threads) {
+  constexpr std::size_t kBeyond = 4096;
+  const std::size_t bytes = product.workspace_bytes(threads);
+  std::vector<std::byte> workspace(bytes + kBeyond, std::byte{7});
+  fast::gemm(product, threads, workspace.data());
+  CHECK(std::all_of(workspace.end() - kBeyond, workspace.end(),
+                    [](std::byte byte) { return byte == std::byte{7}; }));
+}
+
 /// c as gemm() leaves it, gaps included; a sample of its elements is checked in double.
 std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
   const Matrix a("a", how.transpose_a ? s.k : s.m, how.transpose_a ? s.m : s.k, how.in);
@@ -52,8 +65,7 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
   const Matmul product{
       a.view,          b.view,          c.view,        how.bias ? bias.view : View{},
       how.transpose_a, how.transpose_b, how.accumulate};
-  std::vector<std::byte> workspace(product.workspace_bytes(threads));
-  fast::gemm(product, threads, workspace.data(), matmul_workspace(product, threads));
+  multiply_within(product, threads);
 
   double worst = 0;  // in units of what may be: rounding of the sum, then of a bf16 result
   const std::int64_t step = std::max<std::int64_t>(1, s.m * s.n / 997);
@@ -76,23 +88,19 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
   return c.memory;
 }
 
-}  // namespace
+constexpr DType f32 = DType::f32;
+constexpr DType bf16 = DType::bf16;
+constexpr Case kCases[] = {
+    {f32, f32, false, true, false, f32},   {f32, f32, false, false, false, {}},
+    {f32, f32, true, false, true, {}},     {f32, f32, true, true, true, {}},
+    {bf16, f32, true, false, true, {}},    {bf16, f32, false, true, false, f32},
+    {bf16, bf16, false, true, false, f32}, {bf16, bf16, true, false, false, bf16},
+    {bf16, bf16, false, false, true, {}},  {bf16, f32, true, true, false, {}},
+};
 
-// One element, tiles of the kernel cut short, and every block length passed by a little: 6, 96 and
-// 1,024 rows, 8, 16 or 32 and 768 columns, 4, 32, 384 and twice 384 of the sum.
-TEST_CASE("the own product is right in every form and dtype, whatever the number of threads") {
-  constexpr Sizes kSizes[] = {{1, 1, 1},      {5, 17, 3},     {7, 33, 389},   {1, 1600, 40},
-                              {7, 1600, 800}, {300, 65, 771}, {97, 769, 387}, {1030, 800, 391}};
-  constexpr DType f32 = DType::f32;
-  constexpr DType bf16 = DType::bf16;
-  constexpr Case kCases[] = {
-      {f32, f32, false, true, false, f32},   {f32, f32, false, false, false, {}},
-      {f32, f32, true, false, true, {}},     {f32, f32, true, true, true, {}},
-      {bf16, f32, true, false, true, {}},    {bf16, f32, false, true, false, f32},
-      {bf16, bf16, false, true, false, f32}, {bf16, bf16, true, false, false, bf16},
-      {bf16, bf16, false, false, true, {}},
-  };
-  for (const Sizes& sizes : kSizes) {
+/// Every case at these sizes; `others` are numbers of threads that must give the bits of one.
+void multiply_all(std::initializer_list<Sizes> all_sizes, std::initializer_list<int> others) {
+  for (const Sizes& sizes : all_sizes) {
     for (const Case& how : kCases) {
       CAPTURE(sizes.m);
       CAPTURE(sizes.n);
@@ -102,7 +110,7 @@ TEST_CASE("the own product is right in every form and dtype, whatever the number
       CAPTURE(how.transpose_a);
       CAPTURE(how.transpose_b);
       const std::vector<std::byte> one = multiply(sizes, how, 1);
-      for (const int threads : {2, 3, 7}) {
+      for (const int threads : others) {
         CAPTURE(threads);
         CHECK(multiply(sizes, how, threads) == one);
       }
@@ -110,51 +118,106 @@ TEST_CASE("the own product is right in every form and dtype, whatever the number
   }
 }
 
-TEST_CASE("a product whose a is too large to be packed at once is right") {
-  const Sizes large{13, 800, 22'000};
-  const Case how{DType::f32, DType::f32, false, true, false, {}};
-  const std::vector<std::byte> one = multiply(large, how, 1);
-  CHECK(multiply(large, how, 2) == one);
+}  // namespace
+
+// One element, tiles of the kernel cut short, and every block length passed by a little: 6, 12, 96
+// and 1,024 rows, 8, 16 or 32 and 768 columns, 2, 4, 32, 384, 768 and twice as much of the sum.
+TEST_CASE("the product is right in every form and dtype, whatever the number of threads") {
+  multiply_all({{1, 1, 1},
+                {5, 17, 3},
+                {19, 49, 33},
+                {7, 33, 389},
+                {1, 1600, 40},
+                {7, 1600, 800},
+                {300, 65, 771},
+                {97, 769, 387},
+                {13, 40, 1541},
+                {1030, 800, 391}},
+               {2, 3, 7});
 }
 
-// What oneDNN refuses is done in pieces of the sum, in the memory of the whole: it may be too large
-// to be packed at once where a piece is not.
-TEST_CASE("a piece of a product keeps to the memory of the whole") {
-  const Sizes s{96, 800, 22'000};
-  const std::int64_t depth = 500;
-  const Matrix a("a", s.m, s.k, DType::f32), b("b", s.n, s.k, DType::f32);
-  const Matrix c("c", s.m, s.n, DType::f32);
-  const Matmul whole{a.view, b.view, c.view, {}, false, true, false};
-  Matmul piece = whole;
-  piece.a.shape = {s.m, depth};
-  piece.b.shape = {s.n, depth};
-  const MatmulWorkspace layout = matmul_workspace(whole, 2);
-  CHECK_FALSE(layout.packs_a_once);
-  CHECK(matmul_workspace(piece, 2).packs_a_once);
-  constexpr std::size_t kBeyond = std::size_t{1} << 20;
-  std::vector<std::byte> workspace(layout.total_bytes + kBeyond, std::byte{7});
-  fast::gemm(piece, 2, workspace.data(), layout);
-  CHECK(std::all_of(workspace.end() - kBeyond, workspace.end(),
-                    [](std::byte byte) { return byte == std::byte{7}; }));
+TEST_CASE("the product is right with every instruction set that this processor has") {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    CAPTURE(hwy::TargetName(target));
+    const trial::InstructionSet only(target);
+    multiply_all({{1, 1, 1}, {5, 17, 3}, {19, 49, 33}, {7, 800, 389}, {13, 40, 1541}}, {2, 3});
+  }
+}
+
+TEST_CASE(
+    "bf16 is multiplied as it is where the processor does, unless it is told to be a lesser one") {
+  CHECK(fast::gemm_multiplies_bf16() == (__builtin_cpu_supports("avx512bf16") > 0));
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    CAPTURE(hwy::TargetName(target));
+    const trial::InstructionSet only(target);
+    if (target > HWY_AVX3) CHECK_FALSE(fast::gemm_multiplies_bf16());
+  }
+}
+
+// A product of bf16 is exact in FP32, and so is a sum of few whole numbers: whoever takes the wrong
+// element of a pair, or one of another line, is seen here and not hidden by rounding.
+TEST_CASE("bf16 products of small whole numbers are exact") {
+  for (const auto& [m, n, k] :
+       {std::array<std::int64_t, 3>{14, 35, 5}, {25, 70, 67}, {3, 9, 801}}) {
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) {
+        const Matrix a("a", transpose_a ? k : m, transpose_a ? m : k, bf16);
+        const Matrix b("b", transpose_b ? n : k, transpose_b ? k : n, bf16);
+        const Matrix c("c", m, n, f32);
+        const auto set = [](const Matrix& x, int factor, int modulus) {
+          for (std::int64_t e = 0; e < x.view.numel(); ++e) {
+            x.view.row<llmtrain::bf16>(e / x.view.cols())[e % x.view.cols()] =
+                to_bf16(static_cast<float>(e * factor % modulus - modulus / 2));
+          }
+        };
+        set(a, 7, 13);
+        set(b, 5, 11);
+        multiply_within({a.view, b.view, c.view, {}, transpose_a, transpose_b, false}, 2);
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (std::int64_t p = 0; p < k; ++p) {
+              sum +=
+                  (transpose_a ? a.at(p, i) : a.at(i, p)) * (transpose_b ? b.at(j, p) : b.at(p, j));
+            }
+            wrong += c.at(i, j) == sum ? 0 : 1;
+          }
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a product whose a is too large to be packed at once is right") {
+  const Sizes large{13, 800, 22'000};
+  for (const DType in : {f32, bf16}) {
+    const Case how{in, f32, false, true, false, {}};
+    const std::vector<std::byte> one = multiply(large, how, 1);
+    CHECK(multiply(large, how, 2) == one);
+  }
 }
 
 // Few rows and many pieces of the sum: threads meet in the same rows all the time.
-TEST_CASE("the own product is the same each time, whichever thread is ahead") {
+TEST_CASE("the product is the same each time, whichever thread is ahead") {
   const Sizes s{13, 300, 9000};
-  const Matrix a("a", s.m, s.k, DType::f32), b("b", s.n, s.k, DType::f32);
-  const auto product = [&](int threads) {
-    const Matrix c("c", s.m, s.n, DType::f32);
-    const Matmul mm{a.view, b.view, c.view, {}, false, true, false};
-    std::vector<std::byte> workspace(mm.workspace_bytes(threads));
-    fast::gemm(mm, threads, workspace.data(), matmul_workspace(mm, threads));
-    return c.memory;
-  };
-  const std::vector<std::byte> one = product(1);
-  int different = 0;
-  for (int i = 0; i < 500; ++i) {
-    for (const int threads : {2, 3, 7}) different += product(threads) == one ? 0 : 1;
+  for (const DType in : {f32, bf16}) {
+    const Matrix a("a", s.m, s.k, in), b("b", s.n, s.k, in);
+    const auto product = [&](int threads) {
+      const Matrix c("c", s.m, s.n, f32);
+      const Matmul mm{a.view, b.view, c.view, {}, false, true, false};
+      std::vector<std::byte> workspace(mm.workspace_bytes(threads));
+      fast::gemm(mm, threads, workspace.data());
+      return c.memory;
+    };
+    const std::vector<std::byte> one = product(1);
+    int different = 0;
+    for (int i = 0; i < 300; ++i) {
+      for (const int threads : {2, 3, 7}) different += product(threads) == one ? 0 : 1;
+    }
+    CHECK(different == 0);
   }
-  CHECK(different == 0);
 }
 
 }  // namespace llmtrain::kernels

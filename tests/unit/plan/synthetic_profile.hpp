@@ -12,7 +12,6 @@ inline HardwareProfile synthetic_profile() {
   profile.machine = {.host = "host",
                      .cpu = "a \"processor\"",
                      .instruction_set = "avx2",
-                     .onednn_version = "2.6.3",
                      .cores = 2,
                      .memory_bytes = 1 << 30,
                      .cache_bytes = 1 << 20};
