@@ -32,7 +32,17 @@ void forward(const KernelCtx& ctx, const AttentionForward& op, const View& works
 }
 
 void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
-  plain_backward(ctx, op, workspace);
+  const bool aligned = rows_aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv});
+  switch (attention_rule(op.shape, op.q.dtype, aligned)) {
+    case AttentionKernel::plain:
+      return plain_backward(ctx, op, workspace);
+    case AttentionKernel::tensor_64:
+      return tensor_backward<64>(ctx, op, workspace);
+    case AttentionKernel::tensor_96:
+      return tensor_backward<96>(ctx, op, workspace);
+    case AttentionKernel::tensor_128:
+      return tensor_backward<128>(ctx, op, workspace);
+  }
 }
 
 }  // namespace

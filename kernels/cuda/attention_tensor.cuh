@@ -121,7 +121,12 @@ struct TensorHead {
       x = args.softcap * t;
       slope = 1 - t * t;
     }
-    if (args.alibi != nullptr) x = fmaf(alibi, static_cast<float>(k_position - q_position), x);
+    if (args.alibi != nullptr) {
+      // Of a missing row the difference is meaningless, and may wrap.
+      const auto distance =
+          static_cast<int>(static_cast<unsigned>(k_position) - static_cast<unsigned>(q_position));
+      x = fmaf(alibi, static_cast<float>(distance), x);
+    }
     return x * kLog2e;
   }
   /// Whether dropout keeps the pairs of a query and two keys, which mostly share their words.
