@@ -156,6 +156,35 @@ __device__ __forceinline__ void tile_of(std::int64_t number, std::int64_t tiles_
   tile_n = within / rows;
 }
 
+/// Adds the bias or c to the thread's sums and writes those that lie within c.
+template <class T, class C, class W, int kEach>
+__device__ __forceinline__ void store_sums(const Product<T, C>& product, std::int64_t first_row,
+                                           std::int64_t first_col, W (&sums)[kEach][kEach]) {
+  const int row = static_cast<int>(threadIdx.x) / kSide;
+  const int col = static_cast<int>(threadIdx.x) % kSide;
+  if (product.bias != nullptr || product.wide_bias != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const std::int64_t n = first_col + place_of<W>(col, j);
+      const W bias = n < product.b.lines ? product.bias_of(n) : W{0};
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) sums[i][j] += bias;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t m = first_row + place_of<W>(row, i);
+    if (m >= product.a.lines) continue;
+    C* const to = product.c.row(m);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const std::int64_t n = first_col + place_of<W>(col, j);
+      if (n >= product.b.lines) continue;
+      to[n] = narrow<C>(product.accumulate ? widen(to[n]) + sums[i][j] : sums[i][j]);
+    }
+  }
+}
+
 template <class T, class C>
 __global__ void __launch_bounds__(kThreads, 2)
     matmul_kernel(Product<T, C> product, std::int64_t tiles_m, std::int64_t tiles_n) {
@@ -190,30 +219,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     multiply_slices<W>(a[now], b[now], sums);
   }
-
-  const int row = static_cast<int>(threadIdx.x) / kSide;
-  const int col = static_cast<int>(threadIdx.x) % kSide;
-  if (product.bias != nullptr || product.wide_bias != nullptr) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const std::int64_t n = first_col + place_of<W>(col, j);
-      const W bias = n < product.b.lines ? product.bias_of(n) : W{0};
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) sums[i][j] += bias;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const std::int64_t m = first_row + place_of<W>(row, i);
-    if (m >= product.a.lines) continue;
-    C* const to = product.c.row(m);
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const std::int64_t n = first_col + place_of<W>(col, j);
-      if (n >= product.b.lines) continue;
-      to[n] = narrow<C>(product.accumulate ? widen(to[n]) + sums[i][j] : sums[i][j]);
-    }
-  }
+  store_sums(product, first_row, first_col, sums);
 }
 
 template <class T, class C>
