@@ -140,8 +140,7 @@ struct Product {
   bool accumulate;
 
   __device__ __forceinline__ Wide<T> bias_of(std::int64_t j) const {
-    if (bias != nullptr) return widen(bias[j]);
-    return wide_bias != nullptr ? static_cast<Wide<T>>(wide_bias[j]) : Wide<T>{0};
+    return bias != nullptr ? static_cast<Wide<T>>(widen(bias[j])) : Wide<T>{wide_bias[j]};
   }
 };
 
@@ -155,6 +154,35 @@ __device__ __forceinline__ void tile_of(std::int64_t number, std::int64_t tiles_
   const std::int64_t within = number - group * kTileRows * tiles_n;
   tile_m = group * kTileRows + within % rows;
   tile_n = within / rows;
+}
+
+/// Adds the bias or c to the thread's sums and writes those that lie within c.
+template <class T, class C, class W, int kEach>
+__device__ __forceinline__ void store_sums(const Product<T, C>& product, std::int64_t first_row,
+                                           std::int64_t first_col, W (&sums)[kEach][kEach]) {
+  const int row = static_cast<int>(threadIdx.x) / kSide;
+  const int col = static_cast<int>(threadIdx.x) % kSide;
+  if (product.bias != nullptr || product.wide_bias != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const std::int64_t n = first_col + place_of<W>(col, j);
+      const W bias = n < product.b.lines ? product.bias_of(n) : W{0};
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) sums[i][j] += bias;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t m = first_row + place_of<W>(row, i);
+    if (m >= product.a.lines) continue;
+    C* const to = product.c.row(m);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const std::int64_t n = first_col + place_of<W>(col, j);
+      if (n >= product.b.lines) continue;
+      to[n] = narrow<C>(product.accumulate ? widen(to[n]) + sums[i][j] : sums[i][j]);
+    }
+  }
 }
 
 template <class T, class C>
@@ -191,24 +219,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     multiply_slices<W>(a[now], b[now], sums);
   }
-
-  const int row = static_cast<int>(threadIdx.x) / kSide;
-  const int col = static_cast<int>(threadIdx.x) % kSide;
-  const bool biased = product.bias != nullptr || product.wide_bias != nullptr;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const std::int64_t m = first_row + place_of<W>(row, i);
-    if (m >= product.a.lines) continue;
-    C* const to = product.c.row(m);
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const std::int64_t n = first_col + place_of<W>(col, j);
-      if (n >= product.b.lines) continue;
-      W sum = sums[i][j];
-      if (biased) sum += product.bias_of(n);
-      to[n] = narrow<C>(product.accumulate ? widen(to[n]) + sum : sum);
-    }
-  }
+  store_sums(product, first_row, first_col, sums);
 }
 
 template <class T, class C>
@@ -260,13 +271,20 @@ void plain_matmul(const KernelCtx& ctx, const Matmul& mm) {
 }
 
 void copy_vector(const KernelCtx& ctx, const View& from, const View& to) {
-  with_type(from.dtype, [&]<class X>() {
-    with_type(to.dtype, [&]<class Y>() {
-      const auto blocks = static_cast<unsigned>(ceil_div(from.numel(), kVectorThreads));
-      launch_grid(ctx, {blocks, kVectorThreads}, copy_kernel<X, Y>, from.as<const X>(), to.as<Y>(),
-                  from.numel());
-    });
-  });
+  const auto blocks = static_cast<unsigned>(ceil_div(from.numel(), kVectorThreads));
+  const auto copy = [&]<class X, class Y>(void (*kernel)(const X*, Y*, std::int64_t)) {
+    launch_grid(ctx, {blocks, kVectorThreads}, kernel, from.as<const X>(), to.as<Y>(),
+                from.numel());
+  };
+  if (from.dtype == DType::f32 && to.dtype == DType::f32) {
+    copy(copy_kernel<float, float>);
+  } else if (from.dtype == DType::f32 && to.dtype == DType::bf16) {
+    copy(copy_kernel<float, bf16>);
+  } else if (from.dtype == DType::bf16 && to.dtype == DType::bf16) {
+    copy(copy_kernel<bf16, bf16>);
+  } else {
+    throw InternalError("no CUDA kernel copies such a vector");
+  }
 }
 
 void fill_for_timing(const KernelCtx& ctx, const View& bytes) {

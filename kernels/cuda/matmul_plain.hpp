@@ -9,8 +9,8 @@ namespace llmtrain::kernels::cuda {
 /// is one sum over k in ascending order, with fused multiply-adds.
 void plain_matmul(const KernelCtx& ctx, const Matmul& mm);
 
-/// to[i] = from[i] in the dtype of `to`: a vector in FP32 or BF16, for libraries that want it in
-/// another dtype or at a better address.
+/// to[i] = from[i], rounded to the dtype of `to`: FP32 to FP32 or BF16, or BF16 to BF16. For
+/// libraries that want a bias in another dtype or at a better address.
 void copy_vector(const KernelCtx& ctx, const View& from, const View& to);
 
 /// Fills memory with numbers between -2 and 2 of either sign, as BF16 and as FP32 alike: operands

@@ -1,96 +1,12 @@
 #include "kernels/matmul.hpp"
 
-#include <dlfcn.h>
-#include <filesystem>
-
-#include "lib/base/file.hpp"
-#include "tests/cuda/machine.hpp"
-#include "tests/cuda_emulation/fake_cublaslt.hpp"
+#include "tests/cuda/matmul_case.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
 using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
-
-using Mode = FakeCublasLt::Mode;
-
-/// The emulated plugin's library; null where the plugin is the real one, whose library multiplies
-/// what it takes: there a build with LLMTRAIN_CUDA_LIBRARIES=OFF tests our own products.
-FakeCublasLt* fake_library() {
-  void* plugin =
-      ::dlopen(load_backend(DeviceKind::cuda).file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  const auto function = reinterpret_cast<FakeCublasLtFunction>(::dlsym(plugin, "fake_cublaslt"));
-  return function != nullptr ? function() : nullptr;
-}
-
-/// The fake library in another mode, for a while.
-class InMode {
- public:
-  explicit InMode(Mode mode) : fake_(fake_library()) {
-    if (fake_ == nullptr) return;
-    before_ = fake_->mode;
-    fake_->mode = mode;
-  }
-  ~InMode() {
-    if (fake_ != nullptr) fake_->mode = before_;
-  }
-  InMode(const InMode&) = delete;
-  InMode& operator=(const InMode&) = delete;
-  bool possible() const { return fake_ != nullptr; }
-
- private:
-  FakeCublasLt* fake_;
-  Mode before_ = Mode::takes;
-};
-
-/// By the fake library.
-std::int64_t products_queued() { return fake_library()->products; }
-
-enum class Bias : std::uint8_t { none, narrow, wide };
-
-struct Problem {
-  std::int64_t m, n, k;
-  bool transpose_a = false, transpose_b = false;
-  bool wide_c = false;  // FP32 result of bf16 operands
-  bool accumulate = false;
-  Bias bias = Bias::none;
-  std::int64_t gap = 0;
-  std::int64_t bias_gap = 0;  // above 1, the bias begins at an odd address
-  Determinism determinism = Determinism::run;
-};
-
-/// The operands of a problem; the tensors own what the kernel sees.
-struct Operation {
-  Tensor a, b, c, bias;
-  Matmul kernel;
-
-  Operation(Machine& machine, const Problem& p) {
-    const auto stored = [](bool transposed, std::int64_t rows, std::int64_t cols) {
-      return transposed ? Shape{cols, rows} : Shape{rows, cols};
-    };
-    a = machine.operand("a", stored(p.transpose_a, p.m, p.k), p.gap);
-    b = machine.operand("b", stored(p.transpose_b, p.k, p.n), p.gap);
-    const bool narrow = machine.operand_type() == DType::bf16 && !p.wide_c;
-    const DType rounded = narrow ? DType::bf16 : DType::f32;
-    const DType result = p.wide_c ? machine.wide() : machine.compute();
-    c = p.accumulate ? machine.normals("c", {p.m, p.n}, result, rounded, p.gap)
-                     : machine.empty({p.m, p.n}, result, p.gap);
-    if (p.bias == Bias::narrow) {
-      bias = machine.normals("bias", {p.n}, result, rounded, p.bias_gap);
-    }
-    if (p.bias == Bias::wide) {
-      bias = machine.normals("bias", {p.n}, machine.wide(), DType::f32, p.bias_gap);
-    }
-    kernel = {a, b, c, bias, p.transpose_a, p.transpose_b, p.accumulate};
-  }
-};
-
-void run(Machine& machine, const Problem& p, const Operation& operation) {
-  KernelCtx ctx = machine.ctx();
-  ctx.determinism = p.determinism;
-  launch(ctx, operation.kernel);
-}
 
 void compare_here(const Problem& p, DType dtype) {
   CAPTURE(p.m);
@@ -132,8 +48,6 @@ void compare_all(Problem p) {
   p.wide_c = true;
   compare_both(p, DType::bf16);
 }
-
-Machine gpu_machine(DType dtype) { return Machine(Place::gpu, dtype, dtype); }
 
 }  // namespace
 
@@ -310,84 +224,4 @@ TEST_CASE("a product leaves the gaps between strided rows alone, and NaN stays N
       }
     }
   }
-}
-
-namespace {
-
-/// A file's lines after the header, as (product, microseconds).
-std::vector<std::pair<std::string, double>> measured_in(const std::filesystem::path& file) {
-  std::vector<std::pair<std::string, double>> lines;
-  const std::string text = read_file(file);
-  for (std::size_t at = text.find('\n') + 1; at < text.size();) {
-    const std::size_t end = text.find('\n', at);
-    const std::string line = text.substr(at, end - at);
-    lines.emplace_back(line.substr(0, line.find('\t')),
-                       std::stod(line.substr(line.rfind('\t') + 1)));
-    at = end + 1;
-  }
-  return lines;
-}
-
-}  // namespace
-
-TEST_CASE("tuned products are measured once, and are right") {
-  const std::filesystem::path file =
-      std::filesystem::temp_directory_path() / "llmtrain_matmul_test_algorithms.txt";
-  std::filesystem::remove(file);
-  const InMode takes(Mode::takes);
-  const std::vector<Problem> problems = {{24, 40, 64, true, false, true, true},
-                                         {24, 40, 64, false, true, false, false, Bias::wide, 16},
-                                         {7, 5, 9, false, true, false, false, Bias::narrow}};
-  for (const int pass : {0, 1}) {
-    Machine machine = gpu_machine(DType::bf16);
-    std::vector<Operation> operations;
-    std::vector<Matmul> products;
-    for (const Problem& p : problems) {
-      operations.emplace_back(machine, p);
-      products.push_back(operations.back().kernel);
-    }
-    const Values before = machine.read(operations[0].c);
-    const Tensor scratch = machine.zeros({6 << 20}, DType::bf16);
-    const TunedProducts report = gpu().tune_products(machine.ctx(), products, scratch.view(), file);
-    // The step's own memory is not touched.
-    CHECK(machine.read(operations[0].c) == before);
-    if (report.left_out == products.size()) return;  // a build without a library
-    CHECK(report.left_out == 0);
-    CHECK(report.measured == (pass == 0 ? products.size() : 0));
-    CHECK(report.known == (pass == 0 ? 0 : products.size()));
-    for (std::size_t i = 0; i < problems.size(); ++i) {
-      run(machine, problems[i], operations[i]);
-      Machine reference(Place::reference, DType::bf16, DType::bf16);
-      const Operation operation(reference, problems[i]);
-      reference.run(operation.kernel);
-      const Values expected = reference.read(operation.c);
-      CHECK(max_difference(machine.read(operations[i].c), expected) <=
-            0x1p-7 * max_magnitude(expected));
-    }
-  }
-  const auto lines = measured_in(file);
-  REQUIRE(lines.size() == problems.size());
-  if (fake_library() != nullptr) {
-    for (const auto& [product, microseconds] : lines) {
-      // FP32 sums may pass through the output type; odd sizes suit one algorithm only.
-      const double expected = product.find("m7") != product.npos      ? 50
-                              : product.find(">fp32") != product.npos ? 12
-                                                                      : 20;
-      CHECK(microseconds == doctest::Approx(expected));
-    }
-  }
-  std::filesystem::remove(file);
-}
-
-TEST_CASE("without room products are left out, and the file alone still serves") {
-  const std::filesystem::path file =
-      std::filesystem::temp_directory_path() / "llmtrain_matmul_test_algorithms.txt";
-  std::filesystem::remove(file);
-  Machine machine = gpu_machine(DType::bf16);
-  const Operation operation(machine, {24, 40, 64});
-  const std::vector<Matmul> products = {operation.kernel};
-  const Tensor small = machine.zeros({128 << 10}, DType::f32);  // not even for the workspace
-  CHECK(gpu().tune_products(machine.ctx(), products, small.view(), file).left_out == 1);
-  CHECK_FALSE(std::filesystem::exists(file));
-  CHECK(gpu().tune_products(machine.ctx(), products, View{}, file).left_out == 1);
 }
