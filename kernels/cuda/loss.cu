@@ -23,7 +23,8 @@ struct LossOperands {
   Rows<G> dlogits;  // null data: none
   int num_classes, cols;
   int held;  // first columns that stay in shared memory
-  /// Gradients take the place of wider logits: theirs lie over logits of columns further left.
+  /// Gradients are written over wider logits of columns further left that shared memory does not
+  /// hold.
   bool overlaid;
   Z grad_scale, cap;
 };
@@ -165,22 +166,24 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
   constexpr int kFull = std::is_same_v<Z, double> ? 1 : 4;
   const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(Z)) &&
                       (!learns || rows_aligned(op.dlogits, kFull * sizeof(G)));
-  LossOperands<Z, G> operands{
-      .logits = Rows<const Z>(op.logits),
-      .target = op.target.as<std::int32_t>(),
-      .loss = op.loss.as<Z>(),
-      .dlogits = learns ? Rows<G>(op.dlogits) : Rows<G>{},
-      .num_classes = static_cast<int>(op.num_classes),
-      .cols = cols,
-      .held = 0,
-      .overlaid = op.dlogits.data == op.logits.data && sizeof(G) < sizeof(Z),
-      .grad_scale = static_cast<Z>(op.grad_scale),
-      .cap = static_cast<Z>(op.softcap)};
+  LossOperands<Z, G> operands{.logits = Rows<const Z>(op.logits),
+                              .target = op.target.as<std::int32_t>(),
+                              .loss = op.loss.as<Z>(),
+                              .dlogits = learns ? Rows<G>(op.dlogits) : Rows<G>{},
+                              .num_classes = static_cast<int>(op.num_classes),
+                              .cols = cols,
+                              .held = 0,
+                              .overlaid = false,
+                              .grad_scale = static_cast<Z>(op.grad_scale),
+                              .cap = static_cast<Z>(op.softcap)};
   const auto run = [&]<int V>() {
     // Columns that the first pass visits, in whole packs.
     const std::int64_t visited = ceil_div(op.num_classes, V) * V;
     if (learns) {
       operands.held = static_cast<int>(std::min<std::int64_t>(visited, kHeldBytes / sizeof(Z)));
+      operands.overlaid = sizeof(G) < sizeof(Z) && op.dlogits.data == op.logits.data &&
+                          static_cast<std::size_t>(cols) * sizeof(G) >
+                              static_cast<std::size_t>(operands.held) * sizeof(Z);
     }
     const std::int64_t busy = ceil_div(cols, std::int64_t{V} * kLossPacks);
     const auto threads =

@@ -25,7 +25,8 @@ __device__ __forceinline__ Pack<T, V> add_residual(const Pack<T, V>& x, const Pa
 }
 
 template <class T, class Walk>
-__global__ void __launch_bounds__(Walk::kBlock) forward_rows(ForwardOperands<T> op, Walk walk) {
+__global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
+    forward_rows(ForwardOperands<T> op, Walk walk) {
   using W = Wide<T>;
   constexpr int V = Walk::kWidth;
   __shared__ W of_warps[2][32];

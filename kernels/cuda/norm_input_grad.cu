@@ -17,7 +17,7 @@ struct InputGradOperands {
 /// With n = (s - mean) rstd and g = dy weight: ds = rstd (g - mean(g) - n mean(g n)), without
 /// mean(g) for rms_norm.
 template <class T, class Walk>
-__global__ void __launch_bounds__(Walk::kBlock)
+__global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
     input_grad_rows(InputGradOperands<T> op, Walk walk) {
   using W = Wide<T>;
   constexpr int V = Walk::kWidth;

@@ -66,6 +66,8 @@ struct RowWalk {
   static constexpr int kPacks = packs;
   static constexpr int kThreads = threads;
   static constexpr int kBlock = threads == 0 ? kLaneRowThreads : threads;
+  /// Blocks that shall share a multiprocessor: others work while one waits at a barrier.
+  static constexpr int kMinBlocks = threads == 256 && packs == 4 ? 3 : 1;
   static constexpr bool kCached = packs > 0;
   static constexpr int kSlots = kCached ? packs : 1;
 
