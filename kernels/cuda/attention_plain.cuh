@@ -147,6 +147,7 @@ struct PlainTile {
         constexpr int V = kPack<T> < 4 ? kPack<T> : 4;
 #pragma unroll
         for (int m = 0; m < 4; m += V) {
+          if (d + m >= head_dim) break;  // 4 columns are two packs of fp64
           Pack<T, V> part;
 #pragma unroll
           for (int l = 0; l < V; ++l) part.x[l] = pack.x[m + l];
