@@ -6,8 +6,8 @@
 
 namespace llmtrain::kernels {
 
-/// Largest blocks: rows of a and columns of b that are packed at a time, and the piece of the sum in
-/// FP32. Where bf16 is packed as it is, a piece is twice as long in the same bytes.
+/// Largest blocks: rows of a and columns of b that are packed at a time, and the piece of the sum
+/// in FP32. Where bf16 is packed as it is, a piece is twice as long in the same bytes.
 inline constexpr std::int64_t kGemmRows = 96;
 inline constexpr std::int64_t kGemmCols = 768;
 inline constexpr std::int64_t kGemmDepth = 384;
@@ -17,8 +17,8 @@ inline constexpr std::int64_t kGemmSumRows = 1024;
 /// columns again.
 inline constexpr std::int64_t kGemmWholeA = 1 << 21;
 
-/// Packed blocks come first, then FP32 sums at byte `sums`, then all of a packed at byte `packed_a`,
-/// if the product packs it once.
+/// Packed blocks come first, then FP32 sums at byte `sums`, then all of a packed at byte
+/// `packed_a`, if the product packs it once.
 struct MatmulWorkspace {
   std::uint64_t sums = 0;
   std::uint64_t packed_a = 0;
