@@ -1,5 +1,7 @@
 #include "lib/checkpoint/shards.hpp"
 
+#include <algorithm>
+
 #include <fmt/ranges.h>
 
 #include "lib/base/require.hpp"
@@ -7,10 +9,28 @@
 
 namespace llmtrain::checkpoint {
 
+std::uint64_t TensorBox::size_bytes() const {
+  return static_cast<std::uint64_t>(num_elements(box.shape).value_or(0)) * size_of(dtype);
+}
+
 namespace {
 
 void hit(const Failpoint& failpoint, std::string_view point) {
   if (failpoint) failpoint(point);
+}
+
+/// Bytes of a device's tensor that lie on the host at a time.
+constexpr std::uint64_t kFetchBytes = std::uint64_t{16} << 20;
+
+void write_box(SafetensorsWriter& writer, const TensorBox& box) {
+  if (!box.fetch) return writer.write(box.bytes);
+  const std::uint64_t total = box.size_bytes();
+  std::vector<std::byte> part;
+  for (std::uint64_t first = 0; first < total; first += part.size()) {
+    part.resize(static_cast<std::size_t>(std::min(kFetchBytes, total - first)));
+    box.fetch(first, part);
+    writer.write(part);
+  }
 }
 
 void check_box(const TensorBox& box) {
@@ -22,7 +42,7 @@ void check_box(const TensorBox& box) {
                            to_string(box.box.offset), to_string(box.box.shape));
   require(*elements > 0 || box.box.shape == box.global_shape,
           "tensor '{}': an empty part of it has no place on disk", printable(box.name));
-  require(box.bytes.size() == static_cast<std::uint64_t>(*elements) * size_of(box.dtype),
+  require(box.fetch ? box.bytes.empty() : box.bytes.size() == box.size_bytes(),
           "tensor '{}': a box of {} {} comes with {} bytes", printable(box.name),
           to_string(box.dtype), to_string(box.box.shape), box.bytes.size());
 }
@@ -39,7 +59,7 @@ FileRecord write_shard(const std::filesystem::path& path, std::span<const Tensor
   SafetensorsWriter writer(path, specs, {{"format", "pt"}});
   for (const std::size_t i : file_order(specs)) {
     hit(failpoint, "shard.write");
-    writer.write(boxes[i].bytes);
+    write_box(writer, boxes[i]);
   }
   hit(failpoint, "shard.sync");
   writer.sync();
@@ -73,8 +93,8 @@ WrittenShards write_shards(const std::filesystem::path& directory, std::span<con
     std::size_t end = begin;
     std::uint64_t bytes = 0;
     while (end < boxes.size() && end - begin < kMaxTensorsPerFile &&
-           (end == begin || bytes + boxes[end].bytes.size() <= options.max_shard_bytes)) {
-      bytes += boxes[end++].bytes.size();
+           (end == begin || bytes + boxes[end].size_bytes() <= options.max_shard_bytes)) {
+      bytes += boxes[end++].size_bytes();
     }
     const std::string file = fmt::format("shard-{:04}-{:04}.safetensors", options.writer, shard);
     const auto group = boxes.subspan(begin, end - begin);

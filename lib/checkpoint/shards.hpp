@@ -24,8 +24,14 @@ struct TensorBox {
   DType dtype = DType::f32;
   Dims global_shape;
   Box box;
-  std::span<const std::byte>
-      bytes;  // of the box, row-major without gaps; read until the save returns
+  /// Of the box, row-major without gaps; read until the save returns.
+  std::span<const std::byte> bytes;
+  /// In place of `bytes` where they lie in a device's memory: copies those from `first` on into
+  /// `to`, whole elements.
+  std::function<void(std::uint64_t first, std::span<std::byte> to)> fetch;
+
+  /// By shape and dtype.
+  std::uint64_t size_bytes() const;
 };
 
 /// The part of a manifest that one writer made.

@@ -97,7 +97,7 @@ PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
 void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
                            const RunState& run) {
   std::uint64_t bytes = 0;
-  for (const TensorBox& box : boxes) bytes += box.bytes.size();
+  for (const TensorBox& box : boxes) bytes += box.size_bytes();
   check_free_space(bytes);
   verified_.erase(step);
   try {

@@ -18,20 +18,26 @@ checkpoint::Box box_of(const Parameter& parameter) {
           .shape = dims_of(box.shape)};
 }
 
-// The device's bytes: on the CPU they are read where they lie.
-std::span<const std::byte> bytes_of(const Tensor& tensor) {
-  require(tensor.device().kind() == DeviceKind::cpu, "a checkpoint of {} tensors needs a snapshot",
-          to_string(tensor.device().kind()));
-  return {tensor.view().as<const std::byte>(), tensor.view().bytes()};
-}
-
+// On the CPU a tensor's bytes are read where they lie, from other devices in parts.
 checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
                                  const Tensor& tensor) {
-  return {.name = std::move(name),
-          .dtype = tensor.dtype(),
-          .global_shape = dims_of(parameter.global_shape()),
-          .box = box_of(parameter),
-          .bytes = bytes_of(tensor)};
+  checkpoint::TensorBox box{.name = std::move(name),
+                            .dtype = tensor.dtype(),
+                            .global_shape = dims_of(parameter.global_shape()),
+                            .box = box_of(parameter),
+                            .bytes = {},
+                            .fetch = {}};
+  if (tensor.device().kind() == DeviceKind::cpu) {
+    box.bytes = {tensor.view().as<const std::byte>(), tensor.view().bytes()};
+    return box;
+  }
+  box.fetch = [flat = tensor.reshape({tensor.numel()})](std::uint64_t first,
+                                                        std::span<std::byte> to) {
+    const std::uint64_t element = size_of(flat.dtype());
+    flat.device().copy_to_host(to, flat.columns(static_cast<std::int64_t>(first / element),
+                                                static_cast<std::int64_t>(to.size() / element)));
+  };
+  return box;
 }
 
 std::string to_lines(const std::vector<StepRecord>& records) {

@@ -23,6 +23,7 @@ const std::vector<AttentionCase> kCases = {
     {.name = "softcap", .tq = 70, .tk = 70, .softcap = 0.8},
     {.name = "dropout", .sequences = 2, .tq = 70, .tk = 70, .dropout = 0.3},
     {.name = "negative scale", .tq = 40, .tk = 40, .scale = -0.5},
+    {.name = "packs beside fours", .tq = 30, .tk = 30, .head_dim = 10, .fused = true},
     {.name = "odd head_dim", .tq = 70, .tk = 70, .head_dim = 33, .fused = true},
     {.name = "all",
      .sequences = 2,
