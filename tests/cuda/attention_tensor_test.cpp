@@ -43,6 +43,8 @@ const std::vector<AttentionCase> kCases = {
     {.name = "negative scale", .tq = 40, .tk = 40, .scale = -0.5},
     {.name = "96", .tq = 140, .tk = 140, .heads = 1, .head_dim = 96, .fused = true},
     {.name = "128", .tq = 140, .tk = 140, .heads = 1, .head_dim = 128, .fused = true},
+    {.name = "256", .tq = 70, .tk = 90, .heads = 2, .head_dim = 256, .documents = {0, 20}},
+    {.name = "softcap at 160", .tq = 40, .tk = 40, .heads = 1, .head_dim = 160, .softcap = 1},
     {.name = "all",
      .sequences = 2,
      .tq = 141,
