@@ -33,6 +33,7 @@ const std::vector<AttentionCase> kCases = {
      .head_dim = 40},
     {.name = "cache", .sequences = 2, .tq = 5, .tk = 133, .head_dim = 128, .q_begin = 128},
     {.name = "later keys", .tq = 130, .tk = 140, .head_dim = 72, .q_begin = 30, .k_begin = 64},
+    {.name = "half a tile, all of it seen", .tq = 64, .tk = 96, .q_begin = 100},
     {.name = "nothing seen", .tq = 40, .tk = 33, .k_begin = 100},
     {.name = "scattered", .tq = 200, .tk = 230, .documents = {0, 50, 160}, .scattered = true},
     {.name = "alibi", .tq = 70, .tk = 70, .head_dim = 64, .alibi = true},

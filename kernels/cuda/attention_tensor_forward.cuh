@@ -1,12 +1,15 @@
-// Attention of bf16 on tensor cores: FlashAttention-2 with mma.sync. A warp has 32 queries, so that
-// each fragment of keys and values serves two products; 16 where registers have no room for more.
+#pragma once
+/// Attention of bf16 on tensor cores: FlashAttention-2 with mma.sync. A warp has 32 queries, so
+/// that each fragment of keys and values serves two products; 16 where registers have no room for
+/// more.
+
 #include <limits>
 
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace forward_tiles {
 
 constexpr int kThreads = 128;
 constexpr int kKeys = 64;  // of a tile
@@ -292,10 +295,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   finish<kDim>(args, m, s, h, first_query, q, rows, out);
 }
 
-}  // namespace
+}  // namespace forward_tiles
 
 template <int kDim>
 void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
+  using namespace forward_tiles;
   const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
   if (args.sequences == 0 || args.tq == 0) return;
   find_bounds(ctx, args);
@@ -307,10 +311,5 @@ void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kForwardShared<kDim>}, kernel, args,
               m);
 }
-
-template void tensor_forward<64>(const KernelCtx&, const AttentionForward&, const View&);
-template void tensor_forward<96>(const KernelCtx&, const AttentionForward&, const View&);
-template void tensor_forward<128>(const KernelCtx&, const AttentionForward&, const View&);
-template void tensor_forward<256>(const KernelCtx&, const AttentionForward&, const View&);
 
 }  // namespace llmtrain::kernels::cuda

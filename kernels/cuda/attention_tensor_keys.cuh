@@ -1,12 +1,14 @@
-// The gradients of keys and values on tensor cores: a warp has 16 keys, and the block walks over
-// the queries of all heads of its group. Scores are transposed (keys are the rows), so that they,
-// their gradients, dk and dv stay in registers; at 256 columns not both of the latter, which then
-// take a pass each.
+#pragma once
+/// The gradients of keys and values on tensor cores: a warp has 16 keys, and the block walks over
+/// the queries of all heads of its group. Scores are transposed (keys are the rows), so that they,
+/// their gradients, dk and dv stay in registers; at 256 columns not both of the latter, which then
+/// take a pass each.
+
 #include "kernels/cuda/attention_tensor_gradient.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace key_tiles {
 
 constexpr int kRows = 16;  // of a warp
 template <int kDim>
@@ -224,8 +226,8 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
 }
 
 template <int kDim, Pass pass>
-void keys_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                   const GradientMatrices& m) {
+void gradient_by(const KernelCtx& ctx, const AttentionArgs<float>& args,
+                 const GradientMatrices& m) {
   constexpr std::size_t kShared = sizeof(SharedKeys<kDim>);
   const std::int64_t blocks = ceil_div(args.tk, kKeys<kDim>) * args.sequences * args.kv_heads;
   const auto kernel =
@@ -234,26 +236,16 @@ void keys_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads<kDim>, kShared}, kernel, args, m);
 }
 
-}  // namespace
-
 template <int kDim>
-void tensor_keys_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                          const GradientMatrices& m) {
+void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMatrices& m) {
   if constexpr (kDim <= 128) {
-    keys_gradient<kDim, Pass::both>(ctx, args, m);
+    gradient_by<kDim, Pass::both>(ctx, args, m);
   } else {
-    keys_gradient<kDim, Pass::keys>(ctx, args, m);
-    keys_gradient<kDim, Pass::values>(ctx, args, m);
+    gradient_by<kDim, Pass::keys>(ctx, args, m);
+    gradient_by<kDim, Pass::values>(ctx, args, m);
   }
 }
 
-template void tensor_keys_gradient<64>(const KernelCtx&, const AttentionArgs<float>&,
-                                       const GradientMatrices&);
-template void tensor_keys_gradient<96>(const KernelCtx&, const AttentionArgs<float>&,
-                                       const GradientMatrices&);
-template void tensor_keys_gradient<128>(const KernelCtx&, const AttentionArgs<float>&,
-                                        const GradientMatrices&);
-template void tensor_keys_gradient<256>(const KernelCtx&, const AttentionArgs<float>&,
-                                        const GradientMatrices&);
+}  // namespace key_tiles
 
 }  // namespace llmtrain::kernels::cuda

@@ -1,10 +1,12 @@
-// The gradient of queries on tensor cores: a warp has 32 queries (16 where registers have no room
-// for more), and the block walks over the keys. Scores, their gradients and dq stay in registers.
+#pragma once
+/// The gradient of queries on tensor cores: a warp has 32 queries (16 where registers have no room
+/// for more), and the block walks over the keys. Scores, their gradients and dq stay in registers.
+
 #include "kernels/cuda/attention_tensor_gradient.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace query_tiles {
 
 constexpr int kThreads = 128;
 template <int kDim>
@@ -198,37 +200,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <int kDim>
-void queries_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                      const GradientMatrices& m) {
+void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMatrices& m) {
   const std::int64_t blocks = ceil_div(args.tq, kQueries<kDim>) * args.sequences * args.heads;
   const auto kernel = has_extras(args) ? queries_kernel<kDim, true> : queries_kernel<kDim, false>;
   allow_shared(kernel, kShared<kDim>);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kShared<kDim>}, kernel, args, m);
 }
 
-}  // namespace
-
-template <int kDim>
-void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
-  const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
-  if (args.sequences == 0) return;
-  find_bounds(ctx, args);
-  const GradientMatrices m{Rows<const bf16>(op.q),
-                           Rows<const bf16>(op.k),
-                           Rows<const bf16>(op.v),
-                           Rows<const bf16>(op.dout),
-                           Rows<bf16>(op.dq),
-                           Rows<bf16>(op.dk),
-                           Rows<bf16>(op.dv),
-                           static_cast<const float*>(op.lse.data),
-                           find_delta(ctx, op, args, workspace)};
-  queries_gradient<kDim>(ctx, args, m);
-  tensor_keys_gradient<kDim>(ctx, args, m);
-}
-
-template void tensor_backward<64>(const KernelCtx&, const AttentionBackward&, const View&);
-template void tensor_backward<96>(const KernelCtx&, const AttentionBackward&, const View&);
-template void tensor_backward<128>(const KernelCtx&, const AttentionBackward&, const View&);
-template void tensor_backward<256>(const KernelCtx&, const AttentionBackward&, const View&);
+}  // namespace query_tiles
 
 }  // namespace llmtrain::kernels::cuda
