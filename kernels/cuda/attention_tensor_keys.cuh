@@ -14,7 +14,7 @@ constexpr int kRows = 16;  // of a warp
 template <int kDim>
 constexpr int kThreads = kDim <= 128 ? 256 : 128;
 template <int kDim>
-constexpr int kKeys = kRows* kThreads<kDim> / 32;  // of a block
+constexpr int kKeys = kThreads<kDim> / 32 * kRows;  // of a block
 template <int kDim>
 constexpr int kQueries = kDim <= 128 ? 64 : 32;  // of a tile
 enum class Pass : std::uint8_t { both, keys, values };
