@@ -8,7 +8,7 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-bool rows_aligned(std::initializer_list<View> views) {
+bool all_aligned(std::initializer_list<View> views) {
   for (const View& view : views) {
     if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0 ||
         static_cast<std::size_t>(view.row_stride) * size_of(view.dtype) % 16 != 0) {
@@ -19,7 +19,7 @@ bool rows_aligned(std::initializer_list<View> views) {
 }
 
 void forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
-  switch (attention_rule(op.shape, op.q.dtype, rows_aligned({op.q, op.k, op.v, op.out}))) {
+  switch (attention_rule(op.shape, op.q.dtype, all_aligned({op.q, op.k, op.v, op.out}))) {
     case AttentionKernel::plain:
       return plain_forward(ctx, op, workspace);
     case AttentionKernel::tensor_64:
@@ -28,11 +28,13 @@ void forward(const KernelCtx& ctx, const AttentionForward& op, const View& works
       return tensor_forward<96>(ctx, op, workspace);
     case AttentionKernel::tensor_128:
       return tensor_forward<128>(ctx, op, workspace);
+    case AttentionKernel::tensor_256:
+      return tensor_forward<256>(ctx, op, workspace);
   }
 }
 
 void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
-  const bool aligned = rows_aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv});
+  const bool aligned = all_aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv});
   switch (attention_rule(op.shape, op.q.dtype, aligned)) {
     case AttentionKernel::plain:
       return plain_backward(ctx, op, workspace);
@@ -42,6 +44,8 @@ void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& wor
       return tensor_backward<96>(ctx, op, workspace);
     case AttentionKernel::tensor_128:
       return tensor_backward<128>(ctx, op, workspace);
+    case AttentionKernel::tensor_256:
+      return tensor_backward<256>(ctx, op, workspace);
   }
 }
 

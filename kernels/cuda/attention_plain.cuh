@@ -46,7 +46,14 @@ struct PlainTile {
         Pack<T, V> pack;
         const bool real = first + row < end && d < head_dim;
         if (real) pack = load_pack<V>(from + (first + row) * stride + d);
-        for (int i = 0; i < V; ++i) to[row * kStride + d + i] = real ? widen(pack.x[i]) : W{0};
+        constexpr int kWide = 16 / static_cast<int>(sizeof(W));
+#pragma unroll
+        for (int i = 0; i < V; i += kWide) {
+          Pack<W, kWide> wide;
+#pragma unroll
+          for (int l = 0; l < kWide; ++l) wide.x[l] = real ? widen(pack.x[i + l]) : W{0};
+          store_pack(to + row * kStride + d + i, wide);
+        }
       }
       return;
     }

@@ -37,9 +37,4 @@ __device__ __forceinline__ PairGradient gradient_of(const TensorHead<kExtras>& h
   }
 }
 
-/// dk and dv; the kernels are in a file of their own.
-template <int kDim>
-void tensor_keys_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                          const GradientMatrices& m);
-
 }  // namespace llmtrain::kernels::cuda

@@ -24,16 +24,19 @@ std::string_view to_string(AttentionKernel kernel) {
       return "tensor cores, head_dim 96";
     case AttentionKernel::tensor_128:
       return "tensor cores, head_dim 128";
+    case AttentionKernel::tensor_256:
+      return "tensor cores, head_dim 256";
   }
   return {};
 }
 
 AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned) {
-  if (dtype != DType::bf16 || !aligned || shape.head_dim % 8 != 0 || shape.head_dim > 128) {
+  if (dtype != DType::bf16 || !aligned || shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) {
     return AttentionKernel::plain;
   }
   if (shape.head_dim <= 64) return AttentionKernel::tensor_64;
-  return shape.head_dim <= 96 ? AttentionKernel::tensor_96 : AttentionKernel::tensor_128;
+  if (shape.head_dim <= 96) return AttentionKernel::tensor_96;
+  return shape.head_dim <= 128 ? AttentionKernel::tensor_128 : AttentionKernel::tensor_256;
 }
 
 AttentionScratch::AttentionScratch(const AttentionShape& shape, std::int64_t tq, std::int64_t tk,

@@ -1,21 +1,28 @@
-// Attention of bf16 on tensor cores: FlashAttention-2 with mma.sync. A warp has 32 queries, so that
-// each fragment of keys and values serves two products.
+#pragma once
+/// Attention of bf16 on tensor cores: FlashAttention-2 with mma.sync. A warp has 32 queries, so
+/// that each fragment of keys and values serves two products; 16 where registers have no room for
+/// more.
+
 #include <limits>
 
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace forward_tiles {
 
 constexpr int kThreads = 128;
-constexpr int kQueries = 128;  // of a block
-constexpr int kRows = 32;      // of a warp
-constexpr int kKeys = 64;      // of a tile
+constexpr int kKeys = 64;  // of a tile
+template <int kDim>
+constexpr int kM = kDim <= 128 ? 2 : 1;  // times 16 queries: of a warp
+template <int kDim>
+constexpr int kRows = 16 * kM<kDim>;
+template <int kDim>
+constexpr int kQueries = kRows<kDim>* kThreads / 32;  // of a block
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 template <int kDim>
-constexpr std::size_t kForwardShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kDim;
+constexpr std::size_t kForwardShared = sizeof(bf16) * (kQueries<kDim> + 2 * kKeys) * kDim;
 
 struct ForwardMatrices {
   Rows<const bf16> q, k, v;
@@ -23,43 +30,50 @@ struct ForwardMatrices {
   float* lse;
 };
 
-using Scores = FragmentC[2][kKeys / 8];
-
 template <int kDim>
-__device__ __forceinline__ void scores(const bf16* q, const bf16* k, Scores& s) {
+__device__ __forceinline__ void scores(const bf16* q, const bf16* k,
+                                       FragmentC (&s)[kM<kDim>][kKeys / 8]) {
   using Tile = TensorTile<kDim>;
-  const int row = warp_of_block() * kRows;
+  const int row = warp_of_block() * kRows<kDim>;
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) s[0][n] = s[1][n] = {};
+  for (int m = 0; m < kM<kDim>; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) s[m][n] = {};
+  }
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
-    const FragmentA a0 = Tile::a(q, row, d), a1 = Tile::a(q, row + 16, d);
+    FragmentA a[kM<kDim>];
+#pragma unroll
+    for (int m = 0; m < kM<kDim>; ++m) a[m] = Tile::a(q, row + 16 * m, d);
 #pragma unroll
     for (int n = 0; n < kKeys / 16; ++n) {
       const Matrices b = Tile::b(k, n * 16, d);
-      mma(s[0][2 * n], a0, first_b(b));
-      mma(s[0][2 * n + 1], a0, second_b(b));
-      mma(s[1][2 * n], a1, first_b(b));
-      mma(s[1][2 * n + 1], a1, second_b(b));
+#pragma unroll
+      for (int m = 0; m < kM<kDim>; ++m) {
+        mma(s[m][2 * n], a[m], first_b(b));
+        mma(s[m][2 * n + 1], a[m], second_b(b));
+      }
     }
   }
 }
 
 /// Per row of a thread (m-tile, half): the maximum in units of log 2, and this thread's part of the
 /// sum of probabilities.
+template <int M>
 struct Statistics {
-  float max[2][2], sum[2][2];
+  float max[M][2], sum[M][2];
 };
 
 /// Scores of hidden keys to -inf; with kExtras all scores to units of log 2.
-template <bool kExtras>
+template <bool kExtras, int M>
 __device__ __forceinline__ void adjust(const TensorHead<kExtras>& head, int sequence,
-                                       int first_query, int first_key, bool masked, Scores& s) {
+                                       int first_query, int first_key, bool masked,
+                                       FragmentC (&s)[M][kKeys / 8]) {
   if (!kExtras && !masked) return;
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  KeyRange range[2][2];
+  KeyRange range[M][2];
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < 2 * M; ++r) {
     range[r / 2][r % 2] = head.args.range(sequence, first_query + r * 8 + g);
   }
 #pragma unroll
@@ -68,7 +82,7 @@ __device__ __forceinline__ void adjust(const TensorHead<kExtras>& head, int sequ
     for (int c = 0; c < 2; ++c) {
       const int position = head.args.position(sequence, first_key + n * 8 + 2 * t + c);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      for (int r = 0; r < 2 * M; ++r) {
         float& x = s[r / 2][n].x[r % 2 * 2 + c];
         const KeyRange& seen = range[r / 2][r % 2];
         float slope;
@@ -80,8 +94,9 @@ __device__ __forceinline__ void adjust(const TensorHead<kExtras>& head, int sequ
 }
 
 /// Dropped probabilities to zero.
+template <int M>
 __device__ __forceinline__ void drop(const TensorHead<true>& head, int sequence, int first_query,
-                                     int first_key, Scores& p) {
+                                     int first_key, FragmentC (&p)[M][kKeys / 8]) {
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -89,7 +104,7 @@ __device__ __forceinline__ void drop(const TensorHead<true>& head, int sequence,
     const int first = head.args.position(sequence, key);
     const int second = head.args.position(sequence, key + 1);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < 2 * M; ++r) {
       const KeyRange range = head.args.range(sequence, first_query + r * 8 + g);
       bool kept[2];
       head.keeps(range.last, first, second, kept);
@@ -103,12 +118,13 @@ __device__ __forceinline__ void drop(const TensorHead<true>& head, int sequence,
 /// Scores, of which `factor` makes units of log 2, to probabilities relative to the maximum so far;
 /// the sums of old are turned to the same.
 template <int kDim>
-__device__ __forceinline__ void probabilities(float factor, Scores& s, Statistics& rows,
-                                              FragmentC (&out)[2][kDim / 8]) {
-  float decay[2][2];
+__device__ __forceinline__ void probabilities(float factor, FragmentC (&s)[kM<kDim>][kKeys / 8],
+                                              Statistics<kM<kDim>>& rows,
+                                              FragmentC (&out)[kM<kDim>][kDim / 8]) {
+  float decay[kM<kDim>][2];
   bool moved = false;
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < 2 * kM<kDim>; ++r) {
     const int m = r / 2, half = r % 2;
     float max = kNothing;
 #pragma unroll
@@ -139,7 +155,7 @@ __device__ __forceinline__ void probabilities(float factor, Scores& s, Statistic
   // Late tiles seldom move a maximum.
   if (!__any_sync(~0u, moved)) return;
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < kM<kDim>; ++m) {
 #pragma unroll
     for (FragmentC& c : out[m]) {
 #pragma unroll
@@ -149,20 +165,22 @@ __device__ __forceinline__ void probabilities(float factor, Scores& s, Statistic
 }
 
 template <int kDim>
-__device__ __forceinline__ void values(const Scores& p, const bf16* v,
-                                       FragmentC (&out)[2][kDim / 8]) {
+__device__ __forceinline__ void values(const FragmentC (&p)[kM<kDim>][kKeys / 8], const bf16* v,
+                                       FragmentC (&out)[kM<kDim>][kDim / 8]) {
   using Tile = TensorTile<kDim>;
 #pragma unroll
   for (int k = 0; k < kKeys / 16; ++k) {
-    const FragmentA a0 = a_of(p[0][2 * k], p[0][2 * k + 1]);
-    const FragmentA a1 = a_of(p[1][2 * k], p[1][2 * k + 1]);
+    FragmentA a[kM<kDim>];
+#pragma unroll
+    for (int m = 0; m < kM<kDim>; ++m) a[m] = a_of(p[m][2 * k], p[m][2 * k + 1]);
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Matrices b = Tile::b_transposed(v, k * 16, n);
-      mma(out[0][2 * n], a0, first_b(b));
-      mma(out[0][2 * n + 1], a0, second_b(b));
-      mma(out[1][2 * n], a1, first_b(b));
-      mma(out[1][2 * n + 1], a1, second_b(b));
+#pragma unroll
+      for (int m = 0; m < kM<kDim>; ++m) {
+        mma(out[m][2 * n], a[m], first_b(b));
+        mma(out[m][2 * n + 1], a[m], second_b(b));
+      }
     }
   }
 }
@@ -171,13 +189,14 @@ __device__ __forceinline__ void values(const Scores& p, const bf16* v,
 template <int kDim>
 __device__ __forceinline__ void finish(const AttentionArgs<float>& args, const ForwardMatrices& m,
                                        int sequence, int head, int first_query, bf16* q,
-                                       Statistics& rows, const FragmentC (&out)[2][kDim / 8]) {
+                                       Statistics<kM<kDim>>& rows,
+                                       const FragmentC (&out)[kM<kDim>][kDim / 8]) {
   using Tile = TensorTile<kDim>;
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  const int row = warp_of_block() * kRows;
-  float factor[2][2];
+  const int row = warp_of_block() * kRows<kDim>;
+  float factor[kM<kDim>][2];
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < 2 * kM<kDim>; ++r) {
     float sum = rows.sum[r / 2][r % 2];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
@@ -187,13 +206,15 @@ __device__ __forceinline__ void finish(const AttentionArgs<float>& args, const F
       m.lse[args.statistic(sequence, head, i)] = fmaf(rows.max[r / 2][r % 2], kLn2, logf(sum));
     }
   }
-  Tile::put(q, row, out[0], factor[0][0], factor[0][1]);
-  Tile::put(q, row + 16, out[1], factor[1][0], factor[1][1]);
+#pragma unroll
+  for (int m = 0; m < kM<kDim>; ++m) {
+    Tile::put(q, row + 16 * m, out[m], factor[m][0], factor[m][1]);
+  }
   __syncwarp();
-  Tile::template flush<kRows>(q, row,
-                              m.out.row(static_cast<std::int64_t>(sequence) * args.tq) +
-                                  static_cast<std::int64_t>(head) * args.head_dim,
-                              m.out.stride, first_query, args.tq, args.head_dim);
+  Tile::template flush<kRows<kDim>>(q, row,
+                                    m.out.row(static_cast<std::int64_t>(sequence) * args.tq) +
+                                        static_cast<std::int64_t>(head) * args.head_dim,
+                                    m.out.stride, first_query, args.tq, args.head_dim);
 }
 
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
@@ -202,16 +223,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     forward_kernel(AttentionArgs<float> args, ForwardMatrices m) {
   using Tile = TensorTile<kDim>;
   bf16* const q = dynamic_shared<bf16>();
-  bf16* const k = q + kQueries * kDim;
+  bf16* const k = q + kQueries<kDim> * kDim;
   bf16* const v = k + kKeys * kDim;
 
   // The heads of a group and the tiles of a sequence follow each other, so that keys and values
   // stay in L2; late queries, which see most keys, begin first.
-  const int tiles = (args.tq + kQueries - 1) / kQueries;
+  const int tiles = (args.tq + kQueries<kDim> - 1) / kQueries<kDim>;
   int n = static_cast<int>(blockIdx.x);
   const int in_group = n % args.per_group();
   n /= args.per_group();
-  const int first = (tiles - 1 - n % tiles) * kQueries;
+  const int first = (tiles - 1 - n % tiles) * kQueries<kDim>;
   n /= tiles;
   const int group = n % args.kv_heads, s = n / args.kv_heads;
   const int h = group * args.per_group() + in_group;
@@ -223,19 +244,19 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bf16* const v_rows = m.v.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
 
   const TensorHead<kExtras> head(args, s, h);
-  const int first_query = first + warp_of_block() * kRows;  // of this warp
-  Statistics rows;
-  FragmentC out[2][kDim / 8] = {};
+  const int first_query = first + warp_of_block() * kRows<kDim>;  // of this warp
+  Statistics<kM<kDim>> rows;
+  FragmentC out[kM<kDim>][kDim / 8] = {};
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < 2 * kM<kDim>; ++r) {
     const bool sink = args.sink != nullptr;
     rows.max[r / 2][r % 2] = sink ? args.sink_of(h) * kLog2e : kNothing;
     rows.sum[r / 2][r % 2] = sink && lane_of_warp() % 4 == 0 ? 1 : 0;
   }
 
-  TileWalk<Side::keys, kKeys, kQueries, kRows, float> walk(args, s, first, first_query);
+  TileWalk<Side::keys, kKeys, kQueries<kDim>, kRows<kDim>, float> walk(args, s, first, first_query);
   auto step = walk.next(0);
-  Tile::template stage<kQueries, kThreads>(q, q_rows, m.q.stride, first, args.tq, head_dim);
+  Tile::template stage<kQueries<kDim>, kThreads>(q, q_rows, m.q.stride, first, args.tq, head_dim);
   if (!walk.done(step)) {
     Tile::template stage<kKeys, kThreads>(k, k_rows, m.k.stride, step.tile * kKeys, args.tk,
                                           head_dim);
@@ -248,10 +269,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     Tile::template stage<kKeys, kThreads>(v, v_rows, m.v.stride, first_key, args.tk, head_dim);
     commit_copies();
     const bool seen = step.some;
-    Scores p;
+    FragmentC p[kM<kDim>][kKeys / 8];
     if (seen) {
       scores<kDim>(q, k, p);
-      adjust<kExtras>(head, s, first_query, first_key, !step.all, p);
+      adjust(head, s, first_query, first_key, !step.all, p);
     }
     wait_for_copies<0>();
     __syncthreads();  // the values are there, the keys are used up
@@ -274,24 +295,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   finish<kDim>(args, m, s, h, first_query, q, rows, out);
 }
 
-}  // namespace
+}  // namespace forward_tiles
 
 template <int kDim>
 void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
+  using namespace forward_tiles;
   const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
   if (args.sequences == 0 || args.tq == 0) return;
   find_bounds(ctx, args);
   const ForwardMatrices m{Rows<const bf16>(op.q), Rows<const bf16>(op.k), Rows<const bf16>(op.v),
                           Rows<bf16>(op.out), static_cast<float*>(op.lse.data)};
-  const std::int64_t blocks = ceil_div(args.tq, kQueries) * args.sequences * args.heads;
+  const std::int64_t blocks = ceil_div(args.tq, kQueries<kDim>) * args.sequences * args.heads;
   const auto kernel = has_extras(args) ? forward_kernel<kDim, true> : forward_kernel<kDim, false>;
   allow_shared(kernel, kForwardShared<kDim>);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kForwardShared<kDim>}, kernel, args,
               m);
 }
-
-template void tensor_forward<64>(const KernelCtx&, const AttentionForward&, const View&);
-template void tensor_forward<96>(const KernelCtx&, const AttentionForward&, const View&);
-template void tensor_forward<128>(const KernelCtx&, const AttentionForward&, const View&);
 
 }  // namespace llmtrain::kernels::cuda

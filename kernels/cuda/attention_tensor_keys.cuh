@@ -1,44 +1,52 @@
-// The gradients of keys and values on tensor cores: a block has 128 keys, 16 to a warp, and walks
-// over the queries of all heads of its group. Scores are transposed (keys are the rows), so that
-// they, their gradients, dk and dv stay in registers.
+#pragma once
+/// The gradients of keys and values on tensor cores: a warp has 16 keys, and the block walks over
+/// the queries of all heads of its group. Scores are transposed (keys are the rows), so that they,
+/// their gradients, dk and dv stay in registers; at 256 columns not both of the latter, which then
+/// take a pass each.
+
 #include "kernels/cuda/attention_tensor_gradient.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace key_tiles {
 
-constexpr int kThreads = 256;
-constexpr int kKeys = 128;    // of a block
-constexpr int kRows = 16;     // of a warp
-constexpr int kQueries = 64;  // of a tile
+constexpr int kRows = 16;  // of a warp
+template <int kDim>
+constexpr int kThreads = kDim <= 128 ? 256 : 128;
+template <int kDim>
+constexpr int kKeys = kThreads<kDim> / 32 * kRows;  // of a block
+template <int kDim>
+constexpr int kQueries = kDim <= 128 ? 64 : 32;  // of a tile
+enum class Pass : std::uint8_t { both, keys, values };
 
 /// Queries, the gradient of the output, and statistics of a tile; twice.
 template <int kDim>
 struct Stage {
-  bf16 q[kQueries * kDim], dout[kQueries * kDim];
-  float lse[kQueries], delta[kQueries];
+  bf16 q[kQueries<kDim> * kDim], dout[kQueries<kDim> * kDim];
+  float lse[kQueries<kDim>], delta[kQueries<kDim>];
 };
 /// 129 KiB at most.
 template <int kDim>
 struct SharedKeys {
-  bf16 k[kKeys * kDim], v[kKeys * kDim];
+  bf16 k[kKeys<kDim> * kDim], v[kKeys<kDim> * kDim];
   Stage<kDim> stages[2];
 };
 
-using Scores = FragmentC[kQueries / 8];
+template <int kDim>
+using Scores = FragmentC[kQueries<kDim> / 8];
 
 /// s = a b^T: this warp's rows of keys (values) and a tile's queries (gradients of the output).
 template <int kDim>
-__device__ __forceinline__ void product(const bf16* a, const bf16* b, Scores& s) {
+__device__ __forceinline__ void product(const bf16* a, const bf16* b, Scores<kDim>& s) {
   using Tile = TensorTile<kDim>;
   const int row = warp_of_block() * kRows;
 #pragma unroll
-  for (int n = 0; n < kQueries / 8; ++n) s[n] = {};
+  for (int n = 0; n < kQueries<kDim> / 8; ++n) s[n] = {};
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
     const FragmentA x = Tile::a(a, row, d);
 #pragma unroll
-    for (int n = 0; n < kQueries / 16; ++n) {
+    for (int n = 0; n < kQueries<kDim> / 16; ++n) {
       const Matrices y = Tile::b(b, n * 16, d);
       mma(s[2 * n], x, first_b(y));
       mma(s[2 * n + 1], x, second_b(y));
@@ -46,13 +54,13 @@ __device__ __forceinline__ void product(const bf16* a, const bf16* b, Scores& s)
   }
 }
 
-/// sums += a b, where a is kQueries / 16 fragments.
+/// sums += a b, where a is kQueries<kDim> / 16 fragments.
 template <int kDim>
-__device__ __forceinline__ void accumulate(const FragmentA (&a)[kQueries / 16], const bf16* b,
+__device__ __forceinline__ void accumulate(const FragmentA (&a)[kQueries<kDim> / 16], const bf16* b,
                                            FragmentC (&sums)[kDim / 8]) {
   using Tile = TensorTile<kDim>;
 #pragma unroll
-  for (int i = 0; i < kQueries / 16; ++i) {
+  for (int i = 0; i < kQueries<kDim> / 16; ++i) {
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Matrices y = Tile::b_transposed(b, i * 16, n);
@@ -67,9 +75,9 @@ __device__ __forceinline__ void accumulate(const FragmentA (&a)[kQueries / 16], 
 template <int kDim, bool kExtras>
 __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, int sequence,
                                               int first_query, int first_key, bool masked,
-                                              const Stage<kDim>& stage, Scores& s, Scores& dp,
-                                              FragmentA (&p)[kQueries / 16],
-                                              FragmentA (&ds)[kQueries / 16]) {
+                                              const Stage<kDim>& stage, Scores<kDim>& s,
+                                              Scores<kDim>& dp, FragmentA (&p)[kQueries<kDim> / 16],
+                                              FragmentA (&ds)[kQueries<kDim> / 16]) {
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
   const bool looks = kExtras || masked;
   int position[2] = {};
@@ -79,7 +87,7 @@ __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, i
     }
   }
 #pragma unroll
-  for (int n = 0; n < kQueries / 8; ++n) {
+  for (int n = 0; n < kQueries<kDim> / 8; ++n) {
     const int column = n * 8 + 2 * t;
     const auto lse = load_pack<2>(stage.lse + column), delta = load_pack<2>(stage.delta + column);
 #pragma unroll
@@ -103,15 +111,16 @@ __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, i
     }
   }
 #pragma unroll
-  for (int i = 0; i < kQueries / 16; ++i) {
+  for (int i = 0; i < kQueries<kDim> / 16; ++i) {
     p[i] = a_of(s[2 * i], s[2 * i + 1]);
     ds[i] = a_of(dp[2 * i], dp[2 * i + 1]);
   }
 }
 
 /// The tiles of queries of all heads of a group, head by head.
+template <int kDim>
 class GroupWalk {
-  using Tiles = TileWalk<Side::queries, kQueries, kKeys, kRows, float>;
+  using Tiles = TileWalk<Side::queries, kQueries<kDim>, kKeys<kDim>, kRows, float>;
 
  public:
   struct Step {
@@ -135,15 +144,15 @@ class GroupWalk {
 };
 
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
-template <int kDim, bool kExtras>
-__global__ void __launch_bounds__(kThreads, 1)
+template <int kDim, Pass pass, bool kExtras>
+__global__ void __launch_bounds__(kThreads<kDim>, 1)
     keys_kernel(AttentionArgs<float> args, GradientMatrices m) {
   using Tile = TensorTile<kDim>;
   SharedKeys<kDim>& shared = *dynamic_shared<SharedKeys<kDim>>();
 
   // Early keys, which most queries see, begin first.
-  const int tiles = (args.tk + kKeys - 1) / kKeys;
-  const int first = static_cast<int>(blockIdx.x) % tiles * kKeys;
+  const int tiles = (args.tk + kKeys<kDim> - 1) / kKeys<kDim>;
+  const int first = static_cast<int>(blockIdx.x) % tiles * kKeys<kDim>;
   const int n = static_cast<int>(blockIdx.x) / tiles;
   const int group = n % args.kv_heads, s = n / args.kv_heads;
   const int head_dim = args.head_dim;
@@ -152,27 +161,27 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::int64_t at_k = static_cast<std::int64_t>(group) * head_dim;
   const auto stage_queries = [&](int head, int tile, Stage<kDim>& stage) {
     const std::int64_t at_q = static_cast<std::int64_t>(head) * head_dim;
-    const int first_query = tile * kQueries;
-    Tile::template stage<kQueries, kThreads>(stage.q, m.q.row(q_row) + at_q, m.q.stride,
-                                             first_query, args.tq, head_dim);
-    Tile::template stage<kQueries, kThreads>(stage.dout, m.dout.row(q_row) + at_q, m.dout.stride,
-                                             first_query, args.tq, head_dim);
-    const int i = static_cast<int>(threadIdx.x) % kQueries;
+    const int first_query = tile * kQueries<kDim>;
+    Tile::template stage<kQueries<kDim>, kThreads<kDim>>(stage.q, m.q.row(q_row) + at_q, m.q.stride,
+                                                         first_query, args.tq, head_dim);
+    Tile::template stage<kQueries<kDim>, kThreads<kDim>>(
+        stage.dout, m.dout.row(q_row) + at_q, m.dout.stride, first_query, args.tq, head_dim);
+    const int i = static_cast<int>(threadIdx.x) % kQueries<kDim>;
     const bool real = first_query + i < args.tq;
     const std::int64_t at = real ? args.statistic(s, head, first_query + i) : 0;
-    if (threadIdx.x < kQueries) copy_async<4>(stage.lse + i, m.lse + at, real);
-    if (threadIdx.x >= kQueries && threadIdx.x < 2 * kQueries) {
+    if (threadIdx.x < kQueries<kDim>) copy_async<4>(stage.lse + i, m.lse + at, real);
+    if (threadIdx.x >= kQueries<kDim> && threadIdx.x < 2 * kQueries<kDim>) {
       copy_async<4>(stage.delta + i, m.delta + at, real);
     }
   };
 
   const int first_key = first + warp_of_block() * kRows;  // of this warp
-  GroupWalk walk(args, s, group, first, first_key);
+  GroupWalk<kDim> walk(args, s, group, first, first_key);
   auto step = walk.next(group * args.per_group(), 0);
-  Tile::template stage<kKeys, kThreads>(shared.k, m.k.row(k_row) + at_k, m.k.stride, first, args.tk,
-                                        head_dim);
-  Tile::template stage<kKeys, kThreads>(shared.v, m.v.row(k_row) + at_k, m.v.stride, first, args.tk,
-                                        head_dim);
+  Tile::template stage<kKeys<kDim>, kThreads<kDim>>(shared.k, m.k.row(k_row) + at_k, m.k.stride,
+                                                    first, args.tk, head_dim);
+  Tile::template stage<kKeys<kDim>, kThreads<kDim>>(shared.v, m.v.row(k_row) + at_k, m.v.stride,
+                                                    first, args.tk, head_dim);
   if (!walk.done(step)) stage_queries(step.head, step.tile.tile, shared.stages[0]);
   commit_copies();
   FragmentC dk[kDim / 8] = {}, dv[kDim / 8] = {};
@@ -185,46 +194,58 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (step.tile.some) {
       const Stage<kDim>& stage = shared.stages[buffer];
       const TensorHead<kExtras> head(args, s, step.head);
-      Scores scores, dp;
-      FragmentA p[kQueries / 16], ds[kQueries / 16];
+      Scores<kDim> scores, dp;
+      FragmentA p[kQueries<kDim> / 16], ds[kQueries<kDim> / 16];
       product<kDim>(shared.k, stage.q, scores);
-      product<kDim>(shared.v, stage.dout, dp);
-      differentiate<kDim>(head, s, step.tile.tile * kQueries, first_key, !step.tile.all, stage,
-                          scores, dp, p, ds);
-      accumulate<kDim>(p, stage.dout, dv);
-      accumulate<kDim>(ds, stage.q, dk);
+      if constexpr (pass != Pass::values) {
+        product<kDim>(shared.v, stage.dout, dp);
+      } else {
+        for (FragmentC& c : dp) c = {};
+      }
+      differentiate<kDim>(head, s, step.tile.tile * kQueries<kDim>, first_key, !step.tile.all,
+                          stage, scores, dp, p, ds);
+      if constexpr (pass != Pass::keys) accumulate<kDim>(p, stage.dout, dv);
+      if constexpr (pass != Pass::values) accumulate<kDim>(ds, stage.q, dk);
     }
     step = next;
   }
   wait_for_copies<0>();
   __syncthreads();  // where there are no queries the keys may still be under way
   const int row = warp_of_block() * kRows;
-  Tile::put(shared.k, row, dk, args.scale, args.scale);
-  Tile::put(shared.v, row, dv, 1, 1);
+  if constexpr (pass != Pass::values) Tile::put(shared.k, row, dk, args.scale, args.scale);
+  if constexpr (pass != Pass::keys) Tile::put(shared.v, row, dv, 1, 1);
   __syncwarp();
-  Tile::template flush<kRows>(shared.k, row, m.dk.row(k_row) + at_k, m.dk.stride, first_key,
-                              args.tk, head_dim);
-  Tile::template flush<kRows>(shared.v, row, m.dv.row(k_row) + at_k, m.dv.stride, first_key,
-                              args.tk, head_dim);
+  if constexpr (pass != Pass::values) {
+    Tile::template flush<kRows>(shared.k, row, m.dk.row(k_row) + at_k, m.dk.stride, first_key,
+                                args.tk, head_dim);
+  }
+  if constexpr (pass != Pass::keys) {
+    Tile::template flush<kRows>(shared.v, row, m.dv.row(k_row) + at_k, m.dv.stride, first_key,
+                                args.tk, head_dim);
+  }
 }
 
-}  // namespace
+template <int kDim, Pass pass>
+void gradient_by(const KernelCtx& ctx, const AttentionArgs<float>& args,
+                 const GradientMatrices& m) {
+  constexpr std::size_t kShared = sizeof(SharedKeys<kDim>);
+  const std::int64_t blocks = ceil_div(args.tk, kKeys<kDim>) * args.sequences * args.kv_heads;
+  const auto kernel =
+      has_extras(args) ? keys_kernel<kDim, pass, true> : keys_kernel<kDim, pass, false>;
+  allow_shared(kernel, kShared);
+  launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads<kDim>, kShared}, kernel, args, m);
+}
 
 template <int kDim>
-void tensor_keys_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                          const GradientMatrices& m) {
-  const std::int64_t blocks = ceil_div(args.tk, kKeys) * args.sequences * args.kv_heads;
-  const auto kernel = has_extras(args) ? keys_kernel<kDim, true> : keys_kernel<kDim, false>;
-  allow_shared(kernel, sizeof(SharedKeys<kDim>));
-  launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, sizeof(SharedKeys<kDim>)}, kernel,
-              args, m);
+void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMatrices& m) {
+  if constexpr (kDim <= 128) {
+    gradient_by<kDim, Pass::both>(ctx, args, m);
+  } else {
+    gradient_by<kDim, Pass::keys>(ctx, args, m);
+    gradient_by<kDim, Pass::values>(ctx, args, m);
+  }
 }
 
-template void tensor_keys_gradient<64>(const KernelCtx&, const AttentionArgs<float>&,
-                                       const GradientMatrices&);
-template void tensor_keys_gradient<96>(const KernelCtx&, const AttentionArgs<float>&,
-                                       const GradientMatrices&);
-template void tensor_keys_gradient<128>(const KernelCtx&, const AttentionArgs<float>&,
-                                        const GradientMatrices&);
+}  // namespace key_tiles
 
 }  // namespace llmtrain::kernels::cuda

@@ -1,63 +1,77 @@
-// The gradient of queries on tensor cores: a block has 128 queries, 32 to a warp, and walks over
-// the keys. Scores, their gradients and dq stay in registers.
+#pragma once
+/// The gradient of queries on tensor cores: a warp has 32 queries (16 where registers have no room
+/// for more), and the block walks over the keys. Scores, their gradients and dq stay in registers.
+
 #include "kernels/cuda/attention_tensor_gradient.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace query_tiles {
 
 constexpr int kThreads = 128;
-constexpr int kQueries = 128;  // of a block
-constexpr int kRows = 32;      // of a warp
+template <int kDim>
+constexpr int kM = kDim <= 128 ? 2 : 1;  // times 16 queries: of a warp
+template <int kDim>
+constexpr int kRows = 16 * kM<kDim>;
+template <int kDim>
+constexpr int kQueries = kRows<kDim>* kThreads / 32;  // of a block
 
-/// Of a tile: what registers have room for beside 32 x kDim sums.
+/// Of a tile: what registers have room for beside kRows x kDim sums.
 template <int kDim>
 constexpr int kKeys = kDim <= 64 ? 64 : 32;
 
-/// Queries, gradient of the output; keys and values twice: 96 KiB at most.
+/// Queries, gradient of the output; keys and values twice: 128 KiB at most.
 template <int kDim>
-constexpr std::size_t kShared = sizeof(bf16) * (2 * kQueries + 4 * kKeys<kDim>)*kDim;
+constexpr std::size_t kShared = sizeof(bf16) * (2 * kQueries<kDim> + 4 * kKeys<kDim>)*kDim;
 
 /// s = q k^T of this warp's rows and a tile's.
 template <int kDim>
 __device__ __forceinline__ void product(const bf16* q, const bf16* k,
-                                        FragmentC (&s)[2][kKeys<kDim> / 8]) {
+                                        FragmentC (&s)[kM<kDim>][kKeys<kDim> / 8]) {
   using Tile = TensorTile<kDim>;
-  const int row = warp_of_block() * kRows;
+  const int row = warp_of_block() * kRows<kDim>;
 #pragma unroll
-  for (int n = 0; n < kKeys<kDim> / 8; ++n) s[0][n] = s[1][n] = {};
+  for (int m = 0; m < kM<kDim>; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeys<kDim> / 8; ++n) s[m][n] = {};
+  }
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
-    const FragmentA a0 = Tile::a(q, row, d), a1 = Tile::a(q, row + 16, d);
+    FragmentA a[kM<kDim>];
+#pragma unroll
+    for (int m = 0; m < kM<kDim>; ++m) a[m] = Tile::a(q, row + 16 * m, d);
 #pragma unroll
     for (int n = 0; n < kKeys<kDim> / 16; ++n) {
       const Matrices b = Tile::b(k, n * 16, d);
-      mma(s[0][2 * n], a0, first_b(b));
-      mma(s[0][2 * n + 1], a0, second_b(b));
-      mma(s[1][2 * n], a1, first_b(b));
-      mma(s[1][2 * n + 1], a1, second_b(b));
+#pragma unroll
+      for (int m = 0; m < kM<kDim>; ++m) {
+        mma(s[m][2 * n], a[m], first_b(b));
+        mma(s[m][2 * n + 1], a[m], second_b(b));
+      }
     }
   }
 }
 
 /// Per row of a thread: m-tile, half.
+template <int M>
 struct RowStatistics {
-  float lse2[2][2], delta[2][2];
+  float lse2[M][2], delta[M][2];
 };
 
 /// ds from s and dp = dout v^T, in the place of dp.
 template <int kDim, bool kExtras>
 __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, int sequence,
                                               int first_query, int first_key, bool masked,
-                                              const RowStatistics& rows,
-                                              const FragmentC (&s)[2][kKeys<kDim> / 8],
-                                              FragmentC (&dp)[2][kKeys<kDim> / 8]) {
+                                              const RowStatistics<kM<kDim>>& rows,
+                                              const FragmentC (&s)[kM<kDim>][kKeys<kDim> / 8],
+                                              FragmentC (&dp)[kM<kDim>][kKeys<kDim> / 8]) {
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
   const bool looks = kExtras || masked;
-  KeyRange range[4] = {};
+  KeyRange range[2 * kM<kDim>] = {};
   if (looks) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) range[r] = head.args.range(sequence, first_query + r * 8 + g);
+    for (int r = 0; r < 2 * kM<kDim>; ++r)
+      range[r] = head.args.range(sequence, first_query + r * 8 + g);
   }
 #pragma unroll
   for (int n = 0; n < kKeys<kDim> / 8; ++n) {
@@ -69,7 +83,7 @@ __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, i
       }
     }
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < 2 * kM<kDim>; ++r) {
       bool kept[2] = {true, true};
       if constexpr (kExtras) {
         if (head.args.drops) head.keeps(range[r].last, position[0], position[1], kept);
@@ -89,20 +103,22 @@ __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, i
 
 /// dq += ds k
 template <int kDim>
-__device__ __forceinline__ void accumulate(const FragmentC (&ds)[2][kKeys<kDim> / 8], const bf16* k,
-                                           FragmentC (&dq)[2][kDim / 8]) {
+__device__ __forceinline__ void accumulate(const FragmentC (&ds)[kM<kDim>][kKeys<kDim> / 8],
+                                           const bf16* k, FragmentC (&dq)[kM<kDim>][kDim / 8]) {
   using Tile = TensorTile<kDim>;
 #pragma unroll
   for (int j = 0; j < kKeys<kDim> / 16; ++j) {
-    const FragmentA a0 = a_of(ds[0][2 * j], ds[0][2 * j + 1]);
-    const FragmentA a1 = a_of(ds[1][2 * j], ds[1][2 * j + 1]);
+    FragmentA a[kM<kDim>];
+#pragma unroll
+    for (int m = 0; m < kM<kDim>; ++m) a[m] = a_of(ds[m][2 * j], ds[m][2 * j + 1]);
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Matrices b = Tile::b_transposed(k, j * 16, n);
-      mma(dq[0][2 * n], a0, first_b(b));
-      mma(dq[0][2 * n + 1], a0, second_b(b));
-      mma(dq[1][2 * n], a1, first_b(b));
-      mma(dq[1][2 * n + 1], a1, second_b(b));
+#pragma unroll
+      for (int m = 0; m < kM<kDim>; ++m) {
+        mma(dq[m][2 * n], a[m], first_b(b));
+        mma(dq[m][2 * n + 1], a[m], second_b(b));
+      }
     }
   }
 }
@@ -114,16 +130,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   using Tile = TensorTile<kDim>;
   constexpr int kTile = kKeys<kDim>;
   bf16* const q = dynamic_shared<bf16>();
-  bf16* const dout = q + kQueries * kDim;
-  bf16* const k = dout + kQueries * kDim;  // twice
-  bf16* const v = k + 2 * kTile * kDim;    // twice
+  bf16* const dout = q + kQueries<kDim> * kDim;
+  bf16* const k = dout + kQueries<kDim> * kDim;  // twice
+  bf16* const v = k + 2 * kTile * kDim;          // twice
 
   // As in the forward: the heads of a group follow each other, late queries begin first.
-  const int tiles = (args.tq + kQueries - 1) / kQueries;
+  const int tiles = (args.tq + kQueries<kDim> - 1) / kQueries<kDim>;
   int n = static_cast<int>(blockIdx.x);
   const int in_group = n % args.per_group();
   n /= args.per_group();
-  const int first = (tiles - 1 - n % tiles) * kQueries;
+  const int first = (tiles - 1 - n % tiles) * kQueries<kDim>;
   n /= tiles;
   const int group = n % args.kv_heads, s = n / args.kv_heads;
   const int h = group * args.per_group() + in_group;
@@ -140,24 +156,24 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
 
   const TensorHead<kExtras> head(args, s, h);
-  const int first_query = first + warp_of_block() * kRows;  // of this warp
-  TileWalk<Side::keys, kTile, kQueries, kRows, float> walk(args, s, first, first_query);
+  const int first_query = first + warp_of_block() * kRows<kDim>;  // of this warp
+  TileWalk<Side::keys, kTile, kQueries<kDim>, kRows<kDim>, float> walk(args, s, first, first_query);
   auto step = walk.next(0);
-  Tile::template stage<kQueries, kThreads>(q, m.q.row(q_row) + at_q, m.q.stride, first, args.tq,
-                                           head_dim);
-  Tile::template stage<kQueries, kThreads>(dout, m.dout.row(q_row) + at_q, m.dout.stride, first,
-                                           args.tq, head_dim);
+  Tile::template stage<kQueries<kDim>, kThreads>(q, m.q.row(q_row) + at_q, m.q.stride, first,
+                                                 args.tq, head_dim);
+  Tile::template stage<kQueries<kDim>, kThreads>(dout, m.dout.row(q_row) + at_q, m.dout.stride,
+                                                 first, args.tq, head_dim);
   if (!walk.done(step)) stage_keys(step.tile, 0);
   commit_copies();
-  RowStatistics rows;
+  RowStatistics<kM<kDim>> rows;
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < 2 * kM<kDim>; ++r) {
     const int i = first_query + r * 8 + lane_of_warp() / 4;
     const bool real = i < args.tq;
     rows.lse2[r / 2][r % 2] = real ? m.lse[args.statistic(s, h, i)] * kLog2e : 0;
     rows.delta[r / 2][r % 2] = real ? m.delta[args.statistic(s, h, i)] : 0;
   }
-  FragmentC dq[2][kDim / 8] = {};
+  FragmentC dq[kM<kDim>][kDim / 8] = {};
   for (int buffer = 0; !walk.done(step); buffer ^= 1) {
     wait_for_copies<0>();
     __syncthreads();  // this tile is there, the one before is used up
@@ -165,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (!walk.done(next)) stage_keys(next.tile, buffer ^ 1);
     commit_copies();
     if (step.some) {
-      FragmentC scores[2][kTile / 8], dp[2][kTile / 8];
+      FragmentC scores[kM<kDim>][kTile / 8], dp[kM<kDim>][kTile / 8];
       product<kDim>(q, k + buffer * kTile * kDim, scores);
       product<kDim>(dout, v + buffer * kTile * kDim, dp);
       differentiate<kDim>(head, s, first_query, step.tile * kTile, !step.all, rows, scores, dp);
@@ -175,45 +191,22 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   wait_for_copies<0>();
   __syncthreads();  // where there are no keys the queries may still be under way
-  const int row = warp_of_block() * kRows;
-  Tile::put(q, row, dq[0], args.scale, args.scale);
-  Tile::put(q, row + 16, dq[1], args.scale, args.scale);
+  const int row = warp_of_block() * kRows<kDim>;
+#pragma unroll
+  for (int m = 0; m < kM<kDim>; ++m) Tile::put(q, row + 16 * m, dq[m], args.scale, args.scale);
   __syncwarp();
-  Tile::template flush<kRows>(q, row, m.dq.row(q_row) + at_q, m.dq.stride, first_query, args.tq,
-                              head_dim);
+  Tile::template flush<kRows<kDim>>(q, row, m.dq.row(q_row) + at_q, m.dq.stride, first_query,
+                                    args.tq, head_dim);
 }
 
 template <int kDim>
-void queries_gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                      const GradientMatrices& m) {
-  const std::int64_t blocks = ceil_div(args.tq, kQueries) * args.sequences * args.heads;
+void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMatrices& m) {
+  const std::int64_t blocks = ceil_div(args.tq, kQueries<kDim>) * args.sequences * args.heads;
   const auto kernel = has_extras(args) ? queries_kernel<kDim, true> : queries_kernel<kDim, false>;
   allow_shared(kernel, kShared<kDim>);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kShared<kDim>}, kernel, args, m);
 }
 
-}  // namespace
-
-template <int kDim>
-void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
-  const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
-  if (args.sequences == 0) return;
-  find_bounds(ctx, args);
-  const GradientMatrices m{Rows<const bf16>(op.q),
-                           Rows<const bf16>(op.k),
-                           Rows<const bf16>(op.v),
-                           Rows<const bf16>(op.dout),
-                           Rows<bf16>(op.dq),
-                           Rows<bf16>(op.dk),
-                           Rows<bf16>(op.dv),
-                           static_cast<const float*>(op.lse.data),
-                           find_delta(ctx, op, args, workspace)};
-  queries_gradient<kDim>(ctx, args, m);
-  tensor_keys_gradient<kDim>(ctx, args, m);
-}
-
-template void tensor_backward<64>(const KernelCtx&, const AttentionBackward&, const View&);
-template void tensor_backward<96>(const KernelCtx&, const AttentionBackward&, const View&);
-template void tensor_backward<128>(const KernelCtx&, const AttentionBackward&, const View&);
+}  // namespace query_tiles
 
 }  // namespace llmtrain::kernels::cuda

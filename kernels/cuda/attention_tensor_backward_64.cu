@@ -1,0 +1,5 @@
+#include "kernels/cuda/attention_tensor_backward.cuh"
+
+namespace llmtrain::kernels::cuda {
+template void tensor_backward<64>(const KernelCtx&, const AttentionBackward&, const View&);
+}

@@ -1,0 +1,5 @@
+#include "kernels/cuda/attention_tensor_forward.cuh"
+
+namespace llmtrain::kernels::cuda {
+template void tensor_forward<128>(const KernelCtx&, const AttentionForward&, const View&);
+}
