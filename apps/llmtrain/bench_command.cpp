@@ -246,9 +246,12 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
                                on_cpu ? recipe.threads() : 0};
     text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * report.mfu,
                         plan::mfu_formula(planned.plan, peak));
-    if (!on_cpu) return text + "\nkernels were clocked one by one, in steps of their own\n";
-    text += fmt::format(", in pauses of each step; {:.1f}% of the mean rate there",
-                        100 * report.of_mean_rate);
+    if (on_cpu)
+      text += fmt::format(", in pauses of each step; {:.1f}% of the mean rate there",
+                          100 * report.of_mean_rate);
+  }
+  if (planned.plan.device != DeviceKind::cpu) {
+    return text + "\nkernels were clocked one by one, in steps of their own\n";
   }
   text += fmt::format(
       "\nmemory {:.1f} GB/s read and written in place, between the steps; what fits into the "

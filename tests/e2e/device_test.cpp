@@ -1,9 +1,11 @@
 // run.device: what a run, a plan and doctor say where there is no GPU, and what they do on one.
+#include <cmath>
 #include <cstdlib>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "lib/train/metrics.hpp"
 #include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
@@ -26,8 +28,8 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
   const Plugin none("/nonexistent/plugin.so");
   const auto run = here.run({"run.device=cuda"});
   CHECK(run.exit_code == 1);
-  CHECK(holds(run.output, {"error: run.device is cuda", "/nonexistent/plugin.so",
-                           "run.device: cpu", "--profile h200"}));
+  CHECK(holds(run.output, {"error: run.device is cuda", "/nonexistent/plugin.so", "run.device: cpu",
+                           "--profile h200"}));
 
   const auto plan = here.call({"plan", "recipe.yaml", "--device", "cuda", "--profile", "h200"});
   CHECK(plan.exit_code == 0);
@@ -35,8 +37,8 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
   const auto unknown = here.call({"plan", "recipe.yaml", "--device", "cuda"});
   CHECK(unknown.exit_code == 0);
   CHECK(holds(unknown.output, {"cuda", "time", "unknown"}));
-  const auto tight = here.call({"plan", "recipe.yaml", "--device", "cuda", "--profile", "h200",
-                                "run.memory_limit=1MiB"});
+  const auto tight = here.call(
+      {"plan", "recipe.yaml", "--device", "cuda", "--profile", "h200", "run.memory_limit=1MiB"});
   CHECK(tight.exit_code == 3);
   CHECK(holds(tight.output, {"does NOT fit"}));
 
@@ -47,6 +49,51 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
   CHECK(nobody.exit_code == 2);
   CHECK(holds(nobody.output, {"h2000", "a100, h100, h200, b200"}));
   CHECK(here.call({"bench", "recipe.yaml", "run.device=cuda"}).exit_code == 1);
+}
+
+TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like one on the CPU" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const auto losses = [](const Workspace& here, const std::string& key) {
+    std::vector<double> values;
+    for (const train::StepRecord& record : here.metrics()) {
+      if (const auto value = record.number(key)) values.push_back(*value);
+    }
+    return values;
+  };
+  const auto compare = [&](const Workspace& a, const Workspace& b, double tolerance) {
+    for (const char* key : {"train/loss", "eval/loss", "train/grad_norm"}) {
+      CAPTURE(key);
+      const std::vector<double> x = losses(a, key), y = losses(b, key);
+      REQUIRE(x.size() == y.size());
+      REQUIRE(!x.empty());
+      for (std::size_t i = 0; i < x.size(); ++i) CHECK(std::abs(x[i] - y[i]) <= tolerance);
+    }
+  };
+  const Workspace cpu(kTinyRecipe), gpu(kTinyRecipe), cut(kTinyRecipe);
+  run_well(cpu, {"run.device=cpu"});
+  const auto run = gpu.run({"run.device=cuda"});
+  INFO(run.output);
+  REQUIRE(run.exit_code == 0);
+  CHECK(holds(run.output, {"device: emulated GPU", "6 steps took memory as planned"}));
+  compare(cpu, gpu, 1e-4);
+
+  run_well(cut, {"run.device=cuda", "training.max_steps=4", "lr_scheduler.type=constant"});
+  run_well(cut, {"run.device=cuda", "training.max_steps=6", "lr_scheduler.type=constant"});
+  const Workspace whole(kTinyRecipe);
+  run_well(whole, {"run.device=cuda", "lr_scheduler.type=constant"});
+  CHECK(fingerprint(cut.path, 6) == fingerprint(whole.path, 6));
+
+  // What a GPU saved goes on on the CPU.
+  const auto other =
+      cut.run({"run.device=cpu", "training.max_steps=8", "lr_scheduler.type=constant"});
+  CHECK(other.exit_code == 0);
+  CHECK(holds(other.output, {"resumed from step 6"}));
+  const auto bench = gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1"});
+  CHECK(bench.exit_code == 0);
+  CHECK(holds(bench.output, {"attention_forward", "clocked one by one"}));
+  CHECK(holds(gpu.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
+              {"emulated GPU, sm_90"}));
 }
 
 TEST_CASE("a file that is no plugin, or another build's, is named") {
