@@ -16,10 +16,12 @@ using Json = nlohmann::json;
 namespace {
 
 // transformers' PreTrainedConfig (versions 4 and 5): tokens, generation, outputs, bookkeeping.
-constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
+constexpr std::string_view kInertKeys[] = {"_attn_implementation",
+                                           "_attn_implementation_autoset",
                                            "_commit_hash",
                                            "_from_model_config",
                                            "_name_or_path",
+                                           "_num_labels",
                                            "architectures",
                                            "bad_words_ids",
                                            "begin_suppress_tokens",
@@ -46,9 +48,11 @@ constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
                                            "no_repeat_ngram_size",
                                            "num_beam_groups",
                                            "num_beams",
+                                           "num_labels",
                                            "num_return_sequences",
                                            "output_attentions",
                                            "output_hidden_states",
+                                           "output_past",
                                            "output_scores",
                                            "pad_token_id",
                                            "prefix",
@@ -68,10 +72,24 @@ constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
                                            "top_p",
                                            "torch_dtype",
                                            "torchscript",
+                                           "transformers.js_config",
                                            "transformers_version",
                                            "typical_p",
+                                           "unsloth_fixed",
+                                           "unsloth_version",
                                            "use_bfloat16",
                                            "use_cache"};
+
+// Keys that published files have though the family's code does not read them, and the value at
+// which nothing is lost by that: another one asks for what the family has not.
+struct OffValue {
+  std::string_view key;
+  std::string_view json;
+};
+constexpr OffValue kOffValues[] = {{"mlp_bias", "false"},         {"partial_rotary_factor", "1.0"},
+                                   {"pretraining_tp", "1"},       {"qk_layernorm", "false"},
+                                   {"rope_interleaved", "false"}, {"use_mrope", "false"},
+                                   {"use_qk_norm", "false"},      {"use_sliding_window", "false"}};
 
 }  // namespace
 
@@ -317,7 +335,10 @@ void HfConfigReader::ignore(std::span<const std::string_view> keys) {
   impl_->asked.insert(keys.begin(), keys.end());
 }
 
-void HfConfigReader::finish() const {
+void HfConfigReader::finish() {
+  for (const auto& [key, json] : kOffValues) {
+    if (!impl_->asked.contains(key)) only(key, json);
+  }
   for (const auto& [key, value] : impl_->object.items()) {
     if (value.is_null() || impl_->asked.contains(key)) continue;
     refuse(key, "unknown; if it does not change what the model computes, remove it");
