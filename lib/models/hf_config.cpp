@@ -148,19 +148,24 @@ bool HfConfigReader::is_null(std::string_view key) {
 }
 
 std::int64_t HfConfigReader::size(std::string_view key, std::int64_t max, std::int64_t fallback) {
-  const std::int64_t value = count(key, max, fallback);
-  if (value < 1) refuse(key, fmt::format("expected an integer from 1 to {}", max));
-  return value;
+  return integer(key, 1, max, fallback);
 }
 
 std::int64_t HfConfigReader::count(std::string_view key, std::int64_t max, std::int64_t fallback) {
+  return integer(key, 0, max, fallback);
+}
+
+std::int64_t HfConfigReader::integer(std::string_view key, std::int64_t min, std::int64_t max,
+                                     std::int64_t fallback) {
   const Json* value = impl_->ask(key);
   if (value == nullptr) return fallback;
-  if (!value->is_number_unsigned() ||
-      value->get<std::uint64_t>() > static_cast<std::uint64_t>(max)) {
-    refuse(key, fmt::format("expected an integer from 0 to {}", max));
+  const bool whole = value->is_number_unsigned();
+  const std::uint64_t found = whole ? value->get<std::uint64_t>() : 0;
+  if (!whole || found < static_cast<std::uint64_t>(min) ||
+      found > static_cast<std::uint64_t>(max)) {
+    refuse(key, fmt::format("expected an integer from {} to {}", min, max));
   }
-  return value->get<std::int64_t>();
+  return static_cast<std::int64_t>(found);
 }
 
 double HfConfigReader::positive(std::string_view key, double fallback) {

@@ -59,6 +59,9 @@ class HfConfigReader {
   void finish();
 
  private:
+  std::int64_t integer(std::string_view key, std::int64_t min, std::int64_t max,
+                       std::int64_t fallback);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
