@@ -242,16 +242,17 @@ class RopeObject {
       problem_ = "rope_type " + type + " is not implemented";
       return;
     }
-    number("factor", scaling.factor);
+    required("factor", scaling.factor);
     if (scaling.factor < 1) problem_ = "factor must be at least 1";
     if (!has_original_length(type)) return;
     double original = 0;
-    number("original_max_position_embeddings", original);
+    const std::string length = "original_max_position_embeddings";
+    type == "llama3" ? required(length, original) : number(length, original);
     scaling.original_max_position_embeddings =
         static_cast<std::int64_t>(std::min(original, static_cast<double>(limits::kPositions)));
     if (type == "llama3") {
-      number("low_freq_factor", scaling.low_freq_factor);
-      number("high_freq_factor", scaling.high_freq_factor);
+      required("low_freq_factor", scaling.low_freq_factor);
+      required("high_freq_factor", scaling.high_freq_factor);
       if (scaling.high_freq_factor <= scaling.low_freq_factor) {
         problem_ = "high_freq_factor must be above low_freq_factor";
       }
@@ -295,6 +296,11 @@ class RopeObject {
     }
     return value->get<std::string>();
   }
+  // What transformers raises a KeyError without.
+  void required(const std::string& key, double& to) {
+    if (ask(key) == nullptr) problem_ = key + " is missing; take it from the model's publisher";
+    number(key, to);
+  }
   void number(const std::string& key, double& to) {
     const Json* value = ask(key);
     if (value == nullptr) return;
@@ -314,12 +320,27 @@ class RopeObject {
 
 double HfConfigReader::rope(double fallback, RopeScaling& scaling) {
   double theta = positive("rope_theta", fallback);
+  bool has_theta = has("rope_theta"), has_scaling = false;
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = impl_->ask(key);
     if (value == nullptr) continue;
     if (!value->is_object()) refuse(key, "expected an object");
-    const std::string problem = RopeObject(*value).read(theta, scaling);
+    double own_theta = 0;  // says nothing
+    RopeScaling own;
+    const std::string problem = RopeObject(*value).read(own_theta, own);
     if (!problem.empty()) refuse(key, problem);
+    if (has_theta && own_theta > 0 && own_theta != theta) {
+      refuse(key, fmt::format("it says rope_theta {}, another key {}; remove the wrong one",
+                              own_theta, theta));
+    }
+    if (has_scaling && own != scaling) {
+      refuse(key, fmt::format("it says {}, rope_scaling {}; remove the wrong one", to_string(own),
+                              to_string(scaling)));
+    }
+    if (own_theta > 0) theta = own_theta;
+    has_theta = has_theta || own_theta > 0;
+    scaling = own;
+    has_scaling = true;
   }
   return theta;
 }
