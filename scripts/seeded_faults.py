@@ -52,6 +52,18 @@ def digest(fault):
     return hashlib.sha256(json.dumps(fault, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def failing_case(output):
+    """The first case of doctest's output in which something fails. Its name also stands above what
+    a case that passes has to say."""
+    name = None
+    for line in output.splitlines():
+        if case := re.match(r"TEST CASE:\s+(.+?)$", line):
+            name = case.group(1)
+        elif re.search(r": (?:FATAL )?ERROR: ", line):
+            return name
+    return None
+
+
 class Scratch:
     """A worktree at the committed state, with a build directory of its own."""
 
@@ -94,8 +106,7 @@ class Scratch:
             return "(ran out of time)"
         if done.returncode == 0:
             return None
-        case = re.search(r"^TEST CASE:\s+(.+?)$", done.stdout, re.MULTILINE)
-        return case.group(1) if case else f"(ended with {done.returncode})"
+        return failing_case(done.stdout) or f"(ended with {done.returncode})"
 
     def require_passing(self, fault):
         """The fault's tests pass as long as it is not there."""

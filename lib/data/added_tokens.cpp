@@ -5,6 +5,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/data/json_field.hpp"
 #include "lib/data/regex.hpp"
 #include "lib/data/unicode.hpp"
 
@@ -31,9 +32,9 @@ bool starts_with_word(std::string_view text) {
 AddedTokenSplitter::AddedTokenSplitter(std::vector<AddedToken> tokens)
     : tokens_(std::move(tokens)) {
   for (const AddedToken& token : tokens_) {
-    require<DataError>(!token.content.empty(), "added token {} is empty", token.id);
+    require<DataError>(!token.content.empty(), "added token {} is empty; {}", token.id, kSaveAgain);
     require<DataError>(by_content_.emplace(token.content, &token).second,
-                       "added token '{}' is there twice", token.content);
+                       "added token '{}' is there twice; {}", token.content, kSaveAgain);
     const auto first = static_cast<unsigned char>(token.content[0]);
     if (token.content.size() == 1) {
       single_.set(first);

@@ -62,7 +62,8 @@ BpeSymbols::BpeSymbols(std::span<const std::string> vocab, std::span<const Merge
   const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), kNone) == byte_ids_.end();
   require<DataError>(
       all_bytes || unknown_.unk_id,
-      "characters outside the vocabulary would vanish: unk_token is missing, and {}",
+      "characters outside the vocabulary would vanish: unk_token is missing, and {}; "
+      "use a tokenizer with one of them",
       unknown_.byte_fallback ? "not all 256 tokens <0xNN> are there" : "byte_fallback is off");
   index_joins(vocab, merges);
 }

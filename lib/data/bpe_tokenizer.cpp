@@ -7,6 +7,7 @@
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/byte_level.hpp"
+#include "lib/data/json_field.hpp"
 
 namespace llmtrain::data {
 
@@ -153,7 +154,8 @@ BpeTokenizer::~BpeTokenizer() = default;
 void BpeTokenizer::index_tokens() {
   std::size_t size = definition_.vocab.size();
   for (const AddedToken& token : definition_.added_tokens) {
-    require<DataError>(token.id >= 0, "added token '{}' has the id {}", token.content, token.id);
+    require<DataError>(token.id >= 0, "added token '{}' has the id {}; {}", token.content, token.id,
+                       kSaveAgain);
     size = std::max(size, static_cast<std::size_t>(token.id) + 1);
   }
   spellings_ = definition_.vocab;
@@ -167,9 +169,10 @@ void BpeTokenizer::index_tokens() {
   }
   for (const AddedToken& token : definition_.added_tokens) {
     const auto id = static_cast<std::size_t>(token.id);
-    require<DataError>(!token.content.empty(), "added token {} is empty", token.id);
+    require<DataError>(!token.content.empty(), "added token {} is empty; {}", token.id, kSaveAgain);
     require<DataError>(spellings_[id].empty() || spellings_[id] == token.content,
-                       "added token '{}' has the id {} of another token", token.content, token.id);
+                       "added token '{}' has the id {} of another token; {}", token.content,
+                       token.id, kSaveAgain);
     spellings_[id] = token.content;
     bytes_[id] = token.content;
   }
@@ -185,12 +188,12 @@ void BpeTokenizer::check_special_ids() const {
     return id >= 0 && id < vocab_size() && !spellings_[static_cast<std::size_t>(id)].empty();
   };
   for (const auto& id : {definition_.eos_id, definition_.bos_id}) {
-    require<DataError>(!id || is_token(*id), "start or end token {} is not in the vocabulary",
-                       id.value_or(-1));
+    require<DataError>(!id || is_token(*id), "start or end token {} is not in the vocabulary; {}",
+                       id.value_or(-1), kSaveAgain);
   }
   for (const std::int32_t id : frame()) {
     require<DataError>(id == PostProcessor::kText || is_token(id),
-                       "post_processor: token {} is not in the vocabulary", id);
+                       "post_processor: token {} is not in the vocabulary; {}", id, kSaveAgain);
   }
 }
 
@@ -215,7 +218,7 @@ void BpeTokenizer::index_added_tokens() {
           definition_.normalizer.empty() ||
           (definition_.normalizer.keeps_start() && normalized.empty()),
       "pre_tokenizer.prepend_scheme: 'first' is not supported beside a normalizer that moves the "
-      "text's beginning, or beside normalized added tokens with any normalizer: use 'always'");
+      "text's beginning, or beside normalized added tokens with any normalizer; use 'always'");
   added_.emplace(std::move(literal));
   added_normalized_.emplace(std::move(normalized));
 }
@@ -227,13 +230,14 @@ void BpeTokenizer::check_merges() const {
   };
   for (const Merge& m : definition_.merges) {
     require<DataError>(is_token(m.left) && is_token(m.right) && is_token(m.merged),
-                       "merge ({}, {}) -> {}: not all are tokens", m.left, m.right, m.merged);
+                       "merge ({}, {}) -> {}: not all are tokens; {}", m.left, m.right, m.merged,
+                       kSaveAgain);
     const auto& text = [&](std::int32_t id) -> const std::string& {
       return definition_.vocab[static_cast<std::size_t>(id)];
     };
     require<DataError>(text(m.left) + text(m.right) == text(m.merged),
-                       "merge of '{}' and '{}' gives '{}'", text(m.left), text(m.right),
-                       text(m.merged));
+                       "merge of '{}' and '{}' gives '{}'; {}", text(m.left), text(m.right),
+                       text(m.merged), kSaveAgain);
   }
 }
 
@@ -255,7 +259,10 @@ void BpeTokenizer::make_symbols() {
     return;
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    require<DataError>(byte_ids[byte] >= 0, "vocabulary has no token for byte 0x{:02X}", byte);
+    require<DataError>(byte_ids[byte] >= 0,
+                       "vocabulary has no token for byte 0x{:02X}; use a tokenizer that was "
+                       "trained from the alphabet of all bytes",
+                       byte);
   }
   symbols_.emplace(byte_ids);
 }

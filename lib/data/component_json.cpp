@@ -24,7 +24,7 @@ constexpr std::array kSchemes = {PrependScheme{"always", Metaspace::Prepend::alw
 std::string one_character(const Field& field) {
   const std::string& text = field.string();
   require<DataError>(!text.empty() && utf8_char_length(text) == text.size(),
-                     "{}: '{}' is not one character", field.where(), text);
+                     "{}: '{}' is not one character; {}", field.where(), text, kSaveAgain);
   return text;
 }
 
@@ -40,12 +40,12 @@ Metaspace parse_metaspace(const Field& field) {
       metaspace.prepend = row.prepend;
       found = true;
     }
-    require<DataError>(found, "{}: '{}' is not always, first or never", scheme.where(),
-                       scheme.string());
+    require<DataError>(found, "{}: '{}' is not always, first or never; {}", scheme.where(),
+                       scheme.string(), kSaveAgain);
   }
   const Field prefix = field["add_prefix_space"];
   require<DataError>(prefix.boolean(true) || metaspace.prepend == Metaspace::Prepend::never,
-                     "{}: false contradicts the prepend_scheme; Hugging Face refuses it too: write "
+                     "{}: false contradicts the prepend_scheme; Hugging Face refuses it too; write "
                      "\"prepend_scheme\": \"never\"",
                      prefix.where());
   return metaspace;

@@ -169,7 +169,7 @@ class ForeignPart final : public TokenFile {
         if (static_cast<std::uint64_t>(id) >= tokens_->vocab_size) {
           fail<DataError>(
               "{}: id {} is {} now, outside the vocabulary of {}: the file was changed "
-              "while it was read",
+              "while it was read; start again when it is complete",
               tokens_->path, first + i, id, tokens_->vocab_size);
         }
         out[i] = static_cast<std::int32_t>(id);
@@ -203,8 +203,10 @@ class Reading {
     with_id_type(tokens_->layout.type, [&](auto type) { read_ids<decltype(type)>(); });
     tokens_->hash = hash128(tokens_->layout.ids);
     tokens_->layout.document_ends.reset();
-    require<DataError>(!training_.empty() || !held_out_.empty(),
-                       "{}: no document with a token but start and end tokens", tokens_->path);
+    require<DataError>(
+        !training_.empty() || !held_out_.empty(),
+        "{}: no document with a token but start and end tokens; leave it out of the data sources",
+        tokens_->path);
     return {std::make_unique<ForeignPart>(tokens_, std::move(training_), bytes_known_),
             std::make_unique<ForeignPart>(tokens_, std::move(held_out_), bytes_known_), empty_,
             undivided_, std::move(first_tokens_)};

@@ -20,7 +20,7 @@ bool Field::is_zero() const { return json(value_).is_number() && json(value_) ==
 
 Field Field::operator[](std::string_view key) const {
   static const Json kNull;
-  require<DataError>(is_object(), "{}: not an object", where_);
+  require<DataError>(is_object(), "{}: not an object; {}", where_, kSaveAgain);
   const auto found = json(value_).find(std::string(key));
   return {found == json(value_).end() ? &kNull : &*found, fmt::format("{}.{}", where_, key)};
 }
@@ -30,20 +30,20 @@ std::string Field::only_key() const {
 }
 
 std::size_t Field::object_size() const {
-  require<DataError>(is_object(), "{}: not an object", where_);
+  require<DataError>(is_object(), "{}: not an object; {}", where_, kSaveAgain);
   return json(value_).size();
 }
 
 void Field::for_each_member(
     const std::function<void(const std::string& key, const Field& value)>& visit) const {
-  require<DataError>(is_object(), "{}: not an object", where_);
+  require<DataError>(is_object(), "{}: not an object; {}", where_, kSaveAgain);
   for (const auto& item : json(value_).items()) {
     visit(item.key(), Field(&item.value(), fmt::format("{} '{}'", where_, item.key())));
   }
 }
 
 std::size_t Field::array_size() const {
-  require<DataError>(is_array(), "{}: not an array", where_);
+  require<DataError>(is_array(), "{}: not an array; {}", where_, kSaveAgain);
   return json(value_).size();
 }
 
@@ -52,19 +52,20 @@ Field Field::at(std::size_t index) const {
 }
 
 const std::string& Field::string() const {
-  require<DataError>(is_string(), "{}: not a string", where_);
+  require<DataError>(is_string(), "{}: not a string; {}", where_, kSaveAgain);
   return json(value_).get_ref<const std::string&>();
 }
 
 bool Field::boolean(bool missing) const {
-  require<DataError>(is_null() || json(value_).is_boolean(), "{}: not a boolean", where_);
+  require<DataError>(is_null() || json(value_).is_boolean(), "{}: not a boolean; {}", where_,
+                     kSaveAgain);
   return is_null() ? missing : json(value_).get<bool>();
 }
 
 std::int64_t Field::id(std::int64_t limit) const {
   require<DataError>(json(value_).is_number_unsigned() &&
                          json(value_).get<std::uint64_t>() < static_cast<std::uint64_t>(limit),
-                     "{}: not a whole number below {}", where_, limit);
+                     "{}: not a whole number below {}; {}", where_, limit, kSaveAgain);
   return json(value_).get<std::int64_t>();
 }
 
@@ -78,7 +79,7 @@ JsonDocument::JsonDocument(std::string_view text, std::string name) : name_(std:
   try {
     value_ = std::make_unique<const Value>(Json::parse(text));
   } catch (const Json::exception& e) {
-    fail<DataError>("{}: not valid JSON: {}", name_, e.what());
+    fail<DataError>("{}: not valid JSON: {}; {}", name_, e.what(), kSaveAgain);
   }
 }
 

@@ -16,6 +16,10 @@ namespace llmtrain::data {
 inline constexpr std::string_view kUnlikeHuggingFace =
     "ids or text would differ from those of Hugging Face's tokenizers; use a file without it";
 
+/// What to do about a tokenizer's file that no program would write.
+inline constexpr std::string_view kSaveAgain =
+    "save it again by save() of Hugging Face's tokenizers, or save_pretrained() of transformers";
+
 /// A view of a value inside a JsonDocument. Every reader throws DataError naming the place.
 class Field {
  public:

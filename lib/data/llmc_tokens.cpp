@@ -46,7 +46,7 @@ TokenLayout open_llmc(const std::filesystem::path& path) {
   const std::string name = path.string();
   require<DataError>(bytes.size() >= kHeaderBytes,
                      "{}: {} bytes are too short for the header of an llm.c token file, which has "
-                     "{} (truncated?)",
+                     "{} (truncated?); copy or write it again",
                      name, bytes.size(), kHeaderBytes);
   std::array<std::int32_t, 3> header;
   std::memcpy(header.data(), bytes.data(), sizeof header);
@@ -64,12 +64,14 @@ TokenLayout open_llmc(const std::filesystem::path& path) {
                      "{}: version {} at offset 4, but llm.c token files with magic {} have {}; "
                      "write it again with a current llm.c",
                      name, version, magic, kind->version);
-  require<DataError>(count > 0, "{}: {} tokens at offset 8: nothing to train on", name, count);
+  require<DataError>(
+      count > 0, "{}: {} tokens at offset 8: nothing to train on; leave it out of the data sources",
+      name, count);
   const std::uint64_t expected =
       kHeaderBytes + static_cast<std::uint64_t>(count) * size_of(kind->type);
   require<DataError>(bytes.size() == expected,
                      "{}: {} tokens at offset 8 make a file of {} bytes, but it has {} (truncated, "
-                     "or still being written?)",
+                     "or still being written?); copy or write it again",
                      name, count, expected, bytes.size());
   layout.type = kind->type;
   layout.ids = bytes.subspan(kHeaderBytes);

@@ -41,8 +41,8 @@ IdType id_type_of(unsigned code, const std::string& name) {
     case 8:
       return IdType::u16;
     default:
-      fail<DataError>("{}: unknown type of ids {} at offset {}; Megatron-LM has 1 to 8", name, code,
-                      kTypeAt);
+      fail<DataError>("{}: unknown type of ids {} at offset {}, but Megatron-LM has 1 to 8", name,
+                      code, kTypeAt);
   }
 }
 
@@ -89,8 +89,8 @@ class Index {
       before = sequence;
     }
     require<DataError>(static_cast<std::uint64_t>(before) == sequences_,
-                       "{}: the documents end at sequence {} of {}: the others belong to none; end "
-                       "each document (IndexedDatasetBuilder.end_document) when writing",
+                       "{}: the documents end at sequence {} of {}: the others belong to none, as "
+                       "if IndexedDatasetBuilder.end_document was not called when it was written",
                        name_, before, sequences_);
     return ends;
   }
@@ -193,23 +193,31 @@ bool recognises_megatron(const fs::path& path) {
 fs::path megatron_main_file(const fs::path& path) {
   if (path.extension() != ".idx") return path;
   const fs::path bin = with_extension(path, ".bin");
-  require<DataError>(fs::exists(bin), "{}: {} with its tokens is missing beside it", path.string(),
-                     bin.string());
+  require<DataError>(fs::exists(bin), "{}: {} with its tokens is missing beside it; put it there",
+                     path.string(), bin.string());
   return bin;
 }
 
 TokenLayout open_megatron(const fs::path& path) {
   const fs::path index_path = with_extension(path, ".idx");
-  require<DataError>(path.extension() == ".bin" && fs::exists(index_path),
-                     "{}: a Megatron-LM dataset is a .bin and its index, and {} is missing",
-                     path.string(), index_path.string());
+  require<DataError>(
+      path.extension() == ".bin" && fs::exists(index_path),
+      "{}: a Megatron-LM dataset is a .bin and its index, and {} is missing; put it there",
+      path.string(), index_path.string());
   TokenLayout layout;
   layout.files.push_back(MappedFile::open(path));
   layout.ids = layout.files.back().bytes();
   const MappedFile index_file = MappedFile::open(index_path);
-  const Index index(index_file.bytes(), index_path.string());
-  layout.type = index.type();
-  layout.document_ends = index.document_ends(layout.ids.size(), path.string());
+  try {
+    const Index index(index_file.bytes(), index_path.string());
+    layout.type = index.type();
+    layout.document_ends = index.document_ends(layout.ids.size(), path.string());
+  } catch (const DataError& e) {
+    fail<DataError>(
+        "{}; write both files again by tools/preprocess_data.py of Megatron-LM, or leave them out "
+        "of the data sources",
+        e.what());
+  }
   return layout;
 }
 

@@ -19,13 +19,13 @@ void append_template_piece(const Field& piece, const Field& special_tokens, cons
   const std::string kind = piece.only_key();
   if (kind == "Sequence") {
     const Field id = piece["Sequence"]["id"];
-    require<DataError>(id.string() == "A", "{}: '{}' in the template of a single text", id.where(),
-                       id.string());
+    require<DataError>(id.string() == "A", "{}: '{}' in the template of a single text; {}",
+                       id.where(), id.string(), kSaveAgain);
     out.insert(out.end(), text.begin(), text.end());
     return;
   }
-  require<DataError>(kind == "SpecialToken", "{}: neither a Sequence nor a SpecialToken",
-                     piece.where());
+  require<DataError>(kind == "SpecialToken", "{}: neither a Sequence nor a SpecialToken; {}",
+                     piece.where(), kSaveAgain);
   const Field ids = special_tokens[piece["SpecialToken"]["id"].string()]["ids"];
   const std::size_t count = ids.array_size();
   for (std::size_t i = 0; i < count; ++i) out.push_back(id_of(ids.at(i)));
@@ -39,14 +39,16 @@ void apply_template(const Field& field, TokenFrame& frame) {
     append_template_piece(pieces.at(i), field["special_tokens"], frame, out);
   }
   require<DataError>(std::count(out.begin(), out.end(), PostProcessor::kText) == 1,
-                     "{}: the text is not there exactly once", pieces.where());
+                     "{}: the text is not there exactly once: {}", pieces.where(),
+                     kUnlikeHuggingFace);
   frame = std::move(out);
 }
 
 /// BERT's and RoBERTa's: "cls" in front, "sep" behind, each as [text, id].
 void apply_cls_and_sep(const Field& field, TokenFrame& frame) {
   for (const char* key : {"cls", "sep"}) {
-    require<DataError>(field[key].array_size() == 2, "{}: not [text, id]", field[key].where());
+    require<DataError>(field[key].array_size() == 2, "{}: not [text, id]; {}", field[key].where(),
+                       kSaveAgain);
   }
   frame.insert(frame.begin(), id_of(field["cls"].at(1)));
   frame.push_back(id_of(field["sep"].at(1)));

@@ -180,7 +180,19 @@ void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) 
   }
 }
 
+/// Throws what is wrong with the lines of the held-out part, if anything is.
+void read_held_out(std::span<const SourceFile> files, const PrepareOptions& options) {
+  for (const ShardPlan& plan : plan_shards(files, options.shard_source_bytes)) {
+    for (const FileRange& range : plan) {
+      read_documents(files[range.file], range.begin, range.end,
+                     [&](std::string_view name) { return is_held_out(name, options.held_out); });
+    }
+  }
+}
+
 [[noreturn]] void refuse_empty(std::span<const SourceFile> files, const PrepareOptions& options) {
+  // A line that is no document at all is the nearer cause, and this part has not read it.
+  if (options.part == Part::training) read_held_out(files, options);
   const std::string names = files.size() == 1 ? files.front().path.string()
                                               : fmt::format("{} files from {} on", files.size(),
                                                             files.front().path.string());
@@ -197,8 +209,10 @@ void remove_other_shards(const fs::path& directory, const TokenSetIndex& index) 
     fail<DataError>("{}: data.cleaning leaves no document to train on ({}); loosen it", names,
                     options.cleaning->report().reasons());
   }
-  fail<DataError>("{}: no document with text{}; check the data sources", names,
-                  options.part == Part::training ? " outside the held-out part" : "");
+  const bool training = options.part == Part::training;
+  fail<DataError>("{}: no document with text{}; check the data sources{}", names,
+                  training ? " outside the held-out part" : "",
+                  training ? " and data.eval_modulus" : "");
 }
 
 std::string part_name(Part part) {

@@ -50,7 +50,8 @@ Code compile(const std::string& pattern, std::string_view shown) {
   require<DataError>(code != nullptr, "pattern '{}': {}", shown, pcre2_message(error));
   std::uint32_t matches_empty = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
-  require<DataError>(matches_empty == 0, "pattern '{}' matches the empty string", shown);
+  require<DataError>(matches_empty == 0,
+                     "pattern '{}' matches the empty string; use one that does not", shown);
   // Without JIT (a system that forbids it) pcre2_match interprets: slower, the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return code;

@@ -7,8 +7,8 @@ namespace llmtrain::data {
 Replacer::Replacer(const Field& field) : content_(field["content"].string()) {
   const Field pattern = field["pattern"];
   const std::string kind = pattern.only_key();
-  require<DataError>(kind == "Regex" || kind == "String", "{}: neither a String nor a Regex",
-                     pattern.where());
+  require<DataError>(kind == "Regex" || kind == "String", "{}: neither a String nor a Regex; {}",
+                     pattern.where(), kSaveAgain);
   if (kind == "Regex") {
     try {
       regex_.emplace(pattern["Regex"].string());
@@ -18,7 +18,8 @@ Replacer::Replacer(const Field& field) : content_(field["content"].string()) {
     return;
   }
   literal_ = pattern["String"].string();
-  require<DataError>(!literal_.empty(), "{}: an empty text", pattern["String"].where());
+  require<DataError>(!literal_.empty(), "{}: an empty text; {}", pattern["String"].where(),
+                     kSaveAgain);
 }
 
 void Replacer::append(std::string_view text, std::string& out, std::size_t limit) const {

@@ -185,8 +185,8 @@ std::uint64_t next_document_start(const SourceFile& file, std::uint64_t offset) 
 
 std::vector<Document> read_documents(const SourceFile& file, std::uint64_t begin, std::uint64_t end,
                                      const std::function<bool(std::string_view name)>& wanted) {
-  require<DataError>(file.format != SourceFormat::tokens, "{}: a token file holds no text",
-                     file.path.string());
+  require<DataError>(file.format != SourceFormat::tokens,
+                     "{}: a token file holds no text; name files of text", file.path.string());
   std::vector<Document> documents;
   const bool whole = file.format == SourceFormat::text && !is_cut(file);
   if (whole) {

@@ -74,7 +74,8 @@ void parse_pre_tokenizer(const Field& pre_tokenizer, BpeDefinition& definition) 
 }
 
 void check_model_options(const Field& model) {
-  require<DataError>(model["type"].string() == "BPE", "{}: '{}' is not supported (only BPE is)",
+  require<DataError>(model["type"].string() == "BPE",
+                     "{}: '{}' is not supported (only BPE is); use a tokenizer of that type",
                      model["type"].where(), model["type"].string());
   const Field dropout = model["dropout"];
   require<DataError>(dropout.is_null() || dropout.is_zero(), "{}: not supported: {}",
@@ -90,15 +91,16 @@ using Ids = std::unordered_map<std::string_view, std::int32_t>;
 
 Ids parse_vocab(const Field& vocab, std::vector<std::string>& by_id) {
   const std::size_t count = vocab.object_size();
-  require<DataError>(count > 0, "{}: no tokens", vocab.where());
+  require<DataError>(count > 0, "{}: no tokens; {}", vocab.where(), kSaveAgain);
   // Gaps between ids are legal; a huge one would only be an attempt to exhaust memory.
   const auto limit = static_cast<std::int64_t>(2 * count + 65536);
   Ids ids;
   vocab.for_each_member([&](const std::string& token, const Field& value) {
     const auto id = static_cast<std::size_t>(value.id(limit));
     if (id >= by_id.size()) by_id.resize(id + 1);
-    require<DataError>(!token.empty() && by_id[id].empty(), "{}: id {} belongs to '{}' and to '{}'",
-                       vocab.where(), id, by_id[id], token);
+    require<DataError>(!token.empty() && by_id[id].empty(),
+                       "{}: id {} belongs to '{}' and to '{}'; {}", vocab.where(), id, by_id[id],
+                       token, kSaveAgain);
     by_id[id] = token;
   });
   for (std::size_t id = 0; id < by_id.size(); ++id) {
@@ -110,13 +112,14 @@ Ids parse_vocab(const Field& vocab, std::vector<std::string>& by_id) {
 /// "left right", or ["left", "right"].
 std::pair<std::string, std::string> parse_merge(const Field& merge) {
   if (merge.is_array()) {
-    require<DataError>(merge.array_size() == 2, "{}: not a pair", merge.where());
+    require<DataError>(merge.array_size() == 2, "{}: not a pair; {}", merge.where(), kSaveAgain);
     return {merge.at(0).string(), merge.at(1).string()};
   }
   const std::string& line = merge.string();
   const std::size_t space = line.find(' ');
   require<DataError>(space != std::string::npos && line.find(' ', space + 1) == std::string::npos,
-                     "{}: '{}' is not two tokens separated by a space", merge.where(), line);
+                     "{}: '{}' is not two tokens separated by a space; {}", merge.where(), line,
+                     kSaveAgain);
   return {line.substr(0, space), line.substr(space + 1)};
 }
 
@@ -130,7 +133,8 @@ std::vector<Merge> parse_merges(const Field& merges, const Ids& ids) {
     const auto [left, right] = parse_merge(merge);
     const auto id = [&, where = merge.where()](const std::string& token) {
       const auto found = ids.find(token);
-      require<DataError>(found != ids.end(), "{}: '{}' is not in the vocabulary", where, token);
+      require<DataError>(found != ids.end(), "{}: '{}' is not in the vocabulary; {}", where, token,
+                         kSaveAgain);
       return found->second;
     };
     parsed.push_back({id(left), id(right), id(left + right)});
@@ -146,8 +150,8 @@ BpeSymbols::Unknown parse_unknown(const Field& model, const Ids& ids) {
   const Field token = model["unk_token"];
   if (token.is_null()) return unknown;
   const auto found = ids.find(token.string());
-  require<DataError>(found != ids.end(), "{}: '{}' is not in the vocabulary", token.where(),
-                     token.string());
+  require<DataError>(found != ids.end(), "{}: '{}' is not in the vocabulary; {}", token.where(),
+                     token.string(), kSaveAgain);
   unknown.unk_id = found->second;
   return unknown;
 }
@@ -165,8 +169,9 @@ std::vector<AddedToken> parse_added_tokens(const Field& added, const Ids& ids) {
     // Hugging Face ignores `id`: the vocabulary's id counts, else the next free number.
     const auto found = ids.find(content);
     const std::int64_t expected = found != ids.end() ? found->second : next_id++;
-    require<DataError>(id == expected, "{}: '{}' has the id {}, but Hugging Face would give it {}",
-                       token["id"].where(), content, id, expected);
+    require<DataError>(id == expected,
+                       "{}: '{}' has the id {}, but Hugging Face would give it {}; {}",
+                       token["id"].where(), content, id, expected, kSaveAgain);
     tokens.push_back({.id = static_cast<std::int32_t>(id),
                       .content = content,
                       .normalized = token["normalized"].boolean(true),
@@ -195,7 +200,9 @@ std::optional<std::int32_t> configured_token(const Field& config, const char* ke
   if (field.is_null()) return std::nullopt;
   const std::string text = field.is_object() ? field["content"].string() : field.string();
   const std::optional<std::int32_t> id = find_token(definition, text);
-  require<DataError>(id.has_value(), "{}: '{}' is not in the vocabulary", field.where(), text);
+  require<DataError>(id.has_value(),
+                     "{}: '{}' is not in the vocabulary; name a token that is, or {}",
+                     field.where(), text, kSaveAgain);
   return id;
 }
 
@@ -204,8 +211,8 @@ std::optional<std::int32_t> configured_token(const Field& config, const char* ke
 BpeDefinition parse_tokenizer_json(std::string_view text, std::string_view name) {
   const JsonDocument document(text, std::string(name));
   const Field root = document.root();
-  require<DataError>(root["version"].string() == "1.0", "{}: '{}' is not supported (1.0 is)",
-                     root["version"].where(), root["version"].string());
+  require<DataError>(root["version"].string() == "1.0", "{}: '{}' is not supported (1.0 is); {}",
+                     root["version"].where(), root["version"].string(), kSaveAgain);
   root["truncation"].must_be_null();
   root["padding"].must_be_null();
   const Field model = root["model"];

@@ -36,9 +36,19 @@ std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
   const auto norm_name = [](const DecoderSpec& spec) {
     return spec.norm.kind == kernels::NormKind::layer_norm ? "LayerNorm" : "RMSNorm";
   };
+  compare("vocab_size", a.vocab_size, b.vocab_size);
+  compare("hidden_size", a.hidden_size, b.hidden_size);
+  compare("intermediate_size", a.intermediate_size, b.intermediate_size);
+  compare("num_hidden_layers", a.num_hidden_layers, b.num_hidden_layers);
   compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
   compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
   compare("head_dim", a.head_dim, b.head_dim);
+  compare("attention_bias", a.qkv_bias, b.qkv_bias);
+  compare("bias of the output projection", a.attention_output_bias, b.attention_output_bias);
+  compare("mlp_bias", a.mlp_bias, b.mlp_bias);
+  compare("bias of norms", a.norm_bias, b.norm_bias);
+  compare("norms of queries and keys", a.qk_norm, b.qk_norm);
+  compare("norms behind attention and MLP", a.post_norms, b.post_norms);
   compare("norm", std::string_view(norm_name(a)), std::string_view(norm_name(b)));
   compare("norm epsilon", a.norm.eps, b.norm.eps);
   compare("offset of norm weights", a.norm.weight_offset, b.norm.weight_offset);
@@ -51,6 +61,9 @@ std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
   compare("learned positions", a.learned_positions, b.learned_positions);
   compare("attention sinks", a.attention_sinks, b.attention_sinks);
   compare("ALiBi", a.alibi_bias_max, b.alibi_bias_max);
+  if (a.learned_positions || a.rope_scaling.type == "dynamic") {
+    compare("max_position_embeddings", a.max_position_embeddings, b.max_position_embeddings);
+  }
   if (a.has_rope() && b.has_rope()) {
     compare("rope_theta", a.rope_theta, b.rope_theta);
     compare("rope_scaling", to_string(a.rope_scaling), to_string(b.rope_scaling));

@@ -77,7 +77,7 @@ std::string gemma2_hf_config(const DecoderSpec& spec, const HfExport& options) {
 
 // What published files say beside: the activation's older spelling, which transformers does not
 // read, and how to generate.
-constexpr std::string_view kInert[] = {"hidden_act", "cache_implementation"};
+constexpr std::string_view kInert[] = {"cache_implementation", "hidden_act", "sliding_window_size"};
 
 // A number above 0, or 0 for null; absent has a default.
 double cap_of(HfConfigReader& config, std::string_view key, double absent) {

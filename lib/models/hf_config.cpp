@@ -16,10 +16,12 @@ using Json = nlohmann::json;
 namespace {
 
 // transformers' PreTrainedConfig (versions 4 and 5): tokens, generation, outputs, bookkeeping.
-constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
+constexpr std::string_view kInertKeys[] = {"_attn_implementation",
+                                           "_attn_implementation_autoset",
                                            "_commit_hash",
                                            "_from_model_config",
                                            "_name_or_path",
+                                           "_num_labels",
                                            "architectures",
                                            "bad_words_ids",
                                            "begin_suppress_tokens",
@@ -46,9 +48,11 @@ constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
                                            "no_repeat_ngram_size",
                                            "num_beam_groups",
                                            "num_beams",
+                                           "num_labels",
                                            "num_return_sequences",
                                            "output_attentions",
                                            "output_hidden_states",
+                                           "output_past",
                                            "output_scores",
                                            "pad_token_id",
                                            "prefix",
@@ -68,10 +72,24 @@ constexpr std::string_view kInertKeys[] = {"_attn_implementation_autoset",
                                            "top_p",
                                            "torch_dtype",
                                            "torchscript",
+                                           "transformers.js_config",
                                            "transformers_version",
                                            "typical_p",
+                                           "unsloth_fixed",
+                                           "unsloth_version",
                                            "use_bfloat16",
                                            "use_cache"};
+
+// Keys that published files have though the family's code does not read them, and the value at
+// which nothing is lost by that: another one asks for what the family has not.
+struct OffValue {
+  std::string_view key;
+  std::string_view json;
+};
+constexpr OffValue kOffValues[] = {{"mlp_bias", "false"},         {"partial_rotary_factor", "1.0"},
+                                   {"pretraining_tp", "1"},       {"qk_layernorm", "false"},
+                                   {"rope_interleaved", "false"}, {"use_mrope", "false"},
+                                   {"use_qk_norm", "false"},      {"use_sliding_window", "false"}};
 
 }  // namespace
 
@@ -130,19 +148,24 @@ bool HfConfigReader::is_null(std::string_view key) {
 }
 
 std::int64_t HfConfigReader::size(std::string_view key, std::int64_t max, std::int64_t fallback) {
-  const std::int64_t value = count(key, max, fallback);
-  if (value < 1) refuse(key, fmt::format("expected an integer from 1 to {}", max));
-  return value;
+  return integer(key, 1, max, fallback);
 }
 
 std::int64_t HfConfigReader::count(std::string_view key, std::int64_t max, std::int64_t fallback) {
+  return integer(key, 0, max, fallback);
+}
+
+std::int64_t HfConfigReader::integer(std::string_view key, std::int64_t min, std::int64_t max,
+                                     std::int64_t fallback) {
   const Json* value = impl_->ask(key);
   if (value == nullptr) return fallback;
-  if (!value->is_number_unsigned() ||
-      value->get<std::uint64_t>() > static_cast<std::uint64_t>(max)) {
-    refuse(key, fmt::format("expected an integer from 0 to {}", max));
+  const bool whole = value->is_number_unsigned();
+  const std::uint64_t found = whole ? value->get<std::uint64_t>() : 0;
+  if (!whole || found < static_cast<std::uint64_t>(min) ||
+      found > static_cast<std::uint64_t>(max)) {
+    refuse(key, fmt::format("expected an integer from {} to {}", min, max));
   }
-  return value->get<std::int64_t>();
+  return static_cast<std::int64_t>(found);
 }
 
 double HfConfigReader::positive(std::string_view key, double fallback) {
@@ -219,16 +242,17 @@ class RopeObject {
       problem_ = "rope_type " + type + " is not implemented";
       return;
     }
-    number("factor", scaling.factor);
+    required("factor", scaling.factor);
     if (scaling.factor < 1) problem_ = "factor must be at least 1";
     if (!has_original_length(type)) return;
     double original = 0;
-    number("original_max_position_embeddings", original);
+    const std::string length = "original_max_position_embeddings";
+    type == "llama3" ? required(length, original) : number(length, original);
     scaling.original_max_position_embeddings =
         static_cast<std::int64_t>(std::min(original, static_cast<double>(limits::kPositions)));
     if (type == "llama3") {
-      number("low_freq_factor", scaling.low_freq_factor);
-      number("high_freq_factor", scaling.high_freq_factor);
+      required("low_freq_factor", scaling.low_freq_factor);
+      required("high_freq_factor", scaling.high_freq_factor);
       if (scaling.high_freq_factor <= scaling.low_freq_factor) {
         problem_ = "high_freq_factor must be above low_freq_factor";
       }
@@ -272,6 +296,11 @@ class RopeObject {
     }
     return value->get<std::string>();
   }
+  // What transformers raises a KeyError without.
+  void required(const std::string& key, double& to) {
+    if (ask(key) == nullptr) problem_ = key + " is missing; take it from the model's publisher";
+    number(key, to);
+  }
   void number(const std::string& key, double& to) {
     const Json* value = ask(key);
     if (value == nullptr) return;
@@ -291,12 +320,27 @@ class RopeObject {
 
 double HfConfigReader::rope(double fallback, RopeScaling& scaling) {
   double theta = positive("rope_theta", fallback);
+  bool has_theta = has("rope_theta"), has_scaling = false;
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = impl_->ask(key);
     if (value == nullptr) continue;
     if (!value->is_object()) refuse(key, "expected an object");
-    const std::string problem = RopeObject(*value).read(theta, scaling);
+    double own_theta = 0;  // says nothing
+    RopeScaling own;
+    const std::string problem = RopeObject(*value).read(own_theta, own);
     if (!problem.empty()) refuse(key, problem);
+    if (has_theta && own_theta > 0 && own_theta != theta) {
+      refuse(key, fmt::format("it says rope_theta {}, another key {}; remove the wrong one",
+                              own_theta, theta));
+    }
+    if (has_scaling && own != scaling) {
+      refuse(key, fmt::format("it says {}, rope_scaling {}; remove the wrong one", to_string(own),
+                              to_string(scaling)));
+    }
+    if (own_theta > 0) theta = own_theta;
+    has_theta = has_theta || own_theta > 0;
+    scaling = own;
+    has_scaling = true;
   }
   return theta;
 }
@@ -317,7 +361,10 @@ void HfConfigReader::ignore(std::span<const std::string_view> keys) {
   impl_->asked.insert(keys.begin(), keys.end());
 }
 
-void HfConfigReader::finish() const {
+void HfConfigReader::finish() {
+  for (const auto& [key, json] : kOffValues) {
+    if (!impl_->asked.contains(key)) only(key, json);
+  }
   for (const auto& [key, value] : impl_->object.items()) {
     if (value.is_null() || impl_->asked.contains(key)) continue;
     refuse(key, "unknown; if it does not change what the model computes, remove it");

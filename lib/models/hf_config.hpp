@@ -17,9 +17,9 @@ namespace llmtrain::models {
 std::vector<std::string> layer_types(const DecoderSpec& spec);
 
 /// The object of a config.json. A key that is absent or null has transformers' default. Every other
-/// key must have been asked for by finish(), or be one that transformers' base class writes and
-/// that changes nothing in what a model computes. All errors are DataErrors naming the file and the
-/// key.
+/// key must have been asked for by finish(), or be one that transformers' base class or a publisher
+/// writes and that, at its value, changes nothing in what a model computes. All errors are
+/// DataErrors naming the file and the key.
 class HfConfigReader {
  public:
   /// `source` names the file in messages.
@@ -55,10 +55,13 @@ class HfConfigReader {
   /// Keys that change nothing here.
   void ignore(std::span<const std::string_view> keys);
   [[noreturn]] void refuse(std::string_view key, std::string_view problem) const;
-  /// Refuses the first key that nobody asked for.
-  void finish() const;
+  /// Refuses the first key that nobody asked for, unless its value means that something is off.
+  void finish();
 
  private:
+  std::int64_t integer(std::string_view key, std::int64_t min, std::int64_t max,
+                       std::int64_t fallback);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

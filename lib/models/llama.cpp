@@ -31,12 +31,16 @@ std::string llama_hf_config(const DecoderSpec& spec, const HfExport& options) {
   return config.text();
 }
 
+// Keys of the first Llama and of SmolLM that transformers' code does not read.
+constexpr std::string_view kUnread[] = {"is_llama_config", "max_sequence_length"};
+
 DecoderSpec llama_from_hf_config(std::string_view json, const std::string& source) {
   HfConfigReader config(json, source);
   DecoderSpec spec = read_llama_like(config, {});
   spec.qkv_bias = spec.attention_output_bias = config.flag("attention_bias", false);
   spec.mlp_bias = config.flag("mlp_bias", false);
   config.only("pretraining_tp", "1");  // more slices the products, for one cluster's rounding
+  config.ignore(kUnread);
   config.finish();
   return spec;
 }

@@ -40,6 +40,7 @@ DecoderSpec mistral_from_hf_config(std::string_view json, const std::string& sou
   if (!config.is_null("sliding_window")) {
     spec.sliding_window = config.size("sliding_window", limits::kPositions, 4096);
   }
+  config.only("attention_bias", "false");
   config.finish();
   return spec;
 }

@@ -109,9 +109,9 @@ std::string mpt_hf_config(const DecoderSpec& spec, const HfExport& options) {
 }
 
 // Keys that transformers' code does not read.
-constexpr std::string_view kUnread[] = {"emb_pdrop",   "embedding_fraction", "init_config",
-                                        "init_device", "learned_pos_emb",    "norm_type",
-                                        "resid_pdrop", "tokenizer_name",     "verbose"};
+constexpr std::string_view kUnread[] = {
+    "auto_map",        "emb_pdrop", "embedding_fraction", "init_config",    "init_device",
+    "learned_pos_emb", "norm_type", "resid_pdrop",        "tokenizer_name", "verbose"};
 constexpr std::string_view kUnreadOfAttention[] = {"attn_impl", "attn_uses_sequence_id"};
 
 void read_attention(HfConfigReader config, DecoderSpec& spec) {

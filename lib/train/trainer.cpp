@@ -6,12 +6,12 @@
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
-#include "lib/checkpoint/hf_directory.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/data_metrics.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/loop_options.hpp"
 #include "lib/train/planned_step.hpp"
@@ -39,7 +39,6 @@ class Trainer {
 
  private:
   std::optional<std::int64_t> resume();
-  void set_first_weights();
   bool out_of_time() const { return time_over() >= 1; }
   /// Part of training.max_time that was over after the last step.
   double time_over() const;
@@ -141,7 +140,8 @@ std::optional<std::int64_t> Trainer::resume() {
                              "{}: no valid checkpoint to resume from; restore one, or choose "
                              "another run.output_dir",
                              store_.root().string());
-    set_first_weights();
+    engine_.initialize();
+    import_first_weights(recipe_, engine_.parameters());
     return std::nullopt;
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
@@ -157,22 +157,6 @@ std::optional<std::int64_t> Trainer::resume() {
                 : fmt::format(" (newer and not valid: {})", newest.rejected.size()));
   log_changed_keys(store_, *newest.step, recipe_);
   return state_.step;
-}
-
-void Trainer::set_first_weights() {
-  engine_.initialize();
-  const auto& directory = recipe_.model.init_from();
-  if (!directory) return;
-  const models::DecoderSpec spec = recipe_.model.spec();
-  const models::DecoderSpec theirs = models::spec_from_hf_config(
-      checkpoint::read_hf_config(*directory), *directory + "/config.json");
-  const std::string difference = models::computed_difference(spec, theirs);
-  require<RecipeError>(difference.empty(),
-                       "model.init_from: the recipe and {} describe different models: {}",
-                       *directory, difference);
-  checkpoint::import_hf(*directory, engine_.parameters(),
-                        recipe_.model.architecture().hf_layout(spec));
-  log::info("first weights from {}", *directory);
 }
 
 // Of the state alone: what a resumed run goes on with, and what the records say.

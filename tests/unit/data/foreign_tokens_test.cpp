@@ -80,13 +80,14 @@ struct Dataset {
   }
 };
 
-/// `message` names the file and each of `parts`.
+/// `message` names the file and each of `parts`, and behind a semicolon what to do.
 void check_names(const std::string& message, std::initializer_list<std::string_view> parts) {
   CAPTURE(message);
   for (const std::string_view part : parts) {
     CAPTURE(part);
     CHECK(contains(message, part));
   }
+  CHECK(contains(message, "; "));
 }
 
 }  // namespace

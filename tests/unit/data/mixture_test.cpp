@@ -68,6 +68,23 @@ TEST_CASE("seven of ten is seven of every ten") {
   }
 }
 
+TEST_CASE("however light, a source with a weight has its turn") {
+  // Lighter than the smallest unit that proportions are counted in.
+  const Proportions proportions(std::vector<double>{1, 1e-20, 0});
+  const std::uint64_t many = std::uint64_t{1} << 50;
+  CHECK(proportions.count(1, many) > 0);
+  CHECK(proportions.count(1, many) < many / 1000);
+  CHECK(proportions.count(2, many) == 0);
+}
+
+TEST_CASE("a part of an epoch that is no whole sample is not begun") {
+  // 0.55 epochs of 10 samples are 5.5.
+  const Mixture mixture({{.samples = 10, .max_epochs = 0.55}, {.samples = 10}},
+                        {{.weights = {1, 1}}});
+  CHECK(mixture.count(0, 100) == 5);
+  CHECK(Mixture({{.samples = 10, .max_epochs = 0.55}}, {{.weights = {1}}}).length() == 5);
+}
+
 TEST_CASE("each source gives its own stream in order, whatever the stages") {
   const Mixture mixture({{.samples = 10}, {.samples = 20}, {.samples = 5}},
                         {{.first_sample = 0, .weights = {1, 1, 0}},

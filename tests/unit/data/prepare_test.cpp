@@ -194,6 +194,26 @@ TEST_CASE("a corpus without text is refused with a remedy") {
   CHECK(!fs::exists(directory.path() / "out" / kTokenIndexName));
 }
 
+TEST_CASE("a bad line that is held out is named, not the training part that it leaves empty") {
+  const TemporaryDirectory directory;
+  const auto tokenizer = make_byte_tokenizer();
+  PrepareOptions options = small_shards(Part::training);
+  for (std::uint64_t remainder : {0u, 1u}) {
+    options.held_out = {2, remainder};
+    SourceOptions source;
+    const auto refusal = [&](std::string_view line) {
+      source.path = directory.write("a.jsonl", line);
+      return message_of<DataError>([&] {
+        prepare(list_source_files(std::span(&source, 1)), *tokenizer, options,
+                directory.path() / "out");
+      });
+    };
+    CHECK(contains(refusal("{\"text\":5}\n"), "a.jsonl:1: 'text' is number, not a string"));
+    const bool held_out = is_held_out(document_name("a.jsonl", 0, false), options.held_out);
+    CHECK(contains(refusal("{\"text\":\"x\"}\n"), "data.eval_modulus") == held_out);
+  }
+}
+
 TEST_CASE("an index that lies about its shards is refused") {
   const Corpus corpus;
   const auto tokenizer = make_byte_tokenizer();

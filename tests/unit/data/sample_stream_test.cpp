@@ -157,6 +157,19 @@ TEST_CASE("the stream is a pure function of seed and index, epochs differ") {
   CHECK(stream.sample_at(5).tokens == packed->sample(stream.sample_index(5)).tokens);
 }
 
+TEST_CASE("sources of one size and seed have orders of their own") {
+  const Fixture fixture(random_documents(12, 60));
+  const auto packed = fixture.packed({.seq_len = 16});
+  const SampleStream a(packed, 42, "samples of a");
+  const SampleStream b(packed, 42, "samples of b");
+  std::uint64_t same = 0;
+  for (std::uint64_t g = 0; g < a.epoch_size(); ++g) {
+    same += a.sample_index(g) == b.sample_index(g) ? 1 : 0;
+  }
+  CHECK(a.epoch_size() > 100);
+  CHECK(same < 12);
+}
+
 TEST_CASE("packing refuses what it cannot do") {
   const Fixture fixture({"ab"});
   CHECK_THROWS_AS(fixture.packed({.seq_len = 0}), RecipeError);

@@ -97,6 +97,16 @@ TEST_CASE("JSONL gives one document per line, blank lines and line ends aside") 
   CHECK(!documents[0].whole_file);
 }
 
+TEST_CASE("a line that is blank but for its line end is no document") {
+  const TemporaryDirectory directory;
+  for (const char* blank : {"\n", "\r\n", " \t\r\n"}) {
+    const std::string text = "{\"text\": \"one\"}\r\n" + std::string(blank) + "{\"text\": \"two\"}";
+    const auto documents = documents_of(list({options(directory.write("a.jsonl", text))}).front());
+    REQUIRE(documents.size() == 2);
+    CHECK(documents[1].text == "two");
+  }
+}
+
 TEST_CASE("bad JSONL lines are refused with file and line") {
   const TemporaryDirectory directory;
   const auto with = [&](std::string_view line) {

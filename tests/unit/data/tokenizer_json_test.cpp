@@ -168,12 +168,23 @@ TEST_CASE("what would change ids is refused and the field is named") {
     const std::string message = refusal(json);
     CAPTURE(message);
     CHECK(contains(message, row.expected));
+    CHECK(contains(message, "; "));  // behind it stands what to do
   }
 }
 
 TEST_CASE("files that are not tokenizers are refused") {
   for (const char* text : {"", "{", "[]", "null", "{\"version\":\"1.0\"}", "{\"version\":1}"}) {
-    CHECK_THROWS_AS(parse_tokenizer_json(text, "t.json"), DataError);
+    const auto parse = [&] { parse_tokenizer_json(text, "t.json"); };
+    CHECK(contains(message_of<DataError>(parse), "; save it again"));
+  }
+  for (const auto& [pointer, value] : {std::pair("/model/merges/1", Json::array({"a"})),
+                                       {"/model/merges/1", Json("ab")},
+                                       {"/model/merges/1", Json("a nowhere")},
+                                       {"/model/vocab/b", Json(97)}}) {
+    Json json = minimal();
+    json[Json::json_pointer(pointer)] = value;
+    CAPTURE(json.dump());
+    CHECK(contains(refusal(json), "; save it again"));
   }
   Json json = minimal();
   json["model"]["vocab"].erase("!");

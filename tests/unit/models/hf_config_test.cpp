@@ -172,6 +172,11 @@ TEST_CASE("what would be computed otherwise is refused by key") {
   } cases[] = {
       {"rope_scaling", R"({"rope_type": "longrope", "factor": 8.0})", "llama"},
       {"rope_scaling", R"({"type": "linear", "factor": 0.5})", "llama"},
+      {"rope_scaling", R"({"type": "linear"})", "llama"},
+      {"rope_scaling", R"({"type": "yarn", "factor": null})", "llama"},
+      {"rope_scaling", R"({"type": "llama3", "factor": 8, "low_freq_factor": 1,
+          "high_freq_factor": 4})",
+       "llama"},
       {"rope_scaling", R"({"type": "linear", "factor": 2.0, "beta_fast": 1})", "llama"},
       {"rope_scaling", R"({"type": "linear", "factor": "2"})", "llama"},
       {"rope_scaling", R"({"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2})", "llama"},
@@ -218,10 +223,33 @@ TEST_CASE("what would be computed otherwise is refused by key") {
       contains(refusal(R"({"model_type": "bert"})"), "'model_type' is \"bert\": expected one of"));
   CHECK(contains(refusal("{}"), "'model_type' is absent"));
   CHECK(contains(refusal("[1]"), "expected one JSON object"));
+  CHECK(contains(refusal(R"({"model_type": "llama", "hidden_size": -3})"),
+                 "'hidden_size' is -3: expected an integer from 1 to "));
+  CHECK(contains(refusal(R"({"model_type": "qwen2", "max_window_layers": -3})"),
+                 "expected an integer from 0 to "));
   CHECK(contains(refusal("{\"model_type\": "), "expected one JSON object"));
   // Half a million levels deep.
   const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
   CHECK(contains(refusal(R"({"model_type": "llama", "new": )" + deep + "}"), "'new' is an array"));
+}
+
+TEST_CASE("a config.json that says two bases or scalings of RoPE is refused") {
+  const auto with = [](const std::string& keys) {
+    return refusal(R"({"model_type": "llama", "max_position_embeddings": 64, )" + keys + "}");
+  };
+  CHECK(contains(with(R"("rope_theta": 10000, "rope_parameters": {"rope_theta": 5e5})"),
+                 "'rope_parameters' is an object: it says rope_theta 500000, another key 10000; "
+                 "remove the wrong one"));
+  CHECK(contains(with(R"("rope_scaling": {"type": "default", "rope_theta": 10000},
+                         "rope_parameters": {"rope_theta": 5e5})"),
+                 "it says rope_theta 500000"));
+  const std::string linear = R"("rope_scaling": {"type": "linear", "factor": 2}, )";
+  CHECK(contains(with(linear + R"("rope_parameters": {"rope_type": "linear", "factor": 4})"),
+                 "it says linear, factor 4, rope_scaling linear, factor 2; remove the wrong one"));
+  CHECK(contains(with(linear + R"("rope_parameters": {"rope_type": "default"})"), "says default"));
+  CHECK(with(linear + R"("rope_theta": 5e5, "rope_parameters": {"rope_type": "linear",
+             "factor": 2, "rope_theta": 5e5})") == "accepted");
+  CHECK(contains(with(R"("rope_scaling": {"type": "linear"})"), "factor is missing"));
 }
 
 TEST_CASE("a written config.json says the same model") {
@@ -311,10 +339,21 @@ TEST_CASE("a model that transformers cannot express is not written") {
   CHECK_THROWS_AS(kLlama.hf_config(llama, {}), RecipeError);
 }
 
-TEST_CASE("differences that shapes do not show are named") {
+TEST_CASE("differences are named, whether shapes show them or not") {
   const DecoderSpec a = llama_spec_for_test();
   DecoderSpec b = a;
   CHECK(computed_difference(a, b) == "");
+  b.hidden_size = 49;
+  b.intermediate_size = 21;
+  b.qkv_bias = false;
+  CHECK(computed_difference(a, b) ==
+        "hidden_size 48 and 49, intermediate_size 20 and 21, attention_bias true and false");
+  b = a;
+  b.max_position_embeddings = 99;
+  CHECK(computed_difference(a, b) == "");  // a Llama computes the same
+  b.learned_positions = true;
+  CHECK(contains(computed_difference(b, a), "max_position_embeddings 99 and 2048"));
+  b = a;
   b.rope_theta = 10000;
   b.num_attention_heads = 8;
   CHECK(computed_difference(a, b) == "num_attention_heads 4 and 8, rope_theta 12345.5 and 10000");

@@ -1,0 +1,44 @@
+"""The case that sees a seeded fault is the one that fails, not one that has something to say."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import seeded_faults
+
+RULE = "=" * 79
+
+TALKS = f"""{RULE}
+tests/parity/model_parity_test.cpp:48:
+TEST CASE:  a case that passes
+
+tests/parity/model_parity_test.cpp:86: MESSAGE: worst gradient error in fp64: 3e-13
+
+"""
+
+
+def fails(kind):
+    return f"""{RULE}
+tests/unit/data/planted_duplicates_test.cpp:90:
+TEST CASE:  a case that fails
+
+tests/unit/data/planted_duplicates_test.cpp:99: {kind} is NOT correct!
+  values: CHECK( 1 == 2 )
+
+"""
+
+
+class FailingCase(unittest.TestCase):
+    def test_the_case_of_the_error_is_named(self):
+        for kind in ("ERROR: CHECK( a == b )", "FATAL ERROR: REQUIRE( a == b )"):
+            output = TALKS + fails(kind) + TALKS
+            self.assertEqual(seeded_faults.failing_case(output), "a case that fails")
+
+    def test_messages_alone_are_no_failure(self):
+        self.assertIsNone(seeded_faults.failing_case(TALKS))
+        self.assertIsNone(seeded_faults.failing_case(""))
+
+
+if __name__ == "__main__":
+    unittest.main()
