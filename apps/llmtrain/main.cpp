@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "apps/llmtrain/commands.hpp"
+#include "lib/base/exit_codes.hpp"
 #include "lib/base/log.hpp"
 #include "lib/data/pre_tokenizer.hpp"
 #include "lib/recipe/suggest.hpp"
@@ -254,6 +255,14 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   });
 }
 
+std::string exit_code_help() {
+  std::string text = "Exit codes:";
+  for (const auto& [code, meaning] : kExitCodes) {
+    text += fmt::format("\n  {:>2}  {}", static_cast<int>(code), meaning);
+  }
+  return text;
+}
+
 // The command line's library says only that a verb is missing: this names the word in its place, if
 // there is one, and the verbs.
 std::string unknown_verb(const CLI::App& root) {
@@ -291,6 +300,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is a failing write, which has a message
   CLI::App root("llmtrain: train language models from a YAML recipe");
   root.require_subcommand(1);
+  root.footer(exit_code_help());
   Action action;
   add_recipe_verbs(root, action);
   add_shipped_recipe_verbs(root, action);

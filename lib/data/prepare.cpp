@@ -200,7 +200,8 @@ void read_held_out(std::span<const SourceFile> files, const PrepareOptions& opti
     fail<DataError>(
         "the held-out rule (hash of the name modulo {} is {}) selects no document with "
         "text of {}; use a smaller data.eval_modulus, or cut large text files into documents by "
-        "max_document_bytes of data.sources",
+        "max_document_bytes of data.sources (a run needs one: it ends with an evaluation, without "
+        "eval.interval too)",
         options.held_out.modulus, options.held_out.remainder, names);
   }
   if (options.cleaning && std::any_of(files.begin(), files.end(), [&](const SourceFile& file) {

@@ -3,12 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include "lib/base/exit_codes.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/store.hpp"
 #include "lib/data/bpe_trainer.hpp"
 #include "lib/train/recipe.hpp"
 #include "tests/e2e/workspace.hpp"
+#include "tests/support/source_tree.hpp"
 
 namespace llmtrain {
 
@@ -46,6 +48,19 @@ std::string repeated(std::string_view text, int count) {
 }
 
 }  // namespace
+
+TEST_CASE("the help and README.md say what every exit code means") {
+  const Workspace here(kTinyRecipe);
+  const std::string readme = read_file(test_file("../README.md"));
+  std::vector<std::string> lines{"Exit codes:"};
+  for (const auto& [code, meaning] : kExitCodes) {
+    lines.push_back(fmt::format("{:>2}  {}", static_cast<int>(code), meaning));
+    const std::string row = fmt::format("| {} | {} |", static_cast<int>(code), meaning);
+    CAPTURE(row);
+    CHECK(readme.find(row) != std::string::npos);
+  }
+  check_end(here, {"--help"}, 0, lines);
+}
 
 TEST_CASE("0: a run that reaches its end") {
   const Workspace here(kTinyRecipe);

@@ -191,6 +191,7 @@ TEST_CASE("a corpus without text is refused with a remedy") {
   PrepareOptions options = small_shards(Part::held_out);
   options.held_out.modulus = 1'000'000'007;
   CHECK(contains(refusal(options), "max_document_bytes"));
+  CHECK(contains(refusal(options), "it ends with an evaluation, without eval.interval too"));
   CHECK(!fs::exists(directory.path() / "out" / kTokenIndexName));
 }
 
