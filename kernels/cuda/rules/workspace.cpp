@@ -9,6 +9,7 @@
 #include "kernels/matmul.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/optimizer.hpp"
+#include "lib/base/require.hpp"
 
 namespace llmtrain::kernels {
 
@@ -46,6 +47,10 @@ std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
 
 template <class K>
 AttentionScratch attention_scratch(const K& op) {
+  require<RecipeError>(op.shape.head_dim <= kMaxHeadDim,
+                       "model.head_dim is {}: attention on a GPU takes heads of up to {} elements; "
+                       "run.device: cpu takes any",
+                       op.shape.head_dim, kMaxHeadDim);
   const std::int64_t sequences = std::max<std::int64_t>(1, op.shape.num_sequences);
   return {op.shape, op.q.rows() / sequences, op.k.rows() / sequences, size_of(op.lse.dtype)};
 }
