@@ -82,15 +82,16 @@ precision: {compute: bf16}
   CHECK(gpu.step.peak.per_category[kIndex] == kWorkspace);
   CHECK(cpu.step.peak.per_category[kIndex] < kWorkspace);
 
-  recipe::load(recipe, {.file = "test.yaml",
-                        .text = R"(
+  test::EngineRecipe wide;
+  recipe::load(wide, {.file = "test.yaml",
+                      .text = R"(
 model: {architecture: llama, vocab_size: 300, hidden_size: 32, num_hidden_layers: 2, head_dim: 264,
         num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 32}
 training: {seq_len: 16, micro_batch_size: 2, global_batch_size: 4, max_steps: 4}
 )",
-                        .overrides = {}});
-  CHECK_THROWS_WITH_AS(plan_for({.device = DeviceKind::cuda}), doctest::Contains("head_dim is 264"),
-                       RecipeError);
+                      .overrides = {}});
+  CHECK_THROWS_WITH_AS(make_plan(wide.options(1), 4, {.device = DeviceKind::cuda}),
+                       doctest::Contains("head_dim is 264"), RecipeError);
 
   const RunShape run{.device = DeviceKind::cuda, .compute = DType::bf16, .steps = 1, .tokens = 64};
   const PlannedTime time = planned_time(gpu, *nominal_profile("h200"), run, "h200");
