@@ -74,8 +74,8 @@ std::span<const Architecture> architectures();
 const Architecture& hf_architecture(std::string_view json, const std::string& source);
 /// The same row's spec_from_hf_config.
 DecoderSpec spec_from_hf_config(std::string_view json, const std::string& source);
-/// What differs between two models, their shapes included, by Hugging Face's keys: "rope_theta 10000
-/// and 500000"; empty if they compute the same.
+/// What differs between two models, their shapes included, by Hugging Face's keys: "rope_theta
+/// 10000 and 500000"; empty if they compute the same.
 std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b);
 
 /// The recipe's `model` section.

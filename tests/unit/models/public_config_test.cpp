@@ -1,5 +1,5 @@
-// Published config.json texts, key by key as their publishers wrote them: a key that changes
-// nothing must not keep anybody from opening the model.
+// config.json texts in the manner of published ones, with the keys that publishers write: one that
+// changes nothing must not keep anybody from opening the model. Written from memory, not copied.
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
