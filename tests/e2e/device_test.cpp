@@ -1,5 +1,6 @@
 // run.device: what a run, a plan and doctor say where there is no GPU, and what they do on one.
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 
 #include <doctest/doctest.h>
@@ -78,15 +79,15 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   CHECK(holds(run.output, {"device: emulated GPU", "6 steps took memory as planned"}));
   compare(cpu, gpu, 1e-4);
 
-  run_well(cut, {"run.device=cuda", "training.max_steps=4", "lr_scheduler.type=constant"});
-  run_well(cut, {"run.device=cuda", "training.max_steps=6", "lr_scheduler.type=constant"});
-  const Workspace whole(kTinyRecipe);
-  run_well(whole, {"run.device=cuda", "lr_scheduler.type=constant"});
-  CHECK(fingerprint(cut.path, 6) == fingerprint(whole.path, 6));
+  const auto stopped =
+      cut.run({"run.device=cuda"}, {.signal = SIGTERM, .signal_after = "\n   2/6 "});
+  INFO(stopped.output);
+  CHECK(stopped.exit_code == 75);
+  run_well(cut, {"run.device=cuda"});
+  CHECK(fingerprint(cut.path, 6) == fingerprint(gpu.path, 6));
 
   // What a GPU saved goes on on the CPU.
-  const auto other =
-      cut.run({"run.device=cpu", "training.max_steps=8", "lr_scheduler.type=constant"});
+  const auto other = cut.run({"run.device=cpu", "training.max_steps=8"});
   CHECK(other.exit_code == 0);
   CHECK(holds(other.output, {"resumed from step 6"}));
   const auto bench = gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1"});
