@@ -164,7 +164,10 @@ PreparedProduct CublasLtProducts::prepare(const ProductCall& call) const {
   if (mm.bias.defined()) {
     const std::uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     set(&prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    set(&prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, mm.bias.data);
+    // The heuristic reads the pointer's alignment: every bias has at least this one, and what is
+    // chosen must not depend on which came first.
+    void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{kBiasAlignment});
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, least_aligned);
   }
   describe(&prepared.a, mm.b, call.key.ldb);
   describe(&prepared.b, mm.a, call.key.lda);

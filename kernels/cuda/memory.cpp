@@ -37,6 +37,7 @@ void CudaMemory::release() {
 }
 
 void* CudaMemory::reserve(std::uint64_t capacity_bytes) {
+  check(cudaSetDevice(device_), "to choose the device");
   const cudaError_t status = cudaMalloc(&slab_, capacity_bytes);
   if (status != cudaSuccess) {
     cudaGetLastError();  // or the next launch reports it again

@@ -25,8 +25,11 @@ AcceleratorFacts facts_of(int device) {
                          .memory_bytes = properties.totalGlobalMem,
                          .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize)};
   std::size_t free_bytes = 0, total_bytes = 0;
+  int current = 0;
+  check(cudaGetDevice(&current), "to ask for the device");
   check(cudaSetDevice(device), "to choose the device");
   check(cudaMemGetInfo(&free_bytes, &total_bytes), "to ask for free memory");
+  check(cudaSetDevice(current), "to choose the device");
   facts.free_bytes = free_bytes;
   return facts;
 }

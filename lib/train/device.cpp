@@ -87,9 +87,10 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
       "without one",
       gpu.problem);
   log::info("device: {}", gpu.facts->name);
+  const std::uint64_t limit = *memory_limit(recipe);  // before the device's own share is taken
   gpu_ = gpu.facts;
   table_ = &gpu.backend->kernels();
-  device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), *memory_limit(recipe));
+  device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), limit);
 }
 
 engine::EnginePlace RunDevice::place() {
