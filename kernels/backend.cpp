@@ -32,7 +32,8 @@ LoadedBackend load(DeviceKind kind) {
     void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       loaded.problem = ::dlerror();
-      if (fs::exists(file)) return loaded;
+      std::error_code unseen;
+      if (fs::exists(file, unseen)) return loaded;
       continue;
     }
     const auto function = reinterpret_cast<PluginFunction>(::dlsym(library, "llmtrain_plugin"));

@@ -4,11 +4,12 @@
 #   scripts/gpu_check.sh check|124m|1558m|1.5b|7b --out DIR [--build DIR] [--steps N]
 #
 #   check   every kernel and whole models against the CPU reference and the goldens; compute-sanitizer's
-#           memcheck and racecheck over the kernels; 200 steps of training on a GPU beside the CPU
+#           memcheck, racecheck and synccheck over the kernels; 200 steps of training on a GPU beside the CPU
 #   others  whole steps of that model in bf16, 1,024 tokens a sample, beside PyTorch's, eager and compiled
 #
 #   --out    where logs and JSON go
-#   --build  a build directory of the preset `ci` or `cuda` (build/cuda; it is made when it is not there)
+#   --build  a build directory of the preset `ci` or `cuda` (build/cuda); it is brought up to date, unless
+#            GPU_CHECK_CARRIED=1 says that it was built elsewhere
 #
 # The last lines are one short table.
 set -euo pipefail
@@ -42,8 +43,10 @@ done
 mkdir -p "$out"
 out="$(realpath "$out")"
 
-if [ ! -x "$build/apps/llmtrain/llmtrain" ]; then
+if [ ! -f "$build/CMakeCache.txt" ]; then
   cmake --preset cuda -S "$root" -B "$build" >"$out/configure.log"
+fi
+if [ ! -x "$build/tests/cuda_test" ] || [ -z "${GPU_CHECK_CARRIED:-}" ]; then
   cmake --build "$build" --target llmtrain llmtrain_cuda cuda_test -j >"$out/build.log"
 fi
 llmtrain="$build/apps/llmtrain/llmtrain"
@@ -68,19 +71,20 @@ passes() {
 
 check() {
   "$llmtrain" doctor --quick --threads 2 --output "$out/profile.json" >"$out/doctor.log" 2>&1 || true
-  grep -E '^(CUDA|driver|GPU)' "$out/doctor.log" >>"$table" || true
-  passes kernels 240 "$build/tests/cuda_test"
+  grep -E '^(CUDA|cuBLASLt|driver|GPU)' "$out/doctor.log" >>"$table" || true
+  passes kernels 100 "$build/tests/cuda_test"
   if command -v compute-sanitizer >/dev/null; then
-    passes memcheck 120 compute-sanitizer --error-exitcode 9 "$build/tests/cuda_test" -tce='in *' -tce='large*'
-    passes racecheck 120 compute-sanitizer --tool racecheck --error-exitcode 9 "$build/tests/cuda_test" \
-      -tce='in *' -tce='large*'
+    # Bounds between tensors it cannot see: the arena is one block.
+    for tool in memcheck racecheck synccheck; do
+      passes "$tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/cuda_test" -tce='in *'
+    done
   else
     row "compute-sanitizer" "not there"
   fi
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   for device in cpu cuda; do
-    passes "train_$device" 120 "$llmtrain" run "$root/configs/quickstart.yaml" run.device=$device \
+    passes "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device=$device \
       run.output_dir="$work/$device" "data.sources=[{path: $root/lib}]" training.max_time=null \
       training.num_epochs=null training.max_steps=200 lr_scheduler.horizon=steps precision.compute=fp32 \
       checkpoint.interval=1000 eval.interval=1000 metrics.interval=1
@@ -91,33 +95,33 @@ runs = [[json.loads(line) for line in open(path)] for path in sys.argv[1:]]
 losses = [{r["step"]: r["train/loss"] for r in run if "train/loss" in r} for run in runs]
 worst = max(abs(losses[0][step] - losses[1][step]) for step in losses[0])
 print(f"{'fp32 loss, GPU against CPU, 200 steps':<44} largest difference {worst:.2e}")
-sys.exit(worst > 1e-4)
+sys.exit(not worst <= 1e-4)
 PY
 }
 
 benchmark() {
   local recipe batch
   case "$what" in
+    # As many samples as PyTorch's activations have room for, here and there (torch_step.py).
     124m) recipe=gpt2-124m batch=32 ;;
-    1558m) recipe=gpt2-1558m batch=16 ;;
-    1.5b) recipe=qwen2.5-1.5b batch=16 ;;
+    1558m) recipe=gpt2-1558m batch=8 ;;
+    1.5b) recipe=qwen2.5-1.5b batch=8 ;;
     7b) recipe=qwen2.5-7b batch=4 ;;
   esac
-  "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda "training.micro_batch_size=$batch" \
-    "training.global_batch_size=$batch" --steps "$steps" >"$out/ours.txt" 2>&1 || failed=1
-  "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda "training.micro_batch_size=$batch" \
-    "training.global_batch_size=$batch" --steps "$steps" --json >"$out/ours.json" 2>>"$out/ours.txt" || failed=1
+  timeout 180 "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda "training.micro_batch_size=$batch" \
+    "training.global_batch_size=$batch" --steps "$steps" --json >"$out/ours.json" 2>"$out/ours.log" || failed=1
   for setting in "fused cuda" "fused compile cuda"; do
     # shellcheck disable=SC2086  # words
     timeout 150 python3 "$root/scripts/bench/torch_step.py" "$what" bf16 0 "$steps" $setting \
       >"$out/torch_${setting// /_}.json" 2>"$out/torch_${setting// /_}.log" || true
   done
-  tail -n 6 "$out/ours.txt" >>"$table"
   python3 - "$out" >>"$table" <<'PY' || failed=1
 import json, pathlib, statistics, sys
 out = pathlib.Path(sys.argv[1])
 ours = json.loads((out / "ours.json").read_text()[(out / "ours.json").read_text().index("{"):])
 rate = ours["tokens_per_step"] / ours["median_step_seconds"]
+for kernel in ours["kernels"][:8]:
+    print(f"{kernel['name']:<44} {1e3 * kernel['seconds']:.2f} ms, {100 * kernel.get('of_peak', 0):.0f} % of peak")
 print(f"{'ours':<44} {rate:,.0f} tokens/s, MFU {100 * ours.get('mfu', 0):.1f} %")
 for path in sorted(out.glob("torch_*.json")):
     try:

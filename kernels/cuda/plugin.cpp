@@ -56,7 +56,13 @@ class CudaBackend final : public Backend {
       report.problem = "the driver shows no GPU";
     }
     for (int device = 0; report.problem.empty() && device < count; ++device) {
-      report.devices.push_back(facts_of(device));
+      try {
+        report.devices.push_back(facts_of(device));
+      } catch (const DeviceError& error) {
+        // One that others hold or have filled; the first is the one that a run takes.
+        if (device == 0) report.problem = error.what();
+        break;
+      }
     }
     return report;
   }

@@ -117,6 +117,8 @@ const std::vector<GpuSheet>& gpu_sheets() {
 }
 
 const GpuSheet* sheet_of(std::string_view driver_name, std::uint64_t memory_bytes) {
+  // Cards of one model with as much memory have other rates.
+  if (driver_name.find("PCIe") != std::string_view::npos) return nullptr;
   for (const GpuSheet& sheet : gpu_sheets()) {
     const std::string_view model = sheet.title.substr(0, sheet.title.find(' '));
     const double share =

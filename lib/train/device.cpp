@@ -1,5 +1,6 @@
 #include "lib/train/device.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "lib/base/log.hpp"
@@ -65,7 +66,8 @@ std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
   if (const auto& given = recipe.run.memory_limit().value) return given->value;
   if (device_of(recipe) == DeviceKind::cpu) return physical_memory_bytes();
   if (profile != nullptr && profile->device == DeviceKind::cuda) {
-    return profile->machine.memory_bytes - plan::kGpuReserveBytes;
+    const std::uint64_t bytes = profile->machine.memory_bytes;
+    return bytes - std::min(bytes, plan::kGpuReserveBytes);
   }
   const FoundGpu gpu = find_gpu();
   if (gpu.facts) return free_for_arena(*gpu.facts);

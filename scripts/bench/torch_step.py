@@ -4,7 +4,7 @@
     torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile] [cuda]
 
 MODEL is a row of MODELS; DTYPE is fp32 or bf16 (autocast). Prints JSON: the times of the steps after two
-of warm-up, in seconds, and PyTorch's version. A step is forward, backward, AdamW and clearing the
+(on a GPU five) of warm-up, in seconds, and PyTorch's version. A step is forward, backward, AdamW and clearing the
 gradients, on random tokens, with scaled_dot_product_attention. With cuda it runs on the first GPU, and
 THREADS says nothing.
 """
@@ -109,7 +109,8 @@ class Decoder(nn.Module):
 
 def main():
     name, dtype, threads, steps, settings = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
-    torch.set_num_threads(threads)
+    if threads > 0:
+        torch.set_num_threads(threads)
     torch.manual_seed(0)
     shape = MODELS[name]
     device = "cuda" if "cuda" in settings else "cpu"

@@ -16,7 +16,7 @@ namespace llmtrain {
 /// Six steps of a small Llama; a save every two, an evaluation every two.
 inline constexpr std::string_view kTinyRecipe = R"(
 recipe: 1
-run: {output_dir: run, seed: 5, threads: 1}
+run: {device: cpu, output_dir: run, seed: 5, threads: 1}
 model: {architecture: llama, vocab_size: 257, hidden_size: 16, num_hidden_layers: 2,
         num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64}
 tokenizer: {type: bytes}

@@ -44,6 +44,7 @@ TEST_CASE("a GPU is found by its driver's name and memory") {
   const std::uint64_t gib = std::uint64_t{1} << 30;
   CHECK(sheet_of("NVIDIA H100 80GB HBM3", 80 * gib)->name == "h100");
   CHECK(sheet_of("NVIDIA H200", 140 * gib)->name == "h200");
+  CHECK(sheet_of("NVIDIA H100 PCIe", 80 * gib) == nullptr);
   CHECK(sheet_of("NVIDIA H100 NVL", 94 * gib) == nullptr);
   CHECK(sheet_of("NVIDIA GeForce RTX 4090", 24 * gib) == nullptr);
 }
