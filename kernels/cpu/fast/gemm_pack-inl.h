@@ -132,16 +132,22 @@ void copy_slowly(const T* x, const GemmOperand& like, std::int64_t count, std::i
   }
 }
 
+/// How far before a row is copied it is asked for, where rows lie apart.
+inline constexpr std::int64_t kRowsAhead = 8;
+
 /// Elements [begin, end) of all lines of a full panel.
 template <std::int64_t width, class T>
 HWY_INLINE void copy_panel(const T* x, const GemmOperand& like, std::int64_t begin,
                            std::int64_t end, float* panel) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);  // elements of a cache line
   if (like.line_stride == 1) {
     for (std::int64_t p = begin; p < end; ++p) {
+      // Rows are too far apart for the processor to read ahead by itself.
+      const T* const ahead = x + (p + kRowsAhead) * like.depth_stride;
+      for (std::int64_t i = 0; i < width; i += kLine) hwy::Prefetch(ahead + i);
       copy_across<width>(x + p * like.depth_stride, panel + p * width);
     }
   } else if (like.depth_stride == 1) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);  // elements of a cache line
     std::int64_t p = begin;
     while (p + 4 <= end) {
       const std::int64_t count = std::min(kLine, (end - p) / 4 * 4);
