@@ -129,7 +129,7 @@ EvalOutcome Engine::evaluate(const StepBatch& batch) {
     OpCtx ctx = context();
     ctx.rows = &micro.rows;
     const Var x = run_blocks(ctx, decoder_.embed(ctx, micro.tokens));
-    decoder_.loss(ctx, x, micro.targets, loss_sum_);
+    decoder_.loss(ctx, x, micro.targets, loss_sum_, place_.loss_chunk_bytes);
   }
   batch_ = nullptr;
   return {read_back(loss_sum_, static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
@@ -188,7 +188,7 @@ void Engine::end(int micro_batch) { live_.erase(micro_batch); }
 Var Engine::forward(const OpCtx& ctx, int, int micro_batch, const Var&) {
   const MicroBatch& micro = live_.at(micro_batch);
   return decoder_.loss(ctx, run_blocks(ctx, decoder_.embed(ctx, micro.tokens)), micro.targets,
-                       loss_sum_);
+                       loss_sum_, place_.loss_chunk_bytes);
 }
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include "lib/engine/batch.hpp"
 #include "lib/engine/sections.hpp"
+#include "lib/engine/target.hpp"
 #include "lib/models/decoder.hpp"
 #include "lib/optim/optimizer_set.hpp"
 #include "lib/parallel/executor.hpp"
@@ -39,6 +40,7 @@ struct EnginePlace {
   const kernels::KernelTable* table = nullptr;
   int threads = 1;
   std::uint64_t library_workspace_bytes = 0;
+  std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

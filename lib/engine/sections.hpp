@@ -30,6 +30,14 @@ struct TrainingSection : recipe::Section {
   recipe::Required<recipe::Count> global_batch_size{
       this, "global_batch_size", "samples of one optimizer step; a multiple of micro_batch_size",
       recipe::between(1, 1 << 24)};
+  recipe::Key<recipe::Auto<recipe::Bytes>> loss_chunk{
+      this,
+      "loss_chunk",
+      {},
+      "bound on the logits that exist at a time: the loss head takes so many tokens at once; auto "
+      "= "
+      "128 MiB on the CPU, 1 GiB on a GPU",
+      recipe::at_least(1 << 10)};
   recipe::OptionalSub<RampupSection> rampup_batch_size{
       this, "rampup_batch_size", "batch size that grows at the start of the run"};
   recipe::Key<std::optional<recipe::Count>> max_steps{this, "max_steps", std::nullopt,

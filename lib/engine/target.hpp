@@ -7,12 +7,20 @@
 
 namespace llmtrain::engine {
 
+/// Logits that exist at a time unless the recipe says otherwise: as few as leave the head's
+/// products fast.
+constexpr std::uint64_t default_loss_chunk_bytes(DeviceKind device) {
+  return std::uint64_t{device == DeviceKind::cuda ? 1024U : 128U} << 20;
+}
+
 struct Target {
   DeviceKind device = DeviceKind::cpu;
   /// Of the CPU's kernels.
   int threads = 1;
   /// Reserved for each product of a library on a GPU.
   std::uint64_t library_workspace_bytes = 0;
+  /// Bound on the logits of one chunk of the loss head.
+  std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
 };
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.

@@ -183,11 +183,13 @@ Var Decoder::embed(const OpCtx& ctx, const Tensor& ids) const {
   return ops::dropout(ctx, x, spec_.embedding_dropout, "model.embed");
 }
 
-Var Decoder::loss(const OpCtx& ctx, const Var& x, const Tensor& targets,
-                  const Tensor& loss_sum) const {
+Var Decoder::loss(const OpCtx& ctx, const Var& x, const Tensor& targets, const Tensor& loss_sum,
+                  std::uint64_t chunk_bytes) const {
   const Var h = final_norm_->forward(ctx, x);
   return ops::loss_head(ctx, h, head_weight(), targets, loss_sum,
-                        {.num_classes = spec_.vocab_size, .softcap = spec_.logit_softcap});
+                        {.num_classes = spec_.vocab_size,
+                         .softcap = spec_.logit_softcap,
+                         .chunk_bytes = chunk_bytes});
 }
 
 Tensor Decoder::logits(const OpCtx& ctx, const Tensor& x) const {

@@ -103,7 +103,8 @@ class Decoder {
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   const DecoderBlock& block(int i) const { return *blocks_[static_cast<std::size_t>(i)]; }
   /// Final norm, LM head and cross-entropy; see ops::loss_head.
-  Var loss(const OpCtx& ctx, const Var& x, const Tensor& targets, const Tensor& loss_sum) const;
+  Var loss(const OpCtx& ctx, const Var& x, const Tensor& targets, const Tensor& loss_sum,
+           std::uint64_t chunk_bytes) const;
   /// Logits of the given rows after the final norm, FP32 [rows, vocab]. No tape.
   Tensor logits(const OpCtx& ctx, const Tensor& x) const;
 

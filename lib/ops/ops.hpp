@@ -111,7 +111,7 @@ struct LossHeadOptions {
   std::int64_t num_classes = 0;
   double softcap = 0;  // of the logits; 0 = none
   /// Bound on the bytes of one chunk of logits.
-  std::uint64_t chunk_bytes = std::uint64_t{64} << 20;
+  std::uint64_t chunk_bytes = 0;
 };
 /// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so
 /// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]).

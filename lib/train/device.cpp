@@ -56,9 +56,12 @@ DeviceKind device_of(const Recipe& recipe) {
 }
 
 engine::Target target_of(const Recipe& recipe) {
-  return {.device = device_of(recipe),
+  const DeviceKind device = device_of(recipe);
+  const auto& chunk = recipe.training.loss_chunk().value;
+  return {.device = device,
           .threads = recipe.threads(),
-          .library_workspace_bytes = recipe.run.library_workspace().value};
+          .library_workspace_bytes = recipe.run.library_workspace().value,
+          .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device)};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -99,7 +102,8 @@ engine::EnginePlace RunDevice::place() {
   return {.device = device_.get(),
           .table = table_,
           .threads = target_.threads,
-          .library_workspace_bytes = target_.library_workspace_bytes};
+          .library_workspace_bytes = target_.library_workspace_bytes,
+          .loss_chunk_bytes = target_.loss_chunk_bytes};
 }
 
 }  // namespace llmtrain::train
