@@ -14,7 +14,7 @@ class PlannedSteps {
 
   /// Engine::train_step under comparison with the trace. An internal error naming the first
   /// difference: a plan that does not hold is a defect of this program, and a run that goes on
-  /// would end in the dark. A step that is not finite ends early and is not held against the plan.
+  /// would end in the dark.
   engine::StepOutcome train(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
                             std::int64_t step, double lr_factor);
 
