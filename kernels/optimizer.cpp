@@ -5,6 +5,10 @@
 namespace llmtrain::kernels {
 
 namespace {
+void check_decision(const Operands& operands, const View& decision) {
+  operands.dense("decision", decision, UpdateDecision::kScalars, {DType::f64});
+}
+
 void check_update(const Operands& operands, const UpdateOperands& to) {
   operands.dense("parameter", to.parameter, to.parameter.numel(), {DType::f64, DType::f32});
   operands.dense("gradient", to.gradient, to.parameter.numel(), {to.parameter.dtype});
@@ -13,6 +17,7 @@ void check_update(const Operands& operands, const UpdateOperands& to) {
                    {DType::f32, DType::bf16});
     operands.distinct("compute_copy", to.compute_copy, "parameter", to.parameter);
   }
+  check_decision(operands, to.decision);
 }
 }  // namespace
 
@@ -36,12 +41,22 @@ void ClipByValue::check() const {
 
 Cost ClipByValue::cost() const { return memory_cost({g}, {g}); }
 
+void DecideUpdate::check() const {
+  const Operands operands(name);
+  operands.dense("squares", squares, squares.numel(), {DType::f64});
+  if (loss_sum.defined()) operands.dense("loss_sum", loss_sum, 1, {DType::f64});
+  check_decision(operands, decision);
+  operands.expects(max_norm > 0, "max_norm > 0");
+  operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
+}
+
+Cost DecideUpdate::cost() const { return memory_cost({squares, loss_sum, decision}, {decision}); }
+
 void AdamUpdate::check() const {
   const Operands operands(name);
   check_update(operands, to);
   operands.dense("m", m, to.parameter.numel(), {to.parameter.dtype});
   operands.dense("v", v, to.parameter.numel(), {to.parameter.dtype});
-  operands.expects(step >= 1, "step >= 1");
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }
 
@@ -60,8 +75,16 @@ void SgdUpdate::check() const {
 }
 
 Cost SgdUpdate::cost() const {
-  return memory_cost({to.parameter, to.gradient, first ? View{} : momentum_buffer},
+  return memory_cost({to.parameter, to.gradient, momentum_buffer},
                      {to.parameter, to.compute_copy, momentum_buffer});
 }
+
+void ScaleUpdate::check() const {
+  const Operands operands(name);
+  as_scale_cast({}).check();
+  check_decision(operands, decision);
+}
+
+Cost ScaleUpdate::cost() const { return as_scale_cast({}).cost(); }
 
 }  // namespace llmtrain::kernels

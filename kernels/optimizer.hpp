@@ -1,7 +1,11 @@
 #pragma once
-/// Optimizer updates and gradient norms over one parameter's elements.
+/// Gradient norms, the decision whether and how a step updates, and updates of one parameter's
+/// elements. The decision stays on the device: no update waits for the host.
 
-#include "kernels/kernel.hpp"
+#include <cmath>
+#include <limits>
+
+#include "kernels/elementwise.hpp"
 
 namespace llmtrain::kernels {
 
@@ -41,26 +45,90 @@ struct ClipByValue {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
+/// What DecideUpdate makes of a step's gradients: updates obey it, the host reads it later. On the
+/// device these numbers lie side by side in an FP64 tensor [kScalars].
+struct UpdateDecision {
+  static constexpr std::int64_t kScalars = 8;
+  /// Of the step's trained tokens, in nats.
+  double loss_sum = 0;
+  /// Global L2 norm, before clipping by it.
+  double grad_norm = 0;
+  /// 1, or 0 when loss or norm is NaN or infinite: parameters and states then stay as they are, to
+  /// the bit.
+  double apply = 0;
+  /// Factor on every gradient as an update reads it.
+  double grad_scale = 1;
+  /// Learning rate of the step; a group of parameters has a factor of its own.
+  double lr = 0;
+  /// Steps that applied so far, with this one: Adam's t. The only number that a step finds here.
+  double updates = 0;
+  double bias_correction1 = 1;       // 1 - beta1^updates
+  double sqrt_bias_correction2 = 1;  // sqrt(1 - beta2^updates)
+
+  bool applies() const { return apply != 0; }
+};
+static_assert(sizeof(UpdateDecision) == UpdateDecision::kScalars * sizeof(double));
+
+/// Writes `decision` (UpdateDecision, of which it reads `updates`) from the squared norms of all
+/// gradients, FP64 [n], joined as llmtrain::tree_sum joins them, and the loss, FP64 [1]; without
+/// one (undefined) it counts as 0. Clipping is that of torch.nn.utils.clip_grad_norm_, down to its
+/// 1e-6.
+struct DecideUpdate {
+  static constexpr std::string_view name = "decide_update";
+  static constexpr bool capturable = true;
+  View squares, loss_sum, decision;
+  double lr = 0;
+  /// Infinite: gradients are not clipped.
+  double max_norm = std::numeric_limits<double>::infinity();
+  /// Adam's; 0 for updates that need no correction.
+  double beta1 = 0, beta2 = 0;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return squares.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {squares.numel()}; }
+  /// Room for the sums.
+  std::uint64_t workspace_bytes(int) const { return squares.bytes(); }
+
+  /// The decision itself, after `squares` were added up. Constexpr, so that device code has the
+  /// very same operations.
+  constexpr void decide(double sum_of_squares, double loss, UpdateDecision& to) const {
+    to.loss_sum = loss;
+    to.grad_norm = std::sqrt(sum_of_squares);
+    // Neither NaN nor infinite: their difference with themselves is NaN.
+    to.apply = to.grad_norm - to.grad_norm == 0 && loss - loss == 0 ? 1 : 0;
+    to.grad_scale = 1;
+    to.lr = lr;
+    if (to.apply == 0) return;
+    const double scale = max_norm / (to.grad_norm + 1e-6);
+    if (scale < 1) to.grad_scale = scale;
+    to.updates += 1;
+    to.bias_correction1 = 1 - std::pow(beta1, to.updates);
+    to.sqrt_bias_correction2 = std::sqrt(1 - std::pow(beta2, to.updates));
+  }
+};
+
 /// What every update shares: `parameter` is the master (FP32, or FP64), `gradient` has its dtype
-/// and is multiplied by grad_scale (clipping) as it is read; `compute_copy` (optional; fp32 | bf16)
-/// is written with the rounded new value.
+/// and is multiplied by the decision's grad_scale as it is read; `compute_copy` (optional; fp32 |
+/// bf16) is written with the rounded new value. Where the decision does not apply, nothing is
+/// written.
 struct UpdateOperands {
   View parameter, gradient, compute_copy;
-  double grad_scale = 1;
+  View decision;
 };
 
 /// Adam (arXiv 1412.6980) and AdamW (arXiv 1711.05101), PyTorch's order of operations:
 ///   decoupled: p *= 1 - lr * weight_decay; else g += weight_decay * p
 ///   m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2
-///   p -= (lr / (1 - beta1^t)) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps),  t = step >= 1.
+///   p -= (lr / (1 - beta1^t)) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps),
+/// with lr = lr_scale times the decision's, and t and both corrections from there; it must have
+/// been made for the same betas.
 struct AdamUpdate {
   static constexpr std::string_view name = "adam_update";
   static constexpr bool capturable = true;
   UpdateOperands to;
   View m, v;
-  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  double lr_scale = 1, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool decoupled = true;
-  std::int64_t step = 1;
   void check() const;
   Cost cost() const;
   DType dtype() const { return to.parameter.dtype; }
@@ -69,21 +137,70 @@ struct AdamUpdate {
 };
 
 /// SGD with optional (Nesterov) momentum, PyTorch's form: g += weight_decay * p;
-/// b = first ? g : momentum b + (1 - dampening) g; p -= lr * (nesterov ? g + momentum b : b).
+/// b = first ? g : momentum b + (1 - dampening) g; p -= lr * (nesterov ? g + momentum b : b), with
+/// lr = lr_scale times the decision's, and `first` where it counts the first update.
 /// `momentum_buffer` is undefined for plain SGD.
 struct SgdUpdate {
   static constexpr std::string_view name = "sgd_update";
   static constexpr bool capturable = true;
   UpdateOperands to;
   View momentum_buffer;
-  double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
+  double lr_scale = 1, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
-  bool first = false;
   void check() const;
   Cost cost() const;
   DType dtype() const { return to.parameter.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {to.parameter.numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// What a factor is made of beside its own value.
+enum class ScaleBy : std::uint8_t {
+  one,         // value
+  grad_scale,  // value * grad_scale
+  lr,          // value * lr
+  decay,       // 1 - lr * value
+};
+
+/// A factor that waits for a step's decision. lr = lr_scale times the decision's. Constexpr because
+/// device code forms it too.
+struct DecidedScale {
+  double value = 1;
+  ScaleBy by = ScaleBy::one;
+  double lr_scale = 1;
+
+  constexpr double of(const UpdateDecision& d) const {
+    switch (by) {
+      case ScaleBy::grad_scale:
+        return value * d.grad_scale;
+      case ScaleBy::lr:
+        return value * (d.lr * lr_scale);
+      case ScaleBy::decay:
+        return 1 - d.lr * lr_scale * value;
+      case ScaleBy::one:
+        break;
+    }
+    return value;
+  }
+};
+
+/// A linear part of an update that is made of several kernels: ScaleCast by what `scale` is of the
+/// decision where that applies; elsewhere y stays as it is.
+struct ScaleUpdate {
+  static constexpr std::string_view name = "scale_update";
+  static constexpr bool capturable = true;
+  View x, y, decision;
+  DecidedScale scale;
+  bool accumulate = false;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return x.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {x.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+  /// The same with the numbers of a decision that applies.
+  ScaleCast as_scale_cast(const UpdateDecision& d) const {
+    return {.x = x, .y = y, .scale = scale.of(d), .accumulate = accumulate};
+  }
 };
 
 }  // namespace llmtrain::kernels

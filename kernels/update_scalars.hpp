@@ -1,8 +1,7 @@
 #pragma once
 /// The scalars of an optimizer update, formed in double and rounded once to the type of the update,
-/// so that every implementation starts from the same bits.
-
-#include <cmath>
+/// so that every implementation starts from the same bits. Constexpr because device code forms them
+/// too.
 
 #include "kernels/optimizer.hpp"
 
@@ -13,30 +12,31 @@ struct AdamScalars {
   T grad_scale, decay, weight_decay, beta1, beta2, one_minus_beta1, one_minus_beta2, step_size,
       sqrt_bias_correction2, eps;
 
-  explicit AdamScalars(const AdamUpdate& u)
-      : grad_scale(static_cast<T>(u.to.grad_scale)),
-        decay(static_cast<T>(1 - u.lr * u.weight_decay)),
+  constexpr AdamScalars(const AdamUpdate& u, const UpdateDecision& d)
+      : grad_scale(static_cast<T>(d.grad_scale)),
+        decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
         weight_decay(static_cast<T>(u.weight_decay)),
         beta1(static_cast<T>(u.beta1)),
         beta2(static_cast<T>(u.beta2)),
         one_minus_beta1(static_cast<T>(1 - u.beta1)),
         one_minus_beta2(static_cast<T>(1 - u.beta2)),
-        step_size(static_cast<T>(u.lr / (1 - std::pow(u.beta1, static_cast<double>(u.step))))),
-        sqrt_bias_correction2(
-            static_cast<T>(std::sqrt(1 - std::pow(u.beta2, static_cast<double>(u.step))))),
+        step_size(static_cast<T>(d.lr * u.lr_scale / d.bias_correction1)),
+        sqrt_bias_correction2(static_cast<T>(d.sqrt_bias_correction2)),
         eps(static_cast<T>(u.eps)) {}
 };
 
 template <class T>
 struct SgdScalars {
   T grad_scale, weight_decay, momentum, one_minus_dampening, lr;
+  bool first;  // what the momentum buffer holds means nothing yet
 
-  explicit SgdScalars(const SgdUpdate& u)
-      : grad_scale(static_cast<T>(u.to.grad_scale)),
+  constexpr SgdScalars(const SgdUpdate& u, const UpdateDecision& d)
+      : grad_scale(static_cast<T>(d.grad_scale)),
         weight_decay(static_cast<T>(u.weight_decay)),
         momentum(static_cast<T>(u.momentum)),
         one_minus_dampening(static_cast<T>(1 - u.dampening)),
-        lr(static_cast<T>(u.lr)) {}
+        lr(static_cast<T>(d.lr * u.lr_scale)),
+        first(d.updates == 1) {}
 };
 
 }  // namespace llmtrain::kernels

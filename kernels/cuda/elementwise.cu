@@ -3,7 +3,7 @@
 #include "kernels/activations.hpp"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/rows.hpp"
-#include "kernels/elementwise.hpp"
+#include "kernels/optimizer.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -33,20 +33,33 @@ void add(const KernelCtx& ctx, const Add& op, const View&) {
   });
 }
 
+/// A factor of which a part may stand on the device.
+struct DeviceScale {
+  DecidedScale scale;
+  // Where given: divided by max(sqrt(*squared_norm), eps).
+  const double* squared_norm = nullptr;
+  double eps = 0;
+  // Where given: made of this decision, which must apply for anything to happen.
+  const UpdateDecision* decision = nullptr;
+
+  __device__ bool applies() const { return decision == nullptr || decision->apply != 0; }
+  __device__ double value() const {
+    if (decision != nullptr) return scale.of(*decision);
+    return squared_norm == nullptr ? scale.value : scale.value / fmax(sqrt(*squared_norm), eps);
+  }
+};
+
 template <class X, class Y, int V>
 struct ScaleCastPacks {
   static constexpr int kWidth = V;
   using W = std::common_type_t<Wide<X>, Wide<Y>>;
   Rows<const X> x;
   Rows<Y> y;
-  double scale;
+  DeviceScale scale;
   bool accumulate;
-  // Instead of `scale`, where given: scale / max(sqrt(*squared_norm), eps).
-  const double* squared_norm;
-  double eps;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
-    const auto factor =
-        static_cast<W>(squared_norm == nullptr ? scale : scale / fmax(sqrt(*squared_norm), eps));
+    if (!scale.applies()) return;
+    const auto factor = static_cast<W>(scale.value());
     const auto from = load_pack<V>(x.row(row) + col);
     Y* const to = y.row(row) + col;
     Pack<Y, V> result;
@@ -59,16 +72,14 @@ struct ScaleCastPacks {
   }
 };
 
-void scale_cast_with(const KernelCtx& ctx, const ScaleCast& op, const double* squared_norm,
-                     double eps) {
-  const MapShape shape(op.x, op.y);
-  with_type(op.x.dtype, [&]<class X>() {
-    with_type(op.y.dtype, [&]<class Y>() {
+void scale_with(const KernelCtx& ctx, const View& x, const View& y, bool accumulate,
+                const DeviceScale& scale) {
+  const MapShape shape(x, y);
+  with_type(x.dtype, [&]<class X>() {
+    with_type(y.dtype, [&]<class Y>() {
       with_width(shape.width, [&]<int V>() {
         if constexpr (V <= kPack<X> && V <= kPack<Y>) {
-          map(ctx, shape,
-              ScaleCastPacks<X, Y, V>{Rows<const X>(op.x), Rows<Y>(op.y), op.scale, op.accumulate,
-                                      squared_norm, eps});
+          map(ctx, shape, ScaleCastPacks<X, Y, V>{Rows<const X>(x), Rows<Y>(y), scale, accumulate});
         }
       });
     });
@@ -76,12 +87,18 @@ void scale_cast_with(const KernelCtx& ctx, const ScaleCast& op, const double* sq
 }
 
 void scale_cast(const KernelCtx& ctx, const ScaleCast& op, const View&) {
-  scale_cast_with(ctx, op, nullptr, 0);
+  scale_with(ctx, op.x, op.y, op.accumulate, {.scale = {.value = op.scale}});
 }
 
 void normalize(const KernelCtx& ctx, const Normalize& op, const View&) {
-  scale_cast_with(ctx, {.x = op.x, .y = op.y, .scale = op.scale}, op.squared_norm.as<double>(),
-                  op.eps);
+  scale_with(
+      ctx, op.x, op.y, false,
+      {.scale = {.value = op.scale}, .squared_norm = op.squared_norm.as<double>(), .eps = op.eps});
+}
+
+void scale_update(const KernelCtx& ctx, const ScaleUpdate& op, const View&) {
+  scale_with(ctx, op.x, op.y, op.accumulate,
+             {.scale = op.scale, .decision = op.decision.as<UpdateDecision>()});
 }
 
 template <class T, int V>
@@ -220,6 +237,7 @@ void add_elementwise_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Add, add>());
   rows.push_back(row_of<ScaleCast, scale_cast>());
   rows.push_back(row_of<Normalize, normalize>());
+  rows.push_back(row_of<ScaleUpdate, scale_update>());
   rows.push_back(row_of<Fill, fill>());
   rows.push_back(row_of<ActivationForward, activation_forward>());
   rows.push_back(row_of<ActivationBackward, activation_backward>());

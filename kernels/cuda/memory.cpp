@@ -63,6 +63,51 @@ void CudaMemory::copy_to_host(void* host, const void* device, std::uint64_t byte
   }
 }
 
+namespace {
+
+/// Pinned memory and an event behind each copy into it.
+class PinnedRead final : public HostRead {
+ public:
+  PinnedRead(cudaStream_t stream, std::uint64_t bytes) : stream_(stream), bytes_(bytes) {
+    check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "to make an event");
+    if (const cudaError_t status = cudaHostAlloc(&pinned_, bytes, cudaHostAllocDefault);
+        status != cudaSuccess) {
+      cudaEventDestroy(done_);
+      check(status, "to pin host memory");
+    }
+  }
+  ~PinnedRead() override {
+    cudaEventSynchronize(done_);  // a copy may be under way
+    cudaEventDestroy(done_);
+    cudaFreeHost(pinned_);
+  }
+  PinnedRead(const PinnedRead&) = delete;
+  PinnedRead& operator=(const PinnedRead&) = delete;
+
+  void start(const void* device) override {
+    check(cudaMemcpyAsync(pinned_, device, bytes_, cudaMemcpyDeviceToHost, stream_),
+          "a copy to the host");
+    check(cudaEventRecord(done_, stream_), "to record an event");
+  }
+  std::span<const std::byte> wait() override {
+    check(cudaEventSynchronize(done_), "the work on the GPU");
+    return {static_cast<const std::byte*>(pinned_), bytes_};
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::uint64_t bytes_;
+  cudaEvent_t done_ = nullptr;
+  void* pinned_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<HostRead> CudaMemory::make_host_read(std::uint64_t bytes) {
+  check(cudaSetDevice(device_), "to choose the device");
+  return std::make_unique<PinnedRead>(stream_, bytes);
+}
+
 void CudaMemory::copy_from_host(void* device, const void* host, std::uint64_t bytes) {
   to_device_.send(stream_, device, host, bytes);
 }

@@ -25,6 +25,7 @@ class CudaMemory final : public MemoryBackend {
   void copy_to_host(void* host, const void* device, std::uint64_t bytes) override;
   void copy_from_host(void* device, const void* host, std::uint64_t bytes) override;
   void copy_on_device(void* to, const void* from, std::uint64_t bytes) override;
+  std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes) override;
   Stream compute_stream() override { return {stream_}; }
   void synchronize() override;
 

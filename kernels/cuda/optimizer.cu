@@ -2,6 +2,7 @@
 // in the reference's order, so that they have its bits.
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/rows.hpp"
+#include "kernels/cuda/rules/workspace.hpp"
 #include "kernels/optimizer.hpp"
 #include "kernels/update_scalars.hpp"
 
@@ -12,9 +13,9 @@ namespace {
 constexpr int kNormThreads = 256;
 /// Blocks of SquaredNorm that a thread block sums and joins: a subtree, because it is a power of 2.
 constexpr std::int64_t kNormRun = kNormThreads / SquaredNorm::kLanes;
-/// Values that one thread block of a later level joins, also a power of 2.
-constexpr int kJoinThreads = 512;
-constexpr std::int64_t kJoin = 2 * kJoinThreads;
+/// A thread block of a later level joins two values per thread.
+constexpr std::int64_t kJoin = kJoinedValues;
+constexpr int kJoinThreads = static_cast<int>(kJoin) / 2;
 
 /// Adds by pairs of neighbours over `lanes` lanes; every lane gets the sum. A pair's sum does not
 /// depend on which of the two adds.
@@ -65,16 +66,43 @@ __global__ void __launch_bounds__(kNormThreads)
   if (threadIdx.x == 0) runs[blockIdx.x] = joined;
 }
 
+/// Sum of run `run`, which is kJoin of the `count` values that lie `stride` apart. Thread 0 gets
+/// it.
+__device__ double join_run(const double* values, std::int64_t count, std::int64_t stride,
+                           std::int64_t run) {
+  const std::int64_t first = run * kJoin + 2 * static_cast<std::int64_t>(threadIdx.x);
+  const double a = first < count ? values[first * stride] : 0;
+  const double b = first + 1 < count ? values[(first + 1) * stride] : 0;
+  return join_warps<kJoinThreads>(join_lanes(a + b, 1, 32));
+}
+
 /// Joins every kJoin of the `count` values that lie `stride` apart. A thread block writes its sum
 /// over the first of its own values, or to `out` when it is the only one.
 __global__ void __launch_bounds__(kJoinThreads)
     join_runs(double* values, std::int64_t count, std::int64_t stride, double* out) {
-  const std::int64_t first = blockIdx.x * kJoin + 2 * static_cast<std::int64_t>(threadIdx.x);
-  const double a = first < count ? values[first * stride] : 0;
-  const double b = first + 1 < count ? values[(first + 1) * stride] : 0;
-  const double joined = join_warps<kJoinThreads>(join_lanes(a + b, 1, 32));
+  const double joined = join_run(values, count, stride, blockIdx.x);
   if (threadIdx.x != 0) return;
-  *(gridDim.x == 1 ? out : values + first * stride) = joined;
+  *(gridDim.x == 1 ? out : values + blockIdx.x * kJoin * stride) = joined;
+}
+
+/// One thread block: there are as many squares as parameters have names. `sums` has room for one
+/// of every kJoin. Only the numbers of `op` are read.
+__global__ void __launch_bounds__(kJoinThreads)
+    decide(DecideUpdate op, const double* squares, std::int64_t count, double* sums,
+           const double* loss_sum, UpdateDecision* decision) {
+  double sum = 0;
+  for (const double* values = squares; count > 0; values = sums) {
+    const std::int64_t runs = ceil_div(count, kJoin);
+    for (std::int64_t run = 0; run < runs; ++run) {
+      sum = join_run(values, count, 1, run);
+      __syncthreads();  // all have read: where sums are joined, this overwrites one of them
+      if (threadIdx.x == 0) sums[run] = sum;
+    }
+    __syncthreads();
+    count = runs == 1 ? 0 : runs;
+  }
+  if (threadIdx.x != 0) return;
+  op.decide(sum, loss_sum == nullptr ? 0 : *loss_sum, *decision);
 }
 
 void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
@@ -137,20 +165,21 @@ struct ComputeCopy {
 template <class T, int V>
 struct AdamPacks {
   static constexpr int kWidth = V;
+  using Scalars = AdamScalars<T>;
+  AdamUpdate op;  // its numbers
+  const UpdateDecision* decision;
   T* parameter;
   const T* gradient;
   T* m;
   T* v;
   ComputeCopy copy;
-  AdamScalars<T> s;
-  bool decoupled;
-  __device__ void operator()(std::int64_t, std::int64_t i) const {
+  __device__ void operator()(const Scalars& s, std::int64_t i) const {
     const auto gs = load_pack<V>(gradient + i);
     auto ps = load_pack<V>(parameter + i), ms = load_pack<V>(m + i), vs = load_pack<V>(v + i);
     for (int k = 0; k < V; ++k) {
       T g = gs.x[k] * s.grad_scale;
       T p = ps.x[k];
-      if (decoupled) {
+      if (op.decoupled) {
         p *= s.decay;
       } else {
         g += s.weight_decay * p;
@@ -169,24 +198,24 @@ struct AdamPacks {
 template <class T, int V>
 struct SgdPacks {
   static constexpr int kWidth = V;
+  using Scalars = SgdScalars<T>;
+  SgdUpdate op;  // its numbers
+  const UpdateDecision* decision;
   T* parameter;
   const T* gradient;
   T* momentum_buffer;  // or null
   ComputeCopy copy;
-  SgdScalars<T> s;
-  bool nesterov, first;
-  __device__ void operator()(std::int64_t, std::int64_t i) const {
+  __device__ void operator()(const Scalars& s, std::int64_t i) const {
     const auto gs = load_pack<V>(gradient + i);
     auto ps = load_pack<V>(parameter + i);
     Pack<T, V> bs;
-    // What the first step finds in the buffer means nothing.
-    if (momentum_buffer != nullptr && !first) bs = load_pack<V>(momentum_buffer + i);
+    if (momentum_buffer != nullptr && !s.first) bs = load_pack<V>(momentum_buffer + i);
     for (int k = 0; k < V; ++k) {
       const T g = gs.x[k] * s.grad_scale + s.weight_decay * ps.x[k];
       T update = g;
       if (momentum_buffer != nullptr) {
-        bs.x[k] = first ? g : s.momentum * bs.x[k] + s.one_minus_dampening * g;
-        update = nesterov ? g + s.momentum * bs.x[k] : bs.x[k];
+        bs.x[k] = s.first ? g : s.momentum * bs.x[k] + s.one_minus_dampening * g;
+        update = op.nesterov ? g + s.momentum * bs.x[k] : bs.x[k];
       }
       ps.x[k] -= s.lr * update;
     }
@@ -195,6 +224,24 @@ struct SgdPacks {
     copy.write(i, ps);
   }
 };
+
+/// f over all packs where the decision applies. A thread forms the scalars once.
+template <class F>
+__global__ void __launch_bounds__(kMapThreads) update_kernel(F f, std::int64_t packs) {
+  if (f.decision->apply == 0) return;
+  const typename F::Scalars scalars(f.op, *f.decision);
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kMapThreads + threadIdx.x; i < packs;
+       i += std::int64_t{gridDim.x} * kMapThreads) {
+    f(scalars, i * F::kWidth);
+  }
+}
+
+template <class F>
+void launch_update(const KernelCtx& ctx, const F& f) {
+  const std::int64_t packs = f.op.to.parameter.numel() / F::kWidth;
+  const auto blocks = static_cast<unsigned>(std::min(kMapBlocks, ceil_div(packs, kMapThreads)));
+  launch_grid(ctx, {blocks, kMapThreads}, update_kernel<F>, f, packs);
+}
 
 /// Calls f.operator()<T, V>() for the type of a master parameter and the width of a pack.
 template <class F>
@@ -213,13 +260,18 @@ void clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View&) {
   });
 }
 
+void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& workspace) {
+  launch_grid(ctx, {1, kJoinThreads}, decide, op, op.squares.as<double>(), op.squares.numel(),
+              workspace.as<double>(), op.loss_sum.as<double>(), op.decision.as<UpdateDecision>());
+}
+
 void adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View&) {
   const UpdateOperands& to = op.to;
   const MapShape shape(to.parameter, to.gradient, op.m, op.v, to.compute_copy);
   with_master_type(to.parameter.dtype, shape.width, [&]<class T, int V>() {
-    map(ctx, shape,
-        AdamPacks<T, V>{to.parameter.as<T>(), to.gradient.as<T>(), op.m.as<T>(), op.v.as<T>(),
-                        ComputeCopy(to.compute_copy), AdamScalars<T>(op), op.decoupled});
+    launch_update(ctx, AdamPacks<T, V>{op, to.decision.as<UpdateDecision>(), to.parameter.as<T>(),
+                                       to.gradient.as<T>(), op.m.as<T>(), op.v.as<T>(),
+                                       ComputeCopy(to.compute_copy)});
   });
 }
 
@@ -227,9 +279,9 @@ void sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View&) {
   const UpdateOperands& to = op.to;
   const MapShape shape(to.parameter, to.gradient, op.momentum_buffer, to.compute_copy);
   with_master_type(to.parameter.dtype, shape.width, [&]<class T, int V>() {
-    map(ctx, shape,
-        SgdPacks<T, V>{to.parameter.as<T>(), to.gradient.as<T>(), op.momentum_buffer.as<T>(),
-                       ComputeCopy(to.compute_copy), SgdScalars<T>(op), op.nesterov, op.first});
+    launch_update(ctx, SgdPacks<T, V>{op, to.decision.as<UpdateDecision>(), to.parameter.as<T>(),
+                                      to.gradient.as<T>(), op.momentum_buffer.as<T>(),
+                                      ComputeCopy(to.compute_copy)});
   });
 }
 
@@ -238,6 +290,7 @@ void sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View&) {
 void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<SquaredNorm, squared_norm>());
   rows.push_back(row_of<ClipByValue, clip_by_value>());
+  rows.push_back(row_of<DecideUpdate, decide_update>());
   rows.push_back(row_of<AdamUpdate, adam_update>());
   rows.push_back(row_of<SgdUpdate, sgd_update>());
 }

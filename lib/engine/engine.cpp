@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/elementwise.hpp"
@@ -51,6 +52,9 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   if (options.optimizer != nullptr) {
     optimizer_ =
         std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_);
+    for (Launched& launched : in_flight_) {
+      launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
+    }
   }
   const auto rows = static_cast<std::size_t>(options.micro_batch_size * options.seq_len);
   token_ids_.resize(rows);
@@ -77,15 +81,17 @@ OpCtx Engine::context() const {
   return ctx;
 }
 
-double Engine::read_back(const Tensor& scalar, double planned) const {
+double Engine::read_loss(double planned) const {
   if (place_.device->is_meta()) return planned;
   double value = 0;
-  place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)), scalar);
+  place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)), loss_sum_);
   return value;
 }
 
-StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double lr_factor) {
+void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_factor) {
   require(optimizer_ != nullptr, "an engine without an optimizer cannot train");
+  require(steps_in_flight() < kMaxInFlight, "step {}: {} steps are in flight", step,
+          steps_in_flight());
   require(batch.seq_len == options_.seq_len && batch.trained_tokens > 0 &&
               batch.num_samples % options_.micro_batch_size == 0,
           "a batch of {} x {} with {} trained tokens for micro-batches of {} x {}",
@@ -108,15 +114,30 @@ StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double
   parallel::Executor(shape, *this).run(schedule.ranks.front());
   batch_ = nullptr;
 
-  StepOutcome outcome;
-  outcome.trained_tokens = batch.trained_tokens;
-  outcome.loss_sum = read_back(loss_sum_, static_cast<double>(batch.trained_tokens));
-  outcome.finite = std::isfinite(outcome.loss_sum);
-  if (outcome.finite) {
-    outcome.update = optimizer_->step(kernel, mesh_, lr_factor);
-    outcome.finite = outcome.update.finite;
+  optimizer_->launch_step(kernel, mesh_, lr_factor, loss_sum_);
+  Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
+  launched.trained_tokens = batch.trained_tokens;
+  launched.decision->start(optimizer_->decision().view().data);
+}
+
+StepOutcome Engine::settle_step() {
+  require(steps_in_flight() > 0, "no step is in flight");
+  const Launched& launched = in_flight_[static_cast<std::size_t>(settled_++ % kMaxInFlight)];
+  const auto tokens = static_cast<double>(launched.trained_tokens);
+  kernels::UpdateDecision decision{.loss_sum = tokens, .grad_norm = 1, .apply = 1};  // planned
+  if (!place_.device->is_meta()) {
+    std::memcpy(&decision, launched.decision->wait().data(), sizeof(decision));
   }
-  return outcome;
+  return {.loss_sum = decision.loss_sum,
+          .trained_tokens = launched.trained_tokens,
+          .update = optim::step_result(decision),
+          .finite = decision.applies()};
+}
+
+StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double lr_factor) {
+  require(steps_in_flight() == 0, "step {}: a step is in flight", step);
+  launch_step(batch, step, lr_factor);
+  return settle_step();
 }
 
 EvalOutcome Engine::evaluate(const StepBatch& batch) {
@@ -132,7 +153,7 @@ EvalOutcome Engine::evaluate(const StepBatch& batch) {
     decoder_.loss(ctx, x, micro.targets, loss_sum_, place_.loss_chunk_bytes);
   }
   batch_ = nullptr;
-  return {read_back(loss_sum_, static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
+  return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
 }
 
 Engine::MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_samples) {

@@ -2,6 +2,7 @@
 /// Builds mesh, parameters, model, schedule and optimizer on a device, and runs one step, one
 /// evaluation pass, or one decode step. No files, no log, no clock.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -70,8 +71,20 @@ class Engine final : private parallel::StageProgram {
   /// First values of all parameters.
   void initialize();
 
-  /// Forward, backward and update over all micro-batches of the batch; `step` counts from 1.
-  /// NumericError never: the outcome says whether it was finite.
+  /// Steps that may be launched and not settled.
+  static constexpr int kMaxInFlight = 2;
+
+  /// Launches forward, backward and update over all micro-batches of the batch; `step` counts from
+  /// 1. Waits for nothing (but, where a batch is larger than the memory through which it travels to
+  /// the device, for the part of it that went before), and `batch` may be used again at once.
+  /// Whether loss and gradients are finite, and hence whether to update, is decided on the device.
+  void launch_step(const StepBatch& batch, std::int64_t step, double lr_factor);
+  /// Waits for the oldest launched step that was not settled, not for one after it. NumericError
+  /// never: the outcome says whether it was finite.
+  StepOutcome settle_step();
+  /// Launched and not settled.
+  int steps_in_flight() const { return static_cast<int>(launched_ - settled_); }
+  /// Launches a step and settles it; none may be in flight.
   StepOutcome train_step(const StepBatch& batch, std::int64_t step, double lr_factor);
   /// Losses without gradients and without dropout; the batch need not fill whole micro-batches.
   EvalOutcome evaluate(const StepBatch& batch);
@@ -96,7 +109,8 @@ class Engine final : private parallel::StageProgram {
   };
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
   Var run_blocks(const OpCtx& ctx, Var x) const;
-  double read_back(const Tensor& scalar, double planned) const;
+  /// The loss of an evaluation; waits for it.
+  double read_loss(double planned) const;
 
   EnginePlace place_;
   EngineOptions options_;
@@ -106,7 +120,15 @@ class Engine final : private parallel::StageProgram {
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   Tensor loss_sum_;
 
-  // The step that is running.
+  /// What a step's outcome is made of when its decision has come.
+  struct Launched {
+    std::unique_ptr<HostRead> decision;
+    std::int64_t trained_tokens = 0;
+  };
+  std::array<Launched, kMaxInFlight> in_flight_;  // step number n of this engine at n % size
+  std::int64_t launched_ = 0, settled_ = 0;
+
+  // The step that is being launched.
   const StepBatch* batch_ = nullptr;
   StepKey key_;
   std::map<int, MicroBatch> live_;  // contexts point into it

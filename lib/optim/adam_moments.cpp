@@ -16,16 +16,15 @@ std::vector<StateSpec> AdamMoments::states(const Parameter& parameter) const {
 
 void AdamMoments::update(const kernels::KernelCtx& ctx, const Parameter& parameter,
                          std::span<const Tensor> states, const UpdateScalars& scalars) const {
-  launch(ctx, kernels::AdamUpdate{.to = update_operands(parameter, scalars.grad_scale),
+  launch(ctx, kernels::AdamUpdate{.to = update_operands(parameter, scalars.decision),
                                   .m = states[0],
                                   .v = states[1],
-                                  .lr = scalars.lr,
+                                  .lr_scale = scalars.lr_scale,
                                   .beta1 = beta1_,
                                   .beta2 = beta2_,
                                   .eps = eps_,
                                   .weight_decay = scalars.weight_decay,
-                                  .decoupled = decay_ == Decay::decoupled,
-                                  .step = scalars.step});
+                                  .decoupled = decay_ == Decay::decoupled});
 }
 
 }  // namespace llmtrain::optim

@@ -27,6 +27,7 @@ class AdamMoments final : public Optimizer {
   enum class Decay { in_gradient, decoupled };
   AdamMoments(const AdamOptions& options, Decay decay);
 
+  MomentDecays corrected_decays() const override { return {beta1_, beta2_}; }
   std::vector<StateSpec> states(const Parameter& parameter) const override;
   void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
               std::span<const Tensor> states, const UpdateScalars& scalars) const override;

@@ -1,11 +1,9 @@
 #include "lib/optim/gradient_norm.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/optimizer.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/tree_sum.hpp"
 
 namespace llmtrain::optim {
 
@@ -30,16 +28,13 @@ void join_over_mesh(const Mesh& mesh) {
 
 }  // namespace
 
-double GradientNorm::measure(const kernels::KernelCtx& ctx, const Mesh& mesh) const {
+const Tensor& GradientNorm::squares(const kernels::KernelCtx& ctx, const Mesh& mesh) const {
   for (std::size_t i = 0; i < by_name_.size(); ++i) {
     launch(ctx, kernels::SquaredNorm{.g = by_name_[i]->grad(),
                                      .out = squares_.columns(static_cast<std::int64_t>(i), 1)});
   }
   join_over_mesh(mesh);
-  if (ctx.device->is_meta()) return kPlannedNorm;
-  std::vector<double> squares(by_name_.size());
-  ctx.device->copy_to_host(std::as_writable_bytes(std::span(squares)), squares_);
-  return std::sqrt(tree_sum(squares));
+  return squares_;
 }
 
 }  // namespace llmtrain::optim

@@ -1,5 +1,6 @@
 #pragma once
-/// The global L2 norm of all gradients, in an order that the parameter names alone decide.
+/// What the global L2 norm of all gradients is made of, in an order that the parameter names alone
+/// decide.
 
 #include <vector>
 
@@ -9,21 +10,18 @@
 
 namespace llmtrain::optim {
 
-/// Squared norms per parameter in FP64 (kernels::SquaredNorm), joined by a tree over the sorted
-/// names.
+/// Squared norms per parameter in FP64 (kernels::SquaredNorm), sorted by name;
+/// kernels::DecideUpdate joins them by a tree.
 class GradientNorm {
  public:
-  /// What the meta device answers.
-  static constexpr double kPlannedNorm = 1.0;
-
   /// Keeps one FP64 per parameter of `store`, which must be allocated with gradients and outlive
   /// this.
   GradientNorm(Device& device, const ParameterStore& store);
 
-  /// Reads all gradients once and waits for the result. NaN or infinite when a gradient is, or when
-  /// a square leaves the gradient's type. Every gradient must be whole on this rank: InternalError
-  /// on a mesh whose axes split parameters.
-  double measure(const kernels::KernelCtx& ctx, const Mesh& mesh) const;
+  /// Launches what reads all gradients once; FP64 [parameters]. Squares are NaN or infinite where a
+  /// gradient is, or where a square leaves the gradient's type. Every gradient must be whole on
+  /// this rank: InternalError on a mesh whose axes split parameters.
+  const Tensor& squares(const kernels::KernelCtx& ctx, const Mesh& mesh) const;
 
  private:
   std::vector<const Parameter*> by_name_;

@@ -35,14 +35,13 @@ class Momentum final : public Optimizer {
   }
   void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
               std::span<const Tensor> states, const UpdateScalars& scalars) const override {
-    launch(ctx, kernels::SgdUpdate{.to = update_operands(parameter, scalars.grad_scale),
+    launch(ctx, kernels::SgdUpdate{.to = update_operands(parameter, scalars.decision),
                                    .momentum_buffer = states[0],
-                                   .lr = scalars.lr,
+                                   .lr_scale = scalars.lr_scale,
                                    .momentum = momentum_,
                                    .dampening = dampening_,
                                    .weight_decay = scalars.weight_decay,
-                                   .nesterov = nesterov_,
-                                   .first = scalars.step == 1});
+                                   .nesterov = nesterov_});
   }
 
  private:

@@ -15,7 +15,9 @@ namespace llmtrain::optim {
 namespace {
 
 using kernels::Matmul;
+using kernels::ScaleBy;
 using kernels::ScaleCast;
+using kernels::ScaleUpdate;
 
 enum class LrAdjustment : std::uint8_t { match_rms_adamw, original };
 
@@ -78,6 +80,7 @@ class Muon final : public Optimizer {
         steps_(options.ns_steps()),
         adjustment_(options.lr_adjustment()) {}
 
+  MomentDecays corrected_decays() const override { return others_.corrected_decays(); }
   std::vector<StateSpec> states(const Parameter& parameter) const override {
     if (parameter.role() != ParameterRole::matrix) return others_.states(parameter);
     return {{"momentum", parameter.master().dtype()}};
@@ -90,34 +93,48 @@ class Muon final : public Optimizer {
     }
     require(parameter.box().shape == parameter.global_shape(),
             "Muon needs {} whole, but this rank holds a part of it", parameter.name());
-    const Tensor step =
-        orthogonalized(ctx, direction(ctx, parameter, states[0], scalars.grad_scale), steps_);
+    const View decision = scalars.decision;
+    const Tensor step = orthogonalized(ctx, direction(ctx, parameter, states[0], decision), steps_);
     const View master = parameter.master();
     if (scalars.weight_decay != 0) {
-      launch(ctx,
-             ScaleCast{.x = master, .y = master, .scale = 1 - scalars.lr * scalars.weight_decay});
+      launch(ctx, ScaleUpdate{.x = master,
+                              .y = master,
+                              .decision = decision,
+                              .scale = {.value = scalars.weight_decay,
+                                        .by = ScaleBy::decay,
+                                        .lr_scale = scalars.lr_scale}});
     }
-    launch(ctx, ScaleCast{.x = step,
-                          .y = master,
-                          .scale = -scalars.lr * size_factor(parameter.global_shape()),
-                          .accumulate = true});
+    launch(ctx, ScaleUpdate{.x = step,
+                            .y = master,
+                            .decision = decision,
+                            .scale = {.value = -size_factor(parameter.global_shape()),
+                                      .by = ScaleBy::lr,
+                                      .lr_scale = scalars.lr_scale},
+                            .accumulate = true});
     if (parameter.has_separate_master()) {
-      launch(ctx, ScaleCast{.x = master, .y = parameter.compute()});
+      launch(ctx, ScaleUpdate{.x = master, .y = parameter.compute(), .decision = decision});
     }
   }
 
  private:
   /// Advances the mean gradient; returns what Newton-Schulz starts from: of length 1, in the dtype
-  /// of the products.
+  /// of the products. Where the decision does not apply, that is of no use and the mean stays.
   Tensor direction(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
-                   double grad_scale) const {
-    const double fresh = (1 - momentum_) * grad_scale;
-    launch(ctx, ScaleCast{.x = mean, .y = mean, .scale = momentum_});
-    launch(ctx, ScaleCast{.x = parameter.grad(), .y = mean, .scale = fresh, .accumulate = true});
+                   const View& decision) const {
+    const auto add_fresh = [&](const Tensor& to, bool accumulate) {
+      launch(ctx, ScaleUpdate{.x = parameter.grad(),
+                              .y = to,
+                              .decision = decision,
+                              .scale = {.value = 1 - momentum_, .by = ScaleBy::grad_scale},
+                              .accumulate = accumulate});
+    };
+    launch(ctx,
+           ScaleUpdate{.x = mean, .y = mean, .decision = decision, .scale = {.value = momentum_}});
+    add_fresh(mean, true);
     Tensor ahead = mean;
     if (nesterov_) {
       ahead = ctx.device->allocate(mean.shape(), mean.dtype(), Category::workspace, "muon.ahead");
-      launch(ctx, ScaleCast{.x = parameter.grad(), .y = ahead, .scale = fresh});
+      add_fresh(ahead, false);
       launch(ctx, ScaleCast{.x = mean, .y = ahead, .scale = momentum_, .accumulate = true});
     }
     const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");

@@ -2,11 +2,11 @@
 
 namespace llmtrain::optim {
 
-kernels::UpdateOperands update_operands(const Parameter& parameter, double grad_scale) {
+kernels::UpdateOperands update_operands(const Parameter& parameter, const View& decision) {
   return {.parameter = parameter.master(),
           .gradient = parameter.grad(),
           .compute_copy = parameter.has_separate_master() ? parameter.compute().view() : View{},
-          .grad_scale = grad_scale};
+          .decision = decision};
 }
 
 }  // namespace llmtrain::optim

@@ -22,14 +22,18 @@ struct StateSpec {
   DType dtype = DType::f32;
 };
 
-/// What differs between steps and between parameter groups.
+/// What differs between parameter groups, and between steps.
 struct UpdateScalars {
-  double lr = 0;  // after schedule and group
+  double lr_scale = 1;
   double weight_decay = 0;
-  /// Factor on the gradient as it is read (clipping by norm).
-  double grad_scale = 1;
-  /// Number of updates including this one; from 1.
-  std::int64_t step = 1;
+  /// kernels::UpdateDecision on the device: whether to update, the learning rate, the factor on
+  /// gradients, the number of updates.
+  View decision;
+};
+
+/// Decays of two moments that start at zero, whose bias the decision corrects; 0 for none.
+struct MomentDecays {
+  double beta1 = 0, beta2 = 0;
 };
 
 class Optimizer {
@@ -40,10 +44,13 @@ class Optimizer {
 
   /// Decay of parameters for which no group says otherwise.
   double weight_decay() const { return weight_decay_; }
+  /// The decision of every step is made for these.
+  virtual MomentDecays corrected_decays() const { return {}; }
   /// State tensors of an allocated parameter, in the order in which update() takes them.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
   /// Updates the master, the compute copy and `states` from the gradient, which is left as it is.
-  /// Local to the rank; in stream order.
+  /// Where the decision does not apply, they stay as they are, to the bit. Local to the rank; in
+  /// stream order, without waiting.
   virtual void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
                       std::span<const Tensor> states, const UpdateScalars& scalars) const = 0;
 
@@ -55,8 +62,8 @@ class Optimizer {
 };
 
 /// Master, gradient and compute copy (where it is a tensor of its own) as the update kernels take
-/// them.
-kernels::UpdateOperands update_operands(const Parameter& parameter, double grad_scale);
+/// them, with the step's decision.
+kernels::UpdateOperands update_operands(const Parameter& parameter, const View& decision);
 
 struct OptimizerRow;
 using OptimizerChoice = recipe::Choice<OptimizerRow>;

@@ -1,7 +1,6 @@
 #include "lib/optim/optimizer_set.hpp"
 
-#include <algorithm>
-#include <cmath>
+#include <limits>
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
@@ -16,6 +15,9 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
       lr_(options.lr()),
       max_grad_norm_(options.max_grad_norm()),
       max_grad_value_(options.max_grad_value()) {
+  decision_ = ctx.device->allocate({kernels::UpdateDecision::kScalars}, DType::f64,
+                                   Category::optimizer, "update decision");
+  set_steps_taken(0);
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
@@ -37,36 +39,47 @@ void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
   }
 }
 
-// torch.nn.utils.clip_grad_norm_, down to its 1e-6.
-double OptimizerSet::clip_scale(double grad_norm) const {
-  return max_grad_norm_ ? std::min(1.0, *max_grad_norm_ / (grad_norm + 1e-6)) : 1.0;
-}
-
-StepResult OptimizerSet::step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor) {
+void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor,
+                               const View& loss_sum) {
   if (max_grad_value_) {
     for (const auto& group : store_->groups()) {
       launch(ctx, kernels::ClipByValue{.g = group->grad(), .limit = *max_grad_value_});
     }
   }
-  StepResult result{.lr = lr_ * lr_factor, .grad_norm = norm_.measure(ctx, mesh)};
-  result.finite = std::isfinite(result.grad_norm);
-  if (!result.finite) return result;
-
-  result.clip_scale = clip_scale(result.grad_norm);
-  ++steps_taken_;
+  const MomentDecays decays = optimizer_->corrected_decays();
+  launch(ctx, kernels::DecideUpdate{
+                  .squares = norm_.squares(ctx, mesh),
+                  .loss_sum = loss_sum,
+                  .decision = decision_,
+                  .lr = lr_ * lr_factor,
+                  .max_norm = max_grad_norm_.value_or(std::numeric_limits<double>::infinity()),
+                  .beta1 = decays.beta1,
+                  .beta2 = decays.beta2});
   for (const Slot& slot : slots_) {
     optimizer_->update(ctx, *slot.parameter, slot.states,
-                       {.lr = result.lr * slot.settings.lr_scale,
+                       {.lr_scale = slot.settings.lr_scale,
                         .weight_decay = slot.settings.weight_decay,
-                        .grad_scale = result.clip_scale,
-                        .step = steps_taken_});
+                        .decision = decision_});
   }
-  return result;
+}
+
+StepResult step_result(const kernels::UpdateDecision& decision) {
+  return {.lr = decision.lr,
+          .grad_norm = decision.grad_norm,
+          .clip_scale = decision.grad_scale,
+          .finite = decision.applies()};
+}
+
+std::int64_t OptimizerSet::steps_taken() const {
+  kernels::UpdateDecision decision;
+  decision_.device().copy_to_host(std::as_writable_bytes(std::span(&decision, 1)), decision_);
+  return static_cast<std::int64_t>(decision.updates);
 }
 
 void OptimizerSet::set_steps_taken(std::int64_t steps) {
   require(steps >= 0, "an optimizer that has taken {} steps", steps);
-  steps_taken_ = steps;
+  const kernels::UpdateDecision decision{.updates = static_cast<double>(steps)};
+  decision_.device().copy_from_host(decision_, std::as_bytes(std::span(&decision, 1)));
 }
 
 }  // namespace llmtrain::optim

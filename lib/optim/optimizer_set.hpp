@@ -22,9 +22,10 @@ struct StepResult {
   /// Global L2 norm before clipping by norm, after clipping by value.
   double grad_norm = 0;
   double clip_scale = 1;
-  /// False: the norm is NaN or infinite and nothing was updated.
+  /// False: loss or norm is NaN or infinite and nothing was updated.
   bool finite = true;
 };
+StepResult step_result(const kernels::UpdateDecision& decision);
 
 /// One state tensor, as a checkpoint sees it.
 struct StateTensor {
@@ -45,14 +46,18 @@ class OptimizerSet {
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
 
-  /// Clips and updates all parameters at `lr_factor` times the recipe's lr. Gradients must be
-  /// complete sums; clipping by value changes them in place (an infinite element becomes the limit,
-  /// as in PyTorch), clipping by norm does not. If the norm is not finite, parameters, states and
-  /// steps_taken() stay untouched to the bit. Waits for the norm.
-  StepResult step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor);
+  /// Launches clipping and updates of all parameters at `lr_factor` times the recipe's lr; waits
+  /// for nothing. Gradients must be complete sums; clipping by value changes them in place (an
+  /// infinite element becomes the limit, as in PyTorch), clipping by norm does not. If the norm, or
+  /// `loss_sum` (FP64 [1], or undefined) is not finite, parameters, states and steps_taken() stay
+  /// untouched to the bit.
+  void launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor,
+                   const View& loss_sum);
+  /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
+  const Tensor& decision() const { return decision_; }
 
-  /// Updates so far: Adam's t. Skipped steps do not count.
-  std::int64_t steps_taken() const { return steps_taken_; }
+  /// Updates so far: Adam's t. Skipped steps do not count. Waits for launched steps.
+  std::int64_t steps_taken() const;
   /// After a checkpoint's values were written to states().
   void set_steps_taken(std::int64_t steps);
   /// All state tensors, in the order of parameters and, within one, of Optimizer::states().
@@ -65,8 +70,6 @@ class OptimizerSet {
     std::vector<Tensor> states;
   };
 
-  double clip_scale(double grad_norm) const;
-
   const ParameterStore* store_;
   std::unique_ptr<Optimizer> optimizer_;
   GradientNorm norm_;
@@ -74,7 +77,7 @@ class OptimizerSet {
   std::optional<double> max_grad_norm_, max_grad_value_;
   std::vector<Slot> slots_;
   std::vector<StateTensor> states_;
-  std::int64_t steps_taken_ = 0;
+  Tensor decision_;  // of kernels::UpdateDecision's numbers
 };
 
 }  // namespace llmtrain::optim

@@ -17,9 +17,9 @@ class Sgd final : public Optimizer {
   std::vector<StateSpec> states(const Parameter&) const override { return {}; }
   void update(const kernels::KernelCtx& ctx, const Parameter& parameter, std::span<const Tensor>,
               const UpdateScalars& scalars) const override {
-    launch(ctx, kernels::SgdUpdate{.to = update_operands(parameter, scalars.grad_scale),
+    launch(ctx, kernels::SgdUpdate{.to = update_operands(parameter, scalars.decision),
                                    .momentum_buffer = {},
-                                   .lr = scalars.lr,
+                                   .lr_scale = scalars.lr_scale,
                                    .weight_decay = scalars.weight_decay});
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/optimizer.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::plan {
@@ -28,6 +29,9 @@ KernelBench::KernelBench(const kernels::KernelTable& table, int threads, std::ui
                                      Category::activations, "operands");
     fill(slab->memory);
   }
+  decision_ = device_->allocate({kernels::UpdateDecision::kScalars}, DType::f64,
+                                Category::activations, "decision");
+  *decision_.view().as<kernels::UpdateDecision>() = {.apply = 1, .lr = 1e-3, .updates = 1};
 }
 
 void KernelBench::refill() { fill(results_.memory); }

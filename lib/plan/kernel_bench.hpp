@@ -29,6 +29,8 @@ class KernelBench {
   /// Whole numbers i * factor % modulus, int32 or int64; the same array for equal arguments.
   View numbers(std::int64_t count, std::int64_t modulus, DType dtype = DType::i32,
                std::int64_t factor = 1);
+  /// A decision to update as it is, for updates.
+  View decision() const { return decision_; }
   std::uint64_t slab_bytes() const { return slab_bytes_; }
 
   template <class K>
@@ -60,6 +62,7 @@ class KernelBench {
   kernels::KernelCtx context_;
   Slab inputs_, results_;
   std::vector<Numbers> numbers_;
+  Tensor decision_;
 };
 
 }  // namespace llmtrain::plan

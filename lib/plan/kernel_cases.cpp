@@ -161,21 +161,33 @@ LaunchTime clip_by_value(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(ClipByValue{.g = b.result(rows, kCols, t), .limit = 1});
 }
 
+// Squares of as many parameters as there are numbers.
+LaunchTime decide_update(KernelBench& b, DType, std::int64_t rows) {
+  return b.launch(DecideUpdate{.squares = b.input(rows, kCols, DType::f64),
+                               .loss_sum = {},
+                               .decision = b.result(1, UpdateDecision::kScalars, DType::f64)});
+}
+
+LaunchTime scale_update(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(ScaleUpdate{
+      .x = b.input(rows, kCols, t), .y = b.result(rows, kCols, t), .decision = b.decision()});
+}
+
 LaunchTime adam_update(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(AdamUpdate{.to = {.parameter = b.result(rows, kCols, t),
                                     .gradient = b.input(rows, kCols, t),
-                                    .compute_copy = {}},
+                                    .compute_copy = {},
+                                    .decision = b.decision()},
                              .m = b.result(rows, kCols, t),
-                             .v = b.result(rows, kCols, t),
-                             .lr = 1e-3});
+                             .v = b.result(rows, kCols, t)});
 }
 
 LaunchTime sgd_update(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(SgdUpdate{.to = {.parameter = b.result(rows, kCols, t),
                                    .gradient = b.input(rows, kCols, t),
-                                   .compute_copy = {}},
+                                   .compute_copy = {},
+                                   .decision = b.decision()},
                             .momentum_buffer = b.result(rows, kCols, t),
-                            .lr = 1e-3,
                             .momentum = 0.9});
 }
 
@@ -204,6 +216,8 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"sum", kCols, true, sum},
     {"squared_norm", kCols, true, squared_norm},
     {"clip_by_value", kCols, true, clip_by_value},
+    {"decide_update", kCols, true, decide_update},
+    {"scale_update", kCols, false, scale_update},
     {"adam_update", kCols, true, adam_update},
     {"sgd_update", kCols, true, sgd_update},
 });

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -19,6 +20,19 @@ std::string_view to_string(DeviceKind kind) {
 }
 
 namespace {
+
+class ImmediateRead final : public HostRead {
+ public:
+  ImmediateRead(MemoryBackend& memory, std::uint64_t bytes) : memory_(&memory), bytes_(bytes) {}
+  void start(const void* device) override {
+    memory_->copy_to_host(bytes_.data(), device, bytes_.size());
+  }
+  std::span<const std::byte> wait() override { return bytes_; }
+
+ private:
+  MemoryBackend* memory_;
+  std::vector<std::byte> bytes_;
+};
 
 class CpuMemory final : public MemoryBackend {
  public:
@@ -65,6 +79,10 @@ class MetaMemory final : public MemoryBackend {
 };
 
 }  // namespace
+
+std::unique_ptr<HostRead> MemoryBackend::make_host_read(std::uint64_t bytes) {
+  return std::make_unique<ImmediateRead>(*this, bytes);
+}
 
 std::unique_ptr<MemoryBackend> make_cpu_memory() { return std::make_unique<CpuMemory>(); }
 std::unique_ptr<MemoryBackend> make_meta_memory() { return std::make_unique<MetaMemory>(); }

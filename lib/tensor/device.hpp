@@ -22,6 +22,17 @@ struct Stream {
   void* native = nullptr;
 };
 
+/// A small number of bytes that come to the host while it goes on, again and again.
+class HostRead {
+ public:
+  virtual ~HostRead() = default;
+  /// Queues a copy of what `device` points to behind everything launched so far.
+  virtual void start(const void* device) = 0;
+  /// Waits for that copy, not for what was launched after it. The bytes stay until the next
+  /// start(). DeviceError if something before the copy failed.
+  virtual std::span<const std::byte> wait() = 0;
+};
+
 /// What a backend provides underneath the arena. The CPU maps pages on demand, CUDA takes one slab,
 /// meta answers with addresses that nobody may touch.
 class MemoryBackend {
@@ -33,6 +44,9 @@ class MemoryBackend {
   virtual void copy_to_host(void* host, const void* device, std::uint64_t bytes) = 0;
   virtual void copy_from_host(void* device, const void* host, std::uint64_t bytes) = 0;
   virtual void copy_on_device(void* to, const void* from, std::uint64_t bytes) = 0;
+  /// Memory for `bytes` on the host, which a queue can write. It must not outlive this; without a
+  /// queue the copy is done when start() returns.
+  virtual std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes);
   /// The queue of launches and copies; without one, everything is done when the call returns.
   virtual Stream compute_stream() { return {}; }
   /// Waits until all of that queue is done. DeviceError if something in it failed.
@@ -60,9 +74,15 @@ class Device {
   /// is). The first waits for its result; after the second `host` may be used again at once.
   void copy_to_host(std::span<std::byte> host, const Tensor& tensor) const;
   void copy_from_host(const Tensor& tensor, std::span<const std::byte> host) const;
+  /// For the bytes of contiguous tensors of this size. It must not outlive the device.
+  std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes) const {
+    return backend_->make_host_read(bytes);
+  }
   /// Copies a contiguous tensor of this device onto another of the same byte size, in stream order.
   void copy(const Tensor& from, const Tensor& to) const;
 
+  /// True when a launch returns before its work is done.
+  bool runs_behind() const { return compute_stream_.native != nullptr; }
   /// Waits for everything launched so far.
   void synchronize() const { backend_->synchronize(); }
 

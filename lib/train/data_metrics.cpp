@@ -4,11 +4,26 @@
 
 namespace llmtrain::train {
 
-void set_shares(StepRecord& record, const engine::StepBatch& batch) {
+BatchShares BatchShares::of(const engine::StepBatch& batch) {
   const auto trained = static_cast<double>(batch.trained_tokens);
-  record.set(metric::kTrainedShare,
-             trained / static_cast<double>(batch.num_samples * batch.seq_len));
-  record.set(metric::kTrainedEndShare, static_cast<double>(batch.trained_ends) / trained);
+  return {.trained = trained / static_cast<double>(batch.num_samples * batch.seq_len),
+          .trained_ends = static_cast<double>(batch.trained_ends) / trained};
+}
+
+void set_shares(StepRecord& record, const BatchShares& shares) {
+  record.set(metric::kTrainedShare, shares.trained);
+  record.set(metric::kTrainedEndShare, shares.trained_ends);
+}
+
+void set_memory(StepRecord& record, const Peak& peak) {
+  record.set(metric::kPeakBytes, static_cast<std::int64_t>(peak.total_bytes));
+  for (int c = 0; c < kNumCategories; ++c) {
+    const std::uint64_t bytes = peak.per_category[static_cast<std::size_t>(c)];
+    if (bytes == 0) continue;
+    record.set(
+        fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)), metric::kBytesSuffix),
+        static_cast<std::int64_t>(bytes));
+  }
 }
 
 void set_sources(StepRecord& record, const Corpus& corpus, std::uint64_t samples) {

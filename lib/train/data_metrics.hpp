@@ -1,5 +1,5 @@
 #pragma once
-/// What a step's record says about the sources and the held-out text.
+/// What a step's record says about its rows, the sources, the held-out text and memory.
 
 #include <cstdint>
 #include <vector>
@@ -10,8 +10,16 @@
 
 namespace llmtrain::train {
 
-/// Of the step's rows those that are trained, and of these the ends of documents.
-void set_shares(StepRecord& record, const engine::StepBatch& batch);
+/// Of a step's rows those that are trained, and of these the ends of documents.
+struct BatchShares {
+  double trained = 0, trained_ends = 0;
+
+  static BatchShares of(const engine::StepBatch& batch);
+};
+void set_shares(StepRecord& record, const BatchShares& shares);
+
+/// The largest number of bytes that were held, and of each category that held any.
+void set_memory(StepRecord& record, const Peak& peak);
 
 /// For each source of a mixture `data/<name>/samples`, those among the first `samples` of the run,
 /// and `data/<name>/epochs`, as passes through the source; nothing without a mixture.

@@ -12,11 +12,11 @@ class PlannedSteps {
   /// `trace` is the allocations of a planned step, in their order.
   explicit PlannedSteps(std::vector<AllocationEvent> trace) : trace_(std::move(trace)) {}
 
-  /// Engine::train_step under comparison with the trace. An internal error naming the first
+  /// Engine::launch_step under comparison with the trace. An internal error naming the first
   /// difference: a plan that does not hold is a defect of this program, and a run that goes on
-  /// would end in the dark. A step that is not finite ends early and is not held against the plan.
-  engine::StepOutcome train(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
-                            std::int64_t step, double lr_factor);
+  /// would end in the dark.
+  void launch(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
+              std::int64_t step, double lr_factor);
 
   /// Steps that took memory as planned.
   std::int64_t count() const { return count_; }

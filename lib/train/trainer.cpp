@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -13,6 +14,7 @@
 #include "lib/train/device.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
+#include "lib/train/launched_step.hpp"
 #include "lib/train/loop_options.hpp"
 #include "lib/train/planned_step.hpp"
 #include "lib/train/planned_time.hpp"
@@ -42,15 +44,17 @@ class Trainer {
   bool out_of_time() const { return time_over() >= 1; }
   /// Part of training.max_time that was over after the last step.
   double time_over() const;
-  bool save_is_due() const;
-  void train_one_step();
-  engine::StepOutcome execute_step(std::int64_t step);
-  void handle_non_finite(const engine::StepOutcome& outcome);
-  void record_step(const engine::StepOutcome& outcome);
+  bool save_is_due(std::int64_t step) const;
+  void launch_step();
+  /// Steps that stay under way while the next one is prepared and launched.
+  std::size_t steps_ahead() const;
+  void settle_step();
+  void settle_all();
+  void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
   /// False when the run should stop early.
   bool run_evaluation(bool final);
   bool out_of_patience() const;
-  bool eval_is_due() const;
+  bool eval_is_due(std::int64_t step) const;
   void write_samples();
   void save();
   /// Shows the step's records that nobody has seen yet.
@@ -72,7 +76,8 @@ class Trainer {
   Device& device_;
   engine::Engine engine_;
   RunIdentity identity_;
-  LoopState state_;
+  LoopState state_;  // of settled steps
+  std::deque<LaunchedStep> in_flight_;
   std::size_t published_ = 0;  // of state_.records
   std::optional<std::int64_t> resumed_step_;
   MetricsWriter metrics_;
@@ -80,6 +85,7 @@ class Trainer {
   Console console_;
   engine::StepBatch batch_;  // of the step, or of an evaluation
   Throughput unrecorded_;
+  Clock::time_point last_settled_{};
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
@@ -164,11 +170,11 @@ double Trainer::time_over() const {
   return options_.max_time ? state_.elapsed_seconds / options_.max_time->seconds : 0;
 }
 
-bool Trainer::save_is_due() const {
+bool Trainer::save_is_due(std::int64_t step) const {
   if (!options_.save_interval) return false;
   const recipe::Interval& interval = *options_.save_interval;
   if (interval.unit == recipe::Interval::Unit::steps) {
-    return interval.count > 0 && state_.step % static_cast<std::int64_t>(interval.count) == 0;
+    return interval.count > 0 && step % static_cast<std::int64_t>(interval.count) == 0;
   }
   return seconds_since(last_save_) >= interval.seconds;
 }
@@ -186,16 +192,27 @@ ExitCode Trainer::run() {
                     out_of_patience() ? ", it ran out of eval.patience" : ""));
   }
   while (!finished && stop_signal() == 0) {
-    train_one_step();
+    try {
+      launch_step();
+    } catch (...) {
+      settle_all();  // what came of the steps before is told before what is wrong with this one
+      throw;
+    }
+    while (in_flight_.size() > steps_ahead()) settle_step();
+    if (!in_flight_.empty()) {
+      publish_records();
+      continue;
+    }
     finished = state_.step >= total_steps_ || out_of_time();
     // What was reported is not lost by a kill: a step whose save is due is reported after it.
-    const bool save_due = save_is_due();
+    const bool save_due = save_is_due(state_.step);
     if (!save_due) publish_records();
-    if (!finished && eval_is_due()) finished = !run_evaluation(false);
+    if (!finished && eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
     if (finished || save_due) save();
     publish_records();
   }
+  settle_all();
   if (!finished) {
     if (saved_step_ != state_.step) save();
     console_.message(
@@ -213,78 +230,73 @@ ExitCode Trainer::run() {
   return ExitCode::done;
 }
 
-void Trainer::train_one_step() {
-  const Clock::time_point begin = Clock::now();
+void Trainer::launch_step() {
+  LaunchedStep step{.begin = Clock::now()};
+  step.number = state_.step + static_cast<std::int64_t>(in_flight_.size()) + 1;
+  step.first_sample = in_flight_.empty() ? state_.next_sample : in_flight_.back().end_sample();
+  step.num_samples = geometry_.samples_in_step(step.number);
+  fill_training_batch(stream_, step.first_sample, step.num_samples, batch_);
+  step.shares = BatchShares::of(batch_);
+  const double lr_factor = schedule_.factor(step.number, time_over());
+  if (step.num_samples == geometry_.global_batch_size()) {
+    planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor);
+  } else {  // smaller steps at the start of a ramp have no plan
+    engine_.launch_step(batch_, step.number, lr_factor);
+  }
+  in_flight_.push_back(step);
+}
+
+// A device whose work runs behind the host has the next step in its queue before this one is done,
+// unless something has to happen between the two.
+std::size_t Trainer::steps_ahead() const {
+  const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
+  const bool something_is_due = last >= total_steps_ || out_of_time() || eval_is_due(last) ||
+                                save_is_due(last) || stop_signal() != 0;
+  return device_.runs_behind() && !something_is_due ? 1 : 0;
+}
+
+void Trainer::settle_step() {
+  publish_records();  // of the step before
   state_.records.clear();
   published_ = 0;
-  const std::int64_t step = state_.step + 1;
-  const std::int64_t samples = geometry_.samples_in_step(step);
-  fill_training_batch(stream_, state_.next_sample, samples, batch_);
-  const engine::StepOutcome outcome = execute_step(step);
-  state_.step = step;
-  state_.next_sample += static_cast<std::uint64_t>(samples);
+  const engine::StepOutcome outcome = engine_.settle_step();
+  const LaunchedStep step = in_flight_.front();
+  in_flight_.pop_front();
+  const Clock::time_point begin = std::max(step.begin, last_settled_);
+  last_settled_ = Clock::now();
+  state_.step = step.number;
+  state_.next_sample = step.end_sample();
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
   state_.elapsed_seconds = elapsed_before_ + seconds_since(start_);
-  handle_non_finite(outcome);
-  unrecorded_.add(samples * batch_.seq_len, seconds_since(begin));
-  if (step == 1 || step % options_.metrics_interval == 0 || step == total_steps_ || out_of_time() ||
-      !outcome.finite) {
-    record_step(outcome);
+  count_non_finite(options_, step, outcome, state_);
+  unrecorded_.add(step.num_samples * geometry_.seq_len(),
+                  std::chrono::duration<double>(last_settled_ - begin).count());
+  if (step.number == 1 || step.number % options_.metrics_interval == 0 ||
+      step.number == total_steps_ || out_of_time() || !outcome.finite) {
+    record_step(step, outcome);
   }
-  const double steps_over = static_cast<double>(step) / static_cast<double>(total_steps_);
-  console_.progress(std::max(steps_over, time_over()), fmt::format("step {}", step));
+  const double steps_over = static_cast<double>(step.number) / static_cast<double>(total_steps_);
+  console_.progress(std::max(steps_over, time_over()), fmt::format("step {}", step.number));
 }
 
-engine::StepOutcome Trainer::execute_step(std::int64_t step) {
-  const double lr_factor = schedule_.factor(step, time_over());
-  // Smaller steps at the start of a ramp have no plan.
-  if (batch_.num_samples != geometry_.global_batch_size()) {
-    return engine_.train_step(batch_, step, lr_factor);
-  }
-  return planned_steps_.train(engine_, device_, batch_, step, lr_factor);
+void Trainer::settle_all() {
+  while (!in_flight_.empty()) settle_step();
+  publish_records();
 }
 
-void Trainer::handle_non_finite(const engine::StepOutcome& outcome) {
-  if (outcome.finite) {
-    state_.skipped_in_a_row = 0;
-    return;
-  }
-  const std::string what = fmt::format(
-      "step {}: {} is not finite (samples {} to {})", state_.step,
-      std::isfinite(outcome.loss_sum) ? "the gradient norm" : "the loss",
-      state_.next_sample - static_cast<std::uint64_t>(batch_.num_samples), state_.next_sample - 1);
-  require<NumericError>(options_.on_non_finite == NonFinite::skip,
-                        "{}; resilience.on_non_finite is stop", what);
-  ++state_.skipped_steps;
-  ++state_.skipped_in_a_row;
-  log::warning("{}: update skipped, {} so far", what, state_.skipped_steps);
-  require<NumericError>(state_.skipped_in_a_row <= options_.max_skipped_steps,
-                        "step {}: {} steps in a row were not finite; "
-                        "resilience.max_skipped_steps is {}",
-                        state_.step, state_.skipped_in_a_row, options_.max_skipped_steps);
-}
-
-void Trainer::record_step(const engine::StepOutcome& outcome) {
+void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& outcome) {
   StepRecord record{.step = state_.step, .fields = {}};
   record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
-  if (std::isfinite(outcome.loss_sum)) {  // else the optimizer was not asked
+  if (std::isfinite(outcome.loss_sum)) {  // else a norm means nothing
     record.set(metric::kGradNorm, outcome.update.grad_norm);
     record.set(metric::kLearningRate, outcome.update.lr);
   }
   record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
-  set_shares(record, batch_);
+  set_shares(record, step.shares);
   record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
   set_sources(record, corpus_, state_.next_sample);
   record.set("train/skipped_steps", state_.skipped_steps);
-  const Peak& peak = device_.ledger().peak(Phase::step);
-  record.set(metric::kPeakBytes, static_cast<std::int64_t>(peak.total_bytes));
-  for (int c = 0; c < kNumCategories; ++c) {
-    const std::uint64_t bytes = peak.per_category[static_cast<std::size_t>(c)];
-    if (bytes == 0) continue;
-    record.set(
-        fmt::format("{}{}{}", metric::kMemoryPrefix, to_string(Category(c)), metric::kBytesSuffix),
-        static_cast<std::int64_t>(bytes));
-  }
+  set_memory(record, device_.ledger().peak(Phase::step));
   const double tokens_per_second = unrecorded_.tokens_per_second();
   const double step_seconds = unrecorded_.seconds_per_step();
   unrecorded_ = {};
@@ -336,9 +348,9 @@ bool Trainer::out_of_patience() const {
          static_cast<std::uint64_t>(state_.evals_without_progress) >= options_.patience->value;
 }
 
-bool Trainer::eval_is_due() const {
+bool Trainer::eval_is_due(std::int64_t step) const {
   return options_.eval_interval &&
-         state_.step % static_cast<std::int64_t>(options_.eval_interval->value) == 0;
+         step % static_cast<std::int64_t>(options_.eval_interval->value) == 0;
 }
 
 void Trainer::write_samples() {

@@ -215,10 +215,16 @@ double now_microseconds = 0;
 /// Work that nobody has waited for.
 struct Queue {
   std::deque<std::function<void()>> work;
-  void drain() {
-    while (!work.empty()) {
+  std::int64_t done = 0;
+
+  /// What has been queued so far, in number.
+  std::int64_t end() const { return done + static_cast<std::int64_t>(work.size()); }
+  void drain() { drain_to(end()); }
+  void drain_to(std::int64_t position) {
+    while (done < position) {
       const auto next = std::move(work.front());
       work.pop_front();
+      ++done;
       next();
     }
   }
@@ -226,12 +232,13 @@ struct Queue {
 
 struct Mark {
   Queue* queue = nullptr;
+  /// Of the queue, behind what the event waits for.
+  std::int64_t position = 0;
   /// When the device came to it; outlives the event.
   std::shared_ptr<double> microseconds = std::make_shared<double>(0);
 };
 
 void set_order(Order order) { the_block.set_order(order); }
-std::int64_t host_waits() { return waits; }
 void* dynamic_shared() { return the_block.shared(); }
 int lane() { return static_cast<int>(the_block.lane()); }
 const Lanes& exchange(unsigned mask, const void* value, std::size_t bytes) {
@@ -280,6 +287,10 @@ unsigned __ballot_sync(unsigned mask, int predicate) {
     if (mask >> l & 1) result |= unsigned{lanes.bytes[l][0] != std::byte{0}} << l;
   }
   return result;
+}
+
+extern "C" __attribute__((visibility("default"))) std::int64_t emulated_host_waits() {
+  return simt::waits;
 }
 
 // ---- The runtime -------------------------------------------------------------------------------
@@ -363,17 +374,17 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->queue = stream;
   stream->work.push_back([time = event->microseconds] { *time = simt::now_microseconds; });
+  event->position = stream->end();
   return cudaSuccess;
 }
-// More than the event asks for is done: all of its queue.
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++simt::waits;
-  if (event->queue != nullptr) event->queue->drain();
+  if (event->queue != nullptr) event->queue->drain_to(event->position);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
-    stream->work.push_back([other] { other->drain(); });
+    stream->work.push_back([other, position = event->position] { other->drain_to(position); });
   }
   return cudaSuccess;
 }

@@ -12,12 +12,13 @@ namespace simt {
 enum class Order : std::uint8_t { ascending, descending, shuffled };
 void set_order(Order order);
 
-/// How often the host waited for the device since the program began.
-std::int64_t host_waits();
-
 /// Puts work of a library at the end of a stream, and lets time pass on the device's clock, which
 /// stands still otherwise.
 void enqueue_call(cudaStream_t stream, std::function<void()> work);
 void pass_time(double microseconds);
 
 }  // namespace simt
+
+/// How often the host waited for the device since the program began: `emulated_host_waits`, by
+/// dlsym.
+using HostWaitsFunction = std::int64_t (*)();

@@ -2,6 +2,7 @@
 // step is not finite exactly when one of its samples reads that byte.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include <doctest/doctest.h>
@@ -178,6 +179,49 @@ TEST_CASE("skip: one more in a row than allowed ends the run, also across a resu
   INFO(second.output);
   CHECK(second.exit_code == 5);
   CHECK(holds(second.output, {fmt::format("resumed from step {}", end - 1), message}));
+}
+
+TEST_CASE("on an emulated GPU, which has the next step in its queue already, the same holds" *
+          doctest::skip(!fs::exists(LLMTRAIN_EMULATED_GPU))) {
+  const RareByte rare;
+  const std::int64_t first = rare.first_row_of(1), longest = rare.longest_row();
+  REQUIRE(first > 1);
+  ::setenv("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU, 1);
+  const auto run = [&](const std::string& policy) {
+    fs::remove_all(rare.here.path / "run");
+    return rare.run({"run.device=cuda", "checkpoint.interval=1000", policy});
+  };
+
+  const auto stopped = run("resilience.on_non_finite=stop");
+  INFO(stopped.output);
+  CHECK(stopped.exit_code == 5);
+  CHECK(holds(stopped.output, {fmt::format("step {}: the loss is not finite (samples {} to {}); "
+                                           "resilience.on_non_finite is stop",
+                                           first, first - 1, first - 1)}));
+  CHECK(rare.here.metrics().back().step == first - 1);
+  CHECK(stopped.output.find("saved run") == std::string::npos);
+
+  const auto ended = run(allow(longest - 1));
+  INFO(ended.output);
+  CHECK(ended.exit_code == 5);
+  CHECK(holds(ended.output, {fmt::format("step {}: {} steps in a row were not finite",
+                                         rare.first_row_of(longest), longest)}));
+
+  const auto skipped = run(allow(longest));
+  INFO(skipped.output);
+  REQUIRE(skipped.exit_code == 0);
+  CHECK(holds(skipped.output, {"40 steps took memory as planned"}));
+  std::int64_t bad = 0;
+  for (const train::StepRecord& record : rare.here.metrics()) {
+    const auto loss = record.number(train::metric::kLoss);
+    if (!loss) continue;
+    bad += rare.bad[static_cast<std::size_t>(record.step)];
+    CHECK(std::isfinite(*loss) == !rare.bad[static_cast<std::size_t>(record.step)]);
+    CHECK(record.number("train/skipped_steps") == bad);
+    CHECK(record.number("train/samples") == record.step);
+  }
+  CHECK(std::isfinite(*rare.here.metrics().back().number(train::metric::kEvalLoss)));
+  ::unsetenv("LLMTRAIN_CUDA_PLUGIN");
 }
 
 TEST_CASE("a model of NaNs is evaluated and sampled from without harm") {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/fast/segments.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/optimizer.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
@@ -304,6 +305,11 @@ void run_normalize(const KernelCtx& ctx, const Normalize& op, const View& worksp
   run_scale_cast(ctx, op.as_scale_cast(*op.squared_norm.as<double>()), workspace);
 }
 
+void run_scale_update(const KernelCtx& ctx, const ScaleUpdate& op, const View& workspace) {
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (decision.applies()) run_scale_cast(ctx, op.as_scale_cast(decision), workspace);
+}
+
 void run_fill(const KernelCtx& ctx, const Fill& op, const View& workspace) {
   if (op.y.dtype == DType::f64) return run_reference(ctx, op, workspace);
   for_segments(ctx.threads, {&op.y}, [&](const Segment& at) {
@@ -340,6 +346,7 @@ void add_elementwise_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Add, run_add>());
   rows.push_back(row_of<ScaleCast, run_scale_cast>());
   rows.push_back(row_of<Normalize, run_normalize>());
+  rows.push_back(row_of<ScaleUpdate, run_scale_update>());
   rows.push_back(row_of<Fill, run_fill>());
   rows.push_back(row_of<ActivationForward, run_activation_forward>());
   rows.push_back(row_of<ActivationBackward, run_activation_backward>());

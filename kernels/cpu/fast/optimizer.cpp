@@ -113,7 +113,7 @@ void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& 
   const V momentum = constant(s.momentum);
   const V one_minus_dampening = constant(s.one_minus_dampening);
   const V lr = constant(s.lr);
-  const bool first = op.first;
+  const bool first = s.first;
   const bool nesterov = op.nesterov;
   for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
     const V p = load(parameter + i, lanes);
@@ -184,7 +184,9 @@ void run_clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View& 
 
 void run_adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View& workspace) {
   if (op.to.parameter.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  const AdamScalars<float> scalars(op);
+  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  const AdamScalars<float> scalars(op, decision);
   for_passes(ctx.threads, op.to.parameter.numel(), [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(adam_update)(op, scalars, at);
   });
@@ -192,7 +194,9 @@ void run_adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View& wor
 
 void run_sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View& workspace) {
   if (op.to.parameter.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  const SgdScalars<float> scalars(op);
+  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  const SgdScalars<float> scalars(op, decision);
   for_passes(ctx.threads, op.to.parameter.numel(), [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(sgd_update)(op, scalars, at);
   });
@@ -203,6 +207,7 @@ void run_sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View& works
 void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<SquaredNorm, run_squared_norm>());
   rows.push_back(row_of<ClipByValue, run_clip_by_value>());
+  rows.push_back(row_of<DecideUpdate, run_reference<DecideUpdate>>());
   rows.push_back(row_of<AdamUpdate, run_adam_update>());
   rows.push_back(row_of<SgdUpdate, run_sgd_update>());
 }

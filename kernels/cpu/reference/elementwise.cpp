@@ -6,6 +6,7 @@
 #include "kernels/activations.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/optimizer.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -42,6 +43,11 @@ void scale_cast(const KernelCtx&, const ScaleCast& op, const View&) {
 
 void normalize(const KernelCtx& ctx, const Normalize& op, const View& workspace) {
   scale_cast(ctx, op.as_scale_cast(*op.squared_norm.as<double>()), workspace);
+}
+
+void scale_update(const KernelCtx& ctx, const ScaleUpdate& op, const View& workspace) {
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (decision.applies()) scale_cast(ctx, op.as_scale_cast(decision), workspace);
 }
 
 void fill(const KernelCtx&, const Fill& op, const View&) {
@@ -127,6 +133,7 @@ void add_elementwise_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Add, add>());
   rows.push_back(row_of<ScaleCast, scale_cast>());
   rows.push_back(row_of<Normalize, normalize>());
+  rows.push_back(row_of<ScaleUpdate, scale_update>());
   rows.push_back(row_of<Fill, fill>());
   rows.push_back(row_of<ActivationForward, activation_forward>());
   rows.push_back(row_of<ActivationBackward, activation_backward>());

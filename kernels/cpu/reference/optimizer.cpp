@@ -7,6 +7,7 @@
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/update_scalars.hpp"
+#include "lib/base/tree_sum.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -20,20 +21,6 @@ double squared_norm_of_block(const T* g, std::int64_t count) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
   return lanes[0];
-}
-
-/// Sum of `blocks` by pairs of neighbours, level by level.
-double tree_sum(std::vector<double> blocks) {
-  if (blocks.empty()) return 0;
-  while (blocks.size() > 1) {
-    std::vector<double> joined;
-    for (std::size_t i = 0; i + 1 < blocks.size(); i += 2) {
-      joined.push_back(blocks[i] + blocks[i + 1]);
-    }
-    if (blocks.size() % 2 == 1) joined.push_back(blocks.back());
-    blocks = std::move(joined);
-  }
-  return blocks[0];
 }
 
 /// Runs f.operator()<T>() for the FP32 or FP64 of a master parameter.
@@ -53,7 +40,7 @@ void squared_norm(const KernelCtx&, const SquaredNorm& op, const View&) {
       const std::int64_t count = std::min(SquaredNorm::kBlock, op.g.numel() - begin);
       blocks.push_back(squared_norm_of_block(op.g.as<T>() + begin, count));
     }
-    *op.out.as<double>() = tree_sum(std::move(blocks));
+    *op.out.as<double>() = tree_sum(blocks);
   });
 }
 
@@ -77,9 +64,19 @@ void write_copy(const View& copy, std::int64_t i, T value) {
   }
 }
 
+void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspace) {
+  auto* const sums = workspace.as<double>();
+  const auto count = static_cast<std::size_t>(op.squares.numel());
+  std::copy_n(op.squares.as<double>(), count, sums);
+  op.decide(tree_sum({sums, count}), op.loss_sum.defined() ? *op.loss_sum.as<double>() : 0,
+            *op.decision.as<UpdateDecision>());
+}
+
 void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
+  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
   with_master_type(op.to.parameter.dtype, [&]<class T>() {
-    const AdamScalars<T> s(op);
+    const AdamScalars<T> s(op, decision);
     T* parameter = op.to.parameter.as<T>();
     T* m = op.m.as<T>();
     T* v = op.v.as<T>();
@@ -101,8 +98,10 @@ void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
 }
 
 void sgd_update(const KernelCtx&, const SgdUpdate& op, const View&) {
+  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
   with_master_type(op.to.parameter.dtype, [&]<class T>() {
-    const SgdScalars<T> s(op);
+    const SgdScalars<T> s(op, decision);
     T* parameter = op.to.parameter.as<T>();
     for (std::int64_t i = 0; i < op.to.parameter.numel(); ++i) {
       T g = op.to.gradient.as<T>()[i] * s.grad_scale;
@@ -110,7 +109,7 @@ void sgd_update(const KernelCtx&, const SgdUpdate& op, const View&) {
       T update = g;
       if (op.momentum_buffer.defined()) {
         T& b = op.momentum_buffer.as<T>()[i];
-        b = op.first ? g : s.momentum * b + s.one_minus_dampening * g;
+        b = s.first ? g : s.momentum * b + s.one_minus_dampening * g;
         update = op.nesterov ? g + s.momentum * b : b;
       }
       parameter[i] -= s.lr * update;
@@ -124,6 +123,7 @@ void sgd_update(const KernelCtx&, const SgdUpdate& op, const View&) {
 void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<SquaredNorm, squared_norm>());
   rows.push_back(row_of<ClipByValue, clip_by_value>());
+  rows.push_back(row_of<DecideUpdate, decide_update>());
   rows.push_back(row_of<AdamUpdate, adam_update>());
   rows.push_back(row_of<SgdUpdate, sgd_update>());
 }

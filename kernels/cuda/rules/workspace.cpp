@@ -39,6 +39,12 @@ std::uint64_t of_squared_norm(const KernelCtx&, const SquaredNorm& norm) {
   return static_cast<std::uint64_t>((norm.g.numel() + kBlock - 1) / kBlock) * sizeof(double);
 }
 
+/// Sums of what is joined at once.
+std::uint64_t of_decide_update(const KernelCtx&, const DecideUpdate& op) {
+  return static_cast<std::uint64_t>((op.squares.numel() + kJoinedValues - 1) / kJoinedValues) *
+         sizeof(double);
+}
+
 /// A library's product may use what is reserved for libraries; 32 MiB is what NVIDIA recommends for
 /// cuBLASLt on Hopper.
 std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
@@ -70,6 +76,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<Add, none<Add>>(),
       workspace_row_of<ScaleCast, none<ScaleCast>>(),
       workspace_row_of<Normalize, none<Normalize>>(),
+      workspace_row_of<ScaleUpdate, none<ScaleUpdate>>(),
       workspace_row_of<Fill, none<Fill>>(),
       workspace_row_of<ActivationForward, none<ActivationForward>>(),
       workspace_row_of<ActivationBackward, none<ActivationBackward>>(),
@@ -83,6 +90,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<Sum, of_sum>(),
       workspace_row_of<SquaredNorm, of_squared_norm>(),
       workspace_row_of<ClipByValue, none<ClipByValue>>(),
+      workspace_row_of<DecideUpdate, of_decide_update>(),
       workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
       workspace_row_of<SgdUpdate, none<SgdUpdate>>(),
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),

@@ -13,6 +13,9 @@ const KernelTable& meta_cuda_table();
 
 namespace cuda {
 
+/// Values that one thread block joins to a sum; a power of 2, so that they are a subtree.
+inline constexpr std::int64_t kJoinedValues = 1024;
+
 /// A row for every kernel.
 std::vector<WorkspaceRow> workspace_rows();
 

@@ -1,5 +1,5 @@
 // The training loop as a user runs it, with a batch ramp, accumulation, evaluations, samples and
-// saves. The linker's --wrap sends Engine::train_step through here, which tells where steps begin
+// saves. The linker's --wrap sends Engine::launch_step through here, which tells where steps begin
 // and end; should its name change, no step is seen and the probe says so.
 #include <algorithm>
 #include <fstream>
@@ -55,21 +55,20 @@ LoopWatch* loop = nullptr;
 }  // namespace
 
 // Itanium C++ ABI: a member function takes its object as the first argument.
-engine::StepOutcome real_step(engine::Engine& engine, const engine::StepBatch& batch,
-                              std::int64_t step, double lr_factor) asm("__real_" TRAIN_STEP_SYMBOL);
-engine::StepOutcome watched_step(engine::Engine& engine, const engine::StepBatch& batch,
-                                 std::int64_t step,
-                                 double lr_factor) asm("__wrap_" TRAIN_STEP_SYMBOL);
+void real_step(engine::Engine& engine, const engine::StepBatch& batch, std::int64_t step,
+               double lr_factor) asm("__real_" LAUNCH_STEP_SYMBOL);
+void watched_step(engine::Engine& engine, const engine::StepBatch& batch, std::int64_t step,
+                  double lr_factor) asm("__wrap_" LAUNCH_STEP_SYMBOL);
 
-engine::StepOutcome watched_step(engine::Engine& engine, const engine::StepBatch& batch,
-                                 std::int64_t step, double lr_factor) {
+void watched_step(engine::Engine& engine, const engine::StepBatch& batch, std::int64_t step,
+                  double lr_factor) {
   // The plan executes a step too.
   if (loop == nullptr || engine.device().is_meta())
     return real_step(engine, batch, step, lr_factor);
   const std::vector<Block> before = stop_recording();
   start_recording();
   if (loop->hides_vector) const std::vector<char> hidden(1 << 20);
-  const engine::StepOutcome outcome = real_step(engine, batch, step, lr_factor);
+  real_step(engine, batch, step, lr_factor);
   const std::vector<Block> within = stop_recording();
   if (++loop->steps > 1) {
     loop->findings.add_blocks(fmt::format("before step {}", step), before);
@@ -79,7 +78,6 @@ engine::StepOutcome watched_step(engine::Engine& engine, const engine::StepBatch
                                   loop->planned_bytes, loop->base);
   }
   start_recording();
-  return outcome;
 }
 
 int probe_loop(std::string_view fault) {

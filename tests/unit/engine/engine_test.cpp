@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "lib/base/error.hpp"
 #include "lib/base/philox.hpp"
 #include "tests/support/engine_recipe.hpp"
 #include "tests/support/relative.hpp"
@@ -140,6 +141,32 @@ TEST_CASE("the loss does not depend on how a step is cut into micro-batches") {
       CHECK(one.losses[i] == test::relative(four.losses[i], 1e-12));
     }
   }
+}
+
+TEST_CASE("steps are settled in the order of their launches, at most two at a time") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe, {.file = "test.yaml", .text = std::string(kGpt2)});
+  Device device(make_cpu_memory(), std::uint64_t{1} << 28);
+  Engine engine({.device = &device, .table = &kernels::cpu_table()}, recipe.options(7));
+  engine.initialize();
+  const Run expected = run(kGpt2, {}, false);
+  const StepBatch batch = make_batch(4, 13, 1);
+  CHECK_THROWS_AS(engine.settle_step(), InternalError);
+  engine.launch_step(batch, 1, 1.0);
+  CHECK_THROWS_AS(engine.train_step(batch, 2, 1.0), InternalError);
+  std::vector<double> losses;
+  const auto settle = [&] {
+    const StepOutcome outcome = engine.settle_step();
+    losses.push_back(outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
+  };
+  engine.launch_step(batch, 2, 1.0);
+  CHECK_THROWS_AS(engine.launch_step(batch, 3, 1.0), InternalError);
+  settle();
+  engine.launch_step(batch, 3, 1.0);
+  settle();
+  settle();
+  CHECK(engine.steps_in_flight() == 0);
+  CHECK(losses == std::vector(expected.losses.begin(), expected.losses.begin() + 3));
 }
 
 TEST_CASE("the same recipe gives the same bits") {

@@ -1,5 +1,7 @@
 #include "kernels/optimizer.hpp"
 
+#include <cstring>
+
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
@@ -22,6 +24,14 @@ const trial::Limits kSameBits = [] {
   limits.same_bits_as_reference = true;
   return limits;
 }();
+
+/// An update number `t` at lr 1 with gradients times `grad_scale`, for Adam with these betas.
+Tensor decision_of(Machine& machine, double grad_scale, int t = 1, double beta1 = 0,
+                   double beta2 = 0) {
+  const double correction2 = std::sqrt(1 - std::pow(beta2, t));
+  return machine.of({0, 1, 1, grad_scale, 1, double(t), 1 - std::pow(beta1, t), correction2},
+                    {UpdateDecision::kScalars}, DType::f64);
+}
 
 /// One parameter of a textbook update in double, as PyTorch's documentation writes it.
 struct Scalar {
@@ -59,7 +69,8 @@ TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
       for (int t = 1; t <= 3; ++t) {
         const double g = gradients[static_cast<std::size_t>(t - 1)];
         const Tensor gradient = machine.of({2 * g}, {1}, dtype);
-        AdamUpdate update{{p, gradient, {}, 0.5}, m, v, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled, t};
+        const Tensor decision = decision_of(machine, 0.5, t, 0.8, 0.95);
+        AdamUpdate update{{p, gradient, {}, decision}, m, v, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled};
         machine.run(update);
         expected.adam(g, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled, t);
         // After cancelling, what is left of m is a hundredth of its terms.
@@ -76,7 +87,8 @@ TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
   const Tensor zero = machine.of({0, 0}, {2}, DType::f64);
   const Tensor zero_too = machine.of({0, 0}, {2}, DType::f64);
   const Tensor g = machine.of({1e-3, -50}, {2}, DType::f64);
-  machine.run(AdamUpdate{{p, g, {}, 1}, zero, zero_too, 0.01, 0.9, 0.999, 0, 0, true, 1});
+  const Tensor decision = decision_of(machine, 1, 1, 0.9, 0.999);
+  machine.run(AdamUpdate{{p, g, {}, decision}, zero, zero_too, 0.01, 0.9, 0.999, 0, 0, true});
   CHECK(values_of(p)[0] == test::relative(0.99, 1e-14));
   CHECK(values_of(p)[1] == test::relative(1.01, 1e-14));
 }
@@ -95,8 +107,9 @@ TEST_CASE("three steps of SGD in all its forms give PyTorch's numbers") {
         for (int t = 1; t <= 3; ++t) {
           const double g = gradients[static_cast<std::size_t>(t - 1)];
           const Tensor gradient = machine.of({4 * g}, {1}, dtype);
-          machine.run(SgdUpdate{
-              {p, gradient, {}, 0.25}, b, 0.1, momentum, dampening, 0.3, nesterov, t == 1});
+          const Tensor decision = decision_of(machine, 0.25, t);
+          machine.run(
+              SgdUpdate{{p, gradient, {}, decision}, b, 0.1, momentum, dampening, 0.3, nesterov});
           expected.sgd(g, 0.1, momentum, dampening, 0.3, nesterov, t);
           const double epsilon = dtype == DType::f64 ? 1e-14 : 1e-6;
           CHECK(values_of(p)[0] == test::relative(expected.p, epsilon));
@@ -117,15 +130,16 @@ TEST_CASE("fast updates have the reference's bits, masters and compute copies") 
               const Tensor g = machine.operand("g", {n});
               const Tensor m = machine.operand("m", {n});
               const Tensor v = machine.operand("v", {n});
-              machine.run(SgdUpdate{{v, v, {}, 0}, {}, 0, 0, 0, 0, false, false});
               // v >= 0: its own square by way of one Adam step from zero.
               const Tensor zero =
                   machine.of(Values(static_cast<std::size_t>(n), 0.0), {n}, machine.compute());
               const Tensor unused = machine.operand("unused", {n});
-              machine.run(AdamUpdate{{unused, v, {}, 1}, m, zero, 0, 0.9, 0.5, 1, 0, true, 1});
+              const Tensor first = decision_of(machine, 1, 1, 0.9, 0.5);
+              machine.run(AdamUpdate{{unused, v, {}, first}, m, zero, 0, 0.9, 0.5, 1, 0, true});
               const Tensor copy = machine.empty({n}, copy_dtype);
+              const Tensor fifth = decision_of(machine, 0.7, 5, 0.9, 0.99);
               machine.run(
-                  AdamUpdate{{p, g, copy, 0.7}, m, zero, 0.01, 0.9, 0.99, 1e-8, 0.1, variant, 5});
+                  AdamUpdate{{p, g, copy, fifth}, m, zero, 0.01, 0.9, 0.99, 1e-8, 0.1, variant});
               return trial::outputs(p, m, zero, copy);
             },
             DType::f32, kSameBits);
@@ -135,9 +149,11 @@ TEST_CASE("fast updates have the reference's bits, masters and compute copies") 
               const Tensor g = machine.operand("g", {n});
               const Tensor b = machine.operand("b", {n});
               const Tensor copy = machine.empty({n}, copy_dtype);
-              machine.run(SgdUpdate{{p, g, copy, 0.7}, b, 0.01, 0.9, 0.1, 0.1, variant, false});
-              machine.run(SgdUpdate{{p, g, copy, 0.7}, b, 0.01, 0.9, 0, 0.1, variant, true});
-              machine.run(SgdUpdate{{p, g, copy, 0.7}, {}, 0.01, 0, 0, 0.1, false, false});
+              const Tensor first = decision_of(machine, 0.7, 1);
+              const Tensor second = decision_of(machine, 0.7, 2);
+              machine.run(SgdUpdate{{p, g, copy, second}, b, 0.01, 0.9, 0.1, 0.1, variant});
+              machine.run(SgdUpdate{{p, g, copy, first}, b, 0.01, 0.9, 0, 0.1, variant});
+              machine.run(SgdUpdate{{p, g, copy, first}, {}, 0.01, 0, 0, 0.1, false});
               return trial::outputs(p, b, copy);
             },
             DType::f32, kSameBits);
@@ -216,7 +232,8 @@ TEST_CASE("optimizer kernels refuse operands that do not fit") {
   CHECK_THROWS_AS((ClipByValue{g, -1}.check()), InternalError);
 
   AdamUpdate adam;
-  adam.to = {p, g, narrow, 1};
+  const Tensor decision = decision_of(machine, 1);
+  adam.to = {p, g, narrow, decision};
   adam.m = adam.v = g;
   adam.check();
   const auto refused = [](auto kernel, const auto& change) {
@@ -226,15 +243,129 @@ TEST_CASE("optimizer kernels refuse operands that do not fit") {
   refused(adam, [&](AdamUpdate& k) { k.to.gradient = other; });
   refused(adam, [&](AdamUpdate& k) { k.m = narrow; });
   refused(adam, [&](AdamUpdate& k) { k.v = {}; });
-  refused(adam, [&](AdamUpdate& k) { k.step = 0; });
+  refused(adam, [&](AdamUpdate& k) { k.to.decision = {}; });
+  refused(adam, [&](AdamUpdate& k) { k.to.decision = out; });
   refused(adam, [&](AdamUpdate& k) { k.beta2 = 1; });
   refused(adam, [&](AdamUpdate& k) { k.to.compute_copy = p; });
 
   SgdUpdate sgd;
-  sgd.to = {p, g, {}, 1};
+  sgd.to = {p, g, {}, decision};
   sgd.check();
   refused(sgd, [&](SgdUpdate& k) { k.momentum = 0.9; });
   refused(sgd, [&](SgdUpdate& k) { k.momentum_buffer = other; });
+
+  DecideUpdate decide{.squares = decision, .loss_sum = out, .decision = decision};
+  decide.check();
+  refused(decide, [&](DecideUpdate& k) { k.squares = p; });
+  refused(decide, [&](DecideUpdate& k) { k.loss_sum = decision; });
+  refused(decide, [&](DecideUpdate& k) { k.decision = out; });
+  refused(decide, [&](DecideUpdate& k) { k.max_norm = 0; });
+  refused(decide, [&](DecideUpdate& k) { k.beta1 = 1; });
+  ScaleUpdate scale{.x = p, .y = g.reshape({6}), .decision = decision};
+  scale.check();
+  refused(scale, [&](ScaleUpdate& k) { k.decision = out; });
+  refused(scale, [&](ScaleUpdate& k) { k.y = other; });
+}
+
+namespace {
+
+/// What DecideUpdate makes of these squares and this loss, for a decision that stands at `before`.
+UpdateDecision decided(const KernelTable& table, const Values& squares, double loss,
+                       DecideUpdate decide, const UpdateDecision& before = {}) {
+  Machine machine(table, DType::f64, DType::f64, 2);
+  const Tensor s = machine.of(squares, {static_cast<std::int64_t>(squares.size())}, DType::f64);
+  const Tensor l = machine.of({loss}, {1}, DType::f64);
+  const Tensor decision = machine.empty({UpdateDecision::kScalars}, DType::f64);
+  *decision.view().as<UpdateDecision>() = before;
+  decide.squares = s;
+  decide.loss_sum = l;
+  decide.decision = decision;
+  machine.run(decide);
+  CHECK(std::memcmp(s.view().data, squares.data(), s.view().bytes()) == 0);  // untouched
+  return *decision.view().as<UpdateDecision>();
+}
+
+}  // namespace
+
+TEST_CASE("a decision clips by the norm and counts updates") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const DecideUpdate clips{.lr = 0.25, .max_norm = 2, .beta1 = 0.9, .beta2 = 0.99};
+    const UpdateDecision first = decided(*table, {9, 16}, 7.5, clips);
+    CHECK(first.applies());
+    CHECK(first.loss_sum == 7.5);
+    CHECK(first.grad_norm == 5);
+    CHECK(first.grad_scale == 2 / (5 + 1e-6));
+    CHECK(first.lr == 0.25);
+    CHECK(first.updates == 1);
+    CHECK(first.bias_correction1 == 1 - std::pow(0.9, 1.0));
+    CHECK(first.sqrt_bias_correction2 == std::sqrt(1 - std::pow(0.99, 1.0)));
+    const UpdateDecision second = decided(*table, {1, 0}, 7.5, clips, first);
+    CHECK(second.grad_scale == 1);  // not scaled up
+    CHECK(second.updates == 2);
+    CHECK(second.bias_correction1 == 1 - std::pow(0.9, 2.0));
+    CHECK(decided(*table, {9e30, 16e30}, 0, {}).grad_scale == 1);
+    CHECK(decided(*table, {}, 0, clips).grad_scale == 1);
+    // Joined by pairs, as llmtrain::tree_sum says.
+    CHECK(decided(*table, {0x1p60, 64, 64, 64}, 0, {}).grad_norm ==
+          std::sqrt((0x1p60 + 64) + 128.0));
+  }
+}
+
+TEST_CASE("what is not finite does not apply, and does not count") {
+  for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+    for (const bool in_loss : {false, true}) {
+      const UpdateDecision found =
+          decided(cpu_table(), {1, in_loss ? 4 : bad}, in_loss ? bad : 3,
+                  {.lr = 0.25, .max_norm = 1, .beta1 = 0.9, .beta2 = 0.99}, {.updates = 4});
+      CHECK(!found.applies());
+      CHECK(found.updates == 4);
+      CHECK(found.grad_scale == 1);
+      CHECK(std::isfinite(found.loss_sum) == !in_loss);
+      CHECK(std::isfinite(found.grad_norm) == in_loss);
+    }
+  }
+}
+
+TEST_CASE("updates touch nothing where the decision does not apply") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      Machine machine(*table, dtype, dtype, 2);
+      const Tensor no =
+          machine.of(Values(UpdateDecision::kScalars, 0.0), {UpdateDecision::kScalars}, DType::f64);
+      const Tensor p = machine.operand("p", {40}), g = machine.operand("g", {40});
+      const Tensor m = machine.operand("m", {40}), v = machine.operand("v", {40});
+      const Tensor copy = machine.empty({40}, DType::bf16);
+      const auto all = [&] {
+        return std::vector{values_of(p), values_of(g), values_of(m), values_of(v), values_of(copy)};
+      };
+      const auto before = all();
+      machine.run(AdamUpdate{{p, g, copy, no}, m, v, 0.1});
+      machine.run(SgdUpdate{{p, g, copy, no}, m, 0.1, 0.9});
+      machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .scale = {2}});
+      machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .accumulate = true});
+      CHECK(all() == before);
+    }
+  }
+}
+
+TEST_CASE("a linear part of an update takes of the decision what it is asked to") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    Machine machine(*table, DType::f32, DType::f32, 1);
+    const Tensor x = machine.of({1, -2, 4}, {3}, DType::f32);
+    const Tensor y = machine.of({8, 8, 8}, {3}, DType::f32);
+    const Tensor half = decision_of(machine, 0.5);
+    half.view().as<UpdateDecision>()->lr = 4;
+    machine.run(ScaleUpdate{.x = x, .y = y, .decision = half, .scale = {2}, .accumulate = true});
+    CHECK(values_of(y) == Values{10, 4, 16});
+    const auto scaled = [&](const DecidedScale& scale) {
+      machine.run(ScaleUpdate{.x = x, .y = y, .decision = half, .scale = scale});
+      return values_of(y);
+    };
+    CHECK(scaled({6, ScaleBy::one, 9}) == Values{6, -12, 24});
+    CHECK(scaled({6, ScaleBy::grad_scale, 9}) == Values{3, -6, 12});
+    CHECK(scaled({6, ScaleBy::lr, 0.5}) == Values{12, -24, 48});
+    CHECK(scaled({0.125, ScaleBy::decay, 0.5}) == Values{0.75, -1.5, 3});
+  }
 }
 
 }  // namespace llmtrain::kernels

@@ -47,6 +47,13 @@ inline std::vector<std::byte> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
+inline kernels::UpdateDecision decision_of(const OptimizerSet& set) {
+  kernels::UpdateDecision decision;
+  const Tensor& tensor = set.decision();
+  tensor.device().copy_to_host(std::as_writable_bytes(std::span(&decision, 1)), tensor);
+  return decision;
+}
+
 /// ||a - b|| / ||b||; the absolute distance when b is zero.
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0;
@@ -113,6 +120,12 @@ struct Rig {
     return all;
   }
 };
+
+/// A whole step, on gradients whose loss was finite.
+inline StepResult run_step(const Rig& rig, OptimizerSet& set, double lr_factor) {
+  set.launch_step(rig.ctx, rig.mesh, lr_factor, {});
+  return step_result(decision_of(set));
+}
 
 inline constexpr ParameterDTypes kFp64{DType::f64, DType::f64, DType::f64};
 inline constexpr ParameterDTypes kFp32{DType::f32, DType::f32, DType::f32};

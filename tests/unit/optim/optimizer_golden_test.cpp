@@ -42,7 +42,7 @@ void compare(const Json& golden, const Json& expected, const Json& c, const Para
     for (const auto& p : rig.store.all()) {
       set_values(p->grad(), golden["gradients"][i][p->name()]);
     }
-    const StepResult result = set.step(rig.ctx, rig.mesh, golden["lr_factors"][i].get<double>());
+    const StepResult result = run_step(rig, set, golden["lr_factors"][i].get<double>());
     if (i < first_expected) continue;
     const Json& after = expected["steps"][i - first_expected];
     CAPTURE(i);

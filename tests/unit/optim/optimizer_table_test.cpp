@@ -209,7 +209,7 @@ void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double m
     rig.set_gradients(t, t % 2 == 0 ? 0.01 : 1.0);
     const double factor = 1.0 / t;
     const double norm = reference.step(rig, c, 0.05 * factor, max_norm, t);
-    const StepResult result = set.step(rig.ctx, rig.mesh, factor);
+    const StepResult result = run_step(rig, set, factor);
     CHECK(result.finite);
     CHECK(result.lr == test::relative(0.05 * factor, 1e-15));
     CHECK(result.grad_norm == test::relative(norm, tolerance));
@@ -269,7 +269,7 @@ TEST_CASE("the compute copy is the rounded master after every step") {
     OptimizerSet set(rig.ctx, options, rig.store);
 
     rig.set_gradients(1, 1.0);
-    set.step(rig.ctx, rig.mesh, 1.0);
+    run_step(rig, set, 1.0);
 
     for (const auto& p : rig.store.all()) {
       const Values master = values_of(p->master());
@@ -293,14 +293,14 @@ TEST_CASE("a gradient that is not finite leaves everything as it was, to the bit
         read_options(options, recipe_of(c, "1.0"));
         OptimizerSet set(rig.ctx, options, rig.store);
         rig.set_gradients(1, 1.0);
-        set.step(rig.ctx, rig.mesh, 1.0);
+        run_step(rig, set, 1.0);
         const auto before = rig.contents(set);
 
         rig.set_gradients(2, 1.0);
         Values g = values_of(rig.store.find(where).grad());
         g.back() = bad;
         set_values(rig.store.find(where).grad(), g);
-        const StepResult result = set.step(rig.ctx, rig.mesh, 1.0);
+        const StepResult result = run_step(rig, set, 1.0);
 
         CHECK(!result.finite);
         CHECK(!std::isfinite(result.grad_norm));
@@ -321,7 +321,7 @@ TEST_CASE("an optimizer that gets another's states and step count continues to t
     OptimizerSet whole(one.ctx, options, one.store);
     for (int t = 1; t <= 2; ++t) {
       one.set_gradients(t, 1.0);
-      whole.step(one.ctx, one.mesh, 1.0);
+      run_step(one, whole, 1.0);
     }
 
     OptimizerSet resumed(two.ctx, options, two.store);
@@ -333,9 +333,9 @@ TEST_CASE("an optimizer that gets another's states and step count continues to t
     }
     resumed.set_steps_taken(whole.steps_taken());
     one.set_gradients(3, 1.0);
-    whole.step(one.ctx, one.mesh, 0.5);
+    run_step(one, whole, 0.5);
     two.set_gradients(3, 1.0);
-    resumed.step(two.ctx, two.mesh, 0.5);
+    run_step(two, resumed, 0.5);
 
     CHECK(two.contents(resumed) == one.contents(whole));
   }

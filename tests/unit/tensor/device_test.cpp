@@ -44,6 +44,20 @@ TEST_CASE("a real arena that just suffices has the addresses of an imaginary end
   CHECK_THROWS_AS(random_traffic(less), DoesNotFitError);
 }
 
+TEST_CASE("a host read holds what memory held when it was started") {
+  Device cpu(make_cpu_memory(), 1 << 20);
+  const Tensor x = cpu.allocate({2}, DType::f32, Category::optimizer, "x");
+  const std::unique_ptr<HostRead> read = cpu.make_host_read(x.view().bytes());
+  x.view().as<float>()[1] = 3;
+  read->start(x.view().data);
+  x.view().as<float>()[1] = 4;
+  const std::span<const std::byte> bytes = read->wait();
+  REQUIRE(bytes.size() == 2 * sizeof(float));
+  CHECK(reinterpret_cast<const float*>(bytes.data())[1] == 3);
+  CHECK(!cpu.runs_behind());
+  CHECK(!Device(make_meta_memory(), 1 << 20).runs_behind());
+}
+
 TEST_CASE("a block is returned once and the space above all blocks is one") {
   AddressSpace space(1 << 20);
   const std::uint64_t a = space.take(1000).value();

@@ -1,0 +1,205 @@
+// Steps of an engine on the GPU: the host launches them without waiting, and is told later what
+// came of them.
+#include <dlfcn.h>
+#include <functional>
+
+#include <doctest/doctest.h>
+
+#include "kernels/backend.hpp"
+#include "lib/base/philox.hpp"
+#include "tests/cuda_emulation/emulation.hpp"
+#include "tests/support/engine_recipe.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+constexpr std::int32_t kVocab = 61, kPoisoned = 60;
+constexpr std::int64_t kLength = 13, kSamples = 4;
+
+constexpr std::string_view kRecipe = R"(
+recipe: 1
+model: {architecture: gpt2, vocab_size: 61, hidden_size: 24, num_hidden_layers: 2,
+        num_attention_heads: 3, max_position_embeddings: 16, resid_pdrop: 0.1,
+        tie_word_embeddings: false}
+training: {seq_len: 13, micro_batch_size: 2, global_batch_size: 4, max_steps: 10}
+optimizer: {lr: 1e-2, max_grad_norm: 0.5}
+)";
+
+/// How often the host waited; null where the plugin is not the emulated one.
+HostWaitsFunction host_waits() {
+  void* const plugin = ::dlopen(kernels::load_backend(DeviceKind::cuda).file.c_str(),
+                                RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  return reinterpret_cast<HostWaitsFunction>(::dlsym(plugin, "emulated_host_waits"));
+}
+
+/// Tokens below the poisoned one, and that one itself where `poisoned`.
+void fill(engine::StepBatch& batch, std::uint64_t number, bool poisoned) {
+  batch.resize(kSamples, kLength);
+  batch.trained_tokens = 0;
+  const PhiloxKey key = philox_key(1, "test", "tokens");
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    const auto token = static_cast<std::int32_t>(philox_below(key, number, i, kPoisoned));
+    batch.tokens[i] = poisoned && i == 20 ? kPoisoned : token;
+    batch.targets[i] = i % 5 == number % 5 ? -1 : (token * 7 + 3) % kPoisoned;
+    batch.doc_begin[i] = 0;
+    batch.positions[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % kLength);
+    batch.trained_tokens += batch.targets[i] >= 0;
+  }
+}
+
+class GpuEngine {
+ public:
+  explicit GpuEngine(const std::vector<std::string>& overrides = {})
+      : gpu_(*kernels::load_backend(DeviceKind::cuda).backend),
+        device_(gpu_.open(0), std::uint64_t{1} << 28) {
+    recipe::load(recipe_,
+                 {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
+    engine_ = std::make_unique<engine::Engine>(
+        engine::EnginePlace{.device = &device_,
+                            .table = &gpu_.kernels(),
+                            .library_workspace_bytes = std::uint64_t{1} << 20},
+        recipe_.options(7));
+    engine_->initialize();
+  }
+  /// Every step that reads the poisoned token has a loss that is not finite.
+  void poison() {
+    for (const auto& p : engine_->parameters().all()) {
+      if (p->role() != ParameterRole::embedding || p->global_shape()[0] != kVocab) continue;
+      const std::int64_t width = p->global_shape()[1];
+      const std::vector<float> nan(static_cast<std::size_t>(width), NAN);
+      engine_->parameters().write_part(*p, kPoisoned * width, std::as_bytes(std::span(nan)));
+    }
+  }
+  /// Masters and states, to the bit.
+  std::vector<std::vector<std::byte>> contents() {
+    std::vector<std::vector<std::byte>> all;
+    const auto add = [&](const Tensor& tensor) {
+      device_.copy_to_host(all.emplace_back(tensor.view().bytes()), tensor);
+    };
+    for (const auto& p : engine_->parameters().all()) add(p->master());
+    for (const optim::StateTensor& state : engine_->optimizer()->states()) add(state.tensor);
+    return all;
+  }
+  void launch(std::int64_t step, bool poisoned = false) {
+    fill(batch_, static_cast<std::uint64_t>(step), poisoned);
+    engine_->launch_step(batch_, step, 1.0 / static_cast<double>(step));
+    // What was launched must not read this any more.
+    std::fill(batch_.tokens.begin(), batch_.tokens.end(), -7);
+    std::fill(batch_.targets.begin(), batch_.targets.end(), -7);
+  }
+  engine::Engine* operator->() { return engine_.get(); }
+
+ private:
+  const kernels::Backend& gpu_;
+  EngineRecipe recipe_;
+  Device device_;
+  std::unique_ptr<engine::Engine> engine_;
+  engine::StepBatch batch_;
+};
+
+struct Story {
+  std::vector<double> losses, norms, scales, rates;
+  std::vector<std::vector<std::byte>> contents;
+  bool operator==(const Story&) const = default;
+
+  void add(const engine::StepOutcome& outcome) {
+    losses.push_back(outcome.loss_sum);
+    norms.push_back(outcome.update.grad_norm);
+    scales.push_back(outcome.update.clip_scale);
+    rates.push_back(outcome.update.lr);
+  }
+};
+
+/// Five steps of which `ahead` are under way while the next one is launched.
+Story told(const std::vector<std::string>& overrides, int ahead) {
+  GpuEngine engine(overrides);
+  Story story;
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    engine.launch(step);
+    while (engine->steps_in_flight() > ahead) story.add(engine->settle_step());
+  }
+  while (engine->steps_in_flight() > 0) story.add(engine->settle_step());
+  story.contents = engine.contents();
+  return story;
+}
+
+}  // namespace
+
+TEST_CASE("launching a step waits for nothing, and settling one waits once") {
+  const HostWaitsFunction waits = host_waits();
+  if (waits == nullptr) return;  // only an emulated GPU counts
+  for (const char* name : {"adamw", "sgd", "momentum", "muon"}) {
+    for (const char* compute : {"fp32", "bf16"}) {
+      CAPTURE(name);
+      GpuEngine engine({std::string("optimizer.name=") + name,
+                        std::string("precision.compute=") + compute,
+                        "optimizer.max_grad_value=1.0"});
+      const std::int64_t before = waits();
+      engine.launch(1);
+      engine.launch(2);
+      CHECK(waits() == before);
+      const engine::StepOutcome first = engine->settle_step();
+      CHECK(first.finite);
+      CHECK(waits() == before + 1);
+      engine.launch(3);
+      CHECK(waits() == before + 1);
+      while (engine->steps_in_flight() > 0) CHECK(engine->settle_step().finite);
+      CHECK(waits() == before + 3);
+    }
+  }
+}
+
+TEST_CASE("steps launched ahead have the bits of steps settled one by one") {
+  for (const char* name : {"adamw", "muon"}) {
+    for (const char* compute : {"fp32", "bf16"}) {
+      CAPTURE(name);
+      CAPTURE(compute);
+      const std::vector<std::string> overrides{std::string("optimizer.name=") + name,
+                                               std::string("precision.compute=") + compute};
+      const Story one_by_one = told(overrides, 0);
+      CHECK(told(overrides, 1) == one_by_one);
+      CHECK(one_by_one.losses[4] != one_by_one.losses[3]);
+      CHECK(one_by_one.rates == std::vector{1e-2, 1e-2 / 2, 1e-2 * (1.0 / 3), 1e-2 / 4, 1e-2 / 5});
+      for (std::size_t i = 0; i < one_by_one.norms.size(); ++i) {
+        CHECK(one_by_one.scales[i] == std::min(1.0, 0.5 / (one_by_one.norms[i] + 1e-6)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a step that is not finite leaves no trace, while the next one is already launched") {
+  for (const char* name : {"adamw", "sgd", "momentum", "muon"}) {
+    CAPTURE(name);
+    const std::vector<std::string> overrides{std::string("optimizer.name=") + name};
+    GpuEngine with(overrides), without(overrides);
+    with.poison();
+    without.poison();
+    const auto same_start = with.contents();
+    REQUIRE(same_start == without.contents());
+    with.launch(1);
+    with.launch(2, true);
+    CHECK(with->settle_step().finite);
+    const auto after_first = [&] {
+      without.launch(1);
+      CHECK(without->settle_step().finite);
+      return without.contents();
+    }();
+    CHECK(after_first != same_start);
+    const engine::StepOutcome bad = with->settle_step();
+    CHECK(!bad.finite);
+    CHECK(!std::isfinite(bad.loss_sum));
+    CHECK(with->optimizer()->steps_taken() == 1);
+    CHECK(with.contents() == after_first);
+    with.launch(3, true);
+    with.launch(4);
+    without.launch(4);
+    CHECK(!with->settle_step().finite);
+    CHECK(with->settle_step().finite);
+    CHECK(without->settle_step().finite);
+    CHECK(with->optimizer()->steps_taken() == 2);
+    CHECK(with.contents() == without.contents());
+  }
+}
+
+}  // namespace llmtrain::test
