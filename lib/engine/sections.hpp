@@ -35,8 +35,7 @@ struct TrainingSection : recipe::Section {
       "loss_chunk",
       {},
       "bound on the logits that exist at a time: the loss head takes so many tokens at once; auto "
-      "= "
-      "128 MiB on the CPU, 1 GiB on a GPU",
+      "= 128 MiB on the CPU, 1 GiB on a GPU",
       recipe::at_least(1 << 10)};
   recipe::OptionalSub<RampupSection> rampup_batch_size{
       this, "rampup_batch_size", "batch size that grows at the start of the run"};
