@@ -5,32 +5,83 @@
 namespace llmtrain::kernels {
 
 namespace {
+
 void check_decision(const Operands& operands, const View& decision) {
   operands.dense("decision", decision, UpdateDecision::kScalars, {DType::f64});
 }
 
-void check_update(const Operands& operands, const UpdateOperands& to) {
-  operands.dense("parameter", to.parameter, to.parameter.numel(), {DType::f64, DType::f32});
-  operands.dense("gradient", to.gradient, to.parameter.numel(), {to.parameter.dtype});
+/// The dtype of an update's master, whose form is checked.
+DType check_master(const Operands& operands, const UpdateOperands& to) {
+  const std::int64_t n = to.numel();
+  if (to.remainder.defined()) {
+    operands.absent("parameter", to.parameter);
+    operands.dense("compute_copy", to.compute_copy, n, {DType::bf16});
+    operands.dense("remainder", to.remainder, n, {DType::u16});
+    operands.distinct("remainder", to.remainder, "compute_copy", to.compute_copy);
+    return DType::f32;
+  }
+  operands.dense("parameter", to.parameter, n, {DType::f64, DType::f32});
   if (to.compute_copy.defined()) {
-    operands.dense("compute_copy", to.compute_copy, to.parameter.numel(),
-                   {DType::f32, DType::bf16});
+    operands.dense("compute_copy", to.compute_copy, n, {DType::f32, DType::bf16});
     operands.distinct("compute_copy", to.compute_copy, "parameter", to.parameter);
   }
-  check_decision(operands, to.decision);
+  return to.parameter.dtype;
 }
+
+void check_update(const Operands& operands, const UpdateOperands& to) {
+  const DType master = check_master(operands, to);
+  operands.dense("gradient", to.gradient, to.numel(), {master});
+}
+
+/// What an update moves of master, copy and gradient.
+Cost update_cost(const UpdateOperands& to) {
+  const View copy_as_half = to.remainder.defined() ? to.compute_copy : View{};
+  return memory_cost({to.parameter, to.remainder, copy_as_half, to.gradient},
+                     {to.parameter, to.remainder, to.compute_copy});
+}
+
+/// A list is not empty, and more than one tensor needs a table.
+template <class Row>
+void check_table(const Operands& operands, const View& table, std::size_t count) {
+  operands.expects(count > 0, "at least one tensor");
+  if (count > 1 || table.defined()) {
+    operands.dense("table", table, table_bytes<Row>(count), {DType::u8});
+  }
+}
+
 }  // namespace
+
+std::vector<SquaredNorm::Row> SquaredNorm::rows(std::span<const View> gradients) {
+  return table_rows<Row>(gradients, [](const View& g) {
+    return Row{.place = {.numel = g.numel()}, .gradient = g.data};
+  });
+}
 
 void SquaredNorm::check() const {
   const Operands operands(name);
-  operands.dense("g", g, g.numel(), {DType::f64, DType::f32});
-  operands.dense("out", out, 1, {DType::f64});
+  check_table<Row>(operands, table, gradients.size());
+  operands.dense("gradient", gradients.front(), gradients.front().numel(),
+                 {DType::f64, DType::f32});
+  for (const View& g : gradients) operands.dense("gradient", g, g.numel(), {dtype()});
+  operands.dense("out", out, std::ssize(gradients), {DType::f64});
 }
 
-Cost SquaredNorm::cost() const { return memory_cost({g}, {out}); }
+Cost SquaredNorm::cost() const {
+  Cost cost = memory_cost({}, {out});
+  for (const View& g : gradients) cost += memory_cost({g}, {});
+  return cost;
+}
+
+std::array<std::int64_t, 4> SquaredNorm::sizes() const {
+  std::int64_t numel = 0;
+  for (const View& g : gradients) numel += g.numel();
+  return {numel};
+}
 
 std::uint64_t SquaredNorm::workspace_bytes(int) const {
-  return static_cast<std::uint64_t>((g.numel() + kBlock - 1) / kBlock) * sizeof(double);
+  std::int64_t chunks = 0;
+  for (const View& g : gradients) chunks += list_chunks(g.numel());
+  return static_cast<std::uint64_t>(chunks) * sizeof(double);
 }
 
 void ClipByValue::check() const {
@@ -52,31 +103,68 @@ void DecideUpdate::check() const {
 
 Cost DecideUpdate::cost() const { return memory_cost({squares, loss_sum, decision}, {decision}); }
 
+std::vector<AdamUpdate::Row> AdamUpdate::rows(std::span<const AdamTensors> tensors) {
+  return table_rows<Row>(tensors, [](const AdamTensors& t) {
+    return Row{.place = {.numel = t.to.numel()},
+               .parameter = t.to.parameter.data,
+               .gradient = t.to.gradient.data,
+               .compute_copy = t.to.compute_copy.data,
+               .remainder = t.to.remainder.data,
+               .m = t.m.data,
+               .v = t.v.data,
+               .lr_scale = t.lr_scale,
+               .weight_decay = t.weight_decay};
+  });
+}
+
 void AdamUpdate::check() const {
   const Operands operands(name);
-  check_update(operands, to);
-  operands.dense("m", m, to.parameter.numel(), {to.parameter.dtype});
-  operands.dense("v", v, to.parameter.numel(), {to.parameter.dtype});
+  check_table<Row>(operands, table, tensors.size());
+  check_decision(operands, decision);
+  const UpdateOperands& first = tensors.front().to;
+  for (const AdamTensors& t : tensors) {
+    check_update(operands, t.to);
+    operands.dense("m", t.m, t.to.numel(), {t.to.gradient.dtype});
+    operands.dense("v", t.v, t.to.numel(), {t.to.gradient.dtype});
+    const bool alike = t.to.gradient.dtype == first.gradient.dtype &&
+                       t.to.remainder.defined() == first.remainder.defined() &&
+                       t.to.compute_copy.defined() == first.compute_copy.defined() &&
+                       t.to.compute_copy.dtype == first.compute_copy.dtype;
+    operands.expects(alike, "parameters of one kind");
+  }
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }
 
 Cost AdamUpdate::cost() const {
-  return memory_cost({to.parameter, to.gradient, m, v}, {to.parameter, to.compute_copy, m, v});
+  Cost cost;
+  for (const AdamTensors& t : tensors) {
+    cost += update_cost(t.to);
+    cost += memory_cost({t.m, t.v}, {t.m, t.v});
+  }
+  return cost;
+}
+
+std::int64_t AdamUpdate::numel() const {
+  std::int64_t numel = 0;
+  for (const AdamTensors& t : tensors) numel += t.to.numel();
+  return numel;
 }
 
 void SgdUpdate::check() const {
   const Operands operands(name);
   check_update(operands, to);
+  check_decision(operands, decision);
   if (momentum_buffer.defined()) {
-    operands.dense("momentum_buffer", momentum_buffer, to.parameter.numel(), {to.parameter.dtype});
+    operands.dense("momentum_buffer", momentum_buffer, to.numel(), {to.gradient.dtype});
   } else {
     operands.expects(momentum == 0 && !nesterov, "a momentum_buffer for momentum");
   }
 }
 
 Cost SgdUpdate::cost() const {
-  return memory_cost({to.parameter, to.gradient, momentum_buffer},
-                     {to.parameter, to.compute_copy, momentum_buffer});
+  Cost cost = update_cost(to);
+  cost += memory_cost({momentum_buffer}, {momentum_buffer});
+  return cost;
 }
 
 void ScaleUpdate::check() const {
@@ -86,5 +174,17 @@ void ScaleUpdate::check() const {
 }
 
 Cost ScaleUpdate::cost() const { return as_scale_cast({}).cost(); }
+
+void StepUpdate::check() const {
+  const Operands operands(name);
+  check_decision(operands, decision);
+  if (check_master(operands, to) == DType::f64) {
+    operands.dense("gradient", to.gradient, to.numel(), {DType::f64});
+  } else {
+    operands.dense("gradient", to.gradient, to.numel(), {DType::f32, DType::bf16});
+  }
+}
+
+Cost StepUpdate::cost() const { return update_cost(to); }
 
 }  // namespace llmtrain::kernels

@@ -1,36 +1,46 @@
 #pragma once
-/// Gradient norms, the decision whether and how a step updates, and updates of one parameter's
-/// elements. The decision stays on the device: no update waits for the host.
+/// Gradient norms, the decision whether and how a step updates, and updates of parameters. The
+/// decision stays on the device: no update waits for the host.
 
 #include <cmath>
 #include <limits>
 
 #include "kernels/elementwise.hpp"
+#include "kernels/tensor_list.hpp"
 
 namespace llmtrain::kernels {
 
-/// out[0] = sum of g^2. g FP32 | FP64; out FP64 [1]. The order of summation is part of the
-/// contract:
-/// - A block is 1,024 consecutive elements (the last may be shorter). In g's type, element e of a
-/// block
-///   adds its rounded square to lane e % 16; the lanes are then joined as a tree: lane i += lane i
-///   + 8 for i < 8, then with 4, 2 and 1.
+/// out[i] = sum of the squares of gradient i. Gradients FP32 | FP64, of one dtype; out FP64
+/// [gradients]. One launch for a list. The order of summation is part of the contract:
+/// - A block is 1,024 consecutive elements of a gradient (the last may be shorter). In g's type,
+///   element e of a block adds its rounded square to lane e % 16; the lanes are then joined as a
+///   tree: lane i += lane i + 8 for i < 8, then with 4, 2 and 1.
 /// - Blocks are joined in FP64 by pairs of neighbours, level by level; the last of an odd level
-/// passes
-///   unchanged. So aligned runs of 2^k blocks are subtrees, wherever a parameter is cut.
+///   passes unchanged. So aligned runs of 2^k blocks are subtrees, wherever a parameter is cut.
 struct SquaredNorm {
   static constexpr std::string_view name = "squared_norm";
   static constexpr bool capturable = true;
   static constexpr std::int64_t kBlock = 1024;
   static constexpr int kLanes = 16;
-  View g;
+  /// A row of the table.
+  struct Row {
+    ListPlace place;
+    const void* gradient;
+  };
+  static std::vector<Row> rows(std::span<const View> gradients);
+
+  std::span<const View> gradients;
+  /// rows(gradients) in the device's memory, uint8; may be absent for a list of one.
+  View table;
   View out;
   void check() const;
   Cost cost() const;
-  DType dtype() const { return g.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {g.numel()}; }
-  std::uint64_t workspace_bytes(int threads) const;
+  DType dtype() const { return gradients.front().dtype; }
+  std::array<std::int64_t, 4> sizes() const;
+  /// A sum for each chunk of the list, which is a subtree.
+  std::uint64_t workspace_bytes(int) const;
 };
+static_assert(kListChunk == 16 * SquaredNorm::kBlock);
 
 /// g = min(max(g, -limit), limit).
 struct ClipByValue {
@@ -107,13 +117,21 @@ struct DecideUpdate {
   }
 };
 
-/// What every update shares: `parameter` is the master (FP32, or FP64), `gradient` has its dtype
-/// and is multiplied by the decision's grad_scale as it is read; `compute_copy` (optional; fp32 |
-/// bf16) is written with the rounded new value. Where the decision does not apply, nothing is
-/// written.
+/// What every update shares. The master is `parameter` (FP32, or FP64), or, where that is absent,
+/// what `compute_copy` (bf16) and `remainder` (uint16) are together: see
+/// lib/tensor/split_master.hpp. `gradient` has the master's dtype and is multiplied by the
+/// decision's grad_scale as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16)
+/// is written with the new value, rounded to nearest, ties away from zero.
 struct UpdateOperands {
-  View parameter, gradient, compute_copy;
-  View decision;
+  View parameter, gradient, compute_copy, remainder;
+  std::int64_t numel() const { return gradient.numel(); }
+};
+
+/// One parameter of an AdamUpdate.
+struct AdamTensors {
+  UpdateOperands to;
+  View m, v;
+  double lr_scale = 1, weight_decay = 0;
 };
 
 /// Adam (arXiv 1412.6980) and AdamW (arXiv 1711.05101), PyTorch's order of operations:
@@ -121,66 +139,77 @@ struct UpdateOperands {
 ///   m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2
 ///   p -= (lr / (1 - beta1^t)) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps),
 /// with lr = lr_scale times the decision's, and t and both corrections from there; it must have
-/// been made for the same betas.
+/// been made for the same betas. Where the decision does not apply, nothing is written. One launch
+/// for a list of parameters, which agree in dtypes and in the form of their masters.
 struct AdamUpdate {
   static constexpr std::string_view name = "adam_update";
   static constexpr bool capturable = true;
-  UpdateOperands to;
-  View m, v;
-  double lr_scale = 1, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  /// A row of the table.
+  struct Row {
+    ListPlace place;
+    void *parameter, *gradient, *compute_copy, *remainder, *m, *v;
+    double lr_scale, weight_decay;
+  };
+  static std::vector<Row> rows(std::span<const AdamTensors> tensors);
+
+  std::span<const AdamTensors> tensors;
+  /// rows(tensors) in the device's memory, uint8; may be absent for a list of one.
+  View table;
+  View decision;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   bool decoupled = true;
   void check() const;
   Cost cost() const;
-  DType dtype() const { return to.parameter.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {to.parameter.numel()}; }
+  std::int64_t numel() const;
+  DType dtype() const { return tensors.front().to.gradient.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
 /// SGD with optional (Nesterov) momentum, PyTorch's form: g += weight_decay * p;
 /// b = first ? g : momentum b + (1 - dampening) g; p -= lr * (nesterov ? g + momentum b : b), with
 /// lr = lr_scale times the decision's, and `first` where it counts the first update.
-/// `momentum_buffer` is undefined for plain SGD.
+/// `momentum_buffer` is undefined for plain SGD. Where the decision does not apply, nothing is
+/// written.
 struct SgdUpdate {
   static constexpr std::string_view name = "sgd_update";
   static constexpr bool capturable = true;
   UpdateOperands to;
+  View decision;
   View momentum_buffer;
   double lr_scale = 1, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
   void check() const;
   Cost cost() const;
-  DType dtype() const { return to.parameter.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {to.parameter.numel()}; }
+  DType dtype() const { return to.gradient.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {to.numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// What a factor is made of beside its own value.
-enum class ScaleBy : std::uint8_t {
-  one,         // value
-  grad_scale,  // value * grad_scale
-  lr,          // value * lr
-  decay,       // 1 - lr * value
+/// p = (1 - lr weight_decay) p + lr factor d, where `to.gradient` is the direction d: of the
+/// master's dtype, or bf16 beside FP32. lr = lr_scale times the decision's, whose grad_scale has no
+/// part in it. Where the decision does not apply, nothing is written.
+struct StepUpdate {
+  static constexpr std::string_view name = "step_update";
+  static constexpr bool capturable = true;
+  UpdateOperands to;
+  View decision;
+  double lr_scale = 1, weight_decay = 0, factor = -1;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return to.gradient.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {to.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// A factor that waits for a step's decision. lr = lr_scale times the decision's. Constexpr because
-/// device code forms it too.
+/// A factor that waits for a step's decision. Constexpr because device code forms it too.
 struct DecidedScale {
   double value = 1;
-  ScaleBy by = ScaleBy::one;
-  double lr_scale = 1;
+  /// Times the decision's grad_scale.
+  bool clipped = false;
 
   constexpr double of(const UpdateDecision& d) const {
-    switch (by) {
-      case ScaleBy::grad_scale:
-        return value * d.grad_scale;
-      case ScaleBy::lr:
-        return value * (d.lr * lr_scale);
-      case ScaleBy::decay:
-        return 1 - d.lr * lr_scale * value;
-      case ScaleBy::one:
-        break;
-    }
-    return value;
+    return clipped ? value * d.grad_scale : value;
   }
 };
 

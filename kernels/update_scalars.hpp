@@ -12,15 +12,17 @@ struct AdamScalars {
   T grad_scale, decay, weight_decay, beta1, beta2, one_minus_beta1, one_minus_beta2, step_size,
       sqrt_bias_correction2, eps;
 
-  constexpr AdamScalars(const AdamUpdate& u, const UpdateDecision& d)
+  /// For a parameter with these settings of its own.
+  constexpr AdamScalars(const AdamUpdate& u, double lr_scale, double decay_of_weights,
+                        const UpdateDecision& d)
       : grad_scale(static_cast<T>(d.grad_scale)),
-        decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
-        weight_decay(static_cast<T>(u.weight_decay)),
+        decay(static_cast<T>(1 - d.lr * lr_scale * decay_of_weights)),
+        weight_decay(static_cast<T>(decay_of_weights)),
         beta1(static_cast<T>(u.beta1)),
         beta2(static_cast<T>(u.beta2)),
         one_minus_beta1(static_cast<T>(1 - u.beta1)),
         one_minus_beta2(static_cast<T>(1 - u.beta2)),
-        step_size(static_cast<T>(d.lr * u.lr_scale / d.bias_correction1)),
+        step_size(static_cast<T>(d.lr * lr_scale / d.bias_correction1)),
         sqrt_bias_correction2(static_cast<T>(d.sqrt_bias_correction2)),
         eps(static_cast<T>(u.eps)) {}
 };
@@ -37,6 +39,15 @@ struct SgdScalars {
         one_minus_dampening(static_cast<T>(1 - u.dampening)),
         lr(static_cast<T>(d.lr * u.lr_scale)),
         first(d.updates == 1) {}
+};
+
+template <class T>
+struct StepScalars {
+  T decay, step_size;
+
+  constexpr StepScalars(const StepUpdate& u, const UpdateDecision& d)
+      : decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
+        step_size(static_cast<T>(u.factor * (d.lr * u.lr_scale))) {}
 };
 
 }  // namespace llmtrain::kernels

@@ -1,129 +1,15 @@
-// Gradient norms and optimizer updates: one pass over memory each, with the reference's operations
-// in the reference's order, so that they have its bits.
+// Optimizer updates: one pass over memory each, with the reference's operations in the reference's
+// order, so that they have its bits.
+#include "kernels/cuda/list.cuh"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/rows.hpp"
-#include "kernels/cuda/rules/workspace.hpp"
 #include "kernels/optimizer.hpp"
 #include "kernels/update_scalars.hpp"
+#include "lib/tensor/split_master.hpp"
 
 namespace llmtrain::kernels::cuda {
 
 namespace {
-
-constexpr int kNormThreads = 256;
-/// Blocks of SquaredNorm that a thread block sums and joins: a subtree, because it is a power of 2.
-constexpr std::int64_t kNormRun = kNormThreads / SquaredNorm::kLanes;
-/// A thread block of a later level joins two values per thread.
-constexpr std::int64_t kJoin = kJoinedValues;
-constexpr int kJoinThreads = static_cast<int>(kJoin) / 2;
-
-/// Adds by pairs of neighbours over `lanes` lanes; every lane gets the sum. A pair's sum does not
-/// depend on which of the two adds.
-template <class W>
-__device__ W join_lanes(W sum, int first, int lanes) {
-  for (int step = first; step < lanes; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  return sum;
-}
-
-/// The tree over the thread block's warps, of each of which every lane holds the sum. Thread 0 gets
-/// the result.
-template <int threads>
-__device__ double join_warps(double sum) {
-  constexpr int kWarps = threads / 32;
-  static_assert((kWarps & (kWarps - 1)) == 0 && kWarps <= 32);
-  __shared__ double of_warp[kWarps];
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
-  __syncthreads();
-  if (threadIdx.x >= 32) return 0;
-  return join_lanes(of_warp[threadIdx.x % kWarps], 1, kWarps);
-}
-
-/// runs[r] = sum of the squares of run r, which is kNormRun blocks. A thread sums a lane of a
-/// block, 16 of them read 64 bytes at a time. A missing element or block counts as +0, which no sum
-/// of squares notices: its bits stay.
-template <class T>
-__global__ void __launch_bounds__(kNormThreads)
-    square_runs(const T* g, std::int64_t n, double* runs) {
-  constexpr int kLanes = SquaredNorm::kLanes;
-  constexpr int kSteps = static_cast<int>(SquaredNorm::kBlock) / kLanes;
-  const std::int64_t block = blockIdx.x * kNormRun + threadIdx.x / kLanes;
-  const std::int64_t first = block * SquaredNorm::kBlock + threadIdx.x % kLanes;
-  T sum = 0;
-  if ((block + 1) * SquaredNorm::kBlock <= n) {
-#pragma unroll 16
-    for (int step = 0; step < kSteps; ++step) {
-      const T x = g[first + step * kLanes];
-      sum += x * x;
-    }
-  } else {
-    for (std::int64_t e = first; e < n; e += kLanes) sum += g[e] * g[e];
-  }
-  // The contract's tree over lanes begins with those 8 apart.
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  }
-  const double joined = join_warps<kNormThreads>(join_lanes(static_cast<double>(sum), kLanes, 32));
-  if (threadIdx.x == 0) runs[blockIdx.x] = joined;
-}
-
-/// Sum of run `run`, which is kJoin of the `count` values that lie `stride` apart. Thread 0 gets
-/// it.
-__device__ double join_run(const double* values, std::int64_t count, std::int64_t stride,
-                           std::int64_t run) {
-  const std::int64_t first = run * kJoin + 2 * static_cast<std::int64_t>(threadIdx.x);
-  const double a = first < count ? values[first * stride] : 0;
-  const double b = first + 1 < count ? values[(first + 1) * stride] : 0;
-  return join_warps<kJoinThreads>(join_lanes(a + b, 1, 32));
-}
-
-/// Joins every kJoin of the `count` values that lie `stride` apart. A thread block writes its sum
-/// over the first of its own values, or to `out` when it is the only one.
-__global__ void __launch_bounds__(kJoinThreads)
-    join_runs(double* values, std::int64_t count, std::int64_t stride, double* out) {
-  const double joined = join_run(values, count, stride, blockIdx.x);
-  if (threadIdx.x != 0) return;
-  *(gridDim.x == 1 ? out : values + blockIdx.x * kJoin * stride) = joined;
-}
-
-/// One thread block: there are as many squares as parameters have names. `sums` has room for one
-/// of every kJoin. Only the numbers of `op` are read.
-__global__ void __launch_bounds__(kJoinThreads)
-    decide(DecideUpdate op, const double* squares, std::int64_t count, double* sums,
-           const double* loss_sum, UpdateDecision* decision) {
-  double sum = 0;
-  for (const double* values = squares; count > 0; values = sums) {
-    const std::int64_t runs = ceil_div(count, kJoin);
-    for (std::int64_t run = 0; run < runs; ++run) {
-      sum = join_run(values, count, 1, run);
-      __syncthreads();  // all have read: where sums are joined, this overwrites one of them
-      if (threadIdx.x == 0) sums[run] = sum;
-    }
-    __syncthreads();
-    count = runs == 1 ? 0 : runs;
-  }
-  if (threadIdx.x != 0) return;
-  op.decide(sum, loss_sum == nullptr ? 0 : *loss_sum, *decision);
-}
-
-void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
-  const std::int64_t n = op.g.numel();
-  std::int64_t count = ceil_div(n, kNormRun * SquaredNorm::kBlock);
-  auto* const runs = workspace.as<double>();
-  const Grid grid{static_cast<unsigned>(count), kNormThreads};
-  if (op.g.dtype == DType::f64) {
-    launch_grid(ctx, grid, square_runs<double>, op.g.as<double>(), n, runs);
-  } else {
-    launch_grid(ctx, grid, square_runs<float>, op.g.as<float>(), n, runs);
-  }
-  auto* const out = op.out.as<double>();
-  for (std::int64_t stride = 1;; stride *= kJoin) {
-    const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(count, kJoin));
-    launch_grid(ctx, {static_cast<unsigned>(blocks), kJoinThreads}, join_runs, runs, count, stride,
-                out);
-    if (blocks == 1) return;
-    count = blocks;
-  }
-}
 
 template <class T, int V>
 struct ClipPacks {
@@ -141,45 +27,75 @@ struct ClipPacks {
   }
 };
 
-/// The rounded copy of a parameter, in either type; null data for none.
-struct ComputeCopy {
-  void* data;
-  bool is_bf16;
+/// The masters of an update, in whichever form they are, and their copies.
+template <class T>
+struct Masters {
+  T* whole;                  // or null
+  void* copy;                // or null
+  std::uint16_t* remainder;  // or null
+  bool copy_is_bf16;
 
-  explicit ComputeCopy(const View& view) : data(view.data), is_bf16(view.dtype == DType::bf16) {}
-  template <int V, class T>
-  __device__ void write(std::int64_t i, const Pack<T, V>& values) const {
-    if (data == nullptr) return;
-    if (is_bf16) {
-      Pack<bf16, V> rounded;
-      for (int k = 0; k < V; ++k) rounded.x[k] = narrow<bf16>(values.x[k]);
-      store_pack(static_cast<bf16*>(data) + i, rounded);
-    } else {
+  explicit Masters(const UpdateOperands& to)
+      : whole(to.parameter.as<T>()),
+        copy(to.compute_copy.data),
+        remainder(to.remainder.as<std::uint16_t>()),
+        copy_is_bf16(to.compute_copy.dtype == DType::bf16) {}
+  __device__ Masters(const AdamUpdate::Row& row, bool bf16_copies)
+      : whole(static_cast<T*>(row.parameter)),
+        copy(row.compute_copy),
+        remainder(static_cast<std::uint16_t*>(row.remainder)),
+        copy_is_bf16(bf16_copies) {}
+
+  template <int V>
+  __device__ Pack<T, V> load(std::int64_t i) const {
+    if (whole != nullptr) return load_pack<V>(whole + i);
+    const auto rounded = load_pack<V>(static_cast<const bf16*>(copy) + i);
+    const auto low = load_pack<V>(remainder + i);
+    Pack<T, V> joined;
+    for (int k = 0; k < V; ++k) joined.x[k] = join_master({rounded.x[k], low.x[k]});
+    return joined;
+  }
+  template <int V>
+  __device__ void store(std::int64_t i, const Pack<T, V>& values) const {
+    if (whole != nullptr) store_pack(whole + i, values);
+    if (copy == nullptr) return;
+    if (!copy_is_bf16) {
       Pack<float, V> rounded;
       for (int k = 0; k < V; ++k) rounded.x[k] = static_cast<float>(values.x[k]);
-      store_pack(static_cast<float*>(data) + i, rounded);
+      store_pack(static_cast<float*>(copy) + i, rounded);
+      return;
     }
+    Pack<bf16, V> rounded;
+    Pack<std::uint16_t, V> low;
+    for (int k = 0; k < V; ++k) {
+      const MasterParts parts = split_master(static_cast<float>(values.x[k]));
+      rounded.x[k] = parts.copy;
+      low.x[k] = parts.remainder;
+    }
+    store_pack(static_cast<bf16*>(copy) + i, rounded);
+    if (remainder != nullptr) store_pack(remainder + i, low);
   }
 };
 
-template <class T, int V>
-struct AdamPacks {
-  static constexpr int kWidth = V;
-  using Scalars = AdamScalars<T>;
-  AdamUpdate op;  // its numbers
-  const UpdateDecision* decision;
-  T* parameter;
+/// One parameter of a list.
+template <class T>
+struct AdamRow {
+  Masters<T> masters;
   const T* gradient;
   T* m;
   T* v;
-  ComputeCopy copy;
-  __device__ void operator()(const Scalars& s, std::int64_t i) const {
+  AdamScalars<T> s;
+  bool decoupled;
+
+  template <int V>
+  __device__ void update(std::int64_t i) const {
     const auto gs = load_pack<V>(gradient + i);
-    auto ps = load_pack<V>(parameter + i), ms = load_pack<V>(m + i), vs = load_pack<V>(v + i);
+    auto ps = masters.template load<V>(i);
+    auto ms = load_pack<V>(m + i), vs = load_pack<V>(v + i);
     for (int k = 0; k < V; ++k) {
       T g = gs.x[k] * s.grad_scale;
       T p = ps.x[k];
-      if (op.decoupled) {
+      if (decoupled) {
         p *= s.decay;
       } else {
         g += s.weight_decay * p;
@@ -190,10 +106,54 @@ struct AdamPacks {
     }
     store_pack(m + i, ms);
     store_pack(v + i, vs);
-    store_pack(parameter + i, ps);
-    copy.write(i, ps);
+    masters.store(i, ps);
+  }
+
+  /// Elements [begin, end) by all threads, in packs where addresses allow it. begin is a multiple
+  /// of every pack.
+  __device__ void update_range(bool packs, std::int64_t begin, std::int64_t end) const {
+    constexpr int kWidth = kPack<T>;
+    std::int64_t rest = begin;
+    if (packs) {
+      rest = end - (end - begin) % kWidth;
+      for (std::int64_t i = begin + threadIdx.x * kWidth; i < rest; i += kMapThreads * kWidth) {
+        update<kWidth>(i);
+      }
+    }
+    for (std::int64_t i = rest + threadIdx.x; i < end; i += kMapThreads) update<1>(i);
   }
 };
+
+/// True when whole packs of T lie at multiples of their size, in copies and halves too.
+template <class T>
+__device__ bool takes_packs(const AdamUpdate::Row& row, bool bf16_copies) {
+  const auto lies_at = [](const void* data, std::size_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;  // null lies everywhere
+  };
+  const std::size_t half = kPack<T> * sizeof(bf16);
+  return lies_at(row.parameter, 16) && lies_at(row.gradient, 16) && lies_at(row.m, 16) &&
+         lies_at(row.v, 16) && lies_at(row.remainder, half) &&
+         lies_at(row.compute_copy, bf16_copies ? half : 2 * half);
+}
+
+/// A thread block per chunk. Only the numbers of `op` are read.
+template <class T>
+__global__ void __launch_bounds__(kMapThreads)
+    adam_chunks(List<AdamUpdate::Row> list, AdamUpdate op, const UpdateDecision* decision,
+                bool bf16_copies) {
+  if (decision->apply == 0) return;
+  const AdamUpdate::Row& row = list.row_at(blockIdx.x);
+  const AdamRow<T> of{Masters<T>(row, bf16_copies),
+                      static_cast<const T*>(row.gradient),
+                      static_cast<T*>(row.m),
+                      static_cast<T*>(row.v),
+                      AdamScalars<T>(op, row.lr_scale, row.weight_decay, *decision),
+                      op.decoupled};
+  const std::int64_t begin = (blockIdx.x - row.place.first_chunk) * kListChunk;
+  const std::int64_t left = row.place.numel - begin;
+  of.update_range(takes_packs<T>(row, bf16_copies), begin,
+                  begin + (left < kListChunk ? left : kListChunk));
+}
 
 template <class T, int V>
 struct SgdPacks {
@@ -201,13 +161,12 @@ struct SgdPacks {
   using Scalars = SgdScalars<T>;
   SgdUpdate op;  // its numbers
   const UpdateDecision* decision;
-  T* parameter;
+  Masters<T> masters;
   const T* gradient;
   T* momentum_buffer;  // or null
-  ComputeCopy copy;
   __device__ void operator()(const Scalars& s, std::int64_t i) const {
     const auto gs = load_pack<V>(gradient + i);
-    auto ps = load_pack<V>(parameter + i);
+    auto ps = masters.template load<V>(i);
     Pack<T, V> bs;
     if (momentum_buffer != nullptr && !s.first) bs = load_pack<V>(momentum_buffer + i);
     for (int k = 0; k < V; ++k) {
@@ -220,8 +179,25 @@ struct SgdPacks {
       ps.x[k] -= s.lr * update;
     }
     if (momentum_buffer != nullptr) store_pack(momentum_buffer + i, bs);
-    store_pack(parameter + i, ps);
-    copy.write(i, ps);
+    masters.store(i, ps);
+  }
+};
+
+template <class T, class D, int V>
+struct StepPacks {
+  static constexpr int kWidth = V;
+  using Scalars = StepScalars<T>;
+  StepUpdate op;  // its numbers
+  const UpdateDecision* decision;
+  Masters<T> masters;
+  const D* direction;
+  __device__ void operator()(const Scalars& s, std::int64_t i) const {
+    const auto ds = load_pack<V>(direction + i);
+    auto ps = masters.template load<V>(i);
+    for (int k = 0; k < V; ++k) {
+      ps.x[k] = s.decay * ps.x[k] + s.step_size * static_cast<T>(widen(ds.x[k]));
+    }
+    masters.store(i, ps);
   }
 };
 
@@ -238,12 +214,12 @@ __global__ void __launch_bounds__(kMapThreads) update_kernel(F f, std::int64_t p
 
 template <class F>
 void launch_update(const KernelCtx& ctx, const F& f) {
-  const std::int64_t packs = f.op.to.parameter.numel() / F::kWidth;
+  const std::int64_t packs = f.op.to.numel() / F::kWidth;
   const auto blocks = static_cast<unsigned>(std::min(kMapBlocks, ceil_div(packs, kMapThreads)));
   launch_grid(ctx, {blocks, kMapThreads}, update_kernel<F>, f, packs);
 }
 
-/// Calls f.operator()<T, V>() for the type of a master parameter and the width of a pack.
+/// Calls f.operator()<T, V>() for the type of a master or a gradient and the width of a pack.
 template <class F>
 void with_master_type(DType dtype, int width, const F& f) {
   if (dtype == DType::f64) {
@@ -260,39 +236,45 @@ void clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View&) {
   });
 }
 
-void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& workspace) {
-  launch_grid(ctx, {1, kJoinThreads}, decide, op, op.squares.as<double>(), op.squares.numel(),
-              workspace.as<double>(), op.loss_sum.as<double>(), op.decision.as<UpdateDecision>());
-}
-
 void adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View&) {
-  const UpdateOperands& to = op.to;
-  const MapShape shape(to.parameter, to.gradient, op.m, op.v, to.compute_copy);
-  with_master_type(to.parameter.dtype, shape.width, [&]<class T, int V>() {
-    launch_update(ctx, AdamPacks<T, V>{op, to.decision.as<UpdateDecision>(), to.parameter.as<T>(),
-                                       to.gradient.as<T>(), op.m.as<T>(), op.v.as<T>(),
-                                       ComputeCopy(to.compute_copy)});
-  });
+  const List<AdamUpdate::Row> list(op, op.tensors);
+  const bool bf16_copies = op.tensors.front().to.compute_copy.dtype == DType::bf16;
+  launch_grid(ctx, list.grid(kMapThreads),
+              op.dtype() == DType::f64 ? adam_chunks<double> : adam_chunks<float>, list, op,
+              op.decision.as<UpdateDecision>(), bf16_copies);
 }
 
 void sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View&) {
   const UpdateOperands& to = op.to;
-  const MapShape shape(to.parameter, to.gradient, op.momentum_buffer, to.compute_copy);
-  with_master_type(to.parameter.dtype, shape.width, [&]<class T, int V>() {
-    launch_update(ctx, SgdPacks<T, V>{op, to.decision.as<UpdateDecision>(), to.parameter.as<T>(),
-                                      to.gradient.as<T>(), op.momentum_buffer.as<T>(),
-                                      ComputeCopy(to.compute_copy)});
+  const MapShape shape(to.gradient, to.parameter, op.momentum_buffer, to.compute_copy,
+                       to.remainder);
+  with_master_type(to.gradient.dtype, shape.width, [&]<class T, int V>() {
+    launch_update(ctx, SgdPacks<T, V>{op, op.decision.as<UpdateDecision>(), Masters<T>(to),
+                                      to.gradient.as<T>(), op.momentum_buffer.as<T>()});
+  });
+}
+
+void step_update(const KernelCtx& ctx, const StepUpdate& op, const View&) {
+  const UpdateOperands& to = op.to;
+  const DType master = to.remainder.defined() ? DType::f32 : to.parameter.dtype;
+  // A pack is 16 bytes of masters, whatever the direction's type.
+  MapShape shape(to.gradient, to.parameter, to.compute_copy, to.remainder);
+  if (shape.width != 1) shape.width = static_cast<int>(16 / size_of(master));
+  with_type(to.gradient.dtype, [&]<class D>() {
+    with_master_type(master, shape.width, [&]<class T, int V>() {
+      launch_update(ctx, StepPacks<T, D, V>{op, op.decision.as<UpdateDecision>(), Masters<T>(to),
+                                            to.gradient.as<D>()});
+    });
   });
 }
 
 }  // namespace
 
 void add_optimizer_rows(std::vector<KernelRow>& rows) {
-  rows.push_back(row_of<SquaredNorm, squared_norm>());
   rows.push_back(row_of<ClipByValue, clip_by_value>());
-  rows.push_back(row_of<DecideUpdate, decide_update>());
   rows.push_back(row_of<AdamUpdate, adam_update>());
   rows.push_back(row_of<SgdUpdate, sgd_update>());
+  rows.push_back(row_of<StepUpdate, step_update>());
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -36,7 +36,7 @@ std::vector<T> gather(const ParameterStore& store, const HfStack& stack) {
 
 std::vector<std::byte> file_bytes(const ParameterStore& store, const HfStack& stack,
                                   StoredType type) {
-  if (stack.members.front()->master().dtype() == DType::f64) {
+  if (stack.members.front()->master_dtype() == DType::f64) {
     const std::vector<double> values = gather<double>(store, stack);
     return encode<double>(type, values);
   }

@@ -154,7 +154,7 @@ void import_hf(const fs::path& path, ParameterStore& store, const HfLayout& layo
   const Source source(path, layout);
   source.check(stacks);
   for (const HfStack& stack : stacks) {
-    if (stack.members.front()->master().dtype() == DType::f64) {
+    if (stack.members.front()->master_dtype() == DType::f64) {
       import_stack<double>(source, store, stack);
     } else {
       import_stack<float>(source, store, stack);

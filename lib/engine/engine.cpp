@@ -19,6 +19,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .seq_len = static_cast<std::int64_t>(training.seq_len().value),
           .micro_batch_size = static_cast<std::int64_t>(training.micro_batch_size().value),
           .compute = precision.compute(),
+          .master = precision.master(),
           .recompute = recompute.mode(),
           .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
           .recomputed_ops = {recompute.ops().begin(), recompute.ops().end()},
@@ -28,9 +29,9 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
 
 namespace {
 
-ParameterDTypes parameter_dtypes(DType compute) {
-  const DType wide = statistics_dtype(compute);
-  return {.compute = compute, .master = wide, .grad = wide};
+ParameterDTypes parameter_dtypes(const EngineOptions& options) {
+  const DType wide = statistics_dtype(options.compute);
+  return {.compute = options.compute, .master = wide, .grad = wide, .form = options.master};
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                        options.seq_len, options.model.longest_sequence());
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
-  store_.allocate(device, parameter_dtypes(options.compute), options.optimizer != nullptr);
+  store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
   if (options.optimizer != nullptr) {

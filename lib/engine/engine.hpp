@@ -22,6 +22,7 @@ struct EngineOptions {
   std::int64_t seq_len = 0;
   std::int64_t micro_batch_size = 0;
   DType compute = DType::f32;
+  MasterForm master = MasterForm::whole;
   RecomputeMode recompute = RecomputeMode::none;
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;

@@ -48,6 +48,13 @@ void TrainingSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { check_ramp(*this, issues); });
 }
 
+void PrecisionSection::validate(recipe::Issues& issues) const {
+  if (master() == MasterForm::remainder && compute() != DType::bf16) {
+    issues.add(master, "bf16+remainder completes bf16 parameters, which compute does not ask for",
+               "set precision.compute: bf16, or master: fp32");
+  }
+}
+
 void ActivationCheckpointSection::validate(recipe::Issues& issues) const {
   if (k().has_value() != (mode() == RecomputeMode::every_k)) {
     issues.add(k, "k belongs to mode every_k, and every_k needs it");

@@ -7,6 +7,7 @@
 
 #include "lib/models/architecture.hpp"
 #include "lib/optim/optimizer_options.hpp"
+#include "lib/param/parameter.hpp"
 #include "lib/recipe/section.hpp"
 
 namespace llmtrain::engine {
@@ -62,6 +63,14 @@ struct PrecisionSection : recipe::Section {
       "dtype of activations and products; bf16 keeps an FP32 master copy of the parameters; fp64 "
       "runs the plain reference kernels, for proofs",
       recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp64", DType::f64}})};
+  recipe::Key<MasterForm> master{
+      this, "master", MasterForm::whole,
+      "how the FP32 masters of bf16 parameters are kept: whole, 4 bytes each, or as the 2 bytes "
+      "that the bf16 copy lacks; every result is the same, bit for bit",
+      recipe::one_of<MasterForm>(
+          {{"fp32", MasterForm::whole}, {"bf16+remainder", MasterForm::remainder}})};
+
+  void validate(recipe::Issues& issues) const override;
 };
 
 enum class RecomputeMode : std::uint8_t { none, full, every_k, sqrt, selective };

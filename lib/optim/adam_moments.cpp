@@ -1,5 +1,7 @@
 #include "lib/optim/adam_moments.hpp"
 
+#include <utility>
+
 namespace llmtrain::optim {
 
 AdamMoments::AdamMoments(const AdamOptions& options, Decay decay)
@@ -10,20 +12,31 @@ AdamMoments::AdamMoments(const AdamOptions& options, Decay decay)
       decay_(decay) {}
 
 std::vector<StateSpec> AdamMoments::states(const Parameter& parameter) const {
-  const DType dtype = parameter.master().dtype();
+  const DType dtype = parameter.master_dtype();
   return {{"m", dtype}, {"v", dtype}};
 }
 
-void AdamMoments::update(const kernels::KernelCtx& ctx, const Parameter& parameter,
-                         std::span<const Tensor> states, const UpdateScalars& scalars) const {
-  launch(ctx, kernels::AdamUpdate{.to = update_operands(parameter, scalars.decision),
-                                  .m = states[0],
-                                  .v = states[1],
-                                  .lr_scale = scalars.lr_scale,
+void AdamMoments::bind(Device& device, std::span<const OptimizedParameter> parameters) {
+  for (const OptimizedParameter& p : parameters) {
+    tensors_.push_back({.to = update_operands(*p.parameter),
+                        .m = p.states[0],
+                        .v = p.states[1],
+                        .lr_scale = p.lr_scale,
+                        .weight_decay = p.weight_decay});
+  }
+  if (tensors_.empty()) return;
+  table_ = kernels::make_table<kernels::AdamUpdate>(device, std::span(std::as_const(tensors_)),
+                                                    "adam table");
+}
+
+void AdamMoments::update(const kernels::KernelCtx& ctx, const View& decision) const {
+  if (tensors_.empty()) return;
+  launch(ctx, kernels::AdamUpdate{.tensors = tensors_,
+                                  .table = table_,
+                                  .decision = decision,
                                   .beta1 = beta1_,
                                   .beta2 = beta2_,
                                   .eps = eps_,
-                                  .weight_decay = scalars.weight_decay,
                                   .decoupled = decay_ == Decay::decoupled});
 }
 

@@ -29,12 +29,14 @@ class AdamMoments final : public Optimizer {
 
   MomentDecays corrected_decays() const override { return {beta1_, beta2_}; }
   std::vector<StateSpec> states(const Parameter& parameter) const override;
-  void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
-              std::span<const Tensor> states, const UpdateScalars& scalars) const override;
+  void bind(Device& device, std::span<const OptimizedParameter> parameters) override;
+  void update(const kernels::KernelCtx& ctx, const View& decision) const override;
 
  private:
   double beta1_, beta2_, eps_;
   Decay decay_;
+  std::vector<kernels::AdamTensors> tensors_;
+  Tensor table_;  // of kernels::AdamUpdate
 };
 
 }  // namespace llmtrain::optim

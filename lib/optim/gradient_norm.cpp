@@ -8,11 +8,14 @@
 namespace llmtrain::optim {
 
 GradientNorm::GradientNorm(Device& device, const ParameterStore& store) {
-  for (const auto& parameter : store.all()) by_name_.push_back(parameter.get());
-  std::sort(by_name_.begin(), by_name_.end(),
+  std::vector<const Parameter*> by_name;
+  for (const auto& parameter : store.all()) by_name.push_back(parameter.get());
+  std::sort(by_name.begin(), by_name.end(),
             [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); });
-  squares_ = device.allocate({static_cast<std::int64_t>(by_name_.size())}, DType::f64,
-                             Category::optimizer, "gradient_norm");
+  for (const Parameter* parameter : by_name) gradients_.push_back(parameter->grad());
+  table_ = kernels::make_table<kernels::SquaredNorm>(device, gradients_, "gradient_norm table");
+  squares_ =
+      device.allocate({std::ssize(gradients_)}, DType::f64, Category::optimizer, "gradient_norm");
 }
 
 namespace {
@@ -29,10 +32,7 @@ void join_over_mesh(const Mesh& mesh) {
 }  // namespace
 
 const Tensor& GradientNorm::squares(const kernels::KernelCtx& ctx, const Mesh& mesh) const {
-  for (std::size_t i = 0; i < by_name_.size(); ++i) {
-    launch(ctx, kernels::SquaredNorm{.g = by_name_[i]->grad(),
-                                     .out = squares_.columns(static_cast<std::int64_t>(i), 1)});
-  }
+  launch(ctx, kernels::SquaredNorm{.gradients = gradients_, .table = table_, .out = squares_});
   join_over_mesh(mesh);
   return squares_;
 }

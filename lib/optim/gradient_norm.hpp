@@ -14,8 +14,8 @@ namespace llmtrain::optim {
 /// kernels::DecideUpdate joins them by a tree.
 class GradientNorm {
  public:
-  /// Keeps one FP64 per parameter of `store`, which must be allocated with gradients and outlive
-  /// this.
+  /// Keeps one FP64 and a row of a table per parameter of `store`, which must be allocated with
+  /// gradients and outlive this.
   GradientNorm(Device& device, const ParameterStore& store);
 
   /// Launches what reads all gradients once; FP64 [parameters]. Squares are NaN or infinite where a
@@ -24,8 +24,9 @@ class GradientNorm {
   const Tensor& squares(const kernels::KernelCtx& ctx, const Mesh& mesh) const;
 
  private:
-  std::vector<const Parameter*> by_name_;
-  Tensor squares_;  // [parameters], FP64
+  std::vector<View> gradients_;  // by the names of their parameters
+  Tensor table_;                 // of kernels::SquaredNorm
+  Tensor squares_;               // [parameters], FP64
 };
 
 }  // namespace llmtrain::optim

@@ -31,17 +31,19 @@ class Momentum final : public Optimizer {
         nesterov_(options.nesterov()) {}
 
   std::vector<StateSpec> states(const Parameter& parameter) const override {
-    return {{"momentum", parameter.master().dtype()}};
+    return {{"momentum", parameter.master_dtype()}};
   }
-  void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
-              std::span<const Tensor> states, const UpdateScalars& scalars) const override {
-    launch(ctx, kernels::SgdUpdate{.to = update_operands(parameter, scalars.decision),
-                                   .momentum_buffer = states[0],
-                                   .lr_scale = scalars.lr_scale,
-                                   .momentum = momentum_,
-                                   .dampening = dampening_,
-                                   .weight_decay = scalars.weight_decay,
-                                   .nesterov = nesterov_});
+  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
+    for (const OptimizedParameter& p : parameters()) {
+      launch(ctx, kernels::SgdUpdate{.to = update_operands(*p.parameter),
+                                     .decision = decision,
+                                     .momentum_buffer = p.states[0],
+                                     .lr_scale = p.lr_scale,
+                                     .momentum = momentum_,
+                                     .dampening = dampening_,
+                                     .weight_decay = p.weight_decay,
+                                     .nesterov = nesterov_});
+    }
   }
 
  private:

@@ -15,7 +15,6 @@ namespace llmtrain::optim {
 namespace {
 
 using kernels::Matmul;
-using kernels::ScaleBy;
 using kernels::ScaleCast;
 using kernels::ScaleUpdate;
 
@@ -83,40 +82,39 @@ class Muon final : public Optimizer {
   MomentDecays corrected_decays() const override { return others_.corrected_decays(); }
   std::vector<StateSpec> states(const Parameter& parameter) const override {
     if (parameter.role() != ParameterRole::matrix) return others_.states(parameter);
-    return {{"momentum", parameter.master().dtype()}};
+    return {{"momentum", parameter.master_dtype()}};
   }
 
-  void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
-              std::span<const Tensor> states, const UpdateScalars& scalars) const override {
-    if (parameter.role() != ParameterRole::matrix) {
-      return others_.update(ctx, parameter, states, scalars);
+  void bind(Device& device, std::span<const OptimizedParameter> parameters) override {
+    for (const OptimizedParameter& p : parameters) {
+      const bool is_matrix = p.parameter->role() == ParameterRole::matrix;
+      (is_matrix ? matrices_ : not_matrices_).push_back(p);
     }
-    require(parameter.box().shape == parameter.global_shape(),
-            "Muon needs {} whole, but this rank holds a part of it", parameter.name());
-    const View decision = scalars.decision;
-    const Tensor step = orthogonalized(ctx, direction(ctx, parameter, states[0], decision), steps_);
-    const View master = parameter.master();
-    if (scalars.weight_decay != 0) {
-      launch(ctx, ScaleUpdate{.x = master,
-                              .y = master,
-                              .decision = decision,
-                              .scale = {.value = scalars.weight_decay,
-                                        .by = ScaleBy::decay,
-                                        .lr_scale = scalars.lr_scale}});
-    }
-    launch(ctx, ScaleUpdate{.x = step,
-                            .y = master,
-                            .decision = decision,
-                            .scale = {.value = -size_factor(parameter.global_shape()),
-                                      .by = ScaleBy::lr,
-                                      .lr_scale = scalars.lr_scale},
-                            .accumulate = true});
-    if (parameter.has_separate_master()) {
-      launch(ctx, ScaleUpdate{.x = master, .y = parameter.compute(), .decision = decision});
-    }
+    others_.bind(device, not_matrices_);
+  }
+
+  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
+    for (const OptimizedParameter& p : matrices_) update_matrix(ctx, p, decision);
+    others_.update(ctx, decision);
   }
 
  private:
+  void update_matrix(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
+                     const View& decision) const {
+    const Parameter& parameter = *p.parameter;
+    require(parameter.box().shape == parameter.global_shape(),
+            "Muon needs {} whole, but this rank holds a part of it", parameter.name());
+    const Tensor step =
+        orthogonalized(ctx, direction(ctx, parameter, p.states[0], decision), steps_);
+    kernels::UpdateOperands along = update_operands(parameter);
+    along.gradient = step;
+    launch(ctx, kernels::StepUpdate{.to = along,
+                                    .decision = decision,
+                                    .lr_scale = p.lr_scale,
+                                    .weight_decay = p.weight_decay,
+                                    .factor = -size_factor(parameter.global_shape())});
+  }
+
   /// Advances the mean gradient; returns what Newton-Schulz starts from: of length 1, in the dtype
   /// of the products. Where the decision does not apply, that is of no use and the mean stays.
   Tensor direction(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
@@ -125,7 +123,7 @@ class Muon final : public Optimizer {
       launch(ctx, ScaleUpdate{.x = parameter.grad(),
                               .y = to,
                               .decision = decision,
-                              .scale = {.value = 1 - momentum_, .by = ScaleBy::grad_scale},
+                              .scale = {.value = 1 - momentum_, .clipped = true},
                               .accumulate = accumulate});
     };
     launch(ctx,
@@ -138,7 +136,8 @@ class Muon final : public Optimizer {
       launch(ctx, ScaleCast{.x = mean, .y = ahead, .scale = momentum_, .accumulate = true});
     }
     const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");
-    launch(ctx, kernels::SquaredNorm{.g = ahead, .out = square});
+    launch(ctx, kernels::SquaredNorm{
+                    .gradients = std::span(&ahead.view(), 1), .table = {}, .out = square});
     Tensor x = ctx.device->allocate(mean.shape(), parameter.compute().dtype(), Category::workspace,
                                     "muon.x");
     launch(ctx, kernels::Normalize{.x = ahead, .squared_norm = square, .y = x});
@@ -153,6 +152,7 @@ class Muon final : public Optimizer {
   }
 
   AdamMoments others_;
+  std::vector<OptimizedParameter> matrices_, not_matrices_;
   double momentum_;
   bool nesterov_;
   std::uint64_t steps_;

@@ -2,11 +2,11 @@
 
 namespace llmtrain::optim {
 
-kernels::UpdateOperands update_operands(const Parameter& parameter, const View& decision) {
+kernels::UpdateOperands update_operands(const Parameter& parameter) {
   return {.parameter = parameter.master(),
           .gradient = parameter.grad(),
-          .compute_copy = parameter.has_separate_master() ? parameter.compute().view() : View{},
-          .decision = decision};
+          .compute_copy = parameter.has_separate_copy() ? parameter.compute().view() : View{},
+          .remainder = parameter.remainder()};
 }
 
 }  // namespace llmtrain::optim

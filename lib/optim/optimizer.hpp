@@ -1,5 +1,5 @@
 #pragma once
-/// What an optimizer is: named state tensors per parameter and one fused update. An optimizer is
+/// What an optimizer is: named state tensors per parameter and an update of all. An optimizer is
 /// one file and one row of the table in table.cpp; groups, clipping, memory and checkpoints come
 /// from OptimizerSet.
 
@@ -22,13 +22,13 @@ struct StateSpec {
   DType dtype = DType::f32;
 };
 
-/// What differs between parameter groups, and between steps.
-struct UpdateScalars {
+/// An allocated parameter with what its updates need.
+struct OptimizedParameter {
+  const Parameter* parameter = nullptr;
   double lr_scale = 1;
   double weight_decay = 0;
-  /// kernels::UpdateDecision on the device: whether to update, the learning rate, the factor on
-  /// gradients, the number of updates.
-  View decision;
+  /// In the order of Optimizer::states().
+  std::vector<Tensor> states;
 };
 
 /// Decays of two moments that start at zero, whose bias the decision corrects; 0 for none.
@@ -46,24 +46,29 @@ class Optimizer {
   double weight_decay() const { return weight_decay_; }
   /// The decision of every step is made for these.
   virtual MomentDecays corrected_decays() const { return {}; }
-  /// State tensors of an allocated parameter, in the order in which update() takes them.
+  /// State tensors of an allocated parameter.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
-  /// Updates the master, the compute copy and `states` from the gradient, which is left as it is.
-  /// Where the decision does not apply, they stay as they are, to the bit. Local to the rank; in
-  /// stream order, without waiting.
-  virtual void update(const kernels::KernelCtx& ctx, const Parameter& parameter,
-                      std::span<const Tensor> states, const UpdateScalars& scalars) const = 0;
+  /// Called once, before the first update. `parameters` outlive this and stay where they are.
+  virtual void bind(Device&, std::span<const OptimizedParameter> parameters) {
+    parameters_ = parameters;
+  }
+  /// Updates masters, compute copies and states of all parameters from their gradients, which are
+  /// left as they are. `decision` is kernels::UpdateDecision on the device: where it does not
+  /// apply, all stay as they are, to the bit. Local to the rank; in stream order, without waiting.
+  virtual void update(const kernels::KernelCtx& ctx, const View& decision) const = 0;
 
  protected:
   explicit Optimizer(double weight_decay) : weight_decay_(weight_decay) {}
+  std::span<const OptimizedParameter> parameters() const { return parameters_; }
 
  private:
   double weight_decay_;
+  std::span<const OptimizedParameter> parameters_;
 };
 
-/// Master, gradient and compute copy (where it is a tensor of its own) as the update kernels take
-/// them, with the step's decision.
-kernels::UpdateOperands update_operands(const Parameter& parameter, const View& decision);
+/// Master, in its form, gradient and compute copy (where it is a tensor of its own) as the update
+/// kernels take them.
+kernels::UpdateOperands update_operands(const Parameter& parameter);
 
 struct OptimizerRow;
 using OptimizerChoice = recipe::Choice<OptimizerRow>;

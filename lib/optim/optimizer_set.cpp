@@ -21,16 +21,18 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
-    Slot& slot = slots_.emplace_back(Slot{&parameter, settings[i], {}});
+    OptimizedParameter& optimized = parameters_.emplace_back(
+        OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
     for (const StateSpec& spec : optimizer_->states(parameter)) {
       std::string name = fmt::format("{}#{}", parameter.name(), spec.name);
       const Tensor state =
           ctx.device->allocate(parameter.box().shape, spec.dtype, Category::optimizer, name);
       launch(ctx, kernels::Fill{.y = state, .value = 0});
-      slot.states.push_back(state);
+      optimized.states.push_back(state);
       states_.push_back({std::move(name), &parameter, state});
     }
   }
+  optimizer_->bind(*ctx.device, parameters_);
 }
 
 void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
@@ -55,12 +57,7 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, 
                   .max_norm = max_grad_norm_.value_or(std::numeric_limits<double>::infinity()),
                   .beta1 = decays.beta1,
                   .beta2 = decays.beta2});
-  for (const Slot& slot : slots_) {
-    optimizer_->update(ctx, *slot.parameter, slot.states,
-                       {.lr_scale = slot.settings.lr_scale,
-                        .weight_decay = slot.settings.weight_decay,
-                        .decision = decision_});
-  }
+  optimizer_->update(ctx, decision_);
 }
 
 StepResult step_result(const kernels::UpdateDecision& decision) {

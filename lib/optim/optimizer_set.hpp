@@ -64,18 +64,12 @@ class OptimizerSet {
   std::span<const StateTensor> states() const { return states_; }
 
  private:
-  struct Slot {
-    const Parameter* parameter;
-    ParameterSettings settings;
-    std::vector<Tensor> states;
-  };
-
   const ParameterStore* store_;
   std::unique_ptr<Optimizer> optimizer_;
   GradientNorm norm_;
   double lr_;
   std::optional<double> max_grad_norm_, max_grad_value_;
-  std::vector<Slot> slots_;
+  std::vector<OptimizedParameter> parameters_;
   std::vector<StateTensor> states_;
   Tensor decision_;  // of kernels::UpdateDecision's numbers
 };

@@ -15,12 +15,14 @@ class Sgd final : public Optimizer {
   explicit Sgd(const SgdOptions& options) : Optimizer(options.weight_decay()) {}
 
   std::vector<StateSpec> states(const Parameter&) const override { return {}; }
-  void update(const kernels::KernelCtx& ctx, const Parameter& parameter, std::span<const Tensor>,
-              const UpdateScalars& scalars) const override {
-    launch(ctx, kernels::SgdUpdate{.to = update_operands(parameter, scalars.decision),
-                                   .momentum_buffer = {},
-                                   .lr_scale = scalars.lr_scale,
-                                   .weight_decay = scalars.weight_decay});
+  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
+    for (const OptimizedParameter& p : parameters()) {
+      launch(ctx, kernels::SgdUpdate{.to = update_operands(*p.parameter),
+                                     .decision = decision,
+                                     .momentum_buffer = {},
+                                     .lr_scale = p.lr_scale,
+                                     .weight_decay = p.weight_decay});
+    }
   }
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
+#include "lib/tensor/split_master.hpp"
 
 namespace llmtrain {
 
@@ -41,8 +43,9 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
 
 namespace {
 
-// Part of a group's buffer that belongs to one member.
+// Part of a group's buffer, if it has this one, that belongs to one member.
 Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) {
+  if (!group.defined()) return {};
   return shape.rank() == 1 ? group.columns(begin, shape[0])
                            : group.row_range(begin, shape[0]).reshape(shape);
 }
@@ -50,22 +53,31 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 }  // namespace
 
 void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, bool trainable) {
+  require(dtypes.form == MasterForm::whole ||
+              (dtypes.compute == DType::bf16 && dtypes.master == DType::f32),
+          "a remainder of {} beside {}", to_string(dtypes.master), to_string(dtypes.compute));
   for (const auto& group : groups_) {
     std::int64_t rows = 0;
     for (const Parameter* p : group->members_) rows += p->box().shape[0];
     const Shape shape = group->members_.front()->box().shape.with(0, rows);
-    group->compute_ = device.allocate(shape, dtypes.compute, Category::params, group->name());
-    group->master_ = dtypes.master == dtypes.compute
-                         ? group->compute_
-                         : device.allocate(shape, dtypes.master, Category::master, group->name());
-    if (trainable) {
-      group->grad_ = device.allocate(shape, dtypes.grad, Category::grads, group->name());
+    const auto make = [&](DType dtype, Category category) {
+      return device.allocate(shape, dtype, category, group->name());
+    };
+    group->compute_ = make(dtypes.compute, Category::params);
+    if (dtypes.form == MasterForm::remainder) {
+      group->remainder_ = make(DType::u16, Category::master);
+    } else {
+      group->master_ =
+          dtypes.master == dtypes.compute ? group->compute_ : make(dtypes.master, Category::master);
     }
+    if (trainable) group->grad_ = make(dtypes.grad, Category::grads);
     std::int64_t begin = 0;
     for (Parameter* p : group->members_) {
       p->compute_ = member_view(group->compute_, begin, p->box().shape);
       p->master_ = member_view(group->master_, begin, p->box().shape);
-      if (trainable) p->grad_ = member_view(group->grad_, begin, p->box().shape);
+      p->remainder_ = member_view(group->remainder_, begin, p->box().shape);
+      p->grad_ = member_view(group->grad_, begin, p->box().shape);
+      p->master_dtype_ = dtypes.master;
       begin += p->box().shape[0];
     }
   }
@@ -108,8 +120,9 @@ void for_each_row(const Box& box, const Shape& global, const Visit& visit) {
   }
 }
 
-// Elements that are made or rounded at a time, so that the host never holds a second parameter.
-constexpr std::int64_t kChunk = 1 << 12;
+// Elements that are made, rounded or joined at a time, so that the host never holds a second
+// parameter.
+constexpr std::int64_t kChunk = 1 << 16;
 
 template <class T>
 void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64_t seed) {
@@ -133,6 +146,10 @@ void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64
   if (!values.empty()) flush();
 }
 
+std::size_t master_bytes(const Parameter& p) {
+  return static_cast<std::size_t>(p.box().shape.numel()) * size_of(p.master_dtype());
+}
+
 // `count` elements from `first` on, as one row.
 Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
   return tensor.reshape({tensor.numel()}).columns(first, count);
@@ -142,8 +159,8 @@ Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
 
 void ParameterStore::initialize(std::uint64_t seed) {
   for (const auto& p : parameters_) {
-    if (p->master().device().is_meta()) continue;
-    if (p->master().dtype() == DType::f64) {
+    if (p->compute().device().is_meta()) continue;
+    if (p->master_dtype() == DType::f64) {
       write_initial_values<double>(*this, *p, seed);
     } else {
       write_initial_values<float>(*this, *p, seed);
@@ -152,37 +169,74 @@ void ParameterStore::initialize(std::uint64_t seed) {
 }
 
 void ParameterStore::write(const Parameter& p, std::span<const std::byte> master_values) {
-  require(master_values.size() == p.master().view().bytes(), "{}: {} bytes given for {}", p.name(),
-          master_values.size(), to_string(p.master().shape()));
+  require(master_values.size() == master_bytes(p), "{}: {} bytes given for {} of {}", p.name(),
+          master_values.size(), to_string(p.box().shape), to_string(p.master_dtype()));
   write_part(p, 0, master_values);
 }
 
 void ParameterStore::write_part(const Parameter& p, std::int64_t first,
                                 std::span<const std::byte> master_values) {
-  Device& device = p.master().device();
-  const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master().dtype()));
-  device.copy_from_host(part_of(p.master(), first, count), master_values);
-  if (!p.has_separate_master()) return;
-  require(p.master().dtype() == DType::f32 && p.compute().dtype() == DType::bf16,
-          "{}: no rounding from {} to {}", p.name(), to_string(p.master().dtype()),
+  Device& device = p.compute().device();
+  const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
+  if (p.master().defined()) {
+    device.copy_from_host(part_of(p.master(), first, count), master_values);
+  }
+  if (!p.has_separate_copy()) return;
+  require(p.master_dtype() == DType::f32 && p.compute().dtype() == DType::bf16,
+          "{}: no rounding from {} to {}", p.name(), to_string(p.master_dtype()),
           to_string(p.compute().dtype()));
-  const std::span values(reinterpret_cast<const float*>(master_values.data()),
-                         static_cast<std::size_t>(count));
-  std::vector<bf16> rounded;
+  std::vector<bf16> copies;
+  std::vector<std::uint16_t> remainders;
   for (std::int64_t begin = 0; begin < count; begin += kChunk) {
     const std::int64_t n = std::min(kChunk, count - begin);
-    rounded.resize(static_cast<std::size_t>(n));
-    const auto part = values.subspan(static_cast<std::size_t>(begin), rounded.size());
-    std::transform(part.begin(), part.end(), rounded.begin(), to_bf16);
-    device.copy_from_host(part_of(p.compute(), first + begin, n),
-                          std::as_bytes(std::span(rounded)));
+    copies.resize(static_cast<std::size_t>(n));
+    remainders.resize(copies.size());
+    for (std::int64_t i = 0; i < n; ++i) {
+      float master = 0;
+      std::memcpy(&master, &master_values[static_cast<std::size_t>(begin + i) * sizeof(float)],
+                  sizeof(float));
+      const MasterParts parts = split_master(master);
+      copies[static_cast<std::size_t>(i)] = parts.copy;
+      remainders[static_cast<std::size_t>(i)] = parts.remainder;
+    }
+    device.copy_from_host(part_of(p.compute(), first + begin, n), std::as_bytes(std::span(copies)));
+    if (!p.remainder().defined()) continue;
+    device.copy_from_host(part_of(p.remainder(), first + begin, n),
+                          std::as_bytes(std::span(remainders)));
   }
 }
 
 std::vector<std::byte> ParameterStore::read(const Parameter& p) const {
-  std::vector<std::byte> values(p.master().view().bytes());
-  p.master().device().copy_to_host(values, p.master());
+  std::vector<std::byte> values(master_bytes(p));
+  read_part(p, 0, values);
   return values;
+}
+
+void ParameterStore::read_part(const Parameter& p, std::int64_t first,
+                               std::span<std::byte> master_values) const {
+  const Device& device = p.compute().device();
+  const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
+  if (p.master().defined()) {
+    device.copy_to_host(master_values, part_of(p.master(), first, count));
+    return;
+  }
+  std::vector<bf16> copies;
+  std::vector<std::uint16_t> remainders;
+  for (std::int64_t begin = 0; begin < count; begin += kChunk) {
+    const std::int64_t n = std::min(kChunk, count - begin);
+    copies.resize(static_cast<std::size_t>(n));
+    remainders.resize(copies.size());
+    device.copy_to_host(std::as_writable_bytes(std::span(copies)),
+                        part_of(p.compute(), first + begin, n));
+    device.copy_to_host(std::as_writable_bytes(std::span(remainders)),
+                        part_of(p.remainder(), first + begin, n));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const float master = join_master({copies[at], remainders[at]});
+      std::memcpy(&master_values[static_cast<std::size_t>(begin + i) * sizeof(float)], &master,
+                  sizeof(float));
+    }
+  }
 }
 
 Parameter& ParameterStore::find(std::string_view name) const {

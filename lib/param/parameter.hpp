@@ -34,8 +34,14 @@ struct ParameterSpec {
   Placement placement{};
 };
 
-/// One logical tensor as this rank holds it. All three tensors have the local shape; `master` is
-/// FP32 (FP64 when computing in fp64) and shares storage with `compute` when the dtypes agree.
+/// How the values that the optimizer works on are held beside a narrower compute copy.
+enum class MasterForm : std::uint8_t {
+  whole,      // a tensor of their own
+  remainder,  // what the compute copy lacks (lib/tensor/split_master.hpp)
+};
+
+/// One logical tensor as this rank holds it. All tensors have the local shape. The master is FP32
+/// (FP64 when computing in fp64), in one of two forms.
 class Parameter {
  public:
   Parameter(ParameterSpec spec, Box box) : spec_(std::move(spec)), box_(std::move(box)) {}
@@ -48,15 +54,21 @@ class Parameter {
   const Box& box() const { return box_; }
 
   const Tensor& compute() const { return compute_; }
+  /// MasterForm::whole; the same storage as compute() when the dtypes agree. Else undefined.
   const Tensor& master() const { return master_; }
+  /// MasterForm::remainder: uint16, with compute() the master. Else undefined.
+  const Tensor& remainder() const { return remainder_; }
+  DType master_dtype() const { return master_dtype_; }
   const Tensor& grad() const { return grad_; }
-  bool has_separate_master() const { return master_.view().data != compute_.view().data; }
+  /// compute() is a rounded copy, not the master itself.
+  bool has_separate_copy() const { return master_.view().data != compute_.view().data; }
 
  private:
   friend class ParameterStore;
   ParameterSpec spec_;
   Box box_;
-  Tensor compute_, master_, grad_;
+  Tensor compute_, master_, remainder_, grad_;
+  DType master_dtype_ = DType::f32;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of
@@ -73,14 +85,15 @@ class ParameterGroup {
  private:
   friend class ParameterStore;
   std::vector<Parameter*> members_;
-  Tensor compute_, master_, grad_;
+  Tensor compute_, master_, remainder_, grad_;
 };
 
-/// Dtypes of the parameter tensors.
+/// Dtypes of the parameter tensors. `remainder` is for bf16 copies of FP32 masters.
 struct ParameterDTypes {
   DType compute = DType::f32;
   DType master = DType::f32;
   DType grad = DType::f32;
+  MasterForm form = MasterForm::whole;
 };
 
 /// All parameters of this rank, in declaration order.
@@ -103,6 +116,9 @@ class ParameterStore {
                   std::span<const std::byte> master_values);
   /// This rank's master values.
   std::vector<std::byte> read(const Parameter& parameter) const;
+  /// Those of the elements of the local box from `first` on, as many as `master_values` holds.
+  void read_part(const Parameter& parameter, std::int64_t first,
+                 std::span<std::byte> master_values) const;
 
   std::span<const std::unique_ptr<Parameter>> all() const { return parameters_; }
   std::span<const std::unique_ptr<ParameterGroup>> groups() const { return groups_; }

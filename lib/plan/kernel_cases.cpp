@@ -154,7 +154,9 @@ LaunchTime sum(KernelBench& b, DType t, std::int64_t rows) {
 }
 
 LaunchTime squared_norm(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(SquaredNorm{.g = b.input(rows, kCols, t), .out = b.result(1, 1, DType::f64)});
+  const View g = b.input(rows, kCols, t);
+  return b.launch(
+      SquaredNorm{.gradients = std::span(&g, 1), .table = {}, .out = b.result(1, 1, DType::f64)});
 }
 
 LaunchTime clip_by_value(KernelBench& b, DType t, std::int64_t rows) {
@@ -174,21 +176,30 @@ LaunchTime scale_update(KernelBench& b, DType t, std::int64_t rows) {
 }
 
 LaunchTime adam_update(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(AdamUpdate{.to = {.parameter = b.result(rows, kCols, t),
-                                    .gradient = b.input(rows, kCols, t),
-                                    .compute_copy = {},
-                                    .decision = b.decision()},
-                             .m = b.result(rows, kCols, t),
-                             .v = b.result(rows, kCols, t)});
+  const AdamTensors tensors{.to = {.parameter = b.result(rows, kCols, t),
+                                   .gradient = b.input(rows, kCols, t),
+                                   .compute_copy = {}},
+                            .m = b.result(rows, kCols, t),
+                            .v = b.result(rows, kCols, t)};
+  return b.launch(
+      AdamUpdate{.tensors = std::span(&tensors, 1), .table = {}, .decision = b.decision()});
 }
 
 LaunchTime sgd_update(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(SgdUpdate{.to = {.parameter = b.result(rows, kCols, t),
                                    .gradient = b.input(rows, kCols, t),
-                                   .compute_copy = {},
-                                   .decision = b.decision()},
+                                   .compute_copy = {}},
+                            .decision = b.decision(),
                             .momentum_buffer = b.result(rows, kCols, t),
                             .momentum = 0.9});
+}
+
+// The direction has the element type of the model, masters are fp32.
+LaunchTime step_update(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(StepUpdate{.to = {.parameter = b.result(rows, kCols, DType::f32),
+                                    .gradient = b.input(rows, kCols, t),
+                                    .compute_copy = {}},
+                             .decision = b.decision()});
 }
 
 constexpr auto kRowCases = std::to_array<RowCase>({
@@ -220,6 +231,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"scale_update", kCols, false, scale_update},
     {"adam_update", kCols, true, adam_update},
     {"sgd_update", kCols, true, sgd_update},
+    {"step_update", kCols, false, step_update},
 });
 
 }  // namespace

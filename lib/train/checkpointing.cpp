@@ -18,15 +18,20 @@ checkpoint::Box box_of(const Parameter& parameter) {
           .shape = dims_of(box.shape)};
 }
 
+// Without its bytes.
+checkpoint::TensorBox named_box(std::string name, const Parameter& parameter, DType dtype) {
+  return {.name = std::move(name),
+          .dtype = dtype,
+          .global_shape = dims_of(parameter.global_shape()),
+          .box = box_of(parameter),
+          .bytes = {},
+          .fetch = {}};
+}
+
 // On the CPU a tensor's bytes are read where they lie, from other devices in parts.
 checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
                                  const Tensor& tensor) {
-  checkpoint::TensorBox box{.name = std::move(name),
-                            .dtype = tensor.dtype(),
-                            .global_shape = dims_of(parameter.global_shape()),
-                            .box = box_of(parameter),
-                            .bytes = {},
-                            .fetch = {}};
+  checkpoint::TensorBox box = named_box(std::move(name), parameter, tensor.dtype());
   if (tensor.device().kind() == DeviceKind::cpu) {
     box.bytes = {tensor.view().as<const std::byte>(), tensor.view().bytes()};
     return box;
@@ -36,6 +41,19 @@ checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
     const std::uint64_t element = size_of(flat.dtype());
     flat.device().copy_to_host(to, flat.columns(static_cast<std::int64_t>(first / element),
                                                 static_cast<std::int64_t>(to.size() / element)));
+  };
+  return box;
+}
+
+// Checkpoints have whole masters, whatever form they have in memory.
+checkpoint::TensorBox master_box(const ParameterStore& store, const Parameter& parameter) {
+  if (parameter.master().defined()) {
+    return tensor_box(parameter.name(), parameter, parameter.master());
+  }
+  checkpoint::TensorBox box = named_box(parameter.name(), parameter, parameter.master_dtype());
+  box.fetch = [&store, &parameter](std::uint64_t first, std::span<std::byte> to) {
+    store.read_part(parameter, static_cast<std::int64_t>(first / size_of(parameter.master_dtype())),
+                    to);
   };
   return box;
 }
@@ -60,7 +78,7 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
                      const LoopState& state, const RunIdentity& identity) {
   std::vector<checkpoint::TensorBox> boxes;
   for (const auto& p : engine.parameters().all()) {
-    boxes.push_back(tensor_box(p->name(), *p, p->master()));
+    boxes.push_back(master_box(engine.parameters(), *p));
   }
   for (const optim::StateTensor& s : engine.optimizer()->states()) {
     boxes.push_back(tensor_box(s.name, *s.parameter, s.tensor));
@@ -124,12 +142,11 @@ constexpr std::uint64_t kReadBytes = 1 << 20;
 // Reads a tensor of the parameter's local shape in groups of rows; write(first_element, values).
 template <class Write>
 void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Parameter& parameter,
-                   const Tensor& tensor, const Write& write) {
+                   DType dtype, const Write& write) {
   const Shape& shape = parameter.box().shape;
   if (shape.numel() == 0) return;
   const std::int64_t row_elements = shape.numel() / shape[0];
-  const std::uint64_t row_bytes =
-      static_cast<std::uint64_t>(row_elements) * size_of(tensor.dtype());
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(row_elements) * size_of(dtype);
   const auto rows_at_a_time =
       static_cast<std::int64_t>(std::max<std::uint64_t>(1, kReadBytes / row_bytes));
   std::vector<std::byte> values;
@@ -140,7 +157,7 @@ void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Pa
     box.shape[0] = rows;
     values.resize(static_cast<std::size_t>(rows) * row_bytes);
     loader.read_box({.name = name,
-                     .dtype = tensor.dtype(),
+                     .dtype = dtype,
                      .global_shape = dims_of(parameter.global_shape()),
                      .box = std::move(box)},
                     values);
@@ -149,7 +166,7 @@ void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Pa
 }
 
 void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
-  read_in_parts(loader, p.name(), p, p.master(),
+  read_in_parts(loader, p.name(), p, p.master_dtype(),
                 [&](std::int64_t first, std::span<const std::byte> values) {
                   store.write_part(p, first, values);
                 });
@@ -157,7 +174,7 @@ void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Par
 
 void read_state(checkpoint::Loader& loader, const optim::StateTensor& state) {
   const Tensor flat = state.tensor.reshape({state.tensor.numel()});
-  read_in_parts(loader, state.name, *state.parameter, flat,
+  read_in_parts(loader, state.name, *state.parameter, flat.dtype(),
                 [&](std::int64_t first, std::span<const std::byte> values) {
                   const auto count =
                       static_cast<std::int64_t>(values.size() / size_of(flat.dtype()));

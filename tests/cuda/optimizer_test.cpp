@@ -1,29 +1,21 @@
-#include "kernels/optimizer.hpp"
-
-#include "tests/cuda/machine.hpp"
+#include "tests/cuda/optimizer_case.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
 using namespace llmtrain::kernels::gpu_trial;
+using llmtrain::test::run_adam;
+using llmtrain::test::run_squared_norm;
 
 namespace {
 
-constexpr DType kMasters[] = {DType::f64, DType::f32};
 constexpr std::int64_t kRun = 16 * SquaredNorm::kBlock;  // what a thread block sums
 
 double squared_norm_on(Place place, const Values& values, DType dtype) {
   Machine m(place, dtype, dtype);
   const Tensor g = m.of(values, {static_cast<std::int64_t>(values.size())}, dtype);
   const Tensor out = m.empty({1}, DType::f64);
-  m.run(SquaredNorm{.g = g, .out = out});
+  run_squared_norm(m, g, out);
   return m.read(out)[0];
-}
-
-/// An update number `t` at lr 1 with gradients times `grad_scale`, for Adam's default betas.
-Tensor decision_of(Machine& m, double grad_scale, int t, bool applies = true) {
-  return m.of({0, 1, applies ? 1.0 : 0.0, grad_scale, 1, double(t), 1 - std::pow(0.9, t),
-               std::sqrt(1 - std::pow(0.999, t))},
-              {UpdateDecision::kScalars}, DType::f64);
 }
 
 }  // namespace
@@ -38,7 +30,7 @@ TEST_CASE("the squared norm has the reference's bits at every size") {
       compare(
           [&](Machine& m) {
             const Tensor g = m.operand("g", {n}), out = m.empty({1}, DType::f64);
-            m.run(SquaredNorm{.g = g, .out = out});
+            run_squared_norm(m, g, out);
             return outputs(m, out);
           },
           dtype, {.same_bits = true});
@@ -100,17 +92,10 @@ TEST_CASE("Adam has the reference's bits") {
                 const Tensor square =
                     m.of(Values(static_cast<std::size_t>(n), 0.01), {n}, m.compute());
                 const Tensor seventh = decision_of(m, 0.3, 7), eighth = decision_of(m, 0.3, 8);
-                AdamUpdate update{
-                    .to = {.parameter = p, .gradient = g, .compute_copy = {}, .decision = seventh},
-                    .m = moment,
-                    .v = square,
-                    .lr_scale = 3e-3,
-                    .weight_decay = 0.1,
-                    .decoupled = decoupled};
-                m.run(update);  // without a copy
-                update.to.compute_copy = copy;
-                update.to.decision = eighth;
-                m.run(update);
+                AdamTensors tensors{{p, g}, moment, square, 3e-3, 0.1};
+                run_adam(m, tensors, {.decision = seventh, .decoupled = decoupled});
+                tensors.to.compute_copy = copy;
+                run_adam(m, tensors, {.decision = eighth, .decoupled = decoupled});
                 return outputs(m, p, moment, square, copy);
               },
               dtype, {.same_bits = true});
@@ -132,10 +117,8 @@ TEST_CASE("SGD has the reference's bits, with momentum and without") {
               const Tensor buffer =
                   m.empty({n}, m.compute());  // NaN: the first step must not read it
               const Tensor first = decision_of(m, 0.3, 1), second = decision_of(m, 0.3, 2);
-              SgdUpdate update{.to = {.parameter = p,
-                                      .gradient = g,
-                                      .compute_copy = copy.view(),
-                                      .decision = first},
+              SgdUpdate update{.to = {p, g, copy},
+                               .decision = first,
                                .momentum_buffer = buffer,
                                .lr_scale = 0.1,
                                .momentum = 0.9,
@@ -143,11 +126,9 @@ TEST_CASE("SGD has the reference's bits, with momentum and without") {
                                .weight_decay = 0.01,
                                .nesterov = nesterov};
               m.run(update);
-              update.to.decision = second;
+              update.decision = second;
               m.run(update);
-              m.run(SgdUpdate{
-                  .to = {.parameter = q, .gradient = g, .compute_copy = {}, .decision = second},
-                  .lr_scale = 0.1});
+              m.run(SgdUpdate{{q, g}, second, {}, 0.1});
               return outputs(m, p, buffer, copy, q);
             },
             dtype, {.same_bits = true});
@@ -164,15 +145,10 @@ TEST_CASE("linear parts of an update have the reference's bits") {
           [&](Machine& m) {
             const Tensor x = m.operand("x", {n}), y = m.operand("y", {n});
             const Tensor z = m.empty({n}, DType::bf16), decision = decision_of(m, 0.3, 1);
-            m.run(ScaleUpdate{.x = x,
-                              .y = y,
-                              .decision = decision,
-                              .scale = {0.05, ScaleBy::grad_scale},
-                              .accumulate = true});
             m.run(ScaleUpdate{
-                .x = y, .y = y, .decision = decision, .scale = {0.1, ScaleBy::decay, 0.3}});
-            m.run(ScaleUpdate{
-                .x = y, .y = z, .decision = decision, .scale = {0.7, ScaleBy::lr, 0.3}});
+                .x = x, .y = y, .decision = decision, .scale = {0.05, true}, .accumulate = true});
+            m.run(ScaleUpdate{.x = y, .y = y, .decision = decision, .scale = {0.7}});
+            m.run(ScaleUpdate{.x = y, .y = z, .decision = decision});
             return outputs(m, y, z);
           },
           dtype, {.same_bits = true});
@@ -192,9 +168,10 @@ TEST_CASE("updates touch nothing where the decision does not apply") {
                          machine.read(copy)};
     };
     const auto before = all();
-    const UpdateOperands to{p, g, copy, no};
-    machine.run(AdamUpdate{.to = to, .m = m, .v = v, .lr_scale = 0.1});
-    machine.run(SgdUpdate{.to = to, .momentum_buffer = m, .lr_scale = 0.1, .momentum = 0.9});
+    const UpdateOperands to{p, g, copy};
+    run_adam(machine, {to, m, v, 0.1}, {.decision = no});
+    machine.run(SgdUpdate{to, no, m, 0.1, 0.9});
+    machine.run(StepUpdate{to, no});
     machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .scale = {2}});
     machine.run(ScaleUpdate{.x = g, .y = m, .decision = no, .accumulate = true});
     CHECK(all() == before);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <regex>
 #include <sstream>
 
 #include <doctest/doctest.h>
@@ -50,6 +51,24 @@ std::int64_t last_step(const Workspace& here) {
   return records.empty() ? 0 : records.back().step;
 }
 
+// Without what it says about memory.
+std::string fingerprint_of_values(const Workspace& here, std::uint64_t step) {
+  static const std::regex kMemory(",\"memory/[a-z_]+\":[0-9]+");
+  return std::regex_replace(fingerprint(here.path, step), kMemory, "");
+}
+
+// Makes `part` what a crash of `whole` right after the save of step `cut` would have left.
+void cut_after(const Workspace& whole, const Workspace& part, std::uint64_t cut) {
+  fs::copy(whole.path / "run", part.path / "run", fs::copy_options::recursive);
+  fs::copy(whole.path / ".cache", part.path / ".cache", fs::copy_options::recursive);
+  for (const auto& entry : fs::directory_iterator(part.path / "run" / "checkpoints")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-") && std::stoull(name.substr(5)) > cut) {
+      fs::remove_all(entry.path());
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
@@ -61,23 +80,39 @@ TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
   const PhiloxKey key = philox_key(9, "test", "cuts");
 
   for (std::uint64_t i = 0; i < 20; ++i) {
-    // Removing every later checkpoint leaves what a crash right after the cut's save would leave.
     const Workspace part(kRecipe);
     const std::uint64_t cut = 1 + philox_below(key, 0, i, kSteps - 1);
     CAPTURE(cut);
-    fs::copy(whole.path / "run", part.path / "run", fs::copy_options::recursive);
-    fs::copy(whole.path / ".cache", part.path / ".cache", fs::copy_options::recursive);
-    for (const auto& entry : fs::directory_iterator(part.path / "run" / "checkpoints")) {
-      const std::string name = entry.path().filename();
-      if (name.starts_with("step-") && std::stoull(name.substr(5)) > cut) {
-        fs::remove_all(entry.path());
-      }
-    }
+    cut_after(whole, part, cut);
     const auto resumed = part.run({"checkpoint.resume=must"});
     INFO(resumed.output);
     REQUIRE(resumed.exit_code == 0);
     CHECK(resumed.output.find("resumed from step " + std::to_string(cut)) != std::string::npos);
     CHECK(fingerprint(part.path, kSteps) == expected);
+  }
+}
+
+TEST_CASE("masters in either form give one run, and each goes on with what the other saved") {
+  const std::vector<std::string> forms[] = {
+      {"training.max_steps=50", "precision={compute: bf16, master: fp32}"},
+      {"training.max_steps=50", "precision={compute: bf16, master: bf16+remainder}"}};
+  const auto exported = [](const Workspace& here) {
+    REQUIRE(here.call({"ckpt", "export", "run", "hf"}).exit_code == 0);
+    return read_file(here.path / "hf" / "model.safetensors");
+  };
+  const Workspace runs[] = {Workspace(kRecipe), Workspace(kRecipe)};
+  for (const int form : {0, 1}) run_well(runs[form], forms[form]);
+  const std::string expected = fingerprint_of_values(runs[0], 50);
+  const std::string weights = exported(runs[0]);
+  CHECK(fingerprint_of_values(runs[1], 50) == expected);
+  CHECK((exported(runs[1]) == weights));
+  for (const int saved : {0, 1}) {
+    CAPTURE(saved);
+    const Workspace part(kRecipe);
+    cut_after(runs[saved], part, 23);
+    run_well(part, forms[1 - saved]);
+    CHECK(fingerprint_of_values(part, 50) == expected);
+    CHECK((exported(part) == weights));
   }
 }
 

@@ -265,6 +265,7 @@ const std::vector<Flip> kTraining{
      {"training.num_epochs=0.02"}},
     {"training.max_time", {metrics}, "", {"training.max_time=0.000001s"}},
     {"precision.compute", {plan}},
+    {"precision.master", {plan}, "precision.compute=bf16", {"precision.master=bf16+remainder"}},
     {"activation_checkpoint.mode",
      {operations},
      "model.num_hidden_layers=3",

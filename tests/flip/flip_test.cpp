@@ -253,7 +253,8 @@ TEST_CASE("flipping any key changes what the table says") {
     }
     // Every name that the key may have is one of the settings, or another name of one.
     for (const std::string& name : key.allowed) {
-      if (!std::regex_search(values, std::regex("[ \\[\"]" + name + "[ ,\"\\]]")) &&
+      const std::string literally = std::regex_replace(name, std::regex("[+.]"), "\\$&");
+      if (!std::regex_search(values, std::regex("[ \\[\"]" + literally + "[ ,\"\\]]")) &&
           values.find(" " + value_after(key, {key.path, {}}, key.path + "=" + name) + " ") ==
               std::string::npos) {
         FAIL_CHECK(fmt::format("{}: no row sets it to {}", key.path, name));

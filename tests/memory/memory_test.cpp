@@ -66,6 +66,14 @@ TEST_CASE("a step's memory is the plan's: families x recompute x dtype, accumula
   }
 }
 
+TEST_CASE("a step's memory is the plan's: masters as remainders, every optimizer with a state") {
+  for (const std::string optimizer : {"adamw", "momentum", "muon"}) {
+    check_row("llama remainder " + optimizer,
+              {"steps", "llama", "precision.compute=bf16", "precision.master=bf16+remainder",
+               "optimizer.name=" + optimizer});
+  }
+}
+
 TEST_CASE("a step's memory is the plan's: 1 GiB and 6 GiB") {
   check_row("gpt2 full bf16 x2, 1 GiB",
             {"steps", "gpt2", "--steps=2", "--at-least=1GiB", "activation_checkpoint.mode=full",

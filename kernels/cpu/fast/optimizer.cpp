@@ -1,5 +1,7 @@
 #include "kernels/optimizer.hpp"
 
+#include <array>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/fast/optimizer.cpp"
 #include <hwy/foreach_target.h>
@@ -10,6 +12,8 @@
 #include "kernels/cpu/fast/vector-inl.h"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/update_scalars.hpp"
+#include "lib/base/tree_sum.hpp"
+#include "lib/tensor/split_master.hpp"
 
 // Updates use no fused multiply-add: bound by memory they lose nothing, and every instruction set
 // gives the bits of the reference.
@@ -55,26 +59,92 @@ void clip_by_value(float* g, std::int64_t count, double limit) {
   });
 }
 
-/// The compute copy of elements that were just written, hence still in the innermost cache.
-void write_copy(const UpdateOperands& to, const Segment& at) {
-  const float* parameter = at.of<float>(to.parameter);
-  if (!to.compute_copy.defined()) return;
-  if (to.compute_copy.dtype == DType::f32) {
-    std::memcpy(at.of<float>(to.compute_copy), parameter,
-                static_cast<std::size_t>(at.count) * sizeof(float));
-    return;
-  }
-  bf16* copy = at.of<bf16>(to.compute_copy);
-  for_vectors(at.count, [&](std::int64_t i, auto lanes)
-                            HWY_ATTR { store(load(parameter + i, lanes), copy + i, lanes); });
+using Word = hn::RebindToUnsigned<F>;
+using Half = hn::Rebind<std::uint16_t, F>;
+
+/// As split_master() does, of one master per lane.
+HWY_INLINE void split(V master, bf16* copy, std::uint16_t* remainder) {
+  const Word word;
+  const hn::RebindToSigned<F> number;
+  const auto bits = hn::BitCast(word, master);
+  const auto is_nan = hn::RebindMask(word, hn::IsNaN(master));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(word, 0x8000u)));
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(word, 0x40u));
+  const auto low = hn::IfThenZeroElse(is_nan, hn::And(bits, hn::Set(word, 0xffffu)));
+  const auto narrow = [&](auto x) HWY_ATTR { return hn::DemoteTo(Half(), hn::BitCast(number, x)); };
+  hn::StoreU(narrow(hn::IfThenElse(is_nan, quiet, rounded)), Half(),
+             reinterpret_cast<std::uint16_t*>(copy));
+  if (remainder != nullptr) hn::StoreU(narrow(low), Half(), remainder);
 }
 
-void adam_update(const AdamUpdate& op, const AdamScalars<float>& s, const Segment& at) {
-  float* parameter = at.of<float>(op.to.parameter);
-  const float* gradient = at.of<float>(op.to.gradient);
-  float* m = at.of<float>(op.m);
-  float* v = at.of<float>(op.v);
-  const bool decoupled = op.decoupled;
+/// As join_master() does.
+HWY_INLINE V join(const bf16* copy, const std::uint16_t* remainder) {
+  const Word word;
+  const auto low = hn::PromoteTo(word, hn::LoadU(Half(), remainder));
+  const auto rounded =
+      hn::PromoteTo(word, hn::LoadU(Half(), reinterpret_cast<const std::uint16_t*>(copy)));
+  const auto high = hn::Sub(rounded, hn::ShiftRight<15>(low));
+  return hn::BitCast(F(), hn::Or(hn::ShiftLeft<16>(high), low));
+}
+
+/// The masters of a pass as floats: where they lie, or joined, and split again by write().
+class Masters {
+ public:
+  Masters(const UpdateOperands& to, const Segment& at)
+      : to_(to), at_(at), data_(to.remainder.defined() ? joined_ : at.of<float>(to.parameter)) {
+    if (!to.remainder.defined()) return;
+    const bf16* copy = at.of<bf16>(to.compute_copy);
+    const auto* remainder = at.of<std::uint16_t>(to.remainder);
+    for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      if constexpr (std::is_same_v<decltype(lanes), Full>) {
+        hn::StoreU(join(copy + i, remainder + i), F(), joined_ + i);
+      } else {
+        for (std::int64_t k = i; k < at.count; ++k)
+          joined_[k] = join_master({copy[k], remainder[k]});
+      }
+    });
+  }
+
+  float* data() { return data_; }
+
+  /// The halves or the rounded copy of what was just written, hence still in the innermost cache.
+  void write() const {
+    if (!to_.compute_copy.defined()) return;
+    if (to_.compute_copy.dtype == DType::f32) {
+      std::memcpy(at_.of<float>(to_.compute_copy), data_,
+                  static_cast<std::size_t>(at_.count) * sizeof(float));
+      return;
+    }
+    bf16* copy = at_.of<bf16>(to_.compute_copy);
+    std::uint16_t* remainder =
+        to_.remainder.defined() ? at_.of<std::uint16_t>(to_.remainder) : nullptr;
+    for_vectors(at_.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      if constexpr (std::is_same_v<decltype(lanes), Full>) {
+        split(load(data_ + i), copy + i, remainder == nullptr ? nullptr : remainder + i);
+      } else {
+        for (std::int64_t k = i; k < at_.count; ++k) {
+          const MasterParts parts = split_master(data_[k]);
+          copy[k] = parts.copy;
+          if (remainder != nullptr) remainder[k] = parts.remainder;
+        }
+      }
+    });
+  }
+
+ private:
+  const UpdateOperands& to_;
+  const Segment& at_;
+  float* data_;
+  HWY_ALIGN float joined_[kPass];
+};
+
+void adam_update(const AdamTensors& of, const AdamScalars<float>& s, bool decoupled,
+                 const Segment& at) {
+  Masters masters(of.to, at);
+  float* parameter = masters.data();
+  const float* gradient = at.of<float>(of.to.gradient);
+  float* m = at.of<float>(of.m);
+  float* v = at.of<float>(of.v);
   const V grad_scale = constant(s.grad_scale);
   const V decay = constant(s.decay);
   const V weight_decay = constant(s.weight_decay);
@@ -101,11 +171,12 @@ void adam_update(const AdamUpdate& op, const AdamScalars<float>& s, const Segmen
     store(m_new, m + i, lanes);
     store(v_new, v + i, lanes);
   });
-  write_copy(op.to, at);
+  masters.write();
 }
 
 void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& at) {
-  float* parameter = at.of<float>(op.to.parameter);
+  Masters masters(op.to, at);
+  float* parameter = masters.data();
   const float* gradient = at.of<float>(op.to.gradient);
   float* buffer = op.momentum_buffer.defined() ? at.of<float>(op.momentum_buffer) : nullptr;
   const V grad_scale = constant(s.grad_scale);
@@ -130,7 +201,26 @@ void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& 
     }
     store(hn::Sub(p, hn::Mul(lr, update)), parameter + i, lanes);
   });
-  write_copy(op.to, at);
+  masters.write();
+}
+
+template <class D>
+void step_update_as(const StepUpdate& op, const StepScalars<float>& s, const Segment& at) {
+  Masters masters(op.to, at);
+  float* parameter = masters.data();
+  const D* direction = at.of<D>(op.to.gradient);
+  const V decay = constant(s.decay);
+  const V step_size = constant(s.step_size);
+  for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const V kept = hn::Mul(decay, load(parameter + i, lanes));
+    store(hn::Add(kept, hn::Mul(step_size, load(direction + i, lanes))), parameter + i, lanes);
+  });
+  masters.write();
+}
+
+void step_update(const StepUpdate& op, const StepScalars<float>& s, const Segment& at) {
+  op.to.gradient.dtype == DType::bf16 ? step_update_as<bf16>(op, s, at)
+                                      : step_update_as<float>(op, s, at);
 }
 
 }  // namespace
@@ -144,35 +234,65 @@ HWY_EXPORT(squared_norm);
 HWY_EXPORT(clip_by_value);
 HWY_EXPORT(adam_update);
 HWY_EXPORT(sgd_update);
+HWY_EXPORT(step_update);
 
 namespace {
 
-/// Elements of one pass: all operands of a pass fit in the innermost cache.
-constexpr std::int64_t kPass = 1024;
+/// Calls f(Segment) for passes over elements [begin, end).
+template <class F>
+void for_passes(std::int64_t begin, std::int64_t end, const F& f) {
+  for (std::int64_t i = begin; i < end; i += kPass) f(Segment{0, i, std::min(kPass, end - i)});
+}
 
-/// Calls f(Segment) for passes over `count` contiguous elements.
+/// The same over `count` elements, in parallel.
 template <class F>
 void for_passes(int threads, std::int64_t count, const F& f) {
-  parallel_blocks(threads, count, kElementsPerBlock, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; i += kPass) f(Segment{0, i, std::min(kPass, end - i)});
+  parallel_blocks(threads, count, kElementsPerBlock,
+                  [&](std::int64_t begin, std::int64_t end) { for_passes(begin, end, f); });
+}
+
+/// Calls f(row of the list, chunk of the list, begin, end) for all chunks in parallel, where they
+/// are elements [begin, end) of the row. A list of one has no table.
+template <class Row, class F>
+void for_chunks(int threads, const View& table, const std::vector<Row>& only, const F& f) {
+  const Row* rows = table.defined() ? table.as<const Row>() : only.data();
+  const auto count = table.defined() ? table.numel() / static_cast<std::int64_t>(sizeof(Row)) : 1;
+  const ListPlace& last = rows[count - 1].place;
+  const std::int64_t chunks = last.first_chunk + list_chunks(last.numel);
+  parallel_blocks(threads, chunks, 1, [&](std::int64_t chunk, std::int64_t) {
+    const std::int64_t row = row_of_chunk(rows, count, chunk);
+    const ListPlace& place = rows[row].place;
+    const std::int64_t begin = (chunk - place.first_chunk) * kListChunk;
+    f(static_cast<std::size_t>(row), chunk, begin, std::min(place.numel, begin + kListChunk));
   });
 }
 
+/// A table in place of the one that a list of one may lack.
+template <class K, class Items>
+auto only_row(const View& table, const Items& items) {
+  return table.defined() ? std::vector<typename K::Row>{} : K::rows(items);
+}
+
 void run_squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
-  if (op.g.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  static_assert(kElementsPerBlock % SquaredNorm::kBlock == 0 && kPass == SquaredNorm::kBlock);
-  auto* const blocks = workspace.as<double>();
-  for_passes(ctx.threads, op.g.numel(), [&](const Segment& at) {
-    blocks[at.col / kPass] = HWY_DYNAMIC_DISPATCH(squared_norm)(at.of<float>(op.g), at.count);
-  });
-  std::int64_t count = (op.g.numel() + kPass - 1) / kPass;
-  *op.out.as<double>() = 0;
-  if (count == 0) return;
-  for (; count > 1; count = (count + 1) / 2) {
-    for (std::int64_t i = 0; i < count / 2; ++i) blocks[i] = blocks[2 * i] + blocks[2 * i + 1];
-    if (count % 2 == 1) blocks[count / 2] = blocks[count - 1];
+  if (op.dtype() == DType::f64) return run_reference(ctx, op, workspace);
+  static_assert(kPass == SquaredNorm::kBlock);
+  auto* const chunks = workspace.as<double>();
+  for_chunks(ctx.threads, op.table, only_row<SquaredNorm>(op.table, op.gradients),
+             [&](std::size_t row, std::int64_t chunk, std::int64_t begin, std::int64_t end) {
+               std::array<double, kListChunk / kPass> blocks;
+               for_passes(begin, end, [&](const Segment& at) {
+                 blocks[static_cast<std::size_t>((at.col - begin) / kPass)] =
+                     HWY_DYNAMIC_DISPATCH(squared_norm)(at.of<float>(op.gradients[row]), at.count);
+               });
+               const auto count = static_cast<std::size_t>((end - begin + kPass - 1) / kPass);
+               chunks[chunk] = tree_sum({blocks.data(), count});
+             });
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < op.gradients.size(); ++i) {
+    const std::int64_t count = list_chunks(op.gradients[i].numel());
+    op.out.as<double>()[i] = tree_sum({chunks + first, static_cast<std::size_t>(count)});
+    first += count;
   }
-  *op.out.as<double>() = blocks[0];
 }
 
 void run_clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View& workspace) {
@@ -183,22 +303,36 @@ void run_clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View& 
 }
 
 void run_adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View& workspace) {
-  if (op.to.parameter.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  if (op.dtype() == DType::f64) return run_reference(ctx, op, workspace);
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
-  const AdamScalars<float> scalars(op, decision);
-  for_passes(ctx.threads, op.to.parameter.numel(), [&](const Segment& at) {
-    HWY_DYNAMIC_DISPATCH(adam_update)(op, scalars, at);
-  });
+  for_chunks(ctx.threads, op.table, only_row<AdamUpdate>(op.table, op.tensors),
+             [&](std::size_t row, std::int64_t, std::int64_t begin, std::int64_t end) {
+               const AdamTensors& of = op.tensors[row];
+               const AdamScalars<float> scalars(op, of.lr_scale, of.weight_decay, decision);
+               for_passes(begin, end, [&](const Segment& at) {
+                 HWY_DYNAMIC_DISPATCH(adam_update)(of, scalars, op.decoupled, at);
+               });
+             });
 }
 
 void run_sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View& workspace) {
-  if (op.to.parameter.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  if (op.to.gradient.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
   const SgdScalars<float> scalars(op, decision);
-  for_passes(ctx.threads, op.to.parameter.numel(), [&](const Segment& at) {
+  for_passes(ctx.threads, op.to.numel(), [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(sgd_update)(op, scalars, at);
+  });
+}
+
+void run_step_update(const KernelCtx& ctx, const StepUpdate& op, const View& workspace) {
+  if (op.to.gradient.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  const StepScalars<float> scalars(op, decision);
+  for_passes(ctx.threads, op.to.numel(), [&](const Segment& at) {
+    HWY_DYNAMIC_DISPATCH(step_update)(op, scalars, at);
   });
 }
 
@@ -210,6 +344,7 @@ void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<DecideUpdate, run_reference<DecideUpdate>>());
   rows.push_back(row_of<AdamUpdate, run_adam_update>());
   rows.push_back(row_of<SgdUpdate, run_sgd_update>());
+  rows.push_back(row_of<StepUpdate, run_step_update>());
 }
 
 }  // namespace llmtrain::kernels::fast

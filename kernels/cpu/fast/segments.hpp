@@ -24,6 +24,9 @@ struct Segment {
 /// balance.
 inline constexpr std::int64_t kElementsPerBlock = 1 << 15;
 
+/// Elements of one pass of an update: all its operands fit in the innermost cache.
+inline constexpr std::int64_t kPass = 1024;
+
 /// Calls f(Segment) for whole rows, several to a block.
 template <class F>
 void for_row_segments(int threads, const View& shape, const F& f) {

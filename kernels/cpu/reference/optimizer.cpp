@@ -8,6 +8,7 @@
 #include "kernels/cpu/rows.hpp"
 #include "kernels/update_scalars.hpp"
 #include "lib/base/tree_sum.hpp"
+#include "lib/tensor/split_master.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -23,7 +24,7 @@ double squared_norm_of_block(const T* g, std::int64_t count) {
   return lanes[0];
 }
 
-/// Runs f.operator()<T>() for the FP32 or FP64 of a master parameter.
+/// Runs f.operator()<T>() for the FP32 or FP64 of a master or a gradient.
 template <class F>
 void with_master_type(DType dtype, const F& f) {
   if (dtype == DType::f64) {
@@ -34,14 +35,17 @@ void with_master_type(DType dtype, const F& f) {
 }
 
 void squared_norm(const KernelCtx&, const SquaredNorm& op, const View&) {
-  with_master_type(op.g.dtype, [&]<class T>() {
-    std::vector<double> blocks;
-    for (std::int64_t begin = 0; begin < op.g.numel(); begin += SquaredNorm::kBlock) {
-      const std::int64_t count = std::min(SquaredNorm::kBlock, op.g.numel() - begin);
-      blocks.push_back(squared_norm_of_block(op.g.as<T>() + begin, count));
-    }
-    *op.out.as<double>() = tree_sum(blocks);
-  });
+  for (std::size_t i = 0; i < op.gradients.size(); ++i) {
+    const View& g = op.gradients[i];
+    with_master_type(g.dtype, [&]<class T>() {
+      std::vector<double> blocks;
+      for (std::int64_t begin = 0; begin < g.numel(); begin += SquaredNorm::kBlock) {
+        const std::int64_t count = std::min(SquaredNorm::kBlock, g.numel() - begin);
+        blocks.push_back(squared_norm_of_block(g.as<T>() + begin, count));
+      }
+      op.out.as<double>()[i] = tree_sum(blocks);
+    });
+  }
 }
 
 void clip_by_value(const KernelCtx&, const ClipByValue& op, const View&) {
@@ -54,14 +58,39 @@ void clip_by_value(const KernelCtx&, const ClipByValue& op, const View&) {
   });
 }
 
+/// The masters of an update, in whichever form they are.
 template <class T>
-void write_copy(const View& copy, std::int64_t i, T value) {
-  if (!copy.defined()) return;
-  if (copy.dtype == DType::bf16) {
-    copy.as<bf16>()[i] = narrow<bf16>(value);
-  } else {
-    copy.as<float>()[i] = static_cast<float>(value);
+class Masters {
+ public:
+  explicit Masters(const UpdateOperands& to) : to_(to) {}
+
+  T get(std::int64_t i) const {
+    if (!to_.remainder.defined()) return to_.parameter.as<T>()[i];
+    return static_cast<T>(
+        join_master({to_.compute_copy.as<bf16>()[i], to_.remainder.as<std::uint16_t>()[i]}));
   }
+  /// The master and its copy.
+  void put(std::int64_t i, T value) const {
+    if (to_.parameter.defined()) to_.parameter.as<T>()[i] = value;
+    if (!to_.compute_copy.defined()) return;
+    const auto rounded = static_cast<float>(value);
+    if (to_.compute_copy.dtype == DType::f32) {
+      to_.compute_copy.as<float>()[i] = rounded;
+      return;
+    }
+    const MasterParts parts = split_master(rounded);
+    to_.compute_copy.as<bf16>()[i] = parts.copy;
+    if (to_.remainder.defined()) to_.remainder.as<std::uint16_t>()[i] = parts.remainder;
+  }
+
+ private:
+  const UpdateOperands& to_;
+};
+
+/// Runs f.operator()<T>() for the type of an update's masters.
+template <class F>
+void with_master_type(const UpdateOperands& to, const F& f) {
+  with_master_type(to.remainder.defined() ? DType::f32 : to.parameter.dtype, f);
 }
 
 void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspace) {
@@ -72,49 +101,69 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
             *op.decision.as<UpdateDecision>());
 }
 
-void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
-  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
-  if (!decision.applies()) return;
-  with_master_type(op.to.parameter.dtype, [&]<class T>() {
-    const AdamScalars<T> s(op, decision);
-    T* parameter = op.to.parameter.as<T>();
-    T* m = op.m.as<T>();
-    T* v = op.v.as<T>();
-    for (std::int64_t i = 0; i < op.to.parameter.numel(); ++i) {
-      T g = op.to.gradient.as<T>()[i] * s.grad_scale;
-      T p = parameter[i];
-      if (op.decoupled) {
-        p *= s.decay;
-      } else {
-        g += s.weight_decay * p;
-      }
-      m[i] = s.beta1 * m[i] + s.one_minus_beta1 * g;
-      v[i] = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
-      p -= s.step_size * m[i] / (std::sqrt(v[i]) / s.sqrt_bias_correction2 + s.eps);
-      parameter[i] = p;
-      write_copy(op.to.compute_copy, i, p);
+template <class T>
+void adam_update_one(const AdamTensors& of, const AdamScalars<T>& s, bool decoupled) {
+  const Masters<T> masters(of.to);
+  T* m = of.m.as<T>();
+  T* v = of.v.as<T>();
+  for (std::int64_t i = 0; i < of.to.numel(); ++i) {
+    T g = of.to.gradient.as<T>()[i] * s.grad_scale;
+    T p = masters.get(i);
+    if (decoupled) {
+      p *= s.decay;
+    } else {
+      g += s.weight_decay * p;
     }
-  });
+    m[i] = s.beta1 * m[i] + s.one_minus_beta1 * g;
+    v[i] = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
+    p -= s.step_size * m[i] / (std::sqrt(v[i]) / s.sqrt_bias_correction2 + s.eps);
+    masters.put(i, p);
+  }
+}
+
+void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  for (const AdamTensors& of : op.tensors) {
+    with_master_type(of.to, [&]<class T>() {
+      adam_update_one<T>(of, {op, of.lr_scale, of.weight_decay, decision}, op.decoupled);
+    });
+  }
 }
 
 void sgd_update(const KernelCtx&, const SgdUpdate& op, const View&) {
-  const UpdateDecision& decision = *op.to.decision.as<UpdateDecision>();
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
-  with_master_type(op.to.parameter.dtype, [&]<class T>() {
+  with_master_type(op.to, [&]<class T>() {
     const SgdScalars<T> s(op, decision);
-    T* parameter = op.to.parameter.as<T>();
-    for (std::int64_t i = 0; i < op.to.parameter.numel(); ++i) {
+    const Masters<T> masters(op.to);
+    for (std::int64_t i = 0; i < op.to.numel(); ++i) {
+      const T p = masters.get(i);
       T g = op.to.gradient.as<T>()[i] * s.grad_scale;
-      g += s.weight_decay * parameter[i];
+      g += s.weight_decay * p;
       T update = g;
       if (op.momentum_buffer.defined()) {
         T& b = op.momentum_buffer.as<T>()[i];
         b = s.first ? g : s.momentum * b + s.one_minus_dampening * g;
         update = op.nesterov ? g + s.momentum * b : b;
       }
-      parameter[i] -= s.lr * update;
-      write_copy(op.to.compute_copy, i, parameter[i]);
+      masters.put(i, p - s.lr * update);
     }
+  });
+}
+
+void step_update(const KernelCtx&, const StepUpdate& op, const View&) {
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  with_master_type(op.to, [&]<class T>() {
+    const StepScalars<T> s(op, decision);
+    const Masters<T> masters(op.to);
+    with_type(op.to.gradient.dtype, [&]<class D>() {
+      for (std::int64_t i = 0; i < op.to.numel(); ++i) {
+        const auto direction = static_cast<T>(widen(op.to.gradient.as<D>()[i]));
+        masters.put(i, s.decay * masters.get(i) + s.step_size * direction);
+      }
+    });
   });
 }
 
@@ -126,6 +175,7 @@ void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<DecideUpdate, decide_update>());
   rows.push_back(row_of<AdamUpdate, adam_update>());
   rows.push_back(row_of<SgdUpdate, sgd_update>());
+  rows.push_back(row_of<StepUpdate, step_update>());
 }
 
 }  // namespace llmtrain::kernels::reference

@@ -34,11 +34,6 @@ std::uint64_t of_sum(const KernelCtx&, const Sum& sum) {
          sizeof(double);
 }
 
-std::uint64_t of_squared_norm(const KernelCtx&, const SquaredNorm& norm) {
-  constexpr std::int64_t kBlock = SquaredNorm::kBlock;
-  return static_cast<std::uint64_t>((norm.g.numel() + kBlock - 1) / kBlock) * sizeof(double);
-}
-
 /// Sums of what is joined at once.
 std::uint64_t of_decide_update(const KernelCtx&, const DecideUpdate& op) {
   return static_cast<std::uint64_t>((op.squares.numel() + kJoinedValues - 1) / kJoinedValues) *
@@ -88,11 +83,12 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<EmbeddingBackward, none<EmbeddingBackward>>(),
       workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
       workspace_row_of<Sum, of_sum>(),
-      workspace_row_of<SquaredNorm, of_squared_norm>(),
+      workspace_row_of<SquaredNorm, as_on_the_cpu<SquaredNorm>>(),
       workspace_row_of<ClipByValue, none<ClipByValue>>(),
       workspace_row_of<DecideUpdate, of_decide_update>(),
       workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
       workspace_row_of<SgdUpdate, none<SgdUpdate>>(),
+      workspace_row_of<StepUpdate, none<StepUpdate>>(),
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
       workspace_row_of<Rope, none<Rope>>(),
       workspace_row_of<Matmul, of_matmul>(),

@@ -97,10 +97,11 @@ TEST_CASE("a step starts near the uniform loss and training lowers it") {
 
 TEST_CASE("meta and cpu allocate the same blocks in the same order") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
-    for (const char* dtype : {"precision.compute=fp32", "precision.compute=bf16"}) {
+    for (const char* precision :
+         {"{compute: fp32}", "{compute: bf16}", "{compute: bf16, master: bf16+remainder}"}) {
       for (const char* mode : {"none", "full", "sqrt", "every_k", "selective"}) {
         CAPTURE(mode);
-        std::vector<std::string> overrides{dtype,
+        std::vector<std::string> overrides{std::string("precision=") + precision,
                                            std::string("activation_checkpoint.mode=") + mode};
         if (std::string_view(mode) == "every_k") overrides.push_back("activation_checkpoint.k=2");
         if (std::string_view(mode) == "selective") {
@@ -167,6 +168,22 @@ TEST_CASE("steps are settled in the order of their launches, at most two at a ti
   settle();
   CHECK(engine.steps_in_flight() == 0);
   CHECK(losses == std::vector(expected.losses.begin(), expected.losses.begin() + 3));
+}
+
+TEST_CASE("50 steps have the same losses and masters in either form of the masters") {
+  for (const std::string_view recipe : {kGpt2, kLlama}) {
+    for (const char* optimizer : {"adamw", "momentum", "muon"}) {
+      CAPTURE(optimizer);
+      std::vector<std::string> overrides{"precision.compute=bf16",
+                                         std::string("optimizer.name=") + optimizer};
+      const Run whole = run(recipe, overrides, false, 50);
+      overrides.push_back("precision.master=bf16+remainder");
+      const Run halves = run(recipe, overrides, false, 50);
+      CHECK(halves.losses == whole.losses);
+      CHECK(halves.weights == whole.weights);
+      CHECK(halves.peak.total_bytes < whole.peak.total_bytes);
+    }
+  }
 }
 
 TEST_CASE("the same recipe gives the same bits") {

@@ -4,34 +4,21 @@
 
 #include <doctest/doctest.h>
 
-#include "lib/base/error.hpp"
 #include "tests/support/relative.hpp"
-#include "tests/unit/kernels/trial.hpp"
+#include "tests/unit/kernels/optimizer_trial.hpp"
 
 namespace llmtrain::kernels {
 
+using test::run_adam;
+using test::run_squared_norm;
+using trial::decision_of;
+using trial::kSameBits;
+using trial::kSizes;
 using trial::Machine;
 using trial::Values;
 using trial::values_of;
 
 namespace {
-
-constexpr std::int64_t kSizes[] = {0, 1, 15, 1000, 1024, 1025, 100003};
-
-const trial::Limits kSameBits = [] {
-  trial::Limits limits;
-  limits.reference = 200;  // v is small beside its terms' rounding where gradients are
-  limits.same_bits_as_reference = true;
-  return limits;
-}();
-
-/// An update number `t` at lr 1 with gradients times `grad_scale`, for Adam with these betas.
-Tensor decision_of(Machine& machine, double grad_scale, int t = 1, double beta1 = 0,
-                   double beta2 = 0) {
-  const double correction2 = std::sqrt(1 - std::pow(beta2, t));
-  return machine.of({0, 1, 1, grad_scale, 1, double(t), 1 - std::pow(beta1, t), correction2},
-                    {UpdateDecision::kScalars}, DType::f64);
-}
 
 /// One parameter of a textbook update in double, as PyTorch's documentation writes it.
 struct Scalar {
@@ -70,8 +57,12 @@ TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
         const double g = gradients[static_cast<std::size_t>(t - 1)];
         const Tensor gradient = machine.of({2 * g}, {1}, dtype);
         const Tensor decision = decision_of(machine, 0.5, t, 0.8, 0.95);
-        AdamUpdate update{{p, gradient, {}, decision}, m, v, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled};
-        machine.run(update);
+        run_adam(machine, {{p, gradient}, m, v, 0.1, 0.3},
+                 {.decision = decision,
+                  .beta1 = 0.8,
+                  .beta2 = 0.95,
+                  .eps = 1e-6,
+                  .decoupled = decoupled});
         expected.adam(g, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled, t);
         // After cancelling, what is left of m is a hundredth of its terms.
         const double epsilon = dtype == DType::f64 ? 1e-14 : 5e-6;
@@ -88,7 +79,8 @@ TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
   const Tensor zero_too = machine.of({0, 0}, {2}, DType::f64);
   const Tensor g = machine.of({1e-3, -50}, {2}, DType::f64);
   const Tensor decision = decision_of(machine, 1, 1, 0.9, 0.999);
-  machine.run(AdamUpdate{{p, g, {}, decision}, zero, zero_too, 0.01, 0.9, 0.999, 0, 0, true});
+  run_adam(machine, {{p, g}, zero, zero_too, 0.01},
+           {.decision = decision, .beta1 = 0.9, .beta2 = 0.999, .eps = 0});
   CHECK(values_of(p)[0] == test::relative(0.99, 1e-14));
   CHECK(values_of(p)[1] == test::relative(1.01, 1e-14));
 }
@@ -109,7 +101,7 @@ TEST_CASE("three steps of SGD in all its forms give PyTorch's numbers") {
           const Tensor gradient = machine.of({4 * g}, {1}, dtype);
           const Tensor decision = decision_of(machine, 0.25, t);
           machine.run(
-              SgdUpdate{{p, gradient, {}, decision}, b, 0.1, momentum, dampening, 0.3, nesterov});
+              SgdUpdate{{p, gradient}, decision, b, 0.1, momentum, dampening, 0.3, nesterov});
           expected.sgd(g, 0.1, momentum, dampening, 0.3, nesterov, t);
           const double epsilon = dtype == DType::f64 ? 1e-14 : 1e-6;
           CHECK(values_of(p)[0] == test::relative(expected.p, epsilon));
@@ -135,11 +127,16 @@ TEST_CASE("fast updates have the reference's bits, masters and compute copies") 
                   machine.of(Values(static_cast<std::size_t>(n), 0.0), {n}, machine.compute());
               const Tensor unused = machine.operand("unused", {n});
               const Tensor first = decision_of(machine, 1, 1, 0.9, 0.5);
-              machine.run(AdamUpdate{{unused, v, {}, first}, m, zero, 0, 0.9, 0.5, 1, 0, true});
+              run_adam(machine, {{unused, v}, m, zero, 0},
+                       {.decision = first, .beta1 = 0.9, .beta2 = 0.5, .eps = 1});
               const Tensor copy = machine.empty({n}, copy_dtype);
               const Tensor fifth = decision_of(machine, 0.7, 5, 0.9, 0.99);
-              machine.run(
-                  AdamUpdate{{p, g, copy, fifth}, m, zero, 0.01, 0.9, 0.99, 1e-8, 0.1, variant});
+              run_adam(machine, {{p, g, copy}, m, zero, 0.01, 0.1},
+                       {.decision = fifth,
+                        .beta1 = 0.9,
+                        .beta2 = 0.99,
+                        .eps = 1e-8,
+                        .decoupled = variant});
               return trial::outputs(p, m, zero, copy);
             },
             DType::f32, kSameBits);
@@ -151,9 +148,9 @@ TEST_CASE("fast updates have the reference's bits, masters and compute copies") 
               const Tensor copy = machine.empty({n}, copy_dtype);
               const Tensor first = decision_of(machine, 0.7, 1);
               const Tensor second = decision_of(machine, 0.7, 2);
-              machine.run(SgdUpdate{{p, g, copy, second}, b, 0.01, 0.9, 0.1, 0.1, variant});
-              machine.run(SgdUpdate{{p, g, copy, first}, b, 0.01, 0.9, 0, 0.1, variant});
-              machine.run(SgdUpdate{{p, g, copy, first}, {}, 0.01, 0, 0, 0.1, false});
+              machine.run(SgdUpdate{{p, g, copy}, second, b, 0.01, 0.9, 0.1, 0.1, variant});
+              machine.run(SgdUpdate{{p, g, copy}, first, b, 0.01, 0.9, 0, 0.1, variant});
+              machine.run(SgdUpdate{{p, g, copy}, first, {}, 0.01, 0, 0, 0.1, false});
               return trial::outputs(p, b, copy);
             },
             DType::f32, kSameBits);
@@ -174,7 +171,7 @@ TEST_CASE("a squared norm has the reference's bits and is right") {
         [&](Machine& machine) {
           const Tensor g = machine.operand("g", {n});
           const Tensor out = machine.empty({1}, DType::f64);
-          machine.run(SquaredNorm{g, out});
+          run_squared_norm(machine, g, out);
           return trial::outputs(out);
         },
         DType::f32, limits);
@@ -182,7 +179,7 @@ TEST_CASE("a squared norm has the reference's bits and is right") {
   Machine machine(cpu_reference_table(), DType::f64, DType::f64, 1);
   const Tensor g = machine.of({1, 2, 3, 4}, {4}, DType::f64);
   const Tensor out = machine.empty({1}, DType::f64);
-  machine.run(SquaredNorm{g, out});
+  run_squared_norm(machine, g, out);
   CHECK(values_of(out)[0] == 30);
 }
 
@@ -192,7 +189,7 @@ TEST_CASE("squared norms of aligned parts add up to that of the whole, bit by bi
   const auto norm = [&](std::int64_t begin, std::int64_t blocks) {
     const Tensor out = machine.empty({1}, DType::f64);
     const Tensor part = g.row_range(begin, blocks);
-    machine.run(SquaredNorm{part, out});
+    run_squared_norm(machine, part, out);
     return values_of(out)[0];
   };
   CHECK(norm(0, 7) == norm(0, 4) + (norm(4, 2) + norm(6, 1)));
@@ -215,56 +212,6 @@ TEST_CASE("clipping by value limits both signs and keeps NaN") {
       CHECK(std::isnan(found[39]));
     }
   }
-}
-
-TEST_CASE("optimizer kernels refuse operands that do not fit") {
-  Machine machine(cpu_table(), DType::f32, DType::f32, 1);
-  const Tensor p = machine.operand("p", {6});
-  const Tensor g = machine.operand("g", {2, 3});
-  const Tensor other = machine.operand("other", {5});
-  const Tensor narrow = machine.empty({6}, DType::bf16);
-  const Tensor out = machine.empty({1}, DType::f64);
-
-  SquaredNorm{g, out}.check();
-  CHECK_THROWS_AS((SquaredNorm{narrow, out}.check()), InternalError);
-  CHECK_THROWS_AS((SquaredNorm{g, other}.check()), InternalError);
-  ClipByValue{g, 1}.check();
-  CHECK_THROWS_AS((ClipByValue{g, -1}.check()), InternalError);
-
-  AdamUpdate adam;
-  const Tensor decision = decision_of(machine, 1);
-  adam.to = {p, g, narrow, decision};
-  adam.m = adam.v = g;
-  adam.check();
-  const auto refused = [](auto kernel, const auto& change) {
-    change(kernel);
-    CHECK_THROWS_AS(kernel.check(), InternalError);
-  };
-  refused(adam, [&](AdamUpdate& k) { k.to.gradient = other; });
-  refused(adam, [&](AdamUpdate& k) { k.m = narrow; });
-  refused(adam, [&](AdamUpdate& k) { k.v = {}; });
-  refused(adam, [&](AdamUpdate& k) { k.to.decision = {}; });
-  refused(adam, [&](AdamUpdate& k) { k.to.decision = out; });
-  refused(adam, [&](AdamUpdate& k) { k.beta2 = 1; });
-  refused(adam, [&](AdamUpdate& k) { k.to.compute_copy = p; });
-
-  SgdUpdate sgd;
-  sgd.to = {p, g, {}, decision};
-  sgd.check();
-  refused(sgd, [&](SgdUpdate& k) { k.momentum = 0.9; });
-  refused(sgd, [&](SgdUpdate& k) { k.momentum_buffer = other; });
-
-  DecideUpdate decide{.squares = decision, .loss_sum = out, .decision = decision};
-  decide.check();
-  refused(decide, [&](DecideUpdate& k) { k.squares = p; });
-  refused(decide, [&](DecideUpdate& k) { k.loss_sum = decision; });
-  refused(decide, [&](DecideUpdate& k) { k.decision = out; });
-  refused(decide, [&](DecideUpdate& k) { k.max_norm = 0; });
-  refused(decide, [&](DecideUpdate& k) { k.beta1 = 1; });
-  ScaleUpdate scale{.x = p, .y = g.reshape({6}), .decision = decision};
-  scale.check();
-  refused(scale, [&](ScaleUpdate& k) { k.decision = out; });
-  refused(scale, [&](ScaleUpdate& k) { k.y = other; });
 }
 
 namespace {
@@ -339,8 +286,9 @@ TEST_CASE("updates touch nothing where the decision does not apply") {
         return std::vector{values_of(p), values_of(g), values_of(m), values_of(v), values_of(copy)};
       };
       const auto before = all();
-      machine.run(AdamUpdate{{p, g, copy, no}, m, v, 0.1});
-      machine.run(SgdUpdate{{p, g, copy, no}, m, 0.1, 0.9});
+      run_adam(machine, {{p, g, copy}, m, v, 0.1}, {.decision = no});
+      machine.run(SgdUpdate{{p, g, copy}, no, m, 0.1, 0.9});
+      machine.run(StepUpdate{{p, g, copy}, no});
       machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .scale = {2}});
       machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .accumulate = true});
       CHECK(all() == before);
@@ -361,10 +309,8 @@ TEST_CASE("a linear part of an update takes of the decision what it is asked to"
       machine.run(ScaleUpdate{.x = x, .y = y, .decision = half, .scale = scale});
       return values_of(y);
     };
-    CHECK(scaled({6, ScaleBy::one, 9}) == Values{6, -12, 24});
-    CHECK(scaled({6, ScaleBy::grad_scale, 9}) == Values{3, -6, 12});
-    CHECK(scaled({6, ScaleBy::lr, 0.5}) == Values{12, -24, 48});
-    CHECK(scaled({0.125, ScaleBy::decay, 0.5}) == Values{0.75, -1.5, 3});
+    CHECK(scaled({6, false}) == Values{6, -12, 24});
+    CHECK(scaled({6, true}) == Values{3, -6, 12});
   }
 }
 

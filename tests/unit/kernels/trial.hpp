@@ -98,6 +98,13 @@ class Machine {
   Tensor wide(std::string_view name, const Shape& shape) {
     return normals(name, shape, sink(), DType::f32);
   }
+  template <class Int>
+  Tensor integers(const std::vector<Int>& values) {
+    const Tensor tensor = device_.allocate({static_cast<std::int64_t>(values.size())},
+                                           dtype_of<Int>, Category::activations, "integers");
+    device_.copy_from_host(tensor, std::as_bytes(std::span(values)));
+    return tensor;
+  }
   Tensor output(const Shape& shape, std::int64_t gap = 0) { return empty(shape, compute_, gap); }
 
   template <class K>

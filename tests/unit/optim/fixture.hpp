@@ -113,7 +113,7 @@ struct Rig {
   std::vector<std::vector<std::byte>> contents(const OptimizerSet& set) const {
     std::vector<std::vector<std::byte>> all;
     for (const auto& p : store.all()) {
-      all.push_back(bytes_of(p->master()));
+      all.push_back(store.read(*p));
       all.push_back(bytes_of(p->compute()));
     }
     for (const StateTensor& state : set.states()) all.push_back(bytes_of(state.tensor));
@@ -130,5 +130,7 @@ inline StepResult run_step(const Rig& rig, OptimizerSet& set, double lr_factor) 
 inline constexpr ParameterDTypes kFp64{DType::f64, DType::f64, DType::f64};
 inline constexpr ParameterDTypes kFp32{DType::f32, DType::f32, DType::f32};
 inline constexpr ParameterDTypes kBf16{DType::bf16, DType::f32, DType::f32};
+inline constexpr ParameterDTypes kBf16Remainder{DType::bf16, DType::f32, DType::f32,
+                                                MasterForm::remainder};
 
 }  // namespace llmtrain::optim

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "lib/tensor/split_master.hpp"
 #include "tests/support/relative.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
@@ -276,9 +277,28 @@ TEST_CASE("the compute copy is the rounded master after every step") {
       std::vector<bf16> copy(master.size());
       rig.device.copy_to_host(std::as_writable_bytes(std::span(copy)), p->compute());
       for (std::size_t i = 0; i < copy.size(); ++i) {
-        CHECK(copy[i] == to_bf16(static_cast<float>(master[i])));
+        CHECK(copy[i] == split_master(static_cast<float>(master[i])).copy);
       }
     }
+  }
+}
+
+TEST_CASE("masters as remainders give the bits of whole masters, over 50 steps") {
+  for (const Case& c : cases()) {
+    CAPTURE(c.name);
+    const Rig whole(kBf16), halves(kBf16Remainder);
+    OptimizerOptions options;
+    read_options(options, recipe_of(c, "1.0"));
+    OptimizerSet one(whole.ctx, options, whole.store), two(halves.ctx, options, halves.store);
+    for (int t = 1; t <= 50; ++t) {
+      whole.set_gradients(t, 1.0);
+      halves.set_gradients(t, 1.0);
+      run_step(whole, one, 1.0);
+      run_step(halves, two, 1.0);
+      REQUIRE(halves.contents(two) == whole.contents(one));
+    }
+    CHECK(halves.device.ledger().held_bytes(Category::optimizer) ==
+          whole.device.ledger().held_bytes(Category::optimizer));
   }
 }
 

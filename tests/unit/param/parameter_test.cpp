@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "lib/tensor/split_master.hpp"
 #include "tests/support/relative.hpp"
 
 namespace llmtrain {
@@ -79,7 +80,7 @@ TEST_CASE("a split parameter starts with its part of the whole") {
           const auto from = (i + w.box().offset[0]) * kCols + j + w.box().offset[1];
           const float value = expected[static_cast<std::size_t>(from)];
           REQUIRE(got[static_cast<std::size_t>(i * cols + j)] == value);
-          REQUIRE(w.compute().view().row<bf16>(i)[j] == to_bf16(value));
+          REQUIRE(w.compute().view().row<bf16>(i)[j] == split_master(value).copy);
         }
       }
     }
@@ -102,22 +103,72 @@ TEST_CASE("members of a group lie one after another in one buffer") {
   CHECK_THROWS_AS(store.declare(matrix("q", {1, 1})), InternalError);
 }
 
-TEST_CASE("a bf16 compute copy is the master rounded to nearest, ties to even") {
-  Device cpu(make_cpu_memory(), 1 << 24);
-  const Mesh mesh({}, 0, self_factory());
-  ParameterStore store(mesh);
-  store.declare(matrix("w", {1, 5}));
-  store.allocate(cpu, {.compute = DType::bf16}, false);
-  const Parameter& w = store.find("w");
-  const std::vector<float> master{1.0f, 1 + 0x1p-8f, 1 + 0x1.8p-7f, 1 + 0x1.8p-8f, -1 - 0x1.8p-8f};
-  store.write(w, std::as_bytes(std::span(master)));
-  const std::vector<float> expected{1.0f, 1.0f, 1 + 0x1p-6f, 1 + 0x1p-7f, -1 - 0x1p-7f};
-  for (std::int64_t i = 0; i < 5; ++i) {
-    CHECK(to_float(w.compute().view().as<bf16>()[i]) == expected[static_cast<std::size_t>(i)]);
+TEST_CASE("a bf16 compute copy is the master rounded to nearest, ties away from zero") {
+  for (const MasterForm form : {MasterForm::whole, MasterForm::remainder}) {
+    Device cpu(make_cpu_memory(), 1 << 24);
+    const Mesh mesh({}, 0, self_factory());
+    ParameterStore store(mesh);
+    store.declare(matrix("w", {1, 5}));
+    store.allocate(cpu, {.compute = DType::bf16, .form = form}, false);
+    const Parameter& w = store.find("w");
+    const std::vector<float> master{1.0f, 1 + 0x1p-8f, 1 + 0x1.7p-8f, -1 - 0x1.8p-7f,
+                                    -1 - 0x1.8p-8f};
+    store.write(w, std::as_bytes(std::span(master)));
+    const std::vector<float> expected{1.0f, 1 + 0x1p-7f, 1 + 0x1p-7f, -1 - 0x1p-6f, -1 - 0x1p-7f};
+    for (std::int64_t i = 0; i < 5; ++i) {
+      CHECK(to_float(w.compute().view().as<bf16>()[i]) == expected[static_cast<std::size_t>(i)]);
+    }
+    CHECK(values_of(store, w) == master);
+    const auto four = std::as_bytes(std::span(master).first(4));
+    CHECK_THROWS_AS(store.write(w, four), InternalError);
+    CHECK_THROWS_AS(store.write_part(w, 2, four), InternalError);
   }
-  CHECK(values_of(store, w) == master);
-  CHECK_THROWS_AS(store.write(w, std::as_bytes(std::span(master).first(4))), InternalError);
-  CHECK_THROWS_AS(store.write_part(w, 2, std::as_bytes(std::span(master).first(4))), InternalError);
+}
+
+TEST_CASE("masters as remainders take two bytes and keep every value") {
+  constexpr std::int64_t kRows = 300, kCols = 401;  // more than is joined at a time
+  const Mesh mesh({}, 0, self_factory());
+  const auto make = [&](Device& device, ParameterStore& store, MasterForm form) {
+    std::vector<ParameterSpec> specs;
+    specs.push_back(matrix("q", {kRows, kCols}));
+    specs.push_back(matrix("k", {7, kCols}));
+    store.declare(std::move(specs));
+    store.allocate(device, {.compute = DType::bf16, .form = form}, true);
+    store.initialize(4);
+  };
+  Device one(make_cpu_memory(), 1 << 24), two(make_cpu_memory(), 1 << 24);
+  ParameterStore whole(mesh), halves(mesh);
+  make(one, whole, MasterForm::whole);
+  make(two, halves, MasterForm::remainder);
+
+  constexpr std::uint64_t kElements = (kRows + 7) * kCols;
+  CHECK(one.ledger().held_bytes(Category::master) >= 4 * kElements);
+  CHECK(two.ledger().held_bytes(Category::master) >= 2 * kElements);
+  CHECK(two.ledger().held_bytes(Category::master) < 2 * kElements + 1024);
+  CHECK(two.ledger().held_bytes(Category::params) == one.ledger().held_bytes(Category::params));
+  for (const char* name : {"q", "k"}) {
+    const Parameter& a = whole.find(name);
+    const Parameter& b = halves.find(name);
+    CHECK(!b.master().defined());
+    CHECK(b.master_dtype() == DType::f32);
+    CHECK(halves.read(b) == whole.read(a));
+    CHECK(std::memcmp(a.compute().view().data, b.compute().view().data,
+                      b.compute().view().bytes()) == 0);
+    std::vector<float> part(3);
+    halves.read_part(b, 5, std::as_writable_bytes(std::span(part)));
+    CHECK(part[2] == values_of(whole, a)[7]);
+  }
+}
+
+TEST_CASE("only bf16 copies of FP32 masters leave a remainder") {
+  const Mesh mesh({}, 0, self_factory());
+  Device cpu(make_cpu_memory(), 1 << 24);
+  for (const DType compute : {DType::f32, DType::f64}) {
+    ParameterStore store(mesh);
+    store.declare(matrix("w", {2, 2}));
+    CHECK_THROWS_AS(store.allocate(cpu, {.compute = compute, .form = MasterForm::remainder}, false),
+                    InternalError);
+  }
 }
 
 TEST_CASE("a split that does not divide is refused with the axis") {

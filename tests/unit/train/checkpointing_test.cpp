@@ -25,8 +25,10 @@ struct Place {
   Recipe recipe;
   Device device{make_cpu_memory(), 1 << 26};
   std::unique_ptr<engine::Engine> engine;
-  explicit Place(std::uint64_t seed) {
-    recipe::load(recipe, {.file = "test.yaml", .text = std::string(kRecipe)});
+  explicit Place(std::uint64_t seed, const std::string& master = "fp32") {
+    recipe::load(recipe, {.file = "test.yaml",
+                          .text = std::string(kRecipe),
+                          .overrides = {"precision.master=" + master}});
     engine::EngineOptions options = recipe.engine_options();
     options.seed = seed;
     engine = std::make_unique<engine::Engine>(
@@ -73,6 +75,34 @@ TEST_CASE("a checkpoint brings back every element of parameters and optimizer st
     CAPTURE(states[i].name);
     CHECK(bytes_of(loaded.engine->optimizer()->states()[i].tensor) == bytes_of(states[i].tensor));
   }
+}
+
+TEST_CASE("a checkpoint has whole masters and does not tell in which form they were") {
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  std::vector<std::string> hashes[2];
+  for (const std::string saved_form : {"fp32", "bf16+remainder"}) {
+    const test::TempDir directory;
+    auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+    Place saved(1, saved_form);
+    save_checkpoint(store, *saved.engine, {.step = 3, .next_sample = 7}, identity);
+    const checkpoint::Loader loader = store.load(3);
+    for (const auto& [name, file] : loader.manifest().files) {
+      hashes[saved_form == "fp32"].push_back(name + to_hex(file.xxh3_128));
+    }
+    for (const std::string loaded_form : {"fp32", "bf16+remainder"}) {
+      CAPTURE(saved_form);
+      CAPTURE(loaded_form);
+      Place loaded(2, loaded_form);
+      load_checkpoint(store, 3, *loaded.engine, identity);
+      for (const auto& p : saved.engine->parameters().all()) {
+        CAPTURE(p->name());
+        const Parameter& other = loaded.engine->parameters().find(p->name());
+        CHECK(loaded.engine->parameters().read(other) == saved.engine->parameters().read(*p));
+        CHECK(bytes_of(other.compute()) == bytes_of(p->compute()));
+      }
+    }
+  }
+  CHECK(hashes[0] == hashes[1]);
 }
 
 }  // namespace llmtrain::train

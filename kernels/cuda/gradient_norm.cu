@@ -1,0 +1,136 @@
+// Gradient norms and the decision that follows from them, in the reference's order of summation, so
+// that they have its bits.
+#include "kernels/cuda/list.cuh"
+#include "kernels/cuda/rows.hpp"
+#include "kernels/cuda/rules/workspace.hpp"
+
+namespace llmtrain::kernels::cuda {
+
+namespace {
+
+constexpr int kNormThreads = 256;
+// A thread block sums the blocks of a chunk: 16 threads each.
+static_assert(kListChunk == kNormThreads / SquaredNorm::kLanes * SquaredNorm::kBlock);
+/// A thread block of a later level joins two values per thread.
+constexpr std::int64_t kJoin = kJoinedValues;
+constexpr int kJoinThreads = static_cast<int>(kJoin) / 2;
+
+/// Adds by pairs of neighbours over `lanes` lanes; every lane gets the sum. A pair's sum does not
+/// depend on which of the two adds.
+template <class W>
+__device__ W join_lanes(W sum, int first, int lanes) {
+  for (int step = first; step < lanes; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  return sum;
+}
+
+/// The tree over the thread block's warps, of each of which every lane holds the sum. Thread 0 gets
+/// the result.
+template <int threads>
+__device__ double join_warps(double sum) {
+  constexpr int kWarps = threads / 32;
+  static_assert((kWarps & (kWarps - 1)) == 0 && kWarps <= 32);
+  __shared__ double of_warp[kWarps];
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x >= 32) return 0;
+  return join_lanes(of_warp[threadIdx.x % kWarps], 1, kWarps);
+}
+
+/// sums[c] = sum of the squares of chunk c. A thread sums a lane of a block, 16 of them read 64
+/// bytes at a time. A missing element or block counts as +0, which no sum of squares notices: its
+/// bits stay.
+template <class T>
+__global__ void __launch_bounds__(kNormThreads)
+    square_chunks(List<SquaredNorm::Row> list, double* sums) {
+  constexpr int kLanes = SquaredNorm::kLanes;
+  constexpr int kSteps = static_cast<int>(SquaredNorm::kBlock) / kLanes;
+  const SquaredNorm::Row& row = list.row_at(blockIdx.x);
+  const T* const g = static_cast<const T*>(row.gradient);
+  const std::int64_t n = row.place.numel;
+  const std::int64_t block =
+      (blockIdx.x - row.place.first_chunk) * (kNormThreads / kLanes) + threadIdx.x / kLanes;
+  const std::int64_t first = block * SquaredNorm::kBlock + threadIdx.x % kLanes;
+  T sum = 0;
+  if ((block + 1) * SquaredNorm::kBlock <= n) {
+#pragma unroll 16
+    for (int step = 0; step < kSteps; ++step) {
+      const T x = g[first + step * kLanes];
+      sum += x * x;
+    }
+  } else {
+    for (std::int64_t e = first; e < n; e += kLanes) sum += g[e] * g[e];
+  }
+  // The contract's tree over lanes begins with those 8 apart.
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  }
+  const double joined = join_warps<kNormThreads>(join_lanes(static_cast<double>(sum), kLanes, 32));
+  if (threadIdx.x == 0) sums[blockIdx.x] = joined;
+}
+
+/// Sum of values [run kJoin, (run + 1) kJoin) of `count`. Thread 0 gets it.
+__device__ double join_run(const double* values, std::int64_t count, std::int64_t run) {
+  const std::int64_t first = run * kJoin + 2 * static_cast<std::int64_t>(threadIdx.x);
+  const double a = first < count ? values[first] : 0;
+  const double b = first + 1 < count ? values[first + 1] : 0;
+  return join_warps<kJoinThreads>(join_lanes(a + b, 1, 32));
+}
+
+/// Sum of all values, by one thread block. `sums` has room for one of every kJoin and may begin
+/// where `values` do: a sum lies where all have read. Thread 0 gets it; 0 for none.
+__device__ double join_all(const double* values, std::int64_t count, double* sums) {
+  double sum = 0;
+  for (; count > 0; values = sums) {
+    const std::int64_t runs = ceil_div(count, kJoin);
+    for (std::int64_t run = 0; run < runs; ++run) {
+      sum = join_run(values, count, run);
+      __syncthreads();  // all have read: where sums are joined, this overwrites one of them
+      if (threadIdx.x == 0) sums[run] = sum;
+    }
+    __syncthreads();
+    count = runs == 1 ? 0 : runs;
+  }
+  return sum;
+}
+
+/// out[i] = sum over the chunks of gradient i, which is block i's.
+__global__ void __launch_bounds__(kJoinThreads)
+    join_chunks(List<SquaredNorm::Row> list, double* sums, double* out) {
+  const ListPlace place = list.row(blockIdx.x).place;
+  double* const own = sums + place.first_chunk;
+  const double sum = join_all(own, list_chunks(place.numel), own);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+/// One thread block: there are as many squares as parameters have names. `sums` has room for one
+/// of every kJoin. Only the numbers of `op` are read.
+__global__ void __launch_bounds__(kJoinThreads)
+    decide(DecideUpdate op, const double* squares, std::int64_t count, double* sums,
+           const double* loss_sum, UpdateDecision* decision) {
+  const double sum = join_all(squares, count, sums);
+  if (threadIdx.x != 0) return;
+  op.decide(sum, loss_sum == nullptr ? 0 : *loss_sum, *decision);
+}
+
+void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
+  const List<SquaredNorm::Row> list(op, op.gradients);
+  auto* const sums = workspace.as<double>();
+  launch_grid(ctx, list.grid(kNormThreads),
+              op.dtype() == DType::f64 ? square_chunks<double> : square_chunks<float>, list, sums);
+  launch_grid(ctx, {static_cast<unsigned>(list.count), kJoinThreads}, join_chunks, list, sums,
+              op.out.as<double>());
+}
+
+void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& workspace) {
+  launch_grid(ctx, {1, kJoinThreads}, decide, op, op.squares.as<double>(), op.squares.numel(),
+              workspace.as<double>(), op.loss_sum.as<double>(), op.decision.as<UpdateDecision>());
+}
+
+}  // namespace
+
+void add_gradient_norm_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<SquaredNorm, squared_norm>());
+  rows.push_back(row_of<DecideUpdate, decide_update>());
+}
+
+}  // namespace llmtrain::kernels::cuda
