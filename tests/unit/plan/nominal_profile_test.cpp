@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/cuda/rules/workspace.hpp"
 #include "lib/base/error.hpp"
 #include "lib/plan/predict.hpp"
 #include "tests/support/engine_recipe.hpp"
@@ -58,6 +59,14 @@ TEST_CASE("large products come near their share of the peak, small and narrow on
   CHECK(rate(256, 1024, 1024) < 0.2);
   // A long sum is split over multiprocessors that have no tile of their own.
   CHECK(rate(1024, 1024, 65536) > 2 * rate(1024, 1024, 1024));
+}
+
+TEST_CASE("a data sheet gives every kernel of a GPU a time") {
+  const auto gpu = *nominal_profile("h200");
+  for (const kernels::WorkspaceRow& row : kernels::meta_cuda_table().workspaces()) {
+    CAPTURE(row.name);
+    CHECK(gpu.kernels.contains({std::string(row.name), DType::f32, 0}));
+  }
 }
 
 TEST_CASE("a plan for a GPU has the GPU's workspaces beside the same tensors, and times") {
