@@ -60,7 +60,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
 
 Engine::~Engine() = default;
 
-void Engine::initialize() { store_.initialize(options_.seed); }
+void Engine::initialize() { store_.initialize(options_.seed, place_.threads); }
 
 OpCtx Engine::context() const {
   OpCtx ctx;
