@@ -48,6 +48,12 @@ void TrainingSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { check_ramp(*this, issues); });
 }
 
+void PrecisionSection::validate(recipe::Issues& issues) const {
+  if (!tf32() || compute() == DType::f32) return;
+  issues.add(tf32, fmt::format("rounds products of fp32, and compute is {}", to_string(compute())),
+             "leave it out");
+}
+
 void ActivationCheckpointSection::validate(recipe::Issues& issues) const {
   if (k().has_value() != (mode() == RecomputeMode::every_k)) {
     issues.add(k, "k belongs to mode every_k, and every_k needs it");

@@ -55,6 +55,12 @@ struct PrecisionSection : recipe::Section {
       "dtype of activations and products; bf16 keeps an FP32 master copy of the parameters; fp64 "
       "runs the plain reference kernels, for proofs",
       recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp64", DType::f64}})};
+  recipe::Key<bool> tf32{
+      this, "tf32", false,
+      "with compute fp32 on a GPU: matrix products round their operands to TF32 (10 bits of "
+      "mantissa) for the tensor cores and add in fp32; attention and all else stay fp32"};
+
+  void validate(recipe::Issues& issues) const override;
 };
 
 enum class RecomputeMode : std::uint8_t { none, full, every_k, sqrt, selective };

@@ -13,6 +13,8 @@ struct Target {
   int threads = 1;
   /// Reserved for each product of a library on a GPU.
   std::uint64_t library_workspace_bytes = 0;
+  /// Whether a GPU's products are tuned, which takes memory before the engine does.
+  bool tune_products = false;
 };
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.
