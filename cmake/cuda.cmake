@@ -78,8 +78,12 @@ if(cuda_wanted)
   # No contraction of a*b+c, as on the CPU: kernels say fma where they mean it.
   target_compile_options(llmtrain_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Werror=all-warnings
-      -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Werror>)
+      -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror,-ffp-contract=off>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Werror
+      -ffp-contract=off>)
+  string(REPLACE ";" "," architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  target_compile_definitions(llmtrain_cuda PRIVATE
+    LLMTRAIN_CUDA_ARCHITECTURES="${architectures}")
   target_link_libraries(llmtrain_cuda PRIVATE CUDA::cudart_static ${cuda_libraries})
   install(TARGETS llmtrain_cuda LIBRARY DESTINATION lib/llmtrain)
 endif()

@@ -24,11 +24,10 @@ struct AcceleratorFacts {
   int capability = 0;
   int multiprocessors = 0;
   std::uint64_t memory_bytes = 0;
-  std::uint64_t free_bytes = 0;
   std::uint64_t cache_bytes = 0;  // of the last level
 };
 
-/// What a backend finds on this machine.
+/// What a backend finds on this machine. To find it prepares no device for use.
 struct BackendReport {
   std::vector<AcceleratorFacts> devices;
   /// Why there are none; empty when there are.
@@ -39,13 +38,25 @@ struct BackendReport {
 
 struct Matmul;
 
-/// What tune_products() did with the products it was given.
+/// Choices of algorithms that tune_products() goes by, the first that knows a product.
+struct ProductMemory {
+  /// TunedProducts::choices of the run so far; empty when it begins.
+  std::string_view choices;
+  /// What runs share: read, and written when something was measured. May be absent.
+  std::filesystem::path file;
+};
+
+/// What tune_products() did with products that differ in what a choice depends on.
 struct TunedProducts {
-  std::size_t measured = 0;
-  /// Their fastest algorithm was in the file.
-  std::size_t known = 0;
-  /// No library takes them, or the scratch memory is too small for them.
+  std::size_t kept = 0;      // as in ProductMemory::choices
+  std::size_t known = 0;     // from the file
+  std::size_t measured = 0;  // now
+  /// No library takes them, or the scratch memory is too small: as without tuning.
   std::size_t left_out = 0;
+  /// All choices that hold from now on, as text (see algorithm_cache.hpp).
+  std::string choices;
+
+  std::size_t total() const { return kept + known + measured + left_out; }
 };
 
 /// What a plugin provides. Lives as long as the process.
@@ -53,19 +64,22 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual BackendReport report() const = 0;
+  /// What a device has to give now. Prepares it for this process, which takes some of its memory.
+  /// DeviceError when it cannot be used.
+  virtual std::uint64_t free_bytes(int device) const = 0;
   /// Memory and queues of a device. DeviceError when there is no such device.
   virtual std::unique_ptr<MemoryBackend> open(int device) const = 0;
   virtual const KernelTable& kernels() const = 0;
 
   /// Times every algorithm that a library offers for these products, and takes the fastest from
-  /// then on; without this, the library's own guess. The times are kept in `file` (see
-  /// algorithm_cache.hpp), and what is there is not measured again, so that runs that share a file
-  /// have the same bits. Of the products' data only the alignment of its addresses matters: all
-  /// work is done in `scratch`, which needs room for the operands of the largest product beside
-  /// ctx.library_workspace_bytes. Without room, products are only looked up in the file.
+  /// then on; without this, the library's own guess. What `memory` knows is not measured again, so
+  /// that a run that goes on has the bits of one that never stopped, whatever became of the file.
+  /// Of the products' data only the alignment of its addresses matters: all work is done in
+  /// `scratch`, an address that is a multiple of 256 with cuda::tuning_scratch_bytes(). Without
+  /// room, products are only looked up; without products, what `memory.choices` says holds. A file
+  /// that cannot be written is a warning.
   virtual TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
-                                      const View& scratch,
-                                      const std::filesystem::path& file) const = 0;
+                                      const View& scratch, const ProductMemory& memory) const = 0;
 };
 
 /// What the plugin's entry point `llmtrain_plugin` returns; only C types, because they are read

@@ -29,8 +29,8 @@ const Row* row_named(const std::vector<Row>& rows, std::string_view name) {
 }  // namespace
 
 KernelTable::KernelTable(std::string_view device, std::vector<KernelRow> rows,
-                         std::vector<WorkspaceRow> workspaces)
-    : device_(device), rows_(std::move(rows)), workspaces_(std::move(workspaces)) {
+                         std::vector<WorkspaceRow> workspaces, FusesActivation fuses)
+    : device_(device), rows_(std::move(rows)), workspaces_(std::move(workspaces)), fuses_(fuses) {
   sort_by_name(rows_, device_);
   sort_by_name(workspaces_, device_);
 }
@@ -59,7 +59,9 @@ namespace detail {
 void launch(const KernelCtx& ctx, std::string_view name, const void* kernel, const Cost& cost,
             DType dtype, const std::array<std::int64_t, 4>& sizes,
             std::uint64_t cpu_workspace_bytes) {
-  if (ctx.recorder != nullptr) ctx.recorder->record({name, cost, dtype, sizes});
+  if (ctx.recorder != nullptr) {
+    ctx.recorder->record({name, cost, dtype, sizes, ctx.tf32, kernel});
+  }
   const std::uint64_t workspace_bytes =
       ctx.table->workspace_bytes(ctx, name, kernel, cpu_workspace_bytes);
   Tensor workspace;

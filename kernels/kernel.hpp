@@ -75,18 +75,28 @@ constexpr WorkspaceRow workspace_row_of() {
           }};
 }
 
+enum class Activation : std::uint8_t;  // kernels/activations.hpp
+
+/// Whether a device's products of this type do better with the function in their epilogue
+/// (matmul.hpp) than with a kernel of its own behind them.
+using FusesActivation = bool (*)(Activation activation, DType dtype);
+
 /// One device's kernels: an explicit list of rows. A device whose kernels ask for other workspace
 /// than the CPU's says so in `workspaces`, a row for every kernel.
 class KernelTable {
  public:
   KernelTable(std::string_view device, std::vector<KernelRow> rows,
-              std::vector<WorkspaceRow> workspaces = {});
+              std::vector<WorkspaceRow> workspaces = {}, FusesActivation fuses = nullptr);
   /// InternalError naming operation and device when the row is absent.
   KernelFunction find(std::string_view name) const;
   /// By this device's own row, or else `cpu_bytes`. InternalError when the device has rows, but
   /// none for this kernel.
   std::uint64_t workspace_bytes(const KernelCtx& ctx, std::string_view name, const void* kernel,
                                 std::uint64_t cpu_bytes) const;
+  bool fuses(Activation activation, DType dtype) const {
+    return fuses_ != nullptr && fuses_(activation, dtype);
+  }
+  FusesActivation fuses() const { return fuses_; }
   std::string_view device() const { return device_; }
   std::span<const KernelRow> rows() const { return rows_; }
   std::span<const WorkspaceRow> workspaces() const { return workspaces_; }
@@ -95,6 +105,7 @@ class KernelTable {
   std::string_view device_;
   std::vector<KernelRow> rows_;           // sorted by name
   std::vector<WorkspaceRow> workspaces_;  // sorted by name
+  FusesActivation fuses_;
 };
 
 /// One launch as the plan sees it.
@@ -104,6 +115,10 @@ struct LaunchRecord {
   DType dtype;  // of the first operand
   /// The sizes that decide the speed, in the kernel's own order (Matmul: m, n, k).
   std::array<std::int64_t, 4> sizes{};
+  /// Whether products of fp32 round their operands to TF32 here.
+  bool tf32 = false;
+  /// The struct that `name` belongs to, alive during the call.
+  const void* kernel = nullptr;
 };
 
 /// Receives every launch; the meta device has nothing else to do.
@@ -124,6 +139,9 @@ struct KernelCtx {
   /// Reserved for every product that a library computes on a GPU; the CPU's libraries declare
   /// theirs.
   std::uint64_t library_workspace_bytes = 0;
+  /// Products of fp32 that a library computes on a GPU round their operands to TF32 (a mantissa of
+  /// 10 bits) and add in FP32; other kernels do not ask.
+  bool tf32 = false;
 };
 
 namespace detail {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.hpp"
 #include "kernels/matmul_workspace.hpp"
 #include "kernels/operands.hpp"
 
@@ -22,10 +23,18 @@ void Matmul::check() const {
     operands.expects(!accumulate, "no bias when it accumulates");
     operands.dense("bias", bias, n(), {c.dtype, DType::f32});
   }
+  if (epilogue == ProductEpilogue::none) return;
+  operands.strided("pre", pre, m(), n(), {c.dtype});
+  operands.distinct("c", c, "pre", pre);
+  operands.expects(!accumulate, "no epilogue when it accumulates");
+  operands.expects(epilogue == ProductEpilogue::activate || !bias.defined(),
+                   "no bias before a derivative");
 }
 
 Cost Matmul::cost() const {
-  Cost cost = memory_cost({a, b, bias, accumulate ? c : View{}}, {c});
+  Cost cost = memory_cost({a, b, bias, accumulate ? c : View{},
+                           epilogue == ProductEpilogue::differentiate ? pre : View{}},
+                          {c, epilogue == ProductEpilogue::activate ? pre : View{}});
   cost.flops = 2.0 * static_cast<double>(m()) * static_cast<double>(n()) * static_cast<double>(k());
   return cost;
 }
@@ -63,6 +72,24 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
 
 std::uint64_t Matmul::workspace_bytes(int threads) const {
   return matmul_workspace(*this, threads).total_bytes;
+}
+
+Matmul without_epilogue(const Matmul& mm) {
+  Matmul product = mm;
+  if (mm.epilogue == ProductEpilogue::activate) product.c = mm.pre;
+  product.epilogue = ProductEpilogue::none;
+  product.pre = {};
+  return product;
+}
+
+void run_epilogue(const KernelCtx& ctx, const Matmul& mm) {
+  const auto run = [&](const auto& kernel) { ctx.table->find(kernel.name)(ctx, &kernel, View{}); };
+  if (mm.epilogue == ProductEpilogue::activate) {
+    run(ActivationForward{.activation = mm.activation, .x = mm.pre, .up = {}, .y = mm.c});
+  } else if (mm.epilogue == ProductEpilogue::differentiate) {
+    run(ActivationBackward{
+        .activation = mm.activation, .x = mm.pre, .up = {}, .dy = mm.c, .dx = mm.c, .dup = {}});
+  }
 }
 
 void ColumnSum::check() const {

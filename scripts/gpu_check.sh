@@ -108,8 +108,11 @@ benchmark() {
     1.5b) recipe=qwen2.5-1.5b batch=8 ;;
     7b) recipe=qwen2.5-7b batch=4 ;;
   esac
-  timeout 180 "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda "training.micro_batch_size=$batch" \
-    "training.global_batch_size=$batch" --steps "$steps" --json >"$out/ours.json" 2>"$out/ours.log" || failed=1
+  local ours=("$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda "training.micro_batch_size=$batch"
+    "training.global_batch_size=$batch" "run.product_cache=$out/products.txt" --steps "$steps" --json)
+  timeout 180 "${ours[@]}" >"$out/ours.json" 2>"$out/ours.log" || failed=1
+  grep -ho 'products: .*' "$out/ours.log" "$out/ours.json" | head -n 1 >>"$table" || true
+  timeout 60 "${ours[@]}" run.tune_products=false >"$out/untuned.json" 2>"$out/untuned.log" || true
   for setting in "fused cuda" "fused compile cuda"; do
     # shellcheck disable=SC2086  # words
     timeout 150 python3 "$root/scripts/bench/torch_step.py" "$what" bf16 0 "$steps" $setting \
@@ -118,11 +121,19 @@ benchmark() {
   python3 - "$out" >>"$table" <<'PY' || failed=1
 import json, pathlib, statistics, sys
 out = pathlib.Path(sys.argv[1])
-ours = json.loads((out / "ours.json").read_text()[(out / "ours.json").read_text().index("{"):])
+def bench(name):
+    text = (out / name).read_text()
+    return json.loads(text[text.index("{"):])
+ours = bench("ours.json")
 rate = ours["tokens_per_step"] / ours["median_step_seconds"]
 for kernel in ours["kernels"][:8]:
     print(f"{kernel['name']:<44} {1e3 * kernel['seconds']:.2f} ms, {100 * kernel.get('of_peak', 0):.0f} % of peak")
 print(f"{'ours':<44} {rate:,.0f} tokens/s, MFU {100 * ours.get('mfu', 0):.1f} %")
+try:
+    untuned = bench("untuned.json")["median_step_seconds"]
+    print(f"{'without run.tune_products':<44} {untuned / ours['median_step_seconds']:.3f} times as long")
+except ValueError:
+    print(f"{'without run.tune_products':<44} no result, see untuned.log")
 for path in sorted(out.glob("torch_*.json")):
     try:
         theirs = json.loads(path.read_text())

@@ -16,6 +16,7 @@
 #include "lib/plan/nominal_profile.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/planned_time.hpp"
+#include "lib/train/product_tuning.hpp"
 
 namespace llmtrain::app {
 
@@ -52,19 +53,22 @@ plan::FmaSampler make_sampler(DType compute, int threads) {
 
 /// Whole steps first, as the queue runs them; then two of which each kernel is waited for.
 MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& recipe,
-                             const engine::BatchGeometry& geometry, std::int64_t steps) {
+                             const train::RunPlan& planned, std::int64_t steps) {
   using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kWarmup = 3, kClocked = 2;
   MeasuredSteps measured{.clocked_steps = kClocked};
   plan::FmaRate peak;
   const kernels::AcceleratorFacts& gpu = *device.gpu();
   if (const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes)) {
-    peak.peak = peak.mean =
-        recipe.precision.compute() == DType::bf16 ? sheet->bf16_flops : sheet->fp32_flops;
+    peak.peak = peak.mean = recipe.precision.compute() == DType::bf16 ? sheet->bf16_flops
+                            : recipe.precision.tf32()                 ? sheet->tf32_flops
+                                                                      : sheet->fp32_flops;
     measured.memory_rates.push_back(sheet->bytes_per_second);
   } else {
     measured.memory_rates.push_back(0);
   }
+  train::tune_products(recipe, device, planned.plan, "");
+  const engine::BatchGeometry geometry(recipe.training);
   plan::KernelClock clock(*device.place().table);
   const auto run_steps = [&](bool clocked, std::int64_t count) {
     engine::EnginePlace place = device.place();
@@ -92,10 +96,11 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
   return measured;
 }
 
-MeasuredSteps measure_steps(const train::Recipe& recipe, const engine::BatchGeometry& geometry,
+MeasuredSteps measure_steps(const train::Recipe& recipe, const train::RunPlan& planned,
                             std::int64_t steps) {
   train::RunDevice device(recipe);
-  if (device.gpu()) return measure_on_gpu(device, recipe, geometry, steps);
+  if (device.gpu()) return measure_on_gpu(device, recipe, planned, steps);
+  const engine::BatchGeometry geometry(recipe.training);
   const DType compute = recipe.precision.compute();
   plan::FmaSampler sampler = make_sampler(compute, recipe.threads());
   plan::KernelClock clock(engine::cpu_kernels(compute), [&sampler] { sampler.pause(); });
@@ -167,7 +172,9 @@ void rate_steps(BenchReport& report, const train::RunPlan& planned, const Measur
     peaks.push_back(step.rate.peak);
     mfu.push_back(step.rate.peak > 0 ? step_flops / step.seconds / step.rate.peak : 0);
     of_mean.push_back(step.rate.mean > 0 ? step_flops / step.seconds / step.rate.mean : 0);
-    if (profile_peak > 0) at_profile_speed.push_back(step.seconds * step.rate.mean / profile_peak);
+    if (profile_peak > 0 && step.rate.mean > 0) {
+      at_profile_speed.push_back(step.seconds * step.rate.mean / profile_peak);
+    }
   }
   report.mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) /
                 static_cast<double>(measured.steps.size());
@@ -177,20 +184,20 @@ void rate_steps(BenchReport& report, const train::RunPlan& planned, const Measur
   report.mfu = median(mfu);
   report.of_mean_rate = median(of_mean);
   report.peak_flops = median(peaks);
-  if (profile_peak > 0) report.at_profile_speed = median(at_profile_speed);
+  if (!at_profile_speed.empty()) report.at_profile_speed = median(at_profile_speed);
 }
 
 BenchReport::Row make_row(const plan::KernelTime& kernel, std::int64_t steps,
-                          const BenchReport& report, DType compute) {
+                          const BenchReport& report, std::string_view peak_type) {
   BenchReport::Row row;
   row.name = kernel.name;
   row.launches = kernel.count / steps;
   row.seconds = kernel.seconds / static_cast<double>(steps);
   row.products = kernel.cost.flops > 0;
   row.rate = (row.products ? kernel.cost.flops : kernel.cost.bytes()) / kernel.seconds;
-  const double peak = !row.products             ? report.memory_rate
-                      : kernel.dtype == compute ? report.peak_flops
-                                                : 0;
+  const double peak = !row.products                      ? report.memory_rate
+                      : kernel.name.ends_with(peak_type) ? report.peak_flops
+                                                         : 0;
   row.of_peak = peak > 0 ? row.rate / peak : 0;
   return row;
 }
@@ -207,8 +214,9 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
     for (const auto& kernel : planned.time->step.kernels) predicted[kernel.name] = kernel.seconds;
   }
   report.outside = report.mean;
+  const std::string_view peak_type = planned.plan.tf32 ? "tf32" : to_string(compute);
   for (const auto& kernel : measured.kernels) {
-    BenchReport::Row row = make_row(kernel, steps, report, compute);
+    BenchReport::Row row = make_row(kernel, steps, report, peak_type);
     const auto time = predicted.find(kernel.name);
     if (time != predicted.end()) row.predicted = time->second;
     report.outside -= row.seconds;
@@ -296,7 +304,7 @@ ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_jso
   const engine::BatchGeometry geometry(recipe->training);
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report =
-      make_report(planned, measure_steps(*recipe, geometry, steps), recipe->precision.compute());
+      make_report(planned, measure_steps(*recipe, planned, steps), recipe->precision.compute());
   const std::string text = as_json ? to_json(report, planned) : to_text(report, *recipe, planned);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return ExitCode::done;

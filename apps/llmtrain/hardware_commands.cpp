@@ -43,6 +43,19 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   return text;
 }
 
+/// "141.00 GiB of 143.77 GiB free" of the GPU that a run takes; to ask others would prepare them
+/// for use, so of them there is only the size.
+std::string memory_text(const kernels::Backend& backend, std::size_t number,
+                        const kernels::AcceleratorFacts& gpu) {
+  if (number > 0) return format_bytes(gpu.memory_bytes);
+  try {
+    return fmt::format("{} of {} free", format_bytes(backend.free_bytes(0)),
+                       format_bytes(gpu.memory_bytes));
+  } catch (const DeviceError& error) {
+    return fmt::format("{}, not to be used now: {}", format_bytes(gpu.memory_bytes), error.what());
+  }
+}
+
 /// What the plugin finds: versions, and every GPU with the rates that its data sheet promises.
 std::string gpu_text() {
   const kernels::LoadedBackend& loaded = kernels::load_backend(DeviceKind::cuda);
@@ -57,15 +70,15 @@ std::string gpu_text() {
   for (std::size_t i = 0; i < report.devices.size(); ++i) {
     const kernels::AcceleratorFacts& gpu = report.devices[i];
     text += line(fmt::format("GPU {}", i),
-                 fmt::format("{}, sm_{}, {} multiprocessors, {} of {} free", gpu.name,
-                             gpu.capability, gpu.multiprocessors, format_bytes(gpu.free_bytes),
-                             format_bytes(gpu.memory_bytes)));
+                 fmt::format("{}, sm_{}, {} multiprocessors, {}", gpu.name, gpu.capability,
+                             gpu.multiprocessors, memory_text(*loaded.backend, i, gpu)));
     const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes);
     if (sheet == nullptr) continue;
-    text += line("  data sheet",
-                 fmt::format("{}: {:.0f} TFLOP/s bf16 (dense), {:.1f} fp32, {:.2f} TB/s",
-                             sheet->title, 1e-12 * sheet->bf16_flops, 1e-12 * sheet->fp32_flops,
-                             1e-12 * sheet->bytes_per_second));
+    text +=
+        line("  data sheet",
+             fmt::format("{}: {:.0f} TFLOP/s bf16 (dense), {:.0f} tf32, {:.1f} fp32, {:.2f} TB/s",
+                         sheet->title, 1e-12 * sheet->bf16_flops, 1e-12 * sheet->tf32_flops,
+                         1e-12 * sheet->fp32_flops, 1e-12 * sheet->bytes_per_second));
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/activations.hpp"
 #include "kernels/cuda/matmul_plain.hpp"
 #include "kernels/cuda/memory.hpp"
 #include "lib/base/log.hpp"
@@ -14,16 +15,14 @@ namespace {
 
 /// Of the workspace and of what we put into it; also all that algorithms may ask of operands.
 constexpr std::uint32_t kAlignment = 256;
-/// Of a bias: there is no preference by which algorithms that want it would be left out.
-constexpr std::uint32_t kBiasAlignment = 16;
+/// Of a bias and of what an epilogue reads or writes beside c: there is no preference by which
+/// algorithms that want it would be left out.
+constexpr std::uint32_t kEpilogueAlignment = 16;
+/// Elements of which the strides of an epilogue's matrix are multiples.
+constexpr std::int64_t kPreStride = 8;
 
 std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-void check_library(cublasStatus_t status, const char* what) {
-  require<DeviceError>(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed: {}", what,
-                       cublasLtGetStatusString(status));
 }
 
 cudaDataType_t library_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
@@ -49,9 +48,7 @@ std::int64_t leading(const View& view) { return std::max(view.row_stride, view.c
 /// Which sums over parts of k are allowed. In place and in the output type they pass through c's
 /// type, so that a BF16 c would be rounded more than once.
 std::uint32_t reductions_of(Determinism determinism, DType out) {
-  std::uint32_t allowed = CUBLASLT_REDUCTION_SCHEME_NONE;
-  if (determinism == Determinism::layout) return allowed;
-  allowed |= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  std::uint32_t allowed = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (out == DType::f32) allowed |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   if (out == DType::f32 && determinism == Determinism::fast) {
     allowed |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
@@ -59,8 +56,9 @@ std::uint32_t reductions_of(Determinism determinism, DType out) {
   return allowed;
 }
 
-/// FP32 products by TF32 would be CUBLAS_COMPUTE_32F_FAST_TF32: here a recipe's wish would enter.
-cublasComputeType_t compute_type_of(const KernelCtx&) { return CUBLAS_COMPUTE_32F; }
+cublasComputeType_t compute_type_of(const KernelCtx& ctx, DType in) {
+  return ctx.tf32 && in == DType::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
 
 /// As the library sees a matrix of ours: its columns are our rows.
 void describe(cublasLtMatrixLayout_t layout, const View& view, std::int64_t stride) {
@@ -68,6 +66,42 @@ void describe(cublasLtMatrixLayout_t layout, const View& view, std::int64_t stri
                                          static_cast<std::uint64_t>(view.cols()),
                                          static_cast<std::uint64_t>(view.rows()), stride),
                 "to describe a matrix");
+}
+
+bool is_aligned(const View& view) {
+  return reinterpret_cast<std::uintptr_t>(view.data) % kEpilogueAlignment == 0;
+}
+
+/// Whether the library has this epilogue for these operands.
+bool takes_epilogue(const Matmul& mm) {
+  if (mm.epilogue == ProductEpilogue::none) return true;
+  return mm.activation == Activation::gelu_pytorch_tanh && is_aligned(mm.pre) &&
+         leading(mm.pre) % kPreStride == 0;
+}
+
+std::uint32_t epilogue_of(const Matmul& mm) {
+  const bool biased = mm.bias.defined();
+  switch (mm.epilogue) {
+    case ProductEpilogue::none:
+      break;
+    case ProductEpilogue::activate:
+      return biased ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case ProductEpilogue::differentiate:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+std::string_view suffix_of(ProductEpilogue epilogue) {
+  switch (epilogue) {
+    case ProductEpilogue::none:
+      break;
+    case ProductEpilogue::activate:
+      return " gelu";
+    case ProductEpilogue::differentiate:
+      return " dgelu";
+  }
+  return "";
 }
 
 bool fits(std::int64_t size) { return size <= std::numeric_limits<std::int32_t>::max(); }
@@ -86,21 +120,32 @@ CublasLtProducts& products_of(const KernelCtx& ctx) {
 }  // namespace
 
 std::string to_string(const ProductKey& key) {
+  const std::string pre = key.epilogue == ProductEpilogue::none
+                              ? ""
+                              : fmt::format("{} {}", suffix_of(key.epilogue), key.ld_pre);
   return fmt::format(
-      "{}>{} {}{}{}{} m{} n{} k{} ld {} {} {} align {} {} {} reductions {} compute {} workspace {}",
+      "{}>{} {}{}{}{} m{} n{} k{} ld {} {} {} align {} {} {} reductions {} compute {} workspace "
+      "{}{}",
       llmtrain::to_string(key.in), llmtrain::to_string(key.out), key.transpose_a ? 't' : 'n',
       key.transpose_b ? 't' : 'n', key.accumulate ? "+" : "", key.biased ? "b" : "", key.m, key.n,
       key.k, key.lda, key.ldb, key.ldc, key.align_a, key.align_b, key.align_c, key.reductions,
-      static_cast<int>(key.compute), key.workspace_bytes);
+      static_cast<int>(key.compute), key.workspace_bytes, pre);
 }
 
-std::uint32_t alignment_of(const void* address) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(address) | kAlignment;
-  return static_cast<std::uint32_t>(bits & (~bits + 1));
+bool is_refusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+void check_library(cublasStatus_t status, const char* what) {
+  require<DeviceError>(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed: {}", what,
+                       cublasLtGetStatusString(status));
 }
 
 CublasLtProducts::CublasLtProducts(int device)
-    : measured_("cuBLASLt " + product_library_version(), gpu_name(device)) {
+    : library_("cuBLASLt " + product_library_version()),
+      gpu_(gpu_name(device)),
+      choices_(empty_cache()) {
   check_library(cublasLtCreate(&handle_), "to begin");
 }
 
@@ -109,7 +154,7 @@ CublasLtProducts::~CublasLtProducts() { cublasLtDestroy(handle_); }
 std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const Matmul& mm,
                                                      const View& workspace) {
   const bool empty = mm.m() == 0 || mm.n() == 0 || mm.k() == 0;
-  if (mm.a.dtype == DType::f64 || empty) return std::nullopt;
+  if (mm.a.dtype == DType::f64 || empty || !takes_epilogue(mm)) return std::nullopt;
   for (const View* view : {&mm.a, &mm.b, &mm.c}) {
     if (!fits(view->rows()) || !fits(leading(*view))) return std::nullopt;
   }
@@ -125,8 +170,7 @@ std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const
   if (const std::uint64_t over = reinterpret_cast<std::uintptr_t>(free) % kAlignment; over != 0) {
     take(std::min(free_bytes, kAlignment - over));
   }
-  if (mm.bias.defined() && (mm.bias.dtype != mm.c.dtype ||
-                            reinterpret_cast<std::uintptr_t>(mm.bias.data) % kBiasAlignment != 0)) {
+  if (mm.bias.defined() && (mm.bias.dtype != mm.c.dtype || !is_aligned(mm.bias))) {
     call.mm.bias = View{nullptr, mm.c.dtype, mm.bias.shape, mm.bias.row_stride};
     const std::uint64_t bytes = round_up(call.mm.bias.bytes());
     if (bytes > free_bytes) return std::nullopt;
@@ -149,30 +193,31 @@ std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const
               .align_b = alignment_of(mm.b.data),
               .align_c = alignment_of(mm.c.data),
               .reductions = reductions_of(ctx.determinism, mm.c.dtype),
-              .compute = compute_type_of(ctx),
-              .workspace_bytes = free_bytes};
+              .compute = compute_type_of(ctx, mm.a.dtype),
+              .workspace_bytes = free_bytes,
+              .epilogue = mm.epilogue,
+              .ld_pre = mm.epilogue == ProductEpilogue::none ? 0 : leading(mm.pre)};
   return call;
 }
 
-PreparedProduct CublasLtProducts::prepare(const ProductCall& call) const {
+PreparedProduct::PreparedProduct(const ProductCall& call) {
   const Matmul& mm = call.mm;
-  PreparedProduct prepared;
-  check_library(cublasLtMatmulDescInit(&prepared.operation, call.key.compute, CUDA_R_32F),
+  check_library(cublasLtMatmulDescInit(&operation, call.key.compute, CUDA_R_32F),
                 "to describe a product");
-  set(&prepared.operation, CUBLASLT_MATMUL_DESC_TRANSA, operation_of(mm.transpose_b));
-  set(&prepared.operation, CUBLASLT_MATMUL_DESC_TRANSB, operation_of(mm.transpose_a));
-  if (mm.bias.defined()) {
-    const std::uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    set(&prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    // The heuristic reads the pointer's alignment: every bias has at least this one, and what is
-    // chosen must not depend on which came first.
-    void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{kBiasAlignment});
-    set(&prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, least_aligned);
+  set(&operation, CUBLASLT_MATMUL_DESC_TRANSA, operation_of(mm.transpose_b));
+  set(&operation, CUBLASLT_MATMUL_DESC_TRANSB, operation_of(mm.transpose_a));
+  set(&operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(mm));
+  // The heuristic reads these pointers' alignment: all have at least this one, and what is chosen
+  // must not depend on which came first.
+  void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{kEpilogueAlignment});
+  if (mm.bias.defined()) set(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, least_aligned);
+  if (mm.epilogue != ProductEpilogue::none) {
+    set(&operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, least_aligned);
+    set(&operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.key.ld_pre);
   }
-  describe(&prepared.a, mm.b, call.key.ldb);
-  describe(&prepared.b, mm.a, call.key.lda);
-  describe(&prepared.c, mm.c, call.key.ldc);
-  return prepared;
+  describe(&a, mm.b, call.key.ldb);
+  describe(&b, mm.a, call.key.lda);
+  describe(&c, mm.c, call.key.ldc);
 }
 
 std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::candidates(const ProductKey& key,
@@ -207,9 +252,10 @@ std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::candidates(const ProductKey&
   return found;
 }
 
-std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::measured(const ProductKey& key,
-                                                               PreparedProduct& prepared) const {
-  const ProductAlgorithm* known = measured_.find(to_string(key));
+std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::remembered(const AlgorithmCache& memory,
+                                                                 const ProductKey& key,
+                                                                 PreparedProduct& prepared) const {
+  const ProductAlgorithm* known = memory.find(to_string(key));
   if (known == nullptr) return std::nullopt;
   cublasLtMatmulAlgo_t algorithm{};
   static_assert(sizeof(algorithm.data) == sizeof(known->words));
@@ -228,9 +274,9 @@ PreparedProduct& CublasLtProducts::find(const ProductCall& call) {
   const auto known = prepared_.find(call.key);
   if (known != prepared_.end()) return known->second;
   if (prepared_.size() >= kMaxPrepared) prepared_.clear();
-  PreparedProduct& prepared = prepared_.emplace(call.key, prepare(call)).first->second;
+  PreparedProduct& prepared = prepared_.try_emplace(call.key, call).first->second;
   prepared.algorithms = candidates(call.key, prepared);
-  if (const auto best = measured(call.key, prepared)) {
+  if (const auto best = remembered(choices_, call.key, prepared)) {
     prepared.algorithms.insert(prepared.algorithms.begin(), *best);
   }
   return prepared;
@@ -242,6 +288,9 @@ cublasStatus_t CublasLtProducts::queue(const KernelCtx& ctx, const ProductCall& 
   const Matmul& mm = call.mm;
   if (mm.bias.defined()) {
     set(&prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, mm.bias.data);
+  }
+  if (mm.epilogue != ProductEpilogue::none) {
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, mm.pre.data);
   }
   const float one = 1, old = mm.accumulate ? 1 : 0;
   return cublasLtMatmul(handle_, &prepared.operation, &one, mm.b.data, &prepared.a, mm.a.data,
@@ -258,11 +307,7 @@ bool CublasLtProducts::multiply(const KernelCtx& ctx, const Matmul& mm, const Vi
   while (!prepared.algorithms.empty()) {
     const cublasStatus_t status = queue(ctx, *call, prepared, prepared.algorithms.front());
     if (status == CUBLAS_STATUS_SUCCESS) return true;
-    // Refused before anything was queued; anything else is an error of the device.
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE &&
-        status != CUBLAS_STATUS_ARCH_MISMATCH) {
-      check_library(status, "a product");
-    }
+    if (!is_refusal(status)) check_library(status, "a product");
     log::warning("cuBLASLt refuses its own algorithm for {}: {}", to_string(call->key),
                  cublasLtGetStatusString(status));
     prepared.algorithms.erase(prepared.algorithms.begin());
@@ -285,8 +330,8 @@ bool library_matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspac
 }
 
 TunedProducts tune_library_products(const KernelCtx& ctx, std::span<const Matmul> products,
-                                    const View& scratch, const std::filesystem::path& file) {
-  return products_of(ctx).tune(ctx, products, scratch, file);
+                                    const View& scratch, const ProductMemory& memory) {
+  return products_of(ctx).tune(ctx, products, scratch, memory);
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/rules/algorithm_cache.hpp"
+#include "kernels/cuda/rules/product_scratch.hpp"
 #include "kernels/cuda/simt.cuh"
 
 namespace llmtrain::kernels::cuda {
@@ -30,22 +31,13 @@ struct ProductKey {
   std::uint32_t reductions;
   cublasComputeType_t compute;
   std::uint64_t workspace_bytes;
+  ProductEpilogue epilogue;
+  std::int64_t ld_pre;  // 0 without an epilogue
   auto operator<=>(const ProductKey&) const = default;
 };
 
 /// As it stands in the file of measured algorithms.
 std::string to_string(const ProductKey& key);
-
-/// The largest power of two, at most 256, that an address is a multiple of.
-std::uint32_t alignment_of(const void* address);
-
-/// A product's descriptors, in the library's terms, and its algorithms, best first; none where the
-/// library does not take it.
-struct PreparedProduct {
-  cublasLtMatmulDescOpaque_t operation{};
-  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
-};
 
 /// A product with what the library needs beside it.
 struct ProductCall {
@@ -53,6 +45,24 @@ struct ProductCall {
   ProductKey key;
   void* workspace = nullptr;
 };
+
+/// A product's descriptors, in the library's terms, which stay where they were made, and its
+/// algorithms, best first; none where the library does not take it.
+struct PreparedProduct {
+  explicit PreparedProduct(const ProductCall& call);
+  PreparedProduct(const PreparedProduct&) = delete;
+  PreparedProduct& operator=(const PreparedProduct&) = delete;
+
+  cublasLtMatmulDescOpaque_t operation{};
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+};
+
+/// Whether the library refused what it was asked for, and queued nothing; any other failure is the
+/// device's.
+bool is_refusal(cublasStatus_t status);
+/// DeviceError unless `status` is success.
+void check_library(cublasStatus_t status, const char* what);
 
 class CublasLtProducts final : public LibraryProducts {
  public:
@@ -66,7 +76,7 @@ class CublasLtProducts final : public LibraryProducts {
   bool multiply(const KernelCtx& ctx, const Matmul& mm, const View& workspace);
   /// tune_library_products().
   TunedProducts tune(const KernelCtx& ctx, std::span<const Matmul> products, const View& scratch,
-                     const std::filesystem::path& file);
+                     const ProductMemory& memory);
 
  private:
   /// Generation meets a new shape at every length, hence the bound.
@@ -78,21 +88,28 @@ class CublasLtProducts final : public LibraryProducts {
   static std::optional<ProductCall> call_of(const KernelCtx& ctx, const Matmul& mm,
                                             const View& workspace);
   PreparedProduct& find(const ProductCall& call);
-  PreparedProduct prepare(const ProductCall& call) const;
   /// What the heuristic proposes, within the key's limits.
   std::vector<cublasLtMatmulAlgo_t> candidates(const ProductKey& key,
                                                PreparedProduct& prepared) const;
-  /// The measured algorithm, if there is one and it fits.
-  std::optional<cublasLtMatmulAlgo_t> measured(const ProductKey& key,
-                                               PreparedProduct& prepared) const;
+  /// The product's algorithm among those remembered, if there is one and it fits.
+  std::optional<cublasLtMatmulAlgo_t> remembered(const AlgorithmCache& memory,
+                                                 const ProductKey& key,
+                                                 PreparedProduct& prepared) const;
   cublasStatus_t queue(const KernelCtx& ctx, const ProductCall& call, PreparedProduct& prepared,
                        const cublasLtMatmulAlgo_t& algorithm) const;
-  /// The fastest of the candidates; nothing when none runs.
-  std::optional<ProductAlgorithm> measure(const KernelCtx& ctx, const ProductCall& call) const;
+  /// As multiply() will have it, with a workspace that is not there.
+  static std::optional<ProductCall> call_of_step(const KernelCtx& ctx, const Matmul& mm);
+  /// The fastest of the candidates, by trial in scratch memory; nothing without room, or when none
+  /// runs.
+  std::optional<ProductAlgorithm> measure(const KernelCtx& ctx, ProductCall call,
+                                          const View& scratch) const;
+  AlgorithmCache empty_cache() const { return {library_, gpu_}; }
 
+  std::string library_, gpu_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<ProductKey, PreparedProduct> prepared_;
-  AlgorithmCache measured_;
+  /// What tune() decided.
+  AlgorithmCache choices_;
 };
 
 }  // namespace llmtrain::kernels::cuda

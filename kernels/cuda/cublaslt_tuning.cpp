@@ -2,9 +2,13 @@
 // accumulate cannot be repeated on the step's own.
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "kernels/cuda/cublaslt.hpp"
 #include "kernels/cuda/matmul_plain.hpp"
+#include "lib/base/directory.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -17,36 +21,6 @@ constexpr int kRepeats = 5;
 /// The library's own first choice stays unless another takes less than this share of its time:
 /// noise does not decide.
 constexpr double kBetter = 0.98;
-constexpr std::uint64_t kBlock = 256;
-
-/// Blocks of scratch memory, one after the other.
-class ScratchBlocks {
- public:
-  explicit ScratchBlocks(const View& scratch)
-      : next_(reinterpret_cast<std::uintptr_t>(scratch.data)),
-        end_(next_ + (scratch.defined() ? scratch.bytes() : 0)) {}
-
-  /// A block whose address has exactly this alignment, as far as 256 bytes go; null without room.
-  std::byte* take(std::uint64_t bytes, std::uint64_t alignment) {
-    const std::uintptr_t begin =
-        (next_ + kBlock - 1) / kBlock * kBlock + (alignment < kBlock ? alignment : 0);
-    if (next_ == 0 || begin > end_ || bytes > end_ - begin) return nullptr;
-    next_ = begin + bytes;
-    return reinterpret_cast<std::byte*>(begin);
-  }
-
-  /// Gives a view memory of its own; false without room.
-  bool place(View& view) {
-    if (!view.defined()) return true;
-    const auto elements = (view.rows() - 1) * view.row_stride + view.cols();
-    view.data =
-        take(static_cast<std::uint64_t>(elements) * size_of(view.dtype), alignment_of(view.data));
-    return view.defined();
-  }
-
- private:
-  std::uintptr_t next_, end_;
-};
 
 class Event {
  public:
@@ -69,30 +43,80 @@ class Event {
 struct Candidate {
   cublasLtMatmulAlgo_t algorithm;
   double microseconds = std::numeric_limits<double>::infinity();
+  bool runs = true;
 };
+
+/// The call in scratch memory, whose operands are made anew: products that accumulate change
+/// theirs. False without room.
+bool place_in(ProductCall& call, const View& scratch, const KernelCtx& ctx) {
+  const ProductScratch at(call.mm, ctx.library_workspace_bytes);
+  if (!scratch.defined() || scratch.bytes() < at.total_bytes) return false;
+  auto* const begin = scratch.as<std::byte>();
+  call.workspace = call.key.workspace_bytes > 0 ? begin + at.workspace : nullptr;
+  call.mm.a.data = begin + at.a;
+  call.mm.b.data = begin + at.b;
+  call.mm.c.data = begin + at.c;
+  if (call.mm.bias.defined()) call.mm.bias.data = begin + at.bias;
+  if (call.mm.pre.defined()) call.mm.pre.data = begin + at.pre;
+  const auto bytes = static_cast<std::int64_t>(at.total_bytes);
+  fill_for_timing(ctx, {begin, DType::u8, {bytes}, bytes});
+  return true;
+}
+
+/// Adds what was measured to the file, in which what others wrote meanwhile stays.
+void keep(AlgorithmCache file, const std::map<std::string, ProductAlgorithm>& measured,
+          const std::filesystem::path& path) {
+  try {
+    file.load(path);
+    for (const auto& [product, algorithm] : measured) {
+      if (file.find(product) == nullptr) file.put(product, algorithm);
+    }
+    if (path.has_parent_path()) create_directories_durably(path.parent_path());
+    file.save(path);
+  } catch (const StorageError& error) {
+    log::warning("measured products are not kept for other runs: {}", error.what());
+  }
+}
 
 }  // namespace
 
-std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx,
-                                                          const ProductCall& call) const {
-  PreparedProduct prepared = prepare(call);
+std::optional<ProductCall> CublasLtProducts::call_of_step(const KernelCtx& ctx, const Matmul& mm) {
+  // A workspace of the arena begins at a multiple of this.
+  constexpr std::uintptr_t kSomewhere = 256;
+  const auto bytes = static_cast<std::int64_t>(ctx.library_workspace_bytes);
+  return call_of(ctx, mm, {reinterpret_cast<void*>(kSomewhere), DType::u8, {bytes}, bytes});
+}
+
+std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx, ProductCall call,
+                                                          const View& scratch) const {
+  if (!place_in(call, scratch, ctx)) return std::nullopt;
+  PreparedProduct prepared(call);
+  const auto runs = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    const cublasStatus_t status = queue(ctx, call, prepared, algorithm);
+    if (is_refusal(status)) return false;
+    check_library(status, "a product that was timed");
+    return true;
+  };
   std::vector<Candidate> all;
   for (const cublasLtMatmulAlgo_t& algorithm : candidates(call.key, prepared)) {
     // The first launch of an algorithm also loads its code.
-    if (queue(ctx, call, prepared, algorithm) == CUBLAS_STATUS_SUCCESS) all.push_back({algorithm});
+    if (runs(algorithm)) all.push_back({algorithm});
   }
-  if (all.empty()) return std::nullopt;
   Event begin, end;
   for (int round = 0; round < kRounds; ++round) {
     for (Candidate& candidate : all) {
       begin.record(stream_of(ctx));
-      for (int i = 0; i < kRepeats; ++i) queue(ctx, call, prepared, candidate.algorithm);
+      for (int i = 0; i < kRepeats && candidate.runs; ++i) {
+        candidate.runs = runs(candidate.algorithm);
+      }
       end.record(stream_of(ctx));
       end.wait();
       candidate.microseconds =
           std::min(candidate.microseconds, end.microseconds_since(begin) / kRepeats);
     }
   }
+  std::erase_if(all, [](const Candidate& candidate) { return !candidate.runs; });
+  if (all.empty()) return std::nullopt;
   const Candidate& fastest = *std::min_element(
       all.begin(), all.end(),
       [](const Candidate& a, const Candidate& b) { return a.microseconds < b.microseconds; });
@@ -104,41 +128,39 @@ std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx,
 }
 
 TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Matmul> products,
-                                     const View& scratch, const std::filesystem::path& file) {
-  measured_.load(file);
-  if (scratch.defined()) fill_for_timing(ctx, scratch);
+                                     const View& scratch, const ProductMemory& memory) {
+  AlgorithmCache kept = empty_cache(), known = empty_cache();
+  kept.read(memory.choices);
+  if (!products.empty()) known.load(memory.file);
+  choices_ = kept;
   TunedProducts report;
+  std::set<std::string> met;
+  std::map<std::string, ProductAlgorithm> measured;
   for (const Matmul& product : products) {
-    // What the step will have: a workspace of the arena, which begins at a multiple of 256 bytes.
-    const View workspace{reinterpret_cast<void*>(kBlock),
-                         DType::u8,
-                         {static_cast<std::int64_t>(ctx.library_workspace_bytes)},
-                         static_cast<std::int64_t>(ctx.library_workspace_bytes)};
-    auto call = call_of(ctx, product, workspace);
+    const auto call = call_of_step(ctx, product);
     if (!call) {
       ++report.left_out;
       continue;
     }
-    PreparedProduct prepared = prepare(*call);
-    if (measured(call->key, prepared)) {
+    const std::string name = to_string(call->key);
+    if (!met.insert(name).second) continue;
+    PreparedProduct prepared(*call);
+    if (remembered(kept, call->key, prepared)) {
+      ++report.kept;
+    } else if (remembered(known, call->key, prepared)) {
       ++report.known;
-      continue;
-    }
-    ScratchBlocks blocks(scratch);
-    call->workspace = blocks.take(call->key.workspace_bytes, kBlock);
-    Matmul& mm = call->mm;
-    const bool placed = call->workspace != nullptr && blocks.place(mm.a) && blocks.place(mm.b) &&
-                        blocks.place(mm.c) && blocks.place(mm.bias);
-    const auto best = placed ? measure(ctx, *call) : std::nullopt;
-    if (!best) {
+      choices_.put(name, *known.find(name));
+    } else if (const auto best = measure(ctx, *call, scratch)) {
+      ++report.measured;
+      measured.emplace(name, *best);
+      choices_.put(name, *best);
+    } else {
       ++report.left_out;
-      continue;
     }
-    measured_.put(to_string(call->key), *best);
-    ++report.measured;
   }
   prepared_.clear();
-  if (report.measured > 0) measured_.save(file);
+  if (!measured.empty()) keep(empty_cache(), measured, memory.file);
+  report.choices = choices_.text();
   return report;
 }
 

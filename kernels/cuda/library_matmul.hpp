@@ -5,20 +5,16 @@
 /// more are no candidates. NVIDIA recommends 32 MiB on Hopper and 4 MiB before; more memory allows
 /// sums split over k, for results too small to fill the GPU.
 ///
-/// How results depend on the step's determinism: `layout` has every sum over k in one sequence;
-/// `run` allows partial sums that a second kernel adds in a fixed order; `fast` also those that are
-/// added in place. Partial sums are never rounded to BF16. FP32 products stay FP32 (no TF32).
+/// How results depend on the step's determinism: `run` allows partial sums that a second kernel
+/// adds in a fixed order; `fast` also those that are added in place; under `layout` no library is
+/// asked, because its choice changes with m. Partial sums are never rounded to BF16. FP32 operands
+/// are rounded to TF32 where KernelCtx::tf32 says so, else products of FP32 stay FP32.
 ///
-/// What Matmul lacks for GELU in the same kernel, should it come: an `activation` and an `aux` view
-/// [m, n] beside c. Forward: EPILOGUE_GELU_AUX_BIAS (GELU_AUX without bias) writes GELU(z) to c and
-/// z, the input that backward needs, to aux (EPILOGUE_AUX_POINTER, EPILOGUE_AUX_LD: a multiple of 8
-/// elements; EPILOGUE_AUX_DATA_TYPE: that of c). Backward, in the input gradient of the second
-/// linear layer: EPILOGUE_DGELU reads z from aux and writes dz; DGELU_BGRAD also its column sums
-/// (in BIAS_POINTER), as EPILOGUE_BGRADB does in the weight gradient: those sums are overwritten,
-/// not accumulated, and rounded to c's dtype, so that ColumnSum stays the gradient of a bias. The
-/// library's GELU is the tanh form. RELU maps NaN to 0 and so hides a diverged run.
+/// Epilogues: GELU (EPILOGUE_GELU_AUX_BIAS, GELU_AUX without bias) and its derivative (DGELU), in
+/// the tanh form, which is the library's; both see the sum in FP32 and leave or find z in c's
+/// dtype. ColumnSum stays the gradient of a bias: BGRADB overwrites where we accumulate, and adds
+/// in an order of its own. RELU maps NaN to 0 and so hides a diverged run.
 
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,6 +44,6 @@ bool library_matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspac
 
 /// Backend::tune_products.
 TunedProducts tune_library_products(const KernelCtx& ctx, std::span<const Matmul> products,
-                                    const View& scratch, const std::filesystem::path& file);
+                                    const View& scratch, const ProductMemory& memory);
 
 }  // namespace llmtrain::kernels::cuda

@@ -1,4 +1,5 @@
-// Which product multiplies what: the library's for fp32 and bf16, ours for everything else.
+// Which product multiplies what: the library's for fp32 and bf16, ours for everything else, and
+// where results may not depend on the number of rows.
 #include "kernels/matmul.hpp"
 
 #include "kernels/cuda/library_matmul.hpp"
@@ -19,10 +20,27 @@ bool say_once_that_ours_is_taken(const Matmul& mm) {
   return true;
 }
 
+bool say_once_that_an_activation_runs_apart(const Matmul& mm) {
+  log::info(
+      "no library takes the activation behind products such as [{}, {}] x [{}, {}] in {}: it runs "
+      "in a kernel of its own",
+      mm.m(), mm.k(), mm.k(), mm.n(), to_string(mm.a.dtype));
+  return true;
+}
+
 void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
   if (mm.m() == 0 || mm.n() == 0) return;
-  if (mm.a.dtype != DType::f64 && mm.k() > 0) {
-    if (library_matmul(ctx, mm, workspace)) return;
+  const bool for_library = mm.a.dtype != DType::f64 && ctx.determinism != Determinism::layout;
+  const bool tried = for_library && mm.k() > 0;
+  if (tried && library_matmul(ctx, mm, workspace)) return;
+  if (mm.epilogue != ProductEpilogue::none) {
+    if (tried) {
+      [[maybe_unused]] static const bool said = say_once_that_an_activation_runs_apart(mm);
+    }
+    matmul(ctx, without_epilogue(mm), workspace);
+    return run_epilogue(ctx, mm);
+  }
+  if (tried) {
     [[maybe_unused]] static const bool said = say_once_that_ours_is_taken(mm);
   }
   plain_matmul(ctx, mm);

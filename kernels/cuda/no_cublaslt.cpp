@@ -10,8 +10,8 @@ std::string product_library_version() { return {}; }
 bool library_matmul(const KernelCtx&, const Matmul&, const View&) { return false; }
 
 TunedProducts tune_library_products(const KernelCtx&, std::span<const Matmul> products, const View&,
-                                    const std::filesystem::path&) {
-  return {.left_out = products.size()};
+                                    const ProductMemory& memory) {
+  return {.left_out = products.size(), .choices = std::string(memory.choices)};
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -5,6 +5,7 @@
 #include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/memory.hpp"
 #include "kernels/cuda/rows.hpp"
+#include "kernels/cuda/rules/architectures.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -16,22 +17,15 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
+/// Asks the driver alone: no context, which would take memory, is made on the device.
 AcceleratorFacts facts_of(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "to describe the device");
-  AcceleratorFacts facts{.name = properties.name,
-                         .capability = 10 * properties.major + properties.minor,
-                         .multiprocessors = properties.multiProcessorCount,
-                         .memory_bytes = properties.totalGlobalMem,
-                         .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize)};
-  std::size_t free_bytes = 0, total_bytes = 0;
-  int current = 0;
-  check(cudaGetDevice(&current), "to ask for the device");
-  check(cudaSetDevice(device), "to choose the device");
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), "to ask for free memory");
-  check(cudaSetDevice(current), "to choose the device");
-  facts.free_bytes = free_bytes;
-  return facts;
+  return {.name = properties.name,
+          .capability = 10 * properties.major + properties.minor,
+          .multiprocessors = properties.multiProcessorCount,
+          .memory_bytes = properties.totalGlobalMem,
+          .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize)};
 }
 
 class CudaBackend final : public Backend {
@@ -56,15 +50,23 @@ class CudaBackend final : public Backend {
       report.problem = "the driver shows no GPU";
     }
     for (int device = 0; report.problem.empty() && device < count; ++device) {
-      try {
-        report.devices.push_back(facts_of(device));
-      } catch (const DeviceError& error) {
-        // One that others hold or have filled; the first is the one that a run takes.
-        if (device == 0) report.problem = error.what();
-        break;
-      }
+      report.devices.push_back(facts_of(device));
+    }
+    if (!report.devices.empty()) {  // the first is the one that a run takes
+      report.problem =
+          architecture_problem(LLMTRAIN_CUDA_ARCHITECTURES, report.devices.front().capability);
     }
     return report;
+  }
+
+  std::uint64_t free_bytes(int device) const override {
+    int current = 0;
+    std::size_t free_bytes = 0, total_bytes = 0;
+    check(cudaGetDevice(&current), "to ask for the device");
+    check(cudaSetDevice(device), "to choose the device");
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "to ask for free memory");
+    check(cudaSetDevice(current), "to choose the device");
+    return free_bytes;
   }
 
   std::unique_ptr<MemoryBackend> open(int device) const override {
@@ -74,9 +76,8 @@ class CudaBackend final : public Backend {
   const KernelTable& kernels() const override { return cuda_table(); }
 
   TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
-                              const View& scratch,
-                              const std::filesystem::path& file) const override {
-    return tune_library_products(ctx, products, scratch, file);
+                              const View& scratch, const ProductMemory& memory) const override {
+    return tune_library_products(ctx, products, scratch, memory);
   }
 };
 

@@ -21,7 +21,7 @@ const KernelTable& cuda_table() {
         add_attention_rows(rows);
         return rows;
       }(),
-      workspace_rows());
+      workspace_rows(), fuses_activation);
   return table;
 }
 

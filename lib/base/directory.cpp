@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sys/stat.h>
 #include <system_error>
@@ -28,6 +29,15 @@ void create_directories_durably(const std::filesystem::path& path) {
     fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
   }
   sync_directory(parent);
+}
+
+std::filesystem::path user_cache_directory() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return std::filesystem::path(cache) / "llmtrain";
+  const char* const home = std::getenv("HOME");
+  const std::filesystem::path base =
+      home != nullptr ? std::filesystem::path(home) / ".cache" : std::filesystem::path("/tmp");
+  return base / "llmtrain";
 }
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {

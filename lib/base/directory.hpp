@@ -11,6 +11,10 @@ void create_new_directory(const std::filesystem::path& path);
 /// Creates the directory and its missing parents, each durably; fine if it exists.
 void create_directories_durably(const std::filesystem::path& path);
 
+/// Where a program keeps what it can make again: "llmtrain" in $XDG_CACHE_HOME, or else in
+/// ~/.cache, or else in /tmp. Not created.
+std::filesystem::path user_cache_directory();
+
 /// rename(2). Durable only after sync_directory of the parent.
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 

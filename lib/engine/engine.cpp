@@ -20,6 +20,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .micro_batch_size = static_cast<std::int64_t>(training.micro_batch_size().value),
           .compute = precision.compute(),
           .master = precision.master(),
+          .tf32 = precision.tf32(),
           .recompute = recompute.mode(),
           .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
           .recomputed_ops = {recompute.ops().begin(), recompute.ops().end()},
@@ -65,7 +66,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
 
 Engine::~Engine() = default;
 
-void Engine::initialize() { store_.initialize(options_.seed); }
+void Engine::initialize() { store_.initialize(options_.seed, place_.threads); }
 
 OpCtx Engine::context() const {
   OpCtx ctx;
@@ -75,7 +76,8 @@ OpCtx Engine::context() const {
                 .threads = place_.threads,
                 .determinism = kernels::Determinism::run,
                 .recorder = place_.recorder,
-                .library_workspace_bytes = place_.library_workspace_bytes};
+                .library_workspace_bytes = place_.library_workspace_bytes,
+                .tf32 = options_.tf32};
   ctx.mesh = &mesh_;
   ctx.step = key_;
   ctx.recomputed_ops = &options_.recomputed_ops;

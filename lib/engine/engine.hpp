@@ -23,6 +23,8 @@ struct EngineOptions {
   std::int64_t micro_batch_size = 0;
   DType compute = DType::f32;
   MasterForm master = MasterForm::whole;
+  /// precision.tf32: as in KernelCtx.
+  bool tf32 = false;
   RecomputeMode recompute = RecomputeMode::none;
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;

@@ -53,6 +53,11 @@ void PrecisionSection::validate(recipe::Issues& issues) const {
     issues.add(master, "bf16+remainder completes bf16 parameters, which compute does not ask for",
                "set precision.compute: bf16, or master: fp32");
   }
+  if (tf32() && compute() != DType::f32) {
+    issues.add(tf32,
+               fmt::format("rounds products of fp32, and compute is {}", to_string(compute())),
+               "leave it out");
+  }
 }
 
 void ActivationCheckpointSection::validate(recipe::Issues& issues) const {

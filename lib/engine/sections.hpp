@@ -69,6 +69,10 @@ struct PrecisionSection : recipe::Section {
       "that the bf16 copy lacks; every result is the same, bit for bit",
       recipe::one_of<MasterForm>(
           {{"fp32", MasterForm::whole}, {"bf16+remainder", MasterForm::remainder}})};
+  recipe::Key<bool> tf32{
+      this, "tf32", false,
+      "with compute fp32 on a GPU: matrix products round their operands to TF32 (10 bits of "
+      "mantissa) for the tensor cores and add in fp32; attention and all else stay fp32"};
 
   void validate(recipe::Issues& issues) const override;
 };

@@ -21,6 +21,8 @@ struct Target {
   std::uint64_t library_workspace_bytes = 0;
   /// Bound on the logits of one chunk of the loss head.
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
+  /// Whether a GPU's products are tuned, which takes memory before the engine does.
+  bool tune_products = false;
 };
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.

@@ -28,6 +28,7 @@ class Linear {
   /// [rows, in] -> [rows, sum of out], outputs side by side.
   Var forward(const OpCtx& ctx, const Var& x) const { return ops::linear(ctx, x, *weight_, bias_); }
   const ParameterGroup& weight() const { return *weight_; }
+  ops::LinearWeights weights() const { return {weight_, bias_}; }
 
  private:
   const ParameterGroup* weight_;

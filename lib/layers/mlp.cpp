@@ -23,9 +23,8 @@ Mlp::Mlp(ParameterStore& store, const std::string& name, const MlpConfig& config
             .init_std = config.output_init_std}) {}
 
 Var Mlp::forward(const OpCtx& ctx, const Var& x) const {
-  Var h = in_.forward(ctx, x);
-  h = gated_ ? ops::gated_activation(ctx, h, activation_) : ops::activation(ctx, h, activation_);
-  return out_.forward(ctx, h);
+  if (!gated_) return ops::mlp(ctx, x, in_.weights(), activation_, out_.weights());
+  return out_.forward(ctx, ops::gated_activation(ctx, in_.forward(ctx, x), activation_));
 }
 
 }  // namespace llmtrain::layers

@@ -6,7 +6,7 @@ namespace llmtrain::ops {
 
 namespace {
 
-class LinearNode final : public Node {
+class LinearNode : public Node {
  public:
   LinearNode(const ParameterGroup& weight, const ParameterGroup* bias)
       : Node("linear"), weight_(&weight), bias_(bias) {}
@@ -36,11 +36,50 @@ class LinearNode final : public Node {
 
   Saved x_{this, Part::weight};
 
- private:
+ protected:
+  LinearNode(std::string_view op, const LinearWeights& weights)
+      : Node(op), weight_(weights.weight), bias_(weights.bias) {}
+
   const ParameterGroup* weight_;
   const ParameterGroup* bias_;
   Saved dy_{this, Part::weight};
 };
+
+// A linear layer behind an activation function whose derivative is in its input gradient's
+// epilogue: the input is z, before the function; x_ is what the function made of it.
+class ActivatedLinearNode final : public LinearNode {
+ public:
+  ActivatedLinearNode(kernels::Activation f, const LinearWeights& weights)
+      : LinearNode("activated_linear", weights), f_(f) {}
+
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    dy_.set(dys[0]);
+    const Tensor z = z_.get(ctx);
+    Tensor dz = ctx.allocate(z.shape(), z.dtype(), "activated_linear dz");
+    ctx.launch(kernels::Matmul{.a = dys[0],
+                               .b = weight_->compute(),
+                               .c = dz,
+                               .bias = {},
+                               .epilogue = kernels::ProductEpilogue::differentiate,
+                               .activation = f_,
+                               .pre = z});
+    return {std::move(dz)};
+  }
+
+  Saved z_{this, Part::input};
+
+ private:
+  kernels::Activation f_;
+};
+
+// x w^T (+ bias) without a result yet.
+kernels::Matmul product_of(const Tensor& x, const LinearWeights& weights) {
+  return {.a = x,
+          .b = weights.weight->compute(),
+          .c = {},
+          .bias = weights.bias != nullptr ? weights.bias->compute().view() : View{},
+          .transpose_b = true};
+}
 
 }  // namespace
 
@@ -50,15 +89,43 @@ Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
   require(x.tensor.cols() == w.cols(), "{}: input of {} columns for a weight {}", weight.name(),
           x.tensor.cols(), to_string(w.shape()));
   Tensor y = ctx.allocate({x.tensor.rows(), w.rows()}, x.tensor.dtype(), "linear");
-  ctx.launch(kernels::Matmul{.a = x.tensor,
-                             .b = w,
-                             .c = y,
-                             .bias = bias != nullptr ? bias->compute().view() : View{},
-                             .transpose_b = true});
+  kernels::Matmul product = product_of(x.tensor, {&weight, bias});
+  product.c = y;
+  ctx.launch(product);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
   auto node = std::make_unique<LinearNode>(weight, bias);
   node->x_.set(x);
   return ctx.tape->record_one(std::move(node), {&x}, std::move(y));
+}
+
+Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activation f,
+        const LinearWeights& out) {
+  const DType dtype = x.tensor.dtype();
+  if (!ctx.kernel.table->fuses(f, dtype) || ctx.recomputes("activation")) {
+    const Var z = linear(ctx, x, *in.weight, in.bias);
+    return linear(ctx, activation(ctx, z, f), *out.weight, out.bias);
+  }
+  const Shape inner{x.tensor.rows(), in.weight->compute().rows()};
+  Tensor z = ctx.allocate(inner, dtype, "mlp z");
+  const Tensor h = ctx.allocate(inner, dtype, "mlp activation");
+  kernels::Matmul up = product_of(x.tensor, in);
+  up.c = h;
+  up.epilogue = kernels::ProductEpilogue::activate;
+  up.activation = f;
+  up.pre = z;
+  ctx.launch(up);
+  Tensor y = ctx.allocate({x.tensor.rows(), out.weight->compute().rows()}, dtype, "mlp");
+  kernels::Matmul down = product_of(h, out);
+  down.c = y;
+  ctx.launch(down);
+  if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
+  auto first = std::make_unique<LinearNode>(*in.weight, in.bias);
+  first->x_.set(x);
+  auto second = std::make_unique<ActivatedLinearNode>(f, out);
+  second->z_.set(z);
+  second->x_.set(h);
+  const Var before = ctx.tape->record_one(std::move(first), {&x}, std::move(z));
+  return ctx.tape->record_one(std::move(second), {&before}, std::move(y));
 }
 
 }  // namespace llmtrain::ops

@@ -13,10 +13,22 @@
 
 namespace llmtrain::ops {
 
+/// Parameters of a linear layer; a bias is optional.
+struct LinearWeights {
+  const ParameterGroup* weight = nullptr;
+  const ParameterGroup* bias = nullptr;
+};
+
 /// y = x w^T (+ bias). x [rows, in], weight group [out, in], bias group [out] or null. The product
 /// of the weight gradient is the node's weight part.
 Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
            const ParameterGroup* bias);
+
+/// y = f(x w_in^T (+ b_in)) w_out^T (+ b_out), with f in the epilogue of the products around it
+/// where the device's products have it, else in kernels of its own; also where f is recomputed as
+/// "activation", because what is computed again must be what was.
+Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activation f,
+        const LinearWeights& out);
 
 /// y = a + b.
 Var add(const OpCtx& ctx, const Var& a, const Var& b);

@@ -85,65 +85,73 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
 
 namespace {
 
-// First values of `count` elements from logical index `first` on, behind those in `values`.
+// First values of elements that are logically adjacent, from logical index `first` on.
 template <class T>
-void append_initial_values(const Initializer& init, PhiloxKey key, std::int64_t first,
-                           std::int64_t count, std::vector<T>& values) {
+void set_initial_values(const Initializer& init, PhiloxKey key, std::int64_t first,
+                        std::span<T> values) {
   if (init.kind != Initializer::Kind::normal) {
-    const T value = init.kind == Initializer::Kind::ones ? 1 : 0;
-    values.insert(values.end(), static_cast<std::size_t>(count), value);
+    std::fill(values.begin(), values.end(), T(init.kind == Initializer::Kind::ones ? 1 : 0));
     return;
   }
   PhiloxWords words{};
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto index = static_cast<std::uint64_t>(first + i);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint64_t index = static_cast<std::uint64_t>(first) + i;
     if (i == 0 || index % 4 == 0) words = philox_block(key, 0, index);
-    values.push_back(static_cast<T>(init.std * normal_quantile(unit_interval(words[index % 4]))));
+    values[i] = static_cast<T>(init.std * normal_quantile(unit_interval(words[index % 4])));
   }
 }
 
-// Calls visit(local_begin, logical_begin, count) for each run of logically adjacent elements.
-template <class Visit>
-void for_each_row(const Box& box, const Shape& global, const Visit& visit) {
+// Logical index of the first element of the box's row `row`.
+std::int64_t logical_begin(const Box& box, const Shape& global, std::int64_t row) {
   const int rank = box.shape.rank();
-  const std::int64_t cols = box.shape.cols();
-  for (std::int64_t row = 0; row < box.shape.rows(); ++row) {
-    std::int64_t rest = row;
-    std::int64_t logical = box.offset[std::max(0, rank - 1)];
-    std::int64_t stride = global.cols();
-    for (int d = rank - 2; d >= 0; --d) {
-      logical += (box.offset[d] + rest % box.shape[d]) * stride;
-      rest /= box.shape[d];
-      stride *= global[d];
-    }
-    visit(row * cols, logical, cols);
+  std::int64_t logical = box.offset[std::max(0, rank - 1)];
+  std::int64_t stride = global.cols();
+  for (int d = rank - 2; d >= 0; --d) {
+    logical += (box.offset[d] + row % box.shape[d]) * stride;
+    row /= box.shape[d];
+    stride *= global[d];
+  }
+  return logical;
+}
+
+// First values of the box's elements from `first` on, in its own order.
+template <class T>
+void set_box_values(const Parameter& p, PhiloxKey key, std::int64_t first, std::span<T> values) {
+  const std::int64_t cols = p.box().shape.cols();
+  for (std::size_t done = 0; done < values.size();) {
+    const std::int64_t at = first + static_cast<std::int64_t>(done);
+    const std::size_t count =
+        std::min(values.size() - done, static_cast<std::size_t>(cols - at % cols));
+    set_initial_values(p.initializer(), key,
+                       logical_begin(p.box(), p.global_shape(), at / cols) + at % cols,
+                       values.subspan(done, count));
+    done += count;
   }
 }
 
 // Elements that are made, rounded or joined at a time, so that the host never holds a second
-// parameter.
-constexpr std::int64_t kChunk = 1 << 16;
+// parameter; while a GPU takes some, the next are made.
+constexpr std::int64_t kChunk = 1 << 18;
+// Of a chunk, by one thread.
+constexpr std::int64_t kPart = 1 << 13;
 
 template <class T>
-void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64_t seed) {
+void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64_t seed,
+                          int threads) {
   const PhiloxKey key = philox_key(seed, "init", p.name());
+  const std::int64_t elements = p.box().shape.numel();
   std::vector<T> values;
-  std::int64_t first = 0;
-  const auto flush = [&] {
+  for (std::int64_t first = 0; first < elements; first += kChunk) {
+    const std::int64_t count = std::min(kChunk, elements - first);
+    values.resize(static_cast<std::size_t>(count));
+#pragma omp parallel for num_threads(threads) schedule(static) if (count > kPart)
+    for (std::int64_t begin = 0; begin < count; begin += kPart) {
+      const auto size = static_cast<std::size_t>(std::min(kPart, count - begin));
+      set_box_values(p, key, first + begin,
+                     std::span(values).subspan(static_cast<std::size_t>(begin), size));
+    }
     store.write_part(p, first, std::as_bytes(std::span(values)));
-    first += static_cast<std::int64_t>(values.size());
-    values.clear();
-  };
-  for_each_row(p.box(), p.global_shape(),
-               [&](std::int64_t, std::int64_t logical, std::int64_t count) {
-                 for (std::int64_t i = 0; i < count;) {
-                   const std::int64_t n = std::min(count - i, kChunk - std::ssize(values));
-                   append_initial_values(p.initializer(), key, logical + i, n, values);
-                   i += n;
-                   if (std::ssize(values) == kChunk) flush();
-                 }
-               });
-  if (!values.empty()) flush();
+  }
 }
 
 std::size_t master_bytes(const Parameter& p) {
@@ -157,13 +165,13 @@ Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
 
 }  // namespace
 
-void ParameterStore::initialize(std::uint64_t seed) {
+void ParameterStore::initialize(std::uint64_t seed, int threads) {
   for (const auto& p : parameters_) {
     if (p->compute().device().is_meta()) continue;
     if (p->master_dtype() == DType::f64) {
-      write_initial_values<double>(*this, *p, seed);
+      write_initial_values<double>(*this, *p, seed, threads);
     } else {
-      write_initial_values<float>(*this, *p, seed);
+      write_initial_values<float>(*this, *p, seed, threads);
     }
   }
 }

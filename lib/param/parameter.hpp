@@ -107,8 +107,9 @@ class ParameterStore {
 
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
-  /// Writes the first values into master and compute copy; a pure function of (seed, name, index).
-  void initialize(std::uint64_t seed);
+  /// Writes the first values into master and compute copy; a pure function of (seed, name, index),
+  /// whatever the number of threads.
+  void initialize(std::uint64_t seed, int threads = 1);
   /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy.
   void write(const Parameter& parameter, std::span<const std::byte> master_values);
   /// The same for the elements of the local box from `first` on that are given.

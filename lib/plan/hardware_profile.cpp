@@ -2,11 +2,11 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 
@@ -111,7 +111,8 @@ void read_kernel(const Json& json, std::size_t index, std::string_view source,
 
 }  // namespace
 
-double HardwareProfile::peak_flops(DType compute) const {
+double HardwareProfile::peak_flops(DType compute, bool tf32) const {
+  if (tf32) return peak_tf32_flops;
   if (compute == DType::f32) return peak_fp32_flops;
   if (compute == DType::bf16) return peak_bf16_flops;
   return 0;
@@ -179,13 +180,7 @@ HardwareProfile load_profile(const std::filesystem::path& path) {
 std::filesystem::path default_profile_path() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base = cache != nullptr && *cache != '\0'
-                                         ? std::filesystem::path(cache)
-                                     : home != nullptr ? std::filesystem::path(home) / ".cache"
-                                                       : std::filesystem::path("/tmp");
-  return base / "llmtrain" / fmt::format("profile-{}.json", host.data());
+  return user_cache_directory() / fmt::format("profile-{}.json", host.data());
 }
 
 std::optional<HardwareProfile> load_default_profile() {

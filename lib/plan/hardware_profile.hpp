@@ -27,6 +27,8 @@ struct HardwareProfile {
   int threads = 0;
   /// Multiply-adds in registers, counted twice, per second; what MFU is a fraction of.
   double peak_fp32_flops = 0, peak_bf16_flops = 0;
+  /// Of tensor cores on FP32 rounded to TF32; of data sheets alone.
+  double peak_tf32_flops = 0;
   /// Bytes read and written per second by an in-place update of a block larger than the caches.
   double memory_bytes_per_second = 0;
   /// A launch that has next to nothing to do.
@@ -36,8 +38,8 @@ struct HardwareProfile {
   double noise = 0;
   std::map<KernelKey, KernelModel> kernels;
 
-  /// Peak of products in this type (fp64: 0, not measured).
-  double peak_flops(DType compute) const;
+  /// Peak of products in this type (fp64: 0, not measured); with `tf32`, of fp32 rounded to it.
+  double peak_flops(DType compute, bool tf32 = false) const;
 };
 
 std::string to_json(const HardwareProfile& profile);

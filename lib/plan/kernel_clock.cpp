@@ -41,12 +41,12 @@ std::vector<kernels::KernelRow> KernelClock::timed_rows(const kernels::KernelTab
 KernelClock::KernelClock(const kernels::KernelTable& table, std::function<void()> between)
     : table_(table),
       timed_(table.device(), timed_rows(table, std::make_index_sequence<kMaxRows>{}),
-             {table.workspaces().begin(), table.workspaces().end()}),
+             {table.workspaces().begin(), table.workspaces().end()}, table.fuses()),
       between_(std::move(between)) {}
 
 void KernelClock::record(const kernels::LaunchRecord& launch) {
   if (between_) between_();
-  const std::string name = table_row(launch.name, launch.dtype, launch.sizes);
+  const std::string name = table_row(timed_name(launch), launch.dtype, launch.sizes);
   current_ = &times_[name];
   current_->name = name;
   ++current_->count;

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::plan {
 
 namespace {
+
+constexpr std::string_view kTf32Product = "matmul_tf32";
 
 bool is_attention(std::string_view name) {
   return name == "attention_forward" || name == "attention_backward";
@@ -27,8 +30,18 @@ bool is_ascending(const KernelModel::Axis& axis) {
 
 }  // namespace
 
+std::string_view timed_name(const kernels::LaunchRecord& launch) {
+  const bool rounds =
+      launch.tf32 && launch.dtype == DType::f32 && launch.name == kernels::Matmul::name;
+  return rounds ? kTf32Product : launch.name;
+}
+
+bool is_product(std::string_view timed_name) {
+  return timed_name == kernels::Matmul::name || timed_name == kTf32Product;
+}
+
 KernelKey key_of(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes) {
-  const std::int64_t variant = name == "matmul" ? sizes[3] : has_option(name) ? sizes[2] : 0;
+  const std::int64_t variant = is_product(name) ? sizes[3] : has_option(name) ? sizes[2] : 0;
   return {std::string(name), dtype, variant};
 }
 
@@ -37,13 +50,13 @@ std::string to_string(const KernelKey& key) {
 }
 
 std::size_t num_axes(std::string_view name) {
-  return name == "matmul" || is_attention(name) ? 3 : 1;
+  return is_product(name) || is_attention(name) ? 3 : 1;
 }
 
 KernelPoint point_of(std::string_view name, const std::array<std::int64_t, 4>& sizes,
                      const kernels::Cost& cost) {
   const auto size = [&](std::size_t i) { return static_cast<double>(sizes[i]); };
-  if (name == "matmul") return {{size(0), size(1), size(2)}, cost.flops};
+  if (is_product(name)) return {{size(0), size(1), size(2)}, cost.flops};
   if (is_attention(name)) return {{size(0) * size(2), size(1), size(3)}, cost.flops};
   const double bytes = cost.bytes_read + cost.bytes_written;
   return {{bytes}, bytes};

@@ -21,6 +21,10 @@ struct KernelKey {
   std::int64_t variant = 0;
   auto operator<=>(const KernelKey&) const = default;
 };
+/// The kernel's name there: that of the launch, but "matmul_tf32" for products that round to TF32.
+std::string_view timed_name(const kernels::LaunchRecord& launch);
+/// Whether such a name is a matrix product's.
+bool is_product(std::string_view timed_name);
 KernelKey key_of(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes);
 /// "matmul bf16 variant 2".
 std::string to_string(const KernelKey& key);

@@ -46,12 +46,16 @@ double wave_share(const GpuSheet& gpu, double m, double n, double k) {
   return used / (std::ceil(splits * tiles / gpu.multiprocessors) * gpu.multiprocessors);
 }
 
-double product_seconds(const GpuSheet& gpu, DType dtype, double m, double n, double k) {
+/// What products are made of, and the rate at which they are multiplied.
+struct ProductRate {
+  double element_bytes, peak_flops;
+};
+
+double product_seconds(const GpuSheet& gpu, const ProductRate& rate, double m, double n, double k) {
   const double flops = 2 * m * n * k;
-  const double bytes = (m * k + k * n + m * n) * static_cast<double>(size_of(dtype)) / kMemoryShare;
+  const double bytes = (m * k + k * n + m * n) * rate.element_bytes / kMemoryShare;
   const double share = kProductShare * std::min(1.0, wave_share(gpu, m, n, k));
-  return kLaunchSeconds +
-         std::max(flops / (share * peak_of(gpu, dtype)), bytes / gpu.bytes_per_second);
+  return kLaunchSeconds + std::max(flops / (share * rate.peak_flops), bytes / gpu.bytes_per_second);
 }
 
 /// Of causal attention by tiles: the shares of the dense bf16 rate that the best kernels reach.
@@ -60,14 +64,14 @@ double attention_share(bool backward, double head_dim) {
   return of_128 * std::clamp(head_dim / 128, 0.25, 1.0);
 }
 
-KernelModel product_model(const GpuSheet& gpu, DType dtype) {
+KernelModel product_model(const GpuSheet& gpu, const ProductRate& rate) {
   const KernelModel::Axis axis = {64, 256, 1024, 4096, 16384, 65536};
   std::vector<double> work, seconds;
   for (const double m : axis) {
     for (const double n : axis) {
       for (const double k : axis) {
         work.push_back(2 * m * n * k);
-        seconds.push_back(product_seconds(gpu, dtype, m, n, k));
+        seconds.push_back(product_seconds(gpu, rate, m, n, k));
       }
     }
   }
@@ -107,11 +111,14 @@ KernelModel memory_model(const GpuSheet& gpu) {
 
 const std::vector<GpuSheet>& gpu_sheets() {
   static const std::vector<GpuSheet> sheets = {
-      {"a100", "A100 SXM 80 GB", 312e12, 19.5e12, 19.5e12, 2.039e12, 81920 * kMiB, 108, 40 * kMiB},
-      {"h100", "H100 SXM 80 GB", 989.4e12, 66.9e12, 66.9e12, 3.35e12, 81559 * kMiB, 132, 50 * kMiB},
-      {"h200", "H200 SXM 141 GB", 989.4e12, 66.9e12, 66.9e12, 4.8e12, 143771 * kMiB, 132,
+      {"a100", "A100 SXM 80 GB", 312e12, 156e12, 19.5e12, 19.5e12, 2.039e12, 81920 * kMiB, 108,
+       40 * kMiB},
+      {"h100", "H100 SXM 80 GB", 989.4e12, 494.7e12, 66.9e12, 66.9e12, 3.35e12, 81559 * kMiB, 132,
        50 * kMiB},
-      {"b200", "B200 SXM 180 GB", 2250e12, 75e12, 37e12, 7.7e12, 183359 * kMiB, 148, 126 * kMiB},
+      {"h200", "H200 SXM 141 GB", 989.4e12, 494.7e12, 66.9e12, 66.9e12, 4.8e12, 143771 * kMiB, 132,
+       50 * kMiB},
+      {"b200", "B200 SXM 180 GB", 2250e12, 1125e12, 75e12, 37e12, 7.7e12, 183359 * kMiB, 148,
+       126 * kMiB},
   };
   return sheets;
 }
@@ -144,6 +151,7 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
   profile.machine.cores = sheet->multiprocessors;
   profile.peak_fp32_flops = sheet->fp32_flops;
   profile.peak_bf16_flops = sheet->bf16_flops;
+  profile.peak_tf32_flops = sheet->tf32_flops;
   profile.memory_bytes_per_second = sheet->bytes_per_second;
   profile.launch_seconds = kLaunchSeconds;
   constexpr std::array kMemoryKernels = {"activation_backward",
@@ -170,12 +178,17 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
                                          "step_update",
                                          "sum"};
   constexpr std::int64_t kVariants = 3;
+  for (std::int64_t variant = 0; variant < kVariants; ++variant) {
+    profile.kernels.emplace(KernelKey{"matmul_tf32", DType::f32, variant},
+                            product_model(*sheet, {sizeof(float), sheet->tf32_flops}));
+  }
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (std::int64_t variant = 0; variant < kVariants; ++variant) {
       for (const char* name : kMemoryKernels) {
         profile.kernels.emplace(KernelKey{name, dtype, variant}, memory_model(*sheet));
       }
-      profile.kernels.emplace(KernelKey{"matmul", dtype, variant}, product_model(*sheet, dtype));
+      const ProductRate rate{static_cast<double>(size_of(dtype)), peak_of(*sheet, dtype)};
+      profile.kernels.emplace(KernelKey{"matmul", dtype, variant}, product_model(*sheet, rate));
     }
     profile.kernels.emplace(KernelKey{"attention_forward", dtype, 0},
                             attention_model(*sheet, dtype, false));

@@ -4,7 +4,10 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/cuda/rules/product_scratch.hpp"
 #include "lib/base/require.hpp"
+#include "lib/plan/kernel_model.hpp"
+#include "lib/plan/product_list.hpp"
 
 namespace llmtrain::plan {
 
@@ -13,13 +16,19 @@ namespace {
 class LaunchCounter final : public kernels::Recorder {
  public:
   void record(const kernels::LaunchRecord& launch) override {
-    const Key key{std::string(launch.name), launch.dtype, launch.sizes, launch.cost.flops};
+    const std::string_view name = timed_name(launch);
+    const Key key{std::string(name), launch.dtype, launch.sizes, launch.cost.flops};
     const auto [entry, is_new] = index_.emplace(key, groups_.size());
     if (is_new) {
-      groups_.push_back({std::string(launch.name), launch.dtype, launch.sizes, launch.cost, 0});
+      groups_.push_back({std::string(name), launch.dtype, launch.sizes, launch.cost, 0});
     }
     ++groups_[entry->second].count;
+    if (launch.name == kernels::Matmul::name) {
+      products_.add(*static_cast<const kernels::Matmul*>(launch.kernel));
+    }
   }
+  /// Of all passes.
+  const ProductList& products() const { return products_; }
   std::vector<LaunchGroup> take() {
     index_.clear();
     return std::move(groups_);
@@ -29,6 +38,7 @@ class LaunchCounter final : public kernels::Recorder {
   using Key = std::tuple<std::string, DType, std::array<std::int64_t, 4>, double>;
   std::map<Key, std::size_t> index_;
   std::vector<LaunchGroup> groups_;
+  ProductList products_;
 };
 
 std::int64_t block_parameters(const ParameterStore& store) {
@@ -77,7 +87,9 @@ std::uint64_t Plan::peak_bytes() const {
       {init.total_bytes, step.peak.total_bytes, eval.peak.total_bytes, save.total_bytes});
 }
 
-std::uint64_t Plan::extent_bytes() const { return std::max(step.extent_bytes, eval.extent_bytes); }
+std::uint64_t Plan::extent_bytes() const {
+  return std::max({step.extent_bytes, eval.extent_bytes, tuning_bytes});
+}
 
 namespace {
 
@@ -90,6 +102,21 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .communicators = meta_factory(nullptr),
           .recorder = recorder};
+}
+
+/// Memory that is taken and given back before the engine is built.
+void add_tuning(Plan& plan, std::span<const kernels::Matmul> products,
+                const engine::Target& target) {
+  if (target.device != DeviceKind::cuda || !target.tune_products) return;
+  plan.products.assign(products.begin(), products.end());
+  plan.tuning_bytes = kernels::cuda::tuning_scratch_bytes(products, target.library_workspace_bytes);
+  auto& workspace = plan.init.per_category[static_cast<std::size_t>(Category::workspace)];
+  workspace = std::max(workspace, plan.tuning_bytes);
+  if (plan.tuning_bytes <= plan.init.total_bytes) return;
+  plan.init.total_bytes = plan.tuning_bytes;
+  plan.init.at_peak = {};
+  plan.init.at_peak[static_cast<std::size_t>(Category::workspace)] = plan.tuning_bytes;
+  plan.init.tag = kTuningTag;
 }
 
 }  // namespace
@@ -113,6 +140,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   Plan plan;
   plan.device = target.device;
+  plan.tf32 = options.tf32;
   plan.init = device.ledger().peak(Phase::init);
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());
@@ -135,6 +163,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.model_flops_per_token =
       3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
+  add_tuning(plan, counter.products().all(), target);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/matmul.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/target.hpp"
 
@@ -29,6 +30,8 @@ struct PassPlan {
 
 struct Plan {
   DeviceKind device = DeviceKind::cpu;
+  /// Products of fp32 round to TF32.
+  bool tf32 = false;
   std::int64_t parameters = 0;
   std::int64_t parameters_per_block = 0;
   std::int64_t tokens_per_step = 0;
@@ -36,19 +39,27 @@ struct Plan {
   double model_flops_per_token = 0;
   /// Held as long as the run: parameters, masters, gradients, optimizer state.
   CategoryBytes held{};
-  /// Building the engine and its first values; writing a checkpoint.
+  /// Choosing algorithms for products, building the engine and its first values; writing a
+  /// checkpoint.
   Peak init, save;
   PassPlan step;
   PassPlan eval;
   std::uint64_t checkpoint_bytes = 0;
   /// Allocations of one training step, line by line.
   std::vector<AllocationEvent> step_trace;
+  /// For a GPU: the different products of the step and of the evaluation, whose addresses stand for
+  /// their alignment only, and the memory in which they are tuned before the engine is built.
+  std::vector<kernels::Matmul> products;
+  std::uint64_t tuning_bytes = 0;
 
   const Peak& peak(Phase phase) const;
   /// Largest of all phases.
   std::uint64_t peak_bytes() const;
   std::uint64_t extent_bytes() const;
 };
+
+/// Names the memory of Plan::tuning_bytes.
+inline constexpr std::string_view kTuningTag = "tuning of products";
 
 /// As large an arena as addresses allow: nothing fails for want of memory that does not exist.
 inline constexpr std::uint64_t kUnlimitedBytes = std::uint64_t{1} << 50;

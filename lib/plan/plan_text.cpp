@@ -151,6 +151,8 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["step"] = pass_json(plan.step);
   json["eval"] = pass_json(plan.eval);
   json["save"] = peak_json(plan.save);
+  json["tuned_products"] = plan.products.size();
+  json["tuning_bytes"] = plan.tuning_bytes;
   if (time) json["time"] = time_json(*time);
   json["step_trace_hash"] = to_hex(hash_of(plan.step_trace));
   return json.dump(2) + "\n";

@@ -23,9 +23,10 @@ std::string table_row(std::string_view name, DType dtype,
                       const std::array<std::int64_t, 4>& sizes) {
   static constexpr std::array<std::string_view, 3> kForms = {" forward", " input grad",
                                                              " weight grad"};
-  const bool product = name == "matmul" && sizes[3] >= 0 && sizes[3] < 3;
-  return fmt::format("{}{} {}", name, product ? kForms[static_cast<std::size_t>(sizes[3])] : "",
-                     to_string(dtype));
+  if (!is_product(name)) return fmt::format("{} {}", name, to_string(dtype));
+  const bool known = sizes[3] >= 0 && sizes[3] < std::ssize(kForms);
+  return fmt::format("matmul{} {}", known ? kForms[static_cast<std::size_t>(sizes[3])] : "",
+                     name.ends_with("tf32") ? "tf32" : to_string(dtype));
 }
 
 StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute) {
@@ -48,7 +49,7 @@ StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DT
                    [](const KernelTime& a, const KernelTime& b) { return a.seconds > b.seconds; });
   require(step.seconds > 0, "a step without launches");
   step.tokens_per_second = static_cast<double>(plan.tokens_per_step) / step.seconds;
-  step.peak_flops = profile.peak_flops(compute);
+  step.peak_flops = profile.peak_flops(compute, plan.tf32);
   if (step.peak_flops > 0) {
     step.mfu = plan.model_flops_per_token * step.tokens_per_second / step.peak_flops;
   }
@@ -97,7 +98,7 @@ std::string mfu_formula(const Plan& plan, const PeakFlops& peak) {
   const std::string of =
       peak.threads > 0
           ? fmt::format("FMA peak of {}, {} threads", to_string(peak.compute), peak.threads)
-          : fmt::format("dense peak of {}", to_string(peak.compute));
+          : fmt::format("dense peak of {}", plan.tf32 ? "tf32" : to_string(peak.compute));
   return fmt::format("{} model FLOP per token x tokens/s / {:.0f} GFLOP/s ({})",
                      format_count(plan.model_flops_per_token), 1e-9 * peak.flops, of);
 }

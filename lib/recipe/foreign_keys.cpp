@@ -126,7 +126,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"bf16", "precision.compute", "precision: {compute: bf16}"},
     {"fp16", "precision.compute", "fp32 or bf16"},
     {"fp8", "precision.compute", "fp32 or bf16"},
-    {"tf32", "precision.compute", "fp32 or bf16"},
+    {"tf32", "precision.tf32", "with precision.compute: fp32 on a GPU"},
     {"torch_dtype", "precision.compute", "master weights are fp32"},
     {"mixed_precision_param", "precision.compute", "master weights are fp32"},
     {"mixed_precision_reduce", "", kSumsInFp32},

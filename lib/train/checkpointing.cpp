@@ -57,6 +57,7 @@ checkpoint::TensorBox master_box(const ParameterStore& store, const Parameter& p
   };
   return box;
 }
+constexpr std::string_view kProductChoicesKey = "run.product_choices";
 
 std::string to_lines(const std::vector<StepRecord>& records) {
   std::string lines;
@@ -97,6 +98,9 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
   run.state["loop.evals_without_progress"] = state.evals_without_progress;
   run.state["loop.elapsed_seconds"] = checkpoint::scalar_of(state.elapsed_seconds);
   run.state[std::string(kRecordsKey)] = to_lines(state.records);
+  if (!identity.product_choices.empty()) {
+    run.state[std::string(kProductChoicesKey)] = identity.product_choices;
+  }
   run.environment = identity.environment;
   run.recipe = identity.recipe;
   store.save(static_cast<std::uint64_t>(state.step), boxes, run);
@@ -215,6 +219,16 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   state.elapsed_seconds = checkpoint::double_at(run.state, "loop.elapsed_seconds");
   state.records = records_of(run, state.step);
   return state;
+}
+
+std::string saved_product_choices(const checkpoint::CheckpointStore& store, std::uint64_t step) {
+  checkpoint::Loader loader = store.load(step);
+  const auto& state = loader.manifest().run.state;
+  const auto found = state.find(std::string(kProductChoicesKey));
+  if (found == state.end()) return "";
+  require<CheckpointError>(std::holds_alternative<std::string>(found->second),
+                           "the checkpoint's {} is no text", kProductChoicesKey);
+  return std::get<std::string>(found->second);
 }
 
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,

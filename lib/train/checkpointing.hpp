@@ -42,6 +42,8 @@ struct RunIdentity {
   std::string data_fingerprint;
   std::string recipe;  // resolved
   std::map<std::string, std::string> environment;
+  /// Of tune_products(): a run that resumes multiplies as it did; empty on the CPU.
+  std::string product_choices;
 };
 
 /// Masters and optimizer states as `<parameter>` and `<parameter>#<state>`, and the loop's state.
@@ -53,6 +55,9 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
 /// the data is not the run's.
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
                           engine::Engine& engine, const RunIdentity& identity);
+
+/// RunIdentity::product_choices of a checkpoint; empty when it has none.
+std::string saved_product_choices(const checkpoint::CheckpointStore& store, std::uint64_t step);
 
 /// A recipe may change between two attempts; this says which keys did since the checkpoint.
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,

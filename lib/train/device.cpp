@@ -17,6 +17,7 @@ constexpr int kFirstGpu = 0;
 struct FoundGpu {
   const kernels::Backend* backend = nullptr;
   std::optional<kernels::AcceleratorFacts> facts;
+  std::uint64_t free_bytes = 0;
   std::string problem;
 };
 
@@ -25,13 +26,19 @@ FoundGpu find_gpu() {
   if (loaded.backend == nullptr) return {.problem = loaded.problem};
   const kernels::BackendReport report = loaded.backend->report();
   if (!report.problem.empty()) return {.problem = report.problem};
-  return {.backend = loaded.backend, .facts = report.devices.at(kFirstGpu)};
+  try {
+    return {.backend = loaded.backend,
+            .facts = report.devices.at(kFirstGpu),
+            .free_bytes = loaded.backend->free_bytes(kFirstGpu)};
+  } catch (const DeviceError& error) {
+    return {.problem = error.what()};  // others hold it, or have filled it
+  }
 }
 
 bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
-std::uint64_t free_for_arena(const kernels::AcceleratorFacts& gpu) {
-  return gpu.free_bytes - std::min(gpu.free_bytes, plan::kGpuReserveBytes);
+std::uint64_t without_reserve(std::uint64_t bytes) {
+  return bytes - std::min(bytes, plan::kGpuReserveBytes);
 }
 
 }  // namespace
@@ -57,11 +64,16 @@ DeviceKind device_of(const Recipe& recipe) {
 
 engine::Target target_of(const Recipe& recipe) {
   const DeviceKind device = device_of(recipe);
+  require<RecipeError>(!recipe.precision.tf32() || device == DeviceKind::cuda,
+                       "precision.tf32: products on the CPU are fp32, and run.device is {} here; "
+                       "leave the key out, or train on a GPU",
+                       to_string(device));
   const auto& chunk = recipe.training.loss_chunk().value;
   return {.device = device,
           .threads = recipe.threads(),
           .library_workspace_bytes = recipe.run.library_workspace().value,
-          .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device)};
+          .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device),
+          .tune_products = recipe.run.tune_products()};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -69,12 +81,11 @@ std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
   if (const auto& given = recipe.run.memory_limit().value) return given->value;
   if (device_of(recipe) == DeviceKind::cpu) return physical_memory_bytes();
   if (profile != nullptr && profile->device == DeviceKind::cuda) {
-    const std::uint64_t bytes = profile->machine.memory_bytes;
-    return bytes - std::min(bytes, plan::kGpuReserveBytes);
+    return without_reserve(profile->machine.memory_bytes);
   }
   const FoundGpu gpu = find_gpu();
-  if (gpu.facts) return free_for_arena(*gpu.facts);
-  return std::nullopt;
+  if (gpu.backend == nullptr) return std::nullopt;
+  return without_reserve(gpu.free_bytes);
 }
 
 std::string gpu_problem() { return find_gpu().problem; }
@@ -94,6 +105,7 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
   log::info("device: {}", gpu.facts->name);
   const std::uint64_t limit = *memory_limit(recipe);  // before the device's own share is taken
   gpu_ = gpu.facts;
+  backend_ = gpu.backend;
   table_ = &gpu.backend->kernels();
   device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), limit);
 }

@@ -16,7 +16,7 @@ namespace llmtrain::train {
 /// only where the recipe says cuda or the machine has NVIDIA's driver.
 DeviceKind device_of(const Recipe& recipe);
 
-/// What a plan of the recipe must know.
+/// What a plan of the recipe must know. RecipeError for what the device does not do.
 engine::Target target_of(const Recipe& recipe);
 
 /// Bytes that the arena may have: run.memory_limit, or else those of the machine: of the GPU's
@@ -37,12 +37,15 @@ class RunDevice {
   Device& device() { return *device_; }
   /// Nothing on the CPU.
   const std::optional<kernels::AcceleratorFacts>& gpu() const { return gpu_; }
+  /// Null on the CPU.
+  const kernels::Backend* backend() const { return backend_; }
   /// For an engine on this device.
   engine::EnginePlace place();
 
  private:
   engine::Target target_;
   const kernels::KernelTable* table_;
+  const kernels::Backend* backend_ = nullptr;
   std::unique_ptr<Device> device_;
   std::optional<kernels::AcceleratorFacts> gpu_;
 };

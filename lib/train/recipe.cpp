@@ -166,6 +166,10 @@ void Recipe::validate(recipe::Issues& issues) const {
     issues.add(training.num_epochs, "a mixture of weighted sources has no epochs",
                "give max_steps or max_tokens, and the sources max_epochs");
   });
+  recipe::judge(issues, [&] {
+    if (!precision.tf32() || run.device() != DeviceChoice::cpu) return;
+    issues.add(precision.tf32, "products on the CPU are fp32", "leave it out, or run.device: cuda");
+  });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
 }

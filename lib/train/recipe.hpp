@@ -50,6 +50,15 @@ struct RunSection : recipe::Section {
       "on a GPU: reserved for each product that a library computes; algorithms that need more are "
       "not taken",
       recipe::at_most(1 << 30)};
+  recipe::Key<bool> tune_products{
+      this, "tune_products", true,
+      "on a GPU: time the library's algorithms for each product before the first step and keep the "
+      "fastest; false = the library's own guess"};
+  recipe::Key<std::optional<std::string>> product_cache{
+      this, "product_cache", std::nullopt,
+      "with tune_products: the file in which runs share what they timed; null = "
+      "llmtrain/products.txt in $XDG_CACHE_HOME or ~/.cache",
+      recipe::not_empty()};
   void validate(recipe::Issues& issues) const override;
 };
 

@@ -3,6 +3,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/checkpointing.hpp"
+#include "lib/train/product_tuning.hpp"
 
 namespace llmtrain::train {
 
@@ -40,6 +41,7 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
                    ? data::make_byte_tokenizer()
                    : data::make_tokenizer({.type = "bpe", .path = directory});
   device_ = std::make_unique<RunDevice>(*recipe_);
+  restore_product_choices(*recipe_, *device_, saved_product_choices(store, step_));
   engine::EngineOptions options = recipe_->engine_options();
   options.optimizer = nullptr;
   engine_ = std::make_unique<engine::Engine>(device_->place(), options);

@@ -18,6 +18,7 @@
 #include "lib/train/loop_options.hpp"
 #include "lib/train/planned_step.hpp"
 #include "lib/train/planned_time.hpp"
+#include "lib/train/product_tuning.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/signals.hpp"
@@ -68,12 +69,14 @@ class Trainer {
   RunPlan planned_;
   PlannedSteps planned_steps_;
   checkpoint::CheckpointStore store_;
+  checkpoint::NewestValid newest_;
   Corpus corpus_;
   data::MixedStream stream_;
   std::int64_t total_steps_;
   optim::LrSchedule schedule_;
   RunDevice run_device_;
   Device& device_;
+  std::string product_choices_;
   engine::Engine engine_;
   RunIdentity identity_;
   LoopState state_;  // of settled steps
@@ -101,6 +104,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
       planned_steps_(planned_.plan.step_trace),
       store_(checkpoint::CheckpointStore::open_writer(directory_ / "checkpoints",
                                                       store_options(recipe.checkpoint))),
+      newest_(store_.newest_valid(checkpoint::VerifyLevel::hash)),
       corpus_(open_corpus(recipe)),
       stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
@@ -108,12 +112,16 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
       run_device_(recipe),
       device_(run_device_.device()),
+      product_choices_(
+          tune_products(recipe, run_device_, planned_.plan,
+                        newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
       engine_(run_device_.place(), recipe.engine_options()),
       identity_{.seed = recipe.run.seed(),
                 .epoch_size = stream_.epoch_size(),
                 .data_fingerprint = corpus_.fingerprint,
                 .recipe = recipe::dump(recipe),
-                .environment = environment(recipe.threads())},
+                .environment = environment(recipe.threads()),
+                .product_choices = product_choices_},
       resumed_step_(resume()),
       metrics_(directory_ / "metrics.jsonl", resumed_step_),
       console_({.progress_bar = is_terminal(stdout),
@@ -130,6 +138,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   data::save_tokenizer(*corpus_.tokenizer, directory_);
   write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
   write_plan(directory_, planned_.plan, planned_.time);
+  if (!product_choices_.empty()) {
+    write_file_atomic(directory_ / "products.txt", product_choices_);
+  }
   elapsed_before_ = state_.elapsed_seconds;
   if (corpus_.cleaning) write_file_atomic(directory_ / "cleaning.json", corpus_.cleaning->json());
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
@@ -137,12 +148,11 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
 
 std::optional<std::int64_t> Trainer::resume() {
   const Resume mode = recipe_.checkpoint.resume();
-  const checkpoint::NewestValid newest = store_.newest_valid(checkpoint::VerifyLevel::hash);
-  for (const checkpoint::Rejected& rejected : newest.rejected) {
+  for (const checkpoint::Rejected& rejected : newest_.rejected) {
     log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
   }
-  if (!newest.step) {
-    require<CheckpointError>(mode != Resume::must && newest.rejected.empty(),
+  if (!newest_.step) {
+    require<CheckpointError>(mode != Resume::must && newest_.rejected.empty(),
                              "{}: no valid checkpoint to resume from; restore one, or choose "
                              "another run.output_dir",
                              store_.root().string());
@@ -155,13 +165,13 @@ std::optional<std::int64_t> Trainer::resume() {
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
                        directory_.string());
-  state_ = load_checkpoint(store_, *newest.step, engine_, identity_);
+  state_ = load_checkpoint(store_, *newest_.step, engine_, identity_);
   saved_step_ = state_.step;
   log::info("resumed from step {}{}", state_.step,
-            newest.rejected.empty()
+            newest_.rejected.empty()
                 ? ""
-                : fmt::format(" (newer and not valid: {})", newest.rejected.size()));
-  log_changed_keys(store_, *newest.step, recipe_);
+                : fmt::format(" (newer and not valid: {})", newest_.rejected.size()));
+  log_changed_keys(store_, *newest_.step, recipe_);
   return state_.step;
 }
 

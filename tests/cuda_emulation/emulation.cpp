@@ -306,7 +306,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "emulated GPU");
   properties->totalGlobalMem = std::size_t{4} << 30;
   properties->sharedMemPerBlockOptin = 227 << 10;
-  properties->major = 9;
+  // Another compute capability than the plugin is built for.
+  const char* capability = std::getenv("LLMTRAIN_FAKE_CAPABILITY");
+  const int number = capability != nullptr ? std::atoi(capability) : 90;
+  properties->major = number / 10;
+  properties->minor = number % 10;
   properties->multiProcessorCount = 4;
   properties->l2CacheSize = 1 << 20;
   return cudaSuccess;

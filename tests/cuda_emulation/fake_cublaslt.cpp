@@ -1,6 +1,6 @@
-// cuBLASLt for the emulated GPU: plain loops over column-major matrices, strict about what the
-// real one asks for, so that our descriptions of products are tested where there is no GPU. The
-// real one's choice of algorithms, and what it refuses beyond this, only a GPU can show.
+// cuBLASLt for the emulated GPU: strict about what the real one asks for, so that our descriptions
+// of products are tested where there is no GPU. The real one's choice of algorithms, and what it
+// refuses beyond this, only a GPU can show.
 #include "tests/cuda_emulation/fake_cublaslt.hpp"
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "tests/cuda_emulation/emulation.hpp"
+#include "tests/cuda_emulation/fake_product.hpp"
 
 struct cublasLtContext {
   std::uint64_t alive = 0x616c697665;
@@ -35,28 +36,17 @@ FakeCublasLt& fake() {
     if (mode != nullptr && std::string_view(mode) == "fickle") {
       initial.mode = FakeCublasLt::Mode::fickle;
     }
+    const char* times = std::getenv("LLMTRAIN_FAKE_CUBLASLT_TIMES");
+    initial.reversed_times = times != nullptr && std::string_view(times) == "reversed";
     return initial;
   }();
   return fake;
 }
 
-constexpr std::uint64_t kMagic = 0x66616b65;
+using namespace fake_lt;
+
 constexpr std::size_t kWorkspaceAlignment = 256, kBiasAlignment = 16;
 
-struct Layout {
-  std::uint64_t magic = kMagic;
-  cudaDataType_t type{};
-  std::uint64_t rows = 0, cols = 0;
-  std::int64_t ld = 0;
-};
-struct Operation {
-  std::uint64_t magic = kMagic;
-  cublasComputeType_t compute{};
-  cudaDataType_t scale{};
-  std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
-  std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
-};
 struct Preference {
   std::uint64_t magic = kMagic;
   std::uint64_t workspace = 0;
@@ -87,50 +77,6 @@ cublasStatus_t assign(T& to, const void* value, std::size_t bytes) {
 }
 
 std::size_t size_of(cudaDataType_t type) { return type == CUDA_R_16BF ? 2 : 4; }
-
-struct Problem {
-  Operation operation;
-  Layout a, b, c, d;
-
-  std::uint64_t m() const { return d.rows; }
-  std::uint64_t n() const { return d.cols; }
-  std::uint64_t k() const { return operation.transpose_a == CUBLAS_OP_T ? a.rows : a.cols; }
-  bool valid() const;
-  /// Of a shape and its types; algorithms belong to one.
-  std::uint64_t hash() const;
-};
-
-bool Problem::valid() const {
-  const bool ta = operation.transpose_a == CUBLAS_OP_T, tb = operation.transpose_b == CUBLAS_OP_T;
-  for (const Layout* layout : {&a, &b, &c, &d}) {
-    if (layout->rows == 0 || layout->cols == 0) return false;
-    if (layout->ld < static_cast<std::int64_t>(layout->rows)) return false;
-    if (layout->type != CUDA_R_16BF && layout->type != CUDA_R_32F) return false;
-  }
-  const bool sizes = (ta ? a.cols : a.rows) == m() && (tb ? b.cols : b.rows) == k() &&
-                     (tb ? b.rows : b.cols) == n() && c.rows == m() && c.cols == n();
-  const bool types = operation.compute == CUBLAS_COMPUTE_32F && operation.scale == CUDA_R_32F &&
-                     a.type == b.type && c.type == d.type &&
-                     (a.type == CUDA_R_16BF || d.type == CUDA_R_32F);
-  const bool biased = operation.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (!biased && operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
-  return sizes && types && (!biased || operation.bias != nullptr);
-}
-
-std::uint64_t Problem::hash() const {
-  std::uint64_t hash = 14695981039346656037u;
-  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
-  for (const Layout* layout : {&a, &b, &c, &d}) {
-    mix(static_cast<std::uint64_t>(layout->type));
-    mix(layout->rows);
-    mix(layout->cols);
-    mix(static_cast<std::uint64_t>(layout->ld));
-  }
-  mix(static_cast<std::uint64_t>(operation.transpose_a));
-  mix(static_cast<std::uint64_t>(operation.transpose_b));
-  mix(operation.epilogue);
-  return hash;
-}
 
 Problem problem_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
@@ -172,63 +118,14 @@ std::uint64_t stride_bytes(const Layout& layout) {
 
 std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-float read(const void* data, cudaDataType_t type, std::size_t i) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
-  return __uint_as_float(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
-}
-
-void write(void* data, cudaDataType_t type, std::size_t i, float value) {
-  if (type == CUDA_R_32F) {
-    static_cast<float*>(data)[i] = value;
-    return;
-  }
-  const std::uint32_t u = __float_as_uint(value);
-  const std::uint32_t rounded = value != value ? u | 0x400000u : u + 0x7fffu + (u >> 16 & 1u);
-  static_cast<std::uint16_t*>(data)[i] = static_cast<std::uint16_t>(rounded >> 16);
-}
-
-struct Pointers {
-  const void *a, *b, *c;
-  void* d;
-  float alpha, beta;
-};
-
-/// Element (row, col) of op(matrix) lies here.
-std::size_t place(const Layout& layout, bool transposed, std::uint64_t row, std::uint64_t col) {
-  if (transposed) std::swap(row, col);
-  return col * static_cast<std::uint64_t>(layout.ld) + row;
-}
-
-void multiply(const Problem& problem, const Pointers& p, std::uint64_t parts) {
-  const bool ta = problem.operation.transpose_a == CUBLAS_OP_T;
-  const bool tb = problem.operation.transpose_b == CUBLAS_OP_T;
-  const std::uint64_t k = problem.k(), depth = (k + parts - 1) / parts;
-  for (std::uint64_t j = 0; j < problem.n(); ++j) {
-    for (std::uint64_t i = 0; i < problem.m(); ++i) {
-      float total = 0;
-      for (std::uint64_t first = 0; first < k; first += depth) {
-        float sum = 0;
-        for (std::uint64_t l = first; l < std::min(k, first + depth); ++l) {
-          sum += read(p.a, problem.a.type, place(problem.a, ta, i, l)) *
-                 read(p.b, problem.b.type, place(problem.b, tb, l, j));
-        }
-        total += sum;
-      }
-      total *= p.alpha;
-      if (p.beta != 0) total += p.beta * read(p.c, problem.c.type, place(problem.c, false, i, j));
-      if (problem.operation.epilogue == CUBLASLT_EPILOGUE_BIAS) {
-        total += read(problem.operation.bias, problem.d.type, i);
-      }
-      write(p.d, problem.d.type, place(problem.d, false, i, j), total);
-    }
-  }
-}
-
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) FakeCublasLt* fake_cublaslt() { return &fake(); }
 
-std::size_t cublasLtGetVersion() { return 130100; }
+std::size_t cublasLtGetVersion() {
+  const char* other = std::getenv("LLMTRAIN_FAKE_CUBLASLT_VERSION");
+  return other != nullptr ? std::strtoul(other, nullptr, 10) : 130100;
+}
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "an error of the fake cuBLASLt";
 }
@@ -269,6 +166,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
       return assign(to.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return assign(to.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return assign(to.aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return assign(to.aux_ld, value, bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -351,17 +252,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   if (algorithm.id < 1 || algorithm.id > std::size(kAlgorithms)) die("not an algorithm");
   if (!problem.valid() || algorithm.problem != problem.hash()) return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.workspace > workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
-  if (fake().mode == FakeCublasLt::Mode::fickle && algorithm.id < 4) {
+  if (fake().mode == FakeCublasLt::Mode::breaks) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (fake().mode == FakeCublasLt::Mode::fickle && algorithm.id < 4 && --fake().patience < 0) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   if (c == d && problem.c.ld != problem.d.ld) return CUBLAS_STATUS_INVALID_VALUE;
   if (!suit(algorithm, {address(a), address(b), address(c), address(d)})) {
     die("an operand that the algorithm cannot read");
   }
-  const bool biased = problem.operation.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (biased && address(problem.operation.bias) % kBiasAlignment != 0) {
+  const Operation& wanted = problem.operation;
+  if (wanted.biased() && address(wanted.bias) % kBiasAlignment != 0) {
     die("a bias that no algorithm can read");
   }
+  if (address(wanted.aux) % kBiasAlignment != 0) die("an epilogue's matrix that is not aligned");
+  fake().epilogue = wanted.epilogue;
   if (address(workspace) % kWorkspaceAlignment != 0) die("a workspace that is not aligned");
   ++fake().products;
   fake().reduction = algorithm.reduction;
@@ -369,8 +273,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       a, b, c, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
   simt::enqueue_call(stream, [=] {
     if (algorithm.workspace > 0) std::memset(workspace, 0xff, algorithm.workspace);
+    fake().operands_hash = 3 * hash_of(problem.a, a) + hash_of(problem.b, b);
     multiply(problem, pointers, algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_NONE ? 1 : 2);
-    simt::pass_time(static_cast<double>(algorithm.microseconds));
+    const std::uint64_t longest = 100;
+    simt::pass_time(static_cast<double>(fake().reversed_times ? longest - algorithm.microseconds
+                                                              : algorithm.microseconds));
   });
   return CUBLAS_STATUS_SUCCESS;
 }

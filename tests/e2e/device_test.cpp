@@ -13,14 +13,39 @@ namespace llmtrain {
 
 namespace {
 
-/// The plugin that the executable finds.
+/// A variable of the executable's environment, for a while.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// The plugin that the executable finds, and a user's cache that nobody else has.
 class Plugin {
  public:
-  explicit Plugin(const char* file) { ::setenv("LLMTRAIN_CUDA_PLUGIN", file, 1); }
-  ~Plugin() { ::unsetenv("LLMTRAIN_CUDA_PLUGIN"); }
-  Plugin(const Plugin&) = delete;
-  Plugin& operator=(const Plugin&) = delete;
+  explicit Plugin(const char* file)
+      : file_("LLMTRAIN_CUDA_PLUGIN", file), cache_home_("XDG_CACHE_HOME", cache_.path()) {}
+  std::filesystem::path products() const { return cache_.path() / "llmtrain" / "products.txt"; }
+
+ private:
+  test::TempDir cache_;
+  Variable file_, cache_home_;
 };
+
+std::vector<double> values_of(const Workspace& here, const std::string& key) {
+  std::vector<double> values;
+  for (const train::StepRecord& record : here.metrics()) {
+    if (const auto value = record.number(key)) values.push_back(*value);
+  }
+  return values;
+}
 
 }  // namespace
 
@@ -55,17 +80,10 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
 TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like one on the CPU" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const auto losses = [](const Workspace& here, const std::string& key) {
-    std::vector<double> values;
-    for (const train::StepRecord& record : here.metrics()) {
-      if (const auto value = record.number(key)) values.push_back(*value);
-    }
-    return values;
-  };
   const auto compare = [&](const Workspace& a, const Workspace& b, double tolerance) {
     for (const char* key : {"train/loss", "eval/loss", "train/grad_norm"}) {
       CAPTURE(key);
-      const std::vector<double> x = losses(a, key), y = losses(b, key);
+      const std::vector<double> x = values_of(a, key), y = values_of(b, key);
       REQUIRE(x.size() == y.size());
       REQUIRE(!x.empty());
       for (std::size_t i = 0; i < x.size(); ++i) CHECK(std::abs(x[i] - y[i]) <= tolerance);
@@ -93,8 +111,100 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   const auto bench = gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1"});
   CHECK(bench.exit_code == 0);
   CHECK(holds(bench.output, {"attention_forward", "clocked one by one"}));
+  // A GPU without a data sheet has no rate by which a step would be as fast as in the profile.
+  const auto rated =
+      gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1", "--profile", "h200"});
+  CHECK(rated.exit_code == 0);
+  CHECK_FALSE(holds(rated.output, {"at the profile's speed"}));
   CHECK(holds(gpu.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
               {"emulated GPU, sm_90"}));
+}
+
+TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choices" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const auto fingerprint_of = [](const Workspace& here) { return fingerprint(here.path, 6); };
+  const Workspace whole(kTinyRecipe), cut(kTinyRecipe), second(kTinyRecipe), guess(kTinyRecipe);
+  const auto first = whole.run({"run.device=cuda"});
+  INFO(first.output);
+  REQUIRE(first.exit_code == 0);
+  CHECK(holds(first.output, {"products: ", " measured in "}));
+  CHECK_FALSE(holds(first.output, {"not tuned"}));
+  CHECK(std::filesystem::exists(emulated.products()));
+  CHECK(std::filesystem::exists(whole.path / "run" / "products.txt"));
+
+  const auto again = second.run({"run.device=cuda"});
+  CHECK(holds(again.output, {" from " + emulated.products().string()}));
+  CHECK_FALSE(holds(again.output, {" measured in "}));
+  CHECK(fingerprint_of(second) == fingerprint_of(whole));
+
+  // The cache is gone, and now other algorithms would win: a run that resumes has its own choices.
+  const auto stopped =
+      cut.run({"run.device=cuda"}, {.signal = SIGTERM, .signal_after = "\n   2/6 "});
+  REQUIRE(stopped.exit_code == 75);
+  std::filesystem::remove(emulated.products());
+  const Variable reversed("LLMTRAIN_FAKE_CUBLASLT_TIMES", "reversed");
+  const auto resumed = cut.run({"run.device=cuda"});
+  CHECK(holds(resumed.output, {" as in the checkpoint"}));
+  CHECK_FALSE(holds(resumed.output, {" measured in "}));
+  CHECK_FALSE(std::filesystem::exists(emulated.products()));
+  CHECK(fingerprint_of(cut) == fingerprint_of(whole));
+
+  // A run of its own measures, somewhere else if so asked, and has other bits.
+  const Workspace other(kTinyRecipe);
+  const auto elsewhere = other.run({"run.device=cuda", "run.product_cache=kept/here.txt"});
+  CHECK(holds(elsewhere.output, {" measured in "}));
+  CHECK(std::filesystem::exists(other.path / "kept" / "here.txt"));
+  CHECK(fingerprint_of(other) != fingerprint_of(whole));
+  const auto newer = [&] {
+    const Variable version("LLMTRAIN_FAKE_CUBLASLT_VERSION", "130200");
+    return other.run({"run.device=cuda", "run.product_cache=kept/here.txt", "run.output_dir=b"});
+  }();
+  CHECK(holds(newer.output, {" measured in "}));
+
+  const auto untuned = guess.run({"run.device=cuda", "run.tune_products=false"});
+  CHECK(untuned.exit_code == 0);
+  CHECK_FALSE(holds(untuned.output, {"products: "}));
+}
+
+TEST_CASE("TF32 is for products of fp32 on a GPU, and shows in their losses" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Workspace plain(kTinyRecipe), tf32(kTinyRecipe), bf16(kTinyRecipe);
+  run_well(plain, {"run.device=cuda"});
+  run_well(tf32, {"run.device=cuda", "precision.tf32=true"});
+  run_well(bf16, {"run.device=cuda", "precision.compute=bf16"});
+  const auto distance = [&](const Workspace& here) {
+    const std::vector<double> x = values_of(plain, "train/grad_norm"),
+                              y = values_of(here, "train/grad_norm");
+    REQUIRE(x.size() == y.size());
+    return std::abs(x.front() - y.front());
+  };
+  CHECK(distance(tf32) > 0);
+  CHECK(distance(tf32) < 0.5 * distance(bf16));
+
+  const auto on_cpu = plain.run({"precision.tf32=true"});
+  CHECK(on_cpu.exit_code == 2);
+  CHECK(holds(on_cpu.output, {"precision.tf32", "the CPU are fp32", "run.device: cuda"}));
+  const auto narrow =
+      plain.run({"run.device=cuda", "precision.tf32=true", "precision.compute=bf16"});
+  CHECK(narrow.exit_code == 2);
+  CHECK(holds(narrow.output, {"precision.tf32", "compute is bf16"}));
+  const auto here = plain.call({"plan", "recipe.yaml", "run.device=auto", "precision.tf32=true"});
+  CHECK(here.exit_code == (std::filesystem::exists("/dev/nvidiactl") ? 0 : 2));
+  const auto plan = plain.call(
+      {"plan", "recipe.yaml", "--device", "cuda", "--profile", "h200", "precision.tf32=true"});
+  CHECK(holds(plan.output, {"matmul forward tf32", "dense peak of tf32"}));
+}
+
+TEST_CASE("a GPU that the plugin has no code for is refused with the remedy" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Variable older("LLMTRAIN_FAKE_CAPABILITY", "80");
+  const Workspace here(kTinyRecipe);
+  const auto run = here.run({"run.device=cuda"});
+  CHECK(run.exit_code == 1);
+  CHECK(holds(run.output, {"built for sm_90a; this GPU is sm_80", "CMAKE_CUDA_ARCHITECTURES=80"}));
 }
 
 TEST_CASE("a file that is no plugin, or another build's, is named") {

@@ -39,6 +39,8 @@ const std::vector<Flip> kRun{
     {"run.device", {plan}, "", {"run.device=cuda"}},
     {"run.device", {plan}, "run.device=cuda", {"run.device=cpu"}},
     {"run.library_workspace", {plan}, "run.device=cuda", {"run.library_workspace=1MiB"}},
+    {"run.tune_products", {plan}, "run.device=cuda", {"run.tune_products=false"}},
+    {"run.product_cache", {files}, "run.device=cuda", {"run.product_cache=elsewhere.txt"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };
@@ -266,6 +268,7 @@ const std::vector<Flip> kTraining{
     {"training.max_time", {metrics}, "", {"training.max_time=0.000001s"}},
     {"precision.compute", {plan}},
     {"precision.master", {plan}, "precision.compute=bf16", {"precision.master=bf16+remainder"}},
+    {"precision.tf32", {plan}, "run.device=cuda", {"precision.tf32=true"}},
     {"activation_checkpoint.mode",
      {operations},
      "model.num_hidden_layers=3",

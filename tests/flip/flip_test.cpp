@@ -156,7 +156,14 @@ std::vector<std::string> values_of(const KeyInfo& key, const Flip& row) {
   return values;
 }
 
+// Runs on a GPU, not only plans for one.
+bool needs_gpu(const Flip& row) {
+  const bool plans = row.sights == std::vector<Sight>{Sight::plan};
+  return !plans && row.base.find("run.device=cuda") != row.base.npos;
+}
+
 void check_row(Workshop& workshop, const KeyInfo& key, const Flip& row) {
+  if (needs_gpu(row) && !Workshop::has_gpu()) return;
   std::vector<Sight> sights = row.sights;
   const bool same = sights.empty();
   if (same) sights.assign(kAllSights.begin(), kAllSights.end());

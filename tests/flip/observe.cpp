@@ -281,7 +281,18 @@ int execute(std::vector<std::string> arguments, int expected) {
   return result.exit_code;
 }
 
+// Sanitized builds have none.
+#ifdef LLMTRAIN_EMULATED_GPU
+bool Workshop::has_gpu() { return true; }
+constexpr const char* kPlugin = LLMTRAIN_EMULATED_GPU;
+#else
+bool Workshop::has_gpu() { return false; }
+constexpr const char* kPlugin = "none";
+#endif
+
 Workshop::Workshop() : before_(fs::current_path()) {
+  ::setenv("LLMTRAIN_CUDA_PLUGIN", kPlugin, 1);
+  ::setenv("XDG_CACHE_HOME", "user_cache", 1);  // relative: in what a run leaves here
   std::string name = (fs::temp_directory_path() / "llmtrain-flip-XXXXXX").string();
   require<StorageError>(::mkdtemp(name.data()) != nullptr, "cannot create {}", name);
   directory_ = name;

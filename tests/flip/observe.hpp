@@ -43,6 +43,8 @@ class Workshop {
   std::string see(Sight sight, const std::vector<std::string>& overrides, bool after_a_run);
 
   static constexpr std::string_view kRecipeFile = "recipe.yaml";
+  /// Whether recipes may run on a GPU here, an emulated one.
+  static bool has_gpu();
 
  private:
   struct Run {

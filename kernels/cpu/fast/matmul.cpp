@@ -16,6 +16,10 @@ bool say_once_that_bf16_is_emulated() {
 }
 
 void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
+  if (mm.epilogue != ProductEpilogue::none) {
+    matmul(ctx, without_epilogue(mm), workspace);
+    return run_epilogue(ctx, mm);
+  }
   if (mm.a.dtype == DType::f64 || mm.m() == 0 || mm.n() == 0 || mm.k() == 0) {
     return run_reference(ctx, mm, workspace);
   }

@@ -46,7 +46,11 @@ void multiply(const Matmul& mm) {
   }
 }
 
-void matmul(const KernelCtx&, const Matmul& mm, const View&) {
+void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
+  if (mm.epilogue != ProductEpilogue::none) {
+    matmul(ctx, without_epilogue(mm), workspace);
+    return run_epilogue(ctx, mm);
+  }
   with_type(mm.a.dtype, [&]<class T>() {
     if (mm.c.dtype == mm.a.dtype) {
       multiply<T, T>(mm);

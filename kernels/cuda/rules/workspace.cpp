@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/elementwise.hpp"
@@ -43,7 +44,8 @@ std::uint64_t of_decide_update(const KernelCtx&, const DecideUpdate& op) {
 /// A library's product may use what is reserved for libraries; 32 MiB is what NVIDIA recommends for
 /// cuBLASLt on Hopper.
 std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
-  return mm.a.dtype == DType::f64 ? 0 : ctx.library_workspace_bytes;
+  const bool ours = mm.a.dtype == DType::f64 || ctx.determinism == Determinism::layout;
+  return ours ? 0 : ctx.library_workspace_bytes;
 }
 
 template <class K>
@@ -97,10 +99,14 @@ std::vector<WorkspaceRow> workspace_rows() {
   };
 }
 
+bool fuses_activation(Activation activation, DType dtype) {
+  return activation == Activation::gelu_pytorch_tanh && dtype == DType::bf16;
+}
+
 }  // namespace cuda
 
 const KernelTable& meta_cuda_table() {
-  static const KernelTable table("meta", {}, cuda::workspace_rows());
+  static const KernelTable table("meta", {}, cuda::workspace_rows(), cuda::fuses_activation);
   return table;
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/matmul.hpp"
 
+#include "kernels/activations.hpp"
+
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
@@ -223,6 +225,64 @@ TEST_CASE("a column sum refuses a sink of another size or dtype") {
   ColumnSum{x, machine.wide("out", {4})}.check();
   CHECK_THROWS_AS((ColumnSum{x, machine.wide("out", {3})}.check()), InternalError);
   CHECK_THROWS_AS((ColumnSum{x, machine.operand("out", {4})}.check()), InternalError);
+}
+
+TEST_CASE("an epilogue is the product, then the activation's kernel, bit for bit") {
+  constexpr auto kGelu = Activation::gelu_pytorch_tanh;
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      for (const std::int64_t k : {40, 0}) {
+        CAPTURE(k);
+        Machine machine(*table, dtype, dtype, 2);
+        const Operation up(machine, {.m = 9, .n = 21, .k = k, .transpose_b = true, .bias = Bias::wide,
+                                     .gap = 4});
+        const Tensor pre = machine.empty({9, 21}, dtype, 6), h = machine.empty({9, 21}, dtype);
+        Matmul fused = up.kernel;
+        fused.epilogue = ProductEpilogue::activate;
+        fused.activation = kGelu;
+        fused.pre = pre;
+        fused.c = h;
+        machine.run(fused);
+        machine.run(up.kernel);
+        const Tensor apart = machine.empty({9, 21}, dtype);
+        machine.run(ActivationForward{.activation = kGelu, .x = up.c, .up = {}, .y = apart});
+        CHECK(values_of(pre) == values_of(up.c));
+        CHECK(values_of(h) == values_of(apart));
+
+        const Operation down(machine, {.m = 9, .n = 21, .k = k});
+        machine.run(down.kernel);
+        machine.run(ActivationBackward{
+            .activation = kGelu, .x = pre, .up = {}, .dy = down.c, .dx = apart, .dup = {}});
+        Matmul derivative = down.kernel;
+        derivative.epilogue = ProductEpilogue::differentiate;
+        derivative.activation = kGelu;
+        derivative.pre = pre;
+        machine.run(derivative);
+        CHECK(values_of(down.c) == values_of(apart));
+      }
+    }
+  }
+}
+
+TEST_CASE("an epilogue's operands are checked") {
+  Machine machine(cpu_table(), DType::f32, DType::f32, 1);
+  const Operation operation(machine, {.m = 4, .n = 4, .k = 4, .bias = Bias::narrow});
+  const Tensor pre = machine.empty({4, 4}, DType::f32), narrow = machine.empty({4, 3}, DType::f32);
+  const auto with = [&](auto change) {
+    Matmul mm = operation.kernel;
+    mm.epilogue = ProductEpilogue::activate;
+    mm.pre = pre;
+    change(mm);
+    return mm;
+  };
+  CHECK_NOTHROW(with([](Matmul&) {}).check());
+  for (const Matmul& wrong :
+       {with([](Matmul& mm) { mm.pre = {}; }), with([&](Matmul& mm) { mm.pre = narrow; }),
+        with([](Matmul& mm) { mm.pre = mm.c; }),
+        with([](Matmul& mm) { mm.epilogue = ProductEpilogue::differentiate; }),
+        with([](Matmul& mm) { mm.accumulate = true, mm.bias = {}; })}) {
+    CHECK_THROWS_AS(wrong.check(), InternalError);
+  }
 }
 
 }  // namespace llmtrain::kernels

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "kernels/activations.hpp"
 #include "tests/support/gradcheck.hpp"
 
 namespace llmtrain::test {
@@ -69,6 +70,54 @@ TEST_CASE("weight gradients add to what the sink holds") {
   std::vector<double> sink(1);
   place.device().copy_to_host(std::as_writable_bytes(std::span(sink)), w.grad());
   CHECK(sink.front() == 132);
+}
+
+namespace {
+
+Problem feed_forward(bool bias) {
+  return {.rows = {.length = 6},
+          .inputs = {{6, 5}},
+          .build = [bias](Place& place) -> Forward {
+            const auto linear_of = [&](const std::string& name, std::int64_t out, std::int64_t in) {
+              return ops::LinearWeights{
+                  &place.store().declare(matrix(name, out, in)),
+                  bias ? &place.store().declare(vector(name + " bias", out)) : nullptr};
+            };
+            const ops::LinearWeights in = linear_of("in", 7, 5), out = linear_of("out", 4, 7);
+            return [in, out](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+              return {{ops::mlp(ctx, x[0], in, kernels::Activation::gelu_pytorch_tanh, out)}};
+            };
+          }};
+}
+
+// The reference's kernels on a device that fuses every activation.
+const kernels::KernelTable& fusing_table() {
+  const auto rows = kernels::cpu_reference_table().rows();
+  static const kernels::KernelTable table("fusing", {rows.begin(), rows.end()}, {},
+                                          [](kernels::Activation, DType) { return true; });
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("an activation between two linear layers differentiates, fused or not, to the same bits") {
+  for (const bool bias : {true, false}) {
+    check_operation(feed_forward(bias));
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      const TrialResult apart = run_trial(feed_forward(bias), {.compute = dtype});
+      for (const WeightGrads when : {WeightGrads::now, WeightGrads::deferred}) {
+        const TrialResult fused =
+            run_trial(feed_forward(bias),
+                      {.compute = dtype, .table = &fusing_table(), .weight_grads = when});
+        check_same_bits(apart, fused);
+        CHECK(fused.kept_bytes == apart.kept_bytes);
+      }
+      // What is computed again is computed by the same kernel.
+      check_same_bits(apart, run_trial(feed_forward(bias), {.compute = dtype,
+                                                            .table = &fusing_table(),
+                                                            .recomputed_ops = {"activation"}}));
+    }
+  }
 }
 
 }  // namespace llmtrain::test

@@ -28,10 +28,11 @@ TEST_CASE("every kernel of a step has a time on every GPU, and no GPU exceeds it
     for (const auto& [key, model] : gpu->kernels) {
       CAPTURE(to_string(key));
       const bool products = num_axes(key.name) > 1;
-      const double peak = !products                  ? sheet.bytes_per_second
-                          : key.dtype == DType::bf16 ? sheet.bf16_flops
-                          : key.dtype == DType::f64  ? sheet.fp64_flops
-                                                     : sheet.fp32_flops;
+      const double peak = !products                   ? sheet.bytes_per_second
+                          : key.dtype == DType::bf16  ? sheet.bf16_flops
+                          : key.dtype == DType::f64   ? sheet.fp64_flops
+                          : key.name == "matmul_tf32" ? sheet.tf32_flops
+                                                      : sheet.fp32_flops;
       for (std::size_t i = 0; i < model.work().size(); ++i) {
         CHECK(model.work()[i] / model.seconds()[i] <= peak);
         CHECK(model.seconds()[i] >= gpu->launch_seconds);
@@ -111,4 +112,85 @@ training: {seq_len: 16, micro_batch_size: 2, global_batch_size: 4, max_steps: 4}
   const RunShape other{.threads = 0, .compute = DType::bf16};
   CHECK_THROWS_WITH_AS(planned_time(gpu, *nominal_profile("h200"), other, "h200"),
                        doctest::Contains("times of a cuda"), RecipeError);
+}
+
+TEST_CASE(
+    "products in TF32 have a name, a rate and a peak of their own, and nothing else changes") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe, {.file = "test.yaml",
+                        .text = R"(
+model: {architecture: llama, vocab_size: 4096, hidden_size: 2048, num_hidden_layers: 1,
+        num_attention_heads: 16, intermediate_size: 4096, max_position_embeddings: 1024}
+training: {seq_len: 1024, micro_batch_size: 8, global_batch_size: 8, max_steps: 4}
+)",
+                        .overrides = {}});
+  const auto plan_with = [&](bool tf32) {
+    engine::EngineOptions options = recipe.options(1);
+    options.tf32 = tf32;
+    return make_plan(options, 8, {.device = DeviceKind::cuda});
+  };
+  const Plan plain = plan_with(false), tf32 = plan_with(true);
+  CHECK(hash_of(plain.step_trace) == hash_of(tf32.step_trace));
+  const RunShape run{.device = DeviceKind::cuda, .steps = 1, .tokens = 8192};
+  const auto h200 = *nominal_profile("h200");
+  const StepPrediction slow = planned_time(plain, h200, run, "h200").step;
+  const StepPrediction fast = planned_time(tf32, h200, run, "h200").step;
+  CHECK(slow.peak_flops == h200.peak_fp32_flops);
+  CHECK(fast.peak_flops == h200.peak_tf32_flops);
+  REQUIRE(slow.kernels.size() == fast.kernels.size());
+  const auto seconds_of = [](const StepPrediction& step, std::string_view name) {
+    for (const KernelTime& kernel : step.kernels) {
+      if (kernel.name == name) return kernel.seconds;
+    }
+    return 0.0;
+  };
+  for (const char* form : {"forward", "input grad", "weight grad"}) {
+    const double before = seconds_of(slow, fmt::format("matmul {} fp32", form));
+    const double now = seconds_of(fast, fmt::format("matmul {} tf32", form));
+    CHECK(now > 0);
+    CHECK(before > 4 * now);
+    CHECK(seconds_of(fast, fmt::format("matmul {} fp32", form)) == 0);
+  }
+  CHECK(seconds_of(slow, "attention_forward fp32") == seconds_of(fast, "attention_forward fp32"));
+  CHECK(mfu_formula(tf32, {fast.peak_flops, DType::f32, 0}).find("dense peak of tf32") !=
+        std::string::npos);
+}
+
+TEST_CASE("the products of a GPU's plan differ, and the largest fits into what tuning takes") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe, {.file = "test.yaml",
+                        .text = R"(
+model: {architecture: gpt2, vocab_size: 300, hidden_size: 32, num_hidden_layers: 3,
+        num_attention_heads: 2, max_position_embeddings: 32}
+training: {seq_len: 16, micro_batch_size: 2, global_batch_size: 8, max_steps: 4}
+precision: {compute: bf16}
+)",
+                        .overrides = {}});
+  constexpr std::uint64_t kWorkspace = std::uint64_t{1} << 20;
+  const auto plan_with = [&](const engine::Target& target) {
+    return make_plan(recipe.options(1), 8, target);
+  };
+  const Plan plan = plan_with(
+      {.device = DeviceKind::cuda, .library_workspace_bytes = kWorkspace, .tune_products = true});
+  // qkv, out, up, down and the head, each in three forms; the logits are one product more.
+  CHECK(plan.products.size() >= 15);
+  CHECK(plan.products.size() < 30);
+  std::uint64_t operands = 0;
+  for (const kernels::Matmul& mm : plan.products) {
+    operands = std::max(operands, mm.a.bytes() + mm.b.bytes() + mm.c.bytes() +
+                                      (mm.bias.defined() ? mm.bias.bytes() : 0));
+  }
+  CHECK(plan.tuning_bytes >= kWorkspace + operands);
+  CHECK(plan.tuning_bytes <= kWorkspace + operands + 8 * 256);
+  CHECK(plan.init.tag == kTuningTag);
+  CHECK(plan.init.total_bytes == plan.tuning_bytes);
+  CHECK(plan.extent_bytes() >= plan.tuning_bytes);
+  for (const engine::Target& target :
+       {engine::Target{.device = DeviceKind::cuda, .library_workspace_bytes = kWorkspace},
+        engine::Target{.tune_products = true}}) {
+    const Plan untuned = plan_with(target);
+    CHECK(untuned.products.empty());
+    CHECK(untuned.tuning_bytes == 0);
+    CHECK(untuned.init.tag != kTuningTag);
+  }
 }
