@@ -116,7 +116,9 @@ TEST_CASE("TF32 rounds operands of fp32 products, and of no others") {
     return machine.read(operation.c);
   };
   CHECK(product(DType::f64, true) == product(DType::f64, false));
+  const std::int64_t before = products_queued();
   CHECK(product(DType::bf16, true) == product(DType::bf16, false));
+  CHECK(products_queued() - before == 2);  // the library takes no other type for TF32
   const Values plain = product(DType::f32, false), rounded = product(DType::f32, true);
   const double error = max_difference(plain, rounded) / max_magnitude(plain);
   CHECK(error > 0x1p-15);  // as of fp32: 2^-22
@@ -164,7 +166,10 @@ TEST_CASE("GELU and its derivative in the epilogue, or behind products that have
     return fake_library()->epilogue;
   };
   CHECK(epilogue_after(Activation::gelu_pytorch_tanh, 32, Bias::narrow) == 192);
+  // Nor is it asked for what it is known not to take.
+  const std::int64_t asked = fake_library()->heuristics;
   CHECK(epilogue_after(Activation::gelu_pytorch_tanh, 29, Bias::narrow) == 1);
+  CHECK(fake_library()->heuristics - asked == 2);
   CHECK(epilogue_after(Activation::silu, 32, Bias::narrow) == 1);
 }
 
