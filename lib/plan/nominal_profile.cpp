@@ -146,12 +146,28 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
   profile.peak_bf16_flops = sheet->bf16_flops;
   profile.memory_bytes_per_second = sheet->bytes_per_second;
   profile.launch_seconds = kLaunchSeconds;
-  constexpr std::array kMemoryKernels = {
-      "activation_backward", "activation_forward", "adam_update",   "add",
-      "clip_by_value",       "column_sum",         "cross_entropy", "dropout",
-      "embedding_backward",  "embedding_forward",  "fill",          "norm_forward",
-      "norm_input_grad",     "norm_weight_grad",   "normalize",     "rope",
-      "scale_cast",          "sgd_update",         "squared_norm",  "sum"};
+  constexpr std::array kMemoryKernels = {"activation_backward",
+                                         "activation_forward",
+                                         "adam_update",
+                                         "add",
+                                         "clip_by_value",
+                                         "column_sum",
+                                         "cross_entropy",
+                                         "decide_update",
+                                         "dropout",
+                                         "embedding_backward",
+                                         "embedding_forward",
+                                         "fill",
+                                         "norm_forward",
+                                         "norm_input_grad",
+                                         "norm_weight_grad",
+                                         "normalize",
+                                         "rope",
+                                         "scale_cast",
+                                         "scale_update",
+                                         "sgd_update",
+                                         "squared_norm",
+                                         "sum"};
   constexpr std::int64_t kVariants = 3;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (std::int64_t variant = 0; variant < kVariants; ++variant) {
