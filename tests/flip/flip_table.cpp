@@ -39,6 +39,7 @@ const std::vector<Flip> kRun{
     {"run.device", {plan}, "", {"run.device=cuda"}},
     {"run.device", {plan}, "run.device=cuda", {"run.device=cpu"}},
     {"run.library_workspace", {plan}, "run.device=cuda", {"run.library_workspace=1MiB"}},
+    {"run.cuda_graphs", {plan}, "run.device=cuda", {"run.cuda_graphs=off"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };

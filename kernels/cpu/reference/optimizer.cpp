@@ -69,7 +69,7 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
   const auto count = static_cast<std::size_t>(op.squares.numel());
   std::copy_n(op.squares.as<double>(), count, sums);
   op.decide(tree_sum({sums, count}), op.loss_sum.defined() ? *op.loss_sum.as<double>() : 0,
-            *op.decision.as<UpdateDecision>());
+            op.lr_now(), *op.decision.as<UpdateDecision>());
 }
 
 void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
