@@ -72,6 +72,7 @@ void Dropout::check() const {
   operands.strided("x", x, x.rows(), x.cols(), kComputeDTypes);
   operands.dense("row_id", row_id, x.rows(), {DType::i64});
   operands.strided("y", y, x.rows(), x.cols(), {x.dtype});
+  check_step_scalars(operands, scalars);
 }
 
 Cost Dropout::cost() const { return memory_cost({x, row_id}, {y}); }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/kernel.hpp"
+#include "kernels/step_scalars.hpp"
 #include "lib/base/philox.hpp"
 
 namespace llmtrain::kernels {
@@ -112,6 +113,12 @@ struct Dropout {
   double p = 0;
   PhiloxKey key;
   std::uint64_t step = 0;
+  /// Where given (StepScalars), its step counts, as it is when the kernel runs.
+  View scalars;
+  /// For kernels of the CPU.
+  std::uint64_t step_now() const {
+    return scalars.defined() ? static_cast<std::uint64_t>(scalars.as<StepScalars>()->step) : step;
+  }
   void check() const;
   Cost cost() const;
   DType dtype() const { return x.dtype; }

@@ -46,6 +46,7 @@ void CrossEntropy::check() const {
   operands.strided("logits", logits, logits.rows(), logits.cols(), {DType::f64, DType::f32});
   operands.dense("target", target, logits.rows(), {DType::i32});
   operands.dense("loss", loss, logits.rows(), {sum_dtype(logits.dtype)});
+  check_step_scalars(operands, scalars);
   if (!dlogits.defined()) return;
   if (logits.dtype == DType::f64) {
     operands.strided("dlogits", dlogits, logits.rows(), logits.cols(), {DType::f64});

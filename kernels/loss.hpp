@@ -2,6 +2,7 @@
 /// Embedding look-up and cross-entropy.
 
 #include "kernels/kernel.hpp"
+#include "kernels/step_scalars.hpp"
 
 namespace llmtrain::kernels {
 
@@ -51,6 +52,12 @@ struct CrossEntropy {
   std::int64_t num_classes = 0;
   double grad_scale = 1;
   double softcap = 0;  // 0 = none
+  /// Where given (StepScalars), its grad_scale counts, as it is when the kernel runs.
+  View scalars;
+  /// For kernels of the CPU.
+  double grad_scale_now() const {
+    return scalars.defined() ? scalars.as<StepScalars>()->grad_scale : grad_scale;
+  }
   void check() const;
   Cost cost() const;
   DType dtype() const { return logits.dtype; }

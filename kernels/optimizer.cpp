@@ -97,6 +97,7 @@ void DecideUpdate::check() const {
   operands.dense("squares", squares, squares.numel(), {DType::f64});
   if (loss_sum.defined()) operands.dense("loss_sum", loss_sum, 1, {DType::f64});
   check_decision(operands, decision);
+  check_step_scalars(operands, scalars);
   operands.expects(max_norm > 0, "max_norm > 0");
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }

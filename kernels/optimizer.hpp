@@ -88,6 +88,8 @@ struct DecideUpdate {
   static constexpr bool capturable = true;
   View squares, loss_sum, decision;
   double lr = 0;
+  /// Where given (StepScalars), its lr counts, as it is when the kernel runs.
+  View scalars;
   /// Infinite: gradients are not clipped.
   double max_norm = std::numeric_limits<double>::infinity();
   /// Adam's; 0 for updates that need no correction.
@@ -99,15 +101,18 @@ struct DecideUpdate {
   /// Room for the sums.
   std::uint64_t workspace_bytes(int) const { return squares.bytes(); }
 
+  /// For kernels of the CPU.
+  double lr_now() const { return scalars.defined() ? scalars.as<StepScalars>()->lr : lr; }
   /// The decision itself, after `squares` were added up. Constexpr, so that device code has the
   /// very same operations.
-  constexpr void decide(double sum_of_squares, double loss, UpdateDecision& to) const {
+  constexpr void decide(double sum_of_squares, double loss, double lr_now,
+                        UpdateDecision& to) const {
     to.loss_sum = loss;
     to.grad_norm = std::sqrt(sum_of_squares);
     // Neither NaN nor infinite: their difference with themselves is NaN.
     to.apply = to.grad_norm - to.grad_norm == 0 && loss - loss == 0 ? 1 : 0;
     to.grad_scale = 1;
-    to.lr = lr;
+    to.lr = lr_now;
     if (to.apply == 0) return;
     const double scale = max_norm / (to.grad_norm + 1e-6);
     if (scale < 1) to.grad_scale = scale;

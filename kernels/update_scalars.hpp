@@ -42,10 +42,10 @@ struct SgdScalars {
 };
 
 template <class T>
-struct StepScalars {
+struct StepUpdateScalars {
   T decay, step_size;
 
-  constexpr StepScalars(const StepUpdate& u, const UpdateDecision& d)
+  constexpr StepUpdateScalars(const StepUpdate& u, const UpdateDecision& d)
       : decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
         step_size(static_cast<T>(u.factor * (d.lr * u.lr_scale))) {}
 };

@@ -15,17 +15,19 @@ struct DropoutPacks {
   std::int64_t cols;
   PhiloxKey key;
   std::uint64_t step;
-  std::uint64_t threshold;  // the least word that is kept
+  const StepScalars* scalars;  // null: `step` counts
+  std::uint64_t threshold;     // the least word that is kept
   Wide<T> scale;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
     const auto first = static_cast<std::uint64_t>(row_id[row] * cols + col);
+    const auto now = scalars == nullptr ? step : static_cast<std::uint64_t>(scalars->step);
     const auto from = load_pack<V>(x.row(row) + col);
     Pack<T, V> result;
     // Four elements share a block of the stream. A pack of four or more begins at a multiple of
     // four, because the columns of a row are a multiple of the pack.
     constexpr int kPart = V < 4 ? V : 4;
     for (int part = 0; part < V; part += kPart) {
-      const PhiloxWords words = philox_block(key, step, first + part);
+      const PhiloxWords words = philox_block(key, now, first + part);
       for (int i = 0; i < kPart; ++i) {
         const std::uint32_t word = kPart == 4 ? words[i] : word_of(words, (first + part + i) % 4);
         const bool keep = word >= threshold;
@@ -57,8 +59,8 @@ void dropout(const KernelCtx& ctx, const Dropout& op, const View&) {
     const auto run = [&]<int V>() {
       map(ctx, shape,
           DropoutPacks<T, V>{Rows<const T>(op.x), Rows<T>(op.y), op.row_id.as<std::int64_t>(),
-                             shape.cols, op.key, op.step, threshold_of(op.p),
-                             static_cast<Wide<T>>(1 / (1 - op.p))});
+                             shape.cols, op.key, op.step, op.scalars.as<StepScalars>(),
+                             threshold_of(op.p), static_cast<Wide<T>>(1 / (1 - op.p))});
     };
     packed ? run.template operator()<kFull>() : run.template operator()<1>();
   });

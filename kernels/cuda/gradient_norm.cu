@@ -106,10 +106,11 @@ __global__ void __launch_bounds__(kJoinThreads)
 /// of every kJoin. Only the numbers of `op` are read.
 __global__ void __launch_bounds__(kJoinThreads)
     decide(DecideUpdate op, const double* squares, std::int64_t count, double* sums,
-           const double* loss_sum, UpdateDecision* decision) {
+           const double* loss_sum, const StepScalars* scalars, UpdateDecision* decision) {
   const double sum = join_all(squares, count, sums);
   if (threadIdx.x != 0) return;
-  op.decide(sum, loss_sum == nullptr ? 0 : *loss_sum, *decision);
+  op.decide(sum, loss_sum == nullptr ? 0 : *loss_sum, scalars == nullptr ? op.lr : scalars->lr,
+            *decision);
 }
 
 void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
@@ -123,7 +124,8 @@ void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& works
 
 void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& workspace) {
   launch_grid(ctx, {1, kJoinThreads}, decide, op, op.squares.as<double>(), op.squares.numel(),
-              workspace.as<double>(), op.loss_sum.as<double>(), op.decision.as<UpdateDecision>());
+              workspace.as<double>(), op.loss_sum.as<double>(), op.scalars.as<StepScalars>(),
+              op.decision.as<UpdateDecision>());
 }
 
 }  // namespace

@@ -26,7 +26,13 @@ struct LossOperands {
   /// Gradients are written over wider logits of columns further left that shared memory does not
   /// hold.
   bool overlaid;
-  Z grad_scale, cap;
+  double grad_scale;
+  const StepScalars* scalars;  // null: `grad_scale` counts
+  Z cap;
+
+  __device__ Z grad_scale_now() const {
+    return static_cast<Z>(scalars == nullptr ? grad_scale : scalars->grad_scale);
+  }
 };
 
 /// Sum of exponentials relative to the largest exponent. Logits of -inf leave it as it is.
@@ -128,6 +134,7 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
   if (threadIdx.x == 0) op.loss[blockIdx.x] = lse - at_target;
   if (!learns) return;
 
+  const Z grad_scale = op.grad_scale_now();
   for (int begin = 0; begin < op.cols; begin += round) {
     Pack<Z, V> packs[kLossPacks];
     const bool all_held = begin + round <= op.held;
@@ -150,7 +157,7 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
       for (int k = 0; k < V; ++k) {
         const Z z = j < op.held ? packs[u].x[k] : capped(packs[u].x[k]);
         const Z onehot = j + k == target ? 1 : 0;
-        Z gradient = op.grad_scale * (std::exp(z - lse) - onehot);
+        Z gradient = grad_scale * (std::exp(z - lse) - onehot);
         if (op.cap > 0) gradient *= 1 - (z / op.cap) * (z / op.cap);
         result.x[k] = narrow<G>(j + k < op.num_classes ? gradient : Z{0});
       }
@@ -174,7 +181,8 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
                               .cols = cols,
                               .held = 0,
                               .overlaid = false,
-                              .grad_scale = static_cast<Z>(op.grad_scale),
+                              .grad_scale = op.grad_scale,
+                              .scalars = op.scalars.as<StepScalars>(),
                               .cap = static_cast<Z>(op.softcap)};
   const auto run = [&]<int V>() {
     // Columns that the first pass visits, in whole packs.

@@ -101,7 +101,41 @@ class PinnedRead final : public HostRead {
   void* pinned_ = nullptr;
 };
 
+/// An instantiated graph.
+class Graph final : public RecordedWork {
+ public:
+  Graph(cudaStream_t stream, cudaGraphExec_t graph) : stream_(stream), graph_(graph) {}
+  ~Graph() override {
+    cudaStreamSynchronize(stream_);  // it may be under way
+    cudaGraphExecDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch() override { check(cudaGraphLaunch(graph_, stream_), "to launch a CUDA graph"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_;
+};
+
 }  // namespace
+
+void CudaMemory::begin_recording() {
+  // Other threads of this process may call the runtime meanwhile.
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+        "to begin a CUDA graph (run.cuda_graphs: off does without)");
+}
+
+std::unique_ptr<RecordedWork> CudaMemory::end_recording() {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_, &graph),
+        "to record a CUDA graph (run.cuda_graphs: off does without)");
+  cudaGraphExec_t instance = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&instance, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "to instantiate a CUDA graph (run.cuda_graphs: off does without)");
+  return std::make_unique<Graph>(stream_, instance);
+}
 
 std::unique_ptr<HostRead> CudaMemory::make_host_read(std::uint64_t bytes) {
   check(cudaSetDevice(device_), "to choose the device");

@@ -27,6 +27,9 @@ class CudaMemory final : public MemoryBackend {
   void copy_on_device(void* to, const void* from, std::uint64_t bytes) override;
   std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes) override;
   Stream compute_stream() override { return {stream_}; }
+  bool can_record() const override { return true; }
+  void begin_recording() override;
+  std::unique_ptr<RecordedWork> end_recording() override;
   void synchronize() override;
 
   int device() const { return device_; }

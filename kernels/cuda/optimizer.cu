@@ -186,7 +186,7 @@ struct SgdPacks {
 template <class T, class D, int V>
 struct StepPacks {
   static constexpr int kWidth = V;
-  using Scalars = StepScalars<T>;
+  using Scalars = StepUpdateScalars<T>;
   StepUpdate op;  // its numbers
   const UpdateDecision* decision;
   Masters<T> masters;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/elementwise.hpp"
+#include "kernels/step_scalars.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::engine {
@@ -37,12 +38,23 @@ ParameterDTypes parameter_dtypes(const EngineOptions& options) {
 
 }  // namespace
 
+std::string why_not_recorded(const EngineOptions& options) {
+  if (!options.records_launches) return "run.cuda_graphs is off";
+  if (options.model.attention_dropout > 0) {
+    return "dropout of attention (model.attn_pdrop) takes the step's number from the host";
+  }
+  return "";
+}
+
 Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     : place_(place),
       options_(options),
       mesh_(place.mesh, place.rank, place.communicators),
       store_(mesh_),
-      decoder_(store_, options.model) {
+      decoder_(store_, options.model),
+      // A recorder is told of every launch, so each must be made.
+      parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
+                                why_not_recorded(options).empty()) {
   require<RecipeError>(options.seq_len <= options.model.longest_sequence(),
                        "training.seq_len {} is longer than the model's longest sequence {}",
                        options.seq_len, options.model.longest_sequence());
@@ -52,6 +64,8 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   decoder_.allocate_tables(device, options.compute, options.seq_len);
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
   if (options.optimizer != nullptr) {
+    step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
+                                    Category::activations, "step scalars");
     optimizer_ =
         std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_);
     for (Launched& launched : in_flight_) {
@@ -101,26 +115,55 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
           batch.num_samples, batch.seq_len, batch.trained_tokens, options_.micro_batch_size,
           options_.seq_len);
   place_.device->ledger().enter(Phase::step);
-  batch_ = &batch;
+  send_scalars(batch, step, lr_factor);
+  const kernels::KernelCtx kernel = context().kernel;
+  parts_.run(RecordedParts::Part::start, [&] {
+    optimizer_->zero_grads(kernel);
+    kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
+  });
+  run_micro_batches(batch);
+  parts_.run(RecordedParts::Part::update,
+             [&] { optimizer_->launch_step(kernel, mesh_, step_scalars_, loss_sum_); });
+  Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
+  launched.trained_tokens = batch.trained_tokens;
+  launched.decision->start(optimizer_->decision().view().data);
+}
+
+void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor) {
+  const kernels::StepScalars scalars{.step = static_cast<double>(step),
+                                     .grad_scale = 1.0 / static_cast<double>(batch.trained_tokens),
+                                     .lr = optimizer_->lr(lr_factor)};
+  place_.device->copy_from_host(step_scalars_, std::as_bytes(std::span(&scalars, 1)));
   key_ = {.seed = options_.seed,
           .step = static_cast<std::uint64_t>(step),
-          .grad_scale = 1.0 / static_cast<double>(batch.trained_tokens)};
-  const kernels::KernelCtx kernel = context().kernel;
-  optimizer_->zero_grads(kernel);
-  kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
+          .grad_scale = scalars.grad_scale,
+          .scalars = step_scalars_};
+}
 
+// A stage whose schedule finishes one micro-batch before it begins the next runs one after the
+// other, each as a part of its own; what it reads is sent before.
+void Engine::run_micro_batches(const StepBatch& batch) {
   const parallel::ScheduleShape shape{
       .num_ranks = 1,
       .num_stages = 1,
       .num_micro_batches = static_cast<int>(batch.num_samples / options_.micro_batch_size)};
   const parallel::Schedule schedule = parallel::find_schedule("1f1b").make(shape);
-  parallel::Executor(shape, *this).run(schedule.ranks.front());
+  const std::span<const parallel::Action> actions = schedule.ranks.front();
+  batch_ = &batch;
+  for (std::size_t begin = 0; begin < actions.size();) {
+    const int micro_batch = actions[begin].micro_batch;
+    std::size_t end = begin;
+    while (end < actions.size() && actions[end].micro_batch == micro_batch) ++end;
+    const auto entry = live_.emplace(
+        micro_batch, upload(micro_batch * options_.micro_batch_size, options_.micro_batch_size));
+    parts_.run(
+        RecordedParts::Part::micro_step,
+        [&] { parallel::Executor(shape, *this).run(actions.subspan(begin, end - begin)); },
+        entry.first->second.addresses());
+    live_.erase(micro_batch);
+    begin = end;
+  }
   batch_ = nullptr;
-
-  optimizer_->launch_step(kernel, mesh_, lr_factor, loss_sum_);
-  Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
-  launched.trained_tokens = batch.trained_tokens;
-  launched.decision->start(optimizer_->decision().view().data);
 }
 
 StepOutcome Engine::settle_step() {
@@ -198,16 +241,20 @@ Engine::MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_sa
   return micro;
 }
 
-OpCtx Engine::begin(int micro_batch) {
-  const auto [entry, is_new] = live_.emplace(
-      micro_batch, upload(micro_batch * options_.micro_batch_size, options_.micro_batch_size));
-  require(is_new, "micro-batch {} began twice", micro_batch);
-  OpCtx ctx = context();
-  ctx.rows = &entry->second.rows;
-  return ctx;
+std::vector<const void*> Engine::MicroBatch::addresses() const {
+  std::vector<const void*> all;
+  for (const Tensor* tensor : {&rows.token_id, &rows.position, &rows.embedding_position,
+                               &rows.document_begin, &rows.sample, &tokens, &targets}) {
+    all.push_back(tensor->view().data);
+  }
+  return all;
 }
 
-void Engine::end(int micro_batch) { live_.erase(micro_batch); }
+OpCtx Engine::begin(int micro_batch) {
+  OpCtx ctx = context();
+  ctx.rows = &live_.at(micro_batch).rows;
+  return ctx;
+}
 
 Var Engine::forward(const OpCtx& ctx, int, int micro_batch, const Var&) {
   const MicroBatch& micro = live_.at(micro_batch);

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lib/engine/batch.hpp"
+#include "lib/engine/recorded_parts.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/engine/target.hpp"
 #include "lib/models/decoder.hpp"
@@ -29,6 +31,8 @@ struct EngineOptions {
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;
   std::uint64_t seed = 0;
+  /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can.
+  bool records_launches = true;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -37,6 +41,10 @@ struct EngineOptions {
                             const ActivationCheckpointSection& recompute,
                             const optim::OptimizerOptions& optimizer, std::uint64_t seed);
 };
+
+/// Why a device that can record launches will not: what the recipe says, or what cannot be
+/// recorded. Empty when it will.
+std::string why_not_recorded(const EngineOptions& options);
 
 /// Where the engine runs; all of it outlives the engine.
 struct EnginePlace {
@@ -104,12 +112,17 @@ class Engine final : private parallel::StageProgram {
  private:
   OpCtx begin(int micro_batch) override;
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
-  void end(int micro_batch) override;
+  void end(int) override {}
 
   struct MicroBatch {
     RowMap rows;
     Tensor tokens, targets;
+
+    std::vector<const void*> addresses() const;
   };
+  /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
+  void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor);
+  void run_micro_batches(const StepBatch& batch);
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
   Var run_blocks(const OpCtx& ctx, Var x) const;
   /// The loss of an evaluation; waits for it.
@@ -122,6 +135,8 @@ class Engine final : private parallel::StageProgram {
   models::Decoder decoder_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   Tensor loss_sum_;
+  Tensor step_scalars_;  // kernels::StepScalars
+  RecordedParts parts_;
 
   /// What a step's outcome is made of when its decision has come.
   struct Launched {

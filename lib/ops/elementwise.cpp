@@ -126,7 +126,8 @@ Var dropout(const OpCtx& ctx, const Var& x, double p, std::string_view name) {
                            .y = {},
                            .p = p,
                            .key = philox_key(ctx.step.seed, "dropout", name),
-                           .step = ctx.step.step};
+                           .step = ctx.step.step,
+                           .scalars = ctx.step.scalars};
   Tensor y = ctx.allocate(x.tensor.shape(), x.tensor.dtype(), "dropout");
   forward.y = y;
   ctx.launch(forward);

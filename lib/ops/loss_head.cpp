@@ -86,7 +86,8 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
                                      .dlogits = dz.view(),
                                      .num_classes = options.num_classes,
                                      .grad_scale = ctx.step.grad_scale,
-                                     .softcap = options.softcap});
+                                     .softcap = options.softcap,
+                                     .scalars = ctx.step.scalars});
     if (learn) chunk_gradients(ctx, dz, part, weight, dx.row_range(begin, count));
   }
   ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});

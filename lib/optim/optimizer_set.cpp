@@ -41,7 +41,7 @@ void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
   }
 }
 
-void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor,
+void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, const View& scalars,
                                const View& loss_sum) {
   if (max_grad_value_) {
     for (const auto& group : store_->groups()) {
@@ -53,7 +53,7 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, 
                   .squares = norm_.squares(ctx, mesh),
                   .loss_sum = loss_sum,
                   .decision = decision_,
-                  .lr = lr_ * lr_factor,
+                  .scalars = scalars,
                   .max_norm = max_grad_norm_.value_or(std::numeric_limits<double>::infinity()),
                   .beta1 = decays.beta1,
                   .beta2 = decays.beta2});

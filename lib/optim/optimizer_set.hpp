@@ -46,12 +46,14 @@ class OptimizerSet {
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
 
-  /// Launches clipping and updates of all parameters at `lr_factor` times the recipe's lr; waits
-  /// for nothing. Gradients must be complete sums; clipping by value changes them in place (an
-  /// infinite element becomes the limit, as in PyTorch), clipping by norm does not. If the norm, or
-  /// `loss_sum` (FP64 [1], or undefined) is not finite, parameters, states and steps_taken() stay
-  /// untouched to the bit.
-  void launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, double lr_factor,
+  /// Learning rate of parameters without a group, at `lr_factor` times the recipe's.
+  double lr(double lr_factor) const { return lr_ * lr_factor; }
+  /// Launches clipping and updates of all parameters at the lr in `scalars`; waits for nothing.
+  /// Gradients must be complete sums; clipping by value changes them in place (an infinite element
+  /// becomes the limit, as in PyTorch), clipping by norm does not. If the norm, or `loss_sum` (FP64
+  /// [1], or undefined) is not finite, parameters, states and steps_taken() stay untouched to the
+  /// bit.
+  void launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, const View& scalars,
                    const View& loss_sum);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }

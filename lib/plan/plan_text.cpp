@@ -129,6 +129,11 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("model FLOP per token", format_count(plan.model_flops_per_token));
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
+  if (plan.device == DeviceKind::cuda) {
+    const bool recorded = plan.why_not_recorded.empty();
+    text += row("launches", recorded ? "CUDA graphs" : "one by one");
+    if (!recorded) text += fmt::format("    because {}\n", plan.why_not_recorded);
+  }
   text += category_rows(plan);
   if (context.limit_bytes) text += limit_row(plan, *context.limit_bytes);
   return text + time_rows(plan, context.time);
@@ -143,6 +148,10 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["tokens_per_step"] = plan.tokens_per_step;
   json["model_flops_per_token"] = plan.model_flops_per_token;
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  if (plan.device == DeviceKind::cuda) {
+    json["cuda_graphs"] = plan.why_not_recorded.empty();
+    if (!plan.why_not_recorded.empty()) json["no_cuda_graphs_because"] = plan.why_not_recorded;
+  }
   for (int c = 0; c < kNumCategories; ++c) {
     json["held_bytes"][std::string(to_string(Category(c)))] =
         plan.held[static_cast<std::size_t>(c)];

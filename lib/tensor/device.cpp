@@ -84,6 +84,11 @@ std::unique_ptr<HostRead> MemoryBackend::make_host_read(std::uint64_t bytes) {
   return std::make_unique<ImmediateRead>(*this, bytes);
 }
 
+void MemoryBackend::begin_recording() { fail("{} records no work", to_string(kind())); }
+std::unique_ptr<RecordedWork> MemoryBackend::end_recording() {
+  fail("{} records no work", to_string(kind()));
+}
+
 std::unique_ptr<MemoryBackend> make_cpu_memory() { return std::make_unique<CpuMemory>(); }
 std::unique_ptr<MemoryBackend> make_meta_memory() { return std::make_unique<MetaMemory>(); }
 
@@ -114,6 +119,20 @@ Tensor Device::allocate(const Shape& shape, DType dtype, Category category, std:
 void Device::release(const Storage& storage) {
   space_.give_back(storage.offset(), storage.bytes());
   ledger_.released(storage.category(), storage.tag(), storage.bytes(), storage.offset());
+}
+
+void Device::repeat(std::span<const AllocationEvent> events) {
+  for (const AllocationEvent& event : events) {
+    if (event.is_free) {
+      space_.give_back(event.offset, event.bytes);
+      ledger_.released(event.category, event.tag, event.bytes, event.offset);
+      continue;
+    }
+    const auto offset = space_.take(event.bytes);
+    require(offset == event.offset, "work that is repeated has no {}: its place is taken",
+            to_string(event));
+    ledger_.allocated(event.category, event.tag, event.bytes, event.offset);
+  }
 }
 
 void Device::copy_to_host(std::span<std::byte> host, const Tensor& tensor) const {

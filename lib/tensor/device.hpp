@@ -33,6 +33,14 @@ class HostRead {
   virtual std::span<const std::byte> wait() = 0;
 };
 
+/// Work of a queue that was recorded once and is queued again as a whole, with the very operands of
+/// its first time.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void launch() = 0;
+};
+
 /// What a backend provides underneath the arena. The CPU maps pages on demand, CUDA takes one slab,
 /// meta answers with addresses that nobody may touch.
 class MemoryBackend {
@@ -49,6 +57,12 @@ class MemoryBackend {
   virtual std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes);
   /// The queue of launches and copies; without one, everything is done when the call returns.
   virtual Stream compute_stream() { return {}; }
+  /// True for a queue that can record. Between begin_recording() and end_recording() launches, and
+  /// copies on the device, are recorded instead of queued; the host must neither wait nor copy.
+  virtual bool can_record() const { return false; }
+  virtual void begin_recording();
+  /// What was recorded. DeviceError when something in between cannot be recorded.
+  virtual std::unique_ptr<RecordedWork> end_recording();
   /// Waits until all of that queue is done. DeviceError if something in it failed.
   virtual void synchronize() {}
 };
@@ -69,6 +83,11 @@ class Device {
   /// the arena has no such block. `tag` names the tensor in traces and must be the same on every
   /// device.
   Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view tag);
+
+  /// Takes and releases again what the ledger noted once, at the same addresses, for work that is
+  /// queued again with these. InternalError, naming the first difference, when the addresses are
+  /// others.
+  void repeat(std::span<const AllocationEvent> events);
 
   /// Copies of a contiguous tensor, in stream order; nothing happens on meta (host is left as it
   /// is). The first waits for its result; after the second `host` may be used again at once.

@@ -51,6 +51,9 @@ void MemoryLedger::released(Category category, std::string_view tag, std::uint64
 void MemoryLedger::note(bool is_free, Category category, std::string_view tag, std::uint64_t bytes,
                         std::uint64_t offset) {
   if (tracing_) trace_.push_back({is_free, category, std::string(tag), bytes, offset});
+  if (noted_in_ != nullptr) {
+    noted_in_->push_back({is_free, category, std::string(tag), bytes, offset});
+  }
   if (!comparing_ || difference_) return;
   const std::size_t i = events_compared_++;
   const AllocationEvent* planned = i < planned_.size() ? &planned_[i] : nullptr;

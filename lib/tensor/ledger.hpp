@@ -84,6 +84,9 @@ class MemoryLedger {
   void start_trace();
   std::vector<AllocationEvent> stop_trace();
 
+  /// Appends every later event to `events` too, until called with null.
+  void note_in(std::vector<AllocationEvent>* events) { noted_in_ = events; }
+
   /// Compares every later event with `planned`, which must live until `stop_comparison`; takes no
   /// memory while the events agree.
   void start_comparison(std::span<const AllocationEvent> planned);
@@ -101,6 +104,7 @@ class MemoryLedger {
   std::array<Peak, kNumPhases> peaks_{};
   bool tracing_ = false;
   std::vector<AllocationEvent> trace_;
+  std::vector<AllocationEvent>* noted_in_ = nullptr;
   bool comparing_ = false;
   std::span<const AllocationEvent> planned_;
   std::size_t events_compared_ = 0;

@@ -225,8 +225,10 @@ void Recipe::validate_length(recipe::Issues& issues) const {
 }
 
 engine::EngineOptions Recipe::engine_options() const {
-  return engine::EngineOptions::from(model, training, precision, activation_checkpoint, optimizer,
-                                     run.seed());
+  engine::EngineOptions options = engine::EngineOptions::from(
+      model, training, precision, activation_checkpoint, optimizer, run.seed());
+  options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
+  return options;
 }
 
 std::int64_t Recipe::eval_stride() const {

@@ -18,6 +18,8 @@ namespace llmtrain::train {
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
+enum class CudaGraphs : std::uint8_t { automatic, off };
+
 struct RunSection : recipe::Section {
   recipe::Key<std::string> name{this, "name", "%recipe",
                                 "name of the run; %recipe is the recipe's file name",
@@ -59,6 +61,11 @@ struct RunSection : recipe::Section {
       "with tune_products: the file in which runs share what they timed; null = "
       "llmtrain/products.txt in $XDG_CACHE_HOME or ~/.cache",
       recipe::not_empty()};
+  recipe::Key<CudaGraphs> cuda_graphs{
+      this, "cuda_graphs", CudaGraphs::automatic,
+      "on a GPU: launches of a step are recorded once and repeated as a whole, which spares the "
+      "host making each; auto does so where all of them can be recorded",
+      recipe::one_of<CudaGraphs>({{"auto", CudaGraphs::automatic}, {"off", CudaGraphs::off}})};
   void validate(recipe::Issues& issues) const override;
 };
 

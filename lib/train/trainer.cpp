@@ -143,6 +143,10 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   }
   elapsed_before_ = state_.elapsed_seconds;
   if (corpus_.cleaning) write_file_atomic(directory_ / "cleaning.json", corpus_.cleaning->json());
+  if (const std::string why = engine::why_not_recorded(engine_.options());
+      device_.backend().can_record() && !why.empty()) {
+    log::info("launches are made one by one, not as CUDA graphs: {}", why);
+  }
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
 

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/backend.hpp"
+#include "lib/base/error.hpp"
 #include "lib/base/philox.hpp"
 #include "tests/cuda_emulation/emulation.hpp"
 #include "tests/support/engine_recipe.hpp"
@@ -26,16 +27,17 @@ training: {seq_len: 13, micro_batch_size: 2, global_batch_size: 4, max_steps: 10
 optimizer: {lr: 1e-2, max_grad_norm: 0.5}
 )";
 
-/// How often the host waited; null where the plugin is not the emulated one.
-HostWaitsFunction host_waits() {
+/// A count of the emulated GPU's; null where the plugin is not the emulated one.
+EmulatedCountFunction emulated(const char* name) {
   void* const plugin = ::dlopen(kernels::load_backend(DeviceKind::cuda).file.c_str(),
                                 RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  return reinterpret_cast<HostWaitsFunction>(::dlsym(plugin, "emulated_host_waits"));
+  return reinterpret_cast<EmulatedCountFunction>(::dlsym(plugin, name));
 }
 
 /// Tokens below the poisoned one, and that one itself where `poisoned`.
-void fill(engine::StepBatch& batch, std::uint64_t number, bool poisoned) {
-  batch.resize(kSamples, kLength);
+void fill(engine::StepBatch& batch, std::uint64_t number, bool poisoned,
+          std::int64_t samples = kSamples) {
+  batch.resize(samples, kLength);
   batch.trained_tokens = 0;
   const PhiloxKey key = philox_key(1, "test", "tokens");
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
@@ -50,16 +52,18 @@ void fill(engine::StepBatch& batch, std::uint64_t number, bool poisoned) {
 
 class GpuEngine {
  public:
-  explicit GpuEngine(const std::vector<std::string>& overrides = {})
+  explicit GpuEngine(const std::vector<std::string>& overrides = {}, bool records = true)
       : gpu_(*kernels::load_backend(DeviceKind::cuda).backend),
         device_(gpu_.open(0), std::uint64_t{1} << 28) {
     recipe::load(recipe_,
                  {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
+    engine::EngineOptions options = recipe_.options(7);
+    options.records_launches = records;
     engine_ = std::make_unique<engine::Engine>(
         engine::EnginePlace{.device = &device_,
                             .table = &gpu_.kernels(),
                             .library_workspace_bytes = std::uint64_t{1} << 20},
-        recipe_.options(7));
+        options);
     engine_->initialize();
   }
   /// Every step that reads the poisoned token has a loss that is not finite.
@@ -81,14 +85,19 @@ class GpuEngine {
     for (const optim::StateTensor& state : engine_->optimizer()->states()) add(state.tensor);
     return all;
   }
-  void launch(std::int64_t step, bool poisoned = false) {
-    fill(batch_, static_cast<std::uint64_t>(step), poisoned);
+  void launch(std::int64_t step, bool poisoned = false, std::int64_t samples = kSamples) {
+    fill(batch_, static_cast<std::uint64_t>(step), poisoned, samples);
     engine_->launch_step(batch_, step, 1.0 / static_cast<double>(step));
     // What was launched must not read this any more.
     std::fill(batch_.tokens.begin(), batch_.tokens.end(), -7);
     std::fill(batch_.targets.begin(), batch_.targets.end(), -7);
   }
+  double evaluate() {
+    fill(batch_, 77, false);
+    return engine_->evaluate(batch_).loss_sum;
+  }
   engine::Engine* operator->() { return engine_.get(); }
+  Device& device() { return device_; }
 
  private:
   const kernels::Backend& gpu_;
@@ -99,7 +108,7 @@ class GpuEngine {
 };
 
 struct Story {
-  std::vector<double> losses, norms, scales, rates;
+  std::vector<double> losses, norms, scales, rates, evaluations;
   std::vector<std::vector<std::byte>> contents;
   bool operator==(const Story&) const = default;
 
@@ -111,12 +120,14 @@ struct Story {
   }
 };
 
-/// Five steps of which `ahead` are under way while the next one is launched.
-Story told(const std::vector<std::string>& overrides, int ahead) {
-  GpuEngine engine(overrides);
+/// Five steps of which `ahead` are under way while the next one is launched: the first of half a
+/// batch, an evaluation behind the third.
+Story told(const std::vector<std::string>& overrides, int ahead, bool records = true) {
+  GpuEngine engine(overrides, records);
   Story story;
   for (std::int64_t step = 1; step <= 5; ++step) {
-    engine.launch(step);
+    engine.launch(step, false, step == 1 ? kSamples / 2 : kSamples);
+    if (step == 3) story.evaluations.push_back(engine.evaluate());
     while (engine->steps_in_flight() > ahead) story.add(engine->settle_step());
   }
   while (engine->steps_in_flight() > 0) story.add(engine->settle_step());
@@ -127,7 +138,7 @@ Story told(const std::vector<std::string>& overrides, int ahead) {
 }  // namespace
 
 TEST_CASE("launching a step waits for nothing, and settling one waits once") {
-  const HostWaitsFunction waits = host_waits();
+  const EmulatedCountFunction waits = emulated("emulated_host_waits");
   if (waits == nullptr) return;  // only an emulated GPU counts
   for (const char* name : {"adamw", "sgd", "momentum", "muon"}) {
     for (const char* compute : {"fp32", "bf16"}) {
@@ -160,12 +171,67 @@ TEST_CASE("steps launched ahead have the bits of steps settled one by one") {
       const Story one_by_one = told(overrides, 0);
       CHECK(told(overrides, 1) == one_by_one);
       CHECK(one_by_one.losses[4] != one_by_one.losses[3]);
+      CHECK(told(overrides, 0, false) == one_by_one);  // launched one by one, not recorded
       CHECK(one_by_one.rates == std::vector{1e-2, 1e-2 / 2, 1e-2 * (1.0 / 3), 1e-2 / 4, 1e-2 / 5});
       for (std::size_t i = 0; i < one_by_one.norms.size(); ++i) {
         CHECK(one_by_one.scales[i] == std::min(1.0, 0.5 / (one_by_one.norms[i] + 1e-6)));
       }
     }
   }
+}
+
+TEST_CASE("from its third run on a part of a step is launched as a whole") {
+  const EmulatedCountFunction launches = emulated("emulated_launches");
+  if (launches == nullptr) return;
+  const auto launches_of = [&](GpuEngine& engine, std::int64_t step) {
+    const std::int64_t before = launches();
+    engine.launch(step);
+    const std::int64_t made = launches() - before;
+    CHECK(engine->settle_step().finite);
+    return made;
+  };
+  for (const char* name : {"adamw", "muon"}) {
+    CAPTURE(name);
+    const std::vector<std::string> overrides{std::string("optimizer.name=") + name};
+    GpuEngine recorded(overrides), plain(overrides, false);
+    const std::int64_t all = launches_of(plain, 1);
+    CHECK(launches_of(recorded, 1) == all);  // the second micro-batch while it is recorded
+    const std::int64_t second = launches_of(recorded, 2);
+    CHECK(second > 0);  // zeroing and updating
+    CHECK(second < all);
+    CHECK(launches_of(recorded, 3) == 0);
+    CHECK(launches_of(recorded, 4) == 0);
+    CHECK(launches_of(plain, 4) == all);
+  }
+}
+
+TEST_CASE("attention that drops out is launched one by one, and says why") {
+  GpuEngine engine({"model.attn_pdrop=0.1"});
+  CHECK(engine::why_not_recorded(engine->options()).find("model.attn_pdrop") != std::string::npos);
+  const EmulatedCountFunction launches = emulated("emulated_launches");
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    const std::int64_t before = launches == nullptr ? 0 : launches();
+    engine.launch(step);
+    if (launches != nullptr) CHECK(launches() > before);
+    CHECK(engine->settle_step().finite);
+  }
+}
+
+TEST_CASE("what cannot be repeated is not recorded, and moved memory is noticed") {
+  GpuEngine engine;
+  Device& device = engine.device();
+  if (emulated("emulated_launches") != nullptr) {  // a real one would record no more after this
+    device.backend().begin_recording();
+    CHECK_THROWS_AS(device.synchronize(), DeviceError);
+    CHECK_THROWS_AS(device.backend().begin_recording(), DeviceError);
+    device.backend().end_recording();
+  }
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    engine.launch(step);
+    CHECK(engine->settle_step().finite);
+  }
+  const Tensor in_the_way = device.allocate({16}, DType::f32, Category::activations, "other");
+  CHECK_THROWS_AS(engine.launch(4), InternalError);
 }
 
 TEST_CASE("a step that is not finite leaves no trace, while the next one is already launched") {

@@ -207,15 +207,27 @@ const Lanes& Block::exchange(unsigned mask, const void* value, std::size_t bytes
   return *self.received;
 }
 
-std::int64_t waits = 0;
+std::int64_t waits = 0, launches = 0;
 double now_microseconds = 0;
 
 }  // namespace
 
+using Work = std::function<void()>;
+
+struct Graph {
+  std::vector<Work> work;
+};
+
 /// Work that nobody has waited for.
 struct Queue {
-  std::deque<std::function<void()>> work;
+  std::deque<Work> work;
   std::int64_t done = 0;
+  /// What is recorded instead of queued; null outside a capture.
+  std::unique_ptr<Graph> captured;
+
+  void push(Work next) {
+    captured ? captured->work.push_back(std::move(next)) : work.push_back(std::move(next));
+  }
 
   /// What has been queued so far, in number.
   std::int64_t end() const { return done + static_cast<std::int64_t>(work.size()); }
@@ -248,7 +260,8 @@ const Lanes& exchange(unsigned mask, const void* value, std::size_t bytes) {
 void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_bytes,
              std::function<void()> thread) {
   if (stream == nullptr) die("a launch on the default stream");
-  stream->work.push_back([=, thread = std::move(thread)] {
+  ++launches;
+  stream->push([=, thread = std::move(thread)] {
     gridDim = grid;
     for (unsigned z = 0; z < grid.z; ++z) {
       for (unsigned y = 0; y < grid.y; ++y) {
@@ -263,7 +276,8 @@ void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_byte
 
 void enqueue_call(cudaStream_t stream, std::function<void()> work) {
   if (stream == nullptr) die("work on the default stream");
-  stream->work.push_back(std::move(work));
+  ++launches;
+  stream->push(std::move(work));
 }
 void pass_time(double microseconds) { now_microseconds += microseconds; }
 
@@ -289,8 +303,9 @@ unsigned __ballot_sync(unsigned mask, int predicate) {
   return result;
 }
 
-extern "C" __attribute__((visibility("default"))) std::int64_t emulated_host_waits() {
-  return simt::waits;
+extern "C" {
+__attribute__((visibility("default"))) std::int64_t emulated_host_waits() { return simt::waits; }
+__attribute__((visibility("default"))) std::int64_t emulated_launches() { return simt::launches; }
 }
 
 // ---- The runtime -------------------------------------------------------------------------------
@@ -346,11 +361,11 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  stream->work.push_back([=] { std::memmove(to, from, bytes); });
+  stream->push([=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  stream->work.push_back([=] { std::memset(memory, value, bytes); });
+  stream->push([=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -363,6 +378,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->captured) return cudaErrorIllegalState;
   ++simt::waits;
   stream->drain();
   return cudaSuccess;
@@ -376,8 +392,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  // Such an event would join streams inside the graph; nobody here does that.
+  if (stream->captured) return cudaErrorIllegalState;
   event->queue = stream;
-  stream->work.push_back([time = event->microseconds] { *time = simt::now_microseconds; });
+  stream->push([time = event->microseconds] { *time = simt::now_microseconds; });
   event->position = stream->end();
   return cudaSuccess;
 }
@@ -388,8 +406,34 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
-    stream->work.push_back([other, position = event->position] { other->drain_to(position); });
+    stream->push([other, position = event->position] { other->drain_to(position); });
   }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->captured) return cudaErrorIllegalState;
+  stream->captured = std::make_unique<simt::Graph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!stream->captured) return cudaErrorIllegalState;
+  *graph = stream->captured.release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long) {
+  *instance = new simt::Graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t stream) {
+  for (const simt::Work& work : instance->work) stream->push(work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
+  delete instance;
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {

@@ -19,6 +19,7 @@ void pass_time(double microseconds);
 
 }  // namespace simt
 
-/// How often the host waited for the device since the program began: `emulated_host_waits`, by
-/// dlsym.
-using HostWaitsFunction = std::int64_t (*)();
+/// Since the program began: how often the host waited for the device (`emulated_host_waits`), and
+/// how many kernels and library calls it launched, but for those of graphs (`emulated_launches`).
+/// By dlsym.
+using EmulatedCountFunction = std::int64_t (*)();

@@ -41,6 +41,7 @@ const std::vector<Flip> kRun{
     {"run.library_workspace", {plan}, "run.device=cuda", {"run.library_workspace=1MiB"}},
     {"run.tune_products", {plan}, "run.device=cuda", {"run.tune_products=false"}},
     {"run.product_cache", {files}, "run.device=cuda", {"run.product_cache=elsewhere.txt"}},
+    {"run.cuda_graphs", {plan}, "run.device=cuda", {"run.cuda_graphs=off"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };

@@ -253,7 +253,7 @@ void dropout_as(const Dropout& op, const Segment& at) {
     const std::int64_t count = std::min(kChunk, at.count - begin);
     const std::uint64_t index = first + static_cast<std::uint64_t>(begin);
     const auto skip = static_cast<std::int64_t>(index % 4);
-    philox_words(op.key, op.step, index / 4, pairs, skip + count);
+    philox_words(op.key, op.step_now(), index / 4, pairs, skip + count);
     const auto* words = reinterpret_cast<const unsigned char*>(pairs) + 4 * skip;
     for_vectors(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
       HWY_ALIGN std::uint32_t aligned[kLanes];

@@ -89,7 +89,7 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   const float z_target = z[target];
   op.loss.as<float>()[i] = lse - z_target;
   if (dz == nullptr) return;
-  const V scale = constant(op.grad_scale);
+  const V scale = constant(op.grad_scale_now());
   const V shift = hn::Set(F(), lse);
   // Ascending, each vector read before it is written: dz may lie over z.
   for_vectors(op.num_classes, [&](std::int64_t j, auto lanes) {
@@ -99,7 +99,7 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
     store(gradient, dz + j, lanes);
   });
   std::fill(dz + op.num_classes, dz + cols, G{});
-  float gradient = static_cast<float>(op.grad_scale) * (std::exp(z_target - lse) - 1);
+  float gradient = static_cast<float>(op.grad_scale_now()) * (std::exp(z_target - lse) - 1);
   if (kCapped) gradient *= 1 - (z_target / cap) * (z_target / cap);
   dz[target] = narrow<G>(gradient);
 }

@@ -205,7 +205,7 @@ void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& 
 }
 
 template <class D>
-void step_update_as(const StepUpdate& op, const StepScalars<float>& s, const Segment& at) {
+void step_update_as(const StepUpdate& op, const StepUpdateScalars<float>& s, const Segment& at) {
   Masters masters(op.to, at);
   float* parameter = masters.data();
   const D* direction = at.of<D>(op.to.gradient);
@@ -218,7 +218,7 @@ void step_update_as(const StepUpdate& op, const StepScalars<float>& s, const Seg
   masters.write();
 }
 
-void step_update(const StepUpdate& op, const StepScalars<float>& s, const Segment& at) {
+void step_update(const StepUpdate& op, const StepUpdateScalars<float>& s, const Segment& at) {
   op.to.gradient.dtype == DType::bf16 ? step_update_as<bf16>(op, s, at)
                                       : step_update_as<float>(op, s, at);
 }
@@ -330,7 +330,7 @@ void run_step_update(const KernelCtx& ctx, const StepUpdate& op, const View& wor
   if (op.to.gradient.dtype == DType::f64) return run_reference(ctx, op, workspace);
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
-  const StepScalars<float> scalars(op, decision);
+  const StepUpdateScalars<float> scalars(op, decision);
   for_passes(ctx.threads, op.to.numel(), [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(step_update)(op, scalars, at);
   });

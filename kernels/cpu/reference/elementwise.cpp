@@ -114,12 +114,12 @@ void activation_backward(const KernelCtx&, const ActivationBackward& op, const V
 void dropout(const KernelCtx&, const Dropout& op, const View&) {
   with_type(op.x.dtype, [&]<class T>() {
     const auto scale = static_cast<Wide<T>>(1 / (1 - op.p));
+    const std::uint64_t step = op.step_now();
     const std::int64_t cols = op.x.cols();
     for (std::int64_t i = 0; i < op.x.rows(); ++i) {
       const std::int64_t first = op.row_id.as<std::int64_t>()[i] * cols;
       for (std::int64_t j = 0; j < cols; ++j) {
-        const std::uint32_t word =
-            philox_word(op.key, op.step, static_cast<std::uint64_t>(first + j));
+        const std::uint32_t word = philox_word(op.key, step, static_cast<std::uint64_t>(first + j));
         const bool keep = unit_interval(word) >= op.p;
         op.y.row<T>(i)[j] = keep ? narrow<T>(widen(op.x.row<T>(i)[j]) * scale) : T{};
       }

@@ -59,7 +59,7 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
     Z gradient = 0;
     if (target >= 0 && j < op.num_classes) {
       const Z onehot = j == target ? 1 : 0;
-      gradient = static_cast<Z>(op.grad_scale) * (std::exp(z(j) - lse) - onehot);
+      gradient = static_cast<Z>(op.grad_scale_now()) * (std::exp(z(j) - lse) - onehot);
       if (cap > 0) gradient *= 1 - (z(j) / cap) * (z(j) / cap);
     }
     dz[j] = narrow<G>(gradient);

@@ -98,7 +98,7 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
   const auto count = static_cast<std::size_t>(op.squares.numel());
   std::copy_n(op.squares.as<double>(), count, sums);
   op.decide(tree_sum({sums, count}), op.loss_sum.defined() ? *op.loss_sum.as<double>() : 0,
-            *op.decision.as<UpdateDecision>());
+            op.lr_now(), *op.decision.as<UpdateDecision>());
 }
 
 template <class T>
@@ -156,7 +156,7 @@ void step_update(const KernelCtx&, const StepUpdate& op, const View&) {
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
   with_master_type(op.to, [&]<class T>() {
-    const StepScalars<T> s(op, decision);
+    const StepUpdateScalars<T> s(op, decision);
     const Masters<T> masters(op.to);
     with_type(op.to.gradient.dtype, [&]<class D>() {
       for (std::int64_t i = 0; i < op.to.numel(); ++i) {

@@ -121,9 +121,19 @@ struct Rig {
   }
 };
 
+/// kernels::StepScalars of a step at this part of the learning rate.
+inline Tensor scalars_of(const Rig& rig, const OptimizerSet& set, double lr_factor) {
+  const kernels::StepScalars scalars{.lr = set.lr(lr_factor)};
+  const Tensor tensor = rig.ctx.device->allocate({kernels::StepScalars::kScalars}, DType::f64,
+                                                 Category::activations, "scalars");
+  rig.ctx.device->copy_from_host(tensor, std::as_bytes(std::span(&scalars, 1)));
+  return tensor;
+}
+
 /// A whole step, on gradients whose loss was finite.
 inline StepResult run_step(const Rig& rig, OptimizerSet& set, double lr_factor) {
-  set.launch_step(rig.ctx, rig.mesh, lr_factor, {});
+  const Tensor scalars = scalars_of(rig, set, lr_factor);
+  set.launch_step(rig.ctx, rig.mesh, scalars, {});
   return step_result(decision_of(set));
 }
 

@@ -123,14 +123,15 @@ TEST_CASE("a loss that is not finite leaves everything as it was, to the bit") {
   OptimizerSet set(rig.ctx, options, rig.store);
   const Tensor loss =
       const_cast<Device&>(rig.device).allocate({1}, DType::f64, Category::activations, "loss");
+  const Tensor scalars = scalars_of(rig, set, 1.0);
   rig.set_gradients(1, 1.0);
   set_values(loss, {2.5});
-  set.launch_step(rig.ctx, rig.mesh, 1.0, loss);
+  set.launch_step(rig.ctx, rig.mesh, scalars, loss);
   CHECK(decision_of(set).loss_sum == 2.5);
   const auto before = rig.contents(set);
 
   set_values(loss, {NAN});
-  set.launch_step(rig.ctx, rig.mesh, 1.0, loss);
+  set.launch_step(rig.ctx, rig.mesh, scalars, loss);
   CHECK(!step_result(decision_of(set)).finite);
   CHECK(set.steps_taken() == 1);
   CHECK(rig.contents(set) == before);

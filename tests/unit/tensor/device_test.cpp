@@ -58,6 +58,31 @@ TEST_CASE("a host read holds what memory held when it was started") {
   CHECK(!Device(make_meta_memory(), 1 << 20).runs_behind());
 }
 
+TEST_CASE("noted allocations are repeated at their addresses, or not at all") {
+  Device cpu(make_cpu_memory(), 1 << 20);
+  std::vector<AllocationEvent> noted;
+  cpu.ledger().start_trace();
+  cpu.ledger().note_in(&noted);
+  {
+    const Tensor a = cpu.allocate({100}, DType::f32, Category::activations, "a");
+    const Tensor b = cpu.allocate({3000}, DType::f32, Category::workspace, "b");
+  }
+  cpu.ledger().note_in(nullptr);
+  const auto trace = cpu.ledger().stop_trace();
+  CHECK(noted == trace);
+  REQUIRE(noted.size() == 4);
+
+  cpu.ledger().start_trace();
+  cpu.repeat(noted);
+  CHECK(cpu.ledger().stop_trace() == trace);
+  CHECK(cpu.ledger().held_bytes() == 0);
+  const Tensor in_the_way = cpu.allocate({1}, DType::f32, Category::params, "other");
+  CHECK_THROWS_AS(cpu.repeat(noted), InternalError);
+  CHECK(noted.size() == 4);
+  CHECK(!cpu.backend().can_record());
+  CHECK_THROWS_AS(cpu.backend().begin_recording(), InternalError);
+}
+
 TEST_CASE("a block is returned once and the space above all blocks is one") {
   AddressSpace space(1 << 20);
   const std::uint64_t a = space.take(1000).value();

@@ -1,0 +1,30 @@
+#pragma once
+/// What changes from step to step where it stands on the device: work that is recorded once and
+/// repeated finds the step's own numbers there.
+
+#include <cstdint>
+
+#include "kernels/operands.hpp"
+
+namespace llmtrain::kernels {
+
+/// On the device these numbers lie side by side in an FP64 tensor [kScalars].
+struct StepScalars {
+  static constexpr std::int64_t kScalars = 3;
+  /// A whole number from 1.
+  double step = 1;
+  /// Gradients are those of (sum of token losses) * grad_scale.
+  double grad_scale = 1;
+  /// Of parameters without a group.
+  double lr = 0;
+};
+static_assert(sizeof(StepScalars) == StepScalars::kScalars * sizeof(double));
+
+/// For a kernel's check(): absent, or of that form.
+inline void check_step_scalars(const Operands& operands, const View& scalars) {
+  if (scalars.defined()) {
+    operands.dense("scalars", scalars, StepScalars::kScalars, {DType::f64});
+  }
+}
+
+}  // namespace llmtrain::kernels
