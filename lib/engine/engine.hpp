@@ -24,6 +24,8 @@ struct EngineOptions {
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;
   std::uint64_t seed = 0;
+  /// Samples are one document each, or may see earlier ones: no mask but the causal one.
+  bool one_document = false;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -39,6 +41,7 @@ struct EnginePlace {
   const kernels::KernelTable* table = nullptr;
   int threads = 1;
   std::uint64_t library_workspace_bytes = 0;
+  kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

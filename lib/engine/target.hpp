@@ -11,8 +11,9 @@ struct Target {
   DeviceKind device = DeviceKind::cpu;
   /// Of the CPU's kernels.
   int threads = 1;
-  /// Reserved for each product of a library on a GPU.
+  /// Reserved for each product and each attention of a library on a GPU.
   std::uint64_t library_workspace_bytes = 0;
+  kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
 };
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.

@@ -85,6 +85,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .table = &engine::planning_table(target.device),
           .threads = target.threads,
           .library_workspace_bytes = target.library_workspace_bytes,
+          .attention = target.attention,
           .communicators = meta_factory(nullptr),
           .recorder = recorder};
 }

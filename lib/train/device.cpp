@@ -18,6 +18,7 @@ struct FoundGpu {
   const kernels::Backend* backend = nullptr;
   std::optional<kernels::AcceleratorFacts> facts;
   std::string problem;
+  std::string cudnn_problem;
 };
 
 FoundGpu find_gpu() {
@@ -25,7 +26,9 @@ FoundGpu find_gpu() {
   if (loaded.backend == nullptr) return {.problem = loaded.problem};
   const kernels::BackendReport report = loaded.backend->report();
   if (!report.problem.empty()) return {.problem = report.problem};
-  return {.backend = loaded.backend, .facts = report.devices.at(kFirstGpu)};
+  return {.backend = loaded.backend,
+          .facts = report.devices.at(kFirstGpu),
+          .cudnn_problem = report.cudnn_problem};
 }
 
 bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
@@ -58,7 +61,8 @@ DeviceKind device_of(const Recipe& recipe) {
 engine::Target target_of(const Recipe& recipe) {
   return {.device = device_of(recipe),
           .threads = recipe.threads(),
-          .library_workspace_bytes = recipe.run.library_workspace().value};
+          .library_workspace_bytes = recipe.run.library_workspace().value,
+          .attention = recipe.run.attention()};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -78,6 +82,9 @@ std::string gpu_problem() { return find_gpu().problem; }
 
 RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
   if (target_.device == DeviceKind::cpu) {
+    require<DeviceError>(target_.attention != kernels::AttentionChoice::cudnn,
+                         "run.attention is cudnn, but there is no GPU to use; run.attention: auto "
+                         "trains without one");
     table_ = &engine::cpu_kernels(recipe.precision.compute());
     device_ = std::make_unique<Device>(make_cpu_memory(), *memory_limit(recipe));
     return;
@@ -88,18 +95,28 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
       "run.device is cuda, but there is no GPU to use ({}); run.device: cpu trains "
       "without one",
       gpu.problem);
+  require<DeviceError>(
+      target_.attention != kernels::AttentionChoice::cudnn || gpu.cudnn_problem.empty(),
+      "run.attention is cudnn, but {}; run.attention: auto takes our own kernels",
+      gpu.cudnn_problem);
   log::info("device: {}", gpu.facts->name);
   const std::uint64_t limit = *memory_limit(recipe);  // before the device's own share is taken
   gpu_ = gpu.facts;
+  backend_ = gpu.backend;
   table_ = &gpu.backend->kernels();
   device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), limit);
+}
+
+std::vector<std::string> RunDevice::choices() const {
+  return backend_ == nullptr ? std::vector<std::string>{} : backend_->choices(*device_);
 }
 
 engine::EnginePlace RunDevice::place() {
   return {.device = device_.get(),
           .table = table_,
           .threads = target_.threads,
-          .library_workspace_bytes = target_.library_workspace_bytes};
+          .library_workspace_bytes = target_.library_workspace_bytes,
+          .attention = target_.attention};
 }
 
 }  // namespace llmtrain::train

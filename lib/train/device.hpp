@@ -37,6 +37,8 @@ class RunDevice {
   Device& device() { return *device_; }
   /// Nothing on the CPU.
   const std::optional<kernels::AcceleratorFacts>& gpu() const { return gpu_; }
+  /// Which of several kernels computed what so far, and why: a line for each; none on the CPU.
+  std::vector<std::string> choices() const;
   /// For an engine on this device.
   engine::EnginePlace place();
 
@@ -44,6 +46,7 @@ class RunDevice {
   engine::Target target_;
   const kernels::KernelTable* table_;
   std::unique_ptr<Device> device_;
+  const kernels::Backend* backend_ = nullptr;  // of a GPU
   std::optional<kernels::AcceleratorFacts> gpu_;
 };
 

@@ -28,6 +28,10 @@ void RunSection::validate(recipe::Issues& issues) const {
   if (name().find('/') != std::string::npos || name() == "." || name() == "..") {
     issues.add(name, "is the name of one directory", "put directories into run.output_dir");
   }
+  if (attention() == kernels::AttentionChoice::cudnn && device() == DeviceChoice::cpu) {
+    issues.add(attention, "is for a GPU, and run.device is cpu",
+               "leave it out, or choose run.device: cuda");
+  }
 }
 
 std::vector<std::string> source_formats() {
@@ -221,8 +225,10 @@ void Recipe::validate_length(recipe::Issues& issues) const {
 }
 
 engine::EngineOptions Recipe::engine_options() const {
-  return engine::EngineOptions::from(model, training, precision, activation_checkpoint, optimizer,
-                                     run.seed());
+  auto options = engine::EngineOptions::from(model, training, precision, activation_checkpoint,
+                                             optimizer, run.seed());
+  options.one_document = data.packing.cross_document_attention();
+  return options;
 }
 
 std::int64_t Recipe::eval_stride() const {

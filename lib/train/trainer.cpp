@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -84,6 +85,7 @@ class Trainer {
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
   std::int64_t saved_step_ = -1;
+  bool choices_said_ = false;  // after the first step
 };
 
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
@@ -221,6 +223,9 @@ void Trainer::train_one_step() {
   const std::int64_t samples = geometry_.samples_in_step(step);
   fill_training_batch(stream_, state_.next_sample, samples, batch_);
   const engine::StepOutcome outcome = execute_step(step);
+  if (!std::exchange(choices_said_, true)) {
+    for (const std::string& line : run_device_.choices()) console_.message(line);
+  }
   state_.step = step;
   state_.next_sample += static_cast<std::uint64_t>(samples);
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);

@@ -39,6 +39,10 @@ const std::vector<Flip> kRun{
     {"run.device", {plan}, "", {"run.device=cuda"}},
     {"run.device", {plan}, "run.device=cuda", {"run.device=cpu"}},
     {"run.library_workspace", {plan}, "run.device=cuda", {"run.library_workspace=1MiB"}},
+    {"run.attention",
+     {plan},
+     "run.device=cuda | precision.compute=bf16 | data.packing.cross_document_attention=true",
+     {"run.attention=own"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };
