@@ -58,8 +58,8 @@ LoadedCudnn load() {
   const std::size_t version = result.api.version();
   result.version = version_text(version);
   if (version < kOldest || version >= 100000) {
-    result.problem =
-        fmt::format("cuDNN {} is used from {} on, and below 10", result.version, version_text(kOldest));
+    result.problem = fmt::format("cuDNN {} is used from {} on, and below 10", result.version,
+                                 version_text(kOldest));
   }
   return result;
 }

@@ -26,8 +26,7 @@ CudnnDims pairs_of(const SdpaProblem& p) { return {p.sequences, p.heads, p.rows,
 CudnnDims statistic_of(const SdpaProblem& p) { return {p.sequences, p.heads, p.rows, 1}; }
 
 CudnnTensor statistic(CudnnGraph& graph, std::int64_t uid, const SdpaProblem& p) {
-  return graph.operand(uid, CUDNN_DATA_FLOAT, statistic_of(p),
-                       {p.all_heads * p.rows, p.rows, 1, 1});
+  return graph.operand(uid, CUDNN_DATA_FLOAT, statistic_of(p), {p.heads * p.rows, p.rows, 1, 1});
 }
 
 /// Scores of hidden keys to -inf. Seen are row >= column, column >= document_begin[row] and
@@ -135,7 +134,7 @@ void describe_backward(CudnnGraph& graph, const SdpaProblem& p) {
   const CudnnDims dims{p.sequences, p.heads, p.rows, p.head_dim};
   const CudnnTensor sums =
       graph.operand(kSdpaDqSums, CUDNN_DATA_FLOAT, dims,
-                    {p.all_heads * p.rows * p.head_dim, p.rows * p.head_dim, p.head_dim, 1});
+                    {p.heads * p.rows * p.head_dim, p.rows * p.head_dim, p.head_dim, 1});
   graph.matmul(ds, k, sums);
   graph.unary(CUDNN_POINTWISE_IDENTITY, sums, dq);
 }
@@ -148,7 +147,6 @@ SdpaProblem sdpa_problem(const AttentionForward& op) {
           .heads = op.shape.num_heads,
           .kv_heads = op.shape.num_kv_heads,
           .head_dim = op.shape.head_dim,
-          .all_heads = op.shape.num_heads,
           .q_stride = op.q.row_stride,
           .k_stride = op.k.row_stride,
           .v_stride = op.v.row_stride,

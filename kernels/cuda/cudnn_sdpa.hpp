@@ -11,12 +11,10 @@
 
 namespace llmtrain::kernels::cuda {
 
-/// Everything that a plan depends on, but for its limits: a whole attention, or some of its
-/// sequences or heads.
+/// Everything that a plan depends on, but for its limits: a whole attention, some of its sequences,
+/// or some heads of one sequence.
 struct SdpaProblem {
   std::int64_t sequences, rows, heads, kv_heads, head_dim;
-  /// Of the whole attention: statistics are [S, all heads, T].
-  std::int64_t all_heads;
   /// Row strides in elements.
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   std::int64_t dout_stride, dq_stride, dk_stride, dv_stride;  // 0 in the forward

@@ -18,6 +18,8 @@ struct AttentionCase {
   double dropout = 0;
   /// q, k, v (and their gradients) are columns of one buffer, if Tq == Tk.
   bool fused = false;
+  /// With it: rows begin at no multiple of 16 bytes, as they do if heads are no whole chunks.
+  bool odd_rows = false;
   /// First positions of documents; position p belongs to the last of them that is <= p.
   std::vector<std::int32_t> documents = {0};
   /// Position of the first query and of the first key.
@@ -96,7 +98,7 @@ class AttentionProblem {
  private:
   std::int64_t gap(std::int64_t columns) const { return c_.fused ? columns : 0; }
   /// Of 16 bytes: heads that tensor cores take, if rows begin where they may.
-  bool whole_chunks() const { return c_.head_dim % 8 == 0; }
+  bool whole_chunks() const { return c_.head_dim % 8 == 0 && !c_.odd_rows; }
 
   std::int32_t place(std::int64_t row, std::int64_t rows) const {
     // 7 has no factor in common with the sizes that are scattered.

@@ -112,6 +112,8 @@ TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
   CHECK(has(choices_of(c), "tensor cores (forward, backward; softcap)"));
   c = {.name = "odd heads", .head_dim = 12, .choice = AttentionChoice::automatic};
   CHECK(has(choices_of(c), "our plain kernels (forward, backward; head_dim)"));
+  c = {.name = "odd rows", .fused = true, .odd_rows = true, .choice = AttentionChoice::automatic};
+  CHECK(has(choices_of(c), "our plain kernels (forward, backward; alignment)"));
   c = {.name = "cache", .tq = 5, .tk = 70, .q_begin = 65, .choice = AttentionChoice::automatic};
   CHECK(has(choices_of(c), "(forward, backward; a key/value cache)"));
   // Where the recipe insists, what a recipe decides is refused; what a launch decides is not.

@@ -194,12 +194,27 @@ std::int64_t read_configs(const Descriptor& heuristic, std::int64_t requested, v
   return static_cast<std::int64_t>(engines.size());
 }
 
-void check_pack(const Graph& graph, const std::map<std::int64_t, void*>& data) {
+/// Whether a tensor in memory and a workspace share bytes.
+bool overlap(const Tensor& tensor, const void* data, const void* workspace, std::int64_t bytes) {
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < 4; ++d) last += (tensor.dims[d] - 1) * tensor.strides[d];
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const auto* const end = begin + (last + 1) * (tensor.type == CUDNN_DATA_BFLOAT16 ? 2 : 4);
+  const auto* const from = static_cast<const std::byte*>(workspace);
+  return begin < from + bytes && from < end;
+}
+
+void check_pack(const Graph& graph, const std::map<std::int64_t, void*>& data,
+                const void* workspace, std::int64_t workspace_bytes) {
   for (const auto& [uid, tensor] : graph.operands()) {
     const auto known = data.find(uid);
     if (known == data.end() || known->second == nullptr) die("a tensor without an address", uid);
     const auto address = reinterpret_cast<std::uintptr_t>(known->second);
-    if (!tensor.by_value && address % 16 != 0) die("an address that is not aligned", uid);
+    if (tensor.by_value) continue;
+    if (address % 16 != 0) die("an address that is not aligned", uid);
+    if (overlap(tensor, known->second, workspace, workspace_bytes)) {
+      die("a workspace over a tensor", uid);
+    }
   }
   for (const auto& [uid, pointer] : data) {
     if (graph.operands().count(uid) == 0) die("an address of a tensor that is not there", uid);
@@ -333,7 +348,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (!data.emplace(names[i], pointers[i]).second) die("a tensor with two addresses", names[i]);
   }
-  check_pack(*graph, data);
+  auto* const workspace = pack.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  const Engine engine = engine_of(plan);
+  check_pack(*graph, data, workspace, engine.workspace_bytes);
   // What is given by value is read now, and lives as long as the work.
   auto scalars = std::make_shared<std::map<std::int64_t, float>>();
   for (const auto& [uid, tensor] : graph->operands()) {
@@ -342,8 +359,6 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       data.at(uid) = &copy;
     }
   }
-  auto* const workspace = pack.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-  const Engine engine = engine_of(plan);
   if (engine.workspace_bytes > 0 &&
       (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)) {
     die("a workspace that is not aligned");
