@@ -43,6 +43,7 @@ const std::vector<Flip> kRun{
      {plan},
      "run.device=cuda | precision.compute=bf16 | data.packing.cross_document_attention=true",
      {"run.attention=own"}},
+    {"run.attention", {plan}, "run.device=cuda | precision.compute=bf16", {"run.attention=cudnn"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };
