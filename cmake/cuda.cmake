@@ -24,12 +24,11 @@ function(llmtrain_loads_plugins target)
     -Wl,--whole-archive llmtrain_base llmtrain_tensor llmtrain_kernels llmtrain_kernels_cuda_rules llmtrain_fmt -Wl,--no-whole-archive)
 endfunction()
 
-# llmtrain_cuda_library(<prefix> <library>): of cuda_sources, <prefix>*.cpp where the toolkit has the
-# library, which then is in cuda_libraries, and no_<prefix>.cpp elsewhere.
-macro(llmtrain_cuda_library prefix library)
-  if(LLMTRAIN_CUDA_LIBRARIES AND TARGET ${library})
+# llmtrain_cuda_library(<prefix> <found>): of cuda_sources, <prefix>*.cpp where the toolkit has the
+# library, and no_<prefix>.cpp elsewhere.
+macro(llmtrain_cuda_library prefix found)
+  if(LLMTRAIN_CUDA_LIBRARIES AND ${found})
     list(FILTER cuda_sources EXCLUDE REGEX "/no_${prefix}[^/]*[.]cpp$")
-    list(APPEND cuda_libraries ${library})
   else()
     list(FILTER cuda_sources EXCLUDE REGEX "/${prefix}[^/]*[.]cpp$")
     message(STATUS "CUDA plugin: without ${prefix}")
@@ -70,7 +69,10 @@ if(cuda_wanted)
 endif()
 if(cuda_wanted)
   find_package(CUDAToolkit REQUIRED)
-  llmtrain_cuda_library(cublaslt CUDA::cublasLt)
+  llmtrain_cuda_library(cublaslt "TARGET;CUDA::cublasLt")
+  # cuDNN is loaded when a GPU is opened: only its headers are needed here.
+  find_path(CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  llmtrain_cuda_library(cudnn CUDNN_INCLUDE_DIR)
   llmtrain_plugin_library(llmtrain_cuda ${cuda_sources})
   # CMake drops the toolkit's folder from the run path, because the linker searches it by itself.
   set_target_properties(llmtrain_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
@@ -84,6 +86,13 @@ if(cuda_wanted)
   string(REPLACE ";" "," architectures "${CMAKE_CUDA_ARCHITECTURES}")
   target_compile_definitions(llmtrain_cuda PRIVATE
     LLMTRAIN_CUDA_ARCHITECTURES="${architectures}")
-  target_link_libraries(llmtrain_cuda PRIVATE CUDA::cudart_static ${cuda_libraries})
+  target_link_libraries(llmtrain_cuda PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+  if(LLMTRAIN_CUDA_LIBRARIES AND TARGET CUDA::cublasLt)
+    target_link_libraries(llmtrain_cuda PRIVATE CUDA::cublasLt)
+  endif()
+  if(CUDNN_INCLUDE_DIR)
+    target_include_directories(llmtrain_cuda SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})
+    target_compile_definitions(llmtrain_cuda PRIVATE LLMTRAIN_CUDNN_LIBRARY="libcudnn.so.9")
+  endif()
   install(TARGETS llmtrain_cuda LIBRARY DESTINATION lib/llmtrain)
 endif()

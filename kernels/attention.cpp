@@ -4,8 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/attention_rule.hpp"
 #include "kernels/attention_scratch.hpp"
 #include "kernels/operands.hpp"
+#include "lib/base/require.hpp"
 
 namespace llmtrain::kernels {
 
@@ -39,6 +41,8 @@ void check_shape(const Operands& operands, const AttentionShape& shape, const Vi
   operands.dense("q_position", shape.q_position, q.rows(), {DType::i32});
   operands.dense("q_document_begin", shape.q_document_begin, q.rows(), {DType::i32});
   operands.dense("k_position", shape.k_position, k.rows(), {DType::i32});
+  operands.expects(shape.known_rows == KnownRows::nothing || q.rows() == k.rows(),
+                   "as many keys as queries, whose positions are known");
   operands.expects(shape.dropout.p >= 0 && shape.dropout.p < 1, "0 <= dropout.p < 1");
   if (shape.dropout.p > 0) {
     operands.dense("q_sample", shape.q_sample, sequences, {DType::i64});
@@ -67,6 +71,20 @@ double product_flops(const AttentionShape& shape, const View& q, const View& k) 
 }
 
 }  // namespace
+
+void require_known_rows(const AttentionShape& shape) {
+  if (shape.known_rows == KnownRows::nothing || shape.num_sequences == 0) return;
+  const std::int64_t rows = shape.q_position.numel() / shape.num_sequences;
+  for (std::int64_t row = 0; row < shape.q_position.numel(); ++row) {
+    const std::int64_t place = row % rows;
+    require(shape.q_position.as<std::int32_t>()[row] == place &&
+                shape.k_position.as<std::int32_t>()[row] == place,
+            "attention: row {} of a sequence whose positions are known is not at its place", place);
+    require(shape.known_rows == KnownRows::in_order ||
+                shape.q_document_begin.as<std::int32_t>()[row] == 0,
+            "attention: row {} belongs to a second document of a sequence of one", place);
+  }
+}
 
 void AttentionForward::check() const {
   const Operands operands(name);

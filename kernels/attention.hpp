@@ -15,6 +15,14 @@ struct AttentionDropout {
   std::int64_t seq_len = 0;
 };
 
+/// What the host knows of the positions in the views of an AttentionShape. A claim that does not
+/// hold is an InternalError on the CPU, and not seen on a GPU.
+enum class KnownRows : std::uint8_t {
+  nothing,
+  in_order,      // row i of every sequence is at position i, as query and as key
+  one_document,  // and all documents begin at position 0
+};
+
 /// What both directions share. Legend: S sequences, Tq query rows and Tk key rows of each, H query
 /// heads, G key/value heads (G divides H; head h reads h / (H / G)), D head_dim.
 ///
@@ -41,6 +49,7 @@ struct AttentionShape {
   View q_position, q_document_begin;  // int32 [S * Tq]
   View k_position;                    // int32 [S * Tk]
   View q_sample;                      // int64 [S]: sample in the step, for dropout
+  KnownRows known_rows = KnownRows::nothing;
   AttentionDropout dropout;
 };
 

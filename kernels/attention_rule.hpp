@@ -24,6 +24,9 @@ inline KeyRange visible_keys(const AttentionShape& shape, std::int64_t row) {
   return {static_cast<std::int32_t>(first), position};
 }
 
+/// InternalError where the positions are not what is said to be known of them.
+void require_known_rows(const AttentionShape& shape);
+
 /// The sink of a head; W is the type of scores.
 template <class W>
 W sink_of(const AttentionShape& shape, std::int64_t head) {

@@ -34,6 +34,8 @@ struct BackendReport {
   std::string problem;
   /// Library -> version, e.g. "driver" -> "13.0".
   std::vector<std::pair<std::string, std::string>> versions;
+  /// Why no attention is computed by cuDNN; empty when it may be.
+  std::string cudnn_problem;
 };
 
 struct Matmul;
@@ -70,6 +72,8 @@ class Backend {
   /// Memory and queues of a device. DeviceError when there is no such device.
   virtual std::unique_ptr<MemoryBackend> open(int device) const = 0;
   virtual const KernelTable& kernels() const = 0;
+  /// Which of several kernels computed what on this device so far, and why: a line for each.
+  virtual std::vector<std::string> choices(const Device& device) const = 0;
 
   /// Times every algorithm that a library offers for these products, and takes the fastest from
   /// then on; without this, the library's own guess. What `memory` knows is not measured again, so

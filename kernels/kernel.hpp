@@ -41,6 +41,10 @@ struct Cost {
 /// results do not depend on DP, accumulation, ZeRO or PP either.
 enum class Determinism : std::uint8_t { fast, run, layout };
 
+/// Who computes attention on a GPU. automatic: cuDNN where it is expected to be faster than our
+/// kernels; cudnn: also where it may not be, and an error where it cannot.
+enum class AttentionChoice : std::uint8_t { automatic, cudnn, own };
+
 struct KernelCtx;
 /// `kernel` points to the struct that the table row's name belongs to; `workspace` has the bytes
 /// that it asked for, or is undefined.
@@ -60,8 +64,8 @@ constexpr KernelRow row_of() {
 }
 
 /// How much workspace a device's kernels ask for: an upper bound, a pure function of the kernel's
-/// shapes and of `ctx.library_workspace_bytes`, known without the device, so that a plan needs
-/// none.
+/// shapes, of `ctx.library_workspace_bytes`, `ctx.attention` and `ctx.determinism`, known without
+/// the device, so that a plan needs none.
 struct WorkspaceRow {
   std::string_view name;
   std::uint64_t (*bytes)(const KernelCtx& ctx, const void* kernel);
@@ -136,12 +140,13 @@ struct KernelCtx {
   int threads = 1;
   Determinism determinism = Determinism::run;
   Recorder* recorder = nullptr;
-  /// Reserved for every product that a library computes on a GPU; the CPU's libraries declare
-  /// theirs.
+  /// Reserved for every product and every attention that a library computes on a GPU; the CPU's
+  /// libraries declare theirs.
   std::uint64_t library_workspace_bytes = 0;
   /// Products of fp32 that a library computes on a GPU round their operands to TF32 (a mantissa of
   /// 10 bits) and add in FP32; other kernels do not ask.
   bool tf32 = false;
+  AttentionChoice attention = AttentionChoice::automatic;
 };
 
 namespace detail {

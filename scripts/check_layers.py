@@ -53,7 +53,7 @@ THIRD_PARTY = {
     "mpi.h": ("cpp", ("lib/comm",)),
     "nccl.h": ("cpp", ("lib/comm", "kernels/cuda")),
     "cublas": ("any", ("kernels/cuda",)),
-    "cudnn": ("cpp", ("kernels/cuda",)),
+    "cudnn": ("any", ("kernels/cuda",)),
     "cuda_runtime.h": ("any", ("kernels/cuda", "tests")),
 }
 

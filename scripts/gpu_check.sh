@@ -71,7 +71,7 @@ passes() {
 
 check() {
   "$llmtrain" doctor --quick --threads 2 --output "$out/profile.json" >"$out/doctor.log" 2>&1 || true
-  grep -E '^(CUDA|cuBLASLt|driver|GPU)' "$out/doctor.log" >>"$table" || true
+  grep -E '^(CUDA|cuBLASLt|cuDNN|driver|GPU)' "$out/doctor.log" >>"$table" || true
   passes kernels 100 "$build/tests/cuda_test"
   if command -v compute-sanitizer >/dev/null; then
     # Bounds between tensors it cannot see: the arena is one block.

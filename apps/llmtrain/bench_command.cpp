@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/llmtrain/commands.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/base/units.hpp"
 #include "lib/plan/fma_sampler.hpp"
@@ -99,6 +100,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
     }
   };
   run_steps(false, steps);
+  for (const std::string& line : device.choices()) log::info("{}", line);
   run_steps(true, kClocked);
   measured.kernels = clock.times();
   return measured;

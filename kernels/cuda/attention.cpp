@@ -1,8 +1,12 @@
-// Sends attention to the kernel that attention_rule names.
+// Sends attention to cuDNN, or to the kernel of ours that attention_rule names.
 #include "kernels/cuda/attention.hpp"
 
+#include <type_traits>
+
+#include "kernels/cuda/memory.hpp"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/cuda/rules/attention.hpp"
+#include "lib/base/require.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -18,8 +22,9 @@ bool all_aligned(std::initializer_list<View> views) {
   return true;
 }
 
-void forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
-  switch (attention_rule(op.shape, op.q.dtype, all_aligned({op.q, op.k, op.v, op.out}))) {
+void run_own(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
+             AttentionKernel kernel) {
+  switch (kernel) {
     case AttentionKernel::plain:
       return plain_forward(ctx, op, workspace);
     case AttentionKernel::tensor_64:
@@ -33,9 +38,9 @@ void forward(const KernelCtx& ctx, const AttentionForward& op, const View& works
   }
 }
 
-void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
-  const bool aligned = all_aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv});
-  switch (attention_rule(op.shape, op.q.dtype, aligned)) {
+void run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
+             AttentionKernel kernel) {
+  switch (kernel) {
     case AttentionKernel::plain:
       return plain_backward(ctx, op, workspace);
     case AttentionKernel::tensor_64:
@@ -47,6 +52,57 @@ void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& wor
     case AttentionKernel::tensor_256:
       return tensor_backward<256>(ctx, op, workspace);
   }
+}
+
+template <class K>
+constexpr bool kBackward = std::is_same_v<K, AttentionBackward>;
+
+/// A library's attention, unless it is not taken; `why` then says why.
+template <class K>
+bool by_library(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned,
+                AttentionChoices& choices, std::string& why) {
+  CudnnObstacle obstacle = cudnn_obstacle(ctx.attention, op);
+  if (obstacle == CudnnObstacle::none && !aligned) obstacle = CudnnObstacle::strides;
+  if (obstacle != CudnnObstacle::none) {
+    why = to_string(obstacle);
+    return false;
+  }
+  LibraryAttention* const library = choices.library(why);
+  bool done = false;
+  if (library != nullptr) {
+    if constexpr (kBackward<K>) {
+      done = library->backward(ctx, op, workspace, why);
+    } else {
+      done = library->forward(ctx, op, workspace, why);
+    }
+  }
+  require<DeviceError>(done || ctx.attention != AttentionChoice::cudnn,
+                       "run.attention is cudnn, but {}; run.attention: auto takes our own kernels",
+                       why);
+  return done;
+}
+
+template <class K>
+void run(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned) {
+  AttentionChoices& choices = static_cast<CudaMemory&>(ctx.device->backend()).attention();
+  std::string why;
+  if (by_library(ctx, op, workspace, aligned, choices, why)) {
+    choices.record(kBackward<K>, "cuDNN " + attention_library_version().version, why);
+    return;
+  }
+  const AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned);
+  choices.record(
+      kBackward<K>,
+      kernel == AttentionKernel::plain ? "our plain kernels" : "our kernels for tensor cores", why);
+  run_own(ctx, op, workspace, kernel);
+}
+
+void forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
+  run(ctx, op, workspace, all_aligned({op.q, op.k, op.v, op.out}));
+}
+
+void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
+  run(ctx, op, workspace, all_aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv}));
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ CudaMemory::~CudaMemory() { release(); }
 void CudaMemory::release() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   products_.reset();
+  attention_ = {};
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
   if (read_ != nullptr) cudaFreeHost(read_);
   if (slab_ != nullptr) cudaFree(slab_);

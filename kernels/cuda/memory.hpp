@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "kernels/cuda/attention_choices.hpp"
 #include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/staging.hpp"
 
@@ -35,6 +36,7 @@ class CudaMemory final : public MemoryBackend {
   int device() const { return device_; }
   /// Null without a library.
   LibraryProducts* products() const { return products_.get(); }
+  AttentionChoices& attention() { return attention_; }
 
  private:
   static constexpr std::uint64_t kReadBytes = 4 << 20;
@@ -45,6 +47,7 @@ class CudaMemory final : public MemoryBackend {
   void* slab_ = nullptr;
   /// Opened before the slab takes what memory there is.
   std::unique_ptr<LibraryProducts> products_;
+  AttentionChoices attention_;
   StagingRing to_device_;
   /// Pinned; what copy_to_host waits for lands here.
   void* read_ = nullptr;

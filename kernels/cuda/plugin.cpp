@@ -42,6 +42,10 @@ class CudaBackend final : public Backend {
     if (const std::string library = product_library_version(); !library.empty()) {
       report.versions.emplace_back("cuBLASLt", library);
     }
+    const LibraryVersion attention = attention_library_version();
+    report.cudnn_problem = attention.problem;
+    report.versions.emplace_back("cuDNN",
+                                 attention.problem.empty() ? attention.version : attention.problem);
     int count = 0;
     if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
       cudaGetLastError();
@@ -74,6 +78,10 @@ class CudaBackend final : public Backend {
   }
 
   const KernelTable& kernels() const override { return cuda_table(); }
+
+  std::vector<std::string> choices(const Device& device) const override {
+    return static_cast<CudaMemory&>(device.backend()).attention().lines();
+  }
 
   TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
                               const View& scratch, const ProductMemory& memory) const override {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention.hpp"
 #include "lib/tensor/tensor.hpp"
 
 namespace llmtrain {
@@ -25,6 +26,8 @@ struct RowMap {
   Tensor document_begin;
   /// Sample in the step of each sequence. int64 [num_sequences].
   Tensor sample;
+  /// Of `position` and `document_begin`.
+  kernels::KnownRows known = kernels::KnownRows::nothing;
 
   std::int64_t rows() const { return num_sequences * rows_per_sequence; }
 };

@@ -91,7 +91,8 @@ OpCtx Engine::context() const {
                 .determinism = kernels::Determinism::run,
                 .recorder = place_.recorder,
                 .library_workspace_bytes = place_.library_workspace_bytes,
-                .tf32 = options_.tf32};
+                .tf32 = options_.tf32,
+                .attention = place_.attention};
   ctx.mesh = &mesh_;
   ctx.step = key_;
   ctx.recomputed_ops = &options_.recomputed_ops;
@@ -216,7 +217,9 @@ Engine::MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_sa
                             .position = make("batch row positions", DType::i32, rows),
                             .embedding_position = make("batch positions", DType::i32, rows),
                             .document_begin = make("batch documents", DType::i32, rows),
-                            .sample = make("batch samples", DType::i64, num_samples)},
+                            .sample = make("batch samples", DType::i64, num_samples),
+                            .known = options_.one_document ? kernels::KnownRows::one_document
+                                                           : kernels::KnownRows::in_order},
                    .tokens = make("batch tokens", DType::i32, rows),
                    .targets = make("batch targets", DType::i32, rows)};
   if (device.is_meta()) return micro;

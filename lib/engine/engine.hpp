@@ -33,6 +33,8 @@ struct EngineOptions {
   std::uint64_t seed = 0;
   /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can.
   bool records_launches = true;
+  /// Samples are one document each, or may see earlier ones: no mask but the causal one.
+  bool one_document = false;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -53,6 +55,7 @@ struct EnginePlace {
   int threads = 1;
   std::uint64_t library_workspace_bytes = 0;
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
+  kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

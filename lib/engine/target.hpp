@@ -17,12 +17,13 @@ struct Target {
   DeviceKind device = DeviceKind::cpu;
   /// Of the CPU's kernels.
   int threads = 1;
-  /// Reserved for each product of a library on a GPU.
+  /// Reserved for each product and each attention of a library on a GPU.
   std::uint64_t library_workspace_bytes = 0;
   /// Bound on the logits of one chunk of the loss head.
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
   /// Whether a GPU's products are tuned, which takes memory before the engine does.
   bool tune_products = false;
+  kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
 };
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.

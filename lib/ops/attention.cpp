@@ -61,6 +61,7 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
           .q_document_begin = rows.document_begin,
           .k_position = rows.position,
           .q_sample = rows.sample,
+          .known_rows = rows.known,
           .dropout = {.p = p,
                       .key = p > 0 ? philox_key(ctx.step.seed, "dropout", options.dropout_name)
                                    : PhiloxKey{},
@@ -149,6 +150,7 @@ Tensor cached_attention(const OpCtx& ctx, const Tensor& qkv, const AttentionOpti
   const std::int64_t length = cache.length + rows.rows();
   kernels::AttentionShape shape = shape_of(ctx, options);
   shape.k_position = cache.position.columns(0, length);
+  shape.known_rows = kernels::KnownRows::nothing;  // what is known is not of the cache
   Tensor out = ctx.allocate({rows.rows(), heads.q_cols()}, qkv.dtype(), "attention");
   const Tensor lse = ctx.allocate({1, heads.num_heads, rows.rows()}, statistics_dtype(qkv.dtype()),
                                   "attention lse");

@@ -100,6 +100,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .threads = target.threads,
           .library_workspace_bytes = target.library_workspace_bytes,
           .loss_chunk_bytes = target.loss_chunk_bytes,
+          .attention = target.attention,
           .communicators = meta_factory(nullptr),
           .recorder = recorder};
 }

@@ -19,6 +19,7 @@ struct FoundGpu {
   std::optional<kernels::AcceleratorFacts> facts;
   std::uint64_t free_bytes = 0;
   std::string problem;
+  std::string cudnn_problem;
 };
 
 FoundGpu find_gpu() {
@@ -29,7 +30,8 @@ FoundGpu find_gpu() {
   try {
     return {.backend = loaded.backend,
             .facts = report.devices.at(kFirstGpu),
-            .free_bytes = loaded.backend->free_bytes(kFirstGpu)};
+            .free_bytes = loaded.backend->free_bytes(kFirstGpu),
+            .cudnn_problem = report.cudnn_problem};
   } catch (const DeviceError& error) {
     return {.problem = error.what()};  // others hold it, or have filled it
   }
@@ -73,7 +75,8 @@ engine::Target target_of(const Recipe& recipe) {
           .threads = recipe.threads(),
           .library_workspace_bytes = recipe.run.library_workspace().value,
           .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device),
-          .tune_products = recipe.run.tune_products()};
+          .tune_products = recipe.run.tune_products(),
+          .attention = recipe.run.attention()};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -92,6 +95,9 @@ std::string gpu_problem() { return find_gpu().problem; }
 
 RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
   if (target_.device == DeviceKind::cpu) {
+    require<DeviceError>(target_.attention != kernels::AttentionChoice::cudnn,
+                         "run.attention is cudnn, but there is no GPU to use; run.attention: auto "
+                         "trains without one");
     table_ = &engine::cpu_kernels(recipe.precision.compute());
     device_ = std::make_unique<Device>(make_cpu_memory(), *memory_limit(recipe));
     return;
@@ -102,6 +108,10 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
       "run.device is cuda, but there is no GPU to use ({}); run.device: cpu trains "
       "without one",
       gpu.problem);
+  require<DeviceError>(
+      target_.attention != kernels::AttentionChoice::cudnn || gpu.cudnn_problem.empty(),
+      "run.attention is cudnn, but {}; run.attention: auto takes our own kernels",
+      gpu.cudnn_problem);
   log::info("device: {}", gpu.facts->name);
   const std::uint64_t limit = *memory_limit(recipe);  // before the device's own share is taken
   gpu_ = gpu.facts;
@@ -110,12 +120,17 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
   device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), limit);
 }
 
+std::vector<std::string> RunDevice::choices() const {
+  return backend_ == nullptr ? std::vector<std::string>{} : backend_->choices(*device_);
+}
+
 engine::EnginePlace RunDevice::place() {
   return {.device = device_.get(),
           .table = table_,
           .threads = target_.threads,
           .library_workspace_bytes = target_.library_workspace_bytes,
-          .loss_chunk_bytes = target_.loss_chunk_bytes};
+          .loss_chunk_bytes = target_.loss_chunk_bytes,
+          .attention = target_.attention};
 }
 
 }  // namespace llmtrain::train

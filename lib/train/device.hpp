@@ -39,6 +39,8 @@ class RunDevice {
   const std::optional<kernels::AcceleratorFacts>& gpu() const { return gpu_; }
   /// Null on the CPU.
   const kernels::Backend* backend() const { return backend_; }
+  /// Which of several kernels computed what so far, and why: a line for each; none on the CPU.
+  std::vector<std::string> choices() const;
   /// For an engine on this device.
   engine::EnginePlace place();
 

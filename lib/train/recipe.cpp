@@ -28,6 +28,10 @@ void RunSection::validate(recipe::Issues& issues) const {
   if (name().find('/') != std::string::npos || name() == "." || name() == "..") {
     issues.add(name, "is the name of one directory", "put directories into run.output_dir");
   }
+  if (attention() == kernels::AttentionChoice::cudnn && device() == DeviceChoice::cpu) {
+    issues.add(attention, "is for a GPU, and run.device is cpu",
+               "leave it out, or choose run.device: cuda");
+  }
 }
 
 std::vector<std::string> source_formats() {
@@ -228,6 +232,7 @@ engine::EngineOptions Recipe::engine_options() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());
   options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
+  options.one_document = data.packing.cross_document_attention();
   return options;
 }
 

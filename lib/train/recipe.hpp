@@ -49,9 +49,18 @@ struct RunSection : recipe::Section {
       recipe::at_least(1 << 20)};
   recipe::Key<recipe::Bytes> library_workspace{
       this, "library_workspace", recipe::Bytes{32 << 20},
-      "on a GPU: reserved for each product that a library computes; algorithms that need more are "
-      "not taken",
-      recipe::at_most(1 << 30)};
+      "on a GPU: reserved for each product and each attention that a library computes; algorithms "
+      "that need more are not taken",
+      recipe::at_most(0x1p36)};
+  recipe::Key<kernels::AttentionChoice> attention{
+      this, "attention", kernels::AttentionChoice::automatic,
+      "on a GPU: who computes attention in training and evaluation; auto = cuDNN, where it is "
+      "there, for bf16 without documents that hide each other; cudnn = cuDNN, for documents too, "
+      "or an "
+      "error; own = our kernels",
+      recipe::one_of<kernels::AttentionChoice>({{"auto", kernels::AttentionChoice::automatic},
+                                                {"cudnn", kernels::AttentionChoice::cudnn},
+                                                {"own", kernels::AttentionChoice::own}})};
   recipe::Key<bool> tune_products{
       this, "tune_products", true,
       "on a GPU: time the library's algorithms for each product before the first step and keep the "

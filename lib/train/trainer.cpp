@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <utility>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -93,6 +94,7 @@ class Trainer {
   double elapsed_before_ = 0;
   Clock::time_point last_save_ = Clock::now();
   std::int64_t saved_step_ = -1;
+  bool choices_said_ = false;  // after the first step
 };
 
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
@@ -274,6 +276,9 @@ void Trainer::settle_step() {
   state_.records.clear();
   published_ = 0;
   const engine::StepOutcome outcome = engine_.settle_step();
+  if (!std::exchange(choices_said_, true)) {
+    for (const std::string& line : run_device_.choices()) console_.message(line);
+  }
   const LaunchedStep step = in_flight_.front();
   in_flight_.pop_front();
   const Clock::time_point begin = std::max(step.begin, last_settled_);

@@ -123,6 +123,15 @@ CASES = {
     "qwen2_multi_head": (
         Qwen2Config(**LLAMA, num_attention_heads=2, num_key_value_heads=2, intermediate_size=48),
         [[0, 11], [0, 3]], 19, True),
+    # Heads of whole chunks of 16 bytes in BF16: what tensor cores and cuDNN take.
+    "llama_whole_heads": (
+        LlamaConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                    intermediate_size=44, rms_norm_eps=1e-5),
+        [[0], [0, 22]], 37, True),
+    "mistral_whole_heads": (
+        MistralConfig(**LLAMA, num_attention_heads=2, num_key_value_heads=2, head_dim=16,
+                      intermediate_size=44, sliding_window=7, rms_norm_eps=1e-5),
+        [[0, 13, 14], [0]], 31, False),
 }
 
 

@@ -18,6 +18,8 @@ struct AttentionCase {
   double dropout = 0;
   /// q, k, v (and their gradients) are columns of one buffer, if Tq == Tk.
   bool fused = false;
+  /// With it: rows begin at no multiple of 16 bytes, as they do if heads are no whole chunks.
+  bool odd_rows = false;
   /// First positions of documents; position p belongs to the last of them that is <= p.
   std::vector<std::int32_t> documents = {0};
   /// Position of the first query and of the first key.
@@ -25,6 +27,14 @@ struct AttentionCase {
   /// Rows hold the positions in no order.
   bool scattered = false;
   double scale = 0;  // 0: 1 / sqrt(head_dim)
+  AttentionChoice choice = AttentionChoice::own;
+  std::uint64_t library_workspace_bytes = std::uint64_t{4} << 20;
+  Determinism determinism = Determinism::run;
+
+  KnownRows known() const {
+    if (scattered || q_begin != 0 || k_begin != 0 || tq != tk) return KnownRows::nothing;
+    return documents.size() == 1 ? KnownRows::one_document : KnownRows::in_order;
+  }
 };
 
 /// Operands of one run on one machine. lse, out and dout of the backward are given, so that each
@@ -33,7 +43,11 @@ class AttentionProblem {
  public:
   AttentionProblem(Machine& m, const AttentionCase& c)
       : c_(c), m_(m), q_cols_(c.heads * c.head_dim), k_cols_(c.kv_heads * c.head_dim) {
+    m.ctx().attention = c.choice;
+    m.ctx().library_workspace_bytes = c.library_workspace_bytes;
+    m.ctx().determinism = c.determinism;
     shape_.num_sequences = c.sequences;
+    shape_.known_rows = c.known();
     shape_.num_heads = c.heads;
     shape_.num_kv_heads = c.kv_heads;
     shape_.head_dim = c.head_dim;
@@ -58,7 +72,8 @@ class AttentionProblem {
   }
 
   std::vector<Output> forward() {
-    const Tensor out = m_.output({c_.sequences * c_.tq, q_cols_}, c_.fused ? 24 : 0);
+    const Tensor out =
+        m_.output({c_.sequences * c_.tq, q_cols_}, c_.fused ? (whole_chunks() ? 32 : 24) : 0);
     const Tensor lse = m_.empty({c_.sequences, c_.heads, c_.tq}, m_.wide());
     m_.run(AttentionForward{shape_, q_, k_, v_, out, lse});
     return outputs(m_, out, lse);
@@ -70,8 +85,9 @@ class AttentionProblem {
     const Tensor dout = m_.operand("dout", {q_rows, q_cols_});
     const Tensor out = m_.of(out_values, {q_rows, q_cols_}, m_.compute());
     const Tensor lse = m_.of(lse_values, {c_.sequences, c_.heads, c_.tq}, m_.wide());
-    const Tensor dq = m_.output({q_rows, q_cols_}, gap(8)), dk = m_.output({k_rows, k_cols_}),
-                 dv = m_.output({k_rows, k_cols_}, gap(8));
+    const Tensor dq = m_.output({q_rows, q_cols_}, gap(whole_chunks() ? 16 : 8)),
+                 dk = m_.output({k_rows, k_cols_}),
+                 dv = m_.output({k_rows, k_cols_}, gap(whole_chunks() ? 16 : 8));
     Tensor dsink;
     if (c_.sink)
       dsink = m_.of(Values(static_cast<std::size_t>(c_.heads), 0.25), {c_.heads}, m_.wide());
@@ -81,6 +97,8 @@ class AttentionProblem {
 
  private:
   std::int64_t gap(std::int64_t columns) const { return c_.fused ? columns : 0; }
+  /// Of 16 bytes: heads that tensor cores take, if rows begin where they may.
+  bool whole_chunks() const { return c_.head_dim % 8 == 0 && !c_.odd_rows; }
 
   std::int32_t place(std::int64_t row, std::int64_t rows) const {
     // 7 has no factor in common with the sizes that are scattered.

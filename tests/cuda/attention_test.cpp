@@ -55,9 +55,15 @@ TEST_CASE("attention in fp64 and fp32 has the reference's values with every feat
 
 TEST_CASE("attention in bf16 whose heads tensor cores do not take") {
   for (const std::int64_t head_dim : {12, 33, 135}) {
-    compare_attention(
-        {.name = "plain bf16", .tq = 70, .tk = 70, .head_dim = head_dim, .documents = {0, 31}},
-        DType::bf16, {}, {});
+    for (const bool fused : {false, true}) {
+      compare_attention({.name = "plain bf16",
+                         .tq = 70,
+                         .tk = 70,
+                         .head_dim = head_dim,
+                         .fused = fused,
+                         .documents = {0, 31}},
+                        DType::bf16, {}, {});
+    }
   }
 }
 

@@ -121,6 +121,8 @@ class Machine {
     return values;
   }
   const KernelCtx& ctx() const { return ctx_; }
+  KernelCtx& ctx() { return ctx_; }
+  Device& device() { return device_; }
 
  private:
   Device device_;

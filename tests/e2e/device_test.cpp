@@ -207,6 +207,69 @@ TEST_CASE("a GPU that the plugin has no code for is refused with the remedy" *
   CHECK(holds(run.output, {"built for sm_90a; this GPU is sm_80", "CMAKE_CUDA_ARCHITECTURES=80"}));
 }
 
+TEST_CASE("a run on an emulated GPU says who computes attention, and resumes with cuDNN's" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const std::vector<std::string> bf16 = {"run.device=cuda", "precision.compute=bf16",
+                                         "data.packing.cross_document_attention=true"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), bf16.begin(), bf16.end());
+    return more;
+  };
+  const Workspace whole(kTinyRecipe), cut(kTinyRecipe), own(kTinyRecipe);
+  const auto run = whole.run(bf16);
+  INFO(run.output);
+  REQUIRE(run.exit_code == 0);
+  CHECK(holds(run.output,
+              {"attention: cuDNN 9.19.0 (forward, backward)", "6 steps took memory as planned"}));
+  const auto stopped = cut.run(bf16, {.signal = SIGTERM, .signal_after = "\n   2/6 "});
+  CHECK(stopped.exit_code == 75);
+  run_well(cut, bf16);
+  CHECK(fingerprint(cut.path, 6) == fingerprint(whole.path, 6));
+
+  const auto without = own.run(with({"run.attention=own"}));
+  CHECK(holds(without.output, {"attention: our kernels for tensor cores (forward, backward)",
+                               "6 steps took memory as planned"}));
+  const Workspace documents(kTinyRecipe), fp32(kTinyRecipe);
+  CHECK(holds(
+      documents.run({"run.device=cuda", "precision.compute=bf16", "run.attention=cudnn"}).output,
+      {"attention: cuDNN 9.19.0 (forward, backward)", "6 steps took memory as planned"}));
+  CHECK(holds(fp32.run({"run.device=cuda"}).output,
+              {"attention: our plain kernels (forward, backward; no bf16)"}));
+  CHECK(holds(own.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
+              {"cuDNN", "9.19.0"}));
+}
+
+TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const std::vector<std::string> wanted = {"run.device=cuda", "precision.compute=bf16",
+                                           "data.packing.cross_document_attention=true",
+                                           "run.attention=cudnn"};
+  const Workspace here(kTinyRecipe);
+  const auto cpu = here.run({"run.device=cpu", "run.attention=cudnn"});
+  CHECK(cpu.exit_code == 2);
+  CHECK(holds(cpu.output, {"run.attention", "is for a GPU"}));
+  const auto fp32 = here.run({"run.device=cuda", "run.attention=cudnn"});
+  CHECK(fp32.exit_code == 2);
+  CHECK(holds(fp32.output, {"run.attention is cudnn", "no bf16", "run.attention: auto"}));
+  {
+    const Variable missing("LLMTRAIN_CUDNN", "/nonexistent/libcudnn.so.9");
+    const auto run = here.run(wanted);
+    CHECK(run.exit_code == 1);
+    CHECK(holds(run.output, {"run.attention is cudnn, but /nonexistent/libcudnn.so.9 is not there",
+                             "run.attention: auto"}));
+    // The plan is the same with and without the library.
+    const auto automatic = here.run({wanted[0], wanted[1], wanted[2]});
+    CHECK(holds(automatic.output, {"attention: our kernels for tensor cores (forward, backward; "
+                                   "/nonexistent/libcudnn.so.9 is not there",
+                                   "6 steps took memory as planned"}));
+  }
+  const Variable old("LLMTRAIN_FAKE_CUDNN", "old");
+  CHECK(holds(here.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
+              {"cuDNN", "9.10.0 is used from 9.18.0 on"}));
+}
+
 TEST_CASE("a file that is no plugin, or another build's, is named") {
   const Workspace here(kTinyRecipe);
   here.write("plugin.so", "no library");

@@ -42,6 +42,11 @@ const std::vector<Flip> kRun{
     {"run.tune_products", {plan}, "run.device=cuda", {"run.tune_products=false"}},
     {"run.product_cache", {files}, "run.device=cuda", {"run.product_cache=elsewhere.txt"}},
     {"run.cuda_graphs", {plan}, "run.device=cuda", {"run.cuda_graphs=off"}},
+    {"run.attention",
+     {plan},
+     "run.device=cuda | precision.compute=bf16 | data.packing.cross_document_attention=true",
+     {"run.attention=own"}},
+    {"run.attention", {plan}, "run.device=cuda | precision.compute=bf16", {"run.attention=cudnn"}},
     {"run.threads", {plan}, "", {"run.threads=2"}},
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };

@@ -37,6 +37,7 @@ struct RunOptions {
   std::int64_t seq_len = 0;  // of the batches to come
   /// Of the device that `table` is for.
   std::function<std::unique_ptr<MemoryBackend>()> memory = make_cpu_memory;
+  kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
 };
 
 template <class T>
@@ -118,7 +119,8 @@ class DecoderRun {
             .table = options_.table,
             .stream = device_.compute_stream(),
             .threads = 2,
-            .library_workspace_bytes = std::uint64_t{4} << 20};
+            .library_workspace_bytes = std::uint64_t{4} << 20,
+            .attention = options_.attention};
   }
 
  private:
@@ -155,7 +157,8 @@ class DecoderRun {
             .position = upload(position, {batch.rows()}),
             .embedding_position = upload(batch.embedding_position, {batch.rows()}),
             .document_begin = upload(batch.document_begin, {batch.rows()}),
-            .sample = upload(sample, {batch.num_sequences})};
+            .sample = upload(sample, {batch.num_sequences}),
+            .known = kernels::KnownRows::in_order};
   }
 
   Var embed(const OpCtx& ctx, const Batch& batch) {

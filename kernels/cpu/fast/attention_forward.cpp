@@ -249,6 +249,7 @@ HWY_EXPORT(forward_blocks_of);
 void attention_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
   if (op.q.dtype == DType::f64) return run_reference(ctx, op, workspace);
   const AttentionShape& shape = op.shape;
+  require_known_rows(shape);
   if (op.q.rows() == 0) return;
   const std::int64_t tq = op.q.rows() / shape.num_sequences;
   const std::int64_t tk = op.k.rows() / shape.num_sequences;

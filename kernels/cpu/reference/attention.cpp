@@ -108,6 +108,7 @@ void forward_row(const AttentionForward& op, const Head<T>& head, std::int64_t i
 
 void forward(const KernelCtx&, const AttentionForward& op, const View& workspace) {
   const AttentionShape& shape = op.shape;
+  require_known_rows(shape);
   if (shape.num_sequences == 0) return;
   const std::int64_t tq = op.q.rows() / shape.num_sequences;
   const std::int64_t tk = op.k.rows() / shape.num_sequences;

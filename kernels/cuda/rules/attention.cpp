@@ -1,5 +1,7 @@
 #include "kernels/cuda/rules/attention.hpp"
 
+#include <algorithm>
+
 namespace llmtrain::kernels::cuda {
 
 namespace {
@@ -11,6 +13,33 @@ std::int64_t granules(std::int64_t rows) {
 /// Bytes of what is known of a granule: two positions of keys, four of queries.
 constexpr std::uint64_t kKeyBounds = 8;
 constexpr std::uint64_t kQueryBounds = 16;
+
+/// Of what lies in a workspace that cuDNN uses.
+constexpr std::uint64_t kCudnnAlignment = 256;
+
+bool strides_fit(std::initializer_list<View> views) {
+  constexpr std::int64_t kElements = 8;  // 16 bytes
+  return std::all_of(views.begin(), views.end(),
+                     [](const View& view) { return view.row_stride % kElements == 0; });
+}
+
+CudnnObstacle obstacle_of_shape(AttentionChoice choice, const AttentionShape& shape,
+                                const View& q) {
+  if (choice == AttentionChoice::own) return CudnnObstacle::choice;
+  if (q.dtype != DType::bf16) return CudnnObstacle::dtype;
+  if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) return CudnnObstacle::head_dim;
+  if (shape.softcap > 0) return CudnnObstacle::softcap;
+  if (shape.alibi.defined()) return CudnnObstacle::alibi;
+  if (shape.sink.defined()) return CudnnObstacle::sink;
+  if (shape.dropout.p > 0) return CudnnObstacle::dropout;
+  if (!(shape.scale > 0)) return CudnnObstacle::scale;
+  if (shape.known_rows == KnownRows::nothing) return CudnnObstacle::unknown_rows;
+  // Its backward refuses single rows in its documentation; no sequences, no launch.
+  if (q.rows() <= shape.num_sequences) return CudnnObstacle::single_row;
+  const bool divided = shape.known_rows != KnownRows::one_document;
+  if (divided && choice == AttentionChoice::automatic) return CudnnObstacle::documents;
+  return CudnnObstacle::none;
+}
 
 }  // namespace
 
@@ -47,6 +76,69 @@ AttentionScratch::AttentionScratch(const AttentionShape& shape, std::int64_t tq,
   forward_bytes = key_bounds + sequences * static_cast<std::uint64_t>(key_granules) * kKeyBounds;
   delta = (forward_bytes + 15) / 16 * 16;
   backward_bytes = delta + sequences * static_cast<std::uint64_t>(shape.num_heads * tq) * wide;
+}
+
+std::string_view to_string(CudnnObstacle obstacle) {
+  switch (obstacle) {
+    case CudnnObstacle::none:
+    case CudnnObstacle::choice:
+      return {};
+    case CudnnObstacle::dtype:
+      return "no bf16";
+    case CudnnObstacle::head_dim:
+      return "head_dim";
+    case CudnnObstacle::softcap:
+      return "softcap";
+    case CudnnObstacle::alibi:
+      return "ALiBi";
+    case CudnnObstacle::sink:
+      return "sinks";
+    case CudnnObstacle::dropout:
+      return "dropout";
+    case CudnnObstacle::scale:
+      return "a scale that is not positive";
+    case CudnnObstacle::unknown_rows:
+      return "a key/value cache";
+    case CudnnObstacle::single_row:
+      return "single rows";
+    case CudnnObstacle::documents:
+      return "documents";
+    case CudnnObstacle::strides:
+      return "alignment";
+  }
+  return {};
+}
+
+bool is_recipes(CudnnObstacle obstacle) {
+  return obstacle >= CudnnObstacle::dtype && obstacle <= CudnnObstacle::scale;
+}
+
+CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionForward& op) {
+  const CudnnObstacle obstacle = obstacle_of_shape(choice, op.shape, op.q);
+  if (obstacle != CudnnObstacle::none) return obstacle;
+  return strides_fit({op.q, op.k, op.v, op.out}) ? CudnnObstacle::none : CudnnObstacle::strides;
+}
+
+CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionBackward& op) {
+  const CudnnObstacle obstacle = obstacle_of_shape(choice, op.shape, op.q);
+  if (obstacle != CudnnObstacle::none) return obstacle;
+  return strides_fit({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv})
+             ? CudnnObstacle::none
+             : CudnnObstacle::strides;
+}
+
+CudnnScratch CudnnScratch::backward(const AttentionBackward& op, Determinism determinism) {
+  const auto round_up = [](std::uint64_t bytes) {
+    return (bytes + kCudnnAlignment - 1) / kCudnnAlignment * kCudnnAlignment;
+  };
+  const auto rows = static_cast<std::uint64_t>(op.q.rows());
+  CudnnScratch scratch;
+  scratch.dq_sums = round_up(rows * static_cast<std::uint64_t>(op.shape.num_heads) * sizeof(float));
+  scratch.library = scratch.dq_sums;
+  if (determinism == Determinism::fast) {
+    scratch.library += round_up(rows * static_cast<std::uint64_t>(op.q.cols()) * sizeof(float));
+  }
+  return scratch;
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -39,4 +39,44 @@ struct AttentionScratch {
                    std::uint64_t wide);
 };
 
+// ---- cuDNN
+// -------------------------------------------------------------------------------------------------
+
+/// Why an attention is not given to cuDNN. What is beyond this only the library knows: whether it
+/// has an engine for the GPU and the shape, and what workspace that needs.
+enum class CudnnObstacle : std::uint8_t {
+  none,
+  choice,  // AttentionChoice::own
+  dtype,
+  head_dim,
+  softcap,
+  alibi,
+  sink,
+  dropout,
+  scale,
+  unknown_rows,
+  single_row,
+  documents,
+  strides,
+};
+/// "softcap"; empty for none and choice.
+std::string_view to_string(CudnnObstacle obstacle);
+/// Whether it is the recipe's, so that AttentionChoice::cudnn is an error, and not the launch's.
+bool is_recipes(CudnnObstacle obstacle);
+
+/// Pure functions of the launch, addresses aside. With AttentionChoice::automatic documents are our
+/// kernels': they leave out tiles that a document hides from another.
+CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionForward& op);
+CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionBackward& op);
+
+/// Workspace of an attention by cuDNN, in this order: in the backward delta [S, H, T] and, where
+/// sums of dq may be added in any order (Determinism::fast), those sums [S, H, T, D]; then what is
+/// reserved for the library itself.
+struct CudnnScratch {
+  std::uint64_t dq_sums = 0, library = 0;  // where they begin, in bytes
+
+  static CudnnScratch forward() { return {}; }
+  static CudnnScratch backward(const AttentionBackward& op, Determinism determinism);
+};
+
 }  // namespace llmtrain::kernels::cuda

@@ -58,12 +58,25 @@ AttentionScratch attention_scratch(const K& op) {
   return {op.shape, op.q.rows() / sequences, op.k.rows() / sequences, size_of(op.lse.dtype)};
 }
 
-std::uint64_t of_attention_forward(const KernelCtx&, const AttentionForward& op) {
-  return attention_scratch(op).forward_bytes;
+/// What cuDNN is given where it may compute an attention; whether it does is known on the device
+/// only, so that plans reserve for either.
+template <class K>
+std::uint64_t for_cudnn(const KernelCtx& ctx, const K& op, const CudnnScratch& scratch) {
+  const CudnnObstacle obstacle = cudnn_obstacle(ctx.attention, op);
+  require<RecipeError>(ctx.attention != AttentionChoice::cudnn || !is_recipes(obstacle),
+                       "run.attention is cudnn, which computes no attention with {}; "
+                       "run.attention: auto takes our own kernels",
+                       to_string(obstacle));
+  return obstacle == CudnnObstacle::none ? scratch.library + ctx.library_workspace_bytes : 0;
 }
 
-std::uint64_t of_attention_backward(const KernelCtx&, const AttentionBackward& op) {
-  return attention_scratch(op).backward_bytes;
+std::uint64_t of_attention_forward(const KernelCtx& ctx, const AttentionForward& op) {
+  return std::max(attention_scratch(op).forward_bytes, for_cudnn(ctx, op, CudnnScratch::forward()));
+}
+
+std::uint64_t of_attention_backward(const KernelCtx& ctx, const AttentionBackward& op) {
+  return std::max(attention_scratch(op).backward_bytes,
+                  for_cudnn(ctx, op, CudnnScratch::backward(op, ctx.determinism)));
 }
 
 }  // namespace

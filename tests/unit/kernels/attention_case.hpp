@@ -23,6 +23,7 @@ struct AttentionCase {
   std::int32_t q_begin = 0, k_begin = 0;
   /// The first half of the rows holds the later positions, as after a zigzag exchange.
   bool rotated = false;
+  KnownRows known = KnownRows::nothing;
   double q_scale = 1;
 
   std::int64_t q_size() const { return sequences * tq * heads * head_dim; }
@@ -55,6 +56,7 @@ class AttentionRun {
     shape_.head_dim = c.head_dim;
     shape_.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
     shape_.softcap = c.softcap;
+    shape_.known_rows = c.known;
     shape_.window = c.window;
     positions();
     operands({&q_, &k_, &v_});

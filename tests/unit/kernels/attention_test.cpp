@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/cuda/rules/workspace.hpp"
 #include "lib/base/error.hpp"
 #include "tests/unit/kernels/attention_case.hpp"
 
@@ -133,6 +134,7 @@ TEST_CASE("attention checks its operands") {
   refused([](auto& op) { op.shape.dropout.p = 1; });
   refused([](auto& op) { op.shape.dropout.seq_len = 0; });
   refused([](auto& op) { op.shape.q_sample = View(); });
+  refused([](auto& op) { op.shape.known_rows = KnownRows::in_order; });  // with other keys
   refused([](auto& op) { op.shape.q_position.dtype = DType::i64; });
   refused([](auto& op) { op.shape.k_position.shape = {6}; });
   refused([](auto& op) { op.shape.q_document_begin.shape = {10}; });
@@ -192,6 +194,49 @@ TEST_CASE("on the meta device attention is recorded and nothing runs") {
   CHECK(log.launches[0].sizes == std::array<std::int64_t, 4>{1, 64, 2, 8});
   CHECK(meta.ledger().held_bytes() == 0);
   CHECK(meta.arena_extent_bytes() >= kernel.workspace_bytes(3));
+}
+
+TEST_CASE("what is said to be known of positions is compared with them") {
+  for (const KernelTable* table : {&cpu_table(), &cpu_reference_table()}) {
+    const auto run = [&](AttentionCase c, KnownRows known) {
+      c.sequences = 2;
+      c.tq = c.tk = 6;
+      c.known = known;
+      AttentionRun(c, DType::f32, *table).launch_forward();
+    };
+    run({}, KnownRows::one_document);
+    run({.documents = {0, 3}}, KnownRows::in_order);
+    CHECK_THROWS_AS(run({.documents = {0, 3}}, KnownRows::one_document), InternalError);
+    CHECK_THROWS_AS(run({.rotated = true}, KnownRows::in_order), InternalError);
+    CHECK_THROWS_AS(run({.q_begin = 1, .k_begin = 1}, KnownRows::in_order), InternalError);
+  }
+}
+
+TEST_CASE("a plan reserves on a GPU for the library's attention and ours alike") {
+  const AttentionCase c{.tq = 64, .tk = 64, .known = KnownRows::one_document};
+  const AttentionRun run(c, DType::bf16, cpu_table());
+  constexpr std::uint64_t kLibrary = 1 << 20;
+  const auto bytes = [&](KernelCtx ctx, const auto& op) {
+    ctx.library_workspace_bytes = kLibrary;
+    return meta_cuda_table().workspace_bytes(ctx, op.name, &op, 0);
+  };
+  AttentionForward forward = run.forward_kernel();
+  AttentionBackward backward = run.backward_kernel();
+  CHECK(bytes({}, forward) == kLibrary);
+  CHECK(bytes({.attention = AttentionChoice::own}, forward) < kLibrary);
+  // delta [S, H, T]; in any order also the sums of dq, [S, H, T, D].
+  const auto statistics = static_cast<std::uint64_t>(c.heads * c.tq) * sizeof(float);
+  CHECK(bytes({}, backward) == statistics + kLibrary);
+  CHECK(bytes({.determinism = Determinism::fast}, backward) ==
+        statistics * static_cast<std::uint64_t>(1 + c.head_dim) + kLibrary);
+  // Documents are ours unless the recipe insists; caps are ours, and refused if it does.
+  for (auto* shape : {&forward.shape, &backward.shape}) shape->known_rows = KnownRows::in_order;
+  CHECK(bytes({}, forward) < kLibrary);
+  CHECK(bytes({.attention = AttentionChoice::cudnn}, forward) == kLibrary);
+  forward.shape.softcap = backward.shape.softcap = 2;
+  CHECK(bytes({}, forward) < kLibrary);
+  CHECK_THROWS_AS(bytes({.attention = AttentionChoice::cudnn}, forward), RecipeError);
+  CHECK_THROWS_AS(bytes({.attention = AttentionChoice::cudnn}, backward), RecipeError);
 }
 
 }  // namespace llmtrain::kernels
