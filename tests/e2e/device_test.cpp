@@ -104,6 +104,11 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   run_well(cut, {"run.device=cuda"});
   CHECK(fingerprint(cut.path, 6) == fingerprint(gpu.path, 6));
 
+  // Evaluations wait for the steps under way, as saves do.
+  const Workspace unsaved(kTinyRecipe);
+  run_well(unsaved, {"run.device=cuda", "checkpoint.interval=1000"});
+  compare(gpu, unsaved, 0);
+
   // What a GPU saved goes on on the CPU.
   const auto other = cut.run({"run.device=cpu", "training.max_steps=8"});
   CHECK(other.exit_code == 0);
