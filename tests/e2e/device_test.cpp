@@ -128,9 +128,15 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
 TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choices" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const auto fingerprint_of = [](const Workspace& here) { return fingerprint(here.path, 6); };
+  // Long enough for a signal to arrive before the end.
+  const std::vector<std::string> on_gpu = {"run.device=cuda", "training.max_steps=24"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), on_gpu.begin(), on_gpu.end());
+    return more;
+  };
+  const auto fingerprint_of = [](const Workspace& here) { return fingerprint(here.path, 24); };
   const Workspace whole(kTinyRecipe), cut(kTinyRecipe), second(kTinyRecipe), guess(kTinyRecipe);
-  const auto first = whole.run({"run.device=cuda"});
+  const auto first = whole.run(on_gpu);
   INFO(first.output);
   REQUIRE(first.exit_code == 0);
   CHECK(holds(first.output, {"products: ", " measured in "}));
@@ -138,18 +144,17 @@ TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choic
   CHECK(std::filesystem::exists(emulated.products()));
   CHECK(std::filesystem::exists(whole.path / "run" / "products.txt"));
 
-  const auto again = second.run({"run.device=cuda"});
+  const auto again = second.run(on_gpu);
   CHECK(holds(again.output, {" from " + emulated.products().string()}));
   CHECK_FALSE(holds(again.output, {" measured in "}));
   CHECK(fingerprint_of(second) == fingerprint_of(whole));
 
   // The cache is gone, and now other algorithms would win: a run that resumes has its own choices.
-  const auto stopped =
-      cut.run({"run.device=cuda"}, {.signal = SIGTERM, .signal_after = "\n   2/6 "});
+  const auto stopped = cut.run(on_gpu, {.signal = SIGTERM, .signal_after = " 2/24 "});
   REQUIRE(stopped.exit_code == 75);
   std::filesystem::remove(emulated.products());
   const Variable reversed("LLMTRAIN_FAKE_CUBLASLT_TIMES", "reversed");
-  const auto resumed = cut.run({"run.device=cuda"});
+  const auto resumed = cut.run(on_gpu);
   CHECK(holds(resumed.output, {" as in the checkpoint"}));
   CHECK_FALSE(holds(resumed.output, {" measured in "}));
   CHECK_FALSE(std::filesystem::exists(emulated.products()));
@@ -157,17 +162,17 @@ TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choic
 
   // A run of its own measures, somewhere else if so asked, and has other bits.
   const Workspace other(kTinyRecipe);
-  const auto elsewhere = other.run({"run.device=cuda", "run.product_cache=kept/here.txt"});
+  const auto elsewhere = other.run(with({"run.product_cache=kept/here.txt"}));
   CHECK(holds(elsewhere.output, {" measured in "}));
   CHECK(std::filesystem::exists(other.path / "kept" / "here.txt"));
   CHECK(fingerprint_of(other) != fingerprint_of(whole));
   const auto newer = [&] {
     const Variable version("LLMTRAIN_FAKE_CUBLASLT_VERSION", "130200");
-    return other.run({"run.device=cuda", "run.product_cache=kept/here.txt", "run.output_dir=b"});
+    return other.run(with({"run.product_cache=kept/here.txt", "run.output_dir=b"}));
   }();
   CHECK(holds(newer.output, {" measured in "}));
 
-  const auto untuned = guess.run({"run.device=cuda", "run.tune_products=false"});
+  const auto untuned = guess.run(with({"run.tune_products=false"}));
   CHECK(untuned.exit_code == 0);
   CHECK_FALSE(holds(untuned.output, {"products: "}));
 }
