@@ -27,6 +27,10 @@ class Variable {
   const char* name_;
 };
 
+/// A GPU reports a step while it does the next one: a run that is stopped needs some more.
+constexpr const char* kLongEnough = "training.max_steps=24";
+constexpr const char* kSecondStep = " 2/24 ";
+
 /// The plugin that the executable finds, and a user's cache that nobody else has.
 class Plugin {
  public:
@@ -90,29 +94,29 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
     }
   };
   const Workspace cpu(kTinyRecipe), gpu(kTinyRecipe), cut(kTinyRecipe);
-  run_well(cpu, {"run.device=cpu"});
-  const auto run = gpu.run({"run.device=cuda"});
+  run_well(cpu, {"run.device=cpu", kLongEnough});
+  const auto run = gpu.run({"run.device=cuda", kLongEnough});
   INFO(run.output);
   REQUIRE(run.exit_code == 0);
-  CHECK(holds(run.output, {"device: emulated GPU", "6 steps took memory as planned"}));
+  CHECK(holds(run.output, {"device: emulated GPU", "24 steps took memory as planned"}));
   compare(cpu, gpu, 1e-4);
 
   const auto stopped =
-      cut.run({"run.device=cuda"}, {.signal = SIGTERM, .signal_after = "\n   2/6 "});
+      cut.run({"run.device=cuda", kLongEnough}, {.signal = SIGTERM, .signal_after = kSecondStep});
   INFO(stopped.output);
   CHECK(stopped.exit_code == 75);
-  run_well(cut, {"run.device=cuda"});
-  CHECK(fingerprint(cut.path, 6) == fingerprint(gpu.path, 6));
+  run_well(cut, {"run.device=cuda", kLongEnough});
+  CHECK(fingerprint(cut.path, 24) == fingerprint(gpu.path, 24));
 
   // Evaluations wait for the steps under way, as saves do.
   const Workspace unsaved(kTinyRecipe);
-  run_well(unsaved, {"run.device=cuda", "checkpoint.interval=1000"});
+  run_well(unsaved, {"run.device=cuda", kLongEnough, "checkpoint.interval=1000"});
   compare(gpu, unsaved, 0);
 
   // What a GPU saved goes on on the CPU.
-  const auto other = cut.run({"run.device=cpu", "training.max_steps=8"});
+  const auto other = cut.run({"run.device=cpu", "training.max_steps=26"});
   CHECK(other.exit_code == 0);
-  CHECK(holds(other.output, {"resumed from step 6"}));
+  CHECK(holds(other.output, {"resumed from step 24"}));
   const auto bench = gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1"});
   CHECK(bench.exit_code == 0);
   CHECK(holds(bench.output, {"attention_forward", "clocked one by one"}));
@@ -128,8 +132,7 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
 TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choices" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  // Long enough for a signal to arrive before the end.
-  const std::vector<std::string> on_gpu = {"run.device=cuda", "training.max_steps=24"};
+  const std::vector<std::string> on_gpu = {"run.device=cuda", kLongEnough};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), on_gpu.begin(), on_gpu.end());
     return more;
@@ -150,7 +153,7 @@ TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choic
   CHECK(fingerprint_of(second) == fingerprint_of(whole));
 
   // The cache is gone, and now other algorithms would win: a run that resumes has its own choices.
-  const auto stopped = cut.run(on_gpu, {.signal = SIGTERM, .signal_after = " 2/24 "});
+  const auto stopped = cut.run(on_gpu, {.signal = SIGTERM, .signal_after = kSecondStep});
   REQUIRE(stopped.exit_code == 75);
   std::filesystem::remove(emulated.products());
   const Variable reversed("LLMTRAIN_FAKE_CUBLASLT_TIMES", "reversed");
@@ -220,7 +223,7 @@ TEST_CASE("a GPU that the plugin has no code for is refused with the remedy" *
 TEST_CASE("a run on an emulated GPU says who computes attention, and resumes with cuDNN's" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const std::vector<std::string> bf16 = {"run.device=cuda", "precision.compute=bf16",
+  const std::vector<std::string> bf16 = {"run.device=cuda", "precision.compute=bf16", kLongEnough,
                                          "data.packing.cross_document_attention=true"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), bf16.begin(), bf16.end());
@@ -231,15 +234,15 @@ TEST_CASE("a run on an emulated GPU says who computes attention, and resumes wit
   INFO(run.output);
   REQUIRE(run.exit_code == 0);
   CHECK(holds(run.output,
-              {"attention: cuDNN 9.19.0 (forward, backward)", "6 steps took memory as planned"}));
-  const auto stopped = cut.run(bf16, {.signal = SIGTERM, .signal_after = "\n   2/6 "});
+              {"attention: cuDNN 9.19.0 (forward, backward)", "24 steps took memory as planned"}));
+  const auto stopped = cut.run(bf16, {.signal = SIGTERM, .signal_after = kSecondStep});
   CHECK(stopped.exit_code == 75);
   run_well(cut, bf16);
-  CHECK(fingerprint(cut.path, 6) == fingerprint(whole.path, 6));
+  CHECK(fingerprint(cut.path, 24) == fingerprint(whole.path, 24));
 
   const auto without = own.run(with({"run.attention=own"}));
   CHECK(holds(without.output, {"attention: our kernels for tensor cores (forward, backward)",
-                               "6 steps took memory as planned"}));
+                               "24 steps took memory as planned"}));
   const Workspace documents(kTinyRecipe), fp32(kTinyRecipe);
   CHECK(holds(
       documents.run({"run.device=cuda", "precision.compute=bf16", "run.attention=cudnn"}).output,
