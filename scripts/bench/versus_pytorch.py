@@ -15,6 +15,7 @@ multiply-add peak that `llmtrain bench` measures in pauses of its steps, for bot
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -97,8 +98,12 @@ def main():
     arguments = parser.parse_args()
     arguments.executable = arguments.executable.resolve()
     with tempfile.TemporaryDirectory() as directory:
-        rows = [measure(arguments, pathlib.Path(directory), case) for case in arguments.cases]
-    lines = [f"PyTorch {rows[0]['version']}, {arguments.threads} threads, {arguments.rounds} rounds of {arguments.steps} steps.",
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = directory  # what an interrupted run left is not used
+        rows = []
+        for case in arguments.cases:
+            rows.append(measure(arguments, pathlib.Path(directory), case))
+            print(f"{case}: {rows[-1]['ratio']:.2f} times as fast", file=sys.stderr, flush=True)
+    lines = [f"PyTorch {rows[0]['version']}, {arguments.threads} threads, rounds: {arguments.rounds}, of {arguments.steps} steps.",
              "", "| case | ours | PyTorch | setting | times as fast | MFU | PyTorch's MFU | peak |", "|---|---|---|---|---|---|---|---|"]
     lines += [f"| {r['case']} | {1e3 * r['ours']:.0f} ms | {1e3 * r['theirs']:.0f} ms | {r['setting']} | {r['ratio']:.2f} "
               f"| {100 * r['mfu']:.1f} % | {100 * r['their_mfu']:.1f} % | {r['peak'] / 1e9:.0f} GFLOP/s |" for r in rows]
