@@ -5,25 +5,6 @@
 # are our own.
 option(LLMTRAIN_CUDA_LIBRARIES "Use NVIDIA's libraries in the CUDA plugin where there are any" ON)
 
-# llmtrain_plugin_library(<target> <sources>...): what the real plugin and the emulated one share.
-function(llmtrain_plugin_library target)
-  add_library(${target} MODULE ${ARGN})
-  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_compile_features(${target} PRIVATE cxx_std_20)
-  # fmt's declarations: its code is the executable's.
-  target_include_directories(${target} SYSTEM PRIVATE ${FMT_INCLUDE_DIR})
-  llmtrain_shares_interface(${target})
-  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden
-    CUDA_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/apps/llmtrain)
-endfunction()
-
-# llmtrain_loads_plugins(<target>): an executable that exports what plugins use.
-function(llmtrain_loads_plugins target)
-  set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
-  target_link_libraries(${target} PRIVATE
-    -Wl,--whole-archive llmtrain_base llmtrain_tensor llmtrain_kernels llmtrain_kernels_cuda_rules llmtrain_fmt -Wl,--no-whole-archive)
-endfunction()
-
 # llmtrain_cuda_library(<prefix> <found>): of cuda_sources, <prefix>*.cpp where the toolkit has the
 # library, and no_<prefix>.cpp elsewhere.
 macro(llmtrain_cuda_library prefix found)

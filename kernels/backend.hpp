@@ -86,14 +86,6 @@ class Backend {
                                       const View& scratch, const ProductMemory& memory) const = 0;
 };
 
-/// What the plugin's entry point `llmtrain_plugin` returns; only C types, because they are read
-/// before it is known that both sides were built together.
-struct PluginEntry {
-  const char* interface_hash;
-  const Backend& (*backend)();
-};
-using PluginFunction = const PluginEntry* (*)();
-
 /// A plugin, or why there is none.
 struct LoadedBackend {
   const Backend* backend = nullptr;
@@ -101,9 +93,8 @@ struct LoadedBackend {
   std::string problem;
 };
 
-/// Loads the plugin of a device kind ("cuda"): the file that the environment variable
-/// LLMTRAIN_CUDA_PLUGIN names, or libllmtrain_cuda.so beside the executable or in ../lib/llmtrain
-/// of its folder. Loads once; never throws for a missing or foreign plugin.
+/// Loads the plugin of a device kind ("cuda"; lib/base/plugin.hpp). Loads once; never throws for a
+/// missing or foreign plugin.
 const LoadedBackend& load_backend(DeviceKind kind);
 
 }  // namespace llmtrain::kernels

@@ -11,6 +11,7 @@ packages=(
   g++ cmake ninja-build ccache python3 git gzip xz-utils
   libyaml-cpp-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev
   libhwy-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libopenmpi-dev openmpi-bin
 )
 
 die() {

@@ -69,7 +69,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
     measured.memory_rates.push_back(0);
   }
   train::tune_products(recipe, device, planned.plan, "");
-  const engine::BatchGeometry geometry(recipe.training);
+  const engine::BatchGeometry geometry = recipe.geometry();
   plan::KernelClock clock(*device.place().table);
   const auto run_steps = [&](bool clocked, std::int64_t count) {
     engine::EnginePlace place = device.place();
@@ -110,7 +110,7 @@ MeasuredSteps measure_steps(const train::Recipe& recipe, const train::RunPlan& p
                             std::int64_t steps) {
   train::RunDevice device(recipe);
   if (device.gpu()) return measure_on_gpu(device, recipe, planned, steps);
-  const engine::BatchGeometry geometry(recipe.training);
+  const engine::BatchGeometry geometry = recipe.geometry();
   const DType compute = recipe.precision.compute();
   plan::FmaSampler sampler = make_sampler(compute, recipe.threads());
   plan::KernelClock clock(engine::cpu_kernels(compute), [&sampler] { sampler.pause(); });
@@ -311,7 +311,7 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
 ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  const engine::BatchGeometry geometry(recipe->training);
+  const engine::BatchGeometry geometry = recipe->geometry();
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report =
       make_report(planned, measure_steps(*recipe, planned, steps), recipe->precision.compute());

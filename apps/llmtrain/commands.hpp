@@ -16,10 +16,19 @@ struct RecipeArguments {
   std::vector<std::string> overrides;
 };
 
+/// As one of the processes that a launcher started, or alone.
 ExitCode run(const RecipeArguments& arguments);
-/// Times come from `profile`, or from the default one if there is one.
-ExitCode plan(const RecipeArguments& arguments, bool json, bool now,
-              const std::optional<std::filesystem::path>& profile);
+
+struct PlanArguments {
+  bool json = false;
+  /// Times at the speed that this machine has now.
+  bool now = false;
+  /// Where times come from; the default one if there is one.
+  std::optional<std::filesystem::path> profile;
+  /// Of the job; as many as the recipe's layout names.
+  std::optional<int> ranks;
+};
+ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what);
 /// Reports all issues of the recipe; with `resolved`, prints every key with its value.
 ExitCode check(const RecipeArguments& arguments, bool resolved);
 /// The JSON Schema for editors.

@@ -34,7 +34,6 @@ void add_recipe(CLI::App* verb, app::RecipeArguments& to) {
 void add_recipe_verbs(CLI::App& root, Action& action) {
   static app::RecipeArguments arguments;
   static bool json = false;
-  static bool now = false;
   static bool resolved = false;
   static std::string key;
   static std::optional<std::filesystem::path> profile;
@@ -45,16 +44,20 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
 
   CLI::App* plan = root.add_subcommand("plan", "memory, FLOPs and sizes, without training");
   add_recipe(plan, arguments);
-  plan->add_flag("--json", json, "machine-readable");
-  plan->add_option("--profile", profile,
+  static app::PlanArguments planned;
+  plan->add_flag("--json", planned.json, "machine-readable");
+  plan->add_option("--ranks", planned.ranks,
+                   "ranks of the job; default those that the recipe's parallelism names")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--profile", planned.profile,
                    "hardware profile, or a GPU's name (a100, h100, h200, b200); default the one of "
                    "`doctor`");
   plan->add_option_function<std::string>(
       "--device",
       [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },
       "plan for this device instead of run.device: cpu or cuda");
-  plan->add_flag("--now", now, "times at the speed that this machine has now, not undisturbed");
-  plan->callback([&action] { action = [] { return app::plan(arguments, json, now, profile); }; });
+  plan->add_flag("--now", planned.now, "times at the speed that this machine has now, not undisturbed");
+  plan->callback([&action] { action = [] { return app::plan(arguments, planned); }; });
 
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
   add_recipe(bench, arguments);

@@ -11,6 +11,7 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/json_schema.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/peers.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/recipe.hpp"
 #include "lib/train/trainer.hpp"
@@ -24,17 +25,21 @@ void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), std
 }  // namespace
 
 ExitCode run(const RecipeArguments& arguments) {
-  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  return train::run(*recipe, arguments.recipe);
+  return train::run_as_rank([&](World& world) {
+    const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+    recipe->job = world.place();
+    return train::run(*recipe, arguments.recipe, world);
+  });
 }
 
-ExitCode plan(const RecipeArguments& arguments, bool json, bool now,
-              const std::optional<std::filesystem::path>& profile) {
+ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  const engine::BatchGeometry geometry(recipe->training);
-  train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
-  if (now) train::measure_speed_now(planned);
-  print(json ? plan::to_json(planned.plan, planned.context())
+  const int ranks = what.ranks.value_or(recipe->parallelism.least_ranks());
+  recipe->job = {.size = ranks, .local_size = ranks};
+  const engine::BatchGeometry geometry = recipe->geometry();
+  train::RunPlan planned = train::plan_run(*recipe, geometry, what.profile);
+  if (what.now) train::measure_speed_now(planned);
+  print(what.json ? plan::to_json(planned.plan, planned.context())
              : plan::to_text(planned.plan, planned.context()));
   return planned.fits() ? ExitCode::done : ExitCode::does_not_fit;
 }

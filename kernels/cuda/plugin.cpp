@@ -6,6 +6,7 @@
 #include "kernels/cuda/memory.hpp"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/cuda/rules/architectures.hpp"
+#include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -89,18 +90,17 @@ class CudaBackend final : public Backend {
   }
 };
 
-const Backend& backend() {
-  static const CudaBackend backend;
-  return backend;
+void* backend() {
+  static CudaBackend backend;
+  return static_cast<Backend*>(&backend);
 }
 
 }  // namespace
 
 }  // namespace llmtrain::kernels::cuda
 
-extern "C" __attribute__((visibility("default"))) const llmtrain::kernels::PluginEntry*
-llmtrain_plugin() {
-  static const llmtrain::kernels::PluginEntry entry{LLMTRAIN_INTERFACE_HASH,
-                                                    &llmtrain::kernels::cuda::backend};
+extern "C" __attribute__((visibility("default"))) const llmtrain::PluginEntry* llmtrain_plugin() {
+  static const llmtrain::PluginEntry entry{LLMTRAIN_INTERFACE_HASH,
+                                           &llmtrain::kernels::cuda::backend};
   return &entry;
 }

@@ -1,6 +1,7 @@
 #include "lib/comm/communicator.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "lib/base/require.hpp"
 
@@ -82,6 +83,23 @@ Handle Communicator::recv(const Tensor& data, int from, std::string_view site) {
 void Communicator::barrier(std::string_view site) {
   note(Collective::barrier, 0, site);
   do_barrier();
+}
+
+void Communicator::gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all,
+                                std::string_view site) {
+  note(Collective::all_gather, all.size(), site);
+  do_gather_bytes(mine, all);
+}
+
+std::string Communicator::share_text(std::string_view text, int root, std::string_view site) {
+  const std::vector<std::uint64_t> sizes = gather_values(std::uint64_t{text.size()}, site);
+  const auto longest = *std::max_element(sizes.begin(), sizes.end());
+  std::vector<std::byte> mine(longest);
+  std::memcpy(mine.data(), text.data(), text.size());
+  std::vector<std::byte> all(longest * static_cast<std::size_t>(size_));
+  gather_bytes(mine, all, site);
+  const auto at = static_cast<std::size_t>(root);
+  return {reinterpret_cast<const char*>(all.data()) + at * longest, sizes[at]};
 }
 
 std::vector<CollectiveRecord> Communicator::history() const {

@@ -3,10 +3,13 @@
 /// is wrapped in lib/ops.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -79,11 +82,13 @@ class Communicator {
   int size() const { return size_; }
   const std::string& name() const { return name_; }
 
-  /// data = reduction over all members, in group order.
+  /// data = reduction over all members. Sums join neighbours in group order by pairs, level by
+  /// level (as tree_sum does), in data's type; those of bf16 in FP32, rounded once.
   Handle all_reduce(const Tensor& data, ReduceOp op, std::string_view site);
   /// out = concatenation of the members' `in` in group order (out has size() times its elements).
   Handle all_gather(const Tensor& in, const Tensor& out, std::string_view site);
-  /// out = this member's part of the element-wise sum of the members' `in`.
+  /// out = this member's part of the element-wise sum of the members' `in`, added as all_reduce
+  /// adds.
   Handle reduce_scatter(const Tensor& in, const Tensor& out, std::string_view site);
   /// Part j of `in` goes to member j; part i of `out` came from member i. Equal parts.
   Handle all_to_all(const Tensor& in, const Tensor& out, std::string_view site);
@@ -91,6 +96,22 @@ class Communicator {
   Handle send(const Tensor& data, int to, std::string_view site);
   Handle recv(const Tensor& data, int from, std::string_view site);
   void barrier(std::string_view site);
+
+  /// Collective, for what the host knows: a value of every member, in group order. Waits.
+  template <class T>
+  std::vector<T> gather_values(const T& mine, std::string_view site) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> all(static_cast<std::size_t>(size_));
+    gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), site);
+    return all;
+  }
+  /// The text of member `root`, on every member. Waits.
+  std::string share_text(std::string_view text, int root, std::string_view site);
+
+  /// Memory in which reductions over this group add, 0 if they need none; to be given before the
+  /// first, and to stay while any is under way. Groups of one process may share it.
+  virtual std::uint64_t staging_bytes() const { return 0; }
+  virtual void use_staging(const Tensor&) {}
 
   /// Ends all ranks of the job at once with `code`; called when a step fails on this rank.
   [[noreturn]] virtual void abort(int code) = 0;
@@ -107,11 +128,15 @@ class Communicator {
   virtual Handle do_send(const Tensor& data, int to) = 0;
   virtual Handle do_recv(const Tensor& data, int from) = 0;
   virtual void do_barrier() = 0;
+  /// The members' bytes, of one number, in group order. Waits.
+  virtual void do_gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   /// Called with every record before the call starts.
   virtual void observe(const CollectiveRecord&) {}
 
  private:
   void note(Collective kind, std::uint64_t bytes, std::string_view site);
+  void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all,
+                    std::string_view site);
 
   std::string name_;
   int rank_;
@@ -127,6 +152,9 @@ class CollectiveRecorder {
   virtual ~CollectiveRecorder() = default;
   virtual void record(const CollectiveRecord& record, int group_size) = 0;
 };
+
+/// Staging of groups on the host, whatever their size.
+inline constexpr std::uint64_t kHostStagingBytes = std::uint64_t{1} << 20;
 
 /// The group of one rank: every collective is the identity.
 std::unique_ptr<Communicator> make_self_communicator(std::string name);

@@ -1,4 +1,5 @@
 // A group of any size that only records.
+#include <algorithm>
 #include <cstdlib>
 
 #include "lib/comm/communicator.hpp"
@@ -22,6 +23,13 @@ class MetaCommunicator final : public Communicator {
   Handle do_send(const Tensor&, int) override { return {}; }
   Handle do_recv(const Tensor&, int) override { return {}; }
   void do_barrier() override {}
+  // The others are like this one.
+  void do_gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    for (auto part = all.begin(); part != all.end();) {
+      part = std::copy(mine.begin(), mine.end(), part);
+    }
+  }
+  std::uint64_t staging_bytes() const override { return size() > 1 ? kHostStagingBytes : 0; }
   void observe(const CollectiveRecord& record) override {
     if (recorder_ != nullptr) recorder_->record(record, size());
   }

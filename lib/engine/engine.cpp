@@ -62,6 +62,11 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   device.ledger().enter(Phase::init);
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
+  if (const std::uint64_t bytes = mesh_.world().staging_bytes(); bytes > 0) {
+    communication_staging_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8,
+                                             Category::comm, "communication staging");
+    mesh_.use_staging(communication_staging_);
+  }
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
   if (options.optimizer != nullptr) {
     step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
@@ -123,6 +128,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
   });
   run_micro_batches(batch);
+  reduce_over_data();
   parts_.run(RecordedParts::Part::update,
              [&] { optimizer_->launch_step(kernel, mesh_, step_scalars_, loss_sum_); });
   Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
@@ -165,6 +171,17 @@ void Engine::run_micro_batches(const StepBatch& batch) {
     begin = end;
   }
   batch_ = nullptr;
+}
+
+void Engine::reduce_over_data() {
+  Communicator& data = mesh_.data();
+  if (data.size() == 1) return;
+  std::vector<Handle> handles;
+  for (const auto& group : store_.groups()) {
+    handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
+  }
+  handles.push_back(data.all_reduce(loss_sum_, ReduceOp::sum, "loss"));
+  for (Handle& handle : handles) handle.wait();
 }
 
 StepOutcome Engine::settle_step() {
@@ -225,8 +242,9 @@ Engine::MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_sa
   if (device.is_meta()) return micro;
 
   const auto count = static_cast<std::size_t>(rows);
-  std::iota(token_ids_.begin(), token_ids_.end(), first_sample * length);
-  std::iota(samples_.begin(), samples_.end(), first_sample);
+  const std::int64_t in_step = batch_->first_sample + first_sample;
+  std::iota(token_ids_.begin(), token_ids_.end(), in_step * length);
+  std::iota(samples_.begin(), samples_.end(), in_step);
   for (std::size_t i = 0; i < count; ++i) {
     row_positions_[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % length);
   }

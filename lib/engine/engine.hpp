@@ -89,9 +89,11 @@ class Engine final : private parallel::StageProgram {
   static constexpr int kMaxInFlight = 2;
 
   /// Launches forward, backward and update over all micro-batches of the batch; `step` counts from
-  /// 1. Waits for nothing (but, where a batch is larger than the memory through which it travels to
-  /// the device, for the part of it that went before), and `batch` may be used again at once.
-  /// Whether loss and gradients are finite, and hence whether to update, is decided on the device.
+  /// 1. Collective: the batches of all ranks that share the step's samples are as large, and know
+  /// the trained tokens of all. Waits for nothing (but, where a batch is larger than the memory
+  /// through which it travels to the device, for the part of it that went before), and `batch` may
+  /// be used again at once. Whether loss and gradients are finite, and hence whether to update, is
+  /// decided on the device.
   void launch_step(const StepBatch& batch, std::int64_t step, double lr_factor);
   /// Waits for the oldest launched step that was not settled, not for one after it. NumericError
   /// never: the outcome says whether it was finite.
@@ -100,7 +102,8 @@ class Engine final : private parallel::StageProgram {
   int steps_in_flight() const { return static_cast<int>(launched_ - settled_); }
   /// Launches a step and settles it; none may be in flight.
   StepOutcome train_step(const StepBatch& batch, std::int64_t step, double lr_factor);
-  /// Losses without gradients and without dropout; the batch need not fill whole micro-batches.
+  /// Losses without gradients and without dropout; the batch need not fill whole micro-batches. Of
+  /// this rank's batch alone.
   EvalOutcome evaluate(const StepBatch& batch);
 
   ParameterStore& parameters() { return store_; }
@@ -109,6 +112,7 @@ class Engine final : private parallel::StageProgram {
   const models::Decoder& model() const { return decoder_; }
   const EngineOptions& options() const { return options_; }
   Device& device() const { return *place_.device; }
+  const Mesh& mesh() const { return mesh_; }
   /// A context without tape, for decoding.
   OpCtx context() const;
 
@@ -126,6 +130,8 @@ class Engine final : private parallel::StageProgram {
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
   void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor);
   void run_micro_batches(const StepBatch& batch);
+  /// Makes gradients and loss sums over all ranks that share the step's samples.
+  void reduce_over_data();
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
   Var run_blocks(const OpCtx& ctx, Var x) const;
   /// The loss of an evaluation; waits for it.
@@ -137,6 +143,7 @@ class Engine final : private parallel::StageProgram {
   ParameterStore store_;
   models::Decoder decoder_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
+  Tensor communication_staging_;
   Tensor loss_sum_;
   Tensor step_scalars_;  // kernels::StepScalars
   RecordedParts parts_;

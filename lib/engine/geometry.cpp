@@ -2,12 +2,32 @@
 
 #include <algorithm>
 
+#include "lib/base/require.hpp"
+
 namespace llmtrain::engine {
 
-BatchGeometry::BatchGeometry(const TrainingSection& training)
+namespace {
+
+void check_share(std::string_view key, std::int64_t samples, std::int64_t micro_batch_size,
+                 int data_ranks) {
+  const std::int64_t unit = micro_batch_size * data_ranks;
+  const std::int64_t below = samples / unit * unit;
+  require<RecipeError>(samples % unit == 0,
+                       "{} is {}, which {} ranks cannot share in micro-batches of {}; {}{} divide",
+                       key, samples, data_ranks, micro_batch_size,
+                       below == 0 ? "" : fmt::format("{} and ", below), below + unit);
+}
+
+}  // namespace
+
+BatchGeometry::BatchGeometry(const TrainingSection& training, int data_ranks)
     : seq_len_(static_cast<std::int64_t>(training.seq_len().value)),
-      micro_batch_size_(static_cast<std::int64_t>(training.micro_batch_size().value)) {
+      micro_batch_size_(static_cast<std::int64_t>(training.micro_batch_size().value)),
+      data_ranks_(data_ranks) {
   const auto full = static_cast<std::int64_t>(training.global_batch_size().value);
+  if (data_ranks > 1) {  // of one rank the section speaks itself
+    check_share("training.global_batch_size", full, micro_batch_size_, data_ranks);
+  }
   std::int64_t step = 1;
   std::uint64_t samples = 0;
   if (training.rampup_batch_size) {
@@ -15,6 +35,10 @@ BatchGeometry::BatchGeometry(const TrainingSection& training)
     const auto start = static_cast<std::int64_t>(ramp.start().value);
     const auto increment = static_cast<std::int64_t>(ramp.increment().value);
     const std::int64_t levels = (full - start) / increment;
+    if (data_ranks > 1) {
+      check_share("training.rampup_batch_size.start", start, micro_batch_size_, data_ranks);
+      check_share("training.rampup_batch_size.increment", increment, micro_batch_size_, data_ranks);
+    }
     // Every level lasts until its share of the ramp's samples is taken.
     for (std::int64_t i = 0; i < levels; ++i) {
       const std::int64_t size = start + i * increment;

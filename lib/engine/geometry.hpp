@@ -11,16 +11,20 @@ namespace llmtrain::engine {
 
 class BatchGeometry {
  public:
-  explicit BatchGeometry(const TrainingSection& training);
+  /// `data_ranks` share the samples of a step. RecipeError, naming sizes that fit, when their
+  /// shares are no whole micro-batches.
+  explicit BatchGeometry(const TrainingSection& training, int data_ranks = 1);
 
   std::int64_t seq_len() const { return seq_len_; }
   std::int64_t micro_batch_size() const { return micro_batch_size_; }
   std::int64_t global_batch_size() const { return ramp_.back().batch_size; }
 
-  /// Samples of step `step`, counted from 1.
+  int data_ranks() const { return data_ranks_; }
+  /// Samples of step `step`, counted from 1, on all ranks.
   std::int64_t samples_in_step(std::int64_t step) const;
-  std::int64_t micro_batches_in_step(std::int64_t step) const {
-    return samples_in_step(step) / micro_batch_size_;
+  /// On each rank; rank r of those that share the step takes the r-th so many.
+  std::int64_t samples_per_rank(std::int64_t step) const {
+    return samples_in_step(step) / data_ranks_;
   }
   /// Samples taken by all steps before `step`.
   std::uint64_t samples_before(std::int64_t step) const;
@@ -43,6 +47,7 @@ class BatchGeometry {
 
   std::int64_t seq_len_;
   std::int64_t micro_batch_size_;
+  int data_ranks_;
   std::vector<Level> ramp_;  // constant batch sizes, the last one for ever
 };
 

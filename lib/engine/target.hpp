@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/kernel.hpp"
+#include "lib/mesh/mesh.hpp"
 
 namespace llmtrain::engine {
 
@@ -24,6 +25,9 @@ struct Target {
   /// Whether a GPU's products are tuned, which takes memory before the engine does.
   bool tune_products = false;
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
+  /// The layout, and the rank in it that is planned.
+  MeshShape mesh;
+  int rank = 0;
 };
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.

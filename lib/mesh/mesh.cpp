@@ -80,12 +80,24 @@ Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
   world_ = make_group(shape, rank, shape.order, "world", factory);
 }
 
+void Mesh::use_staging(const Tensor& staging) const {
+  for (const auto& axis : axes_) axis->use_staging(staging);
+  data_->use_staging(staging);
+  world_->use_staging(staging);
+}
+
 CommunicatorFactory self_factory() {
   return [](std::string_view name, const std::vector<int>& members, int) {
     require<RecipeError>(members.size() == 1,
                          "the layout needs {} ranks on {}, but this process runs alone",
                          members.size(), name);
     return make_self_communicator(std::string(name));
+  };
+}
+
+CommunicatorFactory world_factory(World& world) {
+  return [&world](std::string_view name, const std::vector<int>& members, int index) {
+    return world.make_group(name, members, index);
   };
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/comm/communicator.hpp"
+#include "lib/comm/world.hpp"
 
 namespace llmtrain {
 
@@ -54,6 +55,8 @@ class Mesh {
   /// The ranks over which losses, token counts and dense gradients are summed: dp * sp.
   Communicator& data() const { return *data_; }
   Communicator& world() const { return *world_; }
+  /// Communicator::use_staging for every group.
+  void use_staging(const Tensor& staging) const;
 
  private:
   MeshShape shape_;
@@ -66,6 +69,8 @@ class Mesh {
 
 /// Groups of one use `self`; larger ones are refused with the reason.
 CommunicatorFactory self_factory();
+/// Groups of the processes of a job; `world` outlives them.
+CommunicatorFactory world_factory(World& world);
 /// Groups of any size that record to `recorder`.
 CommunicatorFactory meta_factory(CollectiveRecorder* recorder);
 

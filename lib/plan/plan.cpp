@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "kernels/cuda/rules/product_scratch.hpp"
 #include "lib/base/require.hpp"
@@ -41,6 +42,27 @@ class LaunchCounter final : public kernels::Recorder {
   ProductList products_;
 };
 
+/// Collectives of the steps; what ranks tell each other on the host has no part in it.
+class CollectiveCounter final : public CollectiveRecorder {
+ public:
+  void record(const CollectiveRecord& call, int ranks) override {
+    if (ranks == 1) return;
+    const auto same = [&](const CollectiveGroup& group) {
+      return group.kind == call.kind && group.group == call.group && group.bytes == call.bytes;
+    };
+    const auto found = std::find_if(groups_.begin(), groups_.end(), same);
+    if (found != groups_.end()) {
+      ++found->count;
+    } else {
+      groups_.push_back({call.kind, call.group, ranks, call.bytes, 1});
+    }
+  }
+  std::vector<CollectiveGroup> take() { return std::exchange(groups_, {}); }
+
+ private:
+  std::vector<CollectiveGroup> groups_;
+};
+
 std::int64_t block_parameters(const ParameterStore& store) {
   std::int64_t n = 0;
   for (const auto& p : store.all()) {
@@ -59,6 +81,26 @@ std::uint64_t checkpoint_bytes(engine::Engine& engine) {
 }
 
 }  // namespace
+
+std::uint64_t CollectiveGroup::sent_bytes() const {
+  const auto n = static_cast<std::uint64_t>(ranks);
+  const auto calls = static_cast<std::uint64_t>(count);
+  switch (kind) {
+    case Collective::all_reduce:
+      return calls * (2 * (n - 1) * bytes / n);
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+    case Collective::all_to_all:
+      return calls * ((n - 1) * bytes / n);
+    case Collective::broadcast:
+    case Collective::send:
+      return calls * bytes;
+    case Collective::recv:
+    case Collective::barrier:
+      return 0;
+  }
+  return 0;
+}
 
 double PassPlan::flops() const {
   double sum = 0;
@@ -94,14 +136,16 @@ std::uint64_t Plan::extent_bytes() const {
 namespace {
 
 engine::EnginePlace meta_place(Device& device, const engine::Target& target,
-                               kernels::Recorder* recorder) {
+                               kernels::Recorder* recorder, CollectiveRecorder* collectives) {
   return {.device = &device,
           .table = &engine::planning_table(target.device),
           .threads = target.threads,
           .library_workspace_bytes = target.library_workspace_bytes,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
-          .communicators = meta_factory(nullptr),
+          .communicators = meta_factory(collectives),
+          .mesh = target.mesh,
+          .rank = target.rank,
           .recorder = recorder};
 }
 
@@ -124,7 +168,7 @@ void add_tuning(Plan& plan, std::span<const kernels::Matmul> products,
 
 void check_parameters(const engine::EngineOptions& options) {
   Device device(make_meta_memory(), kUnlimitedBytes);
-  const engine::Engine engine(meta_place(device, {}, nullptr), options);
+  const engine::Engine engine(meta_place(device, {}, nullptr, nullptr), options);
 }
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads) {
@@ -134,10 +178,12 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
                const engine::Target& target, std::uint64_t capacity_bytes) {
   LaunchCounter counter;
+  CollectiveCounter collectives;
   Device device(make_meta_memory(), capacity_bytes);
-  engine::Engine engine(meta_place(device, target, &counter), options);
+  engine::Engine engine(meta_place(device, target, &counter, &collectives), options);
   engine.initialize();
   counter.take();
+  const int data_ranks = target.mesh[Axis::dp] * target.mesh[Axis::sp];
 
   Plan plan;
   plan.device = target.device;
@@ -146,17 +192,21 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());
   plan.tokens_per_step = samples_per_step * options.seq_len;
+  plan.mesh = target.mesh;
   for (int c = 0; c < kNumCategories; ++c) {
     plan.held[static_cast<std::size_t>(c)] = device.ledger().held_bytes(Category(c));
   }
 
   device.ledger().start_trace();
-  engine.train_step(engine::StepBatch::planned(samples_per_step, options.seq_len), 1, 1.0);
+  engine.train_step(engine::StepBatch::planned(samples_per_step / data_ranks, options.seq_len), 1,
+                    1.0);
   plan.step_trace = device.ledger().stop_trace();
-  plan.step = {device.ledger().peak(Phase::step), device.arena_extent_bytes(), counter.take()};
+  plan.step = {device.ledger().peak(Phase::step), device.arena_extent_bytes(), counter.take(),
+               collectives.take()};
 
   engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
-  plan.eval = {device.ledger().peak(Phase::eval), device.arena_extent_bytes(), counter.take()};
+  plan.eval = {device.ledger().peak(Phase::eval), device.arena_extent_bytes(), counter.take(),
+               collectives.take()};
 
   device.ledger().enter(Phase::save);
   plan.save = device.ledger().peak(Phase::save);

@@ -20,11 +20,23 @@ struct LaunchGroup {
   std::int64_t count = 0;
 };
 
+/// All collectives of one pass that are alike.
+struct CollectiveGroup {
+  Collective kind = Collective::barrier;
+  std::string group;  // "dp*sp"
+  int ranks = 1;
+  std::uint64_t bytes = 0;  // of one call, as CollectiveRecord has them
+  std::int64_t count = 0;
+  /// That this rank sends in all of them.
+  std::uint64_t sent_bytes() const;
+};
+
 struct PassPlan {
   Peak peak;
   /// Arena bytes touched up to the end of the pass: the peak plus what fragmentation costs.
   std::uint64_t extent_bytes = 0;
-  std::vector<LaunchGroup> launches;  // in the order of first appearance
+  std::vector<LaunchGroup> launches;         // in the order of first appearance
+  std::vector<CollectiveGroup> collectives;  // likewise
   double flops() const;
 };
 
@@ -34,7 +46,8 @@ struct Plan {
   bool tf32 = false;
   std::int64_t parameters = 0;
   std::int64_t parameters_per_block = 0;
-  std::int64_t tokens_per_step = 0;
+  std::int64_t tokens_per_step = 0;  // of all ranks
+  MeshShape mesh;
   /// Three times the products of the forward pass, as recorded, per token: what MFU counts.
   double model_flops_per_token = 0;
   /// Held as long as the run: parameters, masters, gradients, optimizer state.
@@ -70,8 +83,9 @@ inline constexpr std::uint64_t kUnlimitedBytes = std::uint64_t{1} << 50;
 /// model's parameters show, like a pattern of optimizer.groups that selects none of them.
 void check_parameters(const engine::EngineOptions& options);
 
-/// Executes init, one step of `samples_per_step` samples and one evaluation pass on an arena of
-/// `capacity_bytes` that does not exist. DoesNotFitError when even that is too small.
+/// Executes init, one step of `samples_per_step` samples, which the ranks of the target's mesh
+/// share, and one evaluation pass on an arena of `capacity_bytes` that does not exist.
+/// DoesNotFitError when even that is too small.
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
                const engine::Target& target, std::uint64_t capacity_bytes = kUnlimitedBytes);
 /// For so many threads of the CPU.

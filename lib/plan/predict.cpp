@@ -51,7 +51,8 @@ StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DT
   step.tokens_per_second = static_cast<double>(plan.tokens_per_step) / step.seconds;
   step.peak_flops = profile.peak_flops(compute, plan.tf32);
   if (step.peak_flops > 0) {
-    step.mfu = plan.model_flops_per_token * step.tokens_per_second / step.peak_flops;
+    step.mfu = plan.model_flops_per_token * step.tokens_per_second /
+               (step.peak_flops * plan.mesh.world_size());
   }
   return step;
 }

@@ -4,12 +4,6 @@
 
 namespace llmtrain::train {
 
-BatchShares BatchShares::of(const engine::StepBatch& batch) {
-  const auto trained = static_cast<double>(batch.trained_tokens);
-  return {.trained = trained / static_cast<double>(batch.num_samples * batch.seq_len),
-          .trained_ends = static_cast<double>(batch.trained_ends) / trained};
-}
-
 void set_shares(StepRecord& record, const BatchShares& shares) {
   record.set(metric::kTrainedShare, shares.trained);
   record.set(metric::kTrainedEndShare, shares.trained_ends);

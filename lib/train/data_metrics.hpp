@@ -4,18 +4,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/train/batch_source.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/metrics.hpp"
 #include "lib/train/trainer.hpp"
 
 namespace llmtrain::train {
 
-/// Of a step's rows those that are trained, and of these the ends of documents.
-struct BatchShares {
-  double trained = 0, trained_ends = 0;
-
-  static BatchShares of(const engine::StepBatch& batch);
-};
 void set_shares(StepRecord& record, const BatchShares& shares);
 
 /// The largest number of bytes that were held, and of each category that held any.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lib/base/require.hpp"
+#include "lib/base/tree_sum.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/signals.hpp"
 #include "lib/train/trainer.hpp"
@@ -32,14 +33,30 @@ EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_o
   const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
   const auto micro = static_cast<std::uint64_t>(engine.options().micro_batch_size);
+  Communicator& data = engine.mesh().data();
+  const auto ranks = static_cast<std::uint64_t>(data.size());
   EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};
-  for (std::uint64_t first = 0; first < count; first += micro) {
+  for (std::uint64_t first = micro * static_cast<std::uint64_t>(data.rank()); first < count;
+       first += micro * ranks) {
     fill_eval_batch(held_out, first, static_cast<std::int64_t>(std::min(micro, count - first)),
                     batch);
     const engine::EvalOutcome outcome = engine.evaluate(batch);
     report.loss_sum += outcome.loss_sum;
     report.tokens += outcome.tokens;
   }
+  struct Sums {
+    double loss;
+    std::int64_t tokens;
+  };
+  std::vector<double> losses;
+  std::int64_t tokens = 0;
+  for (const Sums& of_rank :
+       data.gather_values(Sums{report.loss_sum, report.tokens}, "evaluation")) {
+    losses.push_back(of_rank.loss);
+    tokens += of_rank.tokens;
+  }
+  report.loss_sum = tree_sum(losses);
+  report.tokens = tokens;
   require<DataError>(report.tokens > 0,
                      "the first {} windows of the held-out text have no trained token, only "
                      "prompts; raise eval.max_samples",

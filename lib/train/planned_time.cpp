@@ -38,7 +38,8 @@ std::optional<plan::PlannedTime> default_time(const plan::Plan& plan, const plan
 
 std::optional<double> RunPlan::mfu(double tokens_per_second) const {
   if (!time || time->step.peak_flops == 0) return std::nullopt;
-  return plan.model_flops_per_token * tokens_per_second / time->step.peak_flops;
+  return plan.model_flops_per_token * tokens_per_second /
+         (time->step.peak_flops * plan.mesh.world_size());
 }
 
 std::string RunPlan::mfu_formula() const {
@@ -65,8 +66,11 @@ plan::HardwareProfile profile_of(const std::filesystem::path& named) {
 
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
-  RunPlan planned{.plan = plan::make_plan(recipe.engine_options(), geometry.global_batch_size(),
-                                          target_of(recipe))};
+  engine::Target target = target_of(recipe);
+  target.mesh = recipe.mesh_shape();
+  target.rank = recipe.job.rank;
+  RunPlan planned{
+      .plan = plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target)};
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned.plan, run);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <unistd.h>
 
 #include "lib/data/token_format.hpp"
 #include "lib/engine/geometry.hpp"
@@ -243,12 +244,31 @@ std::int64_t Recipe::eval_stride() const {
 
 int Recipe::threads() const {
   if (run.threads().value) return static_cast<int>(run.threads().value->value);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  // A launcher that binds its processes to cores has already divided them.
+  const unsigned usable = std::max(1u, std::thread::hardware_concurrency());
+  const auto all = static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  const auto sharers = static_cast<unsigned>(usable < all ? 1 : job.local_size);
+  return static_cast<int>(std::max(1u, usable / sharers));
+}
+
+engine::BatchGeometry Recipe::geometry() const {
+  const MeshShape mesh = mesh_shape();
+  return engine::BatchGeometry(training, mesh[Axis::dp] * mesh[Axis::sp]);
 }
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"parallelism", "this build runs on one rank; layouts need the mesh"},
+      recipe::Reserved{"parallelism.zero",
+                       "this build keeps optimizer and gradients on every rank"},
+      recipe::Reserved{"parallelism.dp_replicate", "this build shards nothing over dp"},
+      recipe::Reserved{"parallelism.tp", "this build splits no layer"},
+      recipe::Reserved{"parallelism.tp_sequence_parallel", "this build splits no layer"},
+      recipe::Reserved{"parallelism.pp", "this build has no pipeline"},
+      recipe::Reserved{"parallelism.pp_schedule", "this build has no pipeline"},
+      recipe::Reserved{"parallelism.sp", "this build splits no sequence"},
+      recipe::Reserved{"parallelism.sp_algo", "this build splits no sequence"},
+      recipe::Reserved{"parallelism.ep", "this build has no mixture of experts"},
+      recipe::Reserved{"parallelism.order", "this build has one axis over ranks"},
       recipe::Reserved{"offload", "this build keeps everything on the device"},
       recipe::Reserved{"profiler", "this build has no profiler window"},
       recipe::Reserved{"slurm", "this build writes no batch scripts"},

@@ -6,10 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "lib/comm/job_place.hpp"
 #include "lib/data/pre_tokenizer.hpp"
 #include "lib/data/sample_stream.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/engine/geometry.hpp"
 #include "lib/engine/sections.hpp"
+#include "lib/mesh/parallelism_section.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/recipe/load.hpp"
 #include "lib/train/cleaning_section.hpp"
@@ -284,6 +287,8 @@ struct Recipe : recipe::Section {
   recipe::Sub<optim::LrSchedulerOptions> lr_scheduler{this, "lr_scheduler",
                                                       "learning rate over the run"};
   recipe::Sub<engine::PrecisionSection> precision{this, "precision", "number formats"};
+  recipe::Sub<ParallelismSection> parallelism{this, "parallelism",
+                                              "layout over the ranks of a job"};
   recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
       this, "activation_checkpoint", "activations to compute again instead of keeping"};
   recipe::Sub<CheckpointSection> checkpoint{this, "checkpoint", "saving and resuming"};
@@ -291,11 +296,19 @@ struct Recipe : recipe::Section {
   recipe::Sub<MetricsSection> metrics{this, "metrics", "what is written while training"};
   recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
 
+  /// The processes among which this one runs the recipe, which no key says: alone, unless whoever
+  /// loaded the recipe knows better.
+  JobPlace job;
+
   void validate(recipe::Issues& issues) const override;
   /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
+  /// On the ranks of the job. RecipeError when the layout does not fit them.
+  MeshShape mesh_shape() const { return parallelism.shape(job.size); }
+  engine::BatchGeometry geometry() const;
+  /// Of the CPU's kernels: run.threads, or this process's share of the machine's cores.
   int threads() const;
   /// Tokens that a sample of the evaluation counts, at most seq_len.
   std::int64_t eval_stride() const;

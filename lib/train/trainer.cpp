@@ -17,11 +17,13 @@
 #include "lib/train/generate.hpp"
 #include "lib/train/launched_step.hpp"
 #include "lib/train/loop_options.hpp"
+#include "lib/train/peers.hpp"
 #include "lib/train/planned_step.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/product_tuning.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
+#include "lib/train/run_output.hpp"
 #include "lib/train/signals.hpp"
 #include "lib/train/throughput.hpp"
 
@@ -38,11 +40,15 @@ double seconds_since(Clock::time_point start) {
 // Everything a run holds; members are made in this order.
 class Trainer {
  public:
-  Trainer(const Recipe& recipe, const std::filesystem::path& file);
+  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world);
   ExitCode run();
 
  private:
   std::optional<std::int64_t> resume();
+  /// The run's directory, as far as it is there before the first step.
+  void write_facts();
+  /// The signal that asked some rank to stop, or 0. Collective, like all that follows.
+  int stop_signal_of_any() const { return peers_.largest(stop_signal(), "signals"); }
   bool out_of_time() const { return time_over() >= 1; }
   /// Part of training.max_time that was over after the last step.
   double time_over() const;
@@ -58,19 +64,20 @@ class Trainer {
   bool out_of_patience() const;
   bool eval_is_due(std::int64_t step) const;
   void write_samples();
+  void message(std::string_view line);
   void save();
   /// Shows the step's records that nobody has seen yet.
   void publish_records();
-  void show(const Sample& sample);
 
   const Recipe& recipe_;
+  Peers peers_;
   LoopOptions options_;
   std::filesystem::path directory_;
   engine::BatchGeometry geometry_;
   RunPlan planned_;
   PlannedSteps planned_steps_;
   checkpoint::CheckpointStore store_;
-  checkpoint::NewestValid newest_;
+  std::optional<std::uint64_t> newest_;  // valid
   Corpus corpus_;
   data::MixedStream stream_;
   std::int64_t total_steps_;
@@ -84,67 +91,101 @@ class Trainer {
   std::deque<LaunchedStep> in_flight_;
   std::size_t published_ = 0;  // of state_.records
   std::optional<std::int64_t> resumed_step_;
-  MetricsWriter metrics_;
-  std::optional<TensorBoardWriter> tensorboard_;
-  Console console_;
-  engine::StepBatch batch_;  // of the step, or of an evaluation
+  std::optional<RunOutput> output_;  // of rank 0
+  engine::StepBatch batch_;          // this rank's, of the step or of an evaluation
   Throughput unrecorded_;
   Clock::time_point last_settled_{};
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
-  Clock::time_point last_save_ = Clock::now();
+  double last_save_seconds_ = 0;  // as state_.elapsed_seconds
   std::int64_t saved_step_ = -1;
   bool choices_said_ = false;  // after the first step
 };
 
-Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
+namespace {
+
+// The newest checkpoint that holds, as rank 0 finds; what does not is said.
+std::optional<std::uint64_t> newest_valid(const Recipe& recipe, const Peers& peers,
+                                          const checkpoint::CheckpointStore& store) {
+  std::int64_t step = -1;
+  if (peers.is_first()) {
+    const auto newest = store.newest_valid(checkpoint::VerifyLevel::hash);
+    for (const checkpoint::Rejected& rejected : newest.rejected) {
+      log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
+    }
+    const bool may_begin = recipe.checkpoint.resume() != Resume::must && newest.rejected.empty();
+    require<CheckpointError>(newest.step || may_begin,
+                             "{}: no valid checkpoint to resume from; restore one, or choose "
+                             "another run.output_dir",
+                             store.root().string());
+    if (newest.step) step = static_cast<std::int64_t>(*newest.step);
+  }
+  step = peers.of_first(step, "checkpoint to resume from");
+  return step < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(step));
+}
+
+engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers) {
+  engine::EnginePlace place = device.place();
+  place.mesh = recipe.mesh_shape();
+  place.rank = peers.world().place().rank;
+  place.communicators = world_factory(peers.world());
+  require<RecipeError>(place.mesh.world_size() == 1 || place.device->kind() == DeviceKind::cpu,
+                       "run.device: {} ranks train on CPUs only, there is no NCCL yet; set "
+                       "run.device: cpu, or start one process",
+                       place.mesh.world_size());
+  return place;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world)
     : recipe_(recipe),
+      peers_(world, recipe::dump(recipe)),
       options_(recipe),
       directory_(output_dir(recipe, file)),
-      geometry_(recipe.training),
+      geometry_(recipe.geometry()),
       planned_(plan_that_fits(recipe, geometry_, directory_)),
       planned_steps_(planned_.plan.step_trace),
-      store_(checkpoint::CheckpointStore::open_writer(directory_ / "checkpoints",
-                                                      store_options(recipe.checkpoint))),
-      newest_(store_.newest_valid(checkpoint::VerifyLevel::hash)),
-      corpus_(open_corpus(recipe)),
+      store_(peers_.first_then_others(
+          [&] {
+            const std::filesystem::path root = directory_ / "checkpoints";
+            const auto options = store_options(recipe.checkpoint);
+            return peers_.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
+                                     : checkpoint::CheckpointStore::open_reader(root);
+          },
+          "opening of checkpoints")),
+      newest_(newest_valid(recipe, peers_, store_)),
+      corpus_(peers_.first_then_others([&] { return open_corpus(recipe); }, "preparing of data")),
       stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
       run_device_(recipe),
       device_(run_device_.device()),
-      product_choices_(
-          tune_products(recipe, run_device_, planned_.plan,
-                        newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
-      engine_(run_device_.place(), recipe.engine_options()),
+      product_choices_(tune_products(recipe, run_device_, planned_.plan,
+                                     newest_ ? saved_product_choices(store_, *newest_) : "")),
+      engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
       identity_{.seed = recipe.run.seed(),
                 .epoch_size = stream_.epoch_size(),
                 .data_fingerprint = corpus_.fingerprint,
                 .recipe = recipe::dump(recipe),
                 .environment = environment(recipe.threads()),
                 .product_choices = product_choices_},
-      resumed_step_(resume()),
-      metrics_(directory_ / "metrics.jsonl", resumed_step_),
-      console_({.progress_bar = is_terminal(stdout),
-                .total_steps = total_steps_,
-                .mfu_formula = planned_.mfu_formula()}) {
+      resumed_step_(resume()) {
   check_prompts(recipe, *corpus_.tokenizer);
-  if (recipe.metrics.tensorboard()) {
-    tensorboard_.emplace(directory_ / "tensorboard", resumed_step_);
+  const bool tensorboard = recipe.metrics.tensorboard();
+  if (peers_.is_first()) {
+    output_.emplace(RunOutputOptions{.directory = directory_,
+                                     .resumed_step = resumed_step_,
+                                     .tensorboard = tensorboard,
+                                     .console = {.progress_bar = is_terminal(stdout),
+                                                 .total_steps = total_steps_,
+                                                 .mfu_formula = planned_.mfu_formula()}});
+    write_facts();
   }
-  for (const Sample& sample : keep_samples(directory_, resumed_step_)) show(sample);
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
-  batch_.resize(geometry_.global_batch_size(), geometry_.seq_len());
-  write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
-  data::save_tokenizer(*corpus_.tokenizer, directory_);
-  write_run_facts(directory_, recipe, planned_.plan, identity_.environment);
-  write_plan(directory_, planned_.plan, planned_.time);
-  if (!product_choices_.empty()) {
-    write_file_atomic(directory_ / "products.txt", product_choices_);
-  }
-  elapsed_before_ = state_.elapsed_seconds;
-  if (corpus_.cleaning) write_file_atomic(directory_ / "cleaning.json", corpus_.cleaning->json());
+  batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
+  elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   if (const std::string why = engine::why_not_recorded(engine_.options());
       device_.backend().can_record() && !why.empty()) {
     log::info("launches are made one by one, not as CUDA graphs: {}", why);
@@ -152,16 +193,20 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file)
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
 
+void Trainer::write_facts() {
+  write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
+  data::save_tokenizer(*corpus_.tokenizer, directory_);
+  write_run_facts(directory_, recipe_, planned_.plan, identity_.environment);
+  write_plan(directory_, planned_.plan, planned_.time);
+  if (!product_choices_.empty()) {
+    write_file_atomic(directory_ / "products.txt", product_choices_);
+  }
+  if (corpus_.cleaning) write_file_atomic(directory_ / "cleaning.json", corpus_.cleaning->json());
+}
+
 std::optional<std::int64_t> Trainer::resume() {
   const Resume mode = recipe_.checkpoint.resume();
-  for (const checkpoint::Rejected& rejected : newest_.rejected) {
-    log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
-  }
-  if (!newest_.step) {
-    require<CheckpointError>(mode != Resume::must && newest_.rejected.empty(),
-                             "{}: no valid checkpoint to resume from; restore one, or choose "
-                             "another run.output_dir",
-                             store_.root().string());
+  if (!newest_) {
     engine_.initialize();
     import_first_weights(recipe_, engine_.parameters());
     return std::nullopt;
@@ -171,17 +216,15 @@ std::optional<std::int64_t> Trainer::resume() {
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
                        directory_.string());
-  state_ = load_checkpoint(store_, *newest_.step, engine_, identity_);
+  state_ = load_checkpoint(store_, *newest_, engine_, identity_);
   saved_step_ = state_.step;
-  log::info("resumed from step {}{}", state_.step,
-            newest_.rejected.empty()
-                ? ""
-                : fmt::format(" (newer and not valid: {})", newest_.rejected.size()));
-  log_changed_keys(store_, *newest_.step, recipe_);
+  log::info("resumed from step {}", state_.step);
+  log_changed_keys(store_, *newest_, recipe_);
   return state_.step;
 }
 
-// Of the state alone: what a resumed run goes on with, and what the records say.
+// Of the state alone: what a resumed run goes on with, what the records say, and what all ranks
+// agree on.
 double Trainer::time_over() const {
   return options_.max_time ? state_.elapsed_seconds / options_.max_time->seconds : 0;
 }
@@ -192,22 +235,23 @@ bool Trainer::save_is_due(std::int64_t step) const {
   if (interval.unit == recipe::Interval::Unit::steps) {
     return interval.count > 0 && step % static_cast<std::int64_t>(interval.count) == 0;
   }
-  return seconds_since(last_save_) >= interval.seconds;
+  return state_.elapsed_seconds - last_save_seconds_ >= interval.seconds;
 }
 
 ExitCode Trainer::run() {
-  console_.header();
+  if (output_) output_->header();
   if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
   publish_records();  // of step 0, or of the step that the run resumes from
-  start_ = last_save_ = Clock::now();
+  start_ = Clock::now();
   bool finished = state_.step >= total_steps_ || out_of_time() || out_of_patience();
   if (finished) {
-    console_.message(
-        fmt::format("nothing left to train: step {} is saved, the run has {} steps{}{}",
-                    state_.step, total_steps_, out_of_time() ? ", training.max_time is over" : "",
-                    out_of_patience() ? ", it ran out of eval.patience" : ""));
+    message(fmt::format("nothing left to train: step {} is saved, the run has {} steps{}{}",
+                        state_.step, total_steps_,
+                        out_of_time() ? ", training.max_time is over" : "",
+                        out_of_patience() ? ", it ran out of eval.patience" : ""));
   }
-  while (!finished && stop_signal() == 0) {
+  int signal = 0;
+  while (!finished && (signal = stop_signal_of_any()) == 0) {
     try {
       launch_step();
     } catch (...) {
@@ -231,18 +275,17 @@ ExitCode Trainer::run() {
   settle_all();
   if (!finished) {
     if (saved_step_ != state_.step) save();
-    console_.message(
+    message(
         fmt::format("stopped by signal {} after step {}; state saved, run again to "
                     "continue",
-                    stop_signal(), state_.step));
+                    signal, state_.step));
     return ExitCode::preempted;
   }
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
-    console_.message(
-        fmt::format("{} steps took memory as planned, allocation by allocation", steps));
+    message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
-  write_report(directory_, directory_ / "report.html");
-  console_.message(fmt::format("report: {}", (directory_ / "report.html").string()));
+  if (output_) write_report(directory_, directory_ / "report.html");
+  message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
 }
 
@@ -251,8 +294,8 @@ void Trainer::launch_step() {
   step.number = state_.step + static_cast<std::int64_t>(in_flight_.size()) + 1;
   step.first_sample = in_flight_.empty() ? state_.next_sample : in_flight_.back().end_sample();
   step.num_samples = geometry_.samples_in_step(step.number);
-  fill_training_batch(stream_, step.first_sample, step.num_samples, batch_);
-  step.shares = BatchShares::of(batch_);
+  step.shares = fill_share_of_batch(stream_, step.first_sample, step.num_samples,
+                                    engine_.mesh().data(), batch_);
   const double lr_factor = schedule_.factor(step.number, time_over());
   if (step.num_samples == geometry_.global_batch_size()) {
     planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor);
@@ -277,7 +320,7 @@ void Trainer::settle_step() {
   published_ = 0;
   const engine::StepOutcome outcome = engine_.settle_step();
   if (!std::exchange(choices_said_, true)) {
-    for (const std::string& line : run_device_.choices()) console_.message(line);
+    for (const std::string& line : run_device_.choices()) message(line);
   }
   const LaunchedStep step = in_flight_.front();
   in_flight_.pop_front();
@@ -286,7 +329,8 @@ void Trainer::settle_step() {
   state_.step = step.number;
   state_.next_sample = step.end_sample();
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
-  state_.elapsed_seconds = elapsed_before_ + seconds_since(start_);
+  state_.elapsed_seconds =
+      peers_.of_first(elapsed_before_ + seconds_since(start_), "time of the run");
   count_non_finite(options_, step, outcome, state_);
   unrecorded_.add(step.num_samples * geometry_.seq_len(),
                   std::chrono::duration<double>(last_settled_ - begin).count());
@@ -295,7 +339,9 @@ void Trainer::settle_step() {
     record_step(step, outcome);
   }
   const double steps_over = static_cast<double>(step.number) / static_cast<double>(total_steps_);
-  console_.progress(std::max(steps_over, time_over()), fmt::format("step {}", step.number));
+  if (output_) {
+    output_->progress(std::max(steps_over, time_over()), fmt::format("step {}", step.number));
+  }
 }
 
 void Trainer::settle_all() {
@@ -333,12 +379,9 @@ void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& o
 
 void Trainer::publish_records() {
   for (; published_ < state_.records.size(); ++published_) {
-    const StepRecord& record = state_.records[published_];
-    metrics_.write(record);
-    console_.record(record);
-    if (tensorboard_) tensorboard_->add(record);
+    if (output_) output_->write(state_.records[published_]);
   }
-  if (tensorboard_) tensorboard_->flush();
+  if (output_) output_->flush();
 }
 
 bool Trainer::run_evaluation(bool final) {
@@ -357,8 +400,8 @@ bool Trainer::run_evaluation(bool final) {
   }
   ++state_.evals_without_progress;
   if (!out_of_patience()) return true;
-  console_.message(fmt::format("stopping early: {} evaluations without a lower loss",
-                               state_.evals_without_progress));
+  message(fmt::format("stopping early: {} evaluations without a lower loss",
+                      state_.evals_without_progress));
   return false;
 }
 
@@ -373,36 +416,38 @@ bool Trainer::eval_is_due(std::int64_t step) const {
 }
 
 void Trainer::write_samples() {
+  if (!output_) return;  // rank 0 has the whole model
   for (const std::string& prompt : options_.sample_prompts) {
     const std::string text =
         generate(engine_, *corpus_.tokenizer, prompt,
                  {.max_tokens = options_.sample_tokens, .seed = recipe_.run.seed()});
-    const Sample sample{.step = state_.step, .prompt = prompt, .text = text};
-    append_sample(directory_, sample);
-    show(sample);
+    output_->add_sample({.step = state_.step, .prompt = prompt, .text = text});
   }
 }
 
-void Trainer::show(const Sample& sample) {
-  if (tensorboard_) tensorboard_->add_text(sample.step, "sample", sample.prompt + sample.text);
+void Trainer::message(std::string_view line) {
+  if (output_) output_->message(line);
 }
 
 void Trainer::save() {
   device_.ledger().enter(Phase::save);
-  metrics_.sync();
-  save_checkpoint(store_, engine_, state_, identity_);
+  if (output_) {  // rank 0 has all that is saved
+    output_->sync();
+    save_checkpoint(store_, engine_, state_, identity_);
+  }
+  peers_.barrier("save");
   saved_step_ = state_.step;
-  last_save_ = Clock::now();
+  last_save_seconds_ = state_.elapsed_seconds;
   publish_records();
-  console_.message(fmt::format(
-      "saved {}", store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
+  message(fmt::format("saved {}",
+                      store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
 }
 
 }  // namespace
 
-ExitCode run(const Recipe& recipe, const std::filesystem::path& file) {
+ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
   install_signal_handlers();
-  Trainer trainer(recipe, file);
+  Trainer trainer(recipe, file, world);
   const std::vector<std::string> unread = recipe::unread_keys(recipe);
   require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
   return trainer.run();

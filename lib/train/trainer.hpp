@@ -6,6 +6,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/comm/world.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/console.hpp"
 #include "lib/train/corpus.hpp"
@@ -17,7 +18,8 @@ namespace llmtrain::train {
 
 /// Plans, prepares the data, trains and writes the report. `file` names the recipe in run.name.
 /// Returns done, or preempted when a signal ended the run after a save. Other ends are exceptions.
-ExitCode run(const Recipe& recipe, const std::filesystem::path& file);
+/// As one rank of `world`, whose place is the recipe's job.
+ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world);
 
 /// Loss and bits per byte on held-out text.
 struct EvalReport {
@@ -35,6 +37,7 @@ struct EvalReport {
 /// Evaluates each part on at most `max_samples` windows (all if empty); reports in the order of the
 /// parts. DataError when a part's windows have no trained token. `batch` is where samples are read
 /// to; its content is lost.
+/// Collective: ranks that share samples share the windows.
 std::vector<EvalReport> evaluate(engine::Engine& engine, const std::vector<CorpusPart>& parts,
                                  std::optional<std::uint64_t> max_samples,
                                  engine::StepBatch& batch);

@@ -51,6 +51,11 @@ const std::vector<Flip> kRun{
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };
 
+// More ranks than there are processes.
+const std::vector<Flip> kParallelism{
+    {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
+};
+
 const std::vector<Flip> kModel{
     {"model.architecture",
      {plan, operations},
@@ -392,7 +397,8 @@ const std::vector<Flip> kLoop{
 std::span<const Flip> flip_table() {
   static const std::vector<Flip> rows = [] {
     std::vector<Flip> all;
-    for (const auto* part : {&kRun, &kModel, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
+    for (const auto* part :
+         {&kRun, &kParallelism, &kModel, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
     const auto cleaning = cleaning_flips();

@@ -148,7 +148,7 @@ std::unique_ptr<train::Recipe> load(const std::vector<std::string>& overrides) {
 }
 
 plan::Plan plan_of(const train::Recipe& recipe) {
-  const engine::BatchGeometry geometry(recipe.training);
+  const engine::BatchGeometry geometry = recipe.geometry();
   return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(),
                          train::target_of(recipe));
 }
@@ -164,7 +164,7 @@ class LaunchLog final : public kernels::Recorder {
 
 std::string operations_of(const train::Recipe& recipe) {
   const engine::EngineOptions options = recipe.engine_options();
-  const engine::BatchGeometry geometry(recipe.training);
+  const engine::BatchGeometry geometry = recipe.geometry();
   LaunchLog launches;
   Device device(make_meta_memory(), std::uint64_t{1} << 40);
   engine::Engine engine({.device = &device,

@@ -58,8 +58,8 @@ std::vector<double> losses_of(const nlohmann::json& golden, const std::string& c
   engine::StepBatch batch;
   std::vector<double> losses;
   for (std::int64_t step = 1; step <= static_cast<std::int64_t>(golden.at("fp64").size()); ++step) {
-    train::fill_training_batch(stream, static_cast<std::uint64_t>((step - 1) * count), count,
-                               batch);
+    train::fill_share_of_batch(stream, static_cast<std::uint64_t>((step - 1) * count), count,
+                               engine.mesh().data(), batch);
     const engine::StepOutcome outcome = engine.train_step(batch, step, 1.0);
     REQUIRE(outcome.trained_tokens == golden.at("trained_rows").get<std::int64_t>());
     losses.push_back(outcome.loss_sum / static_cast<double>(outcome.trained_tokens));

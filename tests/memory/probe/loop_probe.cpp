@@ -87,7 +87,7 @@ int probe_loop(std::string_view fault) {
   {
     const auto plain = train::load_recipe("recipe.yaml", {});
     watch.planned_bytes =
-        train::plan_run(*plain, engine::BatchGeometry(plain->training), std::nullopt)
+        train::plan_run(*plain, plain->geometry(), std::nullopt)
             .plan.peak_bytes();
   }
   loop = &watch;

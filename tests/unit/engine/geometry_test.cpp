@@ -37,7 +37,7 @@ TEST_CASE("a batch ramp takes each size until its share of the samples is taken"
         std::vector<std::int64_t>{2, 2, 2, 2, 2, 4, 4, 4, 6, 6, 8, 8, 8});
   CHECK(first_sizes(geometry("micro_batch_size: 2, global_batch_size: 6"), 3) ==
         std::vector<std::int64_t>{6, 6, 6});
-  CHECK(geometry(kRamp).micro_batches_in_step(9) == 3);
+  CHECK(geometry(kRamp).samples_per_rank(9) == geometry(kRamp).samples_in_step(9));
 }
 
 TEST_CASE("samples before a step are those of all steps before it") {

@@ -1,0 +1,114 @@
+#include "lib/comm/exchange_queue.hpp"
+
+#include <chrono>
+#include <utility>
+
+namespace llmtrain {
+
+// How often messages are looked after that nobody waits for.
+constexpr std::chrono::microseconds kPause{100};
+
+class ExchangeQueue::Waiter final : public Handle::Pending {
+ public:
+  Waiter(ExchangeQueue& queue, std::shared_ptr<Job> job) : queue_(&queue), job_(std::move(job)) {}
+  void wait() override { queue_->finish(*job_); }
+
+ private:
+  ExchangeQueue* queue_;
+  std::shared_ptr<Job> job_;
+};
+
+ExchangeQueue::ExchangeQueue(Transport& transport)
+    : transport_(&transport), thread_([this] { serve(); }) {}
+
+ExchangeQueue::~ExchangeQueue() {
+  {
+    const std::lock_guard lock(waiting_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+std::shared_ptr<ExchangeQueue::Job> ExchangeQueue::enqueue(Work work) {
+  auto job = std::make_shared<Job>();
+  job->work = std::move(work);
+  const std::lock_guard lock(waiting_);
+  jobs_.push_back(job);
+  return job;
+}
+
+Handle ExchangeQueue::submit(Work work) {
+  auto job = enqueue(std::move(work));
+  wake_.notify_one();
+  return Handle(std::make_unique<Waiter>(*this, std::move(job)));
+}
+
+void ExchangeQueue::run(Work work) { finish(*enqueue(std::move(work))); }
+
+void ExchangeQueue::finish(Job& job) {
+  while (!job.done) {
+    {
+      const std::lock_guard lock(driving_);
+      if (!job.done) drive();
+    }
+    if (!job.done) std::this_thread::yield();
+  }
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+void ExchangeQueue::drive() {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(waiting_);
+    if (!jobs_.empty()) {
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+  }
+  if (job) {
+    try {
+      job->tickets = job->work(*transport_);
+    } catch (...) {
+      job->error = std::current_exception();
+    }
+    if (job->tickets.empty()) {
+      job->done = true;
+    } else {
+      under_way_.push_back(std::move(job));
+    }
+  }
+  std::erase_if(under_way_, [&](const std::shared_ptr<Job>& message) {
+    try {
+      std::erase_if(message->tickets, [&](Transport::Ticket t) { return transport_->is_done(t); });
+    } catch (...) {
+      message->error = std::current_exception();
+      message->tickets.clear();
+    }
+    if (!message->tickets.empty()) return false;
+    message->done = true;
+    return true;
+  });
+  const std::lock_guard lock(waiting_);
+  messages_ = !under_way_.empty();
+  if (messages_) wake_.notify_one();
+}
+
+void ExchangeQueue::serve() {
+  std::unique_lock lock(waiting_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || messages_ || !jobs_.empty(); });
+    if (jobs_.empty()) {  // messages need a look now and then
+      wake_.wait_for(lock, kPause, [this] { return stop_ || !jobs_.empty(); });
+    }
+    if (stop_) return;
+    lock.unlock();
+    {
+      const std::lock_guard driver(driving_);
+      drive();
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace llmtrain

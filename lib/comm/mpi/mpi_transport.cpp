@@ -1,0 +1,121 @@
+// The plugin that connects processes by MPI. Of MPI it takes messages alone: what is added, in
+// which order and when, is lib/comm's.
+#include <array>
+#include <cstdlib>
+#include <interface_hash.h>  // generated: cmake/interface_hash.cmake
+#include <vector>
+
+#include <mpi.h>
+
+#include "lib/base/plugin.hpp"
+#include "lib/base/require.hpp"
+#include "lib/comm/transport.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void check(int status, std::string_view what) {
+  if (status == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(status, text.data(), &length);
+  throw CommError(fmt::format("MPI failed to {}: {}", what,
+                              std::string_view(text.data(), static_cast<std::size_t>(length))));
+}
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() {
+    // Threads of other ranks wait for the same cores, and no launcher knows of ours.
+    ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start");
+    require<CommError>(provided >= MPI_THREAD_SERIALIZED,
+                       "this MPI takes calls of the first thread only");
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "make a communicator");
+    check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "return errors");
+    check(MPI_Comm_rank(world_, &place_.rank), "tell the rank");
+    check(MPI_Comm_size(world_, &place_.size), "tell the size");
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(world_, MPI_COMM_TYPE_SHARED, place_.rank, MPI_INFO_NULL, &node),
+          "find the processes of this machine");
+    check(MPI_Comm_rank(node, &place_.local_rank), "tell the local rank");
+    check(MPI_Comm_size(node, &place_.local_size), "tell the local size");
+    check(MPI_Comm_free(&node), "free a communicator");
+  }
+
+  std::string_view name() const override { return "mpi"; }
+  JobPlace place() const override { return place_; }
+
+  Ticket send(int to, int tag, std::span<const std::byte> data) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(
+        MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, world_, &request),
+        "send");
+    return keep(request);
+  }
+  Ticket recv(int from, int tag, std::span<std::byte> data) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, world_,
+                    &request),
+          "receive");
+    return keep(request);
+  }
+  bool is_done(Ticket ticket) override {
+    int done = 0;
+    check(MPI_Test(&requests_[ticket], &done, MPI_STATUS_IGNORE), "finish a message");
+    if (done != 0) free_.push_back(ticket);
+    return done != 0;
+  }
+  void wait(std::span<const Ticket> tickets) override {
+    std::vector<MPI_Request> requests;
+    requests.reserve(tickets.size());
+    for (const Ticket ticket : tickets) {
+      requests.push_back(requests_[ticket]);
+      free_.push_back(ticket);
+    }
+    check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+          "finish messages");
+  }
+
+  void leave() override {
+    check(MPI_Comm_free(&world_), "free a communicator");
+    check(MPI_Finalize(), "end");
+  }
+  [[noreturn]] void abort(int code) override {
+    MPI_Abort(MPI_COMM_WORLD, code);
+    std::_Exit(code);
+  }
+
+ private:
+  Ticket keep(MPI_Request request) {
+    if (free_.empty()) {
+      requests_.push_back(request);
+      return static_cast<Ticket>(requests_.size() - 1);
+    }
+    const Ticket ticket = free_.back();
+    free_.pop_back();
+    requests_[ticket] = request;
+    return ticket;
+  }
+
+  MPI_Comm world_ = MPI_COMM_NULL;
+  JobPlace place_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Ticket> free_;
+};
+
+void* transport() {
+  static MpiTransport transport;  // starts MPI
+  return static_cast<Transport*>(&transport);
+}
+
+}  // namespace
+
+}  // namespace llmtrain
+
+extern "C" __attribute__((visibility("default"))) const llmtrain::PluginEntry* llmtrain_plugin() {
+  static const llmtrain::PluginEntry entry{LLMTRAIN_INTERFACE_HASH, &llmtrain::transport};
+  return &entry;
+}

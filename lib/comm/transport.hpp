@@ -1,0 +1,40 @@
+#pragma once
+/// Messages between the processes of a job, from and to host memory: what a library like MPI
+/// provides, and all that collectives on the host are made of.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "lib/comm/job_place.hpp"
+
+namespace llmtrain {
+
+/// One thread at a time. CommError when the library fails.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// "mpi".
+  virtual std::string_view name() const = 0;
+  virtual JobPlace place() const = 0;
+
+  /// A message that was begun and is not known to be done.
+  using Ticket = std::uint32_t;
+  /// Neither waits. Messages from one rank to another with one tag arrive in the order in which
+  /// they were sent, each in a recv of exactly its size. Buffers are the transport's until the
+  /// ticket is done. Tags are below 32,768.
+  virtual Ticket send(int to, int tag, std::span<const std::byte> data) = 0;
+  virtual Ticket recv(int from, int tag, std::span<std::byte> data) = 0;
+  /// True once, after which the ticket is forgotten.
+  virtual bool is_done(Ticket ticket) = 0;
+  /// Until all of them are done, which are then forgotten.
+  virtual void wait(std::span<const Ticket> tickets) = 0;
+
+  /// Collective: after it no message can be sent. A process that ends without it ends the job.
+  virtual void leave() = 0;
+  /// Ends all processes of the job at once.
+  [[noreturn]] virtual void abort(int code) = 0;
+};
+
+}  // namespace llmtrain

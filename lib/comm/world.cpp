@@ -1,0 +1,55 @@
+#include "lib/comm/world.hpp"
+
+#include <cstdlib>
+#include <interface_hash.h>  // generated: cmake/interface_hash.cmake
+
+#include "lib/base/plugin.hpp"
+#include "lib/base/require.hpp"
+#include "lib/comm/host_communicator.hpp"
+
+namespace llmtrain {
+
+std::unique_ptr<World> World::join(const Launch& launch) {
+  if (launch.place.size == 1) return std::unique_ptr<World>(new World());
+  const LoadedPlugin mpi = load_plugin("mpi", LLMTRAIN_INTERFACE_HASH);
+  require<CommError>(mpi.interface != nullptr,
+                     "process {} of {} of {} needs MPI to find the others, and its library does "
+                     "not load ({}); build with MPI (docs/install.md), or start one process",
+                     launch.place.rank, launch.place.size, launch.launcher, mpi.problem);
+  auto& transport = *static_cast<Transport*>(mpi.interface);
+  auto world = std::make_unique<World>(transport);
+  require<CommError>(world->place().size == launch.place.size,
+                     "{} started {} processes, but MPI found {}: llmtrain was built with another "
+                     "MPI than that of the launcher",
+                     launch.launcher, launch.place.size, world->place().size);
+  return world;
+}
+
+World::World(Transport& transport) : transport_(&transport), place_(transport.place()) {
+  queue_.emplace(transport);
+}
+
+World::~World() = default;
+
+std::unique_ptr<Communicator> World::make_group(std::string_view name,
+                                                const std::vector<int>& members, int index) {
+  const int id = groups_++;
+  if (members.size() == 1) return make_self_communicator(std::string(name));
+  require<RecipeError>(transport_ != nullptr,
+                       "the layout needs {} ranks on {}, but this process runs alone",
+                       members.size(), name);
+  return make_host_communicator(std::string(name), members, index, id, *queue_, *transport_);
+}
+
+void World::leave() {
+  if (transport_ == nullptr) return;
+  queue_.reset();
+  transport_->leave();
+}
+
+void World::abort(int code) {
+  if (transport_ != nullptr) transport_->abort(code);
+  std::_Exit(code);
+}
+
+}  // namespace llmtrain

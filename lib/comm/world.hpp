@@ -1,0 +1,50 @@
+#pragma once
+/// The processes of this job, connected.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/comm/communicator.hpp"
+#include "lib/comm/exchange_queue.hpp"
+#include "lib/comm/job_place.hpp"
+#include "lib/comm/transport.hpp"
+
+namespace llmtrain {
+
+class World {
+ public:
+  /// Connects this process to the others of its launch; to do once, by all of them. A process that
+  /// was started by itself is a world of one and loads nothing. CommError when the library that
+  /// connects them cannot be had or found other processes than the launcher said.
+  static std::unique_ptr<World> join(const Launch& launch);
+  /// For tests: over a transport that outlives it.
+  explicit World(Transport& transport);
+  /// Ends nothing: see leave().
+  ~World();
+
+  const JobPlace& place() const { return place_; }
+  /// "mpi", or "self" for a world of one.
+  std::string_view kind() const { return transport_ == nullptr ? "self" : transport_->name(); }
+
+  /// Collective over the members, which are ranks of this world; all processes make their groups in
+  /// one order, and those that are made at the same time by different processes have no members in
+  /// common or all.
+  std::unique_ptr<Communicator> make_group(std::string_view name, const std::vector<int>& members,
+                                           int index);
+  /// Collective; when all is done. Without it the end of a process ends the others.
+  void leave();
+  /// Ends all processes at once.
+  [[noreturn]] void abort(int code);
+
+ private:
+  World() = default;
+
+  Transport* transport_ = nullptr;
+  JobPlace place_;
+  std::optional<ExchangeQueue> queue_;
+  int groups_ = 0;
+};
+
+}  // namespace llmtrain

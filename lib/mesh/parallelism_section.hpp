@@ -1,0 +1,25 @@
+#pragma once
+/// The recipe's layout of the run over the ranks of a job.
+
+#include <cstdint>
+
+#include "lib/mesh/mesh.hpp"
+#include "lib/recipe/section.hpp"
+
+namespace llmtrain {
+
+struct ParallelismSection : recipe::Section {
+  recipe::Key<std::int64_t> dp{
+      this, "dp", -1,
+      "ranks that share the samples of a step, each with the whole model; -1 = as many as there "
+      "are",
+      recipe::at_least(-1)};
+
+  void validate(recipe::Issues& issues) const override;
+  /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.
+  MeshShape shape(int ranks) const;
+  /// Ranks that the keys name by themselves: what a plan takes when nobody says how many.
+  int least_ranks() const;
+};
+
+}  // namespace llmtrain

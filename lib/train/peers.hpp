@@ -1,0 +1,61 @@
+#pragma once
+/// What the ranks of a run tell each other so that all of them go on alike. Rank 0 writes the files
+/// of a run and talks to people; its clock is the run's.
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/comm/world.hpp"
+
+namespace llmtrain::train {
+
+/// Everything but is_first() and world() is collective over the job.
+class Peers {
+ public:
+  /// CommError, naming a rank, unless all have this recipe and the same executable.
+  Peers(World& world, std::string_view recipe);
+
+  bool is_first() const { return world_->place().rank == 0; }
+  World& world() const { return *world_; }
+
+  /// Rank 0's.
+  template <class T>
+  T of_first(const T& mine, std::string_view site) const {
+    return all_->gather_values(mine, site).front();
+  }
+  std::string text_of_first(std::string_view mine, std::string_view site) const {
+    return all_->share_text(mine, 0, site);
+  }
+  /// The largest of all ranks'.
+  int largest(int mine, std::string_view site) const {
+    const std::vector<int> all = all_->gather_values(mine, site);
+    return *std::max_element(all.begin(), all.end());
+  }
+  /// `make` by rank 0, and then by the others, who find what it has left in files.
+  template <class Make>
+  auto first_then_others(const Make& make, std::string_view site) const {
+    if (!is_first()) all_->barrier(site);
+    auto made = make();
+    if (is_first()) all_->barrier(site);
+    return made;
+  }
+  void barrier(std::string_view site) const { all_->barrier(site); }
+
+ private:
+  void check_same(std::string_view recipe) const;
+
+  World* world_;
+  std::unique_ptr<Communicator> all_;
+};
+
+/// Runs `body` as one rank of a job. An error is logged and ends all ranks with its exit code;
+/// rank 0, where most errors are everybody's, is given the first word. A process of its own throws
+/// as ever.
+ExitCode run_as_rank(const std::function<ExitCode(World&)>& body);
+
+}  // namespace llmtrain::train

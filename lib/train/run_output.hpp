@@ -1,0 +1,49 @@
+#pragma once
+/// Where a run is seen: metrics.jsonl, TensorBoard, samples.jsonl, the console. Of rank 0; others
+/// have none.
+
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "lib/train/console.hpp"
+#include "lib/train/metrics.hpp"
+#include "lib/train/run_directory.hpp"
+#include "lib/train/tensorboard.hpp"
+
+namespace llmtrain::train {
+
+struct RunOutputOptions {
+  std::filesystem::path directory;
+  std::optional<std::int64_t> resumed_step;
+  bool tensorboard = true;
+  ConsoleOptions console;
+};
+
+class RunOutput {
+ public:
+  /// Opens the files; those of a run that resumes end at its step (MetricsWriter,
+  /// TensorBoardWriter, keep_samples).
+  explicit RunOutput(const RunOutputOptions& options);
+
+  /// The titles of the console's columns.
+  void header() { console_.header(); }
+  void write(const StepRecord& record);
+  /// After the records of a step.
+  void flush();
+  /// Makes records survive a loss of power.
+  void sync() { metrics_.sync(); }
+  void add_sample(const Sample& sample);
+  void message(std::string_view line) { console_.message(line); }
+  void progress(double fraction, std::string_view note) { console_.progress(fraction, note); }
+
+ private:
+  void show(const Sample& sample);
+
+  std::filesystem::path directory_;
+  MetricsWriter metrics_;
+  std::optional<TensorBoardWriter> tensorboard_;
+  Console console_;
+};
+
+}  // namespace llmtrain::train

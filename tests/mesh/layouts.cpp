@@ -1,0 +1,54 @@
+#include "tests/mesh/layouts.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+// Widths that no axis divides into equal multiples of anything convenient.
+constexpr std::string_view kRest = R"(
+run: {seed: 3, threads: 1, device: cpu}
+tokenizer: {type: bytes}
+data: {sources: [{path: none.txt}]}
+precision: {compute: fp64}
+optimizer: {lr: 2.0e-2, max_grad_norm: 0.3, eps: 1.0e-5}
+lr_scheduler: {warmup: 0}
+)";
+
+ProbeModel model(std::string name, std::string_view architecture, std::string_view training) {
+  return {std::move(name), "recipe: 1\nmodel: {" + std::string(architecture) + "}\ntraining: {" +
+                               std::string(training) + "}" + std::string(kRest)};
+}
+
+}  // namespace
+
+const std::vector<ProbeModel>& probe_models() {
+  static const std::vector<ProbeModel> kModels{
+      model("llama",
+            "architecture: llama, vocab_size: 259, hidden_size: 24, intermediate_size: 40, "
+            "head_dim: 6, num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, "
+            "max_position_embeddings: 64, initializer_range: 0.2",
+            "seq_len: 12, micro_batch_size: 1, global_batch_size: 8, max_steps: 20"),
+      model("gpt2",
+            "architecture: gpt2, vocab_size: 259, hidden_size: 24, num_hidden_layers: 3, "
+            "num_attention_heads: 4, max_position_embeddings: 64, initializer_range: 0.2",
+            "seq_len: 12, micro_batch_size: 2, global_batch_size: 16, max_steps: 20"),
+  };
+  return kModels;
+}
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> kLayouts{
+      {2, "llama", "parallelism.dp=2"},
+      {4, "llama", "parallelism.dp=-1"},
+      {8, "llama", "parallelism.dp=8"},
+      {2, "gpt2", "parallelism.dp=2",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
+      {4, "gpt2", "parallelism.dp=4", "activation_checkpoint.mode=full | model.resid_pdrop=0.2"},
+      {6, "llama", "parallelism.dp=6", "training.global_batch_size=12"},
+      {3, "llama", "parallelism.dp=3",
+       "training.global_batch_size=6 | optimizer.max_grad_norm=null"},
+  };
+  return kLayouts;
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,25 @@
+#pragma once
+/// The layouts that must train as one rank does.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/mesh/probe_run.hpp"
+
+namespace llmtrain::test {
+
+/// What a layout is tried on; `overrides` change the recipe of the layout and of one rank alike.
+struct Layout {
+  int ranks;
+  std::string_view model;
+  /// Of the run on several ranks alone, separated by " | ".
+  std::string_view parallelism;
+  /// Of both.
+  std::string_view overrides = "";
+};
+
+const std::vector<ProbeModel>& probe_models();
+const std::vector<Layout>& layouts();
+
+}  // namespace llmtrain::test

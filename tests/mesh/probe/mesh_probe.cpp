@@ -1,0 +1,174 @@
+// One rank of a run on made-up text, for the tests of layouts:
+//
+//   mesh_probe RECIPE OUT STEPS [override...]
+//
+// writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, and of all masters and
+// losses in the end. Every step is compared with the plan of this very rank. A process without a
+// launcher is one rank.
+#include <cstdio>
+#include <fstream>
+
+#include "lib/base/philox.hpp"
+#include "lib/base/require.hpp"
+#include "lib/comm/world.hpp"
+#include "lib/mesh/mesh.hpp"
+#include "lib/plan/plan.hpp"
+#include "lib/train/device.hpp"
+#include "lib/train/peers.hpp"
+#include "lib/train/planned_step.hpp"
+#include "lib/train/recipe.hpp"
+
+using namespace llmtrain;
+
+namespace {
+
+std::uint32_t draw(std::uint64_t step, std::uint64_t index, std::uint32_t below) {
+  return philox_below(philox_key(11, "mesh", "text"), step, index, below);
+}
+
+// Samples of ragged documents, some rows of which are not trained: a pure function of the step and
+// the sample's number in it.
+void write_sample(engine::StepBatch& batch, std::int64_t step, std::int64_t at,
+                  std::int64_t vocab) {
+  const auto number = static_cast<std::uint64_t>(batch.first_sample + at);
+  const auto length = static_cast<std::uint64_t>(batch.seq_len);
+  std::int32_t begin = 0;
+  for (std::uint64_t r = 0; r < length; ++r) {
+    const std::uint64_t index = (number * length + r) * 4;
+    const auto row = static_cast<std::size_t>(at) * length + r;
+    const auto of_step = static_cast<std::uint64_t>(step);
+    if (draw(of_step, index, 7) == 0) begin = static_cast<std::int32_t>(r);
+    batch.tokens[row] =
+        static_cast<std::int32_t>(draw(of_step, index + 1, static_cast<std::uint32_t>(vocab)));
+    const bool trained = draw(of_step, index + 2, 5) != 0;
+    batch.targets[row] =
+        trained
+            ? static_cast<std::int32_t>(draw(of_step, index + 3, static_cast<std::uint32_t>(vocab)))
+            : -1;
+    batch.doc_begin[row] = begin;
+    batch.positions[row] = static_cast<std::int32_t>(r) - begin;
+  }
+}
+
+// This rank's share of a step, and the trained tokens of all.
+void fill(engine::StepBatch& batch, std::int64_t step, std::int64_t samples, std::int64_t seq_len,
+          std::int64_t vocab, int ranks, int rank) {
+  engine::StepBatch whole;
+  whole.resize(samples, seq_len);
+  for (std::int64_t s = 0; s < samples; ++s) write_sample(whole, step, s, vocab);
+  batch.first_sample = samples / ranks * rank;
+  batch.resize(samples / ranks, seq_len);
+  for (std::int64_t s = 0; s < batch.num_samples; ++s) write_sample(batch, step, s, vocab);
+  batch.trained_tokens = 0;
+  for (const std::int32_t target : whole.targets) batch.trained_tokens += target >= 0;
+}
+
+class Output {
+ public:
+  explicit Output(const std::filesystem::path& file) : out_(file) { out_.precision(17); }
+  void number(std::string_view name, double value) { out_ << name << ' ' << value << '\n'; }
+
+  /// "kind name | global shape | offset | shape | values".
+  void box(std::string_view kind, const Parameter& p, std::span<const double> values) {
+    out_ << kind << ' ' << p.name() << " |";
+    for (const auto d : p.global_shape().dims()) out_ << ' ' << d;
+    out_ << " |";
+    for (int d = 0; d < p.box().shape.rank(); ++d) out_ << ' ' << p.box().offset[d];
+    out_ << " |";
+    for (const auto d : p.box().shape.dims()) out_ << ' ' << d;
+    out_ << " |";
+    for (const double value : values) out_ << ' ' << value;
+    out_ << '\n';
+  }
+
+ private:
+  std::ofstream out_;
+};
+
+std::vector<double> doubles(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<double> values(bytes.size() / size_of(dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::f64) {
+      std::memcpy(&values[i], &bytes[i * sizeof(double)], sizeof(double));
+    } else {
+      float value = 0;
+      std::memcpy(&value, &bytes[i * sizeof(float)], sizeof(float));
+      values[i] = value;
+    }
+  }
+  return values;
+}
+
+std::vector<double> values_of(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.view().bytes());
+  tensor.device().copy_to_host(bytes, tensor);
+  return doubles(bytes, tensor.dtype());
+}
+
+int probe(const std::vector<std::string>& arguments, World& world) {
+  const auto recipe = train::load_recipe(
+      arguments[0], std::vector<std::string>(arguments.begin() + 3, arguments.end()));
+  recipe->job = world.place();
+  const engine::BatchGeometry geometry = recipe->geometry();
+  const engine::EngineOptions options = recipe->engine_options();
+  engine::Target target = train::target_of(*recipe);
+  target.mesh = recipe->mesh_shape();
+  target.rank = world.place().rank;
+  const plan::Plan plan = plan::make_plan(options, geometry.global_batch_size(), target);
+
+  train::RunDevice device(*recipe);
+  engine::EnginePlace place = device.place();
+  place.mesh = target.mesh;
+  place.rank = target.rank;
+  place.communicators = world_factory(world);
+  engine::Engine engine(place, options);
+  engine.initialize();
+  train::PlannedSteps steps(plan.step_trace);
+  Output out(std::filesystem::path(arguments[1]) / fmt::format("rank-{}.txt", target.rank));
+  Communicator& data = engine.mesh().data();
+  engine::StepBatch batch;
+  for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
+    fill(batch, step, geometry.global_batch_size(), options.seq_len, options.model.vocab_size,
+         data.size(), data.rank());
+    steps.launch(engine, device.device(), batch, step, 1.0);
+    if (step == 1) {
+      for (const auto& p : engine.parameters().all()) out.box("gradient", *p, values_of(p->grad()));
+    }
+    const engine::StepOutcome outcome = engine.settle_step();
+    out.number(fmt::format("loss {}", step),
+               outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
+    out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
+  }
+  for (const auto& p : engine.parameters().all()) {
+    out.box("master", *p, doubles(engine.parameters().read(*p), p->master_dtype()));
+  }
+  for (int c = 0; c < kNumCategories; ++c) {
+    const auto of = [&](const Peak& peak) {
+      return peak.per_category[static_cast<std::size_t>(c)];
+    };
+    const MemoryLedger& ledger = device.device().ledger();
+    require(of(ledger.peak(Phase::init)) == of(plan.init) &&
+                of(ledger.peak(Phase::step)) == of(plan.step.peak),
+            "{}: {} and {} B at most, {} and {} planned", to_string(Category(c)),
+            of(ledger.peak(Phase::init)), of(ledger.peak(Phase::step)), of(plan.init),
+            of(plan.step.peak));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() < 3) {
+    std::fputs("usage: mesh_probe RECIPE OUT STEPS [override...]\n", stderr);
+    return 2;
+  }
+  try {
+    return static_cast<int>(train::run_as_rank(
+        [&](World& world) { return static_cast<ExitCode>(probe(arguments, world)); }));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,45 @@
+#pragma once
+/// Runs of mesh_probe under mpirun, and what their ranks found, put together again.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.hpp"
+
+namespace llmtrain::test {
+
+/// A logical tensor that was put together from the ranks' boxes.
+struct Logical {
+  std::vector<double> values;
+  std::vector<int> times;  // how often ranks have each element
+};
+
+struct ProbeResult {
+  ProcessResult process;
+  /// "gradient <name>" and "master <name>".
+  std::map<std::string, Logical> tensors;
+  /// "loss <step>", "norm <step>": of rank 0; the others must have the same.
+  std::map<std::string, double> numbers;
+  /// What ranks disagree about, or what is missing; empty if all is well.
+  std::string problem;
+};
+
+/// The recipe of a probe, of which overrides change parts.
+struct ProbeModel {
+  std::string name;
+  std::string yaml;
+};
+
+/// Runs `ranks` processes (one without mpirun) for `steps` steps.
+ProbeResult run_probe(const ProbeModel& model, int ranks, int steps,
+                      const std::vector<std::string>& overrides);
+
+/// The command line of mpirun that starts `ranks` of what follows, as on a machine with as many
+/// cores; needs mpi_environment().
+std::vector<std::string> mpirun(int ranks);
+/// Sets what Open MPI needs to run as a test: as root, on fewer cores than ranks, on this machine
+/// alone, quietly.
+void set_mpi_environment();
+
+}  // namespace llmtrain::test

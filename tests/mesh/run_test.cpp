@@ -1,0 +1,163 @@
+// `llmtrain run` under mpirun: what one user sees of several ranks.
+#include <csignal>
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/file.hpp"
+#include "lib/train/metrics.hpp"
+#include "tests/mesh/probe_run.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+constexpr std::string_view kRecipe = R"(
+recipe: 1
+run: {seed: 5, threads: 1, device: cpu}
+model: {architecture: llama, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2,
+        num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64,
+        initializer_range: 0.2}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt, max_document_bytes: 1024}], eval_modulus: 4}
+training: {seq_len: 16, micro_batch_size: 1, global_batch_size: 4, max_steps: 12}
+optimizer: {lr: 5.0e-2}
+lr_scheduler: {warmup: 0}
+precision: {compute: fp64}
+checkpoint: {interval: 4}
+eval: {interval: 6, sample_prompts: [word]}
+metrics: {interval: 1, tensorboard: true}
+)";
+
+struct Workshop {
+  Workshop() {
+    set_mpi_environment();
+    std::string text;
+    for (int i = 0; i < 3000; ++i)
+      text += fmt::format("word{}{}", i * 7919 % 613, i % 9 == 0 ? "\n" : " ");
+    write_file_atomic(scratch / "text.txt", text);
+    write_file_atomic(scratch / "r.yaml", kRecipe);
+  }
+  ProcessResult run(int ranks, const std::vector<std::string>& overrides,
+                    ProcessEvents events = {.limit_seconds = 60}) const {
+    std::vector<std::string> command = ranks > 1 ? mpirun(ranks) : std::vector<std::string>();
+    command.insert(command.end(), {LLMTRAIN_EXECUTABLE, "run", "r.yaml"});
+    command.insert(command.end(), overrides.begin(), overrides.end());
+    return run_process(command, scratch.path().string(), events);
+  }
+  std::vector<std::string> records(const std::string& run) const {
+    std::vector<std::string> lines;
+    for (const auto& record : train::read_metrics(scratch / run / "metrics.jsonl")) {
+      lines.push_back(train::reproducible_line(record));
+    }
+    return lines;
+  }
+
+  TempDir scratch;
+};
+
+double last_loss(const std::filesystem::path& file, std::string_view key) {
+  double loss = 0;
+  for (const auto& record : train::read_metrics(file)) {
+    if (const auto value = record.number(key)) loss = *value;
+  }
+  return loss;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of mpirun train one run, which one rank writes and any number goes on with") {
+  const Workshop w;
+  const ProcessResult one = w.run(1, {"run.output_dir=one"});
+  REQUIRE_MESSAGE(one.exit_code == 0, one.output);
+  const ProcessResult two = w.run(2, {"run.output_dir=two"});
+  REQUIRE_MESSAGE(two.exit_code == 0, two.output);
+  for (const std::string_view key : {train::metric::kLoss, train::metric::kEvalLoss}) {
+    const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", key);
+    CHECK(std::abs(last_loss(w.scratch / "two" / "metrics.jsonl", key) - expected) <=
+          1e-11 * expected);
+  }
+  CHECK(w.records("two").size() == w.records("one").size());
+  CHECK(two.output.find("12 steps took memory as planned") != std::string::npos);
+  // Each line once, whatever the number of ranks.
+  const std::size_t saved = two.output.find("saved two/checkpoints/step-00000012");
+  REQUIRE(saved != std::string::npos);
+  CHECK(two.output.find("saved two/checkpoints/step-00000012", saved + 1) == std::string::npos);
+
+  // Two ranks begin, four end; and one ends what two began.
+  REQUIRE(w.run(2, {"run.output_dir=on", "training.max_steps=12", "checkpoint.interval=4"},
+                {.signal = SIGTERM, .signal_after = "step-00000004"})
+              .exit_code != 0);
+  const ProcessResult four = w.run(4, {"run.output_dir=on"});
+  REQUIRE_MESSAGE(four.exit_code == 0, four.output);
+  CHECK(four.output.find("resumed from step") != std::string::npos);
+  const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", train::metric::kLoss);
+  CHECK(std::abs(last_loss(w.scratch / "on" / "metrics.jsonl", train::metric::kLoss) - expected) <=
+        1e-11 * expected);
+}
+
+TEST_CASE("a signal to one rank stops all at one step, saved") {
+  const Workshop w;
+  // mpirun hands SIGUSR1 to every rank, which they see at different times.
+  const ProcessResult stopped =
+      w.run(3,
+            {"run.output_dir=s", "training.global_batch_size=3", "training.max_steps=100000",
+             "checkpoint.interval=null", "eval.interval=null"},
+            {.signal = SIGUSR1, .signal_after = "  20/100000"});
+  CAPTURE(stopped.output);
+  CHECK(stopped.exit_code == 75);
+  CHECK(stopped.output.find("stopped by signal") != std::string::npos);
+  CHECK(std::filesystem::exists(w.scratch / "s" / "checkpoints"));
+}
+
+TEST_CASE("a layout that does not fit the job is refused once, with what fits") {
+  const Workshop w;
+  const auto refused = [&](int ranks, const std::vector<std::string>& overrides, int exit_code,
+                           std::string_view text) {
+    const ProcessResult result = w.run(ranks, overrides);
+    CAPTURE(result.output);
+    CHECK(result.exit_code == exit_code);
+    const std::size_t at = result.output.find(text);
+    CHECK(at != std::string::npos);
+    CHECK(result.output.find(text, at + 1) == std::string::npos);
+    CHECK(!result.timed_out);
+  };
+  refused(2, {"parallelism.dp=4"}, 2, "parallelism.dp is 4, but the job has 2 ranks; start 4");
+  refused(1, {"parallelism.dp=4"}, 2, "but the job has 1 rank; start 4");
+  refused(3, {}, 2, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide");
+  refused(2, {"training.seq_leng=3"}, 2, "training.seq_leng");
+}
+
+TEST_CASE("ranks with different recipes are told apart at the start") {
+  const Workshop w;
+  // Both halves of the job have an override of their own.
+  std::vector<std::string> command = mpirun(1);
+  command.insert(command.end(),
+                 {LLMTRAIN_EXECUTABLE, "run", "r.yaml", "run.output_dir=d", ":", "-n", "1",
+                  LLMTRAIN_EXECUTABLE, "run", "r.yaml", "run.output_dir=d", "optimizer.lr=1e-3"});
+  const ProcessResult result =
+      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  CAPTURE(result.output);
+  CHECK(result.exit_code == 6);
+  CHECK(result.output.find("rank 1 has another recipe than rank 0") != std::string::npos);
+}
+
+TEST_CASE("a rank that dies ends the others") {
+  const Workshop w;
+  std::vector<std::string> command = mpirun(2);
+  // The second rank is killed by its own limit of processor time while the first goes on.
+  command.insert(command.end(),
+                 {"/bin/sh", "-c",
+                  fmt::format("[ $OMPI_COMM_WORLD_RANK = 1 ] && ulimit -t 2; exec {} run r.yaml "
+                              "run.output_dir=k training.max_steps=1000000 eval.interval=null",
+                              LLMTRAIN_EXECUTABLE)});
+  const ProcessResult result =
+      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  CAPTURE(result.output);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code != 0);
+}
+
+}  // namespace llmtrain::test

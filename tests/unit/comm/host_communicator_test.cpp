@@ -1,0 +1,240 @@
+// Collectives on the host against their definitions, over threads that are the ranks of a job.
+#include <array>
+#include <atomic>
+#include <numeric>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/comm/world.hpp"
+#include "lib/tensor/device.hpp"
+#include "tests/support/thread_transport.hpp"
+
+using namespace llmtrain;
+using testing::run_job;
+
+namespace {
+
+// A rank with a group of all ranks, staging, and tensors.
+struct Rank {
+  explicit Rank(Transport& transport) : world(transport) {
+    std::vector<int> members(static_cast<std::size_t>(world.place().size));
+    std::iota(members.begin(), members.end(), 0);
+    group = world.make_group("all", members, world.place().rank);
+    staging = device.allocate({static_cast<std::int64_t>(kHostStagingBytes)}, DType::u8,
+                              Category::comm, "staging");
+    group->use_staging(staging);
+  }
+  Tensor tensor(DType dtype, std::int64_t n) {
+    return device.allocate({n}, dtype, Category::activations, "t");
+  }
+  int rank() const { return world.place().rank; }
+
+  Device device{make_cpu_memory(), 1 << 28};
+  World world;
+  std::unique_ptr<Communicator> group;
+  Tensor staging;
+};
+
+template <class T>
+std::span<T> values(const Tensor& tensor) {
+  return {tensor.view().as<T>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+// Rounds differently in every order of addition.
+float term(int rank, std::size_t i) {
+  return 1.0f / static_cast<float>(1 + (rank * 7919 + static_cast<int>(i) * 31) % 1009);
+}
+
+float sum_of_terms(int ranks, std::size_t i) {
+  std::vector<float> terms;
+  for (int r = 0; r < ranks; ++r) terms.push_back(term(r, i));
+  for (std::size_t n = terms.size(); n > 1; n = (n + 1) / 2) {
+    for (std::size_t p = 0; p < n / 2; ++p) terms[p] = terms[2 * p] + terms[2 * p + 1];
+    if (n % 2 == 1) terms[n / 2] = terms[n - 1];
+  }
+  return terms[0];
+}
+
+constexpr std::array kSizes{2, 3, 4, 5, 8};
+// Less than a rank's element each, odd, and more than the staging holds.
+constexpr std::array<std::int64_t, 4> kCounts{1, 3, 1001, 300'001};
+
+}  // namespace
+
+TEST_CASE("all_reduce adds by pairs of neighbours, to the bit, in every size") {
+  for (const int ranks : kSizes) {
+    for (const std::int64_t count : kCounts) {
+      CAPTURE(ranks);
+      CAPTURE(count);
+      std::atomic<int> wrong{0};
+      const auto sent = run_job(ranks, [&](Transport& transport) {
+        Rank self(transport);
+        const Tensor data = self.tensor(DType::f32, count);
+        const auto x = values<float>(data);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = term(self.rank(), i);
+        self.group->all_reduce(data, ReduceOp::sum, "test").wait();
+        for (std::size_t i = 0; i < x.size(); ++i) wrong += x[i] != sum_of_terms(ranks, i);
+      });
+      CHECK(wrong == 0);
+      const std::uint64_t all = std::accumulate(sent.begin(), sent.end(), std::uint64_t{0});
+      CHECK(all ==
+            2 * static_cast<std::uint64_t>(ranks - 1) * static_cast<std::uint64_t>(count) * 4);
+    }
+  }
+}
+
+TEST_CASE("all_reduce of other types, and of the largest and the smallest") {
+  run_job(3, [&](Transport& transport) {
+    Rank self(transport);
+    const Tensor wide = self.tensor(DType::f64, 5);
+    for (double& x : values<double>(wide)) x = 0.1 * (self.rank() + 1);
+    self.group->all_reduce(wide, ReduceOp::sum, "test").wait();
+    const Tensor whole = self.tensor(DType::i64, 5);
+    for (auto& x : values<std::int64_t>(whole)) x = self.rank() - 1;
+    self.group->all_reduce(whole, ReduceOp::min, "test").wait();
+    // In FP32 257 + 1 + 1 is 259; added in bf16, 257 would stay.
+    const Tensor half = self.tensor(DType::bf16, 5);
+    for (bf16& x : values<bf16>(half)) x = to_bf16(self.rank() == 0 ? 256.0f : 1.5f);
+    self.group->all_reduce(half, ReduceOp::sum, "test").wait();
+    for (const double x : values<double>(wide)) {
+      if (x != (0.1 * 1 + 0.1 * 2) + 0.1 * 3) throw std::runtime_error("fp64");
+    }
+    for (const auto x : values<std::int64_t>(whole)) {
+      if (x != -1) throw std::runtime_error("i64");
+    }
+    for (const bf16 x : values<bf16>(half)) {
+      if (to_float(x) != to_float(to_bf16(259.0f))) throw std::runtime_error("bf16");
+    }
+  });
+}
+
+TEST_CASE("reduce_scatter and all_gather are the halves of all_reduce") {
+  for (const int ranks : kSizes) {
+    for (const std::int64_t part : {1, 77, 90'001}) {
+      CAPTURE(ranks);
+      CAPTURE(part);
+      std::atomic<int> wrong{0};
+      const auto sent = run_job(ranks, [&](Transport& transport) {
+        Rank self(transport);
+        const Tensor data = self.tensor(DType::f32, part * ranks);
+        const auto x = values<float>(data);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = term(self.rank(), i);
+        const Tensor mine = self.tensor(DType::f32, part);
+        self.group->reduce_scatter(data, mine, "test").wait();
+        const Tensor all = self.tensor(DType::f32, part * ranks);
+        self.group->all_gather(mine, all, "test").wait();
+        const auto y = values<float>(all);
+        for (std::size_t i = 0; i < y.size(); ++i) wrong += y[i] != sum_of_terms(ranks, i);
+      });
+      CHECK(wrong == 0);
+      const std::uint64_t all = std::accumulate(sent.begin(), sent.end(), std::uint64_t{0});
+      CHECK(all == 2 * static_cast<std::uint64_t>(ranks * (ranks - 1) * part) * 4);
+    }
+  }
+}
+
+TEST_CASE("all_to_all, broadcast, values and texts arrive where they belong") {
+  run_job(4, [&](Transport& transport) {
+    Rank self(transport);
+    const Tensor from = self.tensor(DType::i32, 8);
+    for (int i = 0; i < 8; ++i)
+      values<std::int32_t>(from)[static_cast<std::size_t>(i)] = 100 * self.rank() + i;
+    const Tensor to = self.tensor(DType::i32, 8);
+    self.group->all_to_all(from, to, "test").wait();
+    for (int i = 0; i < 8; ++i) {
+      const int expected = 100 * (i / 2) + 2 * self.rank() + i % 2;
+      if (values<std::int32_t>(to)[static_cast<std::size_t>(i)] != expected) {
+        throw std::runtime_error("all_to_all");
+      }
+    }
+    self.group->broadcast(from, 2, "test").wait();
+    if (values<std::int32_t>(from)[3] != 203) throw std::runtime_error("broadcast");
+    const auto ranks = self.group->gather_values(self.rank(), "test");
+    if (ranks != std::vector<int>{0, 1, 2, 3}) throw std::runtime_error("values");
+    const std::string text(static_cast<std::size_t>(self.rank()) * 3, 'x');
+    if (self.group->share_text(text, 3, "test") != "xxxxxxxxx") throw std::runtime_error("text");
+    if (!self.group->share_text(text, 0, "test").empty()) throw std::runtime_error("empty text");
+    self.group->barrier("test");
+  });
+}
+
+TEST_CASE("messages go on while collectives are done, in their order, and in both directions") {
+  run_job(3, [&](Transport& transport) {
+    Rank self(transport);
+    const int next = (self.rank() + 1) % 3;
+    const int last = (self.rank() + 2) % 3;
+    std::vector<Tensor> out, in;
+    std::vector<Handle> handles;
+    for (int i = 0; i < 20; ++i) {
+      out.push_back(self.tensor(DType::i32, 2));
+      in.push_back(self.tensor(DType::i32, 2));
+      values<std::int32_t>(out.back())[0] = 1000 * self.rank() + i;
+      handles.push_back(self.group->recv(in.back(), last, "test"));
+      if (i % 7 == 0) self.group->barrier("between");
+      handles.push_back(self.group->send(out.back(), next, "test"));
+    }
+    for (Handle& handle : handles) handle.wait();
+    for (int i = 0; i < 20; ++i) {
+      if (values<std::int32_t>(in[static_cast<std::size_t>(i)])[0] != 1000 * last + i) {
+        throw std::runtime_error("message");
+      }
+    }
+  });
+}
+
+TEST_CASE("groups of the same ranks in several axes do not mix what they send") {
+  run_job(4, [&](Transport& transport) {
+    Rank self(transport);
+    const std::vector<int> row = self.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3};
+    const std::vector<int> column = self.rank() % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3};
+    const auto rows = self.world.make_group("row", row, self.rank() % 2);
+    const auto columns = self.world.make_group("column", column, self.rank() / 2);
+    for (Communicator* group : {rows.get(), columns.get()}) group->use_staging(self.staging);
+    const Tensor a = self.tensor(DType::f32, 1001), b = self.tensor(DType::f32, 1001);
+    for (float& x : values<float>(a)) x = static_cast<float>(self.rank());
+    for (float& x : values<float>(b)) x = static_cast<float>(self.rank());
+    Handle first = rows->all_reduce(a, ReduceOp::sum, "row");
+    Handle second = columns->all_reduce(b, ReduceOp::sum, "column");
+    second.wait();
+    first.wait();
+    if (values<float>(a)[1000] != static_cast<float>(row[0] + row[1]))
+      throw std::runtime_error("row");
+    if (values<float>(b)[1000] != static_cast<float>(column[0] + column[1])) {
+      throw std::runtime_error("column");
+    }
+  });
+}
+
+TEST_CASE("a launch is what mpirun or srun say, or a process by itself") {
+  using Variables = std::map<std::string, std::string>;
+  const auto launch = [](const Variables& variables) {
+    return launch_of([&](const char* name) -> const char* {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    });
+  };
+  CHECK(launch({}).place.size == 1);
+  CHECK(launch({}).launcher.empty());
+  const Launch mpirun = launch({{"OMPI_COMM_WORLD_SIZE", "8"},
+                                {"OMPI_COMM_WORLD_RANK", "5"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
+  CHECK(mpirun.launcher == "mpirun");
+  CHECK(mpirun.place.rank == 5);
+  CHECK(mpirun.place.size == 8);
+  CHECK(mpirun.place.local_rank == 1);
+  CHECK(mpirun.place.local_size == 4);
+  Variables srun{{"SLURM_STEP_NUM_TASKS", "8"},
+                 {"SLURM_STEP_NUM_NODES", "2"},
+                 {"SLURM_PROCID", "6"},
+                 {"SLURM_LOCALID", "2"},
+                 {"PMIX_RANK", "6"}};
+  CHECK(launch(srun).place.rank == 6);
+  CHECK(launch(srun).place.local_size == 4);
+  srun.erase("PMIX_RANK");
+  CHECK_THROWS_WITH_AS(launch(srun), doctest::Contains("--mpi=pmix"), RecipeError);
+  // A batch script is no task of a step.
+  CHECK(launch({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).place.size == 1);
+  CHECK_THROWS_AS(launch({{"OMPI_COMM_WORLD_SIZE", "many"}}), RecipeError);
+}
