@@ -20,7 +20,7 @@ inline constexpr std::array kExitCodes{
     ExitCodeRow{ExitCode::does_not_fit, "the plan needs more memory or disk than there is"},
     ExitCodeRow{ExitCode::invalid_data, "text, tokenizer, weights or checkpoint cannot be used"},
     ExitCodeRow{ExitCode::numeric, "loss or gradients are not finite, and the recipe says stop"},
-    ExitCodeRow{ExitCode::peer_lost, "another process of the run is lost (a run has one so far)"},
+    ExitCodeRow{ExitCode::peer_lost, "another process of the run is lost, or does not fit it"},
     ExitCodeRow{ExitCode::storage,
                 "files cannot be written: storage is full, fails or holds others"},
     ExitCodeRow{ExitCode::preempted, "stopped by a signal and saved: start it again to go on"},

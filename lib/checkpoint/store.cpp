@@ -6,6 +6,7 @@
 #include "lib/base/directory.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/checkpoint/shards_text.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -47,7 +48,9 @@ std::vector<std::string> entries_of(const fs::path& directory) {
 
 }  // namespace
 
-CheckpointStore CheckpointStore::open_reader(const fs::path& root) { return {root, {}}; }
+CheckpointStore CheckpointStore::open_reader(const fs::path& root, StoreOptions options) {
+  return {root, std::move(options)};
+}
 
 CheckpointStore CheckpointStore::open_writer(const fs::path& root, StoreOptions options) {
   require<RecipeError>(options.keep_last.value_or(2) >= 2,
@@ -96,14 +99,42 @@ PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
 
 void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
                            const RunState& run) {
+  const auto alone = make_self_communicator("writers");
+  save(step, boxes, run, *alone);
+}
+
+void CheckpointStore::commit_with(std::uint64_t step, std::span<const TensorBox> boxes,
+                                  const RunState& run, Communicator& writers) {
+  constexpr std::string_view kSite = "save of a checkpoint";
+  PendingSave pending = begin_save(step);
+  writers.share_text(pending.directory().string(), 0, kSite);
+  const WrittenShards mine = pending.write(boxes);
+  std::vector<WrittenShards> shards;
+  for (const std::string& text : writers.gather_texts(format_shards(mine), kSite)) {
+    shards.push_back(parse_shards(text));
+  }
+  pending.commit(run, shards);
+}
+
+void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
+                           const RunState& run, Communicator& writers) {
+  constexpr std::string_view kSite = "save of a checkpoint";
+  std::uint64_t mine = 0;
+  for (const TensorBox& box : boxes) mine += box.size_bytes();
   std::uint64_t bytes = 0;
-  for (const TensorBox& box : boxes) bytes += box.size_bytes();
+  for (const std::uint64_t of_writer : writers.gather_values(mine, kSite)) bytes += of_writer;
+  if (writers.rank() != 0) {
+    const std::string directory = writers.share_text("", 0, kSite);
+    const WrittenShards shards = write_shards(
+        directory, boxes, {.writer = writers.rank(), .max_shard_bytes = options_.max_shard_bytes});
+    writers.gather_texts(format_shards(shards), kSite);
+    writers.barrier(kSite);  // until it is committed
+    return;
+  }
   check_free_space(bytes);
   verified_.erase(step);
   try {
-    PendingSave pending = begin_save(step);
-    const WrittenShards shards = pending.write(boxes);
-    pending.commit(run, {&shards, 1});
+    commit_with(step, boxes, run, writers);
   } catch (const StorageError& error) {
     fail<StorageError>(
         "saving step {} failed: {}; earlier checkpoints are intact. Check the disk's "
@@ -111,6 +142,7 @@ void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
         step, error.what());
   }
   apply_retention();
+  writers.barrier(kSite);
   hit("save.end");
 }
 

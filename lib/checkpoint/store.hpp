@@ -22,6 +22,7 @@
 #include "lib/checkpoint/pending_save.hpp"
 #include "lib/checkpoint/store_lock.hpp"
 #include "lib/checkpoint/verify.hpp"
+#include "lib/comm/communicator.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -46,15 +47,21 @@ struct NewestValid {
 /// One thread at a time.
 class CheckpointStore {
  public:
-  /// For looking: takes no lock and changes nothing.
-  static CheckpointStore open_reader(const std::filesystem::path& root);
+  /// For looking, and for saving as one of several writers but the first: takes no lock and changes
+  /// nothing by itself.
+  static CheckpointStore open_reader(const std::filesystem::path& root, StoreOptions options = {});
   /// For a run: creates `root`, takes its lock and clears the leftovers of a crash. StorageError if
   /// another process holds the lock; RecipeError for keep_last below 2.
   static CheckpointStore open_writer(const std::filesystem::path& root, StoreOptions options = {});
 
   /// Saves all boxes of all tensors as `step`, replacing a checkpoint of the same step, then
-  /// deletes what retention no longer keeps. StorageError with the remedy if the disk is too small,
+  /// deletes what retention no longer keeps. Collective over `writers`, of whom each gives other
+  /// boxes and writes files of its own; the first one has opened the store as a writer and
+  /// commits, and its `run` counts. StorageError with the remedy if the disk is too small,
   /// full or failing; the temporary directory is then gone and every earlier checkpoint untouched.
+  void save(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run,
+            Communicator& writers);
+  /// By this process alone.
   void save(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run);
 
   /// StorageError unless 1.2 times `checkpoint_bytes` is free.
@@ -80,6 +87,8 @@ class CheckpointStore {
       : root_(std::move(root)), options_(std::move(options)) {}
 
   void hit(std::string_view point) const;
+  void commit_with(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run,
+                   Communicator& writers);
   void clear_leftovers() const;
   void remove(std::uint64_t step) const;
 

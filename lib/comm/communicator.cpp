@@ -91,15 +91,22 @@ void Communicator::gather_bytes(std::span<const std::byte> mine, std::span<std::
   do_gather_bytes(mine, all);
 }
 
-std::string Communicator::share_text(std::string_view text, int root, std::string_view site) {
-  const std::vector<std::uint64_t> sizes = gather_values(std::uint64_t{text.size()}, site);
+std::vector<std::string> Communicator::gather_texts(std::string_view mine, std::string_view site) {
+  const std::vector<std::uint64_t> sizes = gather_values(std::uint64_t{mine.size()}, site);
   const auto longest = *std::max_element(sizes.begin(), sizes.end());
-  std::vector<std::byte> mine(longest);
-  std::memcpy(mine.data(), text.data(), text.size());
-  std::vector<std::byte> all(longest * static_cast<std::size_t>(size_));
-  gather_bytes(mine, all, site);
-  const auto at = static_cast<std::size_t>(root);
-  return {reinterpret_cast<const char*>(all.data()) + at * longest, sizes[at]};
+  std::vector<std::byte> padded(longest);
+  std::memcpy(padded.data(), mine.data(), mine.size());
+  std::vector<std::byte> all(longest * sizes.size());
+  gather_bytes(padded, all, site);
+  std::vector<std::string> texts;
+  for (std::size_t m = 0; m < sizes.size(); ++m) {
+    texts.emplace_back(reinterpret_cast<const char*>(all.data()) + m * longest, sizes[m]);
+  }
+  return texts;
+}
+
+std::string Communicator::share_text(std::string_view text, int root, std::string_view site) {
+  return gather_texts(rank_ == root ? text : "", site)[static_cast<std::size_t>(root)];
 }
 
 std::vector<CollectiveRecord> Communicator::history() const {

@@ -105,6 +105,8 @@ class Communicator {
     gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), site);
     return all;
   }
+  /// The texts of all members, in group order. Waits.
+  std::vector<std::string> gather_texts(std::string_view mine, std::string_view site);
   /// The text of member `root`, on every member. Waits.
   std::string share_text(std::string_view text, int root, std::string_view site);
 

@@ -72,7 +72,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
                                     Category::activations, "step scalars");
     optimizer_ =
-        std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_);
+        std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_, mesh_);
     for (Launched& launched : in_flight_) {
       launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
     }
@@ -130,7 +130,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   run_micro_batches(batch);
   reduce_over_data();
   parts_.run(RecordedParts::Part::update,
-             [&] { optimizer_->launch_step(kernel, mesh_, step_scalars_, loss_sum_); });
+             [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });
   Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
   launched.trained_tokens = batch.trained_tokens;
   launched.decision->start(optimizer_->decision().view().data);
@@ -177,7 +177,7 @@ void Engine::reduce_over_data() {
   Communicator& data = mesh_.data();
   if (data.size() == 1) return;
   std::vector<Handle> handles;
-  for (const auto& group : store_.groups()) {
+  for (const auto& group : store_.local_groups()) {
     handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
   }
   handles.push_back(data.all_reduce(loss_sum_, ReduceOp::sum, "loss"));

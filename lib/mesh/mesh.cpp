@@ -77,12 +77,15 @@ Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
   }
   constexpr std::array kData{Axis::dp, Axis::sp};
   data_ = make_group(shape, rank, kData, "dp*sp", factory);
+  constexpr std::array kModel{Axis::tp, Axis::pp};
+  model_ = make_group(shape, rank, kModel, "tp*pp", factory);
   world_ = make_group(shape, rank, shape.order, "world", factory);
 }
 
 void Mesh::use_staging(const Tensor& staging) const {
   for (const auto& axis : axes_) axis->use_staging(staging);
   data_->use_staging(staging);
+  model_->use_staging(staging);
   world_->use_staging(staging);
 }
 

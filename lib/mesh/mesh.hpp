@@ -54,6 +54,8 @@ class Mesh {
   Communicator& axis(Axis axis) const { return *axes_[static_cast<int>(axis)]; }
   /// The ranks over which losses, token counts and dense gradients are summed: dp * sp.
   Communicator& data() const { return *data_; }
+  /// The ranks that hold one copy of the model together: tp * pp.
+  Communicator& model() const { return *model_; }
   Communicator& world() const { return *world_; }
   /// Communicator::use_staging for every group.
   void use_staging(const Tensor& staging) const;
@@ -64,6 +66,7 @@ class Mesh {
   MeshCoordinate coordinate_;
   std::array<std::unique_ptr<Communicator>, kNumAxes> axes_;
   std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> model_;
   std::unique_ptr<Communicator> world_;
 };
 

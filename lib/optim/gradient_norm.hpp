@@ -10,21 +10,23 @@
 
 namespace llmtrain::optim {
 
-/// Squared norms per parameter in FP64 (kernels::SquaredNorm), sorted by name;
-/// kernels::DecideUpdate joins them by a tree.
+/// Squared norms per parameter of the model in FP64 (kernels::SquaredNorm), sorted by name;
+/// kernels::DecideUpdate joins them by a tree. Each element of a logical tensor counts once, on
+/// whichever ranks it lies.
 class GradientNorm {
  public:
   /// Keeps one FP64 and a row of a table per parameter of `store`, which must be allocated with
-  /// gradients and outlive this.
-  GradientNorm(Device& device, const ParameterStore& store);
+  /// gradients and, like the mesh, outlive this.
+  GradientNorm(Device& device, const ParameterStore& store, const Mesh& mesh);
 
-  /// Launches what reads all gradients once; FP64 [parameters]. Squares are NaN or infinite where a
-  /// gradient is, or where a square leaves the gradient's type. Every gradient must be whole on
-  /// this rank: InternalError on a mesh whose axes split parameters.
-  const Tensor& squares(const kernels::KernelCtx& ctx, const Mesh& mesh) const;
+  /// Launches what reads all gradients once; FP64 [parameters], the same on all ranks. Squares are
+  /// NaN or infinite where a gradient is, or where a square leaves the gradient's type. Gradients
+  /// are sums over the data ranks already. Collective over the ranks that hold one model.
+  const Tensor& squares(const kernels::KernelCtx& ctx) const;
 
  private:
-  std::vector<View> gradients_;  // by the names of their parameters
+  const Mesh* mesh_;
+  std::vector<View> gradients_;  // by the names of their parameters; empty where others count
   Tensor table_;                 // of kernels::SquaredNorm
   Tensor squares_;               // [parameters], FP64
 };

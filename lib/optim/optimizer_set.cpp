@@ -8,10 +8,10 @@
 namespace llmtrain::optim {
 
 OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-                           const ParameterStore& store)
+                           const ParameterStore& store, const Mesh& mesh)
     : store_(&store),
       optimizer_(options.name().make(options.name)),
-      norm_(*ctx.device, store),
+      norm_(*ctx.device, store, mesh),
       lr_(options.lr()),
       max_grad_norm_(options.max_grad_norm()),
       max_grad_value_(options.max_grad_value()) {
@@ -21,6 +21,10 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
+    for (const StateSpec& spec : optimizer_->states(parameter)) {
+      state_names_.push_back(fmt::format("{}#{}", parameter.name(), spec.name));
+    }
+    if (!parameter.is_local()) continue;
     OptimizedParameter& optimized = parameters_.emplace_back(
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
     for (const StateSpec& spec : optimizer_->states(parameter)) {
@@ -36,21 +40,21 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
 }
 
 void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
-  for (const auto& group : store_->groups()) {
+  for (const auto& group : store_->local_groups()) {
     launch(ctx, kernels::Fill{.y = group->grad(), .value = 0});
   }
 }
 
-void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, const View& scalars,
+void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalars,
                                const View& loss_sum) {
   if (max_grad_value_) {
-    for (const auto& group : store_->groups()) {
+    for (const auto& group : store_->local_groups()) {
       launch(ctx, kernels::ClipByValue{.g = group->grad(), .limit = *max_grad_value_});
     }
   }
   const MomentDecays decays = optimizer_->corrected_decays();
   launch(ctx, kernels::DecideUpdate{
-                  .squares = norm_.squares(ctx, mesh),
+                  .squares = norm_.squares(ctx),
                   .loss_sum = loss_sum,
                   .decision = decision_,
                   .scalars = scalars,

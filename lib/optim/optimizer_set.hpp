@@ -38,10 +38,10 @@ struct StateTensor {
 /// that the meta device plans exactly this.
 class OptimizerSet {
  public:
-  /// Allocates the states and sets them to zero. `store` is allocated with gradients and outlives
-  /// this. RecipeError for a pattern of `options` that selects no parameter.
+  /// Allocates the states and sets them to zero. `store` is allocated with gradients; it and `mesh`
+  /// outlive this. RecipeError for a pattern of `options` that selects no parameter.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-               const ParameterStore& store);
+               const ParameterStore& store, const Mesh& mesh);
 
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
@@ -53,8 +53,7 @@ class OptimizerSet {
   /// becomes the limit, as in PyTorch), clipping by norm does not. If the norm, or `loss_sum` (FP64
   /// [1], or undefined) is not finite, parameters, states and steps_taken() stay untouched to the
   /// bit.
-  void launch_step(const kernels::KernelCtx& ctx, const Mesh& mesh, const View& scalars,
-                   const View& loss_sum);
+  void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }
 
@@ -62,8 +61,10 @@ class OptimizerSet {
   std::int64_t steps_taken() const;
   /// After a checkpoint's values were written to states().
   void set_steps_taken(std::int64_t steps);
-  /// All state tensors, in the order of parameters and, within one, of Optimizer::states().
+  /// This rank's state tensors, in the order of parameters and, within one, of Optimizer::states().
   std::span<const StateTensor> states() const { return states_; }
+  /// Names of all state tensors of the model, on whichever ranks they are.
+  const std::vector<std::string>& state_names() const { return state_names_; }
 
  private:
   const ParameterStore* store_;
@@ -73,6 +74,7 @@ class OptimizerSet {
   std::optional<double> max_grad_norm_, max_grad_value_;
   std::vector<OptimizedParameter> parameters_;
   std::vector<StateTensor> states_;
+  std::vector<std::string> state_names_;
   Tensor decision_;  // of kernels::UpdateDecision's numbers
 };
 

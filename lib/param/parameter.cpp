@@ -34,9 +34,14 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
                 (box.shape.rank() < 2 || box.shape[1] == first[1]),
             "parameter {} {} cannot share a buffer with {}", spec.name, to_string(box.shape),
             to_string(first));
+    const bool local = spec.local;
     parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(box)));
     group->members_.push_back(parameters_.back().get());
+    require(local == group->members_.front()->is_local(), "{}: a group that is partly local",
+            group->name());
+    if (local) local_.push_back(parameters_.back().get());
   }
+  if (group->members_.front()->is_local()) local_groups_.push_back(group.get());
   groups_.push_back(std::move(group));
   return *groups_.back();
 }
@@ -56,7 +61,7 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
   require(dtypes.form == MasterForm::whole ||
               (dtypes.compute == DType::bf16 && dtypes.master == DType::f32),
           "a remainder of {} beside {}", to_string(dtypes.master), to_string(dtypes.compute));
-  for (const auto& group : groups_) {
+  for (ParameterGroup* group : local_groups_) {
     std::int64_t rows = 0;
     for (const Parameter* p : group->members_) rows += p->box().shape[0];
     const Shape shape = group->members_.front()->box().shape.with(0, rows);
@@ -166,7 +171,7 @@ Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
 }  // namespace
 
 void ParameterStore::initialize(std::uint64_t seed, int threads) {
-  for (const auto& p : parameters_) {
+  for (const Parameter* p : local_) {
     if (p->compute().device().is_meta()) continue;
     if (p->master_dtype() == DType::f64) {
       write_initial_values<double>(*this, *p, seed, threads);

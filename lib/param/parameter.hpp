@@ -32,6 +32,8 @@ struct ParameterSpec {
   ParameterRole role = ParameterRole::matrix;
   Initializer init;
   Placement placement{};
+  /// False for what another pipeline stage holds: this rank knows its name and shape alone.
+  bool local = true;
 };
 
 /// How the values that the optimizer works on are held beside a narrower compute copy.
@@ -40,7 +42,8 @@ enum class MasterForm : std::uint8_t {
   remainder,  // what the compute copy lacks (lib/tensor/split_master.hpp)
 };
 
-/// One logical tensor as this rank holds it. All tensors have the local shape. The master is FP32
+/// One logical tensor as this rank holds it. All tensors have the local shape, or are undefined
+/// where this rank holds nothing of it. The master is FP32
 /// (FP64 when computing in fp64), in one of two forms.
 class Parameter {
  public:
@@ -52,6 +55,7 @@ class Parameter {
   const Initializer& initializer() const { return spec_.init; }
   const Placement& placement() const { return spec_.placement; }
   const Box& box() const { return box_; }
+  bool is_local() const { return spec_.local; }
 
   const Tensor& compute() const { return compute_; }
   /// MasterForm::whole; the same storage as compute() when the dtypes agree. Else undefined.
@@ -96,12 +100,13 @@ struct ParameterDTypes {
   MasterForm form = MasterForm::whole;
 };
 
-/// All parameters of this rank, in declaration order.
+/// All parameters of the model, in declaration order, and what this rank holds of them.
 class ParameterStore {
  public:
   explicit ParameterStore(const Mesh& mesh) : mesh_(&mesh) {}
 
-  /// Declares parameters that share one buffer; they agree in all dims but the first.
+  /// Declares parameters that share one buffer; they agree in all dims but the first, and are local
+  /// together or not at all.
   ParameterGroup& declare(std::vector<ParameterSpec> specs);
   ParameterGroup& declare(ParameterSpec spec);
 
@@ -122,7 +127,9 @@ class ParameterStore {
                  std::span<std::byte> master_values) const;
 
   std::span<const std::unique_ptr<Parameter>> all() const { return parameters_; }
-  std::span<const std::unique_ptr<ParameterGroup>> groups() const { return groups_; }
+  /// Those of which this rank holds something.
+  std::span<Parameter* const> local() const { return local_; }
+  std::span<ParameterGroup* const> local_groups() const { return local_groups_; }
   /// InternalError when there is none.
   Parameter& find(std::string_view name) const;
   /// Elements of the logical tensors, each once.
@@ -132,6 +139,8 @@ class ParameterStore {
   const Mesh* mesh_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;
+  std::vector<Parameter*> local_;
+  std::vector<ParameterGroup*> local_groups_;
 };
 
 }  // namespace llmtrain

@@ -1,8 +1,18 @@
 #include "lib/param/placement.hpp"
 
+#include <algorithm>
+
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
+
+bool is_first_replica(const Placement& placement, const Mesh& mesh, std::span<const Axis> axes) {
+  return std::all_of(axes.begin(), axes.end(), [&](Axis axis) {
+    const AxisPlacement& how = placement[axis];
+    const int index = mesh.index(axis);
+    return how.split_dim < 0 ? index == 0 : index % how.replicas == 0;
+  });
+}
 
 Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
               std::string_view tensor_name) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "lib/mesh/mesh.hpp"
 #include "lib/tensor/shape.hpp"
@@ -25,6 +26,10 @@ struct Placement {
   const AxisPlacement& operator[](Axis axis) const { return axes[static_cast<int>(axis)]; }
   AxisPlacement& operator[](Axis axis) { return axes[static_cast<int>(axis)]; }
 };
+
+/// Whether this rank is the first of those that hold the same box of a tensor, among the ranks that
+/// differ from it along `axes`: what is to be counted or written once is its business.
+bool is_first_replica(const Placement& placement, const Mesh& mesh, std::span<const Axis> axes);
 
 /// A box of a logical tensor: `shape` elements from `offset` on, per dim.
 struct Box {

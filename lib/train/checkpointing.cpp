@@ -1,6 +1,8 @@
 #include "lib/train/checkpointing.hpp"
 
 #include <algorithm>
+#include <array>
+#include <set>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -57,6 +59,23 @@ checkpoint::TensorBox master_box(const ParameterStore& store, const Parameter& p
   };
   return box;
 }
+
+// Parameters whose boxes this rank writes. Data ranks hold the same, and take turns: the next one
+// is whoever has written least.
+std::set<const Parameter*> written_here(engine::Engine& engine) {
+  const Mesh& mesh = engine.mesh();
+  constexpr std::array kSplitting{Axis::tp};
+  std::vector<std::int64_t> written(static_cast<std::size_t>(mesh.data().size()));
+  std::set<const Parameter*> mine;
+  for (const Parameter* p : engine.parameters().local()) {
+    const auto least = std::min_element(written.begin(), written.end());
+    *least += p->box().shape.numel();
+    const bool turn = least - written.begin() == mesh.data().rank();
+    if (turn && is_first_replica(p->placement(), mesh, kSplitting)) mine.insert(p);
+  }
+  return mine;
+}
+
 constexpr std::string_view kProductChoicesKey = "run.product_choices";
 
 std::string to_lines(const std::vector<StepRecord>& records) {
@@ -78,11 +97,12 @@ checkpoint::StoreOptions store_options(const CheckpointSection& section) {
 void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
                      const LoopState& state, const RunIdentity& identity) {
   std::vector<checkpoint::TensorBox> boxes;
-  for (const auto& p : engine.parameters().all()) {
-    boxes.push_back(master_box(engine.parameters(), *p));
+  const std::set<const Parameter*> mine = written_here(engine);
+  for (const Parameter* p : engine.parameters().local()) {
+    if (mine.contains(p)) boxes.push_back(master_box(engine.parameters(), *p));
   }
   for (const optim::StateTensor& s : engine.optimizer()->states()) {
-    boxes.push_back(tensor_box(s.name, *s.parameter, s.tensor));
+    if (mine.contains(s.parameter)) boxes.push_back(tensor_box(s.name, *s.parameter, s.tensor));
   }
   checkpoint::RunState run;
   run.tokens_seen = state.trained_tokens;
@@ -103,7 +123,7 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
   }
   run.environment = identity.environment;
   run.recipe = identity.recipe;
-  store.save(static_cast<std::uint64_t>(state.step), boxes, run);
+  store.save(static_cast<std::uint64_t>(state.step), boxes, run, engine.mesh().world());
 }
 
 namespace {
@@ -202,10 +222,13 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
       step);
   std::vector<std::string> expected;
   for (const auto& p : engine.parameters().all()) expected.push_back(p->name());
-  for (const optim::StateTensor& s : engine.optimizer()->states()) expected.push_back(s.name);
+  const std::vector<std::string> states = engine.optimizer()->state_names();
+  expected.insert(expected.end(), states.begin(), states.end());
   check_names(loader, expected);
 
-  for (const auto& p : engine.parameters().all()) read_parameter(loader, engine.parameters(), *p);
+  for (const Parameter* p : engine.parameters().local()) {
+    read_parameter(loader, engine.parameters(), *p);
+  }
   for (const optim::StateTensor& s : engine.optimizer()->states()) read_state(loader, s);
   engine.optimizer()->set_steps_taken(integer_at(run, "optimizer.steps_taken"));
   LoopState state;
@@ -249,7 +272,7 @@ void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t st
 void load_parameters(const checkpoint::CheckpointStore& store, std::uint64_t step,
                      ParameterStore& parameters) {
   checkpoint::Loader loader = store.load(step);
-  for (const auto& p : parameters.all()) read_parameter(loader, parameters, *p);
+  for (const Parameter* p : parameters.local()) read_parameter(loader, parameters, *p);
 }
 
 }  // namespace llmtrain::train

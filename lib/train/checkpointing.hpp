@@ -47,7 +47,8 @@ struct RunIdentity {
 };
 
 /// Masters and optimizer states as `<parameter>` and `<parameter>#<state>`, and the loop's state.
-/// Errors as CheckpointStore::save.
+/// Collective: each box is written by one of the ranks that hold it, so that all write about as
+/// much. Errors as CheckpointStore::save.
 void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
                      const LoopState& state, const RunIdentity& identity);
 

@@ -151,7 +151,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
             const std::filesystem::path root = directory_ / "checkpoints";
             const auto options = store_options(recipe.checkpoint);
             return peers_.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
-                                     : checkpoint::CheckpointStore::open_reader(root);
+                                     : checkpoint::CheckpointStore::open_reader(root, options);
           },
           "opening of checkpoints")),
       newest_(newest_valid(recipe, peers_, store_)),
@@ -431,11 +431,8 @@ void Trainer::message(std::string_view line) {
 
 void Trainer::save() {
   device_.ledger().enter(Phase::save);
-  if (output_) {  // rank 0 has all that is saved
-    output_->sync();
-    save_checkpoint(store_, engine_, state_, identity_);
-  }
-  peers_.barrier("save");
+  if (output_) output_->sync();
+  save_checkpoint(store_, engine_, state_, identity_);
   saved_step_ = state_.step;
   last_save_seconds_ = state_.elapsed_seconds;
   publish_records();

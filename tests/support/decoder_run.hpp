@@ -90,7 +90,7 @@ class DecoderRun {
     ctx.training = true;
     ctx.recomputed_ops = &options_.recomputed_ops;
     ctx.step.grad_scale = 1.0 / static_cast<double>(batch.trained());
-    for (const auto& group : store_.groups()) zero(group->grad());
+    for (const auto& group : store_.local_groups()) zero(group->grad());
     const Tensor loss_sum = upload(std::vector<double>{0.0}, {1});
     const Tensor targets = upload(batch.targets, {batch.rows()});
     Var x = embed(ctx, batch);

@@ -104,7 +104,7 @@ class Trial {
 
   TrialResult backward() {
     MemoryLedger& ledger = place_.device().ledger();
-    for (const auto& group : place_.store().groups()) {
+    for (const auto& group : place_.store().local_groups()) {
       write_values(group->grad(), std::vector<double>(group->grad().numel(), 0));
     }
     const std::uint64_t held = ledger.held_bytes();

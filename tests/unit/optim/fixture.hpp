@@ -133,7 +133,7 @@ inline Tensor scalars_of(const Rig& rig, const OptimizerSet& set, double lr_fact
 /// A whole step, on gradients whose loss was finite.
 inline StepResult run_step(const Rig& rig, OptimizerSet& set, double lr_factor) {
   const Tensor scalars = scalars_of(rig, set, lr_factor);
-  set.launch_step(rig.ctx, rig.mesh, scalars, {});
+  set.launch_step(rig.ctx, scalars, {});
   return step_result(decision_of(set));
 }
 

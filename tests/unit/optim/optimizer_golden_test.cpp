@@ -34,7 +34,7 @@ void compare(const Json& golden, const Json& expected, const Json& c, const Para
   recipe["groups"] = {{{"match", "n"}, {"lr_scale", golden["lr_scale_of_n"]}}};
   OptimizerOptions options;
   read_options(options, recipe.dump());
-  OptimizerSet set(rig.ctx, options, rig.store);
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
 
   const std::size_t num_steps = golden["gradients"].size();
   const std::size_t first_expected = num_steps - expected["steps"].size();

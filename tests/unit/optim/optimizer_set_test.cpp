@@ -1,6 +1,7 @@
 #include "lib/optim/optimizer_set.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include <doctest/doctest.h>
 
@@ -8,6 +9,7 @@
 #include "lib/base/tree_sum.hpp"
 #include "lib/recipe/keys.hpp"
 #include "tests/support/relative.hpp"
+#include "tests/support/thread_transport.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
 namespace llmtrain::optim {
@@ -100,7 +102,7 @@ TEST_CASE("clipping by norm follows PyTorch and leaves the gradients as they are
   const Rig rig(kFp64);
   OptimizerOptions options;
   read_options(options, "{name: sgd, lr: 1.0, max_grad_norm: 2.0}");
-  OptimizerSet set(rig.ctx, options, rig.store);
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
   const Parameter& p = rig.store.find("model.norm.weight");
   const auto before = values_of(p.master());
   set.zero_grads(rig.ctx);
@@ -120,18 +122,18 @@ TEST_CASE("a loss that is not finite leaves everything as it was, to the bit") {
   const Rig rig;
   OptimizerOptions options;
   read_options(options, "{}");
-  OptimizerSet set(rig.ctx, options, rig.store);
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
   const Tensor loss =
       const_cast<Device&>(rig.device).allocate({1}, DType::f64, Category::activations, "loss");
   const Tensor scalars = scalars_of(rig, set, 1.0);
   rig.set_gradients(1, 1.0);
   set_values(loss, {2.5});
-  set.launch_step(rig.ctx, rig.mesh, scalars, loss);
+  set.launch_step(rig.ctx, scalars, loss);
   CHECK(decision_of(set).loss_sum == 2.5);
   const auto before = rig.contents(set);
 
   set_values(loss, {NAN});
-  set.launch_step(rig.ctx, rig.mesh, scalars, loss);
+  set.launch_step(rig.ctx, scalars, loss);
   CHECK(!step_result(decision_of(set)).finite);
   CHECK(set.steps_taken() == 1);
   CHECK(rig.contents(set) == before);
@@ -141,7 +143,7 @@ TEST_CASE("clipping by value comes before the norm and keeps a NaN") {
   const Rig rig;
   OptimizerOptions options;
   read_options(options, "{name: sgd, lr: 1.0, max_grad_norm: null, max_grad_value: 0.5}");
-  OptimizerSet set(rig.ctx, options, rig.store);
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
   const Parameter& p = rig.store.find("model.norm.weight");
   const auto before = values_of(p.master());
   set.zero_grads(rig.ctx);
@@ -172,22 +174,53 @@ TEST_CASE("the norm does not depend on the order in which parameters were declar
   std::reverse(reversed.begin(), reversed.end());
   const Rig forward(kFp32);
   const Rig backward(kFp32, std::move(reversed));
-  const GradientNorm a(const_cast<Device&>(forward.device), forward.store);
-  const GradientNorm b(const_cast<Device&>(backward.device), backward.store);
+  const GradientNorm a(const_cast<Device&>(forward.device), forward.store, forward.mesh);
+  const GradientNorm b(const_cast<Device&>(backward.device), backward.store, backward.mesh);
 
   for (int step = 0; step < 50; ++step) {
     forward.set_gradients(step, 1.0);
     backward.set_gradients(step, 1.0);
-    CHECK(values_of(a.squares(forward.ctx, forward.mesh)) ==
-          values_of(b.squares(backward.ctx, backward.mesh)));
+    CHECK(values_of(a.squares(forward.ctx)) == values_of(b.squares(backward.ctx)));
   }
 }
 
-TEST_CASE("a mesh that splits parameters is refused by the norm") {
-  Rig rig({}, small_model(), make_meta_memory());
-  const Mesh mesh({.sizes = {1, 2, 1, 1}}, 0, meta_factory(nullptr));
-  const GradientNorm norm(rig.device, rig.store);
-  CHECK_THROWS_AS(norm.squares(rig.ctx, mesh), InternalError);
+TEST_CASE("the norm counts every element once, on whichever ranks it lies") {
+  const auto squares_on = [](Transport& transport, int ranks) {
+    World world(transport);
+    const Mesh mesh({.sizes = {1, ranks, 1, 1}}, world.place().rank, world_factory(world));
+    Device device(make_cpu_memory(), 1 << 24);
+    const Tensor staging = device.allocate({static_cast<std::int64_t>(kHostStagingBytes)},
+                                           DType::u8, Category::comm, "staging");
+    mesh.use_staging(staging);
+    ParameterStore store(mesh);
+    ParameterSpec split{.name = "b", .shape = {8, 3}, .init = {}};
+    split.placement[Axis::tp].split_dim = 0;
+    ParameterSpec shared{.name = "c", .shape = {4, 3}, .init = {}};  // by two ranks each
+    shared.placement[Axis::tp] = {.split_dim = 0, .replicas = ranks == 4 ? 2 : 1};
+    store.declare(split);
+    store.declare({.name = "a", .shape = {5}, .role = ParameterRole::norm, .init = {}});
+    store.declare(shared);
+    store.allocate(device, {DType::f64, DType::f64, DType::f64}, true);
+    for (const Parameter* p : store.local()) {
+      double* g = p->grad().view().as<double>();
+      for (std::int64_t i = 0; i < p->grad().numel(); ++i) {
+        g[i] = static_cast<double>(1 + p->box().offset[0] * p->grad().cols() + i);
+      }
+    }
+    const GradientNorm norm(device, store, mesh);
+    kernels::KernelCtx ctx{.device = &device, .table = &kernels::cpu_table()};
+    return values_of(norm.squares(ctx));
+  };
+  const auto sum_of_squares = [](int n) { return n * (n + 1) * (2 * n + 1) / 6; };
+  const std::vector<double> expected{static_cast<double>(sum_of_squares(5)),
+                                     static_cast<double>(sum_of_squares(24)),
+                                     static_cast<double>(sum_of_squares(12))};
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    std::atomic<int> wrong{0};
+    testing::run_job(ranks, [&](Transport& t) { wrong += squares_on(t, ranks) != expected; });
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("gradients are zero after zero_grads, and a new state is zero") {
@@ -199,7 +232,7 @@ TEST_CASE("gradients are zero after zero_grads, and a new state is zero") {
   }
   OptimizerOptions options;
   read_options(options, "{}");
-  const OptimizerSet set(rig.ctx, options, rig.store);
+  const OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
   rig.set_gradients(1, 1.0);
 
   set.zero_grads(rig.ctx);
@@ -224,7 +257,7 @@ TEST_CASE("meta allocates and launches exactly what the CPU does") {
       OptimizerOptions options;
       read_options(options, "{name: " + std::string(row.name) + ", max_grad_value: 1.0}");
       rig.device.ledger().start_trace();
-      OptimizerSet set(rig.ctx, options, rig.store);
+      OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
       set.zero_grads(rig.ctx);
       run_step(rig, set, 1.0);
       traces.push_back(rig.device.ledger().stop_trace());
@@ -241,7 +274,7 @@ TEST_CASE("states are held in the ledger as optimizer memory under their names")
   OptimizerOptions options;
   read_options(options, "{name: adamw}");
   rig.device.ledger().start_trace();
-  const OptimizerSet set(rig.ctx, options, rig.store);
+  const OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
   const auto trace = rig.device.ledger().stop_trace();
 
   for (const StateTensor& state : set.states()) {
@@ -270,7 +303,7 @@ TEST_CASE("every key of the section is read by the set, whichever optimizer is c
     OptimizerOptions options;
     read_options(options,
                  "{name: " + std::string(row.name) + ", groups: [{match: norm, lr_scale: 2}]}");
-    const OptimizerSet set(rig.ctx, options, rig.store);
+    const OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
     CHECK(recipe::unread_keys(options) == std::vector<std::string>{});
     CHECK(recipe::declaration_mistakes(options) == std::vector<std::string>{});
   }

@@ -202,7 +202,7 @@ void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double m
   const Rig rig(dtypes);
   OptimizerOptions options;
   read_options(options, recipe_of(c, std::isinf(max_norm) ? "null" : std::to_string(max_norm)));
-  OptimizerSet set(rig.ctx, options, rig.store);
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
   Reference reference(rig, c);
 
   int clipped = 0;
@@ -267,7 +267,7 @@ TEST_CASE("the compute copy is the rounded master after every step") {
     const Rig rig(kBf16);
     OptimizerOptions options;
     read_options(options, recipe_of(c, "1.0"));
-    OptimizerSet set(rig.ctx, options, rig.store);
+    OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
 
     rig.set_gradients(1, 1.0);
     run_step(rig, set, 1.0);
@@ -289,7 +289,8 @@ TEST_CASE("masters as remainders give the bits of whole masters, over 50 steps")
     const Rig whole(kBf16), halves(kBf16Remainder);
     OptimizerOptions options;
     read_options(options, recipe_of(c, "1.0"));
-    OptimizerSet one(whole.ctx, options, whole.store), two(halves.ctx, options, halves.store);
+    OptimizerSet one(whole.ctx, options, whole.store, whole.mesh),
+        two(halves.ctx, options, halves.store, halves.mesh);
     for (int t = 1; t <= 50; ++t) {
       whole.set_gradients(t, 1.0);
       halves.set_gradients(t, 1.0);
@@ -311,7 +312,7 @@ TEST_CASE("a gradient that is not finite leaves everything as it was, to the bit
         const Rig rig;
         OptimizerOptions options;
         read_options(options, recipe_of(c, "1.0"));
-        OptimizerSet set(rig.ctx, options, rig.store);
+        OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
         rig.set_gradients(1, 1.0);
         run_step(rig, set, 1.0);
         const auto before = rig.contents(set);
@@ -338,13 +339,13 @@ TEST_CASE("an optimizer that gets another's states and step count continues to t
     Rig two;
     OptimizerOptions options;
     read_options(options, recipe_of(c, "1.0"));
-    OptimizerSet whole(one.ctx, options, one.store);
+    OptimizerSet whole(one.ctx, options, one.store, one.mesh);
     for (int t = 1; t <= 2; ++t) {
       one.set_gradients(t, 1.0);
       run_step(one, whole, 1.0);
     }
 
-    OptimizerSet resumed(two.ctx, options, two.store);
+    OptimizerSet resumed(two.ctx, options, two.store, two.mesh);
     for (const auto& p : two.store.all()) {
       two.store.write(*p, one.store.read(one.store.find(p->name())));
     }
