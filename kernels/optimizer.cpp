@@ -60,9 +60,10 @@ std::vector<SquaredNorm::Row> SquaredNorm::rows(std::span<const View> gradients)
 void SquaredNorm::check() const {
   const Operands operands(name);
   check_table<Row>(operands, table, gradients.size());
-  operands.dense("gradient", gradients.front(), gradients.front().numel(),
-                 {DType::f64, DType::f32});
-  for (const View& g : gradients) operands.dense("gradient", g, g.numel(), {dtype()});
+  operands.expects(dtype() == DType::f64 || dtype() == DType::f32, "gradients in FP32 or FP64");
+  for (const View& g : gradients) {
+    if (g.numel() > 0) operands.dense("gradient", g, g.numel(), {dtype()});
+  }
   operands.dense("out", out, std::ssize(gradients), {DType::f64});
 }
 

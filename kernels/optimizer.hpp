@@ -10,8 +10,9 @@
 
 namespace llmtrain::kernels {
 
-/// out[i] = sum of the squares of gradient i. Gradients FP32 | FP64, of one dtype; out FP64
-/// [gradients]. One launch for a list. The order of summation is part of the contract:
+/// out[i] = sum of the squares of gradient i. Gradients FP32 | FP64, of one dtype; an empty one may
+/// be absent, and has the sum 0. out FP64 [gradients]. One launch for a list. The order of
+/// summation is part of the contract:
 /// - A block is 1,024 consecutive elements of a gradient (the last may be shorter). In g's type,
 ///   element e of a block adds its rounded square to lane e % 16; the lanes are then joined as a
 ///   tree: lane i += lane i + 8 for i < 8, then with 4, 2 and 1.
