@@ -7,6 +7,7 @@
 
 #include "lib/base/philox.hpp"
 #include "lib/base/units.hpp"
+#include "lib/comm/world.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/trainer.hpp"
 #include "tests/memory/probe/probes.hpp"
@@ -87,11 +88,11 @@ int probe_loop(std::string_view fault) {
   {
     const auto plain = train::load_recipe("recipe.yaml", {});
     watch.planned_bytes =
-        train::plan_run(*plain, plain->geometry(), std::nullopt)
-            .plan.peak_bytes();
+        train::plan_run(*plain, plain->geometry(), std::nullopt).plan.peak_bytes();
   }
   loop = &watch;
-  const ExitCode code = train::run(*recipe, "recipe.yaml");
+  const auto world = World::join({});
+  const ExitCode code = train::run(*recipe, "recipe.yaml", *world);
   loop = nullptr;
   for (const Block& block : stop_recording()) {
     fmt::print("after the last step: {}\n", to_string(block));
