@@ -24,6 +24,7 @@
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_output.hpp"
+#include "lib/train/run_start.hpp"
 #include "lib/train/signals.hpp"
 #include "lib/train/throughput.hpp"
 
@@ -45,8 +46,6 @@ class Trainer {
 
  private:
   std::optional<std::int64_t> resume();
-  /// The run's directory, as far as it is there before the first step.
-  void write_facts();
   /// The signal that asked some rank to stop, or 0. Collective, like all that follows.
   int stop_signal_of_any() const { return peers_.largest(stop_signal(), "signals"); }
   bool out_of_time() const { return time_over() >= 1; }
@@ -77,7 +76,7 @@ class Trainer {
   RunPlan planned_;
   PlannedSteps planned_steps_;
   checkpoint::CheckpointStore store_;
-  std::optional<std::uint64_t> newest_;  // valid
+  NewestCheckpoint newest_;
   Corpus corpus_;
   data::MixedStream stream_;
   std::int64_t total_steps_;
@@ -102,42 +101,6 @@ class Trainer {
   bool choices_said_ = false;  // after the first step
 };
 
-namespace {
-
-// The newest checkpoint that holds, as rank 0 finds; what does not is said.
-std::optional<std::uint64_t> newest_valid(const Recipe& recipe, const Peers& peers,
-                                          const checkpoint::CheckpointStore& store) {
-  std::int64_t step = -1;
-  if (peers.is_first()) {
-    const auto newest = store.newest_valid(checkpoint::VerifyLevel::hash);
-    for (const checkpoint::Rejected& rejected : newest.rejected) {
-      log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
-    }
-    const bool may_begin = recipe.checkpoint.resume() != Resume::must && newest.rejected.empty();
-    require<CheckpointError>(newest.step || may_begin,
-                             "{}: no valid checkpoint to resume from; restore one, or choose "
-                             "another run.output_dir",
-                             store.root().string());
-    if (newest.step) step = static_cast<std::int64_t>(*newest.step);
-  }
-  step = peers.of_first(step, "checkpoint to resume from");
-  return step < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(step));
-}
-
-engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers) {
-  engine::EnginePlace place = device.place();
-  place.mesh = recipe.mesh_shape();
-  place.rank = peers.world().place().rank;
-  place.communicators = world_factory(peers.world());
-  require<RecipeError>(place.mesh.world_size() == 1 || place.device->kind() == DeviceKind::cpu,
-                       "run.device: {} ranks train on CPUs only, there is no NCCL yet; set "
-                       "run.device: cpu, or start one process",
-                       place.mesh.world_size());
-  return place;
-}
-
-}  // namespace
-
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world)
     : recipe_(recipe),
       peers_(world, recipe::dump(recipe)),
@@ -154,7 +117,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                                      : checkpoint::CheckpointStore::open_reader(root, options);
           },
           "opening of checkpoints")),
-      newest_(newest_valid(recipe, peers_, store_)),
+      newest_(newest_checkpoint(recipe, peers_, store_)),
       corpus_(peers_.first_then_others([&] { return open_corpus(recipe); }, "preparing of data")),
       stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
@@ -162,8 +125,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
       run_device_(recipe),
       device_(run_device_.device()),
-      product_choices_(tune_products(recipe, run_device_, planned_.plan,
-                                     newest_ ? saved_product_choices(store_, *newest_) : "")),
+      product_choices_(
+          tune_products(recipe, run_device_, planned_.plan,
+                        newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
       engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
       identity_{.seed = recipe.run.seed(),
                 .epoch_size = stream_.epoch_size(),
@@ -181,7 +145,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                                      .console = {.progress_bar = is_terminal(stdout),
                                                  .total_steps = total_steps_,
                                                  .mfu_formula = planned_.mfu_formula()}});
-    write_facts();
+    write_start(directory_, recipe, planned_, identity_, corpus_);
   }
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
   batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
@@ -193,20 +157,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
 
-void Trainer::write_facts() {
-  write_file_atomic(directory_ / "resolved.yaml", identity_.recipe);
-  data::save_tokenizer(*corpus_.tokenizer, directory_);
-  write_run_facts(directory_, recipe_, planned_.plan, identity_.environment);
-  write_plan(directory_, planned_.plan, planned_.time);
-  if (!product_choices_.empty()) {
-    write_file_atomic(directory_ / "products.txt", product_choices_);
-  }
-  if (corpus_.cleaning) write_file_atomic(directory_ / "cleaning.json", corpus_.cleaning->json());
-}
-
 std::optional<std::int64_t> Trainer::resume() {
   const Resume mode = recipe_.checkpoint.resume();
-  if (!newest_) {
+  if (!newest_.step) {
     engine_.initialize();
     import_first_weights(recipe_, engine_.parameters());
     return std::nullopt;
@@ -216,10 +169,13 @@ std::optional<std::int64_t> Trainer::resume() {
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
                        directory_.string());
-  state_ = load_checkpoint(store_, *newest_, engine_, identity_);
+  state_ = load_checkpoint(store_, *newest_.step, engine_, identity_);
   saved_step_ = state_.step;
-  log::info("resumed from step {}", state_.step);
-  log_changed_keys(store_, *newest_, recipe_);
+  log::info("resumed from step {}{}", state_.step,
+            newest_.newer_and_not_valid == 0
+                ? ""
+                : fmt::format(" (newer and not valid: {})", newest_.newer_and_not_valid));
+  log_changed_keys(store_, *newest_.step, recipe_);
   return state_.step;
 }
 

@@ -1,0 +1,37 @@
+#pragma once
+/// What a run finds and leaves before its first step.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "lib/checkpoint/store.hpp"
+#include "lib/engine/engine.hpp"
+#include "lib/train/checkpointing.hpp"
+#include "lib/train/corpus.hpp"
+#include "lib/train/device.hpp"
+#include "lib/train/peers.hpp"
+#include "lib/train/planned_time.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+struct NewestCheckpoint {
+  std::optional<std::uint64_t> step;  // of the newest valid one
+  std::int64_t newer_and_not_valid = 0;
+};
+
+/// As rank 0 finds; what is not valid is said. Collective. CheckpointError when there is none and
+/// the recipe, or what is not valid, forbids to begin.
+NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
+                                   const checkpoint::CheckpointStore& store);
+
+/// The device as this rank's place on the mesh. RecipeError for layouts that it does not train on.
+engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers);
+
+/// The run's directory as far as it is there before the first step: resolved recipe, tokenizer,
+/// facts, plan, choices of products and the report of cleaning.
+void write_start(const std::filesystem::path& directory, const Recipe& recipe,
+                 const RunPlan& planned, const RunIdentity& identity, const Corpus& corpus);
+
+}  // namespace llmtrain::train
