@@ -43,8 +43,8 @@ struct Policy {
   bool borrows = true;
 };
 
-// Among these is the best that any order of the kinds reaches for 2 to 8 ranks and four ratios of
-// the costs.
+// Of all other orders of the kinds, tried for 4 to 8 ranks and four ratios of the costs, the best
+// saves a fifth of a forward of a step.
 std::vector<Policy> policies(int num_ranks) {
   const std::array<std::optional<Preference>, 5> preferences{
       std::nullopt, Preference{kF1, kF0, kI0, kI1, kW}, Preference{kF1, kI0, kI1, kF0, kW},

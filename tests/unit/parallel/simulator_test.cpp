@@ -161,6 +161,16 @@ TEST_CASE("messages of a channel leave one after the other and arrive a latency 
   CHECK(simulation.critical_path[4].span.seconds() == 5);
 }
 
+TEST_CASE("a gradient has the bytes of the activation that it belongs to") {
+  const Schedule schedule = find_schedule("1f1b").make({3, 3, 1});
+  SimulationInput input = uniform_work(schedule);
+  input.stages[0].output_bytes = 10;
+  input.stages[1].output_bytes = 40;
+  input.stages[2].output_bytes = 1000;  // leaves no rank
+  input.link = [](int, int) { return Link{.bytes_per_second = 10}; };
+  CHECK(simulate(schedule, input).seconds == 3 * 3 + 2 * (1 + 4));
+}
+
 TEST_CASE("each direction of each pair of ranks has its own link") {
   const Schedule schedule = find_schedule("1f1b").make({4, 4, 1});
   SimulationInput input = uniform_work(schedule);
