@@ -10,8 +10,8 @@ namespace llmtrain::parallel {
 /// One line per rank, time to the right: "F3 " is F of micro-batch 3 as long as it runs, "." is
 /// idle. Capitals are a rank's first, third.. stage, small letters its second, fourth.. The
 /// shortest action gets room for its number, unless that takes more than `max_columns` columns of
-/// time (0: any number); then actions without room are letters alone. Of a pair that runs side by
-/// side each gets half of the time.
+/// time (0: any number); then actions without room for it are letters alone, or left out below half
+/// a column. Of a pair that runs side by side each gets half of the time.
 std::string timeline_text(const Schedule& schedule, const Simulation& simulation,
                           int max_columns = 0);
 

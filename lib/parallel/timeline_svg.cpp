@@ -18,7 +18,7 @@ constexpr double kMinWidth = 900, kMaxWidth = 16000, kShortestBar = 16, kCharact
 
 // By kind of action; the second colour is that of every other stage of a rank.
 constexpr std::array<std::array<std::string_view, 2>, 4> kFills{{{"#4e79a7", "#a0c4e8"},
-                                                                 {"#2f8f6b", "#8fd1b6"},
+                                                                 {"#76619f", "#c6b8df"},
                                                                  {"#59a14f", "#b2dba8"},
                                                                  {"#e08214", "#fdc888"}}};
 constexpr std::array<std::string_view, 2> kInks{"#ffffff", "#202020"};
@@ -81,9 +81,12 @@ class Svg {
           left, fill(kind, 0), left + 17, label);
       left += 17 + kCharacter * static_cast<double>(label.size()) + 18;
     }
+    const bool several =
+        std::ranges::any_of(cells_, [](const auto& cell) { return cell.chunk > 0; });
     text_ +=
-        fmt::format("<text x=\"{:.1f}\" y=\"22\" fill=\"#202020\">{}, bubble {:.1f} %</text>\n",
-                    left, format_duration(simulation_.seconds), 100 * simulation_.bubble_fraction);
+        fmt::format("<text x=\"{:.1f}\" y=\"22\" fill=\"#202020\">{}{}, bubble {:.1f} %</text>\n",
+                    left, several ? "light: every second stage of a rank; " : "",
+                    format_duration(simulation_.seconds), 100 * simulation_.bubble_fraction);
   }
 
   void row(int rank) {

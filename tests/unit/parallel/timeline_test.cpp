@@ -104,6 +104,9 @@ TEST_CASE("the picture has a bar with its story for each action, a legend and an
   CHECK(count(svg, ">rank ") == 2);
   CHECK(count(svg, "http") == 1);  // needs nothing from elsewhere
   CHECK(svg == timeline_svg(run.schedule, run.simulation));
+  CHECK(count(svg, "light:") == 0);
+  const Run v("zbv", {2, 4, 3});
+  CHECK(count(timeline_svg(v.schedule, v.simulation), "light:") == 1);
 }
 
 }  // namespace llmtrain::parallel
