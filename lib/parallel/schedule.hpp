@@ -40,8 +40,7 @@ struct ScheduleShape {
   int num_ranks = 1;
   int num_stages = 1;  // a multiple of num_ranks
   int num_micro_batches = 1;
-  /// Expected costs: `v_half` makes its list for them, all others have one list for any costs. The
-  /// order of messages follows them too.
+  /// Expected costs: `v_half` makes its list for them, all others have one list for any costs.
   ActionCosts costs = {};
 
   int stages_per_rank() const { return num_stages / num_ranks; }
@@ -90,8 +89,8 @@ const ScheduleRow& find_schedule(std::string_view name);
 /// (stage, micro-batch) F once, and B once or I and W once, all on the stage's rank, F before I or
 /// B and I before W; I or B of a stage, and W or B, in ascending order of micro-batches; keep to
 /// max_live where that is given; and end: no rank may wait for a message whose sender waits for
-/// this rank. That is tried with sends that never wait, receives awaited at need, and the messages
-/// between two ranks matched in one order (lib/parallel/messages.hpp).
+/// this rank. That is tried with sends that never wait, receives awaited at need, and one order of
+/// the messages of each direction between two ranks (lib/parallel/messages.hpp).
 std::vector<std::string> problems(const Schedule& schedule);
 /// The same as one text.
 std::string check(const Schedule& schedule);

@@ -84,6 +84,8 @@ Simulator::Simulator(const Schedule& schedule, const MessagePlan& messages,
     : schedule_(schedule), messages_(messages), input_(input), flow_(schedule) {
   require(input.stages.size() == at(schedule.shape.num_stages), "work of {} stages, not {}",
           input.stages.size(), schedule.shape.num_stages);
+  require(messages.steps.size() == schedule.ranks.size(), "messages of {} ranks, not {}",
+          messages.steps.size(), schedule.ranks.size());
   for (const auto& actions : schedule.ranks) {
     result_.ranks.emplace_back().actions.resize(actions.size());
     RankState& rank = ranks_.emplace_back();
@@ -267,8 +269,9 @@ Simulation Simulator::run() {
   const Pairs pairs = input_.pair_fraction ? Pairs::together : Pairs::apart;
   const auto visited = walk(schedule_, flow_, pairs, [this](Position where) { visit(where); });
   for (std::size_t r = 0; r < visited.size(); ++r) {
-    require(visited[r] == schedule_.ranks[r].size(), "rank {} of this schedule is stuck: {}", r,
-            check(schedule_));
+    if (visited[r] < schedule_.ranks[r].size()) {
+      fail("rank {} is stuck before {}", r, to_string(schedule_.ranks[r][visited[r]]));
+    }
     result_.seconds = std::max(result_.seconds, ranks_[r].free_at);
   }
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
