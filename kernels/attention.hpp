@@ -55,8 +55,8 @@ struct AttentionShape {
 
 /// out = softmax(scale q k^T, capped and masked) v; lse = log sum exp of these scores, the sink's
 /// included.
-/// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16; lse [S, H, Tq] FP32
-/// (FP64 for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
+/// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16 | fp16; lse [S, H, Tq]
+/// FP32 (FP64 for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
 /// 2307.08691).
 struct AttentionForward {
   static constexpr std::string_view name = "attention_forward";

@@ -32,6 +32,7 @@ template <class W>
 W sink_of(const AttentionShape& shape, std::int64_t head) {
   const View& sink = shape.sink;
   if (sink.dtype == DType::bf16) return static_cast<W>(to_float(sink.as<bf16>()[head]));
+  if (sink.dtype == DType::f16) return static_cast<W>(to_float(sink.as<f16>()[head]));
   return sink.dtype == DType::f64 ? static_cast<W>(sink.as<double>()[head])
                                   : static_cast<W>(sink.as<float>()[head]);
 }

@@ -10,7 +10,7 @@
 
 namespace llmtrain::kernels {
 
-/// y = a + b, one dtype (fp64 | fp32 | bf16); y may alias a or b. All may be strided.
+/// y = a + b, one dtype (fp64 | fp32 | bf16 | fp16); y may alias a or b. All may be strided.
 struct Add {
   static constexpr std::string_view name = "add";
   static constexpr bool capturable = true;
@@ -22,9 +22,9 @@ struct Add {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// y = scale * x, or y += scale * x with `accumulate`. Dtypes: any of fp64, fp32, bf16 to any of
-/// them (arithmetic in the wider of the two, at least FP32). Both may be strided. A plain cast has
-/// scale 1.
+/// y = scale * x, or y += scale * x with `accumulate`. Dtypes: any of fp64, fp32, bf16, fp16 to any
+/// of them (arithmetic in the wider of the two, at least FP32). Both may be strided. A plain cast
+/// has scale 1.
 struct ScaleCast {
   static constexpr std::string_view name = "scale_cast";
   static constexpr bool capturable = true;
@@ -57,7 +57,7 @@ struct Normalize {
   }
 };
 
-/// y = value everywhere (fp64 | fp32 | bf16).
+/// y = value everywhere (fp64 | fp32 | bf16 | fp16).
 struct Fill {
   static constexpr std::string_view name = "fill";
   static constexpr bool capturable = true;

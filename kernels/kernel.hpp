@@ -165,7 +165,7 @@ void launch(const KernelCtx& ctx, const K& kernel) {
 }
 
 /// Rows of the CPU: plain single-thread reference kernels in every dtype including fp64 (they are
-/// the specification), and the fast path (fp32 and bf16; it hands fp64 to the reference).
+/// the specification), and the fast path (fp32, bf16 and fp16; it hands fp64 to the reference).
 const KernelTable& cpu_reference_table();
 const KernelTable& cpu_table();
 /// Rows of meta: none, because launch() stops before the look-up. Workspaces are the CPU's.

@@ -47,11 +47,13 @@ void CrossEntropy::check() const {
   operands.dense("target", target, logits.rows(), {DType::i32});
   operands.dense("loss", loss, logits.rows(), {sum_dtype(logits.dtype)});
   check_step_scalars(operands, scalars);
+  if (decision.defined()) check_decision(operands, decision);
   if (!dlogits.defined()) return;
   if (logits.dtype == DType::f64) {
     operands.strided("dlogits", dlogits, logits.rows(), logits.cols(), {DType::f64});
   } else {
-    operands.strided("dlogits", dlogits, logits.rows(), logits.cols(), {DType::f32, DType::bf16});
+    operands.strided("dlogits", dlogits, logits.rows(), logits.cols(),
+                     {DType::f32, DType::bf16, DType::f16});
   }
   const auto row_bytes = [](const View& view) {
     return view.row_stride * static_cast<std::int64_t>(size_of(view.dtype));

@@ -3,6 +3,7 @@
 
 #include "kernels/kernel.hpp"
 #include "kernels/step_scalars.hpp"
+#include "kernels/update_decision.hpp"
 
 namespace llmtrain::kernels {
 
@@ -39,7 +40,7 @@ struct EmbeddingBackward {
 /// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32), or softcap * tanh(logits /
 /// softcap); 0 where target is -1 (untrained). Targets are -1 or a class (the CPU checks and throws
 /// DataError; on a GPU the loss and the gradient of such a row are NaN, so that its step is
-/// refused). With dlogits (fp64 | fp32 | bf16): dlogits = grad_scale * (softmax(z) -
+/// refused). With dlogits (fp64 | fp32 | bf16 | fp16): dlogits = grad_scale * (softmax(z) -
 /// onehot(target)), times the slope of the cap, 0 in untrained rows. Both may be strided; dlogits
 /// may alias logits when their rows begin at the same addresses. Only the first `num_classes`
 /// columns are classes; the rest is padding: no probability, no gradient.
@@ -54,9 +55,12 @@ struct CrossEntropy {
   double softcap = 0;  // 0 = none
   /// Where given (StepScalars), its grad_scale counts, as it is when the kernel runs.
   View scalars;
+  /// Where given (UpdateDecision), its loss_scale counts, too, as it is when the kernel runs.
+  View decision;
   /// For kernels of the CPU.
   double grad_scale_now() const {
-    return scalars.defined() ? scalars.as<StepScalars>()->grad_scale : grad_scale;
+    const double scale = scalars.defined() ? scalars.as<StepScalars>()->grad_scale : grad_scale;
+    return decision.defined() ? scale * decision.as<UpdateDecision>()->loss_scale : scale;
   }
   void check() const;
   Cost cost() const;

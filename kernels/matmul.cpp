@@ -12,8 +12,8 @@ void Matmul::check() const {
   const Operands operands(name);
   operands.strided("a", a, transpose_a ? k() : m(), transpose_a ? m() : k(), kComputeDTypes);
   operands.strided("b", b, transpose_b ? n() : k(), transpose_b ? k() : n(), {a.dtype});
-  if (a.dtype == DType::bf16) {
-    operands.strided("c", c, m(), n(), {DType::bf16, DType::f32});
+  if (is_half_width(a.dtype)) {
+    operands.strided("c", c, m(), n(), {a.dtype, DType::f32});
   } else {
     operands.strided("c", c, m(), n(), {a.dtype});
   }
@@ -56,7 +56,7 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   if (mm.a.dtype == DType::f64) return layout;
   const std::int64_t blocks = threads > 1 ? 2 * kPiece + threads * kPerThread : kPiece + kPerThread;
   layout.sums = layout.total_bytes = static_cast<std::uint64_t>(blocks) * sizeof(float);
-  const bool narrow = mm.c.dtype == DType::bf16;
+  const bool narrow = is_half_width(mm.c.dtype);
   const std::int64_t rows = narrow ? std::min(mm.m(), kGemmSumRows) : mm.m();
   if (narrow && mm.k() > kGemmDepth) {
     layout.total_bytes += static_cast<std::uint64_t>(rows * kGemmCols) * sizeof(float);

@@ -21,10 +21,10 @@ enum class ProductEpilogue : std::uint8_t { none, activate, differentiate };
 ///   forward          y[rows, out]  = x[rows, in] w^T        transpose_b
 ///   input gradient   dx[rows, in]  = dy[rows, out] w
 ///   weight gradient  dw[out, in]  += dy^T x                 transpose_a, accumulate
-/// Dtypes (a, b -> c): fp64 -> fp64, fp32 -> fp32, bf16 -> bf16, bf16 -> fp32. All three may be
-/// strided. bias [n] has the dtype of c or fp32, only without accumulate. k = 0 gives zeros (or
-/// bias). An epilogue goes without accumulate, differentiate also without bias; whether f sees z as
-/// it was summed or rounded to pre's dtype is the device's choice.
+/// Dtypes (a, b -> c): fp64 -> fp64, fp32 -> fp32, bf16 -> bf16 | fp32, fp16 -> fp16 | fp32. All
+/// three may be strided. bias [n] has the dtype of c or fp32, only without accumulate. k = 0 gives
+/// zeros (or bias). An epilogue goes without accumulate, differentiate also without bias; whether f
+/// sees z as it was summed or rounded to pre's dtype is the device's choice.
 struct Matmul {
   static constexpr std::string_view name = "matmul";
   static constexpr bool capturable = true;
@@ -56,8 +56,8 @@ Matmul without_epilogue(const Matmul& mm);
 void run_epilogue(const KernelCtx& ctx, const Matmul& mm);
 
 /// out[j] += sum_i x[i, j]. The rows of each row block are summed in ascending order from zero,
-/// then the blocks' sums are added to out in ascending order. x (strided) fp64 | fp32 | bf16; out
-/// [cols] FP64 for fp64, else FP32.
+/// then the blocks' sums are added to out in ascending order. x (strided) fp64 | fp32 | bf16 |
+/// fp16; out [cols] FP64 for fp64, else FP32.
 struct ColumnSum {
   static constexpr std::string_view name = "column_sum";
   static constexpr bool capturable = true;

@@ -11,7 +11,8 @@ namespace llmtrain::kernels {
 inline constexpr std::int64_t kGemmRows = 96;
 inline constexpr std::int64_t kGemmCols = 768;
 inline constexpr std::int64_t kGemmDepth = 384;
-/// Rows of c whose sums are kept in FP32 at a time, when c is bf16 and the sum has several pieces.
+/// Rows of c whose sums are kept in FP32 at a time, when c is bf16 or fp16 and the sum has several
+/// pieces.
 inline constexpr std::int64_t kGemmSumRows = 1024;
 /// Elements of a that are packed once for all columns of c; a larger a is packed for every block of
 /// columns again.

@@ -29,10 +29,10 @@ struct NormRows {
 ///
 /// layer_norm: (s - mean) * rstd with biased variance, rstd = 1/sqrt(var + eps).
 /// rms_norm: s * rstd with rstd = 1/sqrt(mean(s^2) + eps).
-/// x, residual, sum, y: [..., hidden] in compute dtype (fp64 | fp32 | bf16); with residual, `sum`
-/// is written and may alias x or residual. weight, bias [hidden]: dtype of x or fp32. mean, rstd
-/// [rows]: fp32 (fp64 for fp64); mean only for layer_norm. Statistics in FP32, computed from the
-/// rounded sum. With `head_dim`, x [rows, heads * head_dim] and y are strided, every head is
+/// x, residual, sum, y: [..., hidden] in compute dtype (fp64 | fp32 | bf16 | fp16); with residual,
+/// `sum` is written and may alias x or residual. weight, bias [hidden]: dtype of x or fp32. mean,
+/// rstd [rows]: fp32 (fp64 for fp64); mean only for layer_norm. Statistics in FP32, computed from
+/// the rounded sum. With `head_dim`, x [rows, heads * head_dim] and y are strided, every head is
 /// normalised alone by weight [head_dim], statistics are [rows * heads], and there is no residual.
 struct NormForward {
   static constexpr std::string_view name = "norm_forward";

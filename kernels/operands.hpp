@@ -13,8 +13,8 @@ namespace llmtrain::kernels {
 constexpr DType sum_dtype(DType compute) { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Types that activations and parameters are computed in.
-inline constexpr std::initializer_list<DType> kComputeDTypes = {DType::f64, DType::f32,
-                                                                DType::bf16};
+inline constexpr std::initializer_list<DType> kComputeDTypes = {DType::f64, DType::f32, DType::bf16,
+                                                                DType::f16};
 
 class Operands {
  public:

@@ -6,10 +6,6 @@ namespace llmtrain::kernels {
 
 namespace {
 
-void check_decision(const Operands& operands, const View& decision) {
-  operands.dense("decision", decision, UpdateDecision::kScalars, {DType::f64});
-}
-
 /// The dtype of an update's master, whose form is checked.
 DType check_master(const Operands& operands, const UpdateOperands& to) {
   const std::int64_t n = to.numel();
@@ -22,7 +18,7 @@ DType check_master(const Operands& operands, const UpdateOperands& to) {
   }
   operands.dense("parameter", to.parameter, n, {DType::f64, DType::f32});
   if (to.compute_copy.defined()) {
-    operands.dense("compute_copy", to.compute_copy, n, {DType::f32, DType::bf16});
+    operands.dense("compute_copy", to.compute_copy, n, {DType::f32, DType::bf16, DType::f16});
     operands.distinct("compute_copy", to.compute_copy, "parameter", to.parameter);
   }
   return to.parameter.dtype;
@@ -89,6 +85,7 @@ void ClipByValue::check() const {
   const Operands operands(name);
   operands.dense("g", g, g.numel(), {DType::f64, DType::f32});
   operands.expects(limit >= 0, "limit >= 0");
+  if (decision.defined()) check_decision(operands, decision);
 }
 
 Cost ClipByValue::cost() const { return memory_cost({g}, {g}); }
@@ -100,6 +97,7 @@ void DecideUpdate::check() const {
   check_decision(operands, decision);
   check_step_scalars(operands, scalars);
   operands.expects(max_norm > 0, "max_norm > 0");
+  operands.expects(loss_scale.growth_interval >= 0, "growth_interval >= 0 (0: never)");
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }
 
@@ -183,7 +181,7 @@ void StepUpdate::check() const {
   if (check_master(operands, to) == DType::f64) {
     operands.dense("gradient", to.gradient, to.numel(), {DType::f64});
   } else {
-    operands.dense("gradient", to.gradient, to.numel(), {DType::f32, DType::bf16});
+    operands.dense("gradient", to.gradient, to.numel(), {DType::f32, DType::bf16, DType::f16});
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/elementwise.hpp"
 #include "kernels/tensor_list.hpp"
+#include "kernels/update_decision.hpp"
 
 namespace llmtrain::kernels {
 
@@ -43,12 +44,19 @@ struct SquaredNorm {
 };
 static_assert(kListChunk == 16 * SquaredNorm::kBlock);
 
-/// g = min(max(g, -limit), limit).
+/// g = min(max(g, -limit), limit). With `decision` (UpdateDecision) g is a gradient times its
+/// loss_scale, and so is the limit; what is infinite then stays, for it says that the scale is too
+/// large.
 struct ClipByValue {
   static constexpr std::string_view name = "clip_by_value";
   static constexpr bool capturable = true;
   View g;
   double limit = 0;
+  View decision;
+  /// For kernels of the CPU.
+  double limit_now() const {
+    return decision.defined() ? limit * decision.as<UpdateDecision>()->loss_scale : limit;
+  }
   void check() const;
   Cost cost() const;
   DType dtype() const { return g.dtype; }
@@ -56,34 +64,11 @@ struct ClipByValue {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// What DecideUpdate makes of a step's gradients: updates obey it, the host reads it later. On the
-/// device these numbers lie side by side in an FP64 tensor [kScalars].
-struct UpdateDecision {
-  static constexpr std::int64_t kScalars = 8;
-  /// Of the step's trained tokens, in nats.
-  double loss_sum = 0;
-  /// Global L2 norm, before clipping by it.
-  double grad_norm = 0;
-  /// 1, or 0 when loss or norm is NaN or infinite: parameters and states then stay as they are, to
-  /// the bit.
-  double apply = 0;
-  /// Factor on every gradient as an update reads it.
-  double grad_scale = 1;
-  /// Learning rate of the step; a group of parameters has a factor of its own.
-  double lr = 0;
-  /// Steps that applied so far, with this one: Adam's t. The only number that a step finds here.
-  double updates = 0;
-  double bias_correction1 = 1;       // 1 - beta1^updates
-  double sqrt_bias_correction2 = 1;  // sqrt(1 - beta2^updates)
-
-  bool applies() const { return apply != 0; }
-};
-static_assert(sizeof(UpdateDecision) == UpdateDecision::kScalars * sizeof(double));
-
-/// Writes `decision` (UpdateDecision, of which it reads `updates`) from the squared norms of all
-/// gradients, FP64 [n], joined as llmtrain::tree_sum joins them, and the loss, FP64 [1]; without
-/// one (undefined) it counts as 0. Clipping is that of torch.nn.utils.clip_grad_norm_, down to its
-/// 1e-6.
+/// Writes `decision` (UpdateDecision, of which it reads what a step finds there) from the squared
+/// norms of all gradients, FP64 [n], joined as llmtrain::tree_sum joins them, and the loss, FP64
+/// [1]; without one (undefined) it counts as 0. Gradients were multiplied with the decision's
+/// loss_scale; norm and clipping are those of the gradients themselves. Clipping is that of
+/// torch.nn.utils.clip_grad_norm_, down to its 1e-6.
 struct DecideUpdate {
   static constexpr std::string_view name = "decide_update";
   static constexpr bool capturable = true;
@@ -95,6 +80,7 @@ struct DecideUpdate {
   double max_norm = std::numeric_limits<double>::infinity();
   /// Adam's; 0 for updates that need no correction.
   double beta1 = 0, beta2 = 0;
+  LossScaleRule loss_scale;
   void check() const;
   Cost cost() const;
   DType dtype() const { return squares.dtype; }
@@ -108,15 +94,19 @@ struct DecideUpdate {
   /// very same operations.
   constexpr void decide(double sum_of_squares, double loss, double lr_now,
                         UpdateDecision& to) const {
+    to.used_loss_scale = to.loss_scale;
     to.loss_sum = loss;
-    to.grad_norm = std::sqrt(sum_of_squares);
+    to.grad_norm = std::sqrt(sum_of_squares) / to.used_loss_scale;
     // Neither NaN nor infinite: their difference with themselves is NaN.
-    to.apply = to.grad_norm - to.grad_norm == 0 && loss - loss == 0 ? 1 : 0;
-    to.grad_scale = 1;
+    const bool finite_gradients = to.grad_norm - to.grad_norm == 0;
+    const bool finite_loss = loss - loss == 0;
+    if (finite_loss) loss_scale.follow(finite_gradients, to);
+    to.apply = finite_gradients && finite_loss ? 1 : 0;
+    to.grad_scale = 1 / to.used_loss_scale;
     to.lr = lr_now;
     if (to.apply == 0) return;
     const double scale = max_norm / (to.grad_norm + 1e-6);
-    if (scale < 1) to.grad_scale = scale;
+    if (scale < 1) to.grad_scale *= scale;
     to.updates += 1;
     to.bias_correction1 = 1 - std::pow(beta1, to.updates);
     to.sqrt_bias_correction2 = std::sqrt(1 - std::pow(beta2, to.updates));
@@ -126,8 +116,9 @@ struct DecideUpdate {
 /// What every update shares. The master is `parameter` (FP32, or FP64), or, where that is absent,
 /// what `compute_copy` (bf16) and `remainder` (uint16) are together: see
 /// lib/tensor/split_master.hpp. `gradient` has the master's dtype and is multiplied by the
-/// decision's grad_scale as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16)
-/// is written with the new value, rounded to nearest, ties away from zero.
+/// decision's grad_scale as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16
+/// | fp16) is written with the new value, rounded to nearest, ties away from zero (to even in
+/// fp16).
 struct UpdateOperands {
   View parameter, gradient, compute_copy, remainder;
   std::int64_t numel() const { return gradient.numel(); }
@@ -193,8 +184,8 @@ struct SgdUpdate {
 };
 
 /// p = (1 - lr weight_decay) p + lr factor d, where `to.gradient` is the direction d: of the
-/// master's dtype, or bf16 beside FP32. lr = lr_scale times the decision's, whose grad_scale has no
-/// part in it. Where the decision does not apply, nothing is written.
+/// master's dtype, or bf16 or fp16 beside FP32. lr = lr_scale times the decision's, whose
+/// grad_scale has no part in it. Where the decision does not apply, nothing is written.
 struct StepUpdate {
   static constexpr std::string_view name = "step_update";
   static constexpr bool capturable = true;

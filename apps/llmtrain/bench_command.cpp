@@ -61,7 +61,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
   plan::FmaRate peak;
   const kernels::AcceleratorFacts& gpu = *device.gpu();
   if (const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes)) {
-    peak.peak = peak.mean = recipe.precision.compute() == DType::bf16 ? sheet->bf16_flops
+    peak.peak = peak.mean = is_half_width(recipe.precision.compute()) ? sheet->bf16_flops
                             : recipe.precision.tf32()                 ? sheet->tf32_flops
                                                                       : sheet->fp32_flops;
     measured.memory_rates.push_back(sheet->bytes_per_second);

@@ -244,7 +244,7 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   CLI::App* export_verb = ckpt->add_subcommand("export", "write a Hugging Face directory");
   export_verb->add_option("run", to_export.run, "output directory of a run")->required();
   export_verb->add_option("to", to_export.to, "new or empty directory")->required();
-  export_verb->add_option("--dtype", to_export.dtype, "fp32 or bf16");
+  export_verb->add_option("--dtype", to_export.dtype, "fp32, bf16 or fp16");
   export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
   export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
   static app::Measurement measurement;

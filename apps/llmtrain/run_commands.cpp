@@ -111,8 +111,8 @@ ExitCode verify_checkpoints(const std::filesystem::path& run) {
 
 ExitCode export_checkpoint(const Export& arguments) {
   const auto dtype = parse_dtype(arguments.dtype);
-  require<RecipeError>(dtype == DType::f32 || dtype == DType::bf16,
-                       "--dtype {}: exports are fp32 or bf16", arguments.dtype);
+  require<RecipeError>(dtype && (dtype == DType::f32 || is_half_width(*dtype)),
+                       "--dtype {}: exports are fp32, bf16 or fp16", arguments.dtype);
   train::SavedRun run(arguments.run, arguments.step);
   const models::Architecture& family = run.recipe().model.architecture();
   const models::DecoderSpec spec = run.recipe().model.spec();

@@ -22,35 +22,68 @@ bool all_aligned(std::initializer_list<View> views) {
   return true;
 }
 
+template <class T>
+void run_plain_as(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
+  plain_forward<T>(ctx, op, workspace);
+}
+template <class T>
+void run_plain_as(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
+  plain_backward<T>(ctx, op, workspace);
+}
+
+template <class K>
+void run_plain(const KernelCtx& ctx, const K& op, const View& workspace) {
+  switch (op.q.dtype) {
+    case DType::f64:
+      return run_plain_as<double>(ctx, op, workspace);
+    case DType::f32:
+      return run_plain_as<float>(ctx, op, workspace);
+    case DType::bf16:
+      return run_plain_as<bf16>(ctx, op, workspace);
+    case DType::f16:
+      return run_plain_as<f16>(ctx, op, workspace);
+    default:
+      fail("no attention on a GPU computes in {}", to_string(op.q.dtype));
+  }
+}
+
 void run_own(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
              AttentionKernel kernel) {
+  const auto narrow = [&]<int kDim>() {
+    op.q.dtype == DType::bf16 ? tensor_forward<bf16, kDim>(ctx, op, workspace)
+                              : tensor_forward<f16, kDim>(ctx, op, workspace);
+  };
   switch (kernel) {
     case AttentionKernel::plain:
-      return plain_forward(ctx, op, workspace);
+      return run_plain(ctx, op, workspace);
     case AttentionKernel::tensor_64:
-      return tensor_forward<64>(ctx, op, workspace);
+      return narrow.template operator()<64>();
     case AttentionKernel::tensor_96:
-      return tensor_forward<96>(ctx, op, workspace);
+      return narrow.template operator()<96>();
     case AttentionKernel::tensor_128:
-      return tensor_forward<128>(ctx, op, workspace);
+      return narrow.template operator()<128>();
     case AttentionKernel::tensor_256:
-      return tensor_forward<256>(ctx, op, workspace);
+      return narrow.template operator()<256>();
   }
 }
 
 void run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
              AttentionKernel kernel) {
+  const auto narrow = [&]<int kDim>() {
+    op.q.dtype == DType::bf16 ? tensor_backward<bf16, kDim>(ctx, op, workspace)
+                              : tensor_backward<f16, kDim>(ctx, op, workspace);
+  };
   switch (kernel) {
     case AttentionKernel::plain:
-      return plain_backward(ctx, op, workspace);
+      return run_plain(ctx, op, workspace);
     case AttentionKernel::tensor_64:
-      return tensor_backward<64>(ctx, op, workspace);
+      return narrow.template operator()<64>();
     case AttentionKernel::tensor_96:
-      return tensor_backward<96>(ctx, op, workspace);
+      return narrow.template operator()<96>();
     case AttentionKernel::tensor_128:
-      return tensor_backward<128>(ctx, op, workspace);
+      return narrow.template operator()<128>();
     case AttentionKernel::tensor_256:
-      return tensor_backward<256>(ctx, op, workspace);
+      return narrow.template operator()<256>();
   }
 }
 

@@ -59,7 +59,7 @@ struct AttentionArgs {
   W scale, softcap;
   const W* alibi;
   const void* sink;
-  bool sink_is_bf16;
+  DType sink_type;
   std::int64_t window;
   const int *q_position, *q_document_begin, *k_position;
   const std::int64_t* q_sample;
@@ -91,8 +91,14 @@ struct AttentionArgs {
     return (static_cast<std::int64_t>(sequence) * heads + head) * tq + i;
   }
   __device__ W sink_of(int head) const {
-    return sink_is_bf16 ? static_cast<W>(widen(static_cast<const bf16*>(sink)[head]))
-                        : static_cast<const W*>(sink)[head];
+    switch (sink_type) {
+      case DType::bf16:
+        return static_cast<W>(widen(static_cast<const bf16*>(sink)[head]));
+      case DType::f16:
+        return static_cast<W>(widen(static_cast<const f16*>(sink)[head]));
+      default:
+        return static_cast<const W*>(sink)[head];
+    }
   }
   __device__ W slope_of_alibi(int head) const { return alibi == nullptr ? W{0} : alibi[head]; }
 

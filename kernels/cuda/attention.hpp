@@ -5,12 +5,15 @@
 
 namespace llmtrain::kernels::cuda {
 
+/// T is any compute type.
+template <class T>
 void plain_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace);
+template <class T>
 void plain_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace);
-/// head_dim padded to kDim.
-template <int kDim>
+/// T is bf16 or f16; head_dim is padded to kDim.
+template <class T, int kDim>
 void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace);
-template <int kDim>
+template <class T, int kDim>
 void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace);
 
 }  // namespace llmtrain::kernels::cuda

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) bounds_kernel(AttentionArgs<W> args)
   if (lane == 0) args.key_bounds[granule] = bounds;
 }
 
-/// Sixteen lanes per query row and head: one pack each at head_dim 128 in bf16.
+/// Sixteen lanes per query row and head: one pack each at head_dim 128 in half width.
 constexpr int kDeltaLanes = 16;
 
 template <class T, int V>
@@ -121,7 +121,7 @@ AttentionArgs<W> attention_args(const AttentionShape& shape, const View& q, cons
       .softcap = static_cast<W>(shape.softcap),
       .alibi = static_cast<const W*>(shape.alibi.data),
       .sink = shape.sink.data,
-      .sink_is_bf16 = shape.sink.defined() && shape.sink.dtype == DType::bf16,
+      .sink_type = shape.sink.dtype,
       .window = shape.window,
       .q_position = static_cast<const int*>(shape.q_position.data),
       .q_document_begin = static_cast<const int*>(shape.q_document_begin.data),

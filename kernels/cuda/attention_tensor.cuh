@@ -14,9 +14,9 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 __device__ __forceinline__ int warp_of_block() { return static_cast<int>(threadIdx.x / 32); }
 __device__ __forceinline__ int lane_of_warp() { return static_cast<int>(threadIdx.x % 32); }
 
-/// Rows of kDim bf16 in shared memory. Chunks of 16 bytes are permuted within a row, so that the
-/// same chunk of 8 rows in turn lies in different banks.
-template <int kDim>
+/// Rows of kDim elements of half the width of a float in shared memory. Chunks of 16 bytes are
+/// permuted within a row, so that the same chunk of 8 rows in turn lies in different banks.
+template <class T, int kDim>
 struct TensorTile {
   static_assert(kDim % 32 == 0);
   static constexpr int kChunks = kDim / 8;
@@ -29,7 +29,7 @@ struct TensorTile {
   /// Copies kRows rows, `first` the first of them, by all kThreads threads; zeros from row `end` on
   /// and behind head_dim.
   template <int kRows, int kThreads>
-  __device__ static void stage(bf16* to, const bf16* from, std::int64_t stride, int first, int end,
+  __device__ static void stage(T* to, const T* from, std::int64_t stride, int first, int end,
                                int head_dim) {
 #pragma unroll
     for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
@@ -44,37 +44,38 @@ struct TensorTile {
 
   /// Rows row .. row + 15, columns 16 k .. 16 k + 15 as A; or, transposed, as the two B whose 16
   /// rows of summation these are.
-  __device__ static FragmentA a(const bf16* tile, int row, int k) {
+  __device__ static FragmentA a(const T* tile, int row, int k) {
     const int lane = lane_of_warp();
     return ldmatrix(tile + at(row + lane % 16, 2 * k + lane / 16));
   }
-  __device__ static Matrices b_transposed(const bf16* tile, int row, int k) {
+  __device__ static Matrices b_transposed(const T* tile, int row, int k) {
     const int lane = lane_of_warp();
     return ldmatrix_transposed(tile + at(row + lane % 16, 2 * k + lane / 16));
   }
   /// Rows row .. row + 15 as the columns of two B, columns 16 k .. 16 k + 15 those of summation.
-  __device__ static Matrices b(const bf16* tile, int row, int k) {
+  __device__ static Matrices b(const T* tile, int row, int k) {
     const int lane = lane_of_warp();
     return ldmatrix(tile + at(row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
   }
 
-  /// Writes 16 m-rows of sums, times `factor`, as bf16 over rows of a tile that no other warp uses.
-  __device__ static void put(bf16* tile, int row, const FragmentC (&sums)[kDim / 8], float low,
+  /// Writes 16 m-rows of sums, times `factor`, rounded, over rows of a tile that no other warp
+  /// uses.
+  __device__ static void put(T* tile, int row, const FragmentC (&sums)[kDim / 8], float low,
                              float high) {
     const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
       const FragmentC& c = sums[n];
       *reinterpret_cast<std::uint32_t*>(tile + at(row + g, n) + 2 * t) =
-          pack_bf16(c.x[0] * low, c.x[1] * low);
+          pack_pair<T>(c.x[0] * low, c.x[1] * low);
       *reinterpret_cast<std::uint32_t*>(tile + at(row + g + 8, n) + 2 * t) =
-          pack_bf16(c.x[2] * high, c.x[3] * high);
+          pack_pair<T>(c.x[2] * high, c.x[3] * high);
     }
   }
   /// Then, after __syncwarp(), kRows rows to memory in pieces of 16 bytes; `first` is the row of
   /// the sequence that row `row` of the tile is, rows from `end` on are left out.
   template <int kRows>
-  __device__ static void flush(const bf16* tile, int row, bf16* to, std::int64_t stride, int first,
+  __device__ static void flush(const T* tile, int row, T* to, std::int64_t stride, int first,
                                int end, int head_dim) {
 #pragma unroll 4
     for (int n = lane_of_warp(); n < kRows * kChunks; n += 32) {
@@ -86,12 +87,13 @@ struct TensorTile {
 };
 
 /// Fragment of A for 16 rows of summation, from the C of their two halves.
+template <class T>
 __device__ __forceinline__ FragmentA a_of(const FragmentC& first, const FragmentC& second) {
-  return {{pack_bf16(first.x[0], first.x[1]), pack_bf16(first.x[2], first.x[3]),
-           pack_bf16(second.x[0], second.x[1]), pack_bf16(second.x[2], second.x[3])}};
+  return {{pack_pair<T>(first.x[0], first.x[1]), pack_pair<T>(first.x[2], first.x[3]),
+           pack_pair<T>(second.x[0], second.x[1]), pack_pair<T>(second.x[2], second.x[3])}};
 }
 
-/// tanh within 2^-22: its errors are far below those of scores of bf16 products.
+/// tanh within 2^-22: its errors are far below those of scores of such products.
 __device__ __forceinline__ float tanh_fast(float x) {
   return 1 - 2 * reciprocal_fast(1 + exp2_fast(2 * kLog2e * x));
 }

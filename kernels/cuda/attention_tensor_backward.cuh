@@ -6,22 +6,22 @@
 
 namespace llmtrain::kernels::cuda {
 
-template <int kDim>
+template <class T, int kDim>
 void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
   const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
   if (args.sequences == 0) return;
   find_bounds(ctx, args);
-  const GradientMatrices m{Rows<const bf16>(op.q),
-                           Rows<const bf16>(op.k),
-                           Rows<const bf16>(op.v),
-                           Rows<const bf16>(op.dout),
-                           Rows<bf16>(op.dq),
-                           Rows<bf16>(op.dk),
-                           Rows<bf16>(op.dv),
-                           static_cast<const float*>(op.lse.data),
-                           find_delta(ctx, op, args, workspace)};
-  query_tiles::gradient<kDim>(ctx, args, m);
-  key_tiles::gradient<kDim>(ctx, args, m);
+  const GradientMatrices<T> m{Rows<const T>(op.q),
+                              Rows<const T>(op.k),
+                              Rows<const T>(op.v),
+                              Rows<const T>(op.dout),
+                              Rows<T>(op.dq),
+                              Rows<T>(op.dk),
+                              Rows<T>(op.dv),
+                              static_cast<const float*>(op.lse.data),
+                              find_delta(ctx, op, args, workspace)};
+  query_tiles::gradient<T, kDim>(ctx, args, m);
+  key_tiles::gradient<T, kDim>(ctx, args, m);
 }
 
 }  // namespace llmtrain::kernels::cuda

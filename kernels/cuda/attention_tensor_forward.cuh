@@ -1,7 +1,7 @@
 #pragma once
-/// Attention of bf16 on tensor cores: FlashAttention-2 with mma.sync. A warp has 32 queries, so
-/// that each fragment of keys and values serves two products; 16 where registers have no room for
-/// more.
+/// Attention of bf16 or fp16 (T) on tensor cores: FlashAttention-2 with mma.sync. A warp has 32
+/// queries, so that each fragment of keys and values serves two products; 16 where registers have
+/// no room for more.
 
 #include <limits>
 
@@ -24,16 +24,17 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 template <int kDim>
 constexpr std::size_t kForwardShared = sizeof(bf16) * (kQueries<kDim> + 2 * kKeys) * kDim;
 
+template <class T>
 struct ForwardMatrices {
-  Rows<const bf16> q, k, v;
-  Rows<bf16> out;
+  Rows<const T> q, k, v;
+  Rows<T> out;
   float* lse;
 };
 
-template <int kDim>
-__device__ __forceinline__ void scores(const bf16* q, const bf16* k,
+template <int kDim, class T>
+__device__ __forceinline__ void scores(const T* q, const T* k,
                                        FragmentC (&s)[kM<kDim>][kKeys / 8]) {
-  using Tile = TensorTile<kDim>;
+  using Tile = TensorTile<T, kDim>;
   const int row = warp_of_block() * kRows<kDim>;
 #pragma unroll
   for (int m = 0; m < kM<kDim>; ++m) {
@@ -50,8 +51,8 @@ __device__ __forceinline__ void scores(const bf16* q, const bf16* k,
       const Matrices b = Tile::b(k, n * 16, d);
 #pragma unroll
       for (int m = 0; m < kM<kDim>; ++m) {
-        mma(s[m][2 * n], a[m], first_b(b));
-        mma(s[m][2 * n + 1], a[m], second_b(b));
+        mma<T>(s[m][2 * n], a[m], first_b(b));
+        mma<T>(s[m][2 * n + 1], a[m], second_b(b));
       }
     }
   }
@@ -164,34 +165,34 @@ __device__ __forceinline__ void probabilities(float factor, FragmentC (&s)[kM<kD
   }
 }
 
-template <int kDim>
-__device__ __forceinline__ void values(const FragmentC (&p)[kM<kDim>][kKeys / 8], const bf16* v,
+template <int kDim, class T>
+__device__ __forceinline__ void values(const FragmentC (&p)[kM<kDim>][kKeys / 8], const T* v,
                                        FragmentC (&out)[kM<kDim>][kDim / 8]) {
-  using Tile = TensorTile<kDim>;
+  using Tile = TensorTile<T, kDim>;
 #pragma unroll
   for (int k = 0; k < kKeys / 16; ++k) {
     FragmentA a[kM<kDim>];
 #pragma unroll
-    for (int m = 0; m < kM<kDim>; ++m) a[m] = a_of(p[m][2 * k], p[m][2 * k + 1]);
+    for (int m = 0; m < kM<kDim>; ++m) a[m] = a_of<T>(p[m][2 * k], p[m][2 * k + 1]);
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Matrices b = Tile::b_transposed(v, k * 16, n);
 #pragma unroll
       for (int m = 0; m < kM<kDim>; ++m) {
-        mma(out[m][2 * n], a[m], first_b(b));
-        mma(out[m][2 * n + 1], a[m], second_b(b));
+        mma<T>(out[m][2 * n], a[m], first_b(b));
+        mma<T>(out[m][2 * n + 1], a[m], second_b(b));
       }
     }
   }
 }
 
 /// `q` becomes the place of the result.
-template <int kDim>
-__device__ __forceinline__ void finish(const AttentionArgs<float>& args, const ForwardMatrices& m,
-                                       int sequence, int head, int first_query, bf16* q,
-                                       Statistics<kM<kDim>>& rows,
+template <int kDim, class T>
+__device__ __forceinline__ void finish(const AttentionArgs<float>& args,
+                                       const ForwardMatrices<T>& m, int sequence, int head,
+                                       int first_query, T* q, Statistics<kM<kDim>>& rows,
                                        const FragmentC (&out)[kM<kDim>][kDim / 8]) {
-  using Tile = TensorTile<kDim>;
+  using Tile = TensorTile<T, kDim>;
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
   const int row = warp_of_block() * kRows<kDim>;
   float factor[kM<kDim>][2];
@@ -218,13 +219,13 @@ __device__ __forceinline__ void finish(const AttentionArgs<float>& args, const F
 }
 
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __global__ void __launch_bounds__(kThreads, 2)
-    forward_kernel(AttentionArgs<float> args, ForwardMatrices m) {
-  using Tile = TensorTile<kDim>;
-  bf16* const q = dynamic_shared<bf16>();
-  bf16* const k = q + kQueries<kDim> * kDim;
-  bf16* const v = k + kKeys * kDim;
+    forward_kernel(AttentionArgs<float> args, ForwardMatrices<T> m) {
+  using Tile = TensorTile<T, kDim>;
+  T* const q = dynamic_shared<T>();
+  T* const k = q + kQueries<kDim> * kDim;
+  T* const v = k + kKeys * kDim;
 
   // The heads of a group and the tiles of a sequence follow each other, so that keys and values
   // stay in L2; late queries, which see most keys, begin first.
@@ -238,10 +239,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int h = group * args.per_group() + in_group;
   const int head_dim = args.head_dim;
   const std::int64_t k_row = static_cast<std::int64_t>(s) * args.tk;
-  const bf16* const q_rows =
+  const T* const q_rows =
       m.q.row(static_cast<std::int64_t>(s) * args.tq) + static_cast<std::int64_t>(h) * head_dim;
-  const bf16* const k_rows = m.k.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
-  const bf16* const v_rows = m.v.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
+  const T* const k_rows = m.k.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
+  const T* const v_rows = m.v.row(k_row) + static_cast<std::int64_t>(group) * head_dim;
 
   const TensorHead<kExtras> head(args, s, h);
   const int first_query = first + warp_of_block() * kRows<kDim>;  // of this warp
@@ -297,16 +298,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace forward_tiles
 
-template <int kDim>
+template <class T, int kDim>
 void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
   using namespace forward_tiles;
   const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
   if (args.sequences == 0 || args.tq == 0) return;
   find_bounds(ctx, args);
-  const ForwardMatrices m{Rows<const bf16>(op.q), Rows<const bf16>(op.k), Rows<const bf16>(op.v),
-                          Rows<bf16>(op.out), static_cast<float*>(op.lse.data)};
+  const ForwardMatrices<T> m{Rows<const T>(op.q), Rows<const T>(op.k), Rows<const T>(op.v),
+                             Rows<T>(op.out), static_cast<float*>(op.lse.data)};
   const std::int64_t blocks = ceil_div(args.tq, kQueries<kDim>) * args.sequences * args.heads;
-  const auto kernel = has_extras(args) ? forward_kernel<kDim, true> : forward_kernel<kDim, false>;
+  const auto kernel =
+      has_extras(args) ? forward_kernel<T, kDim, true> : forward_kernel<T, kDim, false>;
   allow_shared(kernel, kForwardShared<kDim>);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kForwardShared<kDim>}, kernel, args,
               m);

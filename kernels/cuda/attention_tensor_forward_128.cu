@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention_tensor_forward.cuh"
 
 namespace llmtrain::kernels::cuda {
-template void tensor_forward<128>(const KernelCtx&, const AttentionForward&, const View&);
-}
+template void tensor_forward<bf16, 128>(const KernelCtx&, const AttentionForward&, const View&);
+template void tensor_forward<f16, 128>(const KernelCtx&, const AttentionForward&, const View&);
+}  // namespace llmtrain::kernels::cuda

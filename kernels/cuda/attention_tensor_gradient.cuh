@@ -6,9 +6,10 @@
 
 namespace llmtrain::kernels::cuda {
 
+template <class T>
 struct GradientMatrices {
-  Rows<const bf16> q, k, v, dout;
-  Rows<bf16> dq, dk, dv;
+  Rows<const T> q, k, v, dout;
+  Rows<T> dq, dk, dv;
   const float *lse, *delta;
 };
 

@@ -20,25 +20,25 @@ constexpr int kQueries = kDim <= 128 ? 64 : 32;  // of a tile
 enum class Pass : std::uint8_t { both, keys, values };
 
 /// Queries, the gradient of the output, and statistics of a tile; twice.
-template <int kDim>
+template <class T, int kDim>
 struct Stage {
-  bf16 q[kQueries<kDim> * kDim], dout[kQueries<kDim> * kDim];
+  T q[kQueries<kDim> * kDim], dout[kQueries<kDim> * kDim];
   float lse[kQueries<kDim>], delta[kQueries<kDim>];
 };
 /// 129 KiB at most.
-template <int kDim>
+template <class T, int kDim>
 struct SharedKeys {
-  bf16 k[kKeys<kDim> * kDim], v[kKeys<kDim> * kDim];
-  Stage<kDim> stages[2];
+  T k[kKeys<kDim> * kDim], v[kKeys<kDim> * kDim];
+  Stage<T, kDim> stages[2];
 };
 
 template <int kDim>
 using Scores = FragmentC[kQueries<kDim> / 8];
 
 /// s = a b^T: this warp's rows of keys (values) and a tile's queries (gradients of the output).
-template <int kDim>
-__device__ __forceinline__ void product(const bf16* a, const bf16* b, Scores<kDim>& s) {
-  using Tile = TensorTile<kDim>;
+template <int kDim, class T>
+__device__ __forceinline__ void product(const T* a, const T* b, Scores<kDim>& s) {
+  using Tile = TensorTile<T, kDim>;
   const int row = warp_of_block() * kRows;
 #pragma unroll
   for (int n = 0; n < kQueries<kDim> / 8; ++n) s[n] = {};
@@ -48,34 +48,34 @@ __device__ __forceinline__ void product(const bf16* a, const bf16* b, Scores<kDi
 #pragma unroll
     for (int n = 0; n < kQueries<kDim> / 16; ++n) {
       const Matrices y = Tile::b(b, n * 16, d);
-      mma(s[2 * n], x, first_b(y));
-      mma(s[2 * n + 1], x, second_b(y));
+      mma<T>(s[2 * n], x, first_b(y));
+      mma<T>(s[2 * n + 1], x, second_b(y));
     }
   }
 }
 
 /// sums += a b, where a is kQueries<kDim> / 16 fragments.
-template <int kDim>
-__device__ __forceinline__ void accumulate(const FragmentA (&a)[kQueries<kDim> / 16], const bf16* b,
+template <int kDim, class T>
+__device__ __forceinline__ void accumulate(const FragmentA (&a)[kQueries<kDim> / 16], const T* b,
                                            FragmentC (&sums)[kDim / 8]) {
-  using Tile = TensorTile<kDim>;
+  using Tile = TensorTile<T, kDim>;
 #pragma unroll
   for (int i = 0; i < kQueries<kDim> / 16; ++i) {
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Matrices y = Tile::b_transposed(b, i * 16, n);
-      mma(sums[2 * n], a[i], first_b(y));
-      mma(sums[2 * n + 1], a[i], second_b(y));
+      mma<T>(sums[2 * n], a[i], first_b(y));
+      mma<T>(sums[2 * n + 1], a[i], second_b(y));
     }
   }
 }
 
 /// From the transposed products s and dp to the fragments of probabilities and of the gradients of
 /// scores that accumulate() takes.
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, int sequence,
                                               int first_query, int first_key, bool masked,
-                                              const Stage<kDim>& stage, Scores<kDim>& s,
+                                              const Stage<T, kDim>& stage, Scores<kDim>& s,
                                               Scores<kDim>& dp, FragmentA (&p)[kQueries<kDim> / 16],
                                               FragmentA (&ds)[kQueries<kDim> / 16]) {
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
@@ -112,8 +112,8 @@ __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, i
   }
 #pragma unroll
   for (int i = 0; i < kQueries<kDim> / 16; ++i) {
-    p[i] = a_of(s[2 * i], s[2 * i + 1]);
-    ds[i] = a_of(dp[2 * i], dp[2 * i + 1]);
+    p[i] = a_of<T>(s[2 * i], s[2 * i + 1]);
+    ds[i] = a_of<T>(dp[2 * i], dp[2 * i + 1]);
   }
 }
 
@@ -144,11 +144,11 @@ class GroupWalk {
 };
 
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
-template <int kDim, Pass pass, bool kExtras>
+template <class T, int kDim, Pass pass, bool kExtras>
 __global__ void __launch_bounds__(kThreads<kDim>, 1)
-    keys_kernel(AttentionArgs<float> args, GradientMatrices m) {
-  using Tile = TensorTile<kDim>;
-  SharedKeys<kDim>& shared = *dynamic_shared<SharedKeys<kDim>>();
+    keys_kernel(AttentionArgs<float> args, GradientMatrices<T> m) {
+  using Tile = TensorTile<T, kDim>;
+  SharedKeys<T, kDim>& shared = *dynamic_shared<SharedKeys<T, kDim>>();
 
   // Early keys, which most queries see, begin first.
   const int tiles = (args.tk + kKeys<kDim> - 1) / kKeys<kDim>;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
   const std::int64_t q_row = static_cast<std::int64_t>(s) * args.tq;
   const std::int64_t k_row = static_cast<std::int64_t>(s) * args.tk;
   const std::int64_t at_k = static_cast<std::int64_t>(group) * head_dim;
-  const auto stage_queries = [&](int head, int tile, Stage<kDim>& stage) {
+  const auto stage_queries = [&](int head, int tile, Stage<T, kDim>& stage) {
     const std::int64_t at_q = static_cast<std::int64_t>(head) * head_dim;
     const int first_query = tile * kQueries<kDim>;
     Tile::template stage<kQueries<kDim>, kThreads<kDim>>(stage.q, m.q.row(q_row) + at_q, m.q.stride,
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
     if (!walk.done(next)) stage_queries(next.head, next.tile.tile, shared.stages[buffer ^ 1]);
     commit_copies();
     if (step.tile.some) {
-      const Stage<kDim>& stage = shared.stages[buffer];
+      const Stage<T, kDim>& stage = shared.stages[buffer];
       const TensorHead<kExtras> head(args, s, step.head);
       Scores<kDim> scores, dp;
       FragmentA p[kQueries<kDim> / 16], ds[kQueries<kDim> / 16];
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
       } else {
         for (FragmentC& c : dp) c = {};
       }
-      differentiate<kDim>(head, s, step.tile.tile * kQueries<kDim>, first_key, !step.tile.all,
-                          stage, scores, dp, p, ds);
+      differentiate<T, kDim>(head, s, step.tile.tile * kQueries<kDim>, first_key, !step.tile.all,
+                             stage, scores, dp, p, ds);
       if constexpr (pass != Pass::keys) accumulate<kDim>(p, stage.dout, dv);
       if constexpr (pass != Pass::values) accumulate<kDim>(ds, stage.q, dk);
     }
@@ -225,24 +225,25 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
   }
 }
 
-template <int kDim, Pass pass>
+template <class T, int kDim, Pass pass>
 void gradient_by(const KernelCtx& ctx, const AttentionArgs<float>& args,
-                 const GradientMatrices& m) {
-  constexpr std::size_t kShared = sizeof(SharedKeys<kDim>);
+                 const GradientMatrices<T>& m) {
+  constexpr std::size_t kShared = sizeof(SharedKeys<T, kDim>);
   const std::int64_t blocks = ceil_div(args.tk, kKeys<kDim>) * args.sequences * args.kv_heads;
   const auto kernel =
-      has_extras(args) ? keys_kernel<kDim, pass, true> : keys_kernel<kDim, pass, false>;
+      has_extras(args) ? keys_kernel<T, kDim, pass, true> : keys_kernel<T, kDim, pass, false>;
   allow_shared(kernel, kShared);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads<kDim>, kShared}, kernel, args, m);
 }
 
-template <int kDim>
-void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMatrices& m) {
+template <class T, int kDim>
+void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
+              const GradientMatrices<T>& m) {
   if constexpr (kDim <= 128) {
-    gradient_by<kDim, Pass::both>(ctx, args, m);
+    gradient_by<T, kDim, Pass::both>(ctx, args, m);
   } else {
-    gradient_by<kDim, Pass::keys>(ctx, args, m);
-    gradient_by<kDim, Pass::values>(ctx, args, m);
+    gradient_by<T, kDim, Pass::keys>(ctx, args, m);
+    gradient_by<T, kDim, Pass::values>(ctx, args, m);
   }
 }
 

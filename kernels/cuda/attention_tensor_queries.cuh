@@ -25,10 +25,10 @@ template <int kDim>
 constexpr std::size_t kShared = sizeof(bf16) * (2 * kQueries<kDim> + 4 * kKeys<kDim>)*kDim;
 
 /// s = q k^T of this warp's rows and a tile's.
-template <int kDim>
-__device__ __forceinline__ void product(const bf16* q, const bf16* k,
+template <int kDim, class T>
+__device__ __forceinline__ void product(const T* q, const T* k,
                                         FragmentC (&s)[kM<kDim>][kKeys<kDim> / 8]) {
-  using Tile = TensorTile<kDim>;
+  using Tile = TensorTile<T, kDim>;
   const int row = warp_of_block() * kRows<kDim>;
 #pragma unroll
   for (int m = 0; m < kM<kDim>; ++m) {
@@ -45,8 +45,8 @@ __device__ __forceinline__ void product(const bf16* q, const bf16* k,
       const Matrices b = Tile::b(k, n * 16, d);
 #pragma unroll
       for (int m = 0; m < kM<kDim>; ++m) {
-        mma(s[m][2 * n], a[m], first_b(b));
-        mma(s[m][2 * n + 1], a[m], second_b(b));
+        mma<T>(s[m][2 * n], a[m], first_b(b));
+        mma<T>(s[m][2 * n + 1], a[m], second_b(b));
       }
     }
   }
@@ -102,37 +102,37 @@ __device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, i
 }
 
 /// dq += ds k
-template <int kDim>
+template <int kDim, class T>
 __device__ __forceinline__ void accumulate(const FragmentC (&ds)[kM<kDim>][kKeys<kDim> / 8],
-                                           const bf16* k, FragmentC (&dq)[kM<kDim>][kDim / 8]) {
-  using Tile = TensorTile<kDim>;
+                                           const T* k, FragmentC (&dq)[kM<kDim>][kDim / 8]) {
+  using Tile = TensorTile<T, kDim>;
 #pragma unroll
   for (int j = 0; j < kKeys<kDim> / 16; ++j) {
     FragmentA a[kM<kDim>];
 #pragma unroll
-    for (int m = 0; m < kM<kDim>; ++m) a[m] = a_of(ds[m][2 * j], ds[m][2 * j + 1]);
+    for (int m = 0; m < kM<kDim>; ++m) a[m] = a_of<T>(ds[m][2 * j], ds[m][2 * j + 1]);
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Matrices b = Tile::b_transposed(k, j * 16, n);
 #pragma unroll
       for (int m = 0; m < kM<kDim>; ++m) {
-        mma(dq[m][2 * n], a[m], first_b(b));
-        mma(dq[m][2 * n + 1], a[m], second_b(b));
+        mma<T>(dq[m][2 * n], a[m], first_b(b));
+        mma<T>(dq[m][2 * n + 1], a[m], second_b(b));
       }
     }
   }
 }
 
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __global__ void __launch_bounds__(kThreads, 2)
-    queries_kernel(AttentionArgs<float> args, GradientMatrices m) {
-  using Tile = TensorTile<kDim>;
+    queries_kernel(AttentionArgs<float> args, GradientMatrices<T> m) {
+  using Tile = TensorTile<T, kDim>;
   constexpr int kTile = kKeys<kDim>;
-  bf16* const q = dynamic_shared<bf16>();
-  bf16* const dout = q + kQueries<kDim> * kDim;
-  bf16* const k = dout + kQueries<kDim> * kDim;  // twice
-  bf16* const v = k + 2 * kTile * kDim;          // twice
+  T* const q = dynamic_shared<T>();
+  T* const dout = q + kQueries<kDim> * kDim;
+  T* const k = dout + kQueries<kDim> * kDim;  // twice
+  T* const v = k + 2 * kTile * kDim;          // twice
 
   // As in the forward: the heads of a group follow each other, late queries begin first.
   const int tiles = (args.tq + kQueries<kDim> - 1) / kQueries<kDim>;
@@ -199,10 +199,12 @@ __global__ void __launch_bounds__(kThreads, 2)
                                     args.tq, head_dim);
 }
 
-template <int kDim>
-void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMatrices& m) {
+template <class T, int kDim>
+void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args,
+              const GradientMatrices<T>& m) {
   const std::int64_t blocks = ceil_div(args.tq, kQueries<kDim>) * args.sequences * args.heads;
-  const auto kernel = has_extras(args) ? queries_kernel<kDim, true> : queries_kernel<kDim, false>;
+  const auto kernel =
+      has_extras(args) ? queries_kernel<T, kDim, true> : queries_kernel<T, kDim, false>;
   allow_shared(kernel, kShared<kDim>);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kThreads, kShared<kDim>}, kernel, args, m);
 }

@@ -25,7 +25,10 @@ std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-cudaDataType_t library_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t library_type(DType dtype) {
+  if (dtype == DType::bf16) return CUDA_R_16BF;
+  return dtype == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -46,7 +49,7 @@ std::int32_t operation_of(bool transposed) { return transposed ? CUBLAS_OP_T : C
 std::int64_t leading(const View& view) { return std::max(view.row_stride, view.cols()); }
 
 /// Which sums over parts of k are allowed. In place and in the output type they pass through c's
-/// type, so that a BF16 c would be rounded more than once.
+/// type, so that a BF16 or FP16 c would be rounded more than once.
 std::uint32_t reductions_of(Determinism determinism, DType out) {
   std::uint32_t allowed = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (out == DType::f32) allowed |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;

@@ -6,7 +6,9 @@ namespace {
 
 enum Axis : std::int64_t { kRows = 2, kColumns = 3 };
 
-cudnnDataType_t library_type(DType) { return CUDNN_DATA_BFLOAT16; }
+cudnnDataType_t library_type(DType dtype) {
+  return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+}
 
 /// Heads of a strided matrix [sequences * rows, heads * head_dim].
 CudnnTensor heads_of(CudnnGraph& graph, std::int64_t uid, const SdpaProblem& p, std::int64_t heads,

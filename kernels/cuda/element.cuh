@@ -17,6 +17,7 @@ __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ float widen(bf16 x) {
   return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
 }
+__device__ __forceinline__ float widen(f16 x) { return float_of_f16(x.bits); }
 
 /// Rounds to nearest, ties to even; a NaN stays one.
 template <class T, class W>
@@ -26,6 +27,8 @@ __device__ __forceinline__ T narrow(W x) {
     const unsigned u = __float_as_uint(f);
     const unsigned rounded = f != f ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
     return bf16{static_cast<std::uint16_t>(rounded >> 16)};
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return f16{f16_of_float(static_cast<float>(x))};
   } else {
     return static_cast<T>(x);
   }
@@ -81,6 +84,8 @@ void with_type(DType dtype, const F& f) {
       return f.template operator()<float>();
     case DType::bf16:
       return f.template operator()<bf16>();
+    case DType::f16:
+      return f.template operator()<f16>();
     default:
       throw InternalError("no CUDA kernel computes in this type");
   }

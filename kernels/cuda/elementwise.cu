@@ -1,6 +1,4 @@
-// Sums, casts, fills and activation functions: one pass over memory each, in packs of 16 bytes
-// where alignment allows.
-#include "kernels/activations.hpp"
+// Sums, casts and fills: one pass over memory each, in packs of 16 bytes where alignment allows.
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/optimizer.hpp"
@@ -122,115 +120,6 @@ void fill(const KernelCtx& ctx, const Fill& op, const View&) {
   });
 }
 
-template <class X>
-__device__ X select(bool condition, X yes, X no) {
-  return condition ? yes : no;
-}
-
-template <class X>
-struct ValueAndSlope {
-  X value, slope;
-};
-
-template <Activation activation, class X>
-__device__ ValueAndSlope<X> evaluate(X x) {
-  using std::erf, std::exp, std::tanh;
-  X y = 0;
-  X slope = 0;
-#define ACTIVATION(id, names, ...)              \
-  if constexpr (activation == Activation::id) { \
-    __VA_ARGS__                                 \
-  }
-#include "kernels/activation_table.inc"
-#undef ACTIVATION
-  return {y, slope};
-}
-
-/// Calls f.operator()<activation>().
-template <class F>
-void with_activation(Activation activation, const F& f) {
-  switch (activation) {
-#define ACTIVATION(id, names, ...) \
-  case Activation::id:             \
-    return f.template operator()<Activation::id>();
-#include "kernels/activation_table.inc"
-#undef ACTIVATION
-  }
-}
-
-template <Activation activation, class T, int V>
-struct ActivationPacks {
-  static constexpr int kWidth = V;
-  Rows<const T> x, up;
-  Rows<T> y;
-  __device__ void operator()(std::int64_t row, std::int64_t col) const {
-    const auto from = load_pack<V>(x.row(row) + col);
-    Pack<T, V> factor, result;
-    if (up) factor = load_pack<V>(up.row(row) + col);
-    for (int i = 0; i < V; ++i) {
-      Wide<T> value = evaluate<activation>(widen(from.x[i])).value;
-      if (up) value *= widen(factor.x[i]);
-      result.x[i] = narrow<T>(value);
-    }
-    store_pack(y.row(row) + col, result);
-  }
-};
-
-void activation_forward(const KernelCtx& ctx, const ActivationForward& op, const View&) {
-  const MapShape shape(op.x, op.up, op.y);
-  with_type(op.x.dtype, [&]<class T>() {
-    with_width(shape.width, [&]<int V>() {
-      if constexpr (V == 1 || V == kPack<T>) {
-        with_activation(op.activation, [&]<Activation activation>() {
-          map(ctx, shape,
-              ActivationPacks<activation, T, V>{Rows<const T>(op.x), Rows<const T>(op.up),
-                                                Rows<T>(op.y)});
-        });
-      }
-    });
-  });
-}
-
-template <Activation activation, class T, int V>
-struct ActivationGradientPacks {
-  static constexpr int kWidth = V;
-  Rows<const T> x, up, dy;
-  Rows<T> dx, dup;
-  __device__ void operator()(std::int64_t row, std::int64_t col) const {
-    const auto from = load_pack<V>(x.row(row) + col), gradient = load_pack<V>(dy.row(row) + col);
-    Pack<T, V> factor, to_x, to_up;
-    if (up) factor = load_pack<V>(up.row(row) + col);
-    for (int i = 0; i < V; ++i) {
-      const auto f = evaluate<activation>(widen(from.x[i]));
-      const Wide<T> g = widen(gradient.x[i]);
-      Wide<T> d = g * f.slope;
-      if (up) {
-        d *= widen(factor.x[i]);
-        to_up.x[i] = narrow<T>(g * f.value);
-      }
-      to_x.x[i] = narrow<T>(d);
-    }
-    store_pack(dx.row(row) + col, to_x);
-    if (up) store_pack(dup.row(row) + col, to_up);
-  }
-};
-
-void activation_backward(const KernelCtx& ctx, const ActivationBackward& op, const View&) {
-  const MapShape shape(op.x, op.up, op.dy, op.dx, op.dup);
-  with_type(op.x.dtype, [&]<class T>() {
-    with_width(shape.width, [&]<int V>() {
-      if constexpr (V == 1 || V == kPack<T>) {
-        with_activation(op.activation, [&]<Activation activation>() {
-          map(ctx, shape,
-              ActivationGradientPacks<activation, T, V>{Rows<const T>(op.x), Rows<const T>(op.up),
-                                                        Rows<const T>(op.dy), Rows<T>(op.dx),
-                                                        Rows<T>(op.dup)});
-        });
-      }
-    });
-  });
-}
-
 }  // namespace
 
 void add_elementwise_rows(std::vector<KernelRow>& rows) {
@@ -239,8 +128,6 @@ void add_elementwise_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Normalize, normalize>());
   rows.push_back(row_of<ScaleUpdate, scale_update>());
   rows.push_back(row_of<Fill, fill>());
-  rows.push_back(row_of<ActivationForward, activation_forward>());
-  rows.push_back(row_of<ActivationBackward, activation_backward>());
 }
 
 }  // namespace llmtrain::kernels::cuda

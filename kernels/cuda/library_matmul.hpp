@@ -7,8 +7,8 @@
 ///
 /// How results depend on the step's determinism: `run` allows partial sums that a second kernel
 /// adds in a fixed order; `fast` also those that are added in place; under `layout` no library is
-/// asked, because its choice changes with m. Partial sums are never rounded to BF16. FP32 operands
-/// are rounded to TF32 where KernelCtx::tf32 says so, else products of FP32 stay FP32.
+/// asked, because its choice changes with m. Partial sums are never rounded to BF16 or FP16. FP32
+/// operands are rounded to TF32 where KernelCtx::tf32 says so, else products of FP32 stay FP32.
 ///
 /// Epilogues: GELU (EPILOGUE_GELU_AUX_BIAS, GELU_AUX without bias) and its derivative (DGELU), in
 /// the tanh form, which is the library's; both see the sum in FP32 and leave or find z in c's

@@ -27,11 +27,13 @@ struct LossOperands {
   /// hold.
   bool overlaid;
   double grad_scale;
-  const StepScalars* scalars;  // null: `grad_scale` counts
+  const StepScalars* scalars;      // null: `grad_scale` counts
+  const UpdateDecision* decision;  // null: no scale of its own
   Z cap;
 
   __device__ Z grad_scale_now() const {
-    return static_cast<Z>(scalars == nullptr ? grad_scale : scalars->grad_scale);
+    const double scale = scalars == nullptr ? grad_scale : scalars->grad_scale;
+    return static_cast<Z>(decision == nullptr ? scale : scale * decision->loss_scale);
   }
 };
 
@@ -183,6 +185,7 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
                               .overlaid = false,
                               .grad_scale = op.grad_scale,
                               .scalars = op.scalars.as<StepScalars>(),
+                              .decision = op.decision.as<UpdateDecision>(),
                               .cap = static_cast<Z>(op.softcap)};
   const auto run = [&]<int V>() {
     // Columns that the first pass visits, in whole packs.
@@ -207,10 +210,12 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
 void cross_entropy(const KernelCtx& ctx, const CrossEntropy& op, const View&) {
   if (op.logits.dtype == DType::f64) {
     cross_entropy_as<double, double>(ctx, op);
-  } else if (op.dlogits.defined() && op.dlogits.dtype == DType::bf16) {
+  } else if (!op.dlogits.defined() || op.dlogits.dtype == DType::f32) {
+    cross_entropy_as<float, float>(ctx, op);
+  } else if (op.dlogits.dtype == DType::bf16) {
     cross_entropy_as<float, bf16>(ctx, op);
   } else {
-    cross_entropy_as<float, float>(ctx, op);
+    cross_entropy_as<float, f16>(ctx, op);
   }
 }
 

@@ -1,5 +1,5 @@
-// Which product multiplies what: the library's for fp32 and bf16, ours for everything else, and
-// where results may not depend on the number of rows.
+// Which product multiplies what: the library's for fp32, bf16 and fp16, ours for everything else,
+// and where results may not depend on the number of rows.
 #include "kernels/matmul.hpp"
 
 #include "kernels/cuda/library_matmul.hpp"

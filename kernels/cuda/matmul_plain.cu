@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kVectorThreads) copy_kernel(const X* x, Y* y, 
 }
 
 /// Two BF16 numbers a word, from a multiplicative hash of its index: signs and mantissas vary,
-/// exponents are those of [0.5, 2).
+/// exponents are those of [0.5, 2). As FP16 their sizes are in [1.75, 2).
 __global__ void __launch_bounds__(kVectorThreads)
     fill_kernel(std::uint32_t* words, std::int64_t n) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * kVectorThreads + threadIdx.x; i < n;
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kVectorThreads)
 void plain_matmul(const KernelCtx& ctx, const Matmul& mm) {
   with_type(mm.a.dtype, [&]<class T>() {
     if (mm.c.dtype == mm.a.dtype) return multiply<T, T>(ctx, mm);
-    if constexpr (std::is_same_v<T, bf16>) multiply<T, float>(ctx, mm);
+    if constexpr (sizeof(T) == 2) multiply<T, float>(ctx, mm);
   });
 }
 
@@ -276,15 +276,12 @@ void copy_vector(const KernelCtx& ctx, const View& from, const View& to) {
     launch_grid(ctx, {blocks, kVectorThreads}, kernel, from.as<const X>(), to.as<Y>(),
                 from.numel());
   };
-  if (from.dtype == DType::f32 && to.dtype == DType::f32) {
-    copy(copy_kernel<float, float>);
-  } else if (from.dtype == DType::f32 && to.dtype == DType::bf16) {
-    copy(copy_kernel<float, bf16>);
-  } else if (from.dtype == DType::bf16 && to.dtype == DType::bf16) {
-    copy(copy_kernel<bf16, bf16>);
-  } else {
+  if (to.dtype != from.dtype && from.dtype != DType::f32) {
     throw InternalError("no CUDA kernel copies such a vector");
   }
+  with_type(to.dtype, [&]<class Y>() {
+    from.dtype == to.dtype ? copy(copy_kernel<Y, Y>) : copy(copy_kernel<float, Y>);
+  });
 }
 
 void fill_for_timing(const KernelCtx& ctx, const View& bytes) {

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   T* const y = op.y.at(i);
   walk.for_packs([&](int k, int j) {
     const auto pack = pack_at(k, j);
-    W weight[V], bias[V];
+    W weight[V], bias[V] = {};
     op.weight.load(j, weight);
     const bool has_bias = op.bias.data != nullptr;
     if (has_bias) op.bias.load(j, bias);

@@ -15,11 +15,16 @@ template <class T, int V>
 struct ClipPacks {
   static constexpr int kWidth = V;
   Rows<T> g;
-  T limit;
+  double limit_of_gradients;
+  const UpdateDecision* decision;  // or null
   __device__ void operator()(std::int64_t, std::int64_t i) const {
+    const bool scaled = decision != nullptr;
+    const auto limit =
+        static_cast<T>(scaled ? limit_of_gradients * decision->loss_scale : limit_of_gradients);
     auto pack = load_pack<V>(g.data + i);
     for (int k = 0; k < V; ++k) {
       const T x = pack.x[k];
+      if (scaled && x - x != 0) continue;
       const T raised = x < -limit ? -limit : x;  // comparisons let a NaN through
       pack.x[k] = limit < raised ? limit : raised;
     }
@@ -33,18 +38,18 @@ struct Masters {
   T* whole;                  // or null
   void* copy;                // or null
   std::uint16_t* remainder;  // or null
-  bool copy_is_bf16;
+  DType copy_type;
 
   explicit Masters(const UpdateOperands& to)
       : whole(to.parameter.as<T>()),
         copy(to.compute_copy.data),
         remainder(to.remainder.as<std::uint16_t>()),
-        copy_is_bf16(to.compute_copy.dtype == DType::bf16) {}
-  __device__ Masters(const AdamUpdate::Row& row, bool bf16_copies)
+        copy_type(to.compute_copy.dtype) {}
+  __device__ Masters(const AdamUpdate::Row& row, DType type_of_copies)
       : whole(static_cast<T*>(row.parameter)),
         copy(row.compute_copy),
         remainder(static_cast<std::uint16_t*>(row.remainder)),
-        copy_is_bf16(bf16_copies) {}
+        copy_type(type_of_copies) {}
 
   template <int V>
   __device__ Pack<T, V> load(std::int64_t i) const {
@@ -59,12 +64,8 @@ struct Masters {
   __device__ void store(std::int64_t i, const Pack<T, V>& values) const {
     if (whole != nullptr) store_pack(whole + i, values);
     if (copy == nullptr) return;
-    if (!copy_is_bf16) {
-      Pack<float, V> rounded;
-      for (int k = 0; k < V; ++k) rounded.x[k] = static_cast<float>(values.x[k]);
-      store_pack(static_cast<float*>(copy) + i, rounded);
-      return;
-    }
+    if (copy_type == DType::f32) return store_as<float>(i, values);
+    if (copy_type == DType::f16) return store_as<f16>(i, values);
     Pack<bf16, V> rounded;
     Pack<std::uint16_t, V> low;
     for (int k = 0; k < V; ++k) {
@@ -74,6 +75,12 @@ struct Masters {
     }
     store_pack(static_cast<bf16*>(copy) + i, rounded);
     if (remainder != nullptr) store_pack(remainder + i, low);
+  }
+  template <class C, int V>
+  __device__ void store_as(std::int64_t i, const Pack<T, V>& values) const {
+    Pack<C, V> rounded;
+    for (int k = 0; k < V; ++k) rounded.x[k] = narrow<C>(values.x[k]);
+    store_pack(static_cast<C*>(copy) + i, rounded);
   }
 };
 
@@ -126,24 +133,23 @@ struct AdamRow {
 
 /// True when whole packs of T lie at multiples of their size, in copies and halves too.
 template <class T>
-__device__ bool takes_packs(const AdamUpdate::Row& row, bool bf16_copies) {
+__device__ bool takes_packs(const AdamUpdate::Row& row, DType type_of_copies) {
   const auto lies_at = [](const void* data, std::size_t bytes) {
     return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;  // null lies everywhere
   };
-  const std::size_t half = kPack<T> * sizeof(bf16);
   return lies_at(row.parameter, 16) && lies_at(row.gradient, 16) && lies_at(row.m, 16) &&
-         lies_at(row.v, 16) && lies_at(row.remainder, half) &&
-         lies_at(row.compute_copy, bf16_copies ? half : 2 * half);
+         lies_at(row.v, 16) && lies_at(row.remainder, kPack<T> * sizeof(std::uint16_t)) &&
+         lies_at(row.compute_copy, kPack<T> * size_of(type_of_copies));
 }
 
 /// A thread block per chunk. Only the numbers of `op` are read.
 template <class T>
 __global__ void __launch_bounds__(kMapThreads)
     adam_chunks(List<AdamUpdate::Row> list, AdamUpdate op, const UpdateDecision* decision,
-                bool bf16_copies) {
+                DType type_of_copies) {
   if (decision->apply == 0) return;
   const AdamUpdate::Row& row = list.row_at(blockIdx.x);
-  const AdamRow<T> of{Masters<T>(row, bf16_copies),
+  const AdamRow<T> of{Masters<T>(row, type_of_copies),
                       static_cast<const T*>(row.gradient),
                       static_cast<T*>(row.m),
                       static_cast<T*>(row.v),
@@ -151,7 +157,7 @@ __global__ void __launch_bounds__(kMapThreads)
                       op.decoupled};
   const std::int64_t begin = (blockIdx.x - row.place.first_chunk) * kListChunk;
   const std::int64_t left = row.place.numel - begin;
-  of.update_range(takes_packs<T>(row, bf16_copies), begin,
+  of.update_range(takes_packs<T>(row, type_of_copies), begin,
                   begin + (left < kListChunk ? left : kListChunk));
 }
 
@@ -232,16 +238,16 @@ void with_master_type(DType dtype, int width, const F& f) {
 void clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View&) {
   const MapShape shape(op.g);
   with_master_type(op.g.dtype, shape.width, [&]<class T, int V>() {
-    map(ctx, shape, ClipPacks<T, V>{Rows<T>(op.g), static_cast<T>(op.limit)});
+    map(ctx, shape, ClipPacks<T, V>{Rows<T>(op.g), op.limit, op.decision.as<UpdateDecision>()});
   });
 }
 
 void adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View&) {
   const List<AdamUpdate::Row> list(op, op.tensors);
-  const bool bf16_copies = op.tensors.front().to.compute_copy.dtype == DType::bf16;
+  const DType type_of_copies = op.tensors.front().to.compute_copy.dtype;
   launch_grid(ctx, list.grid(kMapThreads),
               op.dtype() == DType::f64 ? adam_chunks<double> : adam_chunks<float>, list, op,
-              op.decision.as<UpdateDecision>(), bf16_copies);
+              op.decision.as<UpdateDecision>(), type_of_copies);
 }
 
 void sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View&) {

@@ -7,6 +7,7 @@
 
 namespace llmtrain::kernels::cuda {
 void add_elementwise_rows(std::vector<KernelRow>& rows);
+void add_activation_rows(std::vector<KernelRow>& rows);
 void add_dropout_rows(std::vector<KernelRow>& rows);
 void add_norm_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);

@@ -52,12 +52,25 @@ template <class T>
 T* dynamic_shared() {
   return static_cast<T*>(simt::dynamic_shared());
 }
+inline float float_of_f16(std::uint16_t bits) { return to_float(f16{bits}); }
+inline std::uint16_t f16_of_float(float x) { return to_f16(x).bits; }
 #else
 /// The block's dynamic shared memory, aligned to 128 bytes.
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char bytes[];
   return reinterpret_cast<T*>(bytes);
+}
+__device__ __forceinline__ float float_of_f16(std::uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+/// Rounds to nearest, ties to even, subnormals included; a NaN stays one.
+__device__ __forceinline__ std::uint16_t f16_of_float(float x) {
+  std::uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
 }
 #endif
 

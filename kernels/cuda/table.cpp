@@ -9,6 +9,7 @@ const KernelTable& cuda_table() {
       [] {
         std::vector<KernelRow> rows;
         add_elementwise_rows(rows);
+        add_activation_rows(rows);
         add_gradient_norm_rows(rows);
         add_optimizer_rows(rows);
         add_norm_rows(rows);

@@ -16,7 +16,7 @@
 
 namespace llmtrain::kernels::cuda {
 
-/// Two bf16 in each register, the lower half first.
+/// Two bf16, or two f16, in each register, the lower half first.
 struct FragmentA {
   std::uint32_t x[4];
 };
@@ -34,12 +34,14 @@ __device__ __forceinline__ FragmentB second_b(const Matrices& m) { return {{m.x[
 
 #ifdef LLMTRAIN_CUDA_EMULATION
 
-inline float bf16_half(std::uint32_t pair, int half) {
-  return __uint_as_float(half == 0 ? pair << 16 : pair & 0xffff0000u);
+template <class T>
+float half_of(std::uint32_t pair, int half) {
+  return widen(T{static_cast<std::uint16_t>(pair >> (16 * half))});
 }
 
-/// c += a * b
-inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
+/// c += a * b, whose elements are T.
+template <class T>
+void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
   struct {
     FragmentA a;
     FragmentB b;
@@ -55,8 +57,8 @@ inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
     const int row = i / 2, column = 2 * t + i % 2;  // row: lower or upper half of the 16
     double sum = c.x[i];
     for (int k = 0; k < 16; ++k) {
-      const float x = bf16_half(word(4 * g + k % 8 / 2, row + k / 8 * 2), k % 2);
-      const float y = bf16_half(word(4 * column + k % 8 / 2, 4 + k / 8), k % 2);
+      const float x = half_of<T>(word(4 * g + k % 8 / 2, row + k / 8 * 2), k % 2);
+      const float y = half_of<T>(word(4 * column + k % 8 / 2, 4 + k / 8), k % 2);
       sum += double(x) * double(y);
     }
     c.x[i] = static_cast<float>(sum);
@@ -64,7 +66,7 @@ inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
 }
 
 /// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes.
-inline Matrices ldmatrix(const bf16* row) {
+inline Matrices ldmatrix(const void* row) {
   const simt::Lanes& lanes = simt::exchange(~0u, row, 16);
   const int g = simt::lane() / 4, t = simt::lane() % 4;
   Matrices result;
@@ -73,7 +75,7 @@ inline Matrices ldmatrix(const bf16* row) {
   }
   return result;
 }
-inline Matrices ldmatrix_transposed(const bf16* row) {
+inline Matrices ldmatrix_transposed(const void* row) {
   const simt::Lanes& lanes = simt::exchange(~0u, row, 16);
   const int g = simt::lane() / 4, t = simt::lane() % 4;
   Matrices result;
@@ -126,25 +128,36 @@ void wait_for_copies() {
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return 1.0f / x; }
-inline std::uint32_t pack_bf16(float low, float high) {
-  return narrow<bf16>(low).bits | std::uint32_t{narrow<bf16>(high).bits} << 16;
+template <class T>
+std::uint32_t pack_pair(float low, float high) {
+  return narrow<T>(low).bits | std::uint32_t{narrow<T>(high).bits} << 16;
 }
 
 #else
 
+template <class T>
 __device__ __forceinline__ void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+  } else {
+    static_assert(std::is_same_v<T, f16>);
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+  }
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-__device__ __forceinline__ Matrices ldmatrix(const bf16* row) {
+__device__ __forceinline__ Matrices ldmatrix(const void* row) {
   Matrices m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m.x[0]), "=r"(m.x[1]), "=r"(m.x[2]), "=r"(m.x[3])
@@ -152,7 +165,7 @@ __device__ __forceinline__ Matrices ldmatrix(const bf16* row) {
                : "memory");
   return m;
 }
-__device__ __forceinline__ Matrices ldmatrix_transposed(const bf16* row) {
+__device__ __forceinline__ Matrices ldmatrix_transposed(const void* row) {
   Matrices m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m.x[0]), "=r"(m.x[1]), "=r"(m.x[2]), "=r"(m.x[3])
@@ -198,9 +211,15 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 /// Both rounded to nearest, ties to even.
-__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+template <class T>
+__device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
   std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    static_assert(std::is_same_v<T, f16>);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
   return pair;
 }
 

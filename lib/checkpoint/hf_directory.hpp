@@ -20,10 +20,10 @@ std::string read_hf_config(const std::filesystem::path& directory);
 void import_hf(const std::filesystem::path& directory, ParameterStore& store,
                const HfLayout& layout);
 
-/// Writes `model.safetensors` with the masters rounded to `dtype` (fp64, fp32 or bf16) and `texts`,
-/// by file name, into a new or empty `directory`, which appears complete or not at all: a temporary
-/// sibling is filled, made durable and renamed. This rank holds all parameters whole. StorageError
-/// if the directory has content, or if writing fails.
+/// Writes `model.safetensors` with the masters rounded to `dtype` (fp64, fp32, bf16 or fp16) and
+/// `texts`, by file name, into a new or empty `directory`, which appears complete or not at all: a
+/// temporary sibling is filled, made durable and renamed. This rank holds all parameters whole.
+/// StorageError if the directory has content, or if writing fails.
 void export_hf(const std::filesystem::path& directory, const ParameterStore& store,
                const HfLayout& layout, DType dtype,
                const std::map<std::string, std::string>& texts);

@@ -12,20 +12,13 @@ namespace llmtrain::checkpoint {
 
 namespace {
 
-// IEEE 754 binary16.
-float from_f16(std::uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
-  float magnitude = 0;
-  if (exponent == 31) {
-    magnitude = fraction != 0 ? std::numeric_limits<float>::quiet_NaN()
-                              : std::numeric_limits<float>::infinity();
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(static_cast<float>(fraction), -24);
-  } else {
-    magnitude = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  }
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+template <class T>
+f16 checked_f16(T x) {
+  const f16 rounded = to_f16(static_cast<float>(x));
+  require<DataError>(
+      !std::isfinite(x) || std::isfinite(to_float(rounded)),
+      "a weight of {} is beyond fp16, whose largest number is {}: write bf16 or fp32", x, kMaxF16);
+  return rounded;
 }
 
 template <class To, class From, class Convert>
@@ -66,9 +59,9 @@ std::vector<T> decode(StoredType type, std::span<const std::byte> bytes) {
     case StoredType::f32:
       return convert<T, float>(bytes, [](float x) { return static_cast<T>(x); });
     case StoredType::f16:
-      return convert<T, std::uint16_t>(bytes, from_f16);
+      return convert<T, f16>(bytes, [](f16 x) { return to_float(x); });
     case StoredType::bf16:
-      return convert<T, bf16>(bytes, to_float);
+      return convert<T, bf16>(bytes, [](bf16 x) { return to_float(x); });
     default:
       fail("{} is no type of weights", to_string(type));
   }
@@ -81,6 +74,8 @@ std::vector<std::byte> encode(StoredType type, std::span<const T> values) {
       return converted_bytes<double>(values, [](T x) { return static_cast<double>(x); });
     case StoredType::f32:
       return converted_bytes<float>(values, [](T x) { return static_cast<float>(x); });
+    case StoredType::f16:
+      return converted_bytes<f16>(values, [](T x) { return checked_f16(x); });
     case StoredType::bf16:
       return converted_bytes<bf16>(values, [](T x) { return to_bf16(static_cast<float>(x)); });
     default:

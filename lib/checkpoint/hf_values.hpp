@@ -16,7 +16,8 @@ bool is_weight_type(StoredType type);
 template <class T>
 std::vector<T> decode(StoredType type, std::span<const std::byte> bytes);
 
-/// Values rounded to nearest, ties to even. `type` is F64, F32 or BF16 (through FP32).
+/// Values rounded to nearest, ties to even. `type` is F64, F32, BF16 or F16 (the
+/// latter two through FP32). DataError for a number that is beyond F16.
 template <class T>
 std::vector<std::byte> encode(StoredType type, std::span<const T> values);
 

@@ -83,7 +83,7 @@ class Communicator {
   const std::string& name() const { return name_; }
 
   /// data = reduction over all members. Sums join neighbours in group order by pairs, level by
-  /// level (as tree_sum does), in data's type; those of bf16 in FP32, rounded once.
+  /// level (as tree_sum does), in data's type; those of bf16 and fp16 in FP32, rounded once.
   Handle all_reduce(const Tensor& data, ReduceOp op, std::string_view site);
   /// out = concatenation of the members' `in` in group order (out has size() times its elements).
   Handle all_gather(const Tensor& in, const Tensor& out, std::string_view site);

@@ -28,11 +28,13 @@ T join(T a, T b) {
 }
 
 inline float widen(bf16 x) { return to_float(x); }
+inline float widen(f16 x) { return to_float(x); }
 template <class T>
 T widen(T x) {
   return x;
 }
 inline void narrow(float x, bf16& to) { to = to_bf16(x); }
+inline void narrow(float x, f16& to) { to = to_f16(x); }
 template <class T>
 void narrow(T x, T& to) {
   to = x;
@@ -88,6 +90,8 @@ void reduce_in_order(std::span<const std::byte* const> terms, std::byte* out, st
       return reduce_by<float>(op, terms, out, count);
     case DType::bf16:
       return reduce_by<bf16>(op, terms, out, count);
+    case DType::f16:
+      return reduce_by<f16>(op, terms, out, count);
     case DType::i64:
       return reduce_by<std::int64_t>(op, terms, out, count);
     case DType::i32:

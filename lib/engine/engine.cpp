@@ -21,6 +21,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .micro_batch_size = static_cast<std::int64_t>(training.micro_batch_size().value),
           .compute = precision.compute(),
           .master = precision.master(),
+          .loss_scaling = precision.loss_scaling(),
           .tf32 = precision.tf32(),
           .recompute = recompute.mode(),
           .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
@@ -71,8 +72,8 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   if (options.optimizer != nullptr) {
     step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
                                     Category::activations, "step scalars");
-    optimizer_ =
-        std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_, mesh_);
+    optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_,
+                                                       mesh_, options.loss_scaling);
     for (Launched& launched : in_flight_) {
       launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
     }
@@ -144,7 +145,8 @@ void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_f
   key_ = {.seed = options_.seed,
           .step = static_cast<std::uint64_t>(step),
           .grad_scale = scalars.grad_scale,
-          .scalars = step_scalars_};
+          .scalars = step_scalars_,
+          .decision = options_.loss_scaling ? optimizer_->decision().view() : View{}};
 }
 
 // A stage whose schedule finishes one micro-batch before it begins the next runs one after the

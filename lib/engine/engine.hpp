@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct EngineOptions {
   std::int64_t micro_batch_size = 0;
   DType compute = DType::f32;
   MasterForm master = MasterForm::whole;
+  /// Of FP16; none in other types.
+  std::optional<optim::LossScaling> loss_scaling;
   /// precision.tf32: as in KernelCtx.
   bool tf32 = false;
   RecomputeMode recompute = RecomputeMode::none;

@@ -1,5 +1,7 @@
 #include "lib/engine/sections.hpp"
 
+#include <bit>
+
 namespace llmtrain::engine {
 
 namespace {
@@ -48,7 +50,55 @@ void TrainingSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { check_ramp(*this, issues); });
 }
 
+std::optional<optim::LossScaling> PrecisionSection::loss_scaling() const {
+  // All are read whatever they say: validate() has refused what does not go together.
+  const auto& scale = loss_scale();
+  const auto& first = initial_loss_scale();
+  const auto& interval = growth_interval();
+  if (compute() != DType::f16) return std::nullopt;
+  if (scale && !scale->is_auto()) {
+    return optim::LossScaling{.initial = static_cast<double>(scale->value->value),
+                              .growth_interval = 0};
+  }
+  optim::LossScaling scaling;
+  if (first) scaling.initial = static_cast<double>(first->value);
+  if (interval) scaling.growth_interval = static_cast<double>(interval->value);
+  return scaling;
+}
+
+namespace {
+
+void check_loss_scale(const PrecisionSection& precision, recipe::Issues& issues) {
+  const auto check = [&](const auto& key, bool is_given, bool is_number, std::uint64_t number) {
+    if (!is_given) return;
+    if (precision.compute() != DType::f16) {
+      issues.add(
+          key,
+          fmt::format("belongs to compute fp16, and compute is {}", to_string(precision.compute())),
+          "leave it out");
+    } else if (is_number && !std::has_single_bit(number)) {
+      issues.add(key, fmt::format("{} is no power of two, and would round gradients", number),
+                 fmt::format("take {}", std::bit_floor(number)));
+    }
+  };
+  const auto& scale = precision.loss_scale();
+  const auto& initial = precision.initial_loss_scale();
+  const bool fixed = scale && !scale->is_auto();
+  check(precision.loss_scale, scale.has_value(), fixed, fixed ? scale->value->value : 0);
+  check(precision.initial_loss_scale, initial.has_value(), initial.has_value(),
+        initial ? initial->value : 0);
+  check(precision.growth_interval, precision.growth_interval().has_value(), false, 0);
+  if (!fixed) return;
+  if (initial) issues.add(precision.initial_loss_scale, "belongs to loss_scale: dynamic");
+  if (precision.growth_interval()) {
+    issues.add(precision.growth_interval, "belongs to loss_scale: dynamic");
+  }
+}
+
+}  // namespace
+
 void PrecisionSection::validate(recipe::Issues& issues) const {
+  recipe::judge(issues, [&] { check_loss_scale(*this, issues); });
   if (master() == MasterForm::remainder && compute() != DType::bf16) {
     issues.add(master, "bf16+remainder completes bf16 parameters, which compute does not ask for",
                "set precision.compute: bf16, or master: fp32");

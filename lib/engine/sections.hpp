@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/models/architecture.hpp"
+#include "lib/optim/loss_scaling.hpp"
 #include "lib/optim/optimizer_options.hpp"
 #include "lib/param/parameter.hpp"
 #include "lib/recipe/section.hpp"
@@ -58,11 +59,14 @@ struct TrainingSection : recipe::Section {
 };
 
 struct PrecisionSection : recipe::Section {
-  recipe::Key<DType> compute{
-      this, "compute", DType::f32,
-      "dtype of activations and products; bf16 keeps an FP32 master copy of the parameters; fp64 "
-      "runs the plain reference kernels, for proofs",
-      recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp64", DType::f64}})};
+  recipe::Key<DType> compute{this, "compute", DType::f32,
+                             "dtype of activations and products; bf16 and fp16 keep an FP32 master "
+                             "copy of the parameters; fp64 runs the plain reference kernels, for "
+                             "proofs",
+                             recipe::one_of<DType>({{"fp32", DType::f32},
+                                                    {"bf16", DType::bf16},
+                                                    {"fp16", DType::f16},
+                                                    {"fp64", DType::f64}})};
   recipe::Key<MasterForm> master{
       this, "master", MasterForm::whole,
       "how the FP32 masters of bf16 parameters are kept: whole, 4 bytes each, or as the 2 bytes "
@@ -74,6 +78,25 @@ struct PrecisionSection : recipe::Section {
       "with compute fp32 on a GPU: matrix products round their operands to TF32 (10 bits of "
       "mantissa) for the tensor cores and add in fp32; attention and all else stay fp32"};
 
+  recipe::Key<std::optional<recipe::Dynamic<recipe::Count>>> loss_scale{
+      this, "loss_scale", std::nullopt,
+      "with compute fp16: what the loss is multiplied with, so that its gradients are not too "
+      "small "
+      "for the type; a power of two, or dynamic (null is dynamic): halved when a gradient "
+      "overflows, "
+      "whose step is skipped, and doubled after growth_interval steps without",
+      recipe::between(1, 0x1p32)};
+  recipe::Key<std::optional<recipe::Count>> initial_loss_scale{
+      this, "initial_loss_scale", std::nullopt,
+      "scale of the first step with loss_scale dynamic, a power of two; null: 65536",
+      recipe::between(1, 0x1p32)};
+  recipe::Key<std::optional<recipe::Count>> growth_interval{
+      this, "growth_interval", std::nullopt,
+      "with loss_scale dynamic: steps in a row without overflow before it doubles; null: 2000",
+      recipe::between(1, 1 << 30)};
+
+  /// None where compute is not fp16.
+  std::optional<optim::LossScaling> loss_scaling() const;
   void validate(recipe::Issues& issues) const override;
 };
 

@@ -87,7 +87,8 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
                                      .num_classes = options.num_classes,
                                      .grad_scale = ctx.step.grad_scale,
                                      .softcap = options.softcap,
-                                     .scalars = ctx.step.scalars});
+                                     .scalars = ctx.step.scalars,
+                                     .decision = ctx.step.decision});
     if (learn) chunk_gradients(ctx, dz, part, weight, dx.row_range(begin, count));
   }
   ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});

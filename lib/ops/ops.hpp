@@ -128,8 +128,8 @@ struct LossHeadOptions {
 /// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so
 /// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]).
 /// With a tape it computes dx and adds the weight gradient in the same pass over the logits (they
-/// cost a third of the head's products to make again), scaled by ctx.step.grad_scale; the result is
-/// the root of the backward walk.
+/// cost a third of the head's products to make again), scaled by ctx.step.grad_scale and the loss's
+/// scale; the result is the root of the backward walk.
 Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
               const Tensor& loss_sum, const LossHeadOptions& options);
 

@@ -23,6 +23,7 @@ class ScaleNode final : public Node {
 
 double rounded(double factor, DType dtype) {
   if (dtype == DType::bf16) return to_float(to_bf16(static_cast<float>(factor)));
+  if (dtype == DType::f16) return to_float(to_f16(static_cast<float>(factor)));
   return dtype == DType::f64 ? factor : static_cast<double>(static_cast<float>(factor));
 }
 

@@ -8,16 +8,18 @@
 namespace llmtrain::optim {
 
 OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-                           const ParameterStore& store, const Mesh& mesh)
+                           const ParameterStore& store, const Mesh& mesh,
+                           std::optional<LossScaling> scaling)
     : store_(&store),
       optimizer_(options.name().make(options.name)),
       norm_(*ctx.device, store, mesh),
       lr_(options.lr()),
       max_grad_norm_(options.max_grad_norm()),
-      max_grad_value_(options.max_grad_value()) {
+      max_grad_value_(options.max_grad_value()),
+      scaling_(scaling) {
   decision_ = ctx.device->allocate({kernels::UpdateDecision::kScalars}, DType::f64,
                                    Category::optimizer, "update decision");
-  set_steps_taken(0);
+  set_progress(first_progress());
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
@@ -48,8 +50,10 @@ void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
 void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalars,
                                const View& loss_sum) {
   if (max_grad_value_) {
+    const View scale = scaling_ ? decision_.view() : View{};
     for (const auto& group : store_->local_groups()) {
-      launch(ctx, kernels::ClipByValue{.g = group->grad(), .limit = *max_grad_value_});
+      launch(ctx, kernels::ClipByValue{
+                      .g = group->grad(), .limit = *max_grad_value_, .decision = scale});
     }
   }
   const MomentDecays decays = optimizer_->corrected_decays();
@@ -60,26 +64,41 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalar
                   .scalars = scalars,
                   .max_norm = max_grad_norm_.value_or(std::numeric_limits<double>::infinity()),
                   .beta1 = decays.beta1,
-                  .beta2 = decays.beta2});
+                  .beta2 = decays.beta2,
+                  .loss_scale = {scaling_ ? scaling_->growth_interval : 0}});
   optimizer_->update(ctx, decision_);
 }
 
 StepResult step_result(const kernels::UpdateDecision& decision) {
   return {.lr = decision.lr,
           .grad_norm = decision.grad_norm,
-          .clip_scale = decision.grad_scale,
-          .finite = decision.applies()};
+          .clip_scale = decision.grad_scale * decision.used_loss_scale,  // exact
+          .loss_scale = decision.used_loss_scale,
+          .finite = decision.applies(),
+          .overflowed = decision.overflowed()};
 }
 
-std::int64_t OptimizerSet::steps_taken() const {
+UpdateProgress OptimizerSet::progress() const {
   kernels::UpdateDecision decision;
   decision_.device().copy_to_host(std::as_writable_bytes(std::span(&decision, 1)), decision_);
-  return static_cast<std::int64_t>(decision.updates);
+  return {.steps_taken = static_cast<std::int64_t>(decision.updates),
+          .loss_scale = decision.loss_scale,
+          .good_steps = static_cast<std::int64_t>(decision.good_steps)};
 }
 
-void OptimizerSet::set_steps_taken(std::int64_t steps) {
-  require(steps >= 0, "an optimizer that has taken {} steps", steps);
-  const kernels::UpdateDecision decision{.updates = static_cast<double>(steps)};
+UpdateProgress OptimizerSet::first_progress() const {
+  return {.loss_scale = scaling_ ? scaling_->initial : 1};
+}
+
+void OptimizerSet::set_progress(const UpdateProgress& progress) {
+  require(progress.steps_taken >= 0 && progress.good_steps >= 0,
+          "an optimizer that has taken {} steps, {} since its scale changed", progress.steps_taken,
+          progress.good_steps);
+  const bool dynamic = scaling_ && scaling_->dynamic();
+  const UpdateProgress& scale = dynamic ? progress : first_progress();
+  const kernels::UpdateDecision decision{.updates = static_cast<double>(progress.steps_taken),
+                                         .loss_scale = scale.loss_scale,
+                                         .good_steps = static_cast<double>(scale.good_steps)};
   decision_.device().copy_from_host(decision_, std::as_bytes(std::span(&decision, 1)));
 }
 

@@ -10,6 +10,7 @@
 
 #include "lib/mesh/mesh.hpp"
 #include "lib/optim/gradient_norm.hpp"
+#include "lib/optim/loss_scaling.hpp"
 #include "lib/optim/optimizer.hpp"
 #include "lib/optim/optimizer_options.hpp"
 #include "lib/optim/parameter_groups.hpp"
@@ -22,10 +23,23 @@ struct StepResult {
   /// Global L2 norm before clipping by norm, after clipping by value.
   double grad_norm = 0;
   double clip_scale = 1;
+  /// What the loss was multiplied with; norm and clipping are those of the gradients without it.
+  double loss_scale = 1;
   /// False: loss or norm is NaN or infinite and nothing was updated.
   bool finite = true;
+  /// Not finite because of the loss's scale, which has shrunk for the next step.
+  bool overflowed = false;
 };
 StepResult step_result(const kernels::UpdateDecision& decision);
+
+/// What a set has learned of its steps, besides the states.
+struct UpdateProgress {
+  /// Updates so far: Adam's t. Skipped steps do not count.
+  std::int64_t steps_taken = 0;
+  /// Of the next step, and the steps that applied since it changed or one did not.
+  double loss_scale = 1;
+  std::int64_t good_steps = 0;
+};
 
 /// One state tensor, as a checkpoint sees it.
 struct StateTensor {
@@ -39,9 +53,11 @@ struct StateTensor {
 class OptimizerSet {
  public:
   /// Allocates the states and sets them to zero. `store` is allocated with gradients; it and `mesh`
-  /// outlive this. RecipeError for a pattern of `options` that selects no parameter.
+  /// outlive this. With `scaling` gradients are expected to be multiplied with the decision's
+  /// loss_scale. RecipeError for a pattern of `options` that selects no parameter.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-               const ParameterStore& store, const Mesh& mesh);
+               const ParameterStore& store, const Mesh& mesh,
+               std::optional<LossScaling> scaling = std::nullopt);
 
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
@@ -50,17 +66,21 @@ class OptimizerSet {
   double lr(double lr_factor) const { return lr_ * lr_factor; }
   /// Launches clipping and updates of all parameters at the lr in `scalars`; waits for nothing.
   /// Gradients must be complete sums; clipping by value changes them in place (an infinite element
-  /// becomes the limit, as in PyTorch), clipping by norm does not. If the norm, or `loss_sum` (FP64
-  /// [1], or undefined) is not finite, parameters, states and steps_taken() stay untouched to the
-  /// bit.
+  /// becomes the limit, as in PyTorch, but not where the loss has a scale), clipping by norm does
+  /// not. If the norm, or `loss_sum` (FP64 [1], or undefined) is not finite, parameters, states and
+  /// steps_taken stay untouched to the bit.
   void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }
 
-  /// Updates so far: Adam's t. Skipped steps do not count. Waits for launched steps.
-  std::int64_t steps_taken() const;
-  /// After a checkpoint's values were written to states().
-  void set_steps_taken(std::int64_t steps);
+  /// Waits for launched steps.
+  UpdateProgress progress() const;
+  /// After a checkpoint's values were written to states(). A scale that never changes is the
+  /// recipe's, whatever `progress` says.
+  void set_progress(const UpdateProgress& progress);
+  /// Of a set that has taken no step.
+  UpdateProgress first_progress() const;
+  const std::optional<LossScaling>& loss_scaling() const { return scaling_; }
   /// This rank's state tensors, in the order of parameters and, within one, of Optimizer::states().
   std::span<const StateTensor> states() const { return states_; }
   /// Names of all state tensors of the model, on whichever ranks they are.
@@ -72,6 +92,7 @@ class OptimizerSet {
   GradientNorm norm_;
   double lr_;
   std::optional<double> max_grad_norm_, max_grad_value_;
+  std::optional<LossScaling> scaling_;
   std::vector<OptimizedParameter> parameters_;
   std::vector<StateTensor> states_;
   std::vector<std::string> state_names_;

@@ -195,11 +195,11 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
     device.copy_from_host(part_of(p.master(), first, count), master_values);
   }
   if (!p.has_separate_copy()) return;
-  require(p.master_dtype() == DType::f32 && p.compute().dtype() == DType::bf16,
+  require(p.master_dtype() == DType::f32 && is_half_width(p.compute().dtype()),
           "{}: no rounding from {} to {}", p.name(), to_string(p.master_dtype()),
           to_string(p.compute().dtype()));
-  std::vector<bf16> copies;
-  std::vector<std::uint16_t> remainders;
+  const bool to_f16_copies = p.compute().dtype() == DType::f16;
+  std::vector<std::uint16_t> copies, remainders;
   for (std::int64_t begin = 0; begin < count; begin += kChunk) {
     const std::int64_t n = std::min(kChunk, count - begin);
     copies.resize(static_cast<std::size_t>(n));
@@ -209,7 +209,7 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
       std::memcpy(&master, &master_values[static_cast<std::size_t>(begin + i) * sizeof(float)],
                   sizeof(float));
       const MasterParts parts = split_master(master);
-      copies[static_cast<std::size_t>(i)] = parts.copy;
+      copies[static_cast<std::size_t>(i)] = to_f16_copies ? to_f16(master).bits : parts.copy.bits;
       remainders[static_cast<std::size_t>(i)] = parts.remainder;
     }
     device.copy_from_host(part_of(p.compute(), first + begin, n), std::as_bytes(std::span(copies)));

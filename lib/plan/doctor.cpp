@@ -192,7 +192,7 @@ HardwareProfile Doctor::measure() {
   HardwareProfile profile;
   profile.machine = machine_facts();
   profile.threads = options_.threads;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     list_row_grids(dtype);
     for (int form = 0; form < kNumForms; ++form) list_matmul_grid(dtype, form);
     for (const bool backward : {false, true}) list_attention_grid(dtype, backward);

@@ -119,7 +119,7 @@ FmaRate rate_of(std::span<const FmaWindow> windows) {
 }
 
 FmaRate measure_fma_rate(DType compute, int threads, double seconds) {
-  require(compute == DType::f32 || compute == DType::bf16, "no peak for {}", to_string(compute));
+  require(compute == DType::f32 || is_half_width(compute), "no peak for {}", to_string(compute));
   constexpr long kSteps = 400'000;  // every sum of ones stays below 2^24, where floats still count
   const Chains chains = chains_for(compute);
   const auto seconds_from = [](Clock::time_point begin, Clock::time_point end) {

@@ -23,7 +23,8 @@ struct FmaWindow {
 };
 FmaRate rate_of(std::span<const FmaWindow> windows);
 
-/// fp32, or bf16 summed in fp32: without bf16 instructions bf16 products run in fp32, at its rate.
+/// fp32, or bf16 or fp16 summed in fp32: without bf16 instructions bf16 products run in fp32, at
+/// its rate, and fp16 products always do.
 FmaRate measure_fma_rate(DType compute, int threads, double seconds = kPeakSeconds);
 
 }  // namespace llmtrain::plan

@@ -115,6 +115,8 @@ double HardwareProfile::peak_flops(DType compute, bool tf32) const {
   if (tf32) return peak_tf32_flops;
   if (compute == DType::f32) return peak_fp32_flops;
   if (compute == DType::bf16) return peak_bf16_flops;
+  // A GPU's tensor cores take either type of 16 bits at one rate; a CPU multiplies fp16 in fp32.
+  if (compute == DType::f16) return device == DeviceKind::cpu ? peak_fp32_flops : peak_bf16_flops;
   return 0;
 }
 

@@ -25,6 +25,7 @@ constexpr double kTileRows = 128, kTileCols = 256;
 double peak_of(const GpuSheet& gpu, DType dtype) {
   switch (dtype) {
     case DType::bf16:
+    case DType::f16:
       return gpu.bf16_flops;
     case DType::f64:
       return gpu.fp64_flops;
@@ -182,7 +183,7 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
     profile.kernels.emplace(KernelKey{"matmul_tf32", DType::f32, variant},
                             product_model(*sheet, {sizeof(float), sheet->tf32_flops}));
   }
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     for (std::int64_t variant = 0; variant < kVariants; ++variant) {
       for (const char* name : kMemoryKernels) {
         profile.kernels.emplace(KernelKey{name, dtype, variant}, memory_model(*sheet));

@@ -12,7 +12,7 @@ namespace llmtrain::plan {
 /// A GPU as its maker describes it: dense rates, without sparsity.
 struct GpuSheet {
   std::string_view name, title;
-  double bf16_flops = 0;  // tensor cores, FP32 sums
+  double bf16_flops = 0;  // and of fp16: tensor cores, FP32 sums
   double tf32_flops = 0;  // the same on FP32 rounded to TF32
   double fp32_flops = 0;  // plain FP32, no TF32
   double fp64_flops = 0;

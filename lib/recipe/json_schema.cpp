@@ -92,10 +92,10 @@ Json value_schema(const TypeInfo& type) {
     if (type.rule.max_length) list["maxItems"] = *type.rule.max_length;
     schema = std::move(list);
   }
-  if (!type.nullable && !type.automatic) return schema;
+  if (!type.nullable && type.automatic.empty()) return schema;
   Json either = Json::array({std::move(schema)});
   if (type.nullable) either.push_back({{"type", "null"}});
-  if (type.automatic) either.push_back({{"const", "auto"}});
+  if (!type.automatic.empty()) either.push_back({{"const", type.automatic}});
   return {{"anyOf", std::move(either)}};
 }
 

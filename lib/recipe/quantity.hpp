@@ -56,15 +56,25 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// A value, or "auto": the program decides and says what it chose.
-template <class T>
+struct AutoWord {
+  static constexpr std::string_view text = "auto";
+};
+struct DynamicWord {
+  static constexpr std::string_view text = "dynamic";
+};
+
+/// A value, or a word: the program decides and says what it chose.
+template <class T, class Word = AutoWord>
 struct Auto {
-  std::optional<T> value;  ///< empty = auto
+  std::optional<T> value;  ///< empty = the word
 
   constexpr Auto() = default;
   constexpr Auto(T v) : value(std::move(v)) {}
   constexpr bool is_auto() const { return !value.has_value(); }
   bool operator==(const Auto&) const = default;
 };
+/// "dynamic": the program decides again and again.
+template <class T>
+using Dynamic = Auto<T, DynamicWord>;
 
 }  // namespace llmtrain::recipe

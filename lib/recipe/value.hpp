@@ -34,7 +34,8 @@ struct TypeInfo {
   std::string examples;  ///< of a quantity: "2000, 2M, 64Ki"
   std::string pattern;   ///< regular expression of a quantity's text form
   Rule rule;
-  bool list = false, nullable = false, automatic = false;
+  bool list = false, nullable = false;
+  std::string_view automatic;  ///< the word that may take the value's place ("auto"), or empty
 
   /// "list of numbers", "integer or null", "count (2000, 2M, 64Ki)".
   std::string text() const;
@@ -145,22 +146,22 @@ struct Codec<std::optional<T>> {
   }
 };
 
-template <class T>
-struct Codec<Auto<T>> {
+template <class T, class Word>
+struct Codec<Auto<T, Word>> {
   using Rules = typename Codec<T>::Rules;
-  static bool read(const Node& node, const Rules& rule, Auto<T>& out, Problems& problems) {
-    if (is_plain(node, "auto")) {
+  static bool read(const Node& node, const Rules& rule, Auto<T, Word>& out, Problems& problems) {
+    if (is_plain(node, Word::text)) {
       out.value.reset();
       return true;
     }
     return Codec<T>::read(node, rule, out.value.emplace(), problems);
   }
-  static std::string write(const Auto<T>& value, const Rules& rule) {
-    return value.is_auto() ? "auto" : Codec<T>::write(*value.value, rule);
+  static std::string write(const Auto<T, Word>& value, const Rules& rule) {
+    return value.is_auto() ? std::string(Word::text) : Codec<T>::write(*value.value, rule);
   }
   static TypeInfo type(const Rules& rule) {
     TypeInfo info = Codec<T>::type(rule);
-    info.automatic = true;
+    info.automatic = Word::text;
     return info;
   }
 };

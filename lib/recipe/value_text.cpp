@@ -48,7 +48,7 @@ std::string TypeInfo::text() const {
   std::string text = list ? "list of " + noun + "s" : noun;
   if (!examples.empty()) text += " (" + examples + ")";
   if (nullable) text += " or null";
-  if (automatic) text += " or auto";
+  if (!automatic.empty()) text += fmt::format(" or {}", automatic);
   return text;
 }
 

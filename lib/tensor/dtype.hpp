@@ -30,6 +30,9 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
+/// Floating types of 16 bits.
+constexpr bool is_half_width(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+
 constexpr bool is_floating(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
@@ -53,6 +56,49 @@ constexpr bf16 to_bf16(float x) {
   return {static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
+/// IEEE 754 binary16 storage.
+struct f16 {
+  std::uint16_t bits = 0;
+  bool operator==(const f16&) const = default;
+};
+
+/// The largest finite f16; 65,520 and above round to infinity.
+inline constexpr double kMaxF16 = 65504;
+
+/// Exact; a NaN becomes quiet.
+constexpr float to_float(f16 x) {
+  const std::uint32_t sign = (x.bits & 0x8000u) << 16;
+  const std::uint32_t exponent = (x.bits >> 10) & 0x1fu, fraction = x.bits & 0x3ffu;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+  }
+  if (exponent < 31) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13 |
+                              (fraction != 0 ? 0x400000u : 0u));
+}
+
+/// Rounds to nearest, ties to even, subnormals included; NaN stays NaN (quiet). The same bits as
+/// the conversions of x86's F16C.
+constexpr f16 to_f16(float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
+  const auto with_sign = [&](std::uint32_t bits) {
+    return f16{static_cast<std::uint16_t>(sign | bits)};
+  };
+  if (magnitude > 0x7f800000u) return with_sign(0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= std::bit_cast<std::uint32_t>(65520.0f)) return with_sign(0x7c00u);
+  if (magnitude >= std::bit_cast<std::uint32_t>(0x1p-14f)) {
+    return with_sign((magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13);
+  }
+  if (magnitude <= std::bit_cast<std::uint32_t>(0x1p-25f)) return with_sign(0);
+  // Units of 2^-24, of which `shift` bits of the mantissa are fractions.
+  const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+  const std::uint32_t shift = 126 - (magnitude >> 23);
+  const std::uint32_t odd = (mantissa >> shift) & 1u;
+  return with_sign((mantissa + (1u << (shift - 1)) - 1 + odd) >> shift);
+}
+
 template <class T>
 struct DTypeOf;
 template <>
@@ -66,6 +112,10 @@ struct DTypeOf<float> {
 template <>
 struct DTypeOf<bf16> {
   static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<f16> {
+  static constexpr DType value = DType::f16;
 };
 template <>
 struct DTypeOf<std::int64_t> {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <set>
 
 #include "lib/base/log.hpp"
@@ -77,6 +78,8 @@ std::set<const Parameter*> written_here(engine::Engine& engine) {
 }
 
 constexpr std::string_view kProductChoicesKey = "run.product_choices";
+constexpr std::string_view kLossScaleKey = "optimizer.loss_scale";
+constexpr std::string_view kGoodStepsKey = "optimizer.good_steps";
 
 std::string to_lines(const std::vector<StepRecord>& records) {
   std::string lines;
@@ -111,7 +114,12 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
   run.data_cursor = {.epoch = state.next_sample / identity.epoch_size,
                      .index = state.next_sample % identity.epoch_size,
                      .fingerprint = identity.data_fingerprint};
-  run.state["optimizer.steps_taken"] = engine.optimizer()->steps_taken();
+  const optim::UpdateProgress progress = engine.optimizer()->progress();
+  run.state["optimizer.steps_taken"] = progress.steps_taken;
+  if (engine.optimizer()->loss_scaling()) {
+    run.state[std::string(kLossScaleKey)] = static_cast<std::int64_t>(progress.loss_scale);
+    run.state[std::string(kGoodStepsKey)] = progress.good_steps;
+  }
   run.state["loop.skipped_steps"] = state.skipped_steps;
   run.state["loop.skipped_in_a_row"] = state.skipped_in_a_row;
   run.state["loop.best_eval_loss"] = checkpoint::scalar_of(state.best_eval_loss);
@@ -134,6 +142,22 @@ std::int64_t integer_at(const checkpoint::RunState& run, const std::string& key)
       found != run.state.end() && std::holds_alternative<std::int64_t>(found->second),
       "the checkpoint has no integer {}", key);
   return std::get<std::int64_t>(found->second);
+}
+
+/// Of a run that had no scale the optimizer's first one counts: its type has changed to fp16.
+optim::UpdateProgress progress_of(const checkpoint::RunState& run,
+                                  const optim::OptimizerSet& optimizer) {
+  optim::UpdateProgress progress = optimizer.first_progress();
+  progress.steps_taken = integer_at(run, "optimizer.steps_taken");
+  if (!optimizer.loss_scaling() || !run.state.contains(std::string(kLossScaleKey))) return progress;
+  const std::int64_t scale = integer_at(run, std::string(kLossScaleKey));
+  progress.good_steps = integer_at(run, std::string(kGoodStepsKey));
+  require<CheckpointError>(scale >= 1 && std::has_single_bit(static_cast<std::uint64_t>(scale)) &&
+                               progress.good_steps >= 0,
+                           "the checkpoint has a loss scale of {}, for {} steps", scale,
+                           progress.good_steps);
+  progress.loss_scale = static_cast<double>(scale);
+  return progress;
 }
 
 std::vector<StepRecord> records_of(const checkpoint::RunState& run, std::int64_t step) {
@@ -230,7 +254,7 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
     read_parameter(loader, engine.parameters(), *p);
   }
   for (const optim::StateTensor& s : engine.optimizer()->states()) read_state(loader, s);
-  engine.optimizer()->set_steps_taken(integer_at(run, "optimizer.steps_taken"));
+  engine.optimizer()->set_progress(progress_of(run, *engine.optimizer()));
   LoopState state;
   state.step = static_cast<std::int64_t>(run.schedule_position);
   state.next_sample = run.data_cursor.epoch * identity.epoch_size + run.data_cursor.index;

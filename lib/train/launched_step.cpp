@@ -13,6 +13,12 @@ void count_non_finite(const LoopOptions& options, const LaunchedStep& step,
     state.skipped_in_a_row = 0;
     return;
   }
+  if (outcome.update.overflowed) {
+    ++state.skipped_steps;
+    log::info("step {}: the gradients overflow at a loss scale of {}: update skipped, {} so far",
+              step.number, outcome.update.loss_scale, state.skipped_steps);
+    return;
+  }
   const std::string what =
       fmt::format("step {}: {} is not finite (samples {} to {})", step.number,
                   std::isfinite(outcome.loss_sum) ? "the gradient norm" : "the loss",

@@ -24,7 +24,9 @@ struct LaunchedStep {
 };
 
 /// Counts in `state` whether the step was finite, and warns when it was not. NumericError, naming
-/// the step and its samples, when the recipe stops there. No checkpoint holds a later step: saving
+/// the step and its samples, when the recipe stops there; a step whose gradients overflowed in FP16
+/// and whose loss scale could shrink is skipped whatever the recipe says, and does not count as one
+/// in a row. No checkpoint holds a later step: saving
 /// settles all steps first.
 void count_non_finite(const LoopOptions& options, const LaunchedStep& step,
                       const engine::StepOutcome& outcome, LoopState& state);

@@ -58,7 +58,7 @@ struct RunSection : recipe::Section {
   recipe::Key<kernels::AttentionChoice> attention{
       this, "attention", kernels::AttentionChoice::automatic,
       "on a GPU: who computes attention in training and evaluation; auto = cuDNN, where it is "
-      "there, for bf16 without documents that hide each other; cudnn = cuDNN, for documents too, "
+      "there, for bf16 and fp16 without documents that hide each other; cudnn = cuDNN, for documents too, "
       "or an "
       "error; own = our kernels",
       recipe::one_of<kernels::AttentionChoice>({{"auto", kernels::AttentionChoice::automatic},

@@ -317,6 +317,9 @@ void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& o
   record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
   set_sources(record, corpus_, state_.next_sample);
   record.set("train/skipped_steps", state_.skipped_steps);
+  if (engine_.options().loss_scaling) {
+    record.set("train/loss_scale", outcome.update.loss_scale);
+  }
   set_memory(record, device_.ledger().peak(Phase::step));
   const double tokens_per_second = unrecorded_.tokens_per_second();
   const double step_seconds = unrecorded_.seconds_per_step();

@@ -1,7 +1,8 @@
 """Writes tests/parity/golden/*.safetensors: logits, loss and gradients of transformers' models in
-FP64, with the errors of PyTorch's own FP32 and BF16 runs against them. Of BF16 there are two
-runs, with plain and with fused attention (SDPA; not of Gemma 2, which it cannot do); their errors
-differ by luck up to a factor of two in small tensors, and the larger counts.
+FP64, with the errors of PyTorch's own FP32 and BF16 runs against them, and fp16_errors.json with
+those of its FP16 runs. Of BF16 and FP16 there are two runs each, with plain and with fused
+attention (SDPA; not of Gemma 2, which it cannot do); their errors differ by luck up to a factor of
+two in small tensors, and the larger counts.
 
     python scripts/golden/models.py [FOLDER]
 
@@ -12,8 +13,11 @@ Weights are formulas (formula.py), scaled so that attention is sharp and logits 
     error.logits, error.loss F64 [2]                    L2 distance of FP32, BF16 from FP64
     grad.<parameter> F64, meta.<parameter> F64 [4]      offset and scale of the formula, FP32 and BF16
                                                         error of the gradient
+and fp16_errors.json, for each model,
+    {"logits": ..., "loss": ..., "gradients": {<parameter>: ...}}   L2 distance of FP16 from FP64
 """
 
+import json
 import pathlib
 import sys
 
@@ -199,7 +203,7 @@ def run(config, inputs, dtype, attention="eager"):
     families.load(model, lambda n, shape: formula.weights(n, shape, *fill(config, n, shape)))
     out = forward(model.to(dtype), inputs)
     logits = out.logits.flatten(0, 1)
-    if dtype == torch.bfloat16:
+    if dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     loss = torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1)
     loss.backward()
@@ -229,16 +233,33 @@ def check(name, exact, single):
           f"fp32 gradient error {worst:.1e}")
 
 
+def narrow_runs(config, inputs, dtype):
+    fused = families.CLASSES[type(config)]._supports_sdpa
+    return [run(config, inputs, dtype, a) for a in ("eager", "sdpa")[: 1 + fused]]
+
+
+def fp16_errors(runs, bf16_runs, exact):
+    """A loss is one number, and often right by luck: its error counts as at least an eighth of
+    that in BF16, which has three bits less."""
+    def error(get, of=runs):
+        return float(f"{max((get(r) - get(exact)).norm().item() for r in of):.3g}")
+    loss = lambda r: r["loss"]
+    return {"logits": error(lambda r: r["logits"]),
+            "loss": max(error(loss), error(loss, bf16_runs) / 8),
+            "gradients": {n: error(lambda r: r["grads"][n]) for n in exact["grads"]}}
+
+
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/parity/golden")
     torch.set_num_threads(1)
+    of_fp16 = {}
     for name, (config, documents, length, restart) in CASES.items():
         inputs = batch(name, documents, length, restart, config.vocab_size)
         with families.pure_fp64():
             exact = run(config, inputs, torch.float64)
         single = run(config, inputs, torch.float32)
-        fused = families.CLASSES[type(config)]._supports_sdpa
-        half = [run(config, inputs, torch.bfloat16, a) for a in ("eager", "sdpa")[: 1 + fused]]
+        half = narrow_runs(config, inputs, torch.bfloat16)
+        of_fp16[name] = fp16_errors(narrow_runs(config, inputs, torch.float16), half, exact)
         check(name, exact, single)
         luck = max((h["loss"] / exact["loss"] - 1).abs().item() for h in half)
         assert luck > 2e-4, f"PyTorch's bf16 loss is right by luck: {luck:.1e}"
@@ -258,6 +279,7 @@ def main():
             tensors["meta." + n] = torch.cat([formula_of, errors(lambda r: r["grads"][n])])
         save_file(tensors, folder / f"{name}.safetensors",
                   {"config": families.config_text(config)})
+    (folder / "fp16_errors.json").write_text(json.dumps(of_fp16, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ using namespace llmtrain::kernels::gpu_trial;
 namespace {
 
 // Before the second product of each direction tensor cores need probabilities (and gradients of
-// scores) in bf16, as FlashAttention has it; the CPU keeps them in FP32. Their rounding adds an
-// error of the kind that the result's own rounding is: twice the reference's for an average over
-// few keys, and a unit where the result's magnitude is below that of its terms.
+// scores) in the type of the operands, as FlashAttention has it; the CPU keeps them in FP32. Their
+// rounding adds an error of the kind that the result's own rounding is: twice the reference's for
+// an average over few keys, and a unit where the result's magnitude is below that of its terms.
 constexpr Limits kForward{.times_reference = 3, .floor = 3};
 constexpr Limits kBackward{.times_reference = 3, .floor = 4};
 
@@ -75,6 +75,8 @@ const std::vector<AttentionCase> kCases = {
 
 }  // namespace
 
-TEST_CASE("attention in bf16 on tensor cores with every feature") {
-  for (const AttentionCase& c : kCases) compare_attention(c, DType::bf16, kForward, kBackward);
+TEST_CASE("attention in bf16 and fp16 on tensor cores with every feature") {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const AttentionCase& c : kCases) compare_attention(c, dtype, kForward, kBackward);
+  }
 }

@@ -82,7 +82,7 @@ TEST_CASE("attention takes heads of up to 256 elements") {
 }
 
 TEST_CASE("attention without sequences, queries or keys") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     compare_attention({.name = "no sequences", .sequences = 0}, dtype, {}, {});
     compare_attention({.name = "no queries", .tq = 0, .sink = true}, dtype, {}, {});
     compare_attention({.name = "no keys", .tk = 0, .sink = true}, dtype, {}, {});

@@ -15,7 +15,7 @@ TEST_CASE("column sums have the reference's bits") {
   for (const Case& c :
        {Case{{1, 1}, 0}, Case{{63, 37}, 0}, Case{{64, 64}, 8}, Case{{65, 64}, 6},
         Case{{300, 1032}, 0}, Case{{kRowsPerBlock * 260 + 1, 8}, 16}, Case{{0, 8}, 0}}) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       CAPTURE(to_string(c.shape));
       compare(
           [&](Machine& m) {

@@ -12,7 +12,7 @@ TEST_CASE("dropout keeps what the reference keeps, with its bits") {
   };
   for (const Case& c : {Case{{5, 64}, 0}, Case{{6, 48}, 16}, Case{{6, 44}, 4}, Case{{4, 37}, 0},
                         Case{{9, 6}, 2}, Case{{1, 1}, 0}, Case{{0, 8}, 0}}) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       for (const double p : {0.0, 0.1, 0.75, 1 - 0x1p-53}) {
         CAPTURE(to_string(c.shape));
         CAPTURE(p);

@@ -9,7 +9,7 @@ using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
 
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 struct Case {
   Shape shape;

@@ -9,8 +9,8 @@ using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
 
-/// Types of a model; the logits of a bf16 model are FP32.
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+/// Types of a model; the logits of a bf16 or fp16 model are FP32.
+constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t classes) {
   std::vector<std::int32_t> result;
@@ -25,7 +25,7 @@ struct Case {
   std::int64_t rows, cols, classes, gap;
 };
 
-/// dlogits over the logits themselves, in the type of a bf16 model half as wide.
+/// dlogits over the logits themselves, in the type of a bf16 or fp16 model half as wide.
 View over(const Tensor& logits, DType dtype) {
   View view = logits.view();
   view.row_stride =

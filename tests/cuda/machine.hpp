@@ -14,6 +14,7 @@
 #include "kernels/cpu/element.hpp"
 #include "kernels/operands.hpp"
 #include "lib/base/philox.hpp"
+#include "tests/support/rounding.hpp"
 
 namespace llmtrain::kernels::gpu_trial {
 
@@ -132,13 +133,12 @@ class Machine {
 
 struct Output {
   Values values;
-  double eps = 0;  // of its dtype
+  double eps = 0;  // rounding_of() its dtype
 };
 
 template <class... Tensors>
 std::vector<Output> outputs(Machine& machine, const Tensors&... tensors) {
-  const auto eps = [](DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-24; };
-  return {Output{machine.read(tensors), eps(tensors.dtype())}...};
+  return {Output{machine.read(tensors), test::rounding_of(tensors.dtype())}...};
 }
 
 /// Runs a problem and returns its outputs.

@@ -48,7 +48,7 @@ enum class Bias : std::uint8_t { none, narrow, wide };
 struct Problem {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
-  bool wide_c = false;  // FP32 result of bf16 operands
+  bool wide_c = false;  // FP32 result of operands of half the width
   bool accumulate = false;
   Bias bias = Bias::none;
   std::int64_t gap = 0;
@@ -67,8 +67,7 @@ struct Operation {
     };
     a = machine.operand("a", stored(p.transpose_a, p.m, p.k), p.gap);
     b = machine.operand("b", stored(p.transpose_b, p.k, p.n), p.gap);
-    const bool narrow = machine.operand_type() == DType::bf16 && !p.wide_c;
-    const DType rounded = narrow ? DType::bf16 : DType::f32;
+    const DType rounded = p.wide_c ? DType::f32 : machine.operand_type();
     const DType result = p.wide_c ? machine.wide() : machine.compute();
     c = p.accumulate ? machine.normals("c", {p.m, p.n}, result, rounded, p.gap)
                      : machine.empty({p.m, p.n}, result, p.gap);

@@ -47,9 +47,10 @@ void compare_both(const Problem& p, DType dtype) {
 
 /// In every dtype of operands and result.
 void compare_all(Problem p) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) compare_both(p, dtype);
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    compare_both(p, dtype);
   p.wide_c = true;
-  compare_both(p, DType::bf16);
+  for (const DType dtype : {DType::bf16, DType::f16}) compare_both(p, dtype);
 }
 
 }  // namespace
@@ -88,10 +89,10 @@ TEST_CASE("a bias is added once, whatever its dtype and address") {
   }
 }
 
-TEST_CASE("the library multiplies fp32 and bf16, and ours what it does not take") {
+TEST_CASE("the library multiplies fp32, bf16 and fp16, and ours what it does not take") {
   const InMode takes(Mode::takes);
   if (!takes.possible()) return;
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     Machine machine = gpu_machine(dtype);
     const Problem p{16, 8, 24};
     const Operation operation(machine, p);
@@ -147,7 +148,7 @@ TEST_CASE("GELU and its derivative in the epilogue, or behind products that have
   };
   for (const Mode mode : {Mode::takes, Mode::refuses, Mode::fickle}) {
     const InMode in(mode);
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       for (const Bias bias : {Bias::none, Bias::narrow, Bias::wide}) {
         compare(trial(Activation::gelu_pytorch_tanh, 32, bias), dtype,
                 {.times_reference = 3, .floor = 4});
@@ -189,7 +190,7 @@ TEST_CASE("each operand's alignment is its own") {
 }
 
 TEST_CASE("products of one shape each have their own operands") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     compare(
         [&](Machine& machine) {
           const Tensor x = machine.operand("x", {8, 16});
@@ -241,7 +242,7 @@ TEST_CASE("products hold under every determinism and with little workspace") {
 }
 
 TEST_CASE("a product without terms is zero or the bias, and empty results are left alone") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     Machine machine = gpu_machine(dtype);
     const auto product = [&](const Problem& p) {
       const Operation operation(machine, p);
@@ -270,7 +271,7 @@ TEST_CASE("a product without terms is zero or the bias, and empty results are le
 
 TEST_CASE("products of small integers are exact") {
   const Values a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 2, -1, 1, 3}, c = {100, 0, 0, 0};
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     Machine machine = gpu_machine(dtype);
     const Tensor x = machine.of(a, {2, 3}, dtype), y = machine.of(b, {2, 3}, dtype);
     const Tensor z = machine.of(c, {2, 2}, dtype);
@@ -282,7 +283,7 @@ TEST_CASE("products of small integers are exact") {
 TEST_CASE("a product leaves the gaps between strided rows alone, and NaN stays NaN") {
   for (const Mode mode : {Mode::takes, Mode::refuses}) {
     const InMode in(mode);
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       Machine machine = gpu_machine(dtype);
       const Tensor whole = machine.empty({5, 12}, dtype);
       const Tensor a = machine.of({1, NAN, 2, 3, 4, 5, 6, 7, 8, 9}, {5, 2}, dtype);

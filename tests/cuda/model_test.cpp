@@ -9,6 +9,8 @@ namespace llmtrain::test {
 
 namespace {
 
+constexpr DType kNarrow[] = {DType::bf16, DType::f16};
+
 RunOptions on_gpu(DType compute,
                   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic) {
   const kernels::Backend* gpu = kernels::load_backend(DeviceKind::cuda).backend;
@@ -31,33 +33,39 @@ TEST_CASE("in fp64 and fp32 a GPU's logits, loss and gradients are PyTorch's fp6
   MESSAGE("worst gradient error in fp32: ", worst * 1e-5);
 }
 
-TEST_CASE("in bf16 a GPU's errors are at most twice those of PyTorch's bf16 run") {
-  double worst = 0;
-  for (const std::string& name : kGoldenModels) {
-    CAPTURE(name);
-    const Golden golden(name);
-    worst = std::max(worst, check_bf16(golden, run_golden(golden, on_gpu(DType::bf16))));
+TEST_CASE("in bf16 and fp16 a GPU's errors are at most twice those of PyTorch's run in that type") {
+  for (const DType dtype : kNarrow) {
+    CAPTURE(to_string(dtype));
+    double worst = 0;
+    for (const std::string& name : kGoldenModels) {
+      CAPTURE(name);
+      const Golden golden(name);
+      worst = std::max(worst, check_narrow(golden, run_golden(golden, on_gpu(dtype)), dtype));
+    }
+    MESSAGE("worst gradient error in ", to_string(dtype), ": ", worst, " of PyTorch's");
   }
-  MESSAGE("worst gradient error in bf16: ", worst, " of PyTorch's");
 }
 
-TEST_CASE("in bf16 with attention by cuDNN too, where the model has nothing that it lacks") {
+TEST_CASE(
+    "in bf16 and fp16 with attention by cuDNN too, where the model has nothing that it lacks") {
   const kernels::Backend* gpu = kernels::load_backend(DeviceKind::cuda).backend;
   if (!gpu->report().cudnn_problem.empty()) return;
-  int computed = 0;
-  for (const std::string& name : kGoldenModels) {
-    CAPTURE(name);
-    const Golden golden(name);
-    try {
-      const RunOptions options = on_gpu(DType::bf16, kernels::AttentionChoice::cudnn);
-      check_bf16(golden, run_golden(golden, options));
-      ++computed;
-    } catch (const RecipeError& error) {
-      // Caps, sinks, ALiBi, and heads that are not whole chunks of 16 bytes.
-      CHECK(std::string_view(error.what()).find("run.attention") != std::string_view::npos);
+  for (const DType dtype : kNarrow) {
+    int computed = 0;
+    for (const std::string& name : kGoldenModels) {
+      CAPTURE(name);
+      const Golden golden(name);
+      try {
+        const RunOptions options = on_gpu(dtype, kernels::AttentionChoice::cudnn);
+        check_narrow(golden, run_golden(golden, options), dtype);
+        ++computed;
+      } catch (const RecipeError& error) {
+        // Caps, sinks, ALiBi, and heads that are not whole chunks of 16 bytes.
+        CHECK(std::string_view(error.what()).find("run.attention") != std::string_view::npos);
+      }
     }
+    CHECK(computed == 2);  // the others have heads of other sizes
   }
-  CHECK(computed == 2);  // the others have heads of other sizes
 }
 
 }  // namespace llmtrain::test

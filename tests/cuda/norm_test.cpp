@@ -10,7 +10,7 @@ using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
 
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 constexpr NormKind kKinds[] = {NormKind::layer_norm, NormKind::rms_norm};
 /// Both kinds; long rows take their time on an emulated GPU, and LayerNorm does all that RMSNorm
 /// does.

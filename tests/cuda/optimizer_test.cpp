@@ -83,7 +83,7 @@ TEST_CASE("Adam has the reference's bits") {
   for (const DType dtype : kMasters) {
     for (const std::int64_t n : {0, 1, 39, 4096, 5002}) {
       for (const bool decoupled : {false, true}) {
-        for (const DType copy_type : {DType::bf16, DType::f32}) {
+        for (const DType copy_type : {DType::bf16, DType::f16, DType::f32}) {
           CAPTURE(n);
           compare(
               [&](Machine& m) {
@@ -190,14 +190,17 @@ Values decisions_on(Place place, std::int64_t n) {
     x = (state >> 8) * 0x1p-24;
   }
   const Tensor good = m.of(squares, {n}, DType::f64), loss = m.of({3.25}, {1}, DType::f64);
-  const Tensor decision = m.zeros({UpdateDecision::kScalars}, DType::f64);
+  Values first(UpdateDecision::kScalars, 0.0);
+  first[7] = 1024;  // loss_scale
+  const Tensor decision = m.of(first, {UpdateDecision::kScalars}, DType::f64);
   DecideUpdate decide{.squares = good,
                       .loss_sum = loss,
                       .decision = decision,
                       .lr = 0.25,
                       .max_norm = 0.5,
                       .beta1 = 0.9,
-                      .beta2 = 0.999};
+                      .beta2 = 0.999,
+                      .loss_scale = {2}};
   Values all;
   const auto run = [&] {
     m.run(decide);
@@ -218,7 +221,7 @@ Values decisions_on(Place place, std::int64_t n) {
 }  // namespace
 
 TEST_CASE("a decision has the reference's bits at every number of parameters") {
-  constexpr std::size_t kCorrections = 6;  // UpdateDecision::bias_correction1 and what follows
+  constexpr std::size_t kCorrections = 9;  // UpdateDecision::bias_correction1 and what follows
   for (const std::int64_t n : {0, 1, 2, 31, 150, 1024, 1025, 5000, 1024 * 1024 + 1025}) {
     CAPTURE(n);
     const Values gpu = decisions_on(Place::gpu, n), cpu = decisions_on(Place::reference, n);

@@ -7,7 +7,7 @@ using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
 
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 constexpr std::int64_t kPositions = 11;
 
 std::vector<std::int32_t> positions(std::int64_t rows) {

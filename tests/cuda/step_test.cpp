@@ -141,7 +141,7 @@ TEST_CASE("launching a step waits for nothing, and settling one waits once") {
   const EmulatedCountFunction waits = emulated("emulated_host_waits");
   if (waits == nullptr) return;  // only an emulated GPU counts
   for (const char* name : {"adamw", "sgd", "momentum", "muon"}) {
-    for (const char* compute : {"fp32", "bf16"}) {
+    for (const char* compute : {"fp32", "bf16", "fp16"}) {
       CAPTURE(name);
       GpuEngine engine({std::string("optimizer.name=") + name,
                         std::string("precision.compute=") + compute,
@@ -163,7 +163,7 @@ TEST_CASE("launching a step waits for nothing, and settling one waits once") {
 
 TEST_CASE("steps launched ahead have the bits of steps settled one by one") {
   for (const char* name : {"adamw", "muon"}) {
-    for (const char* compute : {"fp32", "bf16"}) {
+    for (const char* compute : {"fp32", "bf16", "fp16"}) {
       CAPTURE(name);
       CAPTURE(compute);
       const std::vector<std::string> overrides{std::string("optimizer.name=") + name,
@@ -259,7 +259,7 @@ TEST_CASE("a step that is not finite leaves no trace, while the next one is alre
     const engine::StepOutcome bad = with->settle_step();
     CHECK(!bad.finite);
     CHECK(!std::isfinite(bad.loss_sum));
-    CHECK(with->optimizer()->steps_taken() == 1);
+    CHECK(with->optimizer()->progress().steps_taken == 1);
     CHECK(with.contents() == after_first);
     with.launch(3, true);
     with.launch(4);
@@ -267,7 +267,7 @@ TEST_CASE("a step that is not finite leaves no trace, while the next one is alre
     CHECK(!with->settle_step().finite);
     CHECK(with->settle_step().finite);
     CHECK(without->settle_step().finite);
-    CHECK(with->optimizer()->steps_taken() == 2);
+    CHECK(with->optimizer()->progress().steps_taken == 2);
     CHECK(with.contents() == without.contents());
   }
 }

@@ -76,7 +76,7 @@ cublasStatus_t assign(T& to, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-std::size_t size_of(cudaDataType_t type) { return type == CUDA_R_16BF ? 2 : 4; }
+std::size_t size_of(cudaDataType_t type) { return is_half_width(type) ? 2 : 4; }
 
 Problem problem_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {

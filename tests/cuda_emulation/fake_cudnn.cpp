@@ -199,7 +199,7 @@ bool overlap(const Tensor& tensor, const void* data, const void* workspace, std:
   std::int64_t last = 0;
   for (std::size_t d = 0; d < 4; ++d) last += (tensor.dims[d] - 1) * tensor.strides[d];
   const auto* const begin = static_cast<const std::byte*>(data);
-  const auto* const end = begin + (last + 1) * (tensor.type == CUDNN_DATA_BFLOAT16 ? 2 : 4);
+  const auto* const end = begin + (last + 1) * (is_half_width(tensor.type) ? 2 : 4);
   const auto* const from = static_cast<const std::byte*>(workspace);
   return begin < from + bytes && from < end;
 }

@@ -12,11 +12,12 @@
 ///    CompositeSDPABackwardNode): key and value operands are given transposed, the index of a
 ///    column is the first operand where it is compared with document begins.
 ///  - Engines and their workspace are those that cuDNN 9.19.0 itself proposes for a described
-///    H100 (tests/cudnn): 256 bytes forward; backward in a fixed order [S, H, T, T] in bf16.
+///    H100 (tests/cudnn): 256 bytes forward; backward in a fixed order [S, H, T, T] in bf16 or
+///    fp16.
 ///  - Pointers are multiples of 16 bytes, the workspace of 256.
-/// It computes what the graph says, operation by operation, in FP32; a tensor in bf16 is rounded,
-/// in memory or not. Which engine the real one runs, how it adds, and whether a sum is the same
-/// each time, only a GPU can show.
+/// It computes what the graph says, operation by operation, in FP32; a tensor in bf16 or fp16 is
+/// rounded, in memory or not. Which engine the real one runs, how it adds, and whether a sum is the
+/// same each time, only a GPU can show.
 
 #include <cstdint>
 

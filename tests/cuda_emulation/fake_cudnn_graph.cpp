@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/tensor/dtype.hpp"
+
 namespace fake_cudnn {
 
 namespace {
@@ -74,6 +76,7 @@ Operation operation_of(const Reference& descriptor) {
 using Elements = std::vector<float>;
 
 float rounded(float x, cudnnDataType_t type) {
+  if (type == CUDNN_DATA_HALF) return llmtrain::to_float(llmtrain::to_f16(x));
   if (type != CUDNN_DATA_BFLOAT16 || x != x) return x;
   const auto u = std::bit_cast<std::uint32_t>(x);
   return std::bit_cast<float>((u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u);
@@ -106,6 +109,9 @@ Elements load(const Tensor& t, const void* data) {
     float& x = elements[static_cast<std::size_t>(n)];
     if (t.type == CUDNN_DATA_FLOAT) x = static_cast<const float*>(data)[i];
     if (t.type == CUDNN_DATA_INT32) x = static_cast<float>(static_cast<const int*>(data)[i]);
+    if (t.type == CUDNN_DATA_HALF) {
+      x = llmtrain::to_float(static_cast<const llmtrain::f16*>(data)[i]);
+    }
     if (t.type == CUDNN_DATA_BFLOAT16) {
       x = std::bit_cast<float>(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
     }
@@ -118,6 +124,7 @@ void store(const Tensor& t, const Elements& elements, void* data) {
     const std::int64_t i = place(at, t.strides);
     const float x = elements[static_cast<std::size_t>(n)];
     if (t.type == CUDNN_DATA_FLOAT) static_cast<float*>(data)[i] = x;
+    if (t.type == CUDNN_DATA_HALF) static_cast<llmtrain::f16*>(data)[i] = llmtrain::to_f16(x);
     if (t.type == CUDNN_DATA_BFLOAT16) {
       static_cast<std::uint16_t*>(data)[i] =
           static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
@@ -268,6 +275,10 @@ const Operation& Graph::product(std::int64_t n) const {
   die("no such product", static_cast<long>(n));
 }
 
+bool is_half_width(cudnnDataType_t type) {
+  return type == CUDNN_DATA_BFLOAT16 || type == CUDNN_DATA_HALF;
+}
+
 bool Graph::adds_in_any_order() const {
   return is_backward() && product(4).output.type == CUDNN_DATA_FLOAT;
 }
@@ -279,7 +290,7 @@ std::string Graph::refusal() const {
   if (kt.strides[2] != 1 || q.strides[3] != 1) return "the layout of q or k";
   if (is_backward() && q.dims[2] == 1) return "a backward of single rows";
   for (const auto& [uid, t] : operands_) {
-    const bool is_matrix = t.type == CUDNN_DATA_BFLOAT16;
+    const bool is_matrix = is_half_width(t.type);
     for (std::size_t d = 0; is_matrix && d < 4; ++d) {
       if (t.strides[d] != 1 && t.strides[d] % 8 != 0) return "strides";
     }

@@ -10,6 +10,8 @@
 
 namespace fake_cudnn {
 
+bool is_half_width(cudnnDataType_t type);
+
 /// Ends the program, naming a use of the library that no library takes.
 [[noreturn]] void die(const char* what, long which = 0);
 

@@ -4,21 +4,25 @@
 #include <cmath>
 #include <utility>
 
+#include "lib/tensor/dtype.hpp"
+
 namespace fake_lt {
+
+bool is_half_width(cudaDataType_t type) { return type == CUDA_R_16BF || type == CUDA_R_16F; }
 
 bool Problem::valid() const {
   const bool ta = operation.transpose_a == CUBLAS_OP_T, tb = operation.transpose_b == CUBLAS_OP_T;
   for (const Layout* layout : {&a, &b, &c, &d}) {
     if (layout->rows == 0 || layout->cols == 0) return false;
     if (layout->ld < static_cast<std::int64_t>(layout->rows)) return false;
-    if (layout->type != CUDA_R_16BF && layout->type != CUDA_R_32F) return false;
+    if (layout->type != CUDA_R_32F && !is_half_width(layout->type)) return false;
   }
   const bool sizes = (ta ? a.cols : a.rows) == m() && (tb ? b.cols : b.rows) == k() &&
                      (tb ? b.rows : b.cols) == n() && c.rows == m() && c.cols == n();
   const bool computes = operation.compute == CUBLAS_COMPUTE_32F ||
                         (operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F);
   const bool types = computes && operation.scale == CUDA_R_32F && a.type == b.type &&
-                     c.type == d.type && (a.type == CUDA_R_16BF || d.type == CUDA_R_32F);
+                     c.type == d.type && (a.type == d.type || d.type == CUDA_R_32F);
   const bool with_aux = operation.activates() || operation.differentiates();
   const bool known =
       operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || operation.biased() || with_aux;
@@ -48,6 +52,7 @@ namespace {
 
 float read(const void* data, cudaDataType_t type, std::size_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+  if (type == CUDA_R_16F) return llmtrain::to_float(static_cast<const llmtrain::f16*>(data)[i]);
   return __uint_as_float(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
 }
 
@@ -62,6 +67,10 @@ float operand(const void* data, cudaDataType_t type, std::size_t i, bool tf32) {
 void write(void* data, cudaDataType_t type, std::size_t i, float value) {
   if (type == CUDA_R_32F) {
     static_cast<float*>(data)[i] = value;
+    return;
+  }
+  if (type == CUDA_R_16F) {
+    static_cast<llmtrain::f16*>(data)[i] = llmtrain::to_f16(value);
     return;
   }
   const std::uint32_t u = __float_as_uint(value);

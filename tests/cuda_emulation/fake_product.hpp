@@ -7,6 +7,8 @@
 
 namespace fake_lt {
 
+bool is_half_width(cudaDataType_t type);
+
 /// At the beginning of what the library's opaque structures hold.
 inline constexpr std::uint64_t kMagic = 0x66616b65;
 

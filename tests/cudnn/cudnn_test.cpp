@@ -92,13 +92,17 @@ TEST_CASE("cuDNN has engines for attention as we describe it, and no forward nee
           CAPTURE(head_dim);
           CAPTURE(rows);
           CAPTURE(masks);
-          CHECK(workspace_of(p, device) <= 256);
-          // Elsewhere our kernels take over.
-          const bool has_backward = device == kH100 || (head_dim <= 128 && !p.documents);
-          if (has_backward) {
-            CHECK(workspace_of(backward_of(p), device) > 0);
-          } else {
-            CHECK_THROWS_AS(workspace_of(backward_of(p), device), CudnnRefusal);
+          for (const DType dtype : {DType::bf16, DType::f16}) {
+            CAPTURE(to_string(dtype));
+            p.dtype = dtype;
+            CHECK(workspace_of(p, device) <= 256);
+            // Elsewhere our kernels take over.
+            const bool has_backward = device == kH100 || (head_dim <= 128 && !p.documents);
+            if (has_backward) {
+              CHECK(workspace_of(backward_of(p), device) > 0);
+            } else {
+              CHECK_THROWS_AS(workspace_of(backward_of(p), device), CudnnRefusal);
+            }
           }
         }
       }
@@ -106,7 +110,7 @@ TEST_CASE("cuDNN has engines for attention as we describe it, and no forward nee
   }
 }
 
-TEST_CASE("a backward in a fixed order needs [S, H, T, T] in bf16, and all heads of dk and dv") {
+TEST_CASE("a backward in a fixed order needs [S, H, T, T] in bf16 or fp16, and all heads of dk and dv") {
   // GPT-2 124M, 8 samples of 1,024 tokens: 192 MiB. Llama 3 8B, 4,096 tokens: 1,088 MiB.
   const std::uint64_t gpt2 = workspace_of(backward_of(fused(8, 1024, 12, 12, 64)), kH100);
   CHECK(gpt2 >= 192 * kMiB);

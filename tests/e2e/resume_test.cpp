@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include <doctest/doctest.h>
@@ -88,6 +89,28 @@ TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
     INFO(resumed.output);
     REQUIRE(resumed.exit_code == 0);
     CHECK(resumed.output.find("resumed from step " + std::to_string(cut)) != std::string::npos);
+    CHECK(fingerprint(part.path, kSteps) == expected);
+  }
+}
+
+TEST_CASE("an fp16 run resumes with the scale of its loss, and with what it knows of it") {
+  const std::vector<std::string> fp16 = {
+      "precision={compute: fp16, initial_loss_scale: 4Mi, growth_interval: 5}"};
+  const Workspace whole(kRecipe);
+  run_well(whole, fp16);
+  const std::string expected = fingerprint(whole.path, kSteps);
+  std::set<double> scales;
+  for (const train::StepRecord& record : whole.metrics()) {
+    scales.insert(record.number("train/loss_scale").value_or(0));
+  }
+  CHECK(scales.size() >= 4);  // it moves, in both directions
+  for (const std::uint64_t cut : {1, 8, 10, 17}) {
+    CAPTURE(cut);
+    const Workspace part(kRecipe);
+    cut_after(whole, part, cut);
+    std::vector<std::string> with = fp16;
+    with.push_back("checkpoint.resume=must");
+    run_well(part, with);
     CHECK(fingerprint(part.path, kSteps) == expected);
   }
 }

@@ -1,6 +1,9 @@
 #include "tests/parity/golden.hpp"
 
 #include <cmath>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
 
 #include "lib/models/architecture.hpp"
 #include "tests/support/formula.hpp"
@@ -28,6 +31,11 @@ std::vector<T> read(const checkpoint::SafetensorsFile& file, const std::string& 
   return values;
 }
 
+nlohmann::json read_fp16_errors() {
+  std::ifstream file(golden_folder() / "fp16_errors.json");
+  return nlohmann::json::parse(file);
+}
+
 }  // namespace
 
 std::filesystem::path golden_folder() { return test_file("parity/golden"); }
@@ -42,6 +50,10 @@ Golden::Golden(const std::string& name)
             .targets = read<std::int32_t>(file_, "targets"),
             .document_begin = read<std::int32_t>(file_, "document_begin"),
             .embedding_position = read<std::int32_t>(file_, "embedding_position")};
+  const nlohmann::json fp16 = read_fp16_errors().at(name);
+  fp16_logits_error_ = fp16.at("logits");
+  fp16_loss_error_ = fp16.at("loss");
+  fp16_gradient_errors_ = fp16.at("gradients");
 }
 
 std::vector<float> Golden::weights(const Parameter& parameter) const {
@@ -51,12 +63,13 @@ std::vector<float> Golden::weights(const Parameter& parameter) const {
 
 Reference Golden::gradient(const std::string& parameter) const {
   const std::vector<double> meta = read<double>(file_, "meta." + parameter);
-  return {read<double>(file_, "grad." + parameter), meta[2], meta[3]};
+  return {read<double>(file_, "grad." + parameter), meta[2], meta[3],
+          fp16_gradient_errors_.at(parameter)};
 }
 
-Reference Golden::overall(const std::string& what) const {
+Reference Golden::overall(const std::string& what, double fp16_error) const {
   const std::vector<double> errors = read<double>(file_, "error." + what);
-  return {read<double>(file_, what), errors[0], errors[1]};
+  return {read<double>(file_, what), errors[0], errors[1], fp16_error};
 }
 
 std::vector<std::string> Golden::parameters() const {

@@ -2,6 +2,7 @@
 /// The files that scripts/golden/models.py wrote: a batch, and what PyTorch makes of it.
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ extern const std::vector<std::string> kGoldenModels;
 struct Reference {
   std::vector<double> values;
   double fp32_error = 0;
-  double bf16_error = 0;
+  double bf16_error = 0, fp16_error = 0;
 };
 
 class Golden {
@@ -29,13 +30,15 @@ class Golden {
   /// The parameter's value by the formula that the file names.
   std::vector<float> weights(const Parameter& parameter) const;
   Reference gradient(const std::string& parameter) const;
-  Reference logits() const { return overall("logits"); }
-  Reference loss() const { return overall("loss"); }
+  Reference logits() const { return overall("logits", fp16_logits_error_); }
+  Reference loss() const { return overall("loss", fp16_loss_error_); }
   std::vector<std::string> parameters() const;
 
  private:
-  Reference overall(const std::string& what) const;
+  Reference overall(const std::string& what, double fp16_error) const;
 
+  std::map<std::string, double> fp16_gradient_errors_;
+  double fp16_logits_error_ = 0, fp16_loss_error_ = 0;
   checkpoint::SafetensorsFile file_;
   models::DecoderSpec spec_;
   Batch batch_;

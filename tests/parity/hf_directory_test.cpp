@@ -109,7 +109,7 @@ std::vector<float> saved_values(const Parameter& p, bool through_bf16) {
 
 TEST_CASE("what transformers saved is read value by value") {
   for (const auto& [name, dtype] : kSaved) {
-    for (const DType compute : {DType::f32, DType::f64, DType::bf16}) {
+    for (const DType compute : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
       SavedModel model(name, compute);
       model.import(model.folder);
       for (const auto& p : model.run.store().all()) {
@@ -233,6 +233,35 @@ TEST_CASE("half-precision weights are read exactly") {
       to_doubles(model.run.store().find("model.norm.weight").master());
   const std::vector<double> expected{1, -2, 65504, 0x1p-14, 0x1p-24, -INFINITY, 0, 0};
   for (std::size_t i = 0; i < 16; ++i) CHECK(values[i] == expected[i % 8]);
+}
+
+TEST_CASE("weights are written in fp16 where they fit, and refused where they do not") {
+  const ScratchFolder scratch;
+  SavedModel model("hf_llama");
+  model.import(model.folder);
+  const std::string config = model.architecture.hf_config(model.spec, {.dtype = DType::f16});
+  const auto write = [&](const std::string& name) {
+    checkpoint::export_hf(scratch / name, model.run.store(), model.layout, DType::f16,
+                          {{"config.json", config}});
+  };
+  write("half");
+  SavedModel again("hf_llama");
+  again.import(scratch / "half");
+  for (const auto& p : again.run.store().all()) {
+    CAPTURE(p->name());
+    std::vector<double> expected = to_doubles(model.run.store().find(p->name()).master());
+    for (double& x : expected) x = to_float(to_f16(static_cast<float>(x)));
+    CHECK(to_doubles(p->master()) == expected);
+  }
+
+  auto tensors = load_file(model.folder / "model.safetensors");
+  Stored& norm = tensors.at("model.norm.weight");
+  norm.type = StoredType::bf16;
+  const bf16 large = to_bf16(1e6f);
+  std::memcpy(norm.bytes.data(), &large, sizeof large);
+  model.import(save_file(scratch / "large.safetensors", tensors));
+  CHECK_THROWS_WITH_AS(write("large"), doctest::Contains("is beyond fp16"), DataError);
+  CHECK_FALSE(std::filesystem::exists(scratch / "large"));
 }
 
 }  // namespace llmtrain::test

@@ -64,18 +64,22 @@ double check_against(const Golden& golden, const Outcome& ours, double tolerance
   return check_gradients(golden, ours, tolerance);
 }
 
-double check_bf16(const Golden& golden, const Outcome& ours) {
-  CHECK(l2_distance(ours.logits, golden.logits().values) <= 2 * golden.logits().bf16_error);
+double check_narrow(const Golden& golden, const Outcome& ours, DType dtype) {
+  const auto error_of = [&](const Reference& reference) {
+    return dtype == DType::bf16 ? reference.bf16_error : reference.fp16_error;
+  };
+  const Reference logits = golden.logits();
+  CHECK(l2_distance(ours.logits, logits.values) <= 2 * error_of(logits));
   const Reference loss = golden.loss();
-  CAPTURE(loss.bf16_error);
-  CHECK(std::abs(ours.loss - loss.values[0]) <= 2 * loss.bf16_error);
+  CAPTURE(error_of(loss));
+  CHECK(std::abs(ours.loss - loss.values[0]) <= 2 * error_of(loss));
   double worst = 0;
   for (const auto& [parameter, gradient] : ours.gradients) {
     CAPTURE(parameter);
     const Reference expected = golden.gradient(parameter);
     const double error = l2_distance(gradient, expected.values);
-    CHECK(error <= 2 * expected.bf16_error);
-    worst = std::max(worst, error / expected.bf16_error);
+    CHECK(error <= 2 * error_of(expected));
+    worst = std::max(worst, error / error_of(expected));
   }
   return worst;
 }

@@ -22,8 +22,8 @@ Outcome run_golden(const Golden& golden, RunOptions options);
 /// of its layer's largest. Returns the largest share of the tolerance that a gradient used.
 double check_against(const Golden& golden, const Outcome& ours, double tolerance);
 
-/// bf16: every error at most twice that of PyTorch's own bf16 run. Returns the largest gradient
-/// error as a multiple of PyTorch's.
-double check_bf16(const Golden& golden, const Outcome& ours);
+/// bf16 or fp16: every error at most twice that of PyTorch's own run in that type. Returns the
+/// largest gradient error as a multiple of PyTorch's.
+double check_narrow(const Golden& golden, const Outcome& ours, DType dtype);
 
 }  // namespace llmtrain::test

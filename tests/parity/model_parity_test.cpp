@@ -34,17 +34,21 @@ TEST_CASE("in fp32 logits, loss and gradients are PyTorch's fp64 values to 1e-5"
   }
 }
 
-TEST_CASE("in bf16 errors are at most twice those of PyTorch's bf16 run") {
+TEST_CASE("in bf16 and fp16 errors are at most twice those of PyTorch's run in that type") {
   for (const auto* table : {&kernels::cpu_reference_table(), &kernels::cpu_table()}) {
     CAPTURE(table->device());
-    double worst = 0;
-    for (const std::string& name : kGoldenModels) {
-      CAPTURE(name);
-      const Golden golden(name);
-      worst = std::max(
-          worst, check_bf16(golden, run_golden(golden, {.compute = DType::bf16, .table = table})));
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      CAPTURE(to_string(dtype));
+      double worst = 0;
+      for (const std::string& name : kGoldenModels) {
+        CAPTURE(name);
+        const Golden golden(name);
+        const Outcome ours = run_golden(golden, {.compute = dtype, .table = table});
+        worst = std::max(worst, check_narrow(golden, ours, dtype));
+      }
+      MESSAGE("worst gradient error in ", to_string(dtype), ", ", table->device(), ": ", worst,
+              " of PyTorch's");
     }
-    MESSAGE("worst gradient error in bf16, ", table->device(), ": ", worst, " of PyTorch's");
   }
 }
 
@@ -60,7 +64,7 @@ TEST_CASE("deferred weight gradients and recomputation change no bit") {
   for (const std::string& name : kGoldenModels) {
     CAPTURE(name);
     const Golden golden(name);
-    for (const DType compute : {DType::f32, DType::bf16}) {
+    for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
       CAPTURE(to_string(compute));
       const Outcome plain = run_golden(golden, {.compute = compute});
       for (auto [label, options] : variants) {

@@ -1,6 +1,6 @@
 #pragma once
-/// Tiled attention: fp32 and bf16 here, fp64 by the plain kernels. Products run in FP32 on blocks
-/// that are converted once per tile.
+/// Tiled attention: fp32, bf16 and fp16 here, fp64 by the plain kernels. Products run in FP32 on
+/// blocks that are converted once per tile.
 
 #include "kernels/attention.hpp"
 

@@ -253,22 +253,20 @@ void begin_row(const AttentionBackward& op, const SharedGradients& shared, std::
 
 /// dq of a row from its FP32 sum.
 void end_row(const AttentionBackward& op, const SharedGradients& shared, std::int64_t row) {
-  for_vectors(op.dq.cols(), [&](std::int64_t d, auto lanes) {
-    store(load(shared.dq.row<float>(row) + d, lanes), op.dq.row<bf16>(row) + d, lanes);
+  with_fast_type(op.dq.dtype, [&]<class T>() {
+    for_vectors(op.dq.cols(), [&](std::int64_t d, auto lanes) HWY_ATTR {
+      store(load(shared.dq.row<float>(row) + d, lanes), op.dq.row<T>(row) + d, lanes);
+    });
   });
 }
 
 void begin_row_of(const AttentionBackward& op, const SharedGradients& shared, std::int64_t row) {
-  op.q.dtype == DType::f32 ? begin_row<float>(op, shared, row) : begin_row<bf16>(op, shared, row);
+  with_fast_type(op.q.dtype, [&]<class T>() { begin_row<T>(op, shared, row); });
 }
 
 void backward_block(const AttentionBackward& op, const AttentionTask& task,
                     const SharedGradients& shared, float* scratch) {
-  if (op.q.dtype == DType::f32) {
-    BackwardBlock<float>(op, task, shared, scratch).run();
-  } else {
-    BackwardBlock<bf16>(op, task, shared, scratch).run();
-  }
+  with_fast_type(op.q.dtype, [&]<class T>() { BackwardBlock<T>(op, task, shared, scratch).run(); });
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE

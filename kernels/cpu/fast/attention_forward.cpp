@@ -231,11 +231,7 @@ void forward_blocks(const AttentionForward& op, const AttentionTask* tasks, std:
 
 void forward_blocks_of(const AttentionForward& op, const AttentionTask* tasks, std::int64_t count,
                        float* scratch) {
-  if (op.q.dtype == DType::f32) {
-    forward_blocks<float>(op, tasks, count, scratch);
-  } else {
-    forward_blocks<bf16>(op, tasks, count, scratch);
-  }
+  with_fast_type(op.q.dtype, [&]<class T>() { forward_blocks<T>(op, tasks, count, scratch); });
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE

@@ -36,8 +36,7 @@ void sum_rows_as(const ColumnSum& op, std::int64_t begin, std::int64_t end, floa
 
 /// sums[j] = sum of rows [begin, end) in ascending order.
 void sum_rows(const ColumnSum& op, std::int64_t begin, std::int64_t end, float* sums) {
-  op.x.dtype == DType::f32 ? sum_rows_as<float>(op, begin, end, sums)
-                           : sum_rows_as<bf16>(op, begin, end, sums);
+  with_fast_type(op.x.dtype, [&]<class T>() { sum_rows_as<T>(op, begin, end, sums); });
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ void add_as(const Add& op, const Segment& at) {
 }
 
 void add(const Add& op, const Segment& at) {
-  op.a.dtype == DType::f32 ? add_as<float>(op, at) : add_as<bf16>(op, at);
+  with_fast_type(op.a.dtype, [&]<class T>() { add_as<T>(op, at); });
 }
 
 template <class X, class Y>
@@ -49,13 +49,9 @@ void scale_cast_as(const ScaleCast& op, const Segment& at) {
 }
 
 void scale_cast(const ScaleCast& op, const Segment& at) {
-  if (op.x.dtype == DType::f32) {
-    op.y.dtype == DType::f32 ? scale_cast_as<float, float>(op, at)
-                             : scale_cast_as<float, bf16>(op, at);
-  } else {
-    op.y.dtype == DType::f32 ? scale_cast_as<bf16, float>(op, at)
-                             : scale_cast_as<bf16, bf16>(op, at);
-  }
+  with_fast_type(op.x.dtype, [&]<class X>() {
+    with_fast_type(op.y.dtype, [&]<class Y>() { scale_cast_as<X, Y>(op, at); });
+  });
 }
 
 /// Past the caches: what is larger than they are is not there any more when it is read, and a line
@@ -73,20 +69,20 @@ void fill_past_caches(const Fill& op, const Segment& at) {
   hwy::FlushStream();
 }
 
+template <class T>
+void fill_as(const Fill& op, const Segment& at) {
+  const V value = constant(op.value);
+  T* const y = at.of<T>(op.y);
+  for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR { store(value, y + i, lanes); });
+}
+
 void fill(const Fill& op, const Segment& at) {
   constexpr std::int64_t kLarge = 1 << 20;
   if (op.y.dtype == DType::f32 && op.y.numel() >= kLarge &&
       reinterpret_cast<std::uintptr_t>(at.of<float>(op.y)) % (kLanes * sizeof(float)) == 0) {
     return fill_past_caches(op, at);
   }
-  const V value = constant(op.value);
-  for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    if (op.y.dtype == DType::f32) {
-      store(value, at.of<float>(op.y) + i, lanes);
-    } else {
-      store(value, at.of<bf16>(op.y) + i, lanes);
-    }
-  });
+  with_fast_type(op.y.dtype, [&]<class T>() { fill_as<T>(op, at); });
 }
 
 /// Elements that the activation and dropout kernels treat at a time, in the innermost cache.
@@ -156,8 +152,7 @@ void activation_forward_as(const ActivationForward& op, const Segment& at) {
 }
 
 void activation_forward(const ActivationForward& op, const Segment& at) {
-  op.x.dtype == DType::f32 ? activation_forward_as<float>(op, at)
-                           : activation_forward_as<bf16>(op, at);
+  with_fast_type(op.x.dtype, [&]<class T>() { activation_forward_as<T>(op, at); });
 }
 
 template <class T>
@@ -184,8 +179,7 @@ void activation_backward_as(const ActivationBackward& op, const Segment& at) {
 }
 
 void activation_backward(const ActivationBackward& op, const Segment& at) {
-  op.x.dtype == DType::f32 ? activation_backward_as<float>(op, at)
-                           : activation_backward_as<bf16>(op, at);
+  with_fast_type(op.x.dtype, [&]<class T>() { activation_backward_as<T>(op, at); });
 }
 
 /// The words of Philox blocks `block` and following, two to a pair: at least `count` of them,
@@ -266,7 +260,7 @@ void dropout_as(const Dropout& op, const Segment& at) {
 }
 
 void dropout(const Dropout& op, const Segment& at) {
-  op.x.dtype == DType::f32 ? dropout_as<float>(op, at) : dropout_as<bf16>(op, at);
+  with_fast_type(op.x.dtype, [&]<class T>() { dropout_as<T>(op, at); });
 }
 
 }  // namespace

@@ -25,27 +25,22 @@ void add_row(const X* x, Y* y, std::int64_t n) {
 
 void add_rows(const EmbeddingForward& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t hidden = op.table.cols();
-  for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t id = op.id.as<std::int32_t>()[i];
-    if (op.table.dtype == DType::f32) {
-      add_row(op.table.row<float>(id), op.y.as<float>() + i * hidden, hidden);
-    } else {
-      add_row(op.table.row<bf16>(id), op.y.as<bf16>() + i * hidden, hidden);
+  with_fast_type(op.table.dtype, [&]<class T>() {
+    for (std::int64_t i = begin; i < end; ++i) {
+      add_row(op.table.row<T>(op.id.as<std::int32_t>()[i]), op.y.as<T>() + i * hidden, hidden);
     }
-  }
+  });
 }
 
 /// Columns [begin, end) of every row.
 void add_columns(const EmbeddingBackward& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t hidden = op.dtable.cols();
-  for (std::int64_t i = 0; i < op.id.numel(); ++i) {
-    float* sum = op.dtable.row<float>(op.id.as<std::int32_t>()[i]) + begin;
-    if (op.dy.dtype == DType::f32) {
-      add_row(op.dy.as<float>() + i * hidden + begin, sum, end - begin);
-    } else {
-      add_row(op.dy.as<bf16>() + i * hidden + begin, sum, end - begin);
+  with_fast_type(op.dy.dtype, [&]<class T>() {
+    for (std::int64_t i = 0; i < op.id.numel(); ++i) {
+      float* sum = op.dtable.row<float>(op.id.as<std::int32_t>()[i]) + begin;
+      add_row(op.dy.as<T>() + i * hidden + begin, sum, end - begin);
     }
-  }
+  });
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE

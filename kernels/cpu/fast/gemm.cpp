@@ -3,6 +3,8 @@
 // kernel reads from end to end, whatever dtypes, strides and transposes they come with.
 #include "kernels/cpu/fast/gemm.hpp"
 
+#include "kernels/cpu/element.hpp"
+#include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/gemm_blocks.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/matmul_workspace.hpp"
@@ -187,10 +189,11 @@ void Pipeline::pack(std::int64_t number, std::int64_t share) const {
   kernel_.pack_columns(b.at(piece.j + cols.begin, piece.p), cols.size(), piece.depth,
                        packed(number) + kernel_.bytes(cols.begin, piece.depth));
   if (!mm_.bias.defined()) return;
-  for (std::int64_t e = cols.begin; e < cols.end; ++e) {
-    bias(number)[e] = mm_.bias.dtype == DType::bf16 ? to_float(mm_.bias.as<bf16>()[piece.j + e])
-                                                    : mm_.bias.as<float>()[piece.j + e];
-  }
+  with_fast_type(mm_.bias.dtype, [&]<class T>() {
+    for (std::int64_t e = cols.begin; e < cols.end; ++e) {
+      bias(number)[e] = widen(mm_.bias.as<T>()[piece.j + e]);
+    }
+  });
 }
 
 /// Rows of a, as many as a task has, and the terms of a piece. Tasks of the same rows follow one
@@ -224,8 +227,8 @@ void Pipeline::multiply(int slot, std::int64_t number, std::int64_t product) con
   kernel_.multiply(block);
 }
 
-/// Where the sums of a block at (row, col) go: added up in c, or, when c is bf16, in FP32 beside it
-/// until the last.
+/// Where the sums of a block at (row, col) go: added up in c, or, when c is of half the width, in
+/// FP32 beside it until the last.
 void Pipeline::set_target(const Piece& piece, std::int64_t row, std::int64_t col,
                           GemmBlock& block) const {
   const bool narrow = mm_.c.dtype != DType::f32;

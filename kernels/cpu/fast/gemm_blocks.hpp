@@ -9,7 +9,7 @@ namespace llmtrain::kernels::fast {
 /// A matrix as lines (rows of op(a), columns of op(b)) along which the product sums.
 struct GemmOperand {
   const std::byte* data;
-  DType dtype;                // fp32 | bf16
+  DType dtype;                // fp32 | bf16 | fp16
   std::int64_t line_stride;   // elements from line to line
   std::int64_t depth_stride;  // elements from one of a line to the next
 
@@ -36,7 +36,7 @@ struct GemmBlock {
   const float* from = nullptr;  // sums over what came before, or null
   std::int64_t from_stride = 0;
   void* to;
-  DType to_dtype;  // fp32 | bf16
+  DType to_dtype;  // fp32 | bf16 | fp16
   std::int64_t to_stride;
   bool add_to;
   const float* bias;  // one per column, or null
@@ -66,7 +66,7 @@ struct GemmKernel {
   }
 };
 
-/// Widens bf16 to FP32 as it packs.
+/// Widens bf16 and fp16 to FP32 as it packs.
 const GemmKernel& gemm_fp32_kernel();
 
 /// Multiplies pairs of bf16; null where the processor does not.

@@ -11,6 +11,7 @@
 
 #include <hwy/cache_control.h>
 
+#include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/gemm_blocks.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
 
@@ -18,7 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 
 HWY_INLINE float widened(float x) { return x; }
-HWY_INLINE float widened(bf16 x) { return to_float(x); }
+template <class T>
+HWY_INLINE float widened(T x) {
+  return to_float(x);
+}
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -48,6 +52,8 @@ HWY_INLINE Four load_four(const bf16* p) {
   return hn::BitCast(Quad(), hn::ShiftLeft<16>(hn::PromoteTo(word, bits)));
 }
 
+HWY_INLINE Four load_four(const f16* p) { return widen_f16(Quad(), p); }
+
 /// The first or the last two of `v`.
 HWY_INLINE void store_lower(Four v, float* p) {
   const hn::Half<Quad> two;
@@ -62,7 +68,8 @@ HWY_INLINE void store_two(const float* from, float* to) {
   const hn::Half<Quad> two;
   hn::StoreU(hn::LoadU(two, from), two, to);
 }
-HWY_INLINE void store_two(const bf16* from, float* to) {
+template <class T>
+HWY_INLINE void store_two(const T* from, float* to) {
   to[0] = to_float(from[0]);
   to[1] = to_float(from[1]);
 }
@@ -185,11 +192,8 @@ void pack_elements(const GemmOperand& from, std::int64_t lines, std::int64_t dep
 
 template <std::int64_t width>
 void pack(const GemmOperand& from, std::int64_t lines, std::int64_t depth, float* panels) {
-  if (from.dtype == DType::bf16) {
-    pack_elements<width, bf16>(from, lines, depth, panels);
-  } else {
-    pack_elements<width, float>(from, lines, depth, panels);
-  }
+  with_fast_type(from.dtype,
+                 [&]<class T>() { pack_elements<width, T>(from, lines, depth, panels); });
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE

@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/gemm_pack-inl.h"
 #include "kernels/cpu/fast/gemm_put-inl.h"
 #include "kernels/matmul_workspace.hpp"
@@ -52,11 +53,7 @@ void multiply_block(const GemmBlock& block) {
 }
 
 void multiply(const GemmBlock& block) {
-  if (block.to_dtype == DType::bf16) {
-    multiply_block<bf16>(block);
-  } else {
-    multiply_block<float>(block);
-  }
+  with_fast_type(block.to_dtype, [&]<class T>() { multiply_block<T>(block); });
 }
 
 void pack_rows(const GemmOperand& a, std::int64_t lines, std::int64_t depth, void* panels) {

@@ -106,11 +106,9 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
 
 void cross_entropy_row_of(const CrossEntropy& op, std::int64_t i) {
   const bool capped = op.softcap > 0;
-  if (op.dlogits.defined() && op.dlogits.dtype == DType::bf16) {
-    capped ? cross_entropy_row<bf16, true>(op, i) : cross_entropy_row<bf16, false>(op, i);
-  } else {
-    capped ? cross_entropy_row<float, true>(op, i) : cross_entropy_row<float, false>(op, i);
-  }
+  with_fast_type(op.dlogits.defined() ? op.dlogits.dtype : DType::f32, [&]<class G>() {
+    capped ? cross_entropy_row<G, true>(op, i) : cross_entropy_row<G, false>(op, i);
+  });
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE

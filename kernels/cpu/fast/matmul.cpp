@@ -15,6 +15,11 @@ bool say_once_that_bf16_is_emulated() {
   return true;
 }
 
+bool say_once_that_fp16_is_emulated() {
+  log::info("a CPU's fp16 products run in fp32, at its speed");
+  return true;
+}
+
 void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
   if (mm.epilogue != ProductEpilogue::none) {
     matmul(ctx, without_epilogue(mm), workspace);
@@ -25,6 +30,9 @@ void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
   }
   if (mm.a.dtype == DType::bf16 && !gemm_multiplies_bf16()) {
     [[maybe_unused]] static const bool said = say_once_that_bf16_is_emulated();
+  }
+  if (mm.a.dtype == DType::f16) {
+    [[maybe_unused]] static const bool said = say_once_that_fp16_is_emulated();
   }
   gemm(mm, ctx.threads, workspace.data);
 }

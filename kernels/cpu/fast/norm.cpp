@@ -150,32 +150,29 @@ void weight_grad_as(const NormWeightGrad& op, std::int64_t begin, std::int64_t e
 }
 
 void forward(const NormForward& op, std::int64_t begin, std::int64_t end) {
-  const bool wide_weight = op.weight.dtype == DType::f32;
-  for (std::int64_t i = begin; i < end; ++i) {
-    if (op.x.dtype == DType::f32) {
-      forward_row<float, float>(op, i);
-    } else {
-      wide_weight ? forward_row<bf16, float>(op, i) : forward_row<bf16, bf16>(op, i);
-    }
-  }
+  const auto rows = [&]<class T, class W>() {
+    for (std::int64_t i = begin; i < end; ++i) forward_row<T, W>(op, i);
+  };
+  with_fast_type(op.x.dtype, [&]<class T>() {
+    op.weight.dtype == DType::f32 ? rows.template operator()<T, float>()
+                                  : rows.template operator()<T, T>();
+  });
 }
 
 void input_grad(const NormInputGrad& op, std::int64_t begin, std::int64_t end) {
-  const bool wide_weight = op.weight.dtype == DType::f32;
-  for (std::int64_t i = begin; i < end; ++i) {
-    if (op.dy.dtype == DType::f32) {
-      input_grad_row<float, float>(op, i);
-    } else {
-      wide_weight ? input_grad_row<bf16, float>(op, i) : input_grad_row<bf16, bf16>(op, i);
-    }
-  }
+  const auto rows = [&]<class T, class W>() {
+    for (std::int64_t i = begin; i < end; ++i) input_grad_row<T, W>(op, i);
+  };
+  with_fast_type(op.dy.dtype, [&]<class T>() {
+    op.weight.dtype == DType::f32 ? rows.template operator()<T, float>()
+                                  : rows.template operator()<T, T>();
+  });
 }
 
 /// Sums of rows [begin, end) in ascending order; no bias sums where `bias` is null.
 void weight_grad(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
                  float* bias) {
-  op.dy.dtype == DType::f32 ? weight_grad_as<float>(op, begin, end, weight, bias)
-                            : weight_grad_as<bf16>(op, begin, end, weight, bias);
+  with_fast_type(op.dy.dtype, [&]<class T>() { weight_grad_as<T>(op, begin, end, weight, bias); });
 }
 
 }  // namespace

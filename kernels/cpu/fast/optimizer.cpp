@@ -48,14 +48,15 @@ float squared_norm(const float* g, std::int64_t count) {
   return lanes[0];
 }
 
-void clip_by_value(float* g, std::int64_t count, double limit) {
+void clip_by_value(float* g, std::int64_t count, double limit, bool keeps_infinite) {
   const V high = constant(limit);
   const V low = constant(-limit);
   for_vectors(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    V x = load(g + i, lanes);
-    x = hn::IfThenElse(hn::Lt(x, low), low,
-                       x);  // comparisons let a NaN through, Min and Max do not
-    store(hn::IfThenElse(hn::Gt(x, high), high, x), g + i, lanes);
+    const V x = load(g + i, lanes);
+    // Comparisons let a NaN through, Min and Max do not.
+    const V raised = hn::IfThenElse(hn::Lt(x, low), low, x);
+    const V clipped = hn::IfThenElse(hn::Gt(raised, high), high, raised);
+    store(keeps_infinite ? hn::IfThenElse(hn::IsInf(x), x, clipped) : clipped, g + i, lanes);
   });
 }
 
@@ -115,6 +116,7 @@ class Masters {
                   static_cast<std::size_t>(at_.count) * sizeof(float));
       return;
     }
+    if (to_.compute_copy.dtype == DType::f16) return round_to(at_.of<f16>(to_.compute_copy));
     bf16* copy = at_.of<bf16>(to_.compute_copy);
     std::uint16_t* remainder =
         to_.remainder.defined() ? at_.of<std::uint16_t>(to_.remainder) : nullptr;
@@ -132,6 +134,11 @@ class Masters {
   }
 
  private:
+  void round_to(f16* copy) const {
+    for_vectors(at_.count, [&](std::int64_t i, auto lanes)
+                               HWY_ATTR { store(load(data_ + i, lanes), copy + i, lanes); });
+  }
+
   const UpdateOperands& to_;
   const Segment& at_;
   float* data_;
@@ -219,8 +226,7 @@ void step_update_as(const StepUpdate& op, const StepUpdateScalars<float>& s, con
 }
 
 void step_update(const StepUpdate& op, const StepUpdateScalars<float>& s, const Segment& at) {
-  op.to.gradient.dtype == DType::bf16 ? step_update_as<bf16>(op, s, at)
-                                      : step_update_as<float>(op, s, at);
+  with_fast_type(op.to.gradient.dtype, [&]<class D>() { step_update_as<D>(op, s, at); });
 }
 
 }  // namespace
@@ -298,7 +304,8 @@ void run_squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& w
 void run_clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View& workspace) {
   if (op.g.dtype == DType::f64) return run_reference(ctx, op, workspace);
   for_passes(ctx.threads, op.g.numel(), [&](const Segment& at) {
-    HWY_DYNAMIC_DISPATCH(clip_by_value)(at.of<float>(op.g), at.count, op.limit);
+    HWY_DYNAMIC_DISPATCH(clip_by_value)
+    (at.of<float>(op.g), at.count, op.limit_now(), op.decision.defined());
   });
 }
 

@@ -41,7 +41,7 @@ void rope_rows(const Rope& op, std::int64_t begin, std::int64_t end) {
 }
 
 void rope_rows_of(const Rope& op, std::int64_t begin, std::int64_t end) {
-  op.x.dtype == DType::f32 ? rope_rows<float>(op, begin, end) : rope_rows<bf16>(op, begin, end);
+  with_fast_type(op.x.dtype, [&]<class T>() { rope_rows<T>(op, begin, end); });
 }
 
 }  // namespace llmtrain::kernels::fast::HWY_NAMESPACE

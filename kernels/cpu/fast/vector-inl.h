@@ -32,7 +32,58 @@ HWY_INLINE V load(const bf16* p) {
   return hn::BitCast(F(), hn::ShiftLeft<16>(hn::PromoteTo(word, bits)));
 }
 
+/// As to_float() does. AVX2 is taken to have F16C, as Highway takes it; elsewhere a float of the
+/// same digits is multiplied by the difference of the exponents, which is exact.
+template <class D>
+HWY_INLINE hn::Vec<D> widen_f16(D d, const f16* p) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, D> half;
+  return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(p)));
+#else
+  const hn::Rebind<std::uint16_t, D> half;
+  const hn::RebindToSigned<D> word;
+  const auto bits = hn::PromoteTo(word, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(p)));
+  const auto magnitude = hn::And(bits, hn::Set(word, 0x7fff));
+  const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
+  const auto digits = hn::BitCast(d, hn::ShiftLeft<13>(magnitude));
+  const auto value = hn::BitCast(word, hn::Mul(digits, hn::Set(d, 0x1p112f)));
+  const auto infinite = hn::Gt(magnitude, hn::Set(word, 0x7bff));
+  const auto nan = hn::Gt(magnitude, hn::Set(word, 0x7c00));
+  const auto exponent = hn::IfThenElseZero(infinite, hn::Set(word, 0x7f800000));
+  const auto quiet = hn::IfThenElseZero(nan, hn::Set(word, 0x400000));
+  return hn::BitCast(d, hn::Or(hn::Or(value, sign), hn::Or(exponent, quiet)));
+#endif
+}
+HWY_INLINE V load(const f16* p) { return widen_f16(F(), p); }
+
 HWY_INLINE void store(V v, float* p) { hn::StoreU(v, F(), p); }
+/// Rounds exactly as to_f16() does.
+HWY_INLINE void store(V v, f16* p) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, F> half;
+  hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(p));
+#else
+  const hn::RebindToSigned<F> word;
+  const auto bits = hn::BitCast(word, v);
+  const auto magnitude = hn::And(bits, hn::Set(word, 0x7fffffff));
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(word, 0x8000));
+  const auto upper = hn::ShiftRight<13>(magnitude);
+  const auto odd = hn::And(upper, hn::Set(word, 1));
+  const auto half_way =
+      hn::Add(hn::Sub(magnitude, hn::Set(word, 112 << 23)), hn::Add(odd, hn::Set(word, 0xfff)));
+  const auto normal = hn::Min(hn::ShiftRight<13>(half_way), hn::Set(word, 0x7c00));
+  // The units of 0.5 are those of subnormals: the sum rounds to them.
+  const auto sum = hn::Add(hn::BitCast(F(), magnitude), hn::Set(F(), 0.5f));
+  const auto subnormal = hn::Sub(hn::BitCast(word, sum), hn::Set(word, 0x3f000000));
+  const auto quiet = hn::Or(hn::And(upper, hn::Set(word, 0x3ff)), hn::Set(word, 0x7e00));
+  const auto is_small = hn::Lt(magnitude, hn::Set(word, 0x38800000));
+  const auto is_nan = hn::Gt(magnitude, hn::Set(word, 0x7f800000));
+  const auto number = hn::IfThenElse(is_small, subnormal, normal);
+  const auto result = hn::Or(hn::IfThenElse(is_nan, quiet, number), sign);
+  const hn::Rebind<std::uint16_t, F> half;
+  hn::StoreU(hn::DemoteTo(half, result), half, reinterpret_cast<std::uint16_t*>(p));
+#endif
+}
 /// Rounds exactly as to_bf16() does, subnormals and NaNs included, which the processor's own
 /// instruction would not.
 HWY_INLINE void store(V v, bf16* p) {

@@ -71,10 +71,12 @@ void cross_entropy(const KernelCtx&, const CrossEntropy& op, const View&) {
   for (std::int64_t i = 0; i < op.logits.rows(); ++i) {
     if (op.logits.dtype == DType::f64) {
       cross_entropy_row<double, double>(op, i);
-    } else if (op.dlogits.defined() && op.dlogits.dtype == DType::bf16) {
+    } else if (!op.dlogits.defined() || op.dlogits.dtype == DType::f32) {
+      cross_entropy_row<float, float>(op, i);
+    } else if (op.dlogits.dtype == DType::bf16) {
       cross_entropy_row<float, bf16>(op, i);
     } else {
-      cross_entropy_row<float, float>(op, i);
+      cross_entropy_row<float, f16>(op, i);
     }
   }
 }

@@ -50,9 +50,11 @@ void squared_norm(const KernelCtx&, const SquaredNorm& op, const View&) {
 
 void clip_by_value(const KernelCtx&, const ClipByValue& op, const View&) {
   with_master_type(op.g.dtype, [&]<class T>() {
-    const auto limit = static_cast<T>(op.limit);
+    const auto limit = static_cast<T>(op.limit_now());
+    const bool scaled = op.decision.defined();
     T* g = op.g.as<T>();
     for (std::int64_t i = 0; i < op.g.numel(); ++i) {
+      if (scaled && !std::isfinite(g[i])) continue;
       g[i] = std::min(std::max(g[i], -limit), limit);  // in this order a NaN stays one
     }
   });
@@ -76,6 +78,10 @@ class Masters {
     const auto rounded = static_cast<float>(value);
     if (to_.compute_copy.dtype == DType::f32) {
       to_.compute_copy.as<float>()[i] = rounded;
+      return;
+    }
+    if (to_.compute_copy.dtype == DType::f16) {
+      to_.compute_copy.as<f16>()[i] = to_f16(rounded);
       return;
     }
     const MasterParts parts = split_master(rounded);

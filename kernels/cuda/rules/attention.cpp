@@ -26,7 +26,7 @@ bool strides_fit(std::initializer_list<View> views) {
 CudnnObstacle obstacle_of_shape(AttentionChoice choice, const AttentionShape& shape,
                                 const View& q) {
   if (choice == AttentionChoice::own) return CudnnObstacle::choice;
-  if (q.dtype != DType::bf16) return CudnnObstacle::dtype;
+  if (!is_half_width(q.dtype)) return CudnnObstacle::dtype;
   if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) return CudnnObstacle::head_dim;
   if (shape.softcap > 0) return CudnnObstacle::softcap;
   if (shape.alibi.defined()) return CudnnObstacle::alibi;
@@ -60,7 +60,8 @@ std::string_view to_string(AttentionKernel kernel) {
 }
 
 AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned) {
-  if (dtype != DType::bf16 || !aligned || shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) {
+  if (!is_half_width(dtype) || !aligned || shape.head_dim % 8 != 0 ||
+      shape.head_dim > kMaxHeadDim) {
     return AttentionKernel::plain;
   }
   if (shape.head_dim <= 64) return AttentionKernel::tensor_64;
@@ -84,7 +85,7 @@ std::string_view to_string(CudnnObstacle obstacle) {
     case CudnnObstacle::choice:
       return {};
     case CudnnObstacle::dtype:
-      return "no bf16";
+      return "another type than bf16 and fp16";
     case CudnnObstacle::head_dim:
       return "head_dim";
     case CudnnObstacle::softcap:

@@ -9,7 +9,7 @@ namespace llmtrain::kernels::cuda {
 
 enum class AttentionKernel : std::uint8_t {
   plain,      // products on the cores' own units, in the type of scores
-  tensor_64,  // bf16 on tensor cores; the number is what head_dim is padded to
+  tensor_64,  // bf16 or fp16 on tensor cores; the number is what head_dim is padded to
   tensor_96,
   tensor_128,
   tensor_256,
@@ -19,9 +19,9 @@ std::string_view to_string(AttentionKernel kernel);
 /// The head_dim above which no kernel goes.
 inline constexpr std::int64_t kMaxHeadDim = 256;
 
-/// A pure function of the problem: bf16 whose heads are whole chunks of 16 bytes, at most 256
-/// elements, goes to tensor cores. `aligned` says that all rows of all matrices begin at multiples
-/// of 16 bytes.
+/// A pure function of the problem: bf16 or fp16 whose heads are whole chunks of 16 bytes, at most
+/// 256 elements, goes to tensor cores. `aligned` says that all rows of all matrices begin at
+/// multiples of 16 bytes.
 AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned);
 
 /// Rows whose extreme positions are known: of a query or key side, within a sequence.

@@ -113,7 +113,7 @@ std::vector<WorkspaceRow> workspace_rows() {
 }
 
 bool fuses_activation(Activation activation, DType dtype) {
-  return activation == Activation::gelu_pytorch_tanh && dtype == DType::bf16;
+  return activation == Activation::gelu_pytorch_tanh && is_half_width(dtype);
 }
 
 }  // namespace cuda

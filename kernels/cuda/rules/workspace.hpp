@@ -19,7 +19,7 @@ inline constexpr std::int64_t kJoinedValues = 1024;
 /// A row for every kernel.
 std::vector<WorkspaceRow> workspace_rows();
 
-/// GELU's tanh form, which is the library's, in bf16.
+/// GELU's tanh form, which is the library's, in bf16 and fp16.
 bool fuses_activation(Activation activation, DType dtype);
 
 }  // namespace cuda

@@ -97,6 +97,13 @@ TEST_CASE("all_reduce of other types, and of the largest and the smallest") {
     const Tensor half = self.tensor(DType::bf16, 5);
     for (bf16& x : values<bf16>(half)) x = to_bf16(self.rank() == 0 ? 256.0f : 1.5f);
     self.group->all_reduce(half, ReduceOp::sum, "test").wait();
+    // As is 2048 + 0.75 + 0.75 of fp16, whose neighbours there are 2 apart.
+    const Tensor fp16 = self.tensor(DType::f16, 5);
+    for (f16& x : values<f16>(fp16)) x = to_f16(self.rank() == 0 ? 2048.0f : 0.75f);
+    self.group->all_reduce(fp16, ReduceOp::sum, "test").wait();
+    for (const f16 x : values<f16>(fp16)) {
+      if (to_float(x) != 2050) throw std::runtime_error("fp16");
+    }
     for (const double x : values<double>(wide)) {
       if (x != (0.1 * 1 + 0.1 * 2) + 0.1 * 3) throw std::runtime_error("fp64");
     }

@@ -86,7 +86,7 @@ Run run(std::string_view text, std::vector<std::string> overrides, bool meta, in
 
 TEST_CASE("a step starts near the uniform loss and training lowers it") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
-    for (const char* dtype : {"fp64", "fp32", "bf16"}) {
+    for (const char* dtype : {"fp64", "fp32", "bf16", "fp16"}) {
       CAPTURE(dtype);
       const Run r = run(recipe, {std::string("precision.compute=") + dtype}, false, 30);
       CHECK(r.losses.front() == test::relative(std::log(61.0), 0.05));
@@ -97,8 +97,8 @@ TEST_CASE("a step starts near the uniform loss and training lowers it") {
 
 TEST_CASE("meta and cpu allocate the same blocks in the same order") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
-    for (const char* precision :
-         {"{compute: fp32}", "{compute: bf16}", "{compute: bf16, master: bf16+remainder}"}) {
+    for (const char* precision : {"{compute: fp32}", "{compute: bf16}", "{compute: fp16}",
+                                  "{compute: bf16, master: bf16+remainder}"}) {
       for (const char* mode : {"none", "full", "sqrt", "every_k", "selective"}) {
         CAPTURE(mode);
         std::vector<std::string> overrides{std::string("precision=") + precision,

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <hwy/targets.h>
 
+#include "tests/support/rounding.hpp"
 #include "tests/unit/kernels/attention_case.hpp"
 
 namespace llmtrain::kernels {
@@ -21,13 +22,13 @@ double max_abs(const std::vector<double>& values) {
 void check_parity(const std::vector<double>& tiled, const std::vector<double>& plain,
                   const std::vector<double>& exact, DType dtype, const std::string& what) {
   CAPTURE(what);
-  const double epsilon = dtype == DType::f32 ? 0x1p-23 : 0x1p-8;
+  const double epsilon = dtype == DType::f32 ? 0x1p-23 : test::rounding_of(dtype);
   CHECK(max_abs_difference(tiled, exact) <=
         2 * max_abs_difference(plain, exact) + 2 * epsilon * max_abs(exact) + 0x1p-20);
 }
 
 void check_parity(const AttentionCase& c) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionData operands = random_operands(c, dtype);
     const AttentionData exact = run_attention(c, operands, DType::f64, cpu_reference_table());
     const AttentionData plain = run_attention(c, operands, dtype, cpu_reference_table());
@@ -161,7 +162,7 @@ TEST_CASE("tiled attention reads and writes columns of fused buffers and nothing
   const AttentionCase c{
       .sequences = 2, .tq = 75, .tk = 75, .heads = 4, .kv_heads = 2, .head_dim = 20, .fused = true};
   check_parity(c);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     AttentionRun run(c, dtype, cpu_table());
     AttentionData data = random_operands(c, dtype);
     run.forward(data);
@@ -253,7 +254,7 @@ TEST_CASE("the bits of tiled attention do not depend on the number of threads") 
       {.tq = 200, .tk = 500, .head_dim = 8, .window = 90, .dropout = 0.2, .q_begin = 300},
   };
   for (const AttentionCase& c : cases) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const AttentionData operands = random_operands(c, dtype);
       const AttentionData one = run_attention(c, operands, dtype, cpu_table(), 1);
       for (const int threads : {2, 3, 7}) {
@@ -294,7 +295,7 @@ TEST_CASE("tiled attention is as exact on every instruction set that this machin
 }
 
 TEST_CASE("attention over nothing is nothing") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
       const AttentionCase no_keys{.tq = 3, .tk = 0, .heads = 1, .head_dim = 2};
       const AttentionData data =

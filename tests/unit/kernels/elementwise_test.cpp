@@ -49,7 +49,7 @@ std::vector<Activation> all_activations() {
 
 TEST_CASE("sums, also into an operand, have the reference's bits") {
   for_shapes([](const Shape& shape, std::int64_t gap) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const bool in_place : {false, true}) {
         trial::compare(
             [&](Machine& machine) {
@@ -66,7 +66,7 @@ TEST_CASE("sums, also into an operand, have the reference's bits") {
 }
 
 TEST_CASE("casts and scaled sums have the reference's bits between all dtypes") {
-  constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+  constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
   for (const DType from : kTypes) {
     for (const DType to : kTypes) {
       for (const bool accumulate : {false, true}) {
@@ -88,7 +88,7 @@ TEST_CASE("casts and scaled sums have the reference's bits between all dtypes") 
 
 TEST_CASE("normalize divides by the root of what squared_norm wrote, or by eps") {
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       Machine machine(*table, DType::f32, DType::f32, 3);
       const Tensor x = machine.of({3, -4, 0, 12}, {2, 2}, DType::f32);
       const Tensor y = machine.empty({2, 2}, dtype);
@@ -119,9 +119,41 @@ TEST_CASE("a cast to bf16 rounds to nearest even and keeps NaN and subnormals") 
   }
 }
 
+// Subnormals, their ties, ties of the largest numbers, overflow; the same bits as the scalar
+// conversion with every instruction set.
+TEST_CASE("casts from and to fp16 have the bits of the scalar conversions for every number") {
+  std::vector<float> wide;
+  for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    const float x = to_float(llmtrain::f16{static_cast<std::uint16_t>(bits)});
+    for (const std::uint32_t low : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu}) {
+      wide.push_back(std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) | low));
+    }
+    wide.push_back(x / 0x1p13f);  // around what is lost below the subnormals
+  }
+  const auto n = static_cast<std::int64_t>(wide.size());
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    CAPTURE(hwy::TargetName(target));
+    const trial::InstructionSet only(target);
+    Machine machine(cpu_table(), DType::f32, DType::f32, 1);
+    const Tensor x = machine.empty({n}, DType::f32), y = machine.empty({n}, DType::f16);
+    const Tensor back = machine.empty({n}, DType::f32);
+    std::copy(wide.begin(), wide.end(), x.view().as<float>());
+    machine.run(ScaleCast{x, y});
+    machine.run(ScaleCast{y, back});
+    std::int64_t different = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const f16 expected = to_f16(x.view().as<float>()[i]);
+      const auto bits = std::bit_cast<std::uint32_t>(back.view().as<float>()[i]);
+      different += y.view().as<f16>()[i] != expected ||
+                   bits != std::bit_cast<std::uint32_t>(to_float(expected));
+    }
+    CHECK(different == 0);
+  }
+}
+
 TEST_CASE("fill writes one value everywhere") {
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t n : {0, 1, 1000, 100000, (1 << 20) + 5}) {
         Machine machine(*table, dtype, dtype, 2);
         const Tensor y = machine.output({n});
@@ -154,6 +186,7 @@ TEST_CASE("activations agree with the reference, forward and backward, with and 
         trial::compare(trial, DType::f32, limits);
         limits.floor = 2;
         trial::compare(trial, DType::bf16, limits);
+        trial::compare(trial, DType::f16, limits);
       }
     });
   }
@@ -198,7 +231,7 @@ TEST_CASE("a NaN reaches the output of every activation and infinities saturate"
   const double inf = std::numeric_limits<double>::infinity();
   for (const Activation activation : all_activations()) {
     CAPTURE(to_string(activation));
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       Machine machine(cpu_table(), dtype, dtype, 1);
       const Tensor x = machine.of({std::nan(""), inf, 90, -90}, {4}, dtype);
       const Tensor y = machine.output({4});
@@ -260,7 +293,7 @@ TEST_CASE("activations are known by the names of Hugging Face") {
 TEST_CASE("dropout has the reference's bits, keeps about 1 - p and scales what it keeps") {
   for (const std::int64_t cols : {1, 3, 64, 1031}) {
     for (const double p : {0.0, 0.1, 0.5, 0.999}) {
-      for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         trial::compare(
             [&](Machine& machine) {
               const Tensor x = machine.operand("x", {70, cols}, 4);

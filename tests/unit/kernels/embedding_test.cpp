@@ -77,7 +77,7 @@ TEST_CASE("the gradient of an embedding adds the rows of equal ids") {
 
 TEST_CASE("fast embeddings have the bits of the plain kernels for any number of threads") {
   for (const std::int64_t hidden : {1, 8, 63, 64, 200, 768}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const std::vector<std::int32_t> id = some_ids(131);
       const std::vector<double> dtable = gradient(id, hidden, dtype, cpu_reference_table());
       for (const int threads : {1, 2, 3, 7}) {

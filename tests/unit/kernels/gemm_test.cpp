@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/matmul_workspace.hpp"
+#include "tests/support/rounding.hpp"
 #include "tests/unit/kernels/trial.hpp"
 #include "tests/unit/kernels/values.hpp"
 
@@ -34,7 +35,9 @@ struct Matrix {
     write_rows(all, normals(name, all.numel()));
   }
   double at(std::int64_t i, std::int64_t j) const {
-    return view.dtype == DType::bf16 ? to_float(view.row<bf16>(i)[j]) : view.row<float>(i)[j];
+    double value = 0;
+    with_type(view.dtype, [&]<class T>() { value = widen(view.row<T>(i)[j]); });
+    return value;
   }
 };
 
@@ -67,7 +70,7 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
       how.transpose_a, how.transpose_b, how.accumulate};
   multiply_within(product, threads);
 
-  double worst = 0;  // in units of what may be: rounding of the sum, then of a bf16 result
+  double worst = 0;  // in units of what may be: rounding of the sum, then of a narrow result
   const std::int64_t step = std::max<std::int64_t>(1, s.m * s.n / 997);
   for (std::int64_t e = 0; e < s.m * s.n; e += step) {
     const std::int64_t i = e / s.n;
@@ -78,7 +81,7 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
           (how.transpose_a ? a.at(p, i) : a.at(i, p)) * (how.transpose_b ? b.at(j, p) : b.at(p, j));
     }
     double limit = 2e-6 * std::sqrt(static_cast<double>(s.k)) + 2e-6;
-    if (how.out == DType::bf16) limit += 0x1p-8 * std::abs(sum);
+    if (how.out != DType::f32) limit += test::rounding_of(how.out) * std::abs(sum);
     worst = std::max(worst, std::abs(c.at(i, j) - sum) / limit);
   }
   CHECK(worst <= 1);
@@ -90,12 +93,16 @@ std::vector<std::byte> multiply(const Sizes& s, const Case& how, int threads) {
 
 constexpr DType f32 = DType::f32;
 constexpr DType bf16 = DType::bf16;
+constexpr DType f16 = DType::f16;
 constexpr Case kCases[] = {
     {f32, f32, false, true, false, f32},   {f32, f32, false, false, false, {}},
     {f32, f32, true, false, true, {}},     {f32, f32, true, true, true, {}},
     {bf16, f32, true, false, true, {}},    {bf16, f32, false, true, false, f32},
     {bf16, bf16, false, true, false, f32}, {bf16, bf16, true, false, false, bf16},
     {bf16, bf16, false, false, true, {}},  {bf16, f32, true, true, false, {}},
+    {f16, f32, true, false, true, {}},     {f16, f32, false, true, false, f32},
+    {f16, f16, false, true, false, f32},   {f16, f16, true, false, false, f16},
+    {f16, f16, false, false, true, {}},    {f16, f32, true, true, false, {}},
 };
 
 /// Every case at these sizes; `others` are numbers of threads that must give the bits of one.
@@ -192,7 +199,7 @@ TEST_CASE("bf16 products of small whole numbers are exact") {
 
 TEST_CASE("a product whose a is too large to be packed at once is right") {
   const Sizes large{13, 800, 22'000};
-  for (const DType in : {f32, bf16}) {
+  for (const DType in : {f32, bf16, f16}) {
     const Case how{in, f32, false, true, false, {}};
     const std::vector<std::byte> one = multiply(large, how, 1);
     CHECK(multiply(large, how, 2) == one);
@@ -202,7 +209,7 @@ TEST_CASE("a product whose a is too large to be packed at once is right") {
 // Few rows and many pieces of the sum: threads meet in the same rows all the time.
 TEST_CASE("the product is the same each time, whichever thread is ahead") {
   const Sizes s{13, 300, 9000};
-  for (const DType in : {f32, bf16}) {
+  for (const DType in : {f32, bf16, f16}) {
     const Matrix a("a", s.m, s.k, in), b("b", s.n, s.k, in);
     const auto product = [&](int threads) {
       const Matrix c("c", s.m, s.n, f32);

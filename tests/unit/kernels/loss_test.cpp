@@ -4,6 +4,7 @@
 
 #include "lib/base/error.hpp"
 #include "tests/support/relative.hpp"
+#include "tests/support/rounding.hpp"
 #include "tests/unit/kernels/values.hpp"
 
 namespace llmtrain::kernels {
@@ -63,13 +64,13 @@ std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t num_classes) {
 
 void check_fast(const LossCase& c, const std::vector<double>& logits, double tolerance) {
   const LossResult exact = run_loss(c, logits, DType::f64, DType::f64, cpu_reference_table());
-  for (const DType gradient : {DType::f32, DType::bf16}) {
+  for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
     for (const bool aliased : {false, true}) {
       CAPTURE(to_string(gradient));
       CAPTURE(aliased);
       const LossResult fast = run_loss(c, logits, DType::f32, gradient, cpu_table(), aliased);
       CHECK(max_abs_difference(fast.loss, exact.loss) <= tolerance);
-      const double rounding = gradient == DType::bf16 ? 0x1p-9 : 0;
+      const double rounding = gradient == DType::f32 ? 0 : test::rounding_of(gradient) / 2;
       CHECK(max_abs_difference(fast.dlogits, exact.dlogits) <=
             (tolerance + rounding) * std::abs(c.grad_scale));
     }
@@ -86,6 +87,32 @@ TEST_CASE("cross-entropy of equal logits is the log of the number of classes") {
     CHECK(max_abs_difference(result.loss, {std::log(4.0), std::log(4.0)}) < 1e-6);
     CHECK(max_abs_difference(result.dlogits,
                              {0.125, -0.375, 0.125, 0.125, 0.125, 0.125, 0.125, -0.375}) < 1e-7);
+  }
+}
+
+TEST_CASE("the scale of the loss multiplies its gradient and not the loss") {
+  const LossCase c{
+      .rows = 4, .cols = 7, .num_classes = 7, .grad_scale = 0.25, .target = targets(4, 7)};
+  const std::vector<double> logits = rounded(normals("logits", 28), DType::f32);
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const LossResult plain = run_loss(c, logits, DType::f32, DType::f32, *table);
+    Machine machine(*table);
+    const Tensor z = machine.of({4, 7}, DType::f32, logits),
+                 dz = machine.allocate({4, 7}, DType::f32);
+    const Tensor loss = machine.allocate({4}, DType::f32);
+    const Tensor decision = machine.allocate({UpdateDecision::kScalars}, DType::f64);
+    *decision.view().as<UpdateDecision>() = {.loss_scale = 4096};
+    launch(machine.ctx(), CrossEntropy{.logits = z,
+                                       .target = machine.ints(c.target),
+                                       .loss = loss,
+                                       .dlogits = dz,
+                                       .num_classes = 7,
+                                       .grad_scale = c.grad_scale,
+                                       .decision = decision});
+    CHECK(read_rows(loss) == plain.loss);
+    std::vector<double> expected = plain.dlogits;
+    for (double& x : expected) x *= 4096;
+    CHECK(read_rows(dz) == expected);
   }
 }
 

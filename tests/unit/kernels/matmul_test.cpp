@@ -1,9 +1,8 @@
 #include "kernels/matmul.hpp"
 
-#include "kernels/activations.hpp"
-
 #include <doctest/doctest.h>
 
+#include "kernels/activations.hpp"
 #include "lib/base/error.hpp"
 #include "tests/unit/kernels/trial.hpp"
 
@@ -20,7 +19,7 @@ enum class Bias { none, narrow, wide };
 struct Problem {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
-  bool wide_c = false;  // FP32 result of bf16 operands
+  bool wide_c = false;  // FP32 result of operands of half the width
   bool accumulate = false;
   Bias bias = Bias::none;
   std::int64_t gap = 0;
@@ -38,7 +37,7 @@ struct Operation {
     a = machine.operand("a", stored(p.transpose_a, p.m, p.k), p.gap);
     b = machine.operand("b", stored(p.transpose_b, p.k, p.n), p.gap);
     const DType result = p.wide_c ? machine.sink() : machine.compute();
-    const DType rounded = p.wide_c || !machine.is_bf16() ? DType::f32 : DType::bf16;
+    const DType rounded = p.wide_c ? DType::f32 : machine.operand_dtype();
     c = p.accumulate ? machine.normals("c", {p.m, p.n}, result, rounded, p.gap)
                      : machine.empty({p.m, p.n}, result, p.gap);
     if (p.bias == Bias::narrow) bias = machine.normals("bias", {p.n}, result, rounded);
@@ -61,7 +60,7 @@ void compare(const Problem& p, DType dtype) {
   CAPTURE(p.transpose_b);
   CAPTURE(p.wide_c);
   CAPTURE(p.accumulate);
-  // Sums of k products in FP32, even for bf16, whose own rounding hides them.
+  // Sums of k products in FP32, even for bf16 and fp16, whose own rounding hides them.
   trial::Limits limits;
   limits.reference = 4 + static_cast<double>(p.k) / 16;
   trial::compare([&](Machine& machine) { return multiply(machine, p); }, dtype, limits);
@@ -82,10 +81,12 @@ TEST_CASE("a fast product agrees with the reference in every form and dtype") {
           const Problem p{m, n, k, transpose_a, transpose_b, false, accumulate};
           compare(p, DType::f32);
           compare(p, DType::bf16);
+          compare(p, DType::f16);
           Problem wide = p;
           wide.wide_c = true;
           wide.gap = 6;
           compare(wide, DType::bf16);
+          compare(wide, DType::f16);
         }
       }
     }
@@ -98,12 +99,13 @@ TEST_CASE("a bias is added once, in its own dtype, also to strided results") {
       const Problem p{19, 37, 23, false, true, wide_c, false, bias, 5};
       compare(p, DType::f32);
       compare(p, DType::bf16);
+      compare(p, DType::f16);
     }
   }
 }
 
 TEST_CASE("a product without terms is zero or the bias, and empty results are left alone") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
       Machine machine(*table, dtype, DType::bf16, 2);
       CHECK(multiply(machine, {2, 3, 0})[0].values == Values(6, 0.0));
@@ -150,7 +152,7 @@ TEST_CASE("very long sums agree with the reference, with a bias and without") {
 
 TEST_CASE("products repeat bit by bit") {
   const Problem p{65, 130, 300, true, false, true, true};
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const trial::Trial trial = [&](Machine& machine) { return multiply(machine, p); };
     const auto first = trial::run(trial, cpu_table(), dtype, dtype, 2);
     for (int i = 0; i < 3; ++i) {
@@ -202,7 +204,7 @@ TEST_CASE("the cost of a product counts multiply-adds twice and each operand onc
 TEST_CASE("a column sum has the reference's bits whatever the threads") {
   for (const auto& [rows, cols] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {64, 3}, {65, 17}, {200, 1030}, {0, 5}}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       CAPTURE(rows);
       trial::Limits limits;
       limits.reference = 300;  // 200 additions of values near 1
@@ -230,12 +232,12 @@ TEST_CASE("a column sum refuses a sink of another size or dtype") {
 TEST_CASE("an epilogue is the product, then the activation's kernel, bit for bit") {
   constexpr auto kGelu = Activation::gelu_pytorch_tanh;
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t k : {40, 0}) {
         CAPTURE(k);
         Machine machine(*table, dtype, dtype, 2);
-        const Operation up(machine, {.m = 9, .n = 21, .k = k, .transpose_b = true, .bias = Bias::wide,
-                                     .gap = 4});
+        const Operation up(
+            machine, {.m = 9, .n = 21, .k = k, .transpose_b = true, .bias = Bias::wide, .gap = 4});
         const Tensor pre = machine.empty({9, 21}, dtype, 6), h = machine.empty({9, 21}, dtype);
         Matmul fused = up.kernel;
         fused.epilogue = ProductEpilogue::activate;

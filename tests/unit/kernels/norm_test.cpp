@@ -78,6 +78,7 @@ TEST_CASE("norms and their gradients agree with the reference and do not depend 
           limits.fast = 3;
           trial::compare(trial, DType::f32, limits);
           if (!residual) trial::compare(trial, DType::bf16, limits);
+          if (!residual) trial::compare(trial, DType::f16, limits);
         }
       }
     }
@@ -141,6 +142,7 @@ TEST_CASE("heads side by side are normalised as rows of their own") {
       limits.fast = 3;
       trial::compare(trial, DType::f32, limits);
       trial::compare(trial, DType::bf16, limits);
+      trial::compare(trial, DType::f16, limits);
     }
   }
 }
@@ -242,7 +244,7 @@ TEST_CASE("norms may overwrite what their headers allow") {
 }
 
 TEST_CASE("weight gradients have the reference's bits") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const NormKind kind : kKinds) {
       trial::Limits limits;
       limits.reference = 1000;

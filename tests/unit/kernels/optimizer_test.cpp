@@ -114,7 +114,7 @@ TEST_CASE("three steps of SGD in all its forms give PyTorch's numbers") {
 TEST_CASE("fast updates have the reference's bits, masters and compute copies") {
   for (const std::int64_t n : kSizes) {
     for (const bool variant : {false, true}) {
-      for (const DType copy_dtype : {DType::f32, DType::bf16}) {
+      for (const DType copy_dtype : {DType::f32, DType::bf16, DType::f16}) {
         CAPTURE(n);
         trial::compare(
             [&](Machine& machine) {
@@ -255,6 +255,88 @@ TEST_CASE("a decision clips by the norm and counts updates") {
     // Joined by pairs, as llmtrain::tree_sum says.
     CHECK(decided(*table, {0x1p60, 64, 64, 64}, 0, {}).grad_norm ==
           std::sqrt((0x1p60 + 64) + 128.0));
+  }
+}
+
+TEST_CASE("norm and clipping are those of gradients without the scale of the loss") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const DecideUpdate clips{.lr = 0.25, .max_norm = 2};
+    const UpdateDecision found =
+        decided(*table, {9 * 0x1p20, 16 * 0x1p20}, 7.5, clips, {.loss_scale = 1024});
+    CHECK(found.applies());
+    CHECK(found.grad_norm == 5);
+    CHECK(found.grad_scale == 2 / (5 + 1e-6) / 1024);
+    CHECK(found.used_loss_scale == 1024);
+    CHECK(found.loss_scale == 1024);  // fixed: no interval
+    CHECK(decided(*table, {0x1p20}, 0, clips, {.loss_scale = 1024}).grad_scale == 0x1p-10);
+  }
+}
+
+TEST_CASE("the scale of the loss doubles after its interval and is halved by an overflow") {
+  const DecideUpdate follows{.lr = 1, .loss_scale = {3}};
+  UpdateDecision now{.loss_scale = 8};
+  const auto step = [&](double square, double loss = 1) {
+    now = decided(cpu_table(), {square}, loss, follows, now);
+    CHECK(now.used_loss_scale >= LossScaleRule::kLeast);
+  };
+  step(1);
+  step(1);
+  CHECK(now.loss_scale == 8);
+  CHECK(now.good_steps == 2);
+  step(1);
+  CHECK(now.used_loss_scale == 8);
+  CHECK(now.loss_scale == 16);
+  CHECK(now.good_steps == 0);
+  step(1);
+  step(INFINITY);
+  CHECK_FALSE(now.applies());
+  CHECK(now.overflowed());
+  CHECK(now.used_loss_scale == 16);
+  CHECK(now.loss_scale == 8);
+  CHECK(now.good_steps == 0);
+  CHECK(now.updates == 4);
+  // A loss that is not finite is nothing that a smaller scale would mend.
+  step(1);
+  step(NAN, INFINITY);
+  CHECK_FALSE(now.applies());
+  CHECK_FALSE(now.overflowed());
+  CHECK(now.loss_scale == 8);
+  CHECK(now.good_steps == 1);
+  for (const double expected : {4.0, 2.0, 1.0}) {
+    step(NAN);
+    CHECK(now.overflowed());
+    CHECK(now.loss_scale == expected);
+  }
+  step(NAN);
+  CHECK_FALSE(now.overflowed());  // it cannot shrink: the gradients themselves are not finite
+  CHECK(now.loss_scale == 1);
+  now.loss_scale = LossScaleRule::kMost;
+  for (int i = 0; i < 4; ++i) step(1);
+  CHECK(now.loss_scale == LossScaleRule::kMost);
+  // Without an interval nothing moves it.
+  CHECK(decided(cpu_table(), {INFINITY}, 1, {}, {.loss_scale = 8}).loss_scale == 8);
+}
+
+TEST_CASE("clipping by value knows the scale of the loss, and hides no overflow") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      Machine machine(*table, dtype, dtype, 2);
+      Values input(40, 2.5);
+      input[1] = 300;
+      input[20] = -300;
+      input[21] = INFINITY;
+      input[22] = -INFINITY;
+      const Tensor g = machine.of(input, {40}, dtype);
+      const Tensor decision = decision_of(machine, 1);
+      decision.view().as<UpdateDecision>()->loss_scale = 128;
+      machine.run(ClipByValue{g, 1.25, decision});
+      const Values found = values_of(g);
+      CHECK(found[0] == 2.5);
+      CHECK(found[1] == 160);
+      CHECK(found[20] == -160);
+      CHECK(found[21] == INFINITY);
+      CHECK(found[22] == -INFINITY);
+    }
   }
 }
 

@@ -19,8 +19,9 @@ inline const Limits kSameBits = [] {
 inline Tensor decision_of(Machine& machine, double grad_scale, int t = 1, double beta1 = 0,
                           double beta2 = 0) {
   const double correction2 = std::sqrt(1 - std::pow(beta2, t));
-  return machine.of({0, 1, 1, grad_scale, 1, double(t), 1 - std::pow(beta1, t), correction2},
-                    {UpdateDecision::kScalars}, DType::f64);
+  return machine.of(
+      {0, 1, 1, grad_scale, 1, 1, double(t), 1, 0, 1 - std::pow(beta1, t), correction2},
+      {UpdateDecision::kScalars}, DType::f64);
 }
 
 }  // namespace llmtrain::kernels::trial

@@ -90,7 +90,7 @@ TEST_CASE("inverse RoPE turns back, and leaves what does not turn") {
 
 TEST_CASE("fast RoPE has the bits of the plain kernel, in place or not, for any threads") {
   for (const std::int64_t head_dim : {2, 6, 40, 64, 128}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const bool in_place : {false, true}) {
         RopeCase c{.rows = 37, .head_dim = head_dim, .rotary_dim = head_dim, .in_place = in_place};
         if (head_dim == 40) c.rotary_dim = 22;

@@ -15,6 +15,7 @@
 #include "kernels/cpu/element.hpp"
 #include "kernels/operands.hpp"
 #include "lib/base/philox.hpp"
+#include "tests/support/rounding.hpp"
 
 namespace llmtrain::kernels::trial {
 
@@ -33,13 +34,12 @@ inline Values values_of(const View& view) {
 
 struct Output {
   Values values;
-  double eps = 0;  // of its dtype
+  double eps = 0;  // rounding_of() its dtype
 };
 
 template <class... Tensors>
 std::vector<Output> outputs(const Tensors&... tensors) {
-  const auto eps = [](DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-24; };
-  return {Output{values_of(tensors), eps(tensors.dtype())}...};
+  return {Output{values_of(tensors), test::rounding_of(tensors.dtype())}...};
 }
 
 inline void set_values(const View& view, const Values& values) {
@@ -52,7 +52,7 @@ inline void set_values(const View& view, const Values& values) {
 }
 
 /// A CPU with one table. It computes in `compute`, on operands whose values `operand` can hold, so
-/// that an FP64 run sees the very numbers of an FP32 or BF16 run.
+/// that an FP64 run sees the very numbers of a narrower run.
 class Machine {
  public:
   Machine(const KernelTable& table, DType compute, DType operand, int threads)
@@ -63,9 +63,10 @@ class Machine {
 
   DType compute() const { return compute_; }
   DType sink() const { return sum_dtype(compute_); }
-  /// `narrow` in a BF16 or FP32 run, FP64 in an FP64 run.
+  /// `narrow` in an FP32, BF16 or FP16 run, FP64 in an FP64 run.
   DType or_double(DType narrow) const { return compute_ == DType::f64 ? DType::f64 : narrow; }
-  bool is_bf16() const { return operand_ == DType::bf16; }
+  /// That of the operands in an FP64 run, too.
+  DType operand_dtype() const { return operand_; }
 
   /// Rows lie `gap` elements further apart than they are long.
   Tensor empty(const Shape& shape, DType dtype, std::int64_t gap = 0) {

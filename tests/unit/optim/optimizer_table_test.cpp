@@ -218,7 +218,7 @@ void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double m
   }
 
   CHECK(clipped == (std::isinf(max_norm) ? 0 : 2));
-  CHECK(set.steps_taken() == 4);
+  CHECK(set.progress().steps_taken == 4);
   for (const auto& p : rig.store.all()) {
     CAPTURE(p->name());
     CHECK(distance(values_of(p->master()), reference.parameters[p->name()]) < tolerance);
@@ -326,7 +326,7 @@ TEST_CASE("a gradient that is not finite leaves everything as it was, to the bit
         CHECK(!result.finite);
         CHECK(!std::isfinite(result.grad_norm));
         CHECK(rig.contents(set) == before);
-        CHECK(set.steps_taken() == 1);
+        CHECK(set.progress().steps_taken == 1);
       }
     }
   }
@@ -352,7 +352,7 @@ TEST_CASE("an optimizer that gets another's states and step count continues to t
     for (std::size_t i = 0; i < resumed.states().size(); ++i) {
       two.device.copy_from_host(resumed.states()[i].tensor, bytes_of(whole.states()[i].tensor));
     }
-    resumed.set_steps_taken(whole.steps_taken());
+    resumed.set_progress(whole.progress());
     one.set_gradients(3, 1.0);
     run_step(one, whole, 0.5);
     two.set_gradients(3, 1.0);

@@ -127,6 +127,22 @@ TEST_CASE("members of a group lie one after another in one buffer") {
   CHECK_THROWS_AS(store.declare(matrix("q", {1, 1})), InternalError);
 }
 
+TEST_CASE("an fp16 compute copy is the master rounded to nearest, ties to even") {
+  Device cpu(make_cpu_memory(), 1 << 24);
+  const Mesh mesh({}, 0, self_factory());
+  ParameterStore store(mesh);
+  store.declare(matrix("w", {2, 3}));
+  const Parameter& p = store.find("w");
+  store.allocate(cpu, {.compute = DType::f16}, false);
+  const std::vector<float> values{1 + 0x1p-11f, 1 + 3 * 0x1p-11f, -65504, 65520, 0x1p-24f, 0.1f};
+  store.write(p, std::as_bytes(std::span(values)));
+  const std::vector<float> expected{1, 1 + 0x1p-9f, -65504, INFINITY, 0x1p-24f, 0x1.998p-4f};
+  for (int i = 0; i < 6; ++i) {
+    CHECK(to_float(p.compute().view().as<f16>()[i]) == expected[static_cast<std::size_t>(i)]);
+    CHECK(p.master().view().as<float>()[i] == values[static_cast<std::size_t>(i)]);
+  }
+}
+
 TEST_CASE("a bf16 compute copy is the master rounded to nearest, ties away from zero") {
   for (const MasterForm form : {MasterForm::whole, MasterForm::remainder}) {
     Device cpu(make_cpu_memory(), 1 << 24);

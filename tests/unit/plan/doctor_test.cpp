@@ -32,7 +32,7 @@ optimizer: {lr: 1e-2}
 std::set<KernelKey> measured_keys() {
   KernelBench bench(kernels::cpu_table(), 1, std::uint64_t{32} << 20);
   std::set<KernelKey> keys;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const RowCase& row_case : row_cases()) {
       if (row_case.fp32_only && dtype != DType::f32) continue;
       const LaunchTime time = row_case.launch(bench, dtype, 3);
@@ -63,7 +63,7 @@ std::set<KernelKey> measured_keys() {
 TEST_CASE("every kernel of a step is measured") {
   const std::set<KernelKey> keys = measured_keys();
   for (const std::string_view text : {kGpt2, kLlama}) {
-    for (const char* compute : {"fp32", "bf16"}) {
+    for (const char* compute : {"fp32", "bf16", "fp16"}) {
       for (const char* optimizer : {"adamw", "sgd", "momentum"}) {
         test::EngineRecipe recipe;
         recipe::load(recipe, {.file = "test.yaml",

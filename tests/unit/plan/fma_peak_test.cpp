@@ -16,7 +16,7 @@ namespace llmtrain::plan {
 TEST_CASE("the peak is above what a product reaches") {
   constexpr std::int64_t kSize = 384;
   constexpr int kRounds = 60;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const int threads : {1, 2}) {
       CAPTURE(to_string(dtype));
       CAPTURE(threads);

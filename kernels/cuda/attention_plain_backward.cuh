@@ -1,11 +1,13 @@
-// The gradients of attention without tensor cores. Probabilities and gradients of scores are
-// computed twice, by a pass over tiles of queries (dq) and one over tiles of keys (dk, dv), so that
-// every sum is one block's, in order of the other side's rows.
+#pragma once
+/// The gradients of attention without tensor cores. Probabilities and gradients of scores are
+/// computed twice, by a pass over tiles of queries (dq) and one over tiles of keys (dk, dv), so
+/// that every sum is one block's, in order of the other side's rows.
+
 #include "kernels/cuda/attention_plain.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace plain_backward_tiles {
 
 /// Four matrices and one of pairs: 152 KiB at most.
 template <class T, int kDim>
@@ -222,12 +224,12 @@ void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& wor
               args, m, packs);
 }
 
-}  // namespace
+}  // namespace plain_backward_tiles
 
+template <class T>
 void plain_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace) {
-  with_type(op.q.dtype, [&]<class T>() {
-    with_padded_dim(op.shape.head_dim, [&]<int kDim>() { backward<T, kDim>(ctx, op, workspace); });
-  });
+  with_padded_dim(op.shape.head_dim,
+                  [&]<int kDim>() { plain_backward_tiles::backward<T, kDim>(ctx, op, workspace); });
 }
 
 }  // namespace llmtrain::kernels::cuda

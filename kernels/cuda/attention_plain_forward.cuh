@@ -1,12 +1,15 @@
-// Attention without tensor cores: online softmax over tiles of keys, products of fp32 (fp64) by
-// fused multiply-adds. For fp64, for fp32, and for bf16 whose heads tensor cores do not take.
+#pragma once
+/// Attention without tensor cores: online softmax over tiles of keys, products of fp32 (fp64) by
+/// fused multiply-adds. For fp64, for fp32, and for bf16 and fp16 whose heads tensor cores do not
+/// take.
+
 #include <limits>
 
 #include "kernels/cuda/attention_plain.cuh"
 
 namespace llmtrain::kernels::cuda {
 
-namespace {
+namespace plain_forward_tiles {
 
 /// Queries, keys and then values in one place, probabilities: 150 KiB at most.
 template <class T, int kDim>
@@ -164,12 +167,12 @@ void forward(const KernelCtx& ctx, const AttentionForward& op, const View& works
               static_cast<W*>(op.lse.data), packs);
 }
 
-}  // namespace
+}  // namespace plain_forward_tiles
 
+template <class T>
 void plain_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {
-  with_type(op.q.dtype, [&]<class T>() {
-    with_padded_dim(op.shape.head_dim, [&]<int kDim>() { forward<T, kDim>(ctx, op, workspace); });
-  });
+  with_padded_dim(op.shape.head_dim,
+                  [&]<int kDim>() { plain_forward_tiles::forward<T, kDim>(ctx, op, workspace); });
 }
 
 }  // namespace llmtrain::kernels::cuda
