@@ -134,6 +134,8 @@ class Machine {
 struct Output {
   Values values;
   double eps = 0;  // rounding_of() its dtype
+  /// What rounding is relative to where the values are sums of larger ones that cancel.
+  double of_magnitude = 0;
 };
 
 template <class... Tensors>
@@ -185,7 +187,8 @@ inline void compare(const Trial& trial, DType dtype, const Limits& limits = {}) 
   REQUIRE(first.size() == exact.size());
   for (std::size_t i = 0; i < exact.size(); ++i) {
     CAPTURE(i);
-    const double unit = plain[i].eps * max_magnitude(exact[i].values);
+    const double unit =
+        plain[i].eps * std::max(max_magnitude(exact[i].values), exact[i].of_magnitude);
     const double reference = max_difference(plain[i].values, exact[i].values);
     CHECK(max_difference(first[i].values, exact[i].values) <=
           std::max(limits.times_reference * reference, limits.floor * unit));
