@@ -1,6 +1,7 @@
 #include "lib/comm/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "lib/base/require.hpp"
@@ -26,10 +27,7 @@ Communicator::Communicator(std::string name, int rank, int size)
 }
 
 void Communicator::note(Collective kind, std::uint64_t bytes, std::string_view site) {
-  CollectiveRecord& record = history_[sequence_ % kHistory];
-  record = {sequence_, kind, name_, bytes, std::string(site)};
-  ++sequence_;
-  observe(record);
+  observe({sequence_++, kind, name_, bytes, std::string(site)});
 }
 
 Handle Communicator::all_reduce(const Tensor& data, ReduceOp op, std::string_view site) {
@@ -107,13 +105,6 @@ std::vector<std::string> Communicator::gather_texts(std::string_view mine, std::
 
 std::string Communicator::share_text(std::string_view text, int root, std::string_view site) {
   return gather_texts(rank_ == root ? text : "", site)[static_cast<std::size_t>(root)];
-}
-
-std::vector<CollectiveRecord> Communicator::history() const {
-  std::vector<CollectiveRecord> records;
-  const std::uint64_t first = sequence_ > kHistory ? sequence_ - kHistory : 0;
-  for (std::uint64_t i = first; i < sequence_; ++i) records.push_back(history_[i % kHistory]);
-  return records;
 }
 
 }  // namespace llmtrain

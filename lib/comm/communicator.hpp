@@ -2,7 +2,6 @@
 /// Collectives within one group of ranks. lib/comm moves and reduces bytes; what needs a backward
 /// is wrapped in lib/ops.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,7 +30,7 @@ enum class Collective : std::uint8_t {
 };
 std::string_view to_string(Collective kind);
 
-/// One call as the watchdog, the error message and the plan see it.
+/// One call as the log, the error message and the plan see it.
 struct CollectiveRecord {
   std::uint64_t sequence = 0;
   Collective kind = Collective::barrier;
@@ -68,8 +67,8 @@ class Handle {
   std::unique_ptr<Pending> pending_;
 };
 
-/// A group of ranks with one order of its members. Every method but `rank`, `size`, `name`,
-/// `history` and `abort` is collective over the group: all members call it in the same order over
+/// A group of ranks with one order of its members. Every method but `rank`, `size`, `name` and
+/// `abort` is collective over the group: all members call it in the same order over
 /// all communicators. Operands are contiguous. `site` names the caller in errors and traces.
 class Communicator {
  public:
@@ -118,9 +117,6 @@ class Communicator {
   /// Ends all ranks of the job at once with `code`; called when a step fails on this rank.
   [[noreturn]] virtual void abort(int code) = 0;
 
-  /// The last 64 calls, oldest first.
-  std::vector<CollectiveRecord> history() const;
-
  protected:
   virtual Handle do_all_reduce(const Tensor& data, ReduceOp op) = 0;
   virtual Handle do_all_gather(const Tensor& in, const Tensor& out) = 0;
@@ -132,7 +128,7 @@ class Communicator {
   virtual void do_barrier() = 0;
   /// The members' bytes, of one number, in group order. Waits.
   virtual void do_gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
-  /// Called with every record before the call starts.
+  /// Called with every record before the call starts; `sequence` counts the group's.
   virtual void observe(const CollectiveRecord&) {}
 
  private:
@@ -144,8 +140,6 @@ class Communicator {
   int rank_;
   int size_;
   std::uint64_t sequence_ = 0;
-  static constexpr std::size_t kHistory = 64;
-  std::array<CollectiveRecord, kHistory> history_;
 };
 
 /// Receives what a meta communicator would have sent.

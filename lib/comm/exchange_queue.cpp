@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "lib/base/require.hpp"
+
 namespace llmtrain {
 
 // How often messages are looked after that nobody waits for.
@@ -30,29 +32,37 @@ ExchangeQueue::~ExchangeQueue() {
   thread_.join();
 }
 
-std::shared_ptr<ExchangeQueue::Job> ExchangeQueue::enqueue(Work work) {
+std::shared_ptr<ExchangeQueue::Job> ExchangeQueue::enqueue(Work work, std::string what) {
   auto job = std::make_shared<Job>();
   job->work = std::move(work);
+  job->what = std::move(what);
   const std::lock_guard lock(waiting_);
   jobs_.push_back(job);
   return job;
 }
 
-Handle ExchangeQueue::submit(Work work) {
-  auto job = enqueue(std::move(work));
+Handle ExchangeQueue::submit(Work work, std::string what) {
+  auto job = enqueue(std::move(work), std::move(what));
   wake_.notify_one();
   return Handle(std::make_unique<Waiter>(*this, std::move(job)));
 }
 
-void ExchangeQueue::run(Work work) { finish(*enqueue(std::move(work))); }
+void ExchangeQueue::run(Work work) { finish(*enqueue(std::move(work), "")); }
 
 void ExchangeQueue::finish(Job& job) {
+  const auto begin = std::chrono::steady_clock::now();
+  // Collectives have a limit of their own, in which they know who is missing.
+  const auto too_late = [&] {
+    return !job.what.empty() && std::chrono::steady_clock::now() - begin > patience();
+  };
   while (!job.done) {
     {
       const std::lock_guard lock(driving_);
       if (!job.done) drive();
     }
-    if (!job.done) std::this_thread::yield();
+    if (job.done) break;
+    require<CommError>(!too_late(), "no answer within {:g} s: {}", patience().count(), job.what);
+    std::this_thread::yield();
   }
   if (job.error) std::rethrow_exception(job.error);
 }

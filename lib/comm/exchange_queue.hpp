@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "lib/comm/transport.hpp"
 
 namespace llmtrain {
+
+inline constexpr TimeLimit kDefaultPatience{600};
 
 /// Jobs begin one after another, in the order of their submission over all groups of the process.
 /// A thread of its own begins them while the step computes; whoever waits for a job lends a hand
@@ -29,27 +32,33 @@ class ExchangeQueue {
   ExchangeQueue(const ExchangeQueue&) = delete;
   ExchangeQueue& operator=(const ExchangeQueue&) = delete;
 
-  /// Returns what is still under way.
+  /// How long whoever waits does so before it throws CommError.
+  void set_patience(TimeLimit patience) { patience_ = patience.count(); }
+  TimeLimit patience() const { return TimeLimit(patience_); }
+
+  /// Returns what is still under way: a message, whose other end `what` names in errors.
   using Work = std::function<std::vector<Transport::Ticket>(Transport&)>;
-  Handle submit(Work work);
-  /// The same, done when it returns; no other thread is woken.
+  Handle submit(Work work, std::string what = "");
+  /// The same for a collective, done when it returns; no other thread is woken.
   void run(Work work);
 
  private:
   struct Job {
     Work work;
+    std::string what;
     std::vector<Transport::Ticket> tickets;
     std::exception_ptr error;
     std::atomic<bool> done{false};
   };
   class Waiter;
-  std::shared_ptr<Job> enqueue(Work work);
+  std::shared_ptr<Job> enqueue(Work work, std::string what);
   void finish(Job& job);
   /// Begins the next job, if there is one, and looks after messages. `driving_` is held.
   void drive();
   void serve();
 
   Transport* transport_;
+  std::atomic<double> patience_{kDefaultPatience.count()};
   std::mutex driving_;                         // guards the transport and under_way_
   std::list<std::shared_ptr<Job>> under_way_;  // messages
   std::mutex waiting_;                         // guards what follows

@@ -1,8 +1,10 @@
 #include "lib/comm/host_communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "lib/base/require.hpp"
 #include "lib/comm/ordered_sum.hpp"
@@ -40,12 +42,12 @@ Bytes bytes_of(const Tensor& tensor) {
 class HostCommunicator final : public Communicator {
  public:
   HostCommunicator(std::string name, std::vector<int> members, int index, int id,
-                   ExchangeQueue& queue, Transport& transport)
+                   HostExchange& exchange)
       : Communicator(std::move(name), index, static_cast<int>(members.size())),
         members_(std::move(members)),
         tag_(2 * id),
-        queue_(&queue),
-        transport_(&transport) {}
+        exchange_(&exchange),
+        queue_(&exchange.queue) {}
 
   std::uint64_t staging_bytes() const override { return size() > 1 ? kHostStagingBytes : 0; }
   void use_staging(const Tensor& staging) override {
@@ -53,80 +55,78 @@ class HostCommunicator final : public Communicator {
     staging_ = bytes_of(staging);
   }
   [[noreturn]] void abort(int code) override {
-    transport_->abort(code);
+    exchange_->transport->abort(code);
     std::_Exit(code);
   }
 
  protected:
   Handle do_all_reduce(const Tensor& data, ReduceOp op) override {
-    return queue_->submit([this, all = bytes_of(data), dtype = data.dtype(), op](Transport& t) {
-      reduce_pieces(t, all, dtype, op);
-      return std::vector<Ticket>();
+    return submit([this, all = bytes_of(data), dtype = data.dtype(), op](const Call& call) {
+      reduce_pieces(call, all, dtype, op);
     });
   }
 
   Handle do_all_gather(const Tensor& in, const Tensor& out) override {
-    return queue_->submit([this, from = bytes_of(in), to = bytes_of(out)](Transport& t) {
-      gather(t, from, to);
-      return std::vector<Ticket>();
+    return submit([this, from = bytes_of(in), to = bytes_of(out)](const Call& call) {
+      gather(call, from, to);
     });
   }
 
   Handle do_reduce_scatter(const Tensor& in, const Tensor& out) override {
-    return queue_->submit(
-        [this, from = bytes_of(in), to = bytes_of(out), dtype = in.dtype()](Transport& t) {
-          scatter_pieces(t, from, to, dtype);
-          return std::vector<Ticket>();
-        });
+    return submit([this, from = bytes_of(in), to = bytes_of(out), dtype = in.dtype()](
+                      const Call& call) { scatter_pieces(call, from, to, dtype); });
   }
 
   Handle do_all_to_all(const Tensor& in, const Tensor& out) override {
-    return queue_->submit([this, from = bytes_of(in), to = bytes_of(out)](Transport& t) {
+    return submit([this, from = bytes_of(in), to = bytes_of(out)](const Call& call) {
       const std::size_t part = from.size() / count();
-      std::vector<Ticket> tickets;
+      Messages messages(*this, call);
       for (int m = 0; m < size(); ++m) {
         const std::size_t at = part * static_cast<std::size_t>(m);
         if (m == rank()) {
           std::memcpy(&to[at], &from[at], part);
           continue;
         }
-        begin_recv(t, tickets, m, to.subspan(at, part));
-        begin_send(t, tickets, m, from.subspan(at, part));
+        messages.recv(m, to.subspan(at, part));
+        messages.send(m, from.subspan(at, part));
       }
-      t.wait(tickets);
-      return std::vector<Ticket>();
+      messages.finish();
     });
   }
 
   Handle do_broadcast(const Tensor& data, int root) override {
-    return queue_->submit([this, all = bytes_of(data), root](Transport& t) {
-      std::vector<Ticket> tickets;
-      if (rank() != root) begin_recv(t, tickets, root, all);
+    return submit([this, all = bytes_of(data), root](const Call& call) {
+      Messages messages(*this, call);
+      if (rank() != root) messages.recv(root, all);
       for (int m = 0; rank() == root && m < size(); ++m) {
-        if (m != root) begin_send(t, tickets, m, all);
+        if (m != root) messages.send(m, all);
       }
-      t.wait(tickets);
-      return std::vector<Ticket>();
+      messages.finish();
     });
   }
 
   // Messages have a tag of their own: they may be under way while collectives go on.
   Handle do_send(const Tensor& data, int to) override {
-    return queue_->submit([this, all = bytes_of(data), to](Transport& t) {
-      std::vector<Ticket> tickets;
-      for_each_message(
-          all, [&](Bytes part) { tickets.push_back(t.send(world_rank(to), tag_ + 1, part)); });
-      return tickets;
-    });
+    return queue_->submit(
+        [this, all = bytes_of(data), to](Transport& t) {
+          std::vector<Ticket> tickets;
+          for_each_message(
+              all, [&](Bytes part) { tickets.push_back(t.send(world_rank(to), tag_ + 1, part)); });
+          return tickets;
+        },
+        fmt::format("rank {}, {}", world_rank(to), to_string(call_)));
   }
 
   Handle do_recv(const Tensor& data, int from) override {
-    return queue_->submit([this, all = bytes_of(data), from](Transport& t) {
-      std::vector<Ticket> tickets;
-      for_each_message(
-          all, [&](Bytes part) { tickets.push_back(t.recv(world_rank(from), tag_ + 1, part)); });
-      return tickets;
-    });
+    return queue_->submit(
+        [this, all = bytes_of(data), from](Transport& t) {
+          std::vector<Ticket> tickets;
+          for_each_message(all, [&](Bytes part) {
+            tickets.push_back(t.recv(world_rank(from), tag_ + 1, part));
+          });
+          return tickets;
+        },
+        fmt::format("rank {}, {}", world_rank(from), to_string(call_)));
   }
 
   void do_barrier() override {
@@ -137,14 +137,72 @@ class HostCommunicator final : public Communicator {
 
   void do_gather_bytes(std::span<const std::byte> mine, Bytes all) override {
     queue_->run([&](Transport& t) {
-      gather(t, mine, all);
+      gather({&t, &call_}, mine, all);
       return std::vector<Ticket>();
     });
   }
 
+  void observe(const CollectiveRecord& record) override {
+    call_ = record;
+    exchange_->log.note(record);
+    const bool message = record.kind == Collective::send || record.kind == Collective::recv;
+    if (exchange_->check && !message) compare_calls();
+  }
+
  private:
+  /// A collective whose turn it is.
+  struct Call {
+    Transport* transport;
+    const CollectiveRecord* record;
+  };
+
+  /// What goes to and comes from other members in a collective.
+  class Messages {
+   public:
+    Messages(const HostCommunicator& group, const Call& call) : group_(&group), call_(call) {}
+    void send(int to, std::span<const std::byte> data) {
+      for (std::size_t at = 0; at < data.size(); at += kMessageBytes) {
+        const auto part = data.subspan(at, std::min(kMessageBytes, data.size() - at));
+        add(to, call_.transport->send(group_->world_rank(to), group_->tag_, part));
+      }
+    }
+    void recv(int from, Bytes data) {
+      for_each_message(data, [&](Bytes part) {
+        add(from, call_.transport->recv(group_->world_rank(from), group_->tag_, part));
+      });
+    }
+    /// CommError naming the ranks that do not answer.
+    void finish() {
+      const TimeLimit patience = group_->queue_->patience();
+      const std::vector<std::size_t> missing = call_.transport->wait(tickets_, patience);
+      std::set<int> ranks;
+      for (const std::size_t m : missing) ranks.insert(group_->world_rank(peers_[m]));
+      require<CommError>(missing.empty(), "no answer within {:g} s from rank{} {}: {}",
+                         patience.count(), ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                         to_string(*call_.record));
+    }
+
+   private:
+    void add(int peer, Ticket ticket) {
+      peers_.push_back(peer);
+      tickets_.push_back(ticket);
+    }
+    const HostCommunicator* group_;
+    Call call_;
+    std::vector<Ticket> tickets_;
+    std::vector<int> peers_;  // of each ticket
+  };
+
   std::size_t count() const { return members_.size(); }
   int world_rank(int member) const { return members_[static_cast<std::size_t>(member)]; }
+
+  template <class Body>
+  Handle submit(Body body) {
+    return queue_->submit([body = std::move(body), call = call_](Transport& t) {
+      body(Call{&t, &call});
+      return std::vector<Ticket>();
+    });
+  }
 
   template <class Visit>
   static void for_each_message(Bytes all, const Visit& visit) {
@@ -152,38 +210,42 @@ class HostCommunicator final : public Communicator {
       visit(all.subspan(at, std::min(kMessageBytes, all.size() - at)));
     }
   }
-  void begin_send(Transport& t, std::vector<Ticket>& tickets, int to,
-                  std::span<const std::byte> data) const {
-    for (std::size_t at = 0; at < data.size(); at += kMessageBytes) {
-      tickets.push_back(t.send(world_rank(to), tag_,
-                               data.subspan(at, std::min(kMessageBytes, data.size() - at))));
+
+  /// Texts of one length: whoever calls something else gathers as many bytes.
+  void compare_calls() {
+    using Text = std::array<char, 256>;
+    std::vector<Text> all(count());
+    Text mine{};
+    to_string(call_).copy(mine.data(), mine.size() - 1);
+    do_gather_bytes(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+    for (int m = 0; m < size(); ++m) {
+      const Text& theirs = all[static_cast<std::size_t>(m)];
+      require<CommError>(theirs == mine,
+                         "the ranks of {} do not call the same: rank {} {}; rank {} {}", name(),
+                         world_rank(rank()), mine.data(), world_rank(m), theirs.data());
     }
   }
-  void begin_recv(Transport& t, std::vector<Ticket>& tickets, int from, Bytes data) const {
-    for_each_message(data,
-                     [&](Bytes part) { tickets.push_back(t.recv(world_rank(from), tag_, part)); });
-  }
 
-  void gather(Transport& t, std::span<const std::byte> mine, Bytes all) const {
-    std::vector<Ticket> tickets;
+  void gather(const Call& call, std::span<const std::byte> mine, Bytes all) const {
+    Messages messages(*this, call);
     for (int m = 0; m < size(); ++m) {
       const Bytes part = all.subspan(mine.size() * static_cast<std::size_t>(m), mine.size());
       if (m != rank()) {
-        begin_recv(t, tickets, m, part);
-        begin_send(t, tickets, m, mine);
+        messages.recv(m, part);
+        messages.send(m, mine);
       } else if (part.data() != mine.data()) {
         std::memmove(part.data(), mine.data(), mine.size());
       }
     }
-    t.wait(tickets);
+    messages.finish();
   }
 
   /// Sends `theirs(m)` to every other member, and writes the sum of what they send and `mine` to
   /// `out`. They send as many bytes as `mine` has; all of it fits the staging.
   template <class Theirs>
-  void exchange_and_add(Transport& t, const Theirs& theirs, Bytes mine, DType dtype, ReduceOp op,
-                        std::byte* out) const {
-    std::vector<Ticket> tickets;
+  void exchange_and_add(const Call& call, const Theirs& theirs, Bytes mine, DType dtype,
+                        ReduceOp op, std::byte* out) const {
+    Messages messages(*this, call);
     std::vector<const std::byte*> terms(count());
     for (int m = 0; m < size(); ++m) {
       const auto at = static_cast<std::size_t>(m);
@@ -193,10 +255,10 @@ class HostCommunicator final : public Communicator {
       }
       const Bytes slot = staging_.subspan(at * mine.size(), mine.size());
       terms[at] = slot.data();
-      begin_recv(t, tickets, m, slot);
-      begin_send(t, tickets, m, theirs(m));
+      messages.recv(m, slot);
+      messages.send(m, theirs(m));
     }
-    t.wait(tickets);
+    messages.finish();
     reduce_in_order(terms, out, static_cast<std::int64_t>(mine.size() / size_of(dtype)), dtype, op);
   }
 
@@ -210,7 +272,7 @@ class HostCommunicator final : public Communicator {
   }
 
   // A piece is cut into a part for each member, who adds it up and hands the sum around.
-  void reduce_pieces(Transport& t, Bytes all, DType dtype, ReduceOp op) const {
+  void reduce_pieces(const Call& call, Bytes all, DType dtype, ReduceOp op) const {
     const std::size_t element = size_of(dtype);
     const std::size_t piece_bytes = slot_bytes(dtype) * count();
     for (std::size_t at = 0; at < all.size(); at += piece_bytes) {
@@ -220,42 +282,42 @@ class HostCommunicator final : public Communicator {
         return piece.subspan(range.begin * element, range.size * element);
       };
       const Bytes mine = part(rank());
-      exchange_and_add(t, part, mine, dtype, op, mine.data());
-      std::vector<Ticket> tickets;
+      exchange_and_add(call, part, mine, dtype, op, mine.data());
+      Messages messages(*this, call);
       for (int m = 0; m < size(); ++m) {
         if (m == rank()) continue;
-        begin_recv(t, tickets, m, part(m));
-        begin_send(t, tickets, m, mine);
+        messages.recv(m, part(m));
+        messages.send(m, mine);
       }
-      t.wait(tickets);
+      messages.finish();
     }
   }
 
-  void scatter_pieces(Transport& t, Bytes from, Bytes to, DType dtype) const {
+  void scatter_pieces(const Call& call, Bytes from, Bytes to, DType dtype) const {
     const std::size_t piece_bytes = slot_bytes(dtype);
     for (std::size_t at = 0; at < to.size(); at += piece_bytes) {
       const std::size_t bytes = std::min(piece_bytes, to.size() - at);
       const auto part = [&](int m) {
         return from.subspan(to.size() * static_cast<std::size_t>(m) + at, bytes);
       };
-      exchange_and_add(t, part, part(rank()), dtype, ReduceOp::sum, &to[at]);
+      exchange_and_add(call, part, part(rank()), dtype, ReduceOp::sum, &to[at]);
     }
   }
 
   std::vector<int> members_;
   int tag_;
+  HostExchange* exchange_;
   ExchangeQueue* queue_;
-  Transport* transport_;
+  CollectiveRecord call_;  // the last one
   Bytes staging_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_host_communicator(std::string name, std::vector<int> members,
-                                                     int index, int id, ExchangeQueue& queue,
-                                                     Transport& transport) {
-  return std::make_unique<HostCommunicator>(std::move(name), std::move(members), index, id, queue,
-                                            transport);
+                                                     int index, int id, HostExchange& exchange) {
+  return std::make_unique<HostCommunicator>(std::move(name), std::move(members), index, id,
+                                            exchange);
 }
 
 }  // namespace llmtrain

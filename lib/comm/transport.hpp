@@ -2,16 +2,22 @@
 /// Messages between the processes of a job, from and to host memory: what a library like MPI
 /// provides, and all that collectives on the host are made of.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "lib/comm/job_place.hpp"
 
 namespace llmtrain {
 
-/// One thread at a time. CommError when the library fails.
+/// How long a process waits for another one.
+using TimeLimit = std::chrono::duration<double>;
+
+/// One thread at a time. CommError when the library fails or a message has another size than its
+/// receiver expects.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -28,8 +34,9 @@ class Transport {
   virtual Ticket recv(int from, int tag, std::span<std::byte> data) = 0;
   /// True once, after which the ticket is forgotten.
   virtual bool is_done(Ticket ticket) = 0;
-  /// Until all of them are done, which are then forgotten.
-  virtual void wait(std::span<const Ticket> tickets) = 0;
+  /// Until all of them are done, which are then forgotten, or `limit` is over: the places in
+  /// `tickets` of those that are not done then.
+  virtual std::vector<std::size_t> wait(std::span<const Ticket> tickets, TimeLimit limit) = 0;
 
   /// Collective: after it no message can be sent. A process that ends without it ends the job.
   virtual void leave() = 0;

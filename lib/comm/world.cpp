@@ -5,7 +5,6 @@
 
 #include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
-#include "lib/comm/host_communicator.hpp"
 
 namespace llmtrain {
 
@@ -26,10 +25,30 @@ std::unique_ptr<World> World::join(const Launch& launch) {
 }
 
 World::World(Transport& transport) : transport_(&transport), place_(transport.place()) {
-  queue_.emplace(transport);
+  exchange_.emplace(transport);
 }
 
 World::~World() = default;
+
+void World::configure(TimeLimit patience, bool check_collectives) {
+  patience_ = patience;
+  if (!exchange_) return;
+  exchange_->queue.set_patience(patience);
+  exchange_->check = check_collectives;
+}
+
+std::vector<CollectiveRecord> World::last_collectives() const {
+  return exchange_ ? exchange_->log.last() : std::vector<CollectiveRecord>();
+}
+
+World::LongWait::LongWait(World& world) : world_(&world) {
+  constexpr TimeLimit kForEver{1e9};
+  if (world.exchange_) world.exchange_->queue.set_patience(kForEver);
+}
+
+World::LongWait::~LongWait() {
+  if (world_->exchange_) world_->exchange_->queue.set_patience(world_->patience_);
+}
 
 std::unique_ptr<Communicator> World::make_group(std::string_view name,
                                                 const std::vector<int>& members, int index) {
@@ -38,12 +57,12 @@ std::unique_ptr<Communicator> World::make_group(std::string_view name,
   require<RecipeError>(transport_ != nullptr,
                        "the layout needs {} ranks on {}, but this process runs alone",
                        members.size(), name);
-  return make_host_communicator(std::string(name), members, index, id, *queue_, *transport_);
+  return make_host_communicator(std::string(name), members, index, id, *exchange_);
 }
 
 void World::leave() {
   if (transport_ == nullptr) return;
-  queue_.reset();
+  exchange_.reset();
   transport_->leave();
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/comm/communicator.hpp"
-#include "lib/comm/exchange_queue.hpp"
+#include "lib/comm/host_communicator.hpp"
 #include "lib/comm/job_place.hpp"
 #include "lib/comm/transport.hpp"
 
@@ -25,6 +25,25 @@ class World {
   ~World();
 
   const JobPlace& place() const { return place_; }
+  /// For all groups: how long one member waits for another, and whether they compare what they call
+  /// (HostExchange::check). Before the first collective, alike on all ranks.
+  void configure(TimeLimit patience, bool check_collectives);
+  /// What the groups of this process called last, oldest first.
+  std::vector<CollectiveRecord> last_collectives() const;
+
+  /// While it lives, whoever waits for another rank waits without limit: one of them does what may
+  /// take hours.
+  class LongWait {
+   public:
+    explicit LongWait(World& world);
+    ~LongWait();
+    LongWait(const LongWait&) = delete;
+    LongWait& operator=(const LongWait&) = delete;
+
+   private:
+    World* world_;
+  };
+
   /// "mpi", or "self" for a world of one.
   std::string_view kind() const { return transport_ == nullptr ? "self" : transport_->name(); }
 
@@ -43,7 +62,8 @@ class World {
 
   Transport* transport_ = nullptr;
   JobPlace place_;
-  std::optional<ExchangeQueue> queue_;
+  TimeLimit patience_ = kDefaultPatience;
+  std::optional<HostExchange> exchange_;
   int groups_ = 0;
 };
 

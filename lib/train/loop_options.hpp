@@ -36,6 +36,25 @@ struct LoopOptions {
         static_cast<std::uint64_t>(std::ceil(*num_epochs * static_cast<double>(epoch_size))));
   }
 
+  /// Part of training.max_time that is over.
+  double time_over(double elapsed_seconds) const {
+    return max_time ? elapsed_seconds / max_time->seconds : 0;
+  }
+  bool save_is_due(std::int64_t step, double seconds_since_save) const {
+    if (!save_interval) return false;
+    if (save_interval->unit == recipe::Interval::Unit::steps) {
+      return save_interval->count > 0 &&
+             step % static_cast<std::int64_t>(save_interval->count) == 0;
+    }
+    return seconds_since_save >= save_interval->seconds;
+  }
+  bool eval_is_due(std::int64_t step) const {
+    return eval_interval && step % static_cast<std::int64_t>(eval_interval->value) == 0;
+  }
+  bool out_of_patience(std::int64_t evals_without_progress) const {
+    return patience && static_cast<std::uint64_t>(evals_without_progress) >= patience->value;
+  }
+
   std::optional<double> num_epochs;
   std::optional<recipe::Duration> max_time;
   std::optional<recipe::Interval> save_interval;

@@ -43,6 +43,11 @@ namespace {
   constexpr std::chrono::seconds kFirstWord{2};
   if (world.place().rank != 0) std::this_thread::sleep_for(kFirstWord);
   log::error("{}", message);
+  if (code == ExitCode::peer_lost) {
+    for (const CollectiveRecord& call : world.last_collectives()) {
+      log::error("last collectives of this rank: {}", to_string(call));
+    }
+  }
   world.abort(static_cast<int>(code));
 }
 

@@ -36,9 +36,11 @@ class Peers {
     const std::vector<int> all = all_->gather_values(mine, site);
     return *std::max_element(all.begin(), all.end());
   }
-  /// `make` by rank 0, and then by the others, who find what it has left in files.
+  /// `make` by rank 0, and then by the others, who find what it has left in files, however long
+  /// that takes.
   template <class Make>
   auto first_then_others(const Make& make, std::string_view site) const {
+    const World::LongWait patience(*world_);
     if (!is_first()) all_->barrier(site);
     auto made = make();
     if (is_first()) all_->barrier(site);

@@ -58,7 +58,8 @@ struct RunSection : recipe::Section {
   recipe::Key<kernels::AttentionChoice> attention{
       this, "attention", kernels::AttentionChoice::automatic,
       "on a GPU: who computes attention in training and evaluation; auto = cuDNN, where it is "
-      "there, for bf16 and fp16 without documents that hide each other; cudnn = cuDNN, for documents too, "
+      "there, for bf16 and fp16 without documents that hide each other; cudnn = cuDNN, for "
+      "documents too, "
       "or an "
       "error; own = our kernels",
       recipe::one_of<kernels::AttentionChoice>({{"auto", kernels::AttentionChoice::automatic},
@@ -275,6 +276,18 @@ struct ResilienceSection : recipe::Section {
   recipe::Key<recipe::Count> max_skipped_steps{
       this, "max_skipped_steps", 3,
       "with skip: most skipped steps in a row; one more stops the run", recipe::at_least(1)};
+  recipe::Key<recipe::Duration> hang_timeout{
+      this, "hang_timeout", recipe::Duration{600},
+      "how long a rank waits for another before it names it and ends the run; what one rank does "
+      "for all, as preparing data, takes the time that it takes",
+      recipe::at_least(1)};
+};
+
+struct DebugSection : recipe::Section {
+  recipe::Key<bool> check_collectives{
+      this, "check_collectives", false,
+      "before each collective its ranks compare what they call, which is slow; the run ends where "
+      "they differ, naming both"};
 };
 
 struct Recipe : recipe::Section {
@@ -295,6 +308,7 @@ struct Recipe : recipe::Section {
   recipe::Sub<EvalSection> eval{this, "eval", "evaluation on the held-out text"};
   recipe::Sub<MetricsSection> metrics{this, "metrics", "what is written while training"};
   recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
+  recipe::Sub<DebugSection> debug{this, "debug", "checks that take their time"};
 
   /// The processes among which this one runs the recipe, which no key says: alone, unless whoever
   /// loaded the recipe knows better.

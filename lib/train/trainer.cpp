@@ -49,9 +49,13 @@ class Trainer {
   /// The signal that asked some rank to stop, or 0. Collective, like all that follows.
   int stop_signal_of_any() const { return peers_.largest(stop_signal(), "signals"); }
   bool out_of_time() const { return time_over() >= 1; }
-  /// Part of training.max_time that was over after the last step.
-  double time_over() const;
-  bool save_is_due(std::int64_t step) const;
+  /// Part of training.max_time that was over after the last step. What is due follows from the
+  /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
+  /// on.
+  double time_over() const { return options_.time_over(state_.elapsed_seconds); }
+  bool save_is_due(std::int64_t step) const {
+    return options_.save_is_due(step, state_.elapsed_seconds - last_save_seconds_);
+  }
   void launch_step();
   /// Steps that stay under way while the next one is prepared and launched.
   std::size_t steps_ahead() const;
@@ -60,8 +64,7 @@ class Trainer {
   void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
   /// False when the run should stop early.
   bool run_evaluation(bool final);
-  bool out_of_patience() const;
-  bool eval_is_due(std::int64_t step) const;
+  bool out_of_patience() const { return options_.out_of_patience(state_.evals_without_progress); }
   void write_samples();
   void message(std::string_view line);
   void save();
@@ -179,21 +182,6 @@ std::optional<std::int64_t> Trainer::resume() {
   return state_.step;
 }
 
-// Of the state alone: what a resumed run goes on with, what the records say, and what all ranks
-// agree on.
-double Trainer::time_over() const {
-  return options_.max_time ? state_.elapsed_seconds / options_.max_time->seconds : 0;
-}
-
-bool Trainer::save_is_due(std::int64_t step) const {
-  if (!options_.save_interval) return false;
-  const recipe::Interval& interval = *options_.save_interval;
-  if (interval.unit == recipe::Interval::Unit::steps) {
-    return interval.count > 0 && step % static_cast<std::int64_t>(interval.count) == 0;
-  }
-  return state_.elapsed_seconds - last_save_seconds_ >= interval.seconds;
-}
-
 ExitCode Trainer::run() {
   if (output_) output_->header();
   if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
@@ -223,7 +211,7 @@ ExitCode Trainer::run() {
     // What was reported is not lost by a kill: a step whose save is due is reported after it.
     const bool save_due = save_is_due(state_.step);
     if (!save_due) publish_records();
-    if (!finished && eval_is_due(state_.step)) finished = !run_evaluation(false);
+    if (!finished && options_.eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
     if (finished || save_due) save();
     publish_records();
@@ -265,8 +253,9 @@ void Trainer::launch_step() {
 // unless something has to happen between the two.
 std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
-  const bool something_is_due = last >= total_steps_ || out_of_time() || eval_is_due(last) ||
-                                save_is_due(last) || stop_signal() != 0;
+  const bool something_is_due = last >= total_steps_ || out_of_time() ||
+                                options_.eval_is_due(last) || save_is_due(last) ||
+                                stop_signal() != 0;
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
 
@@ -364,16 +353,6 @@ bool Trainer::run_evaluation(bool final) {
   return false;
 }
 
-bool Trainer::out_of_patience() const {
-  return options_.patience &&
-         static_cast<std::uint64_t>(state_.evals_without_progress) >= options_.patience->value;
-}
-
-bool Trainer::eval_is_due(std::int64_t step) const {
-  return options_.eval_interval &&
-         step % static_cast<std::int64_t>(options_.eval_interval->value) == 0;
-}
-
 void Trainer::write_samples() {
   if (!output_) return;  // rank 0 has the whole model
   for (const std::string& prompt : options_.sample_prompts) {
@@ -403,6 +382,8 @@ void Trainer::save() {
 
 ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
   install_signal_handlers();
+  world.configure(TimeLimit(recipe.resilience.hang_timeout().seconds),
+                  recipe.debug.check_collectives());
   Trainer trainer(recipe, file, world);
   const std::vector<std::string> unread = recipe::unread_keys(recipe);
   require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));

@@ -51,8 +51,11 @@ const std::vector<Flip> kRun{
     {"run.memory_limit", {exit}, "", {"run.memory_limit=1MiB"}},
 };
 
-// More ranks than there are processes.
+// More ranks than there are processes. A process by itself waits for nobody and calls no
+// collective: mesh_test sees the last two.
 const std::vector<Flip> kParallelism{
+    {"resilience.hang_timeout", {}, "", {"resilience.hang_timeout=2s"}},
+    {"debug.check_collectives", {}, "", {"debug.check_collectives=true"}},
     {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
 };
 

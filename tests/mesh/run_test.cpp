@@ -144,6 +144,34 @@ TEST_CASE("ranks with different recipes are told apart at the start") {
   CHECK(result.output.find("rank 1 has another recipe than rank 0") != std::string::npos);
 }
 
+TEST_CASE("a rank that stops answering is named by the others, who end") {
+  const Workshop w;
+  std::vector<std::string> command = mpirun(3);
+  command.insert(
+      command.end(),
+      {"/bin/sh", "-c",
+       fmt::format("[ $OMPI_COMM_WORLD_RANK = 2 ] && (sleep 3; kill -STOP $$) & exec {} run r.yaml "
+                   "run.output_dir=h training.max_steps=1000000 training.global_batch_size=3 "
+                   "eval.interval=null resilience.hang_timeout=2s",
+                   LLMTRAIN_EXECUTABLE)});
+  const ProcessResult result =
+      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  CAPTURE(result.output);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code == 6);
+  CHECK(result.output.find("no answer within 2 s from rank 2: #") != std::string::npos);
+  CHECK(result.output.find("last collectives of this rank: #") != std::string::npos);
+}
+
+TEST_CASE("ranks that compare their calls train as those that do not") {
+  const Workshop w;
+  REQUIRE(w.run(2, {"run.output_dir=plain"}).exit_code == 0);
+  const ProcessResult checked =
+      w.run(2, {"run.output_dir=checked", "debug.check_collectives=true"});
+  REQUIRE_MESSAGE(checked.exit_code == 0, checked.output);
+  CHECK(w.records("checked") == w.records("plain"));
+}
+
 TEST_CASE("a rank that dies ends the others") {
   const Workshop w;
   std::vector<std::string> command = mpirun(2);

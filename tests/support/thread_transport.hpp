@@ -31,14 +31,11 @@ class MailRoom {
     sent_bytes[static_cast<std::size_t>(std::get<0>(key))] += data.size();
     arrived_.notify_all();
   }
-  /// The oldest message; false when there is none yet and `wait` is false.
-  bool take(const Key& key, std::span<std::byte> to, bool wait) {
+  /// The oldest message; false when there is none within the limit.
+  bool take(const Key& key, std::span<std::byte> to, TimeLimit limit) {
     std::unique_lock lock(mutex_);
     auto& box = boxes_[key];
-    if (!wait && box.empty()) return false;
-    if (!arrived_.wait_for(lock, std::chrono::seconds(30), [&] { return !box.empty(); })) {
-      throw std::runtime_error("a message that never came");
-    }
+    if (!arrived_.wait_for(lock, limit, [&] { return !box.empty(); })) return false;
     if (box.front().size() != to.size()) throw std::runtime_error("a message of another size");
     std::copy(box.front().begin(), box.front().end(), to.begin());
     box.pop_front();
@@ -69,9 +66,13 @@ class ThreadTransport final : public Transport {
     open_.push_back(Expected{{from, place_.rank, tag}, data});
     return static_cast<Ticket>(open_.size() - 1);
   }
-  bool is_done(Ticket ticket) override { return finish(ticket, false); }
-  void wait(std::span<const Ticket> tickets) override {
-    for (const Ticket ticket : tickets) finish(ticket, true);
+  bool is_done(Ticket ticket) override { return finish(ticket, TimeLimit(0)); }
+  std::vector<std::size_t> wait(std::span<const Ticket> tickets, TimeLimit limit) override {
+    std::vector<std::size_t> open;
+    for (std::size_t i = 0; i < tickets.size(); ++i) {
+      if (!finish(tickets[i], std::min(limit, TimeLimit(30)))) open.push_back(i);
+    }
+    return open;
   }
   void leave() override {}
   [[noreturn]] void abort(int) override { std::terminate(); }
@@ -82,11 +83,11 @@ class ThreadTransport final : public Transport {
     std::span<std::byte> data;
   };
   // Messages of one key are taken in the order in which they are expected.
-  bool finish(Ticket ticket, bool wait) {
+  bool finish(Ticket ticket, TimeLimit limit) {
     for (Ticket before = 0; before <= ticket; ++before) {
       auto& expected = open_[before];
       if (!expected || (before != ticket && expected->key != key_of(ticket))) continue;
-      if (!room_->take(expected->key, expected->data, wait)) return false;
+      if (!room_->take(expected->key, expected->data, limit)) return false;
       expected.reset();
     }
     return true;

@@ -1,8 +1,11 @@
 // The plugin that connects processes by MPI. Of MPI it takes messages alone: what is added, in
 // which order and when, is lib/comm's.
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <interface_hash.h>  // generated: cmake/interface_hash.cmake
+#include <numeric>
+#include <thread>
 #include <vector>
 
 #include <mpi.h>
@@ -53,30 +56,35 @@ class MpiTransport final : public Transport {
     check(
         MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, world_, &request),
         "send");
-    return keep(request);
+    return keep({.request = request});
   }
   Ticket recv(int from, int tag, std::span<std::byte> data) override {
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, world_,
                     &request),
           "receive");
-    return keep(request);
+    return keep(
+        {.request = request, .expected_bytes = static_cast<int>(data.size()), .from = from});
   }
   bool is_done(Ticket ticket) override {
+    Message& message = messages_[ticket];
     int done = 0;
-    check(MPI_Test(&requests_[ticket], &done, MPI_STATUS_IGNORE), "finish a message");
-    if (done != 0) free_.push_back(ticket);
-    return done != 0;
+    MPI_Status status;
+    check(MPI_Test(&message.request, &done, &status), "finish a message");
+    if (done == 0) return false;
+    message.check_size(status);
+    free_.push_back(ticket);
+    return true;
   }
-  void wait(std::span<const Ticket> tickets) override {
-    std::vector<MPI_Request> requests;
-    requests.reserve(tickets.size());
-    for (const Ticket ticket : tickets) {
-      requests.push_back(requests_[ticket]);
-      free_.push_back(ticket);
+  std::vector<std::size_t> wait(std::span<const Ticket> tickets, TimeLimit limit) override {
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<std::size_t> open(tickets.size());
+    std::iota(open.begin(), open.end(), std::size_t{0});
+    while (true) {
+      std::erase_if(open, [&](std::size_t i) { return is_done(tickets[i]); });
+      if (open.empty() || std::chrono::steady_clock::now() - begin > limit) return open;
+      std::this_thread::yield();
     }
-    check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
-          "finish messages");
   }
 
   void leave() override {
@@ -89,20 +97,36 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  Ticket keep(MPI_Request request) {
+  struct Message {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int expected_bytes = -1;  // of what comes from `from`
+    int from = -1;
+
+    void check_size(const MPI_Status& status) const {
+      if (expected_bytes < 0) return;
+      int bytes = 0;
+      check(MPI_Get_count(&status, MPI_BYTE, &bytes), "tell the size of a message");
+      require<CommError>(bytes == expected_bytes,
+                         "rank {} sent {} B where {} were expected: the ranks do not call the same "
+                         "(debug.check_collectives finds where)",
+                         from, bytes, expected_bytes);
+    }
+  };
+
+  Ticket keep(const Message& message) {
     if (free_.empty()) {
-      requests_.push_back(request);
-      return static_cast<Ticket>(requests_.size() - 1);
+      messages_.push_back(message);
+      return static_cast<Ticket>(messages_.size() - 1);
     }
     const Ticket ticket = free_.back();
     free_.pop_back();
-    requests_[ticket] = request;
+    messages_[ticket] = message;
     return ticket;
   }
 
   MPI_Comm world_ = MPI_COMM_NULL;
   JobPlace place_;
-  std::vector<MPI_Request> requests_;
+  std::vector<Message> messages_;
   std::vector<Ticket> free_;
 };
 

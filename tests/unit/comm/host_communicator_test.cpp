@@ -190,6 +190,68 @@ TEST_CASE("messages go on while collectives are done, in their order, and in bot
   });
 }
 
+TEST_CASE("a rank that does not come is named with the call that waits for it") {
+  std::string collective, message;
+  run_job(4, [&](Transport& transport) {
+    Rank self(transport);
+    self.world.configure(TimeLimit(0.2), false);
+    self.group->barrier("start");
+    if (self.rank() == 2) return;  // stays alive: nobody's messages fail
+    if (self.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const Tensor data = self.tensor(DType::f32, 1001);
+    try {
+      Handle handle = self.group->all_reduce(data, ReduceOp::sum, "gradients");
+      handle.wait();
+    } catch (const CommError& error) {
+      if (self.rank() == 0) collective = error.what();
+    }
+    if (self.rank() != 0) return;
+    try {
+      self.group->recv(data, 2, "activations").wait();
+    } catch (const CommError& error) {
+      message = error.what();
+    }
+    const auto last = self.world.last_collectives();
+    if (last.size() != 3 || last[1].site != "gradients" || last[2].sequence != 2) {
+      throw std::runtime_error("log");
+    }
+  });
+  CHECK(collective ==
+        "no answer within 0.2 s from rank 2: #1 all_reduce on all, 4004 B, at gradients");
+  CHECK(message == "no answer within 0.2 s: rank 2, #2 recv on all, 4004 B, at activations");
+}
+
+TEST_CASE("who calls something else is named where the ranks compare their calls") {
+  const auto message = [](const std::function<void(Rank&)>& odd) {
+    std::string text;
+    run_job(3, [&](Transport& transport) {
+      Rank self(transport);
+      self.world.configure(kDefaultPatience, true);
+      const Tensor data = self.tensor(DType::f32, 8);
+      self.group->all_reduce(data, ReduceOp::sum, "same").wait();
+      try {
+        if (self.rank() == 1) {
+          odd(self);
+        } else {
+          self.group->all_reduce(data, ReduceOp::sum, "loss").wait();
+        }
+      } catch (const CommError& error) {
+        if (self.rank() == 0) text = error.what();
+      }
+    });
+    return text;
+  };
+  CHECK(message([](Rank& self) { self.group->barrier("save"); }) ==
+        "the ranks of all do not call the same: rank 0 #1 all_reduce on all, 32 B, at loss; rank 1 "
+        "#1 barrier on all, 0 B, at save");
+  CHECK(message([](Rank& self) {
+          self.group->all_reduce(self.tensor(DType::f32, 9), ReduceOp::sum, "loss").wait();
+        }).find("36 B, at loss") != std::string::npos);
+  CHECK(message([](Rank& self) {
+          self.group->all_reduce(self.tensor(DType::f32, 8), ReduceOp::sum, "norm").wait();
+        }).find("at norm") != std::string::npos);
+}
+
 TEST_CASE("groups of the same ranks in several axes do not mix what they send") {
   run_job(4, [&](Transport& transport) {
     Rank self(transport);
