@@ -1,16 +1,21 @@
 // doctor: what this machine can do.
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 
 #include "apps/llmtrain/commands.hpp"
 #include "kernels/backend.hpp"
 #include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/comm/world.hpp"
+#include "lib/plan/collective_bench.hpp"
 #include "lib/plan/doctor.hpp"
 #include "lib/plan/machine.hpp"
 #include "lib/plan/nominal_profile.hpp"
+#include "lib/train/peers.hpp"
 
 namespace llmtrain::app {
 
@@ -39,7 +44,8 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   line("memory", format_bytes(machine.memory_bytes));
   line("disk free here", format_bytes(free_disk_bytes(".")));
   line("disk free, cache", format_bytes(free_disk_bytes(output)));
-  line("MPI", "not in this build");
+  const std::filesystem::path mpi = plugin_file("mpi");  // to load it would start MPI
+  line("MPI plugin", mpi.empty() ? "none: one process a run" : mpi.string());
   return text;
 }
 
@@ -103,32 +109,87 @@ std::string kernels_text(const plan::HardwareProfile& profile) {
   return text;
 }
 
-}  // namespace
+/// "rank 3  node-b, process 1 of 2 there".
+std::string ranks_text(const std::vector<std::string>& places) {
+  std::string text;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    text += fmt::format("{:<20}{}\n", fmt::format("rank {}", rank), places[rank]);
+  }
+  return text;
+}
 
-ExitCode doctor(const Measurement& arguments) {
-  const std::filesystem::path output = arguments.output.value_or(plan::default_profile_path());
+std::string collectives_text(const plan::HardwareProfile& profile) {
+  std::string text =
+      fmt::format("{:<20}{:>12}{:>12}{:>12}\n", "collective", "smallest", "largest", "rate");
+  for (const auto& [kind, model] : profile.collectives) {
+    text += fmt::format("{:<20}{:>12}{:>12}{:>7.1f} GB/s\n", to_string(kind),
+                        format_duration(model.seconds().front()),
+                        format_duration(model.seconds().back()),
+                        1e-9 * model.work().back() / model.seconds().back());
+  }
+  return text;
+}
+
+std::string peaks_text(const plan::HardwareProfile& profile) {
+  return fmt::format("{:<20}{}\n", "threads measured", profile.threads) +
+         fmt::format("{:<20}{:.0f} GFLOP/s fp32, {:.0f} GFLOP/s bf16\n", "multiply-add peak",
+                     1e-9 * profile.peak_fp32_flops, 1e-9 * profile.peak_bf16_flops) +
+         fmt::format("{:<20}{:.1f} GB/s\n", "memory bandwidth",
+                     1e-9 * profile.memory_bytes_per_second) +
+         fmt::format("{:<20}{}\n", "smallest launch", format_duration(profile.launch_seconds)) +
+         fmt::format("{:<20}{:.1f}% (median over low quantile of the repetitions)\n", "noise",
+                     100 * profile.noise);
+}
+
+/// All ranks measure at the same time, as they would train; rank 0's figures are kept.
+plan::HardwareProfile measure(const Measurement& arguments, int cores, Communicator& job,
+                              int local_size) {
+  const plan::DoctorOptions options{
+      .threads = arguments.threads > 0 ? arguments.threads : std::max(1, cores / local_size),
+      .quick = arguments.quick};
+  job.barrier("start of measuring");
+  plan::HardwareProfile profile = plan::measure_profile(options);
+  profile.ranks = job.size();
+  constexpr std::uint64_t kBytes = std::uint64_t{512} << 20;
+  Device device(make_cpu_memory(), kBytes);
+  profile.collectives = plan::measure_collectives(job, device, arguments.quick);
+  return profile;
+}
+
+ExitCode doctor_of_rank(const Measurement& arguments, World& world) {
+  const JobPlace& place = world.place();
+  const std::filesystem::path output =
+      arguments.output.value_or(plan::default_profile_path(place.size));
   const plan::MachineFacts machine = plan::machine_facts();
-  print(machine_text(machine, output) + gpu_text());
+  std::vector<int> all(static_cast<std::size_t>(place.size));
+  std::iota(all.begin(), all.end(), 0);
+  const auto job = world.make_group("job", all, place.rank);
+  const World::LongWait patience(world);
+  const std::vector<std::string> places = job->gather_texts(
+      fmt::format("{}, process {} of {} there", machine.host, place.local_rank, place.local_size),
+      "places of ranks");
+  const bool is_first = place.rank == 0;
+  if (is_first) print(machine_text(machine, output) + gpu_text());
+  if (is_first && place.size > 1) print(ranks_text(places));
   require<RecipeError>(arguments.threads >= 0 && arguments.threads <= 4096,
                        "--threads is {}, expected 1 to 4096 (0 = all cores)", arguments.threads);
-  plan::DoctorOptions options{.threads = arguments.threads > 0 ? arguments.threads : machine.cores,
-                              .quick = arguments.quick};
   const Clock::time_point begin = Clock::now();
-  const plan::HardwareProfile profile = plan::measure_profile(options);
-  print(fmt::format("{:<20}{}\n", "threads measured", profile.threads));
-  print(fmt::format("{:<20}{:.0f} GFLOP/s fp32, {:.0f} GFLOP/s bf16\n", "multiply-add peak",
-                    1e-9 * profile.peak_fp32_flops, 1e-9 * profile.peak_bf16_flops));
-  print(fmt::format("{:<20}{:.1f} GB/s\n", "memory bandwidth",
-                    1e-9 * profile.memory_bytes_per_second));
-  print(fmt::format("{:<20}{}\n", "smallest launch", format_duration(profile.launch_seconds)));
-  print(fmt::format("{:<20}{:.1f}% (median over low quantile of the repetitions)\n", "noise",
-                    100 * profile.noise));
+  const plan::HardwareProfile profile = measure(arguments, machine.cores, *job, place.local_size);
+  if (!is_first) return ExitCode::done;
+  print(peaks_text(profile));
   print(kernels_text(profile));
+  if (place.size > 1) print(collectives_text(profile));
   if (output.has_parent_path()) create_directories_durably(output.parent_path());
   write_file_atomic(output, plan::to_json(profile));
   print(fmt::format("{}: {} kernels in {}\n", output.string(), profile.kernels.size(),
                     format_duration(seconds_since(begin))));
   return ExitCode::done;
+}
+
+}  // namespace
+
+ExitCode doctor(const Measurement& arguments) {
+  return train::run_as_rank([&](World& world) { return doctor_of_rank(arguments, world); });
 }
 
 }  // namespace llmtrain::app

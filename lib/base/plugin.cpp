@@ -26,6 +26,14 @@ std::vector<fs::path> candidates(std::string_view name) {
 
 }  // namespace
 
+fs::path plugin_file(std::string_view name) {
+  std::error_code unseen;
+  for (const fs::path& file : candidates(name)) {
+    if (fs::exists(file, unseen)) return file;
+  }
+  return {};
+}
+
 LoadedPlugin load_plugin(std::string_view name, std::string_view interface_hash) {
   LoadedPlugin loaded;
   for (const fs::path& file : candidates(name)) {

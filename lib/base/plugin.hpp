@@ -24,6 +24,9 @@ struct LoadedPlugin {
   std::string problem;
 };
 
+/// The file that load_plugin would load; empty when there is none.
+std::filesystem::path plugin_file(std::string_view name);
+
 /// Loads the plugin `name` ("cuda"): the file that the environment variable LLMTRAIN_CUDA_PLUGIN
 /// names, or libllmtrain_cuda.so beside the executable or in ../lib/llmtrain of its folder. Never
 /// throws for one that is missing or has another `interface_hash`. For good: plugins are not

@@ -16,6 +16,12 @@ constexpr std::array<std::string_view, 8> kNames{"all_reduce", "all_gather", "re
 
 std::string_view to_string(Collective kind) { return kNames[static_cast<int>(kind)]; }
 
+std::optional<Collective> parse_collective(std::string_view name) {
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return Collective(found - kNames.begin());
+}
+
 std::string to_string(const CollectiveRecord& record) {
   return fmt::format("#{} {} on {}, {} B, at {}", record.sequence, to_string(record.kind),
                      record.group, record.bytes, record.site);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ enum class Collective : std::uint8_t {
   barrier,
 };
 std::string_view to_string(Collective kind);
+std::optional<Collective> parse_collective(std::string_view name);
 
 /// One call as the log, the error message and the plan see it.
 struct CollectiveRecord {
@@ -146,7 +148,10 @@ class Communicator {
 class CollectiveRecorder {
  public:
   virtual ~CollectiveRecorder() = default;
-  virtual void record(const CollectiveRecord& record, int group_size) = 0;
+  /// A call starts; `members` are world ranks in group order. Returns its number.
+  virtual std::uint64_t started(const CollectiveRecord& record, std::span<const int> members) = 0;
+  /// The program goes on only when call `number` is done.
+  virtual void awaited(std::uint64_t number) = 0;
 };
 
 /// Staging of groups on the host, whatever their size.
@@ -155,7 +160,7 @@ inline constexpr std::uint64_t kHostStagingBytes = std::uint64_t{1} << 20;
 /// The group of one rank: every collective is the identity.
 std::unique_ptr<Communicator> make_self_communicator(std::string name);
 /// A group of any size that moves nothing and reports to `recorder` (may be null).
-std::unique_ptr<Communicator> make_meta_communicator(std::string name, int rank, int size,
-                                                     CollectiveRecorder* recorder);
+std::unique_ptr<Communicator> make_meta_communicator(std::string name, std::vector<int> members,
+                                                     int index, CollectiveRecorder* recorder);
 
 }  // namespace llmtrain

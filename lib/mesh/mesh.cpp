@@ -106,8 +106,7 @@ CommunicatorFactory world_factory(World& world) {
 
 CommunicatorFactory meta_factory(CollectiveRecorder* recorder) {
   return [recorder](std::string_view name, const std::vector<int>& members, int index) {
-    return make_meta_communicator(std::string(name), index, static_cast<int>(members.size()),
-                                  recorder);
+    return make_meta_communicator(std::string(name), members, index, recorder);
   };
 }
 

@@ -109,6 +109,30 @@ void read_kernel(const Json& json, std::size_t index, std::string_view source,
   }
 }
 
+void read_collective(const Json& json, std::size_t index, std::string_view source,
+                     std::map<Collective, KernelModel>& to) {
+  const std::string path = fmt::format("collectives[{}]", index);
+  const Fields fields(json, path, source);
+  const std::string name = fields.text("name");
+  const std::optional<Collective> kind = parse_collective(name);
+  require<DataError>(kind.has_value(), "{}: {}.name is {}, no collective", source, path, name);
+  const std::vector<double> bytes = fields.numbers("bytes");
+  try {
+    const bool is_new =
+        to.emplace(*kind, KernelModel({bytes}, bytes, fields.numbers("seconds"))).second;
+    require<DataError>(is_new, "{} is there twice", name);
+  } catch (const DataError& error) {
+    fail<DataError>("{}: {}: {}", source, path, error.what());
+  }
+}
+
+const Json& list_of(const Json& json, const char* key, std::string_view source) {
+  static const Json kNone = Json::array();
+  if (!json.contains(key)) return kNone;
+  require<DataError>(json[key].is_array(), "{}: profile.{} is not a list", source, key);
+  return json[key];
+}
+
 }  // namespace
 
 double HardwareProfile::peak_flops(DType compute, bool tf32) const {
@@ -144,6 +168,12 @@ std::string to_json(const HardwareProfile& profile) {
                                {"work", model.work()},
                                {"seconds", model.seconds()}});
   }
+  if (profile.ranks == 1) return json.dump() + "\n";
+  json["ranks"] = profile.ranks;
+  for (const auto& [kind, model] : profile.collectives) {
+    json["collectives"].push_back(
+        {{"name", to_string(kind)}, {"bytes", model.axes().front()}, {"seconds", model.seconds()}});
+  }
   return json.dump() + "\n";
 }
 
@@ -167,10 +197,16 @@ HardwareProfile parse_profile(std::string_view text, std::string_view source) {
   profile.memory_bytes_per_second = fields.positive("memory_bytes_per_second");
   profile.launch_seconds = fields.positive("launch_seconds");
   profile.noise = fields.number("noise");
-  const Json& kernels = fields.at("kernels");
-  require<DataError>(kernels.is_array(), "{}: profile.kernels is not a list", source);
+  fields.at("kernels");
+  const Json& kernels = list_of(json, "kernels", source);
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     read_kernel(kernels[i], i, source, profile.kernels);
+  }
+  if (json.contains("ranks")) profile.ranks = static_cast<int>(fields.whole("ranks", 1 << 20));
+  require<DataError>(profile.ranks > 0, "{}: profile.ranks is 0", source);
+  const Json& collectives = list_of(json, "collectives", source);
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    read_collective(collectives[i], i, source, profile.collectives);
   }
   return profile;
 }
@@ -179,14 +215,15 @@ HardwareProfile load_profile(const std::filesystem::path& path) {
   return parse_profile(read_file(path, kMaxFileBytes), path.string());
 }
 
-std::filesystem::path default_profile_path() {
+std::filesystem::path default_profile_path(int ranks) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  return user_cache_directory() / fmt::format("profile-{}.json", host.data());
+  const std::string of = ranks == 1 ? "" : fmt::format("-{}-ranks", ranks);
+  return user_cache_directory() / fmt::format("profile-{}{}.json", host.data(), of);
 }
 
-std::optional<HardwareProfile> load_default_profile() {
-  const std::filesystem::path path = default_profile_path();
+std::optional<HardwareProfile> load_default_profile(int ranks) {
+  const std::filesystem::path path = default_profile_path(ranks);
   if (!std::filesystem::exists(path)) return std::nullopt;
   return load_profile(path);
 }

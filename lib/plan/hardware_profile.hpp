@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lib/plan/kernel_model.hpp"
+#include "lib/plan/network.hpp"
 
 namespace llmtrain::plan {
 
@@ -25,6 +26,8 @@ struct HardwareProfile {
   MachineFacts machine;
   /// All times and peaks are those of so many threads together; 0 for a GPU.
   int threads = 0;
+  /// Processes of one job that measured at the same time; the times are of one of them.
+  int ranks = 1;
   /// Multiply-adds in registers, counted twice, per second; what MFU is a fraction of.
   double peak_fp32_flops = 0, peak_bf16_flops = 0;
   /// Of tensor cores on FP32 rounded to TF32; of data sheets alone.
@@ -37,6 +40,10 @@ struct HardwareProfile {
   /// measurement was.
   double noise = 0;
   std::map<KernelKey, KernelModel> kernels;
+  /// Of all ranks, by the bytes of a call (CollectiveRecord). Empty for one rank.
+  std::map<Collective, KernelModel> collectives;
+  /// By data sheet, where nobody measured collectives.
+  std::optional<Network> network;
 
   /// Peak of products in this type (fp64: 0, not measured); with `tf32`, of fp32 rounded to it.
   double peak_flops(DType compute, bool tf32 = false) const;
@@ -47,9 +54,10 @@ std::string to_json(const HardwareProfile& profile);
 HardwareProfile parse_profile(std::string_view json, std::string_view source);
 HardwareProfile load_profile(const std::filesystem::path& path);
 
-/// $XDG_CACHE_HOME (or ~/.cache)/llmtrain/profile-<host>.json.
-std::filesystem::path default_profile_path();
+/// $XDG_CACHE_HOME (or ~/.cache)/llmtrain/profile-<host>.json; of several ranks
+/// profile-<host>-<n>-ranks.json.
+std::filesystem::path default_profile_path(int ranks);
 /// The profile at the default path, if there is one.
-std::optional<HardwareProfile> load_default_profile();
+std::optional<HardwareProfile> load_default_profile(int ranks);
 
 }  // namespace llmtrain::plan

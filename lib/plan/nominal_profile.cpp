@@ -19,6 +19,10 @@ constexpr double kLaunchSeconds = 2.5e-6;
 constexpr double kProductShare = 0.75;
 /// What one pass over memory reaches of the bandwidth: 3.6 of 4.8 TB/s.
 constexpr double kMemoryShare = 0.78;
+/// What long transfers reach of a link's rate, and what a round of messages takes at least.
+constexpr double kLinkShare = 0.8;
+constexpr double kNodeSeconds = 4e-6, kFabricSeconds = 12e-6;
+constexpr int kGpusOfNode = 8;
 /// Rows and columns of c that a block makes.
 constexpr double kTileRows = 128, kTileCols = 256;
 
@@ -113,13 +117,15 @@ KernelModel memory_model(const GpuSheet& gpu) {
 const std::vector<GpuSheet>& gpu_sheets() {
   static const std::vector<GpuSheet> sheets = {
       {"a100", "A100 SXM 80 GB", 312e12, 156e12, 19.5e12, 19.5e12, 2.039e12, 81920 * kMiB, 108,
-       40 * kMiB},
+       40 * kMiB, 300e9, 25e9},
       {"h100", "H100 SXM 80 GB", 989.4e12, 494.7e12, 66.9e12, 66.9e12, 3.35e12, 81559 * kMiB, 132,
-       50 * kMiB},
+       50 * kMiB, 450e9, 50e9},
+      {"h800", "H800 SXM 80 GB", 989.4e12, 494.7e12, 66.9e12, 1e12, 3.35e12, 81559 * kMiB, 132,
+       50 * kMiB, 200e9, 50e9},
       {"h200", "H200 SXM 141 GB", 989.4e12, 494.7e12, 66.9e12, 66.9e12, 4.8e12, 143771 * kMiB, 132,
-       50 * kMiB},
+       50 * kMiB, 450e9, 50e9},
       {"b200", "B200 SXM 180 GB", 2250e12, 1125e12, 75e12, 37e12, 7.7e12, 183359 * kMiB, 148,
-       126 * kMiB},
+       126 * kMiB, 900e9, 50e9},
   };
   return sheets;
 }
@@ -155,6 +161,10 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
   profile.peak_tf32_flops = sheet->tf32_flops;
   profile.memory_bytes_per_second = sheet->bytes_per_second;
   profile.launch_seconds = kLaunchSeconds;
+  profile.network =
+      Network{.ranks_per_node = kGpusOfNode,
+              .node = {kNodeSeconds, kLinkShare * sheet->node_bytes_per_second},
+              .fabric = {kFabricSeconds, kLinkShare * sheet->fabric_bytes_per_second}};
   constexpr std::array kMemoryKernels = {"activation_backward",
                                          "activation_forward",
                                          "adam_update",

@@ -21,6 +21,8 @@ struct GpuSheet {
   std::uint64_t memory_bytes = 0;
   int multiprocessors = 0;
   std::uint64_t cache_bytes = 0;
+  /// One way: between the GPUs of a machine of eight, and of the adapter that each of them has.
+  double node_bytes_per_second = 0, fabric_bytes_per_second = 0;
 };
 const std::vector<GpuSheet>& gpu_sheets();
 /// The sheet of a GPU as its driver names it, e.g. "NVIDIA H100 80GB HBM3"; null for others.

@@ -14,53 +14,64 @@ namespace llmtrain::plan {
 
 namespace {
 
-class LaunchCounter final : public kernels::Recorder {
+/// Everything that passes do, in its order, with what is alike counted together.
+class PassRecorder final : public kernels::Recorder, public CollectiveRecorder {
  public:
   void record(const kernels::LaunchRecord& launch) override {
     const std::string_view name = timed_name(launch);
     const Key key{std::string(name), launch.dtype, launch.sizes, launch.cost.flops};
-    const auto [entry, is_new] = index_.emplace(key, groups_.size());
+    const auto [entry, is_new] = index_.emplace(key, pass_.launches.size());
     if (is_new) {
-      groups_.push_back({std::string(name), launch.dtype, launch.sizes, launch.cost, 0});
+      pass_.launches.push_back({std::string(name), launch.dtype, launch.sizes, launch.cost, 0});
     }
-    ++groups_[entry->second].count;
+    ++pass_.launches[entry->second].count;
+    add(PassEvent::Kind::launch, entry->second);
     if (launch.name == kernels::Matmul::name) {
       products_.add(*static_cast<const kernels::Matmul*>(launch.kernel));
     }
   }
-  /// Of all passes.
-  const ProductList& products() const { return products_; }
-  std::vector<LaunchGroup> take() {
-    index_.clear();
-    return std::move(groups_);
-  }
-
- private:
-  using Key = std::tuple<std::string, DType, std::array<std::int64_t, 4>, double>;
-  std::map<Key, std::size_t> index_;
-  std::vector<LaunchGroup> groups_;
-  ProductList products_;
-};
-
-/// Collectives of the steps; what ranks tell each other on the host has no part in it.
-class CollectiveCounter final : public CollectiveRecorder {
- public:
-  void record(const CollectiveRecord& call, int ranks) override {
-    if (ranks == 1) return;
+  std::uint64_t started(const CollectiveRecord& call, std::span<const int> members) override {
+    if (members.size() == 1) return kNothing;
+    auto& groups = pass_.collectives;
     const auto same = [&](const CollectiveGroup& group) {
       return group.kind == call.kind && group.group == call.group && group.bytes == call.bytes;
     };
-    const auto found = std::find_if(groups_.begin(), groups_.end(), same);
-    if (found != groups_.end()) {
-      ++found->count;
-    } else {
-      groups_.push_back({call.kind, call.group, ranks, call.bytes, 1});
+    auto found = std::find_if(groups.begin(), groups.end(), same);
+    if (found == groups.end()) {
+      groups.push_back(
+          {call.kind, call.group, std::vector<int>(members.begin(), members.end()), call.bytes, 0});
+      found = groups.end() - 1;
     }
+    ++found->count;
+    add(PassEvent::Kind::start, static_cast<std::size_t>(found - groups.begin()));
+    return started_++;
   }
-  std::vector<CollectiveGroup> take() { return std::exchange(groups_, {}); }
+  void awaited(std::uint64_t number) override {
+    if (number != kNothing) add(PassEvent::Kind::wait, number);
+  }
+  /// Of all passes.
+  const ProductList& products() const { return products_; }
+  /// The pass that ends, with its memory; the next one begins.
+  PassPlan take(const Device& device, Phase phase) {
+    PassPlan pass = std::exchange(pass_, {});
+    pass.peak = device.ledger().peak(phase);
+    pass.extent_bytes = device.arena_extent_bytes();
+    index_.clear();
+    started_ = 0;
+    return pass;
+  }
 
  private:
-  std::vector<CollectiveGroup> groups_;
+  static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
+  using Key = std::tuple<std::string, DType, std::array<std::int64_t, 4>, double>;
+  void add(PassEvent::Kind kind, std::uint64_t index) {
+    pass_.events.push_back({kind, static_cast<std::uint32_t>(index)});
+  }
+
+  std::map<Key, std::size_t> index_;
+  PassPlan pass_;
+  std::uint64_t started_ = 0;
+  ProductList products_;
 };
 
 std::int64_t block_parameters(const ParameterStore& store) {
@@ -81,26 +92,6 @@ std::uint64_t checkpoint_bytes(engine::Engine& engine) {
 }
 
 }  // namespace
-
-std::uint64_t CollectiveGroup::sent_bytes() const {
-  const auto n = static_cast<std::uint64_t>(ranks);
-  const auto calls = static_cast<std::uint64_t>(count);
-  switch (kind) {
-    case Collective::all_reduce:
-      return calls * (2 * (n - 1) * bytes / n);
-    case Collective::all_gather:
-    case Collective::reduce_scatter:
-    case Collective::all_to_all:
-      return calls * ((n - 1) * bytes / n);
-    case Collective::broadcast:
-    case Collective::send:
-      return calls * bytes;
-    case Collective::recv:
-    case Collective::barrier:
-      return 0;
-  }
-  return 0;
-}
 
 double PassPlan::flops() const {
   double sum = 0;
@@ -136,14 +127,14 @@ std::uint64_t Plan::extent_bytes() const {
 namespace {
 
 engine::EnginePlace meta_place(Device& device, const engine::Target& target,
-                               kernels::Recorder* recorder, CollectiveRecorder* collectives) {
+                               PassRecorder* recorder) {
   return {.device = &device,
           .table = &engine::planning_table(target.device),
           .threads = target.threads,
           .library_workspace_bytes = target.library_workspace_bytes,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
-          .communicators = meta_factory(collectives),
+          .communicators = meta_factory(recorder),
           .mesh = target.mesh,
           .rank = target.rank,
           .recorder = recorder};
@@ -168,7 +159,7 @@ void add_tuning(Plan& plan, std::span<const kernels::Matmul> products,
 
 void check_parameters(const engine::EngineOptions& options) {
   Device device(make_meta_memory(), kUnlimitedBytes);
-  const engine::Engine engine(meta_place(device, {}, nullptr, nullptr), options);
+  const engine::Engine engine(meta_place(device, {}, nullptr), options);
 }
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads) {
@@ -177,12 +168,11 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
                const engine::Target& target, std::uint64_t capacity_bytes) {
-  LaunchCounter counter;
-  CollectiveCounter collectives;
+  PassRecorder recorder;
   Device device(make_meta_memory(), capacity_bytes);
-  engine::Engine engine(meta_place(device, target, &counter, &collectives), options);
+  engine::Engine engine(meta_place(device, target, &recorder), options);
   engine.initialize();
-  counter.take();
+  recorder.take(device, Phase::init);
   const int data_ranks = target.mesh[Axis::dp] * target.mesh[Axis::sp];
 
   Plan plan;
@@ -193,6 +183,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.parameters_per_block = block_parameters(engine.parameters());
   plan.tokens_per_step = samples_per_step * options.seq_len;
   plan.mesh = target.mesh;
+  plan.rank = target.rank;
   for (int c = 0; c < kNumCategories; ++c) {
     plan.held[static_cast<std::size_t>(c)] = device.ledger().held_bytes(Category(c));
   }
@@ -201,12 +192,10 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   engine.train_step(engine::StepBatch::planned(samples_per_step / data_ranks, options.seq_len), 1,
                     1.0);
   plan.step_trace = device.ledger().stop_trace();
-  plan.step = {device.ledger().peak(Phase::step), device.arena_extent_bytes(), counter.take(),
-               collectives.take()};
+  plan.step = recorder.take(device, Phase::step);
 
   engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
-  plan.eval = {device.ledger().peak(Phase::eval), device.arena_extent_bytes(), counter.take(),
-               collectives.take()};
+  plan.eval = recorder.take(device, Phase::eval);
 
   device.ledger().enter(Phase::save);
   plan.save = device.ledger().peak(Phase::save);
@@ -214,7 +203,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.model_flops_per_token =
       3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
-  add_tuning(plan, counter.products().all(), target);
+  add_tuning(plan, recorder.products().all(), target);
   plan.why_not_recorded = engine::why_not_recorded(options);
   return plan;
 }

@@ -8,6 +8,7 @@
 #include "kernels/matmul.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/target.hpp"
+#include "lib/plan/network.hpp"
 
 namespace llmtrain::plan {
 
@@ -20,15 +21,12 @@ struct LaunchGroup {
   std::int64_t count = 0;
 };
 
-/// All collectives of one pass that are alike.
-struct CollectiveGroup {
-  Collective kind = Collective::barrier;
-  std::string group;  // "dp*sp"
-  int ranks = 1;
-  std::uint64_t bytes = 0;  // of one call, as CollectiveRecord has them
-  std::int64_t count = 0;
-  /// That this rank sends in all of them.
-  std::uint64_t sent_bytes() const;
+/// What a pass does next: a launch (index of its group), the start of a collective (likewise), or a
+/// wait for the `index`-th collective to have started.
+struct PassEvent {
+  enum class Kind : std::uint8_t { launch, start, wait };
+  Kind kind = Kind::launch;
+  std::uint32_t index = 0;
 };
 
 struct PassPlan {
@@ -37,6 +35,7 @@ struct PassPlan {
   std::uint64_t extent_bytes = 0;
   std::vector<LaunchGroup> launches;         // in the order of first appearance
   std::vector<CollectiveGroup> collectives;  // likewise
+  std::vector<PassEvent> events;             // all of them, in their order
   double flops() const;
 };
 
@@ -48,6 +47,7 @@ struct Plan {
   std::int64_t parameters_per_block = 0;
   std::int64_t tokens_per_step = 0;  // of all ranks
   MeshShape mesh;
+  int rank = 0;
   /// Three times the products of the forward pass, as recorded, per token: what MFU counts.
   double model_flops_per_token = 0;
   /// Held as long as the run: parameters, masters, gradients, optimizer state.

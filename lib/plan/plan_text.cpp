@@ -51,6 +51,33 @@ std::string run_title(const RunShape& run) {
   return title;
 }
 
+std::string collective_rows(const StepPrediction& step) {
+  if (step.collectives.empty()) return "";
+  std::string text = row("waiting for collectives",
+                         fmt::format("{} ({:.1f}%)", format_duration(step.exposed_seconds),
+                                     100 * step.exposed_seconds / step.seconds));
+  text += fmt::format("  {:<34}{:>8}{:>12}{:>12}\n", "collective", "calls", "sent", "time");
+  for (const CollectiveTime& time : step.collectives) {
+    text += fmt::format("    {:<32}{:>8}{:>12}{:>12}\n",
+                        fmt::format("{} {} x{}{}{}", to_string(time.kind), time.group, time.ranks,
+                                    time.link.empty() ? "" : ", ", time.link),
+                        time.count, format_bytes(static_cast<std::uint64_t>(time.sent_bytes)),
+                        format_duration(time.seconds));
+  }
+  return text;
+}
+
+/// "8 = dp 4 x tp 2; memory and time of rank 3".
+std::string ranks_text(const Plan& plan) {
+  std::string axes;
+  for (int a = 0; a < kNumAxes; ++a) {
+    const Axis axis{static_cast<std::uint8_t>(a)};
+    if (plan.mesh[axis] == 1) continue;
+    axes += fmt::format("{}{} {}", axes.empty() ? " = " : " x ", to_string(axis), plan.mesh[axis]);
+  }
+  return fmt::format("{}{}; memory and time of rank {}", plan.mesh.world_size(), axes, plan.rank);
+}
+
 std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
   if (!time) return row("time", "unknown: run `llmtrain doctor` for times, or name a --profile");
   const StepPrediction& step = time->step;
@@ -63,6 +90,7 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   }
   if (time->run_seconds > 0) text += row(run_title(time->run), format_duration(time->run_seconds));
   text += fmt::format("    times from {}\n", time->source);
+  text += collective_rows(step);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
   for (std::size_t i = 0; i < std::min(kKernelsShown, step.kernels.size()); ++i) {
     const KernelTime& kernel = step.kernels[i];
@@ -86,6 +114,17 @@ Json time_json(const PlannedTime& time) {
   for (const KernelTime& kernel : time.step.kernels) {
     json["kernels"].push_back(
         {{"kernel", kernel.name}, {"count", kernel.count}, {"seconds", kernel.seconds}});
+  }
+  if (time.step.collectives.empty()) return json;
+  json["exposed_seconds"] = time.step.exposed_seconds;
+  for (const CollectiveTime& collective : time.step.collectives) {
+    json["collectives"].push_back({{"collective", to_string(collective.kind)},
+                                   {"group", collective.group},
+                                   {"ranks", collective.ranks},
+                                   {"link", collective.link},
+                                   {"count", collective.count},
+                                   {"sent_bytes", collective.sent_bytes},
+                                   {"seconds", collective.seconds}});
   }
   return json;
 }
@@ -115,6 +154,14 @@ Json pass_json(const PassPlan& pass) {
                                 {"bytes_read", group.cost.bytes_read},
                                 {"bytes_written", group.cost.bytes_written}});
   }
+  for (const CollectiveGroup& group : pass.collectives) {
+    json["collectives"].push_back({{"collective", to_string(group.kind)},
+                                   {"group", group.group},
+                                   {"members", group.members},
+                                   {"bytes", group.bytes},
+                                   {"count", group.count},
+                                   {"sent_bytes", group.sent_bytes()}});
+  }
   return json;
 }
 
@@ -123,6 +170,7 @@ Json pass_json(const PassPlan& pass) {
 std::string to_text(const Plan& plan, const PlanContext& context) {
   std::string text;
   text += row("device", std::string(to_string(plan.device)));
+  if (plan.mesh.world_size() > 1) text += fmt::format("  {:<26}{}\n", "ranks", ranks_text(plan));
   text += row("parameters", format_count(static_cast<double>(plan.parameters)));
   text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
   text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
@@ -143,6 +191,13 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   const std::optional<PlannedTime>& time = context.time;
   Json json;
   json["device"] = to_string(plan.device);
+  if (plan.mesh.world_size() > 1) {
+    for (int a = 0; a < kNumAxes; ++a) {
+      const Axis axis{static_cast<std::uint8_t>(a)};
+      json["mesh"][std::string(to_string(axis))] = plan.mesh[axis];
+    }
+    json["rank"] = plan.rank;
+  }
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;
   json["tokens_per_step"] = plan.tokens_per_step;

@@ -19,6 +19,23 @@ double predict(const HardwareProfile& profile, const LaunchGroup& group) {
   return model->second.predict(point_of(group.name, group.sizes, group.cost));
 }
 
+double predict(const HardwareProfile& profile, const CollectiveGroup& group) {
+  if (profile.network) return seconds_of(*profile.network, group);
+  const auto model = profile.collectives.find(group.kind);
+  require<RecipeError>(model != profile.collectives.end(),
+                       "the hardware profile has no times for {}; measure them with `mpirun -n {} "
+                       "llmtrain doctor`",
+                       to_string(group.kind), std::max<std::size_t>(2, group.members.size()));
+  // A smaller group than the one that was measured sends less in a call of as many bytes.
+  CollectiveGroup measured = group;
+  measured.members.resize(static_cast<std::size_t>(profile.ranks));
+  const double share = group.sent_bytes_of_call() > 0
+                           ? group.sent_bytes_of_call() / measured.sent_bytes_of_call()
+                           : 1;
+  const double bytes = std::max(1.0, share * static_cast<double>(group.bytes));
+  return model->second.predict({{bytes}, bytes});
+}
+
 std::string table_row(std::string_view name, DType dtype,
                       const std::array<std::int64_t, 4>& sizes) {
   static constexpr std::array<std::string_view, 3> kForms = {" forward", " input grad",
@@ -29,18 +46,82 @@ std::string table_row(std::string_view name, DType dtype,
                      name.ends_with("tf32") ? "tf32" : to_string(dtype));
 }
 
+namespace {
+
+/// What waits for what: the pass on a clock for launches and one for collectives.
+struct PassTimes {
+  double end = 0;
+  double launches = 0;
+};
+PassTimes times_of(const PassPlan& pass, const std::vector<double>& launch_seconds,
+                   const std::vector<double>& collective_seconds, bool in_background) {
+  PassTimes times;
+  double now = 0, line_is_free = 0;
+  std::vector<double> ends;
+  for (const PassEvent& event : pass.events) {
+    switch (event.kind) {
+      case PassEvent::Kind::launch:
+        now += launch_seconds[event.index];
+        times.launches += launch_seconds[event.index];
+        break;
+      case PassEvent::Kind::start:
+        line_is_free = std::max(now, line_is_free) + collective_seconds[event.index];
+        if (!in_background) now = line_is_free;
+        ends.push_back(line_is_free);
+        break;
+      case PassEvent::Kind::wait:
+        now = std::max(now, ends.at(event.index));
+        break;
+    }
+  }
+  times.end = std::max(now, line_is_free);
+  return times;
+}
+
+std::vector<double> times_of_collectives(const PassPlan& pass, const HardwareProfile& profile,
+                                         StepPrediction& step) {
+  std::vector<double> seconds;
+  for (const CollectiveGroup& group : pass.collectives) {
+    seconds.push_back(predict(profile, group));
+    const auto same = [&](const CollectiveTime& time) {
+      return time.kind == group.kind && time.group == group.group;
+    };
+    auto time = std::find_if(step.collectives.begin(), step.collectives.end(), same);
+    if (time == step.collectives.end()) {
+      step.collectives.push_back(
+          {.kind = group.kind,
+           .group = group.group,
+           .ranks = static_cast<int>(group.members.size()),
+           .link = profile.network ? std::string(link_name(*profile.network, group.members)) : ""});
+      time = step.collectives.end() - 1;
+    }
+    time->count += group.count;
+    time->sent_bytes += group.sent_bytes();
+    time->seconds += seconds.back() * static_cast<double>(group.count);
+  }
+  return seconds;
+}
+
+}  // namespace
+
 StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute) {
   StepPrediction step;
   std::map<std::string, KernelTime> by_name;
+  std::vector<double> launch_seconds;
   for (const LaunchGroup& group : plan.step.launches) {
-    const double seconds = predict(profile, group) * static_cast<double>(group.count);
+    launch_seconds.push_back(predict(profile, group));
+    const double seconds = launch_seconds.back() * static_cast<double>(group.count);
     KernelTime& time = by_name[table_row(group.name, group.dtype, group.sizes)];
     time.count += group.count;
     time.seconds += seconds;
     time.dtype = group.dtype;
     time.cost += static_cast<double>(group.count) * group.cost;
-    step.seconds += seconds;
   }
+  const std::vector<double> collective_seconds = times_of_collectives(plan.step, profile, step);
+  const PassTimes times =
+      times_of(plan.step, launch_seconds, collective_seconds, profile.device != DeviceKind::cpu);
+  step.seconds = times.end;
+  step.exposed_seconds = times.end - times.launches;
   for (auto& [name, time] : by_name) {
     time.name = name;
     step.kernels.push_back(std::move(time));
@@ -78,6 +159,13 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
                        "{} was measured with {} threads, but the run has {}; measure again with "
                        "`llmtrain doctor --threads {}`, or set run.threads",
                        source, profile.threads, run.threads, run.threads);
+  const int ranks = plan.mesh.world_size();
+  require<RecipeError>(profile.device != DeviceKind::cpu || profile.ranks == ranks,
+                       "{} was measured by {} process{} at a time, but the run has {} rank{}; "
+                       "measure again with `{}llmtrain doctor --threads {}`",
+                       source, profile.ranks, profile.ranks == 1 ? "" : "es", ranks,
+                       ranks == 1 ? "" : "s", ranks == 1 ? "" : fmt::format("mpirun -n {} ", ranks),
+                       run.threads);
   PlannedTime time{
       .step = predict_step(plan, profile, run.compute), .run = run, .source = std::move(source)};
   time.run_seconds = seconds_of_run(run, time.step.tokens_per_second);
@@ -91,6 +179,8 @@ PlannedTime at_rate(PlannedTime time, const FmaRate& now) {
   time.step.tokens_per_second /= longer;
   time.step.mfu /= longer;
   for (KernelTime& kernel : time.step.kernels) kernel.seconds *= longer;
+  for (CollectiveTime& collective : time.step.collectives) collective.seconds *= longer;
+  time.step.exposed_seconds *= longer;
   time.run_seconds = seconds_of_run(time.run, time.step.tokens_per_second);
   return time;
 }

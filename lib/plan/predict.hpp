@@ -22,6 +22,17 @@ struct KernelTime {
   kernels::Cost cost;        // of all these launches together
 };
 
+/// Collectives of one kind over one group.
+struct CollectiveTime {
+  Collective kind = Collective::barrier;
+  std::string group;  // "dp*sp"
+  int ranks = 1;
+  std::string link;  // "node", "fabric"; "" where collectives were measured
+  std::int64_t count = 0;
+  double sent_bytes = 0;
+  double seconds = 0;
+};
+
 struct StepPrediction {
   double seconds = 0;
   double tokens_per_second = 0;
@@ -29,9 +40,17 @@ struct StepPrediction {
   double mfu = 0;
   double peak_flops = 0;
   std::vector<KernelTime> kernels;  // longest first
+  std::vector<CollectiveTime> collectives;
+  /// Of the step, in which no kernel of this rank runs because it waits for collectives.
+  double exposed_seconds = 0;
 };
 
-/// The sum of all launches of the step. MFU counts against the peak of `compute`.
+/// Seconds of one call of the group. RecipeError when the profile knows no way between ranks.
+double predict(const HardwareProfile& profile, const CollectiveGroup& group);
+
+/// Launches one after the other; on a GPU collectives go on behind them, one at a time, until the
+/// step waits for them. On a CPU they take the time of the cores that compute. MFU counts against
+/// the peak of `compute`.
 StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute);
 
 /// What of a run decides its time beside the plan.
@@ -62,8 +81,8 @@ struct PlannedTime {
 /// Nothing changes where the peak is unknown.
 PlannedTime at_rate(PlannedTime time, const FmaRate& now);
 
-/// RecipeError when the profile is another device's, was measured with another number of threads,
-/// or lacks a kernel.
+/// RecipeError when the profile is another device's, was measured with another number of threads or
+/// ranks, or lacks a kernel.
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
                          std::string source);
 

@@ -25,9 +25,10 @@ plan::RunShape run_shape(const Recipe& recipe, const engine::BatchGeometry& geom
 
 std::optional<plan::PlannedTime> default_time(const plan::Plan& plan, const plan::RunShape& run) {
   try {
-    const auto profile = plan::load_default_profile();
+    const int ranks = plan.mesh.world_size();
+    const auto profile = plan::load_default_profile(ranks);
     if (!profile || profile->device != run.device) return std::nullopt;
-    return plan::planned_time(plan, *profile, run, plan::default_profile_path().string());
+    return plan::planned_time(plan, *profile, run, plan::default_profile_path(ranks).string());
   } catch (const Error& error) {
     log::warning("no times in the plan: {}", error.what());
     return std::nullopt;

@@ -98,6 +98,7 @@ ProbeResult run_probe(const ProbeModel& model, int ranks, int steps,
   const TempDir scratch;
   write_file_atomic(scratch / "probe.yaml", model.yaml);
   std::vector<std::string> command = ranks > 1 ? mpirun(ranks) : std::vector<std::string>();
+  if (ranks > 1) command.insert(command.end(), {"-x", "LD_PRELOAD=" MESH_COUNT_SENT});
   command.insert(command.end(),
                  {MESH_PROBE, "probe.yaml", scratch.path().string(), std::to_string(steps)});
   command.insert(command.end(), overrides.begin(), overrides.end());

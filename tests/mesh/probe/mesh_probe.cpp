@@ -6,6 +6,7 @@
 // losses in the end. Every step is compared with the plan of this very rank. A process without a
 // launcher is one rank.
 #include <cstdio>
+#include <dlfcn.h>
 #include <fstream>
 
 #include "lib/base/philox.hpp"
@@ -99,6 +100,29 @@ std::vector<double> doubles(std::span<const std::byte> bytes, DType dtype) {
   return values;
 }
 
+/// What MPI was given so far, by the counter that stands before it; 0 for a process by itself.
+double sent_bytes(const World& world) {
+  if (world.place().size == 1) return 0;
+  using Counter = unsigned long long();
+  const auto counter = reinterpret_cast<Counter*>(::dlsym(RTLD_DEFAULT, "mesh_test_sent_bytes"));
+  require(counter != nullptr, "nobody counts what is sent: libmesh_count_sent.so is not loaded");
+  return static_cast<double>(counter());
+}
+
+/// All ranks together send in a step what their plans say together.
+void check_sent(Communicator& all, double sent, const plan::Plan& plan) {
+  struct Bytes {
+    double sent, planned;
+  } sum{0, 0}, mine{sent, 0};
+  for (const auto& group : plan.step.collectives) mine.planned += group.sent_bytes();
+  for (const Bytes& of : all.gather_values(mine, "sent bytes")) {
+    sum.sent += of.sent;
+    sum.planned += of.planned;
+  }
+  require(std::abs(sum.sent - sum.planned) < 1, "a step sent {} B, {} B planned", sum.sent,
+          sum.planned);
+}
+
 std::vector<double> values_of(const Tensor& tensor) {
   std::vector<std::byte> bytes(tensor.view().bytes());
   tensor.device().copy_to_host(bytes, tensor);
@@ -130,7 +154,9 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
     fill(batch, step, geometry.global_batch_size(), options.seq_len, options.model.vocab_size,
          data.size(), data.rank());
+    const double sent_before = sent_bytes(world);
     steps.launch(engine, device.device(), batch, step, 1.0);
+    check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, plan);
     if (step == 1) {
       for (const auto& p : engine.parameters().all()) out.box("gradient", *p, values_of(p->grad()));
     }

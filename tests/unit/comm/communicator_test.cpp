@@ -10,12 +10,15 @@ namespace llmtrain {
 
 namespace {
 struct Counter final : CollectiveRecorder {
-  std::uint64_t bytes = 0;
-  int calls = 0;
-  void record(const CollectiveRecord& record, int) override {
+  std::uint64_t bytes = 0, calls = 0;
+  std::vector<int> members;
+  std::vector<std::uint64_t> awaited_calls;
+  std::uint64_t started(const CollectiveRecord& record, std::span<const int> of) override {
     bytes += record.bytes;
-    ++calls;
+    members.assign(of.begin(), of.end());
+    return calls++;
   }
+  void awaited(std::uint64_t number) override { awaited_calls.push_back(number); }
 };
 }  // namespace
 
@@ -37,14 +40,17 @@ TEST_CASE("self: gathers and scatters copy, reductions change nothing") {
 TEST_CASE("meta: every call is recorded with its bytes and sizes are checked") {
   Device meta(make_meta_memory(), 1 << 20);
   Counter counter;
-  const auto group = make_meta_communicator("dp", 1, 4, &counter);
+  const auto group = make_meta_communicator("dp", {8, 10, 12, 14}, 1, &counter);
   const Tensor part = meta.allocate({8}, DType::bf16, Category::comm, "part");
   const Tensor whole = meta.allocate({32}, DType::bf16, Category::comm, "whole");
 
-  group->all_gather(part, whole, "zero gather").wait();
+  Handle gather = group->all_gather(part, whole, "zero gather");
   group->reduce_scatter(whole, part, "zero reduce").wait();
+  gather.wait();
 
   CHECK(counter.calls == 2);
+  CHECK(counter.awaited_calls == std::vector<std::uint64_t>{1, 0});
+  CHECK(counter.members == std::vector{8, 10, 12, 14});
   CHECK(counter.bytes == 128);
   CHECK_THROWS_AS(group->all_gather(whole, part, "wrong way"), InternalError);
 }

@@ -47,6 +47,35 @@ TEST_CASE("a profile survives its JSON") {
   CHECK(profile.kernels.at({"add", DType::f32, 0}).predict({{1e6}, 1e6}) == test::relative(1e-4));
 }
 
+TEST_CASE("collectives of several ranks survive the JSON, and faults in them are named") {
+  HardwareProfile of_two = synthetic_profile();
+  of_two.ranks = 2;
+  of_two.collectives.emplace(Collective::all_reduce, KernelModel({{1e3, 1e6}}, {1e3, 1e6}, {1, 2}));
+  const std::string text = to_json(of_two);
+  const HardwareProfile read = parse_profile(text, "p.json");
+  CHECK(to_json(read) == text);
+  CHECK(read.ranks == 2);
+  CHECK(read.collectives.at(Collective::all_reduce).predict({{1e6}, 1e6}) == test::relative(2));
+  const auto refused = [&](const std::function<void(Json&)>& damage) {
+    Json json = Json::parse(text);
+    damage(json);
+    try {
+      parse_profile(json.dump(), "p.json");
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refused([](Json& json) { json["collectives"][0]["name"] = "gossip"; }) ==
+        "p.json: collectives[0].name is gossip, no collective");
+  CHECK(refused([](Json& json) {
+          json["collectives"][0].erase("seconds");
+        }).find("collectives[0].seconds is missing") != std::string::npos);
+  CHECK(refused([](Json& json) { json["collectives"] = 5; }) ==
+        "p.json: profile.collectives is not a list");
+  CHECK(refused([](Json& json) { json["ranks"] = 0; }) == "p.json: profile.ranks is 0");
+}
+
 TEST_CASE("what an older program knew of the machine is passed over") {
   Json json = Json::parse(to_json(synthetic_profile()));
   json["machine"]["onednn_version"] = "2.6.3";
@@ -83,10 +112,10 @@ TEST_CASE("the default profile lies in the user's cache, named by host") {
   const char* old = std::getenv("XDG_CACHE_HOME");
   const std::string saved = old != nullptr ? old : "";
   ::setenv("XDG_CACHE_HOME", "/some/where", 1);
-  const std::filesystem::path path = default_profile_path();
+  const std::filesystem::path path = default_profile_path(1);
   CHECK(path.parent_path() == "/some/where/llmtrain");
   CHECK(path.filename().string().starts_with("profile-"));
-  CHECK_FALSE(load_default_profile().has_value());
+  CHECK_FALSE(load_default_profile(1).has_value());
   old != nullptr ? ::setenv("XDG_CACHE_HOME", saved.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
 }
 

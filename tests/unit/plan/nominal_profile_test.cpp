@@ -29,7 +29,7 @@ TEST_CASE("every kernel of a step has a time on every GPU, and no GPU exceeds it
       CAPTURE(to_string(key));
       const bool products = num_axes(key.name) > 1;
       const double peak = !products                   ? sheet.bytes_per_second
-                          : is_half_width(key.dtype) ? sheet.bf16_flops
+                          : is_half_width(key.dtype)  ? sheet.bf16_flops
                           : key.dtype == DType::f64   ? sheet.fp64_flops
                           : key.name == "matmul_tf32" ? sheet.tf32_flops
                                                       : sheet.fp32_flops;

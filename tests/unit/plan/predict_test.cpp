@@ -19,10 +19,74 @@ Plan small_plan() {
   plan.step.launches = {
       {"add", DType::f32, {25000, 0, 0, 0}, {.bytes_read = 60e3, .bytes_written = 40e3}, 5},
       {"matmul", DType::f32, {100, 100, 100, 0}, {.flops = 2e6, .bytes_read = 1}, 3}};
+  plan.step.events.assign(5, {PassEvent::Kind::launch, 0});
+  plan.step.events.insert(plan.step.events.end(), 3, {PassEvent::Kind::launch, 1});
   return plan;
 }
 
+// The same, with collectives over two ranks: one starts after the first product and is awaited at
+// the end; another is awaited at once.
+Plan plan_of_two() {
+  Plan plan = small_plan();
+  plan.mesh.sizes = {2, 1, 1, 1};
+  plan.step.collectives = {{Collective::all_reduce, "dp*sp", {0, 1}, 1000, 1},
+                           {Collective::all_gather, "tp", {0, 1}, 4000, 1}};
+  using enum PassEvent::Kind;
+  plan.step.events = {{launch, 1}, {start, 0}, {launch, 1}, {launch, 1}, {start, 1}, {wait, 1}};
+  plan.step.events.insert(plan.step.events.end(), 5, {launch, 0});
+  plan.step.events.push_back({wait, 0});
+  return plan;
+}
+
+// A call of 1000 bytes takes 70 us, of 4000 bytes 100 us.
+HardwareProfile profile_of_two() {
+  HardwareProfile profile = synthetic_profile();
+  profile.ranks = 2;
+  for (const Collective kind : {Collective::all_reduce, Collective::all_gather}) {
+    profile.collectives.emplace(kind, KernelModel({{1000, 4000}}, {1000, 4000}, {70e-6, 100e-6}));
+  }
+  return profile;
+}
+
 }  // namespace
+
+TEST_CASE("collectives take the cores of a CPU, and go on behind the kernels of a GPU") {
+  const Plan plan = plan_of_two();
+  HardwareProfile profile = profile_of_two();
+  const StepPrediction cpu = predict_step(plan, profile, DType::f32);
+  CHECK(cpu.seconds == test::relative(280e-6));
+  CHECK(cpu.exposed_seconds == test::relative(170e-6));
+
+  // The line is free for the second one after 20 + 70 us; it ends at 190; 50 us of sums follow.
+  profile.device = DeviceKind::cuda;
+  const StepPrediction gpu = predict_step(plan, profile, DType::f32);
+  CHECK(gpu.seconds == test::relative(240e-6));
+  CHECK(gpu.exposed_seconds == test::relative(130e-6));
+  REQUIRE(gpu.collectives.size() == 2);
+  CHECK(gpu.collectives[0].seconds == test::relative(70e-6));
+  CHECK(gpu.collectives[0].sent_bytes == 1000);
+  CHECK(gpu.collectives[1].sent_bytes == 2000);
+}
+
+TEST_CASE("a profile of other ranks is refused, with the remedy") {
+  const RunShape run{.threads = 2, .compute = DType::f32};
+  CHECK_THROWS_WITH_AS(
+      planned_time(plan_of_two(), synthetic_profile(), run, "p.json"),
+      "p.json was measured by 1 process at a time, but the run has 2 ranks; measure again with "
+      "`mpirun -n 2 llmtrain doctor --threads 2`",
+      RecipeError);
+  CHECK(planned_time(plan_of_two(), profile_of_two(), run, "p.json").step.seconds > 0);
+}
+
+TEST_CASE("the plan's text and JSON tell the ranks and what they send") {
+  const Plan plan = plan_of_two();
+  const PlanContext context{
+      .time = planned_time(plan, profile_of_two(), {.threads = 2, .compute = DType::f32}, "p")};
+  const std::string text = to_text(plan, context);
+  CHECK(text.find("2 = dp 2; memory and time of rank 0") != std::string::npos);
+  CHECK(text.find("all_gather tp x2") != std::string::npos);
+  CHECK(to_json(plan, context).find("\"sent_bytes\": 2000.0") != std::string::npos);
+}
 
 TEST_CASE("a step takes the sum of its launches") {
   const StepPrediction step = predict_step(small_plan(), synthetic_profile(), DType::f32);
