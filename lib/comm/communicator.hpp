@@ -43,7 +43,8 @@ struct CollectiveRecord {
 std::string to_string(const CollectiveRecord& record);
 
 /// Completion of an asynchronous call. Operands belong to it until `wait` returns; a Handle that is
-/// dropped without waiting waits in its destructor.
+/// dropped without waiting waits in its destructor, which keeps an error to itself: after one,
+/// every other call of the process fails with it.
 class Handle {
  public:
   class Pending {
@@ -60,7 +61,12 @@ class Handle {
     pending_ = std::move(other.pending_);
     return *this;
   }
-  ~Handle() { wait(); }
+  ~Handle() {
+    try {
+      wait();
+    } catch (...) {
+    }
+  }
   void wait() {
     if (pending_) std::exchange(pending_, nullptr)->wait();
   }

@@ -61,10 +61,19 @@ void ExchangeQueue::finish(Job& job) {
       if (!job.done) drive();
     }
     if (job.done) break;
-    require<CommError>(!too_late(), "no answer within {:g} s: {}", patience().count(), job.what);
+    if (too_late()) give_up(job);
     std::this_thread::yield();
   }
   if (job.error) std::rethrow_exception(job.error);
+}
+
+void ExchangeQueue::give_up(const Job& job) {
+  const std::lock_guard lock(driving_);
+  if (!failure_) {
+    failure_ = std::make_exception_ptr(
+        CommError(fmt::format("no answer within {:g} s: {}", patience().count(), job.what)));
+  }
+  std::rethrow_exception(failure_);
 }
 
 void ExchangeQueue::drive() {
@@ -78,10 +87,11 @@ void ExchangeQueue::drive() {
   }
   if (job) {
     try {
-      job->tickets = job->work(*transport_);
+      if (!failure_) job->tickets = job->work(*transport_);
     } catch (...) {
-      job->error = std::current_exception();
+      failure_ = std::current_exception();
     }
+    job->error = failure_;
     if (job->tickets.empty()) {
       job->done = true;
     } else {
@@ -90,9 +100,15 @@ void ExchangeQueue::drive() {
   }
   std::erase_if(under_way_, [&](const std::shared_ptr<Job>& message) {
     try {
-      std::erase_if(message->tickets, [&](Transport::Ticket t) { return transport_->is_done(t); });
+      if (!failure_) {
+        std::erase_if(message->tickets,
+                      [&](Transport::Ticket t) { return transport_->is_done(t); });
+      }
     } catch (...) {
-      message->error = std::current_exception();
+      failure_ = std::current_exception();
+    }
+    if (failure_) {
+      message->error = failure_;
       message->tickets.clear();
     }
     if (!message->tickets.empty()) return false;

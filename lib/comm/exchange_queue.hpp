@@ -23,7 +23,8 @@ inline constexpr TimeLimit kDefaultPatience{600};
 /// Jobs begin one after another, in the order of their submission over all groups of the process.
 /// A thread of its own begins them while the step computes; whoever waits for a job lends a hand
 /// instead of sleeping. A job is a collective, which is done when its function returns, or a
-/// message, whose function only begins it, so that jobs behind it go on.
+/// message, whose function only begins it, so that jobs behind it go on. After a job that failed
+/// all others fail with its error: the ranks no longer stand at one place.
 class ExchangeQueue {
  public:
   explicit ExchangeQueue(Transport& transport);
@@ -53,6 +54,8 @@ class ExchangeQueue {
   class Waiter;
   std::shared_ptr<Job> enqueue(Work work, std::string what);
   void finish(Job& job);
+  /// Whose other end does not come.
+  [[noreturn]] void give_up(const Job& job);
   /// Begins the next job, if there is one, and looks after messages. `driving_` is held.
   void drive();
   void serve();
@@ -61,6 +64,7 @@ class ExchangeQueue {
   std::atomic<double> patience_{kDefaultPatience.count()};
   std::mutex driving_;                         // guards the transport and under_way_
   std::list<std::shared_ptr<Job>> under_way_;  // messages
+  std::exception_ptr failure_;                 // the first one; guarded by driving_
   std::mutex waiting_;                         // guards what follows
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Job>> jobs_;
