@@ -3,6 +3,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/first_weights.hpp"
 #include "lib/train/run_directory.hpp"
 
 namespace llmtrain::train {
@@ -21,6 +22,7 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                              "another run.output_dir",
                              store.root().string());
     found = {newest.step, std::ssize(newest.rejected)};
+    if (!found.step) check_first_weights(recipe);  // before the data, which may take hours
   }
   return peers.of_first(found, "checkpoint to resume from");
 }
