@@ -11,6 +11,7 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/json_schema.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/data_stages.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/peers.hpp"
 #include "lib/train/planned_time.hpp"
@@ -50,6 +51,7 @@ ExitCode check(const RecipeArguments& arguments, bool resolved) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   plan::check_parameters(recipe->engine_options());
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
+  train::warn_of_unreached_stages(*recipe);
   print(resolved ? recipe::dump(*recipe)
                  : fmt::format("{}: no issues\n", arguments.recipe.string()));
   return ExitCode::done;

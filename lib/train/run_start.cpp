@@ -3,6 +3,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/data_stages.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/run_directory.hpp"
 
@@ -41,6 +42,7 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
 
 void write_start(const std::filesystem::path& directory, const Recipe& recipe,
                  const RunPlan& planned, const RunIdentity& identity, const Corpus& corpus) {
+  warn_of_unreached_stages(recipe);
   write_file_atomic(directory / "resolved.yaml", identity.recipe);
   data::save_tokenizer(*corpus.tokenizer, directory);
   write_run_facts(directory, recipe, planned.plan, identity.environment);
