@@ -43,8 +43,7 @@ void refuse_half_tokens(const fs::path& path) {
   const fs::path index = fs::path(path).replace_extension(".idx");
   fail<DataError>(
       "{}: by its name a token file, but it is none of llm.c, and for one of Megatron-LM {} {}; "
-      "put "
-      "the right index there, leave the file out of the source, or set format: text if it is text",
+      "put its index there, leave the file out of the source, or set format: text if it is text",
       path.string(), index.string(),
       fs::exists(index) ? "is no index (its first bytes are not MMIDIDX)" : "is missing");
 }

@@ -354,10 +354,9 @@ TEST_CASE("half a Megatron-LM dataset is refused by the name of the other half")
 TEST_CASE("what only looks like a token file is refused, and not read as text") {
   const TemporaryDirectory directory;
   const auto files = test::megatron_files<std::uint16_t>(documents_of({"First", "second"}), 8);
-  const auto path = directory.write("set.bin", files.bin);
-  const auto index = directory.path() / "set.idx";
+  const auto path = directory.write("set.bin", files.bin), index = directory.path() / "set.idx";
   const auto refusal = [&] { return message_of<DataError>([&] { listed(path); }); };
-  check_names(refusal(), {"set.bin: ", "set.idx is missing; put", "format: text"});
+  check_names(refusal(), {"set.bin: ", "set.idx is missing; put its index there", "format: text"});
   for (const std::string& bad : {std::string(), files.idx.substr(0, 8), files.bin}) {
     directory.write("set.idx", bad);
     check_names(refusal(), {"set.bin: ", "set.idx is no index"});

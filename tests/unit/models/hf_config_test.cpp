@@ -234,20 +234,6 @@ TEST_CASE("what would be computed otherwise is refused by key") {
   CHECK(contains(refusal(R"({"model_type": "llama", "new": )" + deep + "}"), "'new' is an array"));
 }
 
-TEST_CASE("a config.json that is no JSON is refused with the place and what to do") {
-  const auto refused = [](const std::string& json, const std::string& place) {
-    const std::string message = refusal(json);
-    CAPTURE(message);
-    CHECK(contains(message, "dir/config.json: not valid JSON: "));
-    CHECK(contains(message, place));
-    CHECK(contains(message, "; correct it, or take the file again from the model's publisher"));
-  };
-  refused("", "line 1, column 1");
-  refused("{\"model_type\": \"llama\",\n \"vocab_size\"", "line 2, column 14");  // cut off
-  refused("{\"model_type\": \"llama\",\n \"rope_theta\": NaN}", "line 2, column 16");
-  refused("{\"model_type\": \"llama\", \"rope_theta\": 1e400}", "'1e400'");
-}
-
 TEST_CASE("a config.json that says two bases or scalings of RoPE is refused") {
   const auto with = [](const std::string& keys) {
     return refusal(R"({"model_type": "llama", "max_position_embeddings": 64, )" + keys + "}");
