@@ -43,7 +43,7 @@ TEST_CASE("model.init_from starts from the weights of a Hugging Face directory, 
   }
 }
 
-TEST_CASE("check, plan and run refuse unusable first weights before any data is read") {
+TEST_CASE("unusable first weights are refused by check and plan and run before any data is read") {
   const Workspace here(kTinyRecipe);
   run_well(here, {"training.max_steps=1"});
   REQUIRE(here.call({"ckpt", "export", "run", "hf"}).exit_code == 0);
