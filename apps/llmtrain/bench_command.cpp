@@ -166,6 +166,8 @@ struct BenchReport {
   // Of the steps, each against the peak during it: a machine that others use too is slower for
   // both. 0 without a peak.
   double mfu = 0, peak_flops = 0;
+  // Of the steps' peaks, whose median is `peak_flops`.
+  double lowest_peak = 0, highest_peak = 0;
   // The same against the mean rate of multiply-adds, which is what others left of the peak.
   double of_mean_rate = 0;
   /// Bytes read and written per second by an update in place, between the steps.
@@ -194,6 +196,8 @@ void rate_steps(BenchReport& report, const train::RunPlan& planned, const Measur
   report.mfu = median(mfu);
   report.of_mean_rate = median(of_mean);
   report.peak_flops = median(peaks);
+  report.lowest_peak = *std::min_element(peaks.begin(), peaks.end());
+  report.highest_peak = *std::max_element(peaks.begin(), peaks.end());
   if (!at_profile_speed.empty()) report.at_profile_speed = median(at_profile_speed);
 }
 
@@ -264,9 +268,11 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
                                on_cpu ? recipe.threads() : 0};
     text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * report.mfu,
                         plan::mfu_formula(planned.plan, peak));
-    if (on_cpu)
-      text += fmt::format(", in pauses of each step; {:.1f}% of the mean rate there",
-                          100 * report.of_mean_rate);
+    if (on_cpu) {
+      text += fmt::format(
+          ", in pauses of each step ({:.0f} to {:.0f} GFLOP/s); {:.1f}% of the mean rate there",
+          1e-9 * report.lowest_peak, 1e-9 * report.highest_peak, 100 * report.of_mean_rate);
+    }
   }
   if (planned.plan.device != DeviceKind::cpu) {
     return text + "\nkernels were clocked one by one, in steps of their own\n";
@@ -287,6 +293,8 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   if (report.mfu > 0) {
     json["mfu"] = report.mfu;
     json["peak_flops"] = report.peak_flops;
+    json["lowest_peak_flops"] = report.lowest_peak;
+    json["highest_peak_flops"] = report.highest_peak;
     json["share_of_mean_rate"] = report.of_mean_rate;
   }
   if (report.predicted) json["predicted_step_seconds"] = *report.predicted;

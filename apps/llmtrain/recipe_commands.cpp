@@ -11,6 +11,8 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/json_schema.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/data_stages.hpp"
+#include "lib/train/first_weights.hpp"
 #include "lib/train/peers.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/recipe.hpp"
@@ -34,19 +36,22 @@ ExitCode run(const RecipeArguments& arguments) {
 
 ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   const int ranks = what.ranks.value_or(recipe->parallelism.least_ranks());
   recipe->job = {.size = ranks, .local_size = ranks};
   const engine::BatchGeometry geometry = recipe->geometry();
   train::RunPlan planned = train::plan_run(*recipe, geometry, what.profile);
   if (what.now) train::measure_speed_now(planned);
   print(what.json ? plan::to_json(planned.plan, planned.context())
-             : plan::to_text(planned.plan, planned.context()));
+                  : plan::to_text(planned.plan, planned.context()));
   return planned.fits() ? ExitCode::done : ExitCode::does_not_fit;
 }
 
 ExitCode check(const RecipeArguments& arguments, bool resolved) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   plan::check_parameters(recipe->engine_options());
+  train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
+  train::warn_of_unreached_stages(*recipe);
   print(resolved ? recipe::dump(*recipe)
                  : fmt::format("{}: no issues\n", arguments.recipe.string()));
   return ExitCode::done;

@@ -143,6 +143,12 @@ bool same_ids(const data::Tokenizer& a, const data::Tokenizer& b, const NamedTex
 }  // namespace
 
 ExitCode train_tokenizer(const TokenizerTraining& arguments) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    const std::filesystem::path file = arguments.output / name;
+    require<RecipeError>(!std::filesystem::exists(file),
+                         "{} exists and is left as it is; delete it, or choose another --output",
+                         file.string());
+  }
   std::vector<data::SourceOptions> sources;
   for (const auto& file : arguments.files) sources.push_back({.path = file});
   std::vector<std::string> texts;

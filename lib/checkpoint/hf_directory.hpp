@@ -13,6 +13,10 @@ namespace llmtrain::checkpoint {
 /// Text of the directory's config.json, at most 1 MiB. DataError if it cannot be read.
 std::string read_hf_config(const std::filesystem::path& directory);
 
+/// Reads the headers of the weights' files, and the index that lists them if there is one:
+/// CheckpointError if one is missing, damaged, or not as the index says.
+void check_hf_files(const std::filesystem::path& directory);
+
 /// Sets masters and compute copies of all parameters from `directory`, or from one .safetensors
 /// file, whose tensors may be F64, F32, F16 or BF16. Nothing is written unless the files have
 /// exactly the tensors of `layout` in the right shapes; else CheckpointError naming those that are

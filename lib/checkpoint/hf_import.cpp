@@ -149,6 +149,8 @@ std::string read_hf_config(const fs::path& directory) {
   return read_file(directory / "config.json", kMaxConfigBytes);
 }
 
+void check_hf_files(const fs::path& directory) { TensorSet::open(directory); }
+
 void import_hf(const fs::path& path, ParameterStore& store, const HfLayout& layout) {
   const std::vector<HfStack> stacks = hf_stacks(store, layout);
   const Source source(path, layout);

@@ -11,7 +11,9 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
-}
+constexpr std::string_view kGetWeights =
+    "fetch the model's safetensors files, or make them by save_pretrained() of transformers";
+}  // namespace
 
 std::map<std::string, std::string> parse_weight_map(std::string_view text,
                                                     const std::string& source) {
@@ -57,23 +59,29 @@ TensorSet TensorSet::open(const fs::path& path) {
   if (!fs::exists(index, error)) {
     const fs::path single = path / "model.safetensors";
     require<CheckpointError>(fs::exists(single, error),
-                             "{}: has neither model.safetensors nor model.safetensors.index.json",
-                             path.string());
+                             "{}: has neither model.safetensors nor model.safetensors.index.json; "
+                             "{}",
+                             path.string(), kGetWeights);
     set.add_file(single);
     return set;
   }
   const auto weight_map = parse_weight_map(read_file(index, kMaxIndexBytes), index.string());
   std::set<std::string> files;
   for (const auto& [name, file] : weight_map) files.insert(file);
-  for (const std::string& file : files) set.add_file(path / file);
+  for (const std::string& file : files) {
+    require<CheckpointError>(fs::exists(path / file, error), "{}: lists {}, which is missing; {}",
+                             index.string(), file, kGetWeights);
+    set.add_file(path / file);
+  }
   for (const auto& [name, file] : weight_map) {
     require<CheckpointError>(set.contains(name) && set.file_of(name).path().filename() == file,
-                             "{}: puts tensor '{}' in {}, which does not have it", index.string(),
-                             printable(name), file);
+                             "{}: puts tensor '{}' in {}, which does not have it; {}",
+                             index.string(), printable(name), file, kGetWeights);
   }
   for (const auto& [name, file] : set.file_of_) {
-    require<CheckpointError>(weight_map.contains(name), "{}: does not list tensor '{}' of {}",
-                             index.string(), printable(name), set.files_[file].path().string());
+    require<CheckpointError>(weight_map.contains(name), "{}: does not list tensor '{}' of {}; {}",
+                             index.string(), printable(name), set.files_[file].path().string(),
+                             kGetWeights);
   }
   return set;
 }

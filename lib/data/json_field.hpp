@@ -78,7 +78,7 @@ class Field {
 /// A parsed text.
 class JsonDocument {
  public:
-  /// DataError with `name` for a text that is no JSON.
+  /// DataError with `name` for a text that is no JSON, or has a key twice in an object.
   JsonDocument(std::string_view text, std::string name);
   ~JsonDocument();
   Field root() const;

@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "lib/base/require.hpp"
+#include "lib/data/json_field.hpp"
 #include "lib/data/pre_tokenizer.hpp"
 #include "lib/data/regex.hpp"
 
@@ -90,10 +91,17 @@ class PatternTranslator {
   }
 
  private:
+  // What no engine reads.
+  [[noreturn]] void incomplete(std::string_view problem) const {
+    fail<DataError>("pattern '{}' {}; correct the pattern", pattern_, problem);
+  }
+
+  // What engines read differently.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    fail<DataError>("pattern '{}', byte {}: {}", pattern_, pattern_.size() - rest_.size(),
-                    fmt::format(format, std::forward<Args>(args)...));
+    fail<DataError>("pattern '{}', byte {}: {}: engines differ in it, so that {}", pattern_,
+                    pattern_.size() - rest_.size(),
+                    fmt::format(format, std::forward<Args>(args)...), kUnlikeHuggingFace);
   }
 
   void take(std::size_t count) {
@@ -114,7 +122,7 @@ class PatternTranslator {
       case '^':
       case '$':
       case '.':
-        refuse("'{}' means different things to different engines", rest_.front());
+        refuse("'{}'", rest_.front());
       default:
         take(1);
     }
@@ -125,7 +133,8 @@ class PatternTranslator {
     for (const std::string_view open : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}) {
       if (rest_.starts_with(open)) return take(open.size());
     }
-    if (rest_.size() > 1 && rest_[1] == '?') refuse("group option '{}'", rest_.substr(0, 4));
+    if (rest_.starts_with("(?")) refuse("group option '{}'", rest_.substr(0, 4));
+    if (rest_.starts_with("(*")) refuse("'(*', the start of a verb");
     take(1);
   }
 
@@ -150,7 +159,7 @@ class PatternTranslator {
   }
 
   void escape(bool in_class) {
-    if (rest_.size() < 2) refuse("pattern ends in a backslash");
+    if (rest_.size() < 2) incomplete("ends in a backslash");
     const char c = rest_[1];
     switch (c) {
       case 'p':
@@ -208,7 +217,7 @@ class PatternTranslator {
         take(1);
       }
     }
-    if (rest_.empty()) refuse("class without an end");
+    if (rest_.empty()) incomplete("has a class without an end");
     take(1);
   }
 

@@ -47,7 +47,8 @@ Code compile(const std::string& pattern, std::string_view shown) {
   PCRE2_SIZE offset = 0;
   Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                           PCRE2_UTF | PCRE2_UCP, &error, &offset, context.get()));
-  require<DataError>(code != nullptr, "pattern '{}': {}", shown, pcre2_message(error));
+  require<DataError>(code != nullptr, "pattern '{}': {}; correct the pattern", shown,
+                     pcre2_message(error));
   std::uint32_t matches_empty = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
   require<DataError>(matches_empty == 0,

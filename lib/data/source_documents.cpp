@@ -90,9 +90,9 @@ class Line {
     try {
       object_ = nlohmann::json::parse(text);
     } catch (const nlohmann::json::exception& e) {
-      refuse(fmt::format("not valid JSON: {}", e.what()));
+      refuse(fmt::format("not valid JSON: {}; correct the line, or leave it out", e.what()));
     }
-    if (!object_.is_object()) refuse("not a JSON object");
+    if (!object_.is_object()) refuse("not a JSON object; correct the line, or leave it out");
   }
 
   Document document() {
@@ -129,7 +129,10 @@ class Line {
                          keys.empty() ? "none" : keys, option));
     }
     if (!found->is_string()) {
-      refuse(fmt::format("'{}' is {}, not a string", key, found->type_name()));
+      refuse(
+          fmt::format("'{}' is {}, not a string; correct the line, or set {} to a key that holds "
+                      "the text",
+                      key, found->type_name(), option));
     }
     return found->get<std::string>();
   }

@@ -31,6 +31,23 @@ SourceFormat text_format_of(const fs::path& path, SourceFormat format) {
   return extension == ".jsonl" || extension == ".ndjson" ? SourceFormat::jsonl : SourceFormat::text;
 }
 
+/// Refuses what has a token file's name and is none: its index was forgotten, cut off or mixed up,
+/// and as text it would be noise.
+void refuse_half_tokens(const fs::path& path) {
+  const fs::path plain = without_compression(path);
+  if (plain.extension() != ".bin" && plain.extension() != ".idx") return;
+  require<DataError>(plain == path,
+                     "{}: token files are read where they lie; decompress it first, "
+                     "or set format: text if it is text",
+                     path.string());
+  const fs::path index = fs::path(path).replace_extension(".idx");
+  fail<DataError>(
+      "{}: by its name a token file, but it is none of llm.c, and for one of Megatron-LM {} {}; "
+      "put its index there, leave the file out of the source, or set format: text if it is text",
+      path.string(), index.string(),
+      fs::exists(index) ? "is no index (its first bytes are not MMIDIDX)" : "is missing");
+}
+
 /// What the listing of one source needs at hand.
 class Listing {
  public:
@@ -46,6 +63,7 @@ class Listing {
     const TokenFormat* tokens = source.format == SourceFormat::tokens      ? source.tokens
                                 : source.format == SourceFormat::automatic ? token_format_of(path)
                                                                            : nullptr;
+    if (tokens == nullptr && source.format == SourceFormat::automatic) refuse_half_tokens(path);
     if (tokens == nullptr) {
       add_file(path, name, nullptr);
       return;

@@ -91,8 +91,8 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& dir
   };
   set("bos_token", tokenizer.bos_id());
   set("eos_token", tokenizer.eos_id());
-  write_file_atomic(directory / "tokenizer.json", tokenizer.to_json());
   write_file_atomic(directory / "tokenizer_config.json", config.dump(2) + "\n");
+  write_file_atomic(directory / "tokenizer.json", tokenizer.to_json());
 }
 
 }  // namespace llmtrain::data

@@ -97,8 +97,9 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerOptions& options)
 std::vector<std::vector<std::int32_t>> encode_all(const Tokenizer& tokenizer,
                                                   std::span<const std::string_view> texts);
 
-/// Writes tokenizer.json and tokenizer_config.json (start and end token) into an existing
+/// Writes tokenizer_config.json (start and end token) and then tokenizer.json into an existing
 /// directory, each atomically; `make_tokenizer` and Hugging Face's AutoTokenizer read them back.
+/// Where there is a tokenizer.json, a program that was killed had written both.
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 
 }  // namespace llmtrain::data

@@ -21,7 +21,8 @@ const Architecture& hf_architecture(std::string_view json, const std::string& so
     if (row.name == model_type) return row;
     names.push_back(row.name);
   }
-  config.refuse("model_type", fmt::format("expected one of {}", fmt::join(names, ", ")));
+  config.refuse("model_type", fmt::format("expected one of {}", fmt::join(names, ", ")),
+                "choose a model of one of these families");
 }
 
 DecoderSpec spec_from_hf_config(std::string_view json, const std::string& source) {

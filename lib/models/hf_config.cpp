@@ -109,8 +109,13 @@ struct HfConfigReader::Impl {
 HfConfigReader::HfConfigReader(std::string_view json, std::string source)
     : impl_(std::make_unique<Impl>()) {
   impl_->source = std::move(source);
-  impl_->object = Json::parse(json, nullptr, false);
-  require<DataError>(impl_->object.is_object(), "{}: expected one JSON object", impl_->source);
+  try {
+    impl_->object = Json::parse(json);
+  } catch (const Json::exception& e) {
+    fail<DataError>("{}: not valid JSON: {}; {}", impl_->source, e.what(), kCorrect);
+  }
+  require<DataError>(impl_->object.is_object(), "{}: expected one JSON object; {}", impl_->source,
+                     kCorrect);
   ignore(kInertKeys);
   impl_->asked.emplace("model_type");  // by which hf_architecture found the family
   only("add_cross_attention", "false");
@@ -130,7 +135,8 @@ HfConfigReader HfConfigReader::object(std::string_view key) {
   return inner;
 }
 
-void HfConfigReader::refuse(std::string_view key, std::string_view problem) const {
+void HfConfigReader::refuse(std::string_view key, std::string_view problem,
+                            std::string_view remedy) const {
   const auto found = impl_->object.find(key);
   std::string value = "absent";
   if (found != impl_->object.end()) {
@@ -138,7 +144,7 @@ void HfConfigReader::refuse(std::string_view key, std::string_view problem) cons
     value = found->is_structured() ? fmt::format("an {}", found->type_name()) : found->dump();
   }
   if (value.size() > 80) value = value.substr(0, 77) + "...";
-  fail<DataError>("{}: '{}' is {}: {}", impl_->source, key, value, problem);
+  fail<DataError>("{}: '{}' is {}: {}; {}", impl_->source, key, value, problem, remedy);
 }
 
 bool HfConfigReader::has(std::string_view key) { return impl_->ask(key) != nullptr; }
@@ -211,24 +217,32 @@ std::vector<std::string> HfConfigReader::texts(std::string_view key) {
 kernels::Activation HfConfigReader::activation(std::string_view key, std::string_view fallback) {
   const auto activation = kernels::parse_activation(text(key, fallback));
   if (!activation) {
-    refuse(key, fmt::format("expected one of {}", fmt::join(kernels::activation_names(), ", ")));
+    refuse(key, fmt::format("expected one of {}", fmt::join(kernels::activation_names(), ", ")),
+           "choose a model with one of these");
   }
   return *activation;
 }
 
 namespace {
 
+struct Problem {
+  std::string text;  // empty: none
+  std::string_view remedy = kCorrect;
+};
+
 // What a rope_scaling or rope_parameters object says; the problem, if it says anything else.
 class RopeObject {
  public:
   explicit RopeObject(const Json& object) : object_(object) {}
 
-  std::string read(double& theta, RopeScaling& scaling) {
+  Problem read(double& theta, RopeScaling& scaling) {
     const std::string type = text("rope_type", text("type", "default"));
     number("rope_theta", theta);
     if (type != "default") read_scaling(type, scaling);
     for (const auto& [key, value] : object_.items()) {
-      if (!value.is_null() && !asked_.contains(key)) return key + " is not implemented";
+      if (!value.is_null() && !asked_.contains(key)) {
+        return {key + " is not implemented", kOtherModel};
+      }
     }
     return problem_;
   }
@@ -239,11 +253,11 @@ class RopeObject {
       if (row.name == type) scaling.type = row.name;
     }
     if (scaling.type != type) {
-      problem_ = "rope_type " + type + " is not implemented";
+      problem_ = {"rope_type " + type + " is not implemented", kOtherModel};
       return;
     }
     required("factor", scaling.factor);
-    if (scaling.factor < 1) problem_ = "factor must be at least 1";
+    if (scaling.factor < 1) problem_ = {"factor must be at least 1"};
     if (!has_original_length(type)) return;
     double original = 0;
     const std::string length = "original_max_position_embeddings";
@@ -254,15 +268,15 @@ class RopeObject {
       required("low_freq_factor", scaling.low_freq_factor);
       required("high_freq_factor", scaling.high_freq_factor);
       if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-        problem_ = "high_freq_factor must be above low_freq_factor";
+        problem_ = {"high_freq_factor must be above low_freq_factor"};
       }
       return;
     }
     number("beta_fast", scaling.beta_fast);
     number("beta_slow", scaling.beta_slow);
-    if (scaling.beta_fast <= scaling.beta_slow) problem_ = "beta_fast must be above beta_slow";
+    if (scaling.beta_fast <= scaling.beta_slow) problem_ = {"beta_fast must be above beta_slow"};
     if (const Json* truncate = ask("truncate")) {
-      if (!truncate->is_boolean()) problem_ = "truncate: expected true or false";
+      if (!truncate->is_boolean()) problem_ = {"truncate: expected true or false"};
       scaling.truncate = !truncate->is_boolean() || truncate->get<bool>();
     }
     read_magnitude(scaling);
@@ -291,21 +305,21 @@ class RopeObject {
     const Json* value = ask(key);
     if (value == nullptr) return fallback;
     if (!value->is_string()) {
-      problem_ = key + ": expected a text";
+      problem_ = {key + ": expected a text"};
       return fallback;
     }
     return value->get<std::string>();
   }
   // What transformers raises a KeyError without.
   void required(const std::string& key, double& to) {
-    if (ask(key) == nullptr) problem_ = key + " is missing; take it from the model's publisher";
+    if (ask(key) == nullptr) problem_ = {key + " is missing"};
     number(key, to);
   }
   void number(const std::string& key, double& to) {
     const Json* value = ask(key);
     if (value == nullptr) return;
     if (!value->is_number() || !(value->get<double>() > 0)) {
-      problem_ = key + ": expected a number above 0";
+      problem_ = {key + ": expected a number above 0"};
       return;
     }
     to = value->get<double>();
@@ -313,12 +327,13 @@ class RopeObject {
 
   const Json& object_;
   std::set<std::string> asked_;
-  std::string problem_;
+  Problem problem_;
 };
 
 }  // namespace
 
 double HfConfigReader::rope(double fallback, RopeScaling& scaling) {
+  constexpr std::string_view kRemoveWrong = "remove the wrong one";
   double theta = positive("rope_theta", fallback);
   bool has_theta = has("rope_theta"), has_scaling = false;
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
@@ -327,15 +342,15 @@ double HfConfigReader::rope(double fallback, RopeScaling& scaling) {
     if (!value->is_object()) refuse(key, "expected an object");
     double own_theta = 0;  // says nothing
     RopeScaling own;
-    const std::string problem = RopeObject(*value).read(own_theta, own);
-    if (!problem.empty()) refuse(key, problem);
+    const Problem problem = RopeObject(*value).read(own_theta, own);
+    if (!problem.text.empty()) refuse(key, problem.text, problem.remedy);
     if (has_theta && own_theta > 0 && own_theta != theta) {
-      refuse(key, fmt::format("it says rope_theta {}, another key {}; remove the wrong one",
-                              own_theta, theta));
+      refuse(key, fmt::format("it says rope_theta {}, another key {}", own_theta, theta),
+             kRemoveWrong);
     }
     if (has_scaling && own != scaling) {
-      refuse(key, fmt::format("it says {}, rope_scaling {}; remove the wrong one", to_string(own),
-                              to_string(scaling)));
+      refuse(key, fmt::format("it says {}, rope_scaling {}", to_string(own), to_string(scaling)),
+             kRemoveWrong);
     }
     if (own_theta > 0) theta = own_theta;
     has_theta = has_theta || own_theta > 0;
@@ -347,13 +362,13 @@ double HfConfigReader::rope(double fallback, RopeScaling& scaling) {
 
 void HfConfigReader::only_layer_types(const DecoderSpec& spec, std::string_view problem) {
   const std::vector<std::string> types = texts("layer_types");
-  if (!types.empty() && types != layer_types(spec)) refuse("layer_types", problem);
+  if (!types.empty() && types != layer_types(spec)) refuse("layer_types", problem, kOtherModel);
 }
 
 void HfConfigReader::only(std::string_view key, std::string_view json) {
   const Json* value = impl_->ask(key);
   if (value != nullptr && *value != Json::parse(json)) {
-    refuse(key, fmt::format("only {} is implemented", json));
+    refuse(key, fmt::format("only {} is implemented", json), kOtherModel);
   }
 }
 
@@ -367,7 +382,7 @@ void HfConfigReader::finish() {
   }
   for (const auto& [key, value] : impl_->object.items()) {
     if (value.is_null() || impl_->asked.contains(key)) continue;
-    refuse(key, "unknown; if it does not change what the model computes, remove it");
+    refuse(key, "unknown", "if it does not change what the model computes, remove it");
   }
 }
 

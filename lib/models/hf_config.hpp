@@ -16,10 +16,16 @@ namespace llmtrain::models {
 /// "sliding_attention" or "full_attention", layer by layer: transformers' `layer_types`.
 std::vector<std::string> layer_types(const DecoderSpec& spec);
 
+/// What to do about a value that no model has.
+inline constexpr std::string_view kCorrect =
+    "correct it, or take the file again from the model's publisher";
+/// What to do about a value that some models have.
+inline constexpr std::string_view kOtherModel = "choose a model that does without";
+
 /// The object of a config.json. A key that is absent or null has transformers' default. Every other
 /// key must have been asked for by finish(), or be one that transformers' base class or a publisher
 /// writes and that, at its value, changes nothing in what a model computes. All errors are
-/// DataErrors naming the file and the key.
+/// DataErrors naming the file, the key and what to do.
 class HfConfigReader {
  public:
   /// `source` names the file in messages.
@@ -54,7 +60,8 @@ class HfConfigReader {
   void only(std::string_view key, std::string_view json);
   /// Keys that change nothing here.
   void ignore(std::span<const std::string_view> keys);
-  [[noreturn]] void refuse(std::string_view key, std::string_view problem) const;
+  [[noreturn]] void refuse(std::string_view key, std::string_view problem,
+                           std::string_view remedy = kCorrect) const;
   /// Refuses the first key that nobody asked for, unless its value means that something is off.
   void finish();
 

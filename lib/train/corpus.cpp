@@ -8,7 +8,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/data/foreign_tokens.hpp"
-#include "lib/engine/geometry.hpp"
+#include "lib/train/data_stages.hpp"
 
 namespace llmtrain::train {
 
@@ -72,18 +72,6 @@ void check_vocabulary(const Recipe& recipe, const data::Tokenizer& tokenizer) {
                              fmt::format("set it to at least {}", tokenizer.vocab_size()));
 }
 
-/// The sample before which `start` of the run is over.
-std::uint64_t stage_start(const Recipe& recipe, const recipe::Span& start) {
-  const engine::BatchGeometry geometry(recipe.training);
-  if (start.unit == recipe::Span::Unit::tokens) {
-    const auto length = static_cast<std::uint64_t>(geometry.seq_len());
-    return (start.count + length - 1) / length;
-  }
-  const auto steps = static_cast<std::int64_t>(
-      start.in_steps(static_cast<std::uint64_t>(*geometry.total_steps(recipe.training)), 1));
-  return geometry.samples_before(steps + 1);
-}
-
 /// `description` gets everything that decides the mixture.
 data::Mixture make_mixture(const Recipe& recipe, const std::vector<CorpusPart>& parts,
                            std::string& description) {
@@ -105,13 +93,9 @@ data::Mixture make_mixture(const Recipe& recipe, const std::vector<CorpusPart>& 
                                  sources.back().max_epochs.value_or(0));
     }
   }
-  for (std::size_t i = 0; i < section.stages.size(); ++i) {
-    const DataStageSection& stage = section.stages[i];
-    stages.push_back({stage_start(recipe, stage.start()), stage.weights()});
-    if (stages[i].first_sample >= stages[i + 1].first_sample) {
-      throw recipe::RefusedValue(stage.start, "is not behind the start of the stage before it",
-                                 "give the stages in their order");
-    }
+  const std::vector<std::uint64_t> starts = stage_starts(recipe);
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    stages.push_back({starts[i], section.stages[i].weights()});
   }
   for (const data::MixtureStage& stage : stages) {
     if (section.is_mixture()) {

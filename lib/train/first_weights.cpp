@@ -3,23 +3,58 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
+#include "lib/checkpoint/store.hpp"
 
 namespace llmtrain::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void check_config(const Recipe& recipe, const fs::path& directory) {
+  const fs::path config = directory / "config.json";
+  if (!fs::exists(config)) {
+    throw recipe::RefusedValue(
+        recipe.model.init_from, fmt::format("{} is missing", config.string()),
+        "name the directory of a model of Hugging Face, with its config.json");
+  }
+  const std::string difference = models::computed_difference(
+      recipe.model.spec(),
+      models::spec_from_hf_config(checkpoint::read_hf_config(directory), config.string()));
+  // Also where shapes show it: weights that fit the recipe are not what such a file describes.
+  if (difference.empty()) return;
+  throw recipe::RefusedValue(
+      recipe.model.init_from,
+      fmt::format("the recipe and {} describe different models: {}", config.string(), difference),
+      "set the recipe's keys to the file's values, or correct the file if its weights are the "
+      "recipe's");
+}
+
+bool has_checkpoint(const fs::path& run) {
+  const fs::path checkpoints = run / "checkpoints";
+  return fs::is_directory(checkpoints) &&
+         !checkpoint::CheckpointStore::open_reader(checkpoints).list().empty();
+}
+
+}  // namespace
+
+void check_first_weights(const Recipe& recipe) {
+  const auto& directory = recipe.model.init_from();
+  if (!directory) return;
+  check_config(recipe, *directory);
+  checkpoint::check_hf_files(*directory);
+}
+
+void check_first_weights(const Recipe& recipe, const fs::path& run) {
+  if (!has_checkpoint(run)) check_first_weights(recipe);
+}
 
 void import_first_weights(const Recipe& recipe, ParameterStore& parameters) {
   const auto& directory = recipe.model.init_from();
   if (!directory) return;
-  const std::string config = *directory + "/config.json";
-  const models::DecoderSpec spec = recipe.model.spec();
-  const std::string difference = models::computed_difference(
-      spec, models::spec_from_hf_config(checkpoint::read_hf_config(*directory), config));
-  // Also where shapes show it: weights that fit the recipe are not what such a file describes.
-  require<RecipeError>(difference.empty(),
-                       "model.init_from: the recipe and {} describe different models: {}; set the "
-                       "recipe's keys to the file's values, or correct the file if its weights are "
-                       "the recipe's",
-                       config, difference);
-  checkpoint::import_hf(*directory, parameters, recipe.model.architecture().hf_layout(spec));
+  check_config(recipe, *directory);
+  checkpoint::import_hf(*directory, parameters,
+                        recipe.model.architecture().hf_layout(recipe.model.spec()));
   log::info("first weights from {}", *directory);
 }
 

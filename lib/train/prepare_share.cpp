@@ -29,19 +29,31 @@ std::uint64_t slurm_variable(const char* name, std::optional<std::uint64_t> fall
   return *value;
 }
 
-/// What is missing of one kind of files, and who makes it.
+/// "0-3, 7": rising numbers.
+std::string ranges_text(const std::vector<std::size_t>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", numbers[i]);
+    if (end - i > 1) text += fmt::format("-{}", numbers[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+/// What is missing of one kind of files, and the commands that make it.
 std::string missing_text(std::string_view what, const std::vector<std::size_t>& missing,
                          std::size_t shards, const data::Share& share,
                          const std::string& recipe_arguments) {
-  // Where nobody says how many tasks there are, every missing file is a task of its own.
-  const std::size_t tasks = share.count == 1 ? shards : share.count;
-  std::set<std::size_t> makers;
-  for (const std::size_t shard : missing) makers.insert(shard % tasks);
   std::string text = fmt::format("{}: {} of {} are missing ({}); made by\n", what, missing.size(),
-                                 shards, fmt::join(missing, ", "));
+                                 shards, ranges_text(missing));
+  // Where nobody says how many tasks there are, one makes all.
+  std::set<std::size_t> makers;
+  for (const std::size_t shard : missing) makers.insert(shard % share.count);
   for (const std::size_t maker : makers) {
-    text +=
-        fmt::format("  llmtrain data prepare {} --shard {}/{}\n", recipe_arguments, maker, tasks);
+    text += fmt::format("  llmtrain data prepare {} --shard {}/{}\n", recipe_arguments, maker,
+                        share.count);
   }
   return text;
 }

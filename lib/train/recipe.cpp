@@ -10,6 +10,7 @@
 #include "lib/data/token_format.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/tensor/device.hpp"
+#include "lib/train/data_stages.hpp"
 
 namespace llmtrain::train {
 
@@ -177,6 +178,7 @@ void Recipe::validate(recipe::Issues& issues) const {
   });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
+  recipe::judge(issues, [&] { validate_stages(issues); });
 }
 
 // Over time a step may stand for many of the schedule's, so that what counts steps or tokens would
@@ -206,16 +208,30 @@ void Recipe::validate_horizon(recipe::Issues& issues) const {
   }
 }
 
-void Recipe::validate_length(recipe::Issues& issues) const {
-  const int lengths = training.max_steps().has_value() + training.max_tokens().has_value() +
-                      training.num_epochs().has_value();
-  if (lengths != 1) return;  // an issue of its own
-  const double step_tokens = static_cast<double>(training.global_batch_size().value) *
-                             static_cast<double>(training.seq_len().value);
+namespace {
+
+int lengths_given(const engine::TrainingSection& training) {
+  return training.max_steps().has_value() + training.max_tokens().has_value() +
+         training.num_epochs().has_value();
+}
+
+double step_tokens(const engine::TrainingSection& training) {
+  return static_cast<double>(training.global_batch_size().value) *
+         static_cast<double>(training.seq_len().value);
+}
+
+bool is_too_long(const engine::TrainingSection& training) {
   const auto max_steps = training.max_steps();
-  if (max_steps && static_cast<double>(max_steps->value) * step_tokens > 0x1p60) {
+  return max_steps && static_cast<double>(max_steps->value) * step_tokens(training) > 0x1p60;
+}
+
+}  // namespace
+
+void Recipe::validate_length(recipe::Issues& issues) const {
+  if (lengths_given(training) != 1) return;  // an issue of its own
+  if (is_too_long(training)) {
     issues.add(training.max_steps, fmt::format("{} steps of {} tokens are more than 2^60 tokens",
-                                               max_steps->value, step_tokens));
+                                               training.max_steps()->value, step_tokens(training)));
     return;
   }
   const engine::BatchGeometry geometry(training);
@@ -224,6 +240,17 @@ void Recipe::validate_length(recipe::Issues& issues) const {
   try {
     optim::LrSchedule(lr_scheduler,
                       {*steps, [&](std::int64_t step) { return geometry.tokens_before(step); }});
+  } catch (const recipe::RefusedValue& refused) {
+    refused.add_to(issues);
+  }
+}
+
+void Recipe::validate_stages(recipe::Issues& issues) const {
+  const bool length_is_known =
+      lengths_given(training) == 1 && !training.num_epochs() && !is_too_long(training);
+  if (!data.is_mixture() || !length_is_known) return;  // issues of their own
+  try {
+    stage_starts(*this);
   } catch (const recipe::RefusedValue& refused) {
     refused.add_to(issues);
   }

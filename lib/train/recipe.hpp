@@ -318,6 +318,7 @@ struct Recipe : recipe::Section {
   /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
+  void validate_stages(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   /// On the ranks of the job. RecipeError when the layout does not fit them.
   MeshShape mesh_shape() const { return parallelism.shape(job.size); }

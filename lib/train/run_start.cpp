@@ -3,6 +3,8 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/data_stages.hpp"
+#include "lib/train/first_weights.hpp"
 #include "lib/train/run_directory.hpp"
 
 namespace llmtrain::train {
@@ -21,6 +23,7 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                              "another run.output_dir",
                              store.root().string());
     found = {newest.step, std::ssize(newest.rejected)};
+    if (!found.step) check_first_weights(recipe);  // before the data, which may take hours
   }
   return peers.of_first(found, "checkpoint to resume from");
 }
@@ -39,6 +42,7 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
 
 void write_start(const std::filesystem::path& directory, const Recipe& recipe,
                  const RunPlan& planned, const RunIdentity& identity, const Corpus& corpus) {
+  warn_of_unreached_stages(recipe);
   write_file_atomic(directory / "resolved.yaml", identity.recipe);
   data::save_tokenizer(*corpus.tokenizer, directory);
   write_run_facts(directory, recipe, planned.plan, identity.environment);

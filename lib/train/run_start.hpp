@@ -22,7 +22,8 @@ struct NewestCheckpoint {
 };
 
 /// As rank 0 finds; what is not valid is said. Collective. CheckpointError when there is none and
-/// the recipe, or what is not valid, forbids to begin.
+/// the recipe, or what is not valid, forbids to begin; what check_first_weights throws when there
+/// is none.
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const checkpoint::CheckpointStore& store);
 

@@ -2,9 +2,10 @@
 """Whole training steps on the CPU beside PyTorch's, in turn, in one run.
 
     scripts/bench/versus_pytorch.py [--python FILE] [--executable FILE] [--threads N] [--rounds N] [--steps N]
-                                    [--cases MODEL:DTYPE ...] [--write]
+                                    [--cases MODEL:DTYPE ...] [--preload FILE] [--write]
 
     --python FILE   an interpreter that has torch (python3)
+    --preload FILE  a shared library in LD_PRELOAD of PyTorch alone; the table's head names it
     --rounds N      times that each program has its turn (3); --steps N: steps per turn (3)
     --cases ...     default: gpt2-124m, tiny-gpt and tiny-llama, each :fp32 and :bf16
     --write         put the table into docs/benchmarks.md
@@ -55,7 +56,8 @@ def our_turn(arguments, recipe):
 def their_turn(arguments, model, dtype, settings):
     command = [arguments.python, ROOT / "scripts/bench/torch_step.py", model, dtype, str(arguments.threads),
                str(arguments.steps), *settings]
-    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    environment = os.environ | ({"LD_PRELOAD": str(arguments.preload)} if arguments.preload else {})
+    result = json.loads(subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE).stdout)
     return statistics.median(result["seconds"]), result["version"]
 
 
@@ -94,8 +96,13 @@ def main():
     parser.add_argument("--rounds", default=3, type=int)
     parser.add_argument("--steps", default=3, type=int)
     parser.add_argument("--cases", nargs="+", default=[f"{m}:{d}" for m in RECIPES for d in ("fp32", "bf16")])
+    parser.add_argument("--preload", type=pathlib.Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if arguments.preload:
+        arguments.preload = arguments.preload.resolve()
+        if not arguments.preload.is_file():  # the loader would go on without it
+            parser.error(f"--preload {arguments.preload}: no such file")
     arguments.executable = arguments.executable.resolve()
     with tempfile.TemporaryDirectory() as directory:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = directory  # what an interrupted run left is not used
@@ -103,7 +110,8 @@ def main():
         for case in arguments.cases:
             rows.append(measure(arguments, pathlib.Path(directory), case))
             print(f"{case}: {rows[-1]['ratio']:.2f} times as fast", file=sys.stderr, flush=True)
-    lines = [f"PyTorch {rows[0]['version']}, {arguments.threads} threads, rounds: {arguments.rounds}, of {arguments.steps} steps.",
+    preloaded = f" with {arguments.preload.name} preloaded" if arguments.preload else ""
+    lines = [f"PyTorch {rows[0]['version']}{preloaded}, {arguments.threads} threads, rounds: {arguments.rounds}, of {arguments.steps} steps.",
              "", "| case | ours | PyTorch | setting | times as fast | MFU | PyTorch's MFU | peak |", "|---|---|---|---|---|---|---|---|"]
     lines += [f"| {r['case']} | {1e3 * r['ours']:.0f} ms | {1e3 * r['theirs']:.0f} ms | {r['setting']} | {r['ratio']:.2f} "
               f"| {100 * r['mfu']:.1f} % | {100 * r['their_mfu']:.1f} % | {r['peak'] / 1e9:.0f} GFLOP/s |" for r in rows]

@@ -162,38 +162,6 @@ TEST_CASE("data.eval_remainder divides the documents: each is held out for one r
   CHECK(here.call({"check", "recipe.yaml", "data.eval_remainder=4"}).exit_code == 2);
 }
 
-TEST_CASE("model.init_from starts from the weights of a Hugging Face directory, bit for bit") {
-  const Workspace here(kTinyRecipe);
-  run_well(here, {});
-  REQUIRE(here.call({"ckpt", "export", "run", "hf"}).exit_code == 0);
-  fs::remove_all(here.path / "run");
-
-  run_well(here, with(kFrozen, {"model.init_from=hf", "run.seed=77"}));
-  REQUIRE(here.call({"ckpt", "export", "run", "again"}).exit_code == 0);
-  CHECK(read_file(here.path / "again" / "model.safetensors") ==
-        read_file(here.path / "hf" / "model.safetensors"));
-
-  const auto other =
-      here.run({"model.init_from=hf", "model.rope_theta=500", "run.output_dir=other"});
-  CHECK(other.exit_code == 2);
-  CHECK(holds(other.output, {"model.init_from: ", "rope_theta 500 and 10000"}));
-
-  // Weights as the recipe says, beside a file that says something else.
-  const std::string config = read_file(here.path / "hf" / "config.json");
-  for (const auto& [key, value, said, difference] :
-       {std::tuple("hidden_size", "16", "18", "hidden_size 16 and 18"),
-        {"attention_bias", "false", "true", "attention_bias false and true"}}) {
-    const std::string line = fmt::format("\"{}\": ", key);
-    REQUIRE(config.find(line + value) != std::string::npos);
-    std::string wrong = config;
-    wrong.replace(config.find(line), line.size() + std::string(value).size(), line + said);
-    here.write("hf/config.json", wrong);
-    const auto refused = here.run({"model.init_from=hf", "run.output_dir=other"});
-    CHECK(refused.exit_code == 2);
-    CHECK(holds(refused.output, {"hf/config.json", difference, "; set the recipe's keys"}));
-  }
-}
-
 TEST_CASE("checkpoint.max_shard_size cuts a checkpoint, which loads as if it were whole") {
   const std::vector<std::string> constant{"lr_scheduler={type: constant, warmup: 0}"};
   const Workspace whole(kTinyRecipe);

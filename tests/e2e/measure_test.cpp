@@ -64,6 +64,8 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
   const double step_flops = plan["model_flops_per_token"].get<double>() * 4 * 16;
   CHECK(bench["mfu"].get<double>() * bench["peak_flops"].get<double>() ==
         test::relative(step_flops / bench["median_step_seconds"].get<double>()));
+  CHECK(bench["lowest_peak_flops"] == bench["peak_flops"]);  // one step
+  CHECK(bench["highest_peak_flops"] == bench["peak_flops"]);
   CHECK(bench["kernels"].size() > 10);
   double planned_flops = 0, planned_bytes = 0;  // bytes of the kernels that multiply no matrices
   for (const auto& launch : plan["step"]["launches"]) {
@@ -92,9 +94,13 @@ TEST_CASE("bench measures every kernel that plan predicts from the profile of do
   CHECK(seconds > 0);
   CHECK(seconds <= bench["mean_step_seconds"]);
 
+  const auto several = json_of(here, {"bench", "recipe.yaml", "--steps", "6", "--json"});
+  CHECK(several["lowest_peak_flops"] < several["peak_flops"]);
+  CHECK(several["peak_flops"] < several["highest_peak_flops"]);
+
   const auto text = here.call({"bench", "recipe.yaml", "--profile", "profile.json"});
   CHECK(holds(text.output, {"matmul forward fp32", "outside of kernels", "median step", "MFU",
-                            "GFLOP/s", "GB/s", "of peak"}));
+                            "GFLOP/s", "GB/s", "of peak", "in pauses of each step ("}));
 }
 
 }  // namespace llmtrain

@@ -132,9 +132,32 @@ TEST_CASE("a run that is longer than its sources is refused before its first ste
   INFO(result.output);
   CHECK(result.exit_code == 2);
   CHECK(result.output.find("all sources end after ") != std::string::npos);
-  CHECK(mixed.run({"data.stages=[{start: 8, weights: [1, 1, 1]}, {start: 7, weights: [1, 2, 3]}]"})
-            .output.find("data.stages.1.start: is not behind the start of the stage before it") !=
-        std::string::npos);
+}
+
+TEST_CASE("stages out of order are refused, and one that never begins is said") {
+  const Mixed mixed;
+  const auto call = [&](const std::string& command, const std::string& stages) {
+    std::vector<std::string> arguments{command, "recipe.yaml"};
+    arguments.insert(arguments.end(), mixed.overrides.begin(), mixed.overrides.end());
+    arguments.push_back("data.stages=" + stages);
+    return mixed.here.call(arguments);
+  };
+  const std::string late =
+      "[{start: 8, weights: [1, 1, 1]}, {start: 960 tok, weights: [1, 2, 3]}, "
+      "{start: 20, weights: [1, 0, 0]}]";
+  for (const std::string command : {"check", "run"}) {
+    const auto refused =
+        call(command, "[{start: 8, weights: [1, 1, 1]}, {start: 7, weights: [1, 2, 3]}]");
+    CHECK(refused.exit_code == 2);
+    CHECK(holds(refused.output,
+                {"data.stages.1.start: is not behind the start of the stage before it"}));
+    const auto warned = call(command, late);
+    INFO(warned.output);
+    CHECK(warned.exit_code == 0);
+    CHECK(holds(warned.output, {"data.stages.2.start: 20 is not before the end of the run, which "
+                                "takes 20 steps: the stage never begins"}));
+    CHECK(!holds(warned.output, {"data.stages.1.start"}));
+  }
 }
 
 }  // namespace llmtrain

@@ -42,6 +42,22 @@ TEST_CASE("a trained tokenizer encodes a text whose ids decode to it, byte for b
   CHECK(holds(statistics.output, {"1 texts, ", " bytes per token, ", " MB/s"}));
 }
 
+TEST_CASE("a tokenizer that is there is not written over") {
+  const Workspace here(kTinyRecipe);
+  const auto train = [&](const char* vocab_size) {
+    return here.call(
+        {"tokenizer", "train", "text.txt", "--output", "tok", "--vocab-size", vocab_size});
+  };
+  REQUIRE(train("300").exit_code == 0);
+  const std::string before = read_file(here.path / "tok" / "tokenizer.json");
+  const auto refused = train("290");
+  CHECK(refused.exit_code == 2);
+  CHECK(holds(refused.output, {"tok/tokenizer.json exists and is left as it is; delete it"}));
+  CHECK(read_file(here.path / "tok" / "tokenizer.json") == before);
+  std::filesystem::remove(here.path / "tok" / "tokenizer.json");
+  CHECK(holds(train("290").output, {"tok/tokenizer_config.json exists"}));
+}
+
 TEST_CASE("special tokens stand around a text only when they are asked for") {
   const Workspace here(kTinyRecipe);
   here.write("a.txt", "a");

@@ -351,6 +351,25 @@ TEST_CASE("half a Megatron-LM dataset is refused by the name of the other half")
               {"lonely.idx", "missing"});
 }
 
+TEST_CASE("what only looks like a token file is refused, and not read as text") {
+  const TemporaryDirectory directory;
+  const auto files = test::megatron_files<std::uint16_t>(documents_of({"First", "second"}), 8);
+  const auto path = directory.write("set.bin", files.bin), index = directory.path() / "set.idx";
+  const auto refusal = [&] { return message_of<DataError>([&] { listed(path); }); };
+  check_names(refusal(), {"set.bin: ", "set.idx is missing; put its index there", "format: text"});
+  for (const std::string& bad : {std::string(), files.idx.substr(0, 8), files.bin}) {
+    directory.write("set.idx", bad);
+    check_names(refusal(), {"set.bin: ", "set.idx is no index"});
+    check_names(message_of<DataError>([&] { listed(index); }), {"set.idx is no index"});
+  }
+  directory.write("set.idx", files.idx);
+  CHECK(all_of(path) == documents_of({"First", "second"}));
+  check_names(message_of<DataError>([&] { listed(directory.write("a.bin.gz", files.bin)); }),
+              {"a.bin.gz", "decompress it first"});
+  SourceOptions text{.path = directory.write("text.bin", "text"), .format = SourceFormat::text};
+  CHECK(list_source_files(std::span(&text, 1)).front().tokens == nullptr);
+}
+
 TEST_CASE("a token file holds no text to read") {
   const TemporaryDirectory directory;
   const auto path = directory.write("a.bin", test::llmc_file<std::uint16_t>(twenty(), kEnd));

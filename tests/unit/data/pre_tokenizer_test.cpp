@@ -95,11 +95,13 @@ TEST_CASE("syntax that engines read differently is refused by name") {
   CHECK(contains(refusal(R"(a{2}+)"), "suffix"));
   CHECK(contains(refusal(R"((?m)a)"), "group option"));
   CHECK(contains(refusal(R"((?i:ss))"), "group option"));
+  CHECK(contains(refusal(R"(a(*SKIP)b)"), "byte 1: '(*', the start of a verb: engines differ"));
+  CHECK(contains(refusal(R"((*UTF)ab)"), "use a file without it"));
   CHECK(contains(refusal(R"(\p{Han})"), "'Han'"));
   CHECK(contains(refusal(R"(\)"), "backslash"));
   CHECK(contains(refusal(R"([a)"), "without an end"));
   CHECK(contains(refusal(R"(a*)"), "empty string"));
-  CHECK(contains(refusal(R"(a))"), "pattern"));
+  CHECK(contains(refusal(R"(a))"), "correct the pattern"));
   CHECK(contains(refusal("\xFF"), "UTF-8"));
   CHECK(refusal(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|\d{1,3}(?=x)|[^\s\p{L}]++)") ==
         "");

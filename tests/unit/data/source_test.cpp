@@ -114,9 +114,12 @@ TEST_CASE("bad JSONL lines are refused with file and line") {
   };
   CHECK(contains(with("{\"txt\": \"x\", \"id\": 1}"), "a.jsonl:3: no key 'text'"));
   CHECK(contains(with("{\"txt\": \"x\", \"id\": 1}"), "'id', 'txt'"));
-  CHECK(contains(with("{\"text\": 5}"), "a.jsonl:3: 'text' is number, not a string"));
+  CHECK(contains(with("{\"text\": 5}"),
+                 "a.jsonl:3: 'text' is number, not a string; correct "
+                 "the line, or set text_key to a key that holds"));
   CHECK(contains(with("{\"text\": \"x\""), "a.jsonl:3: not valid JSON"));
-  CHECK(contains(with("[1]"), "a.jsonl:3: not a JSON object"));
+  CHECK(contains(with("{\"text\": \"x\""), "; correct the line, or leave it out"));
+  CHECK(contains(with("[1]"), "a.jsonl:3: not a JSON object; correct the line, or leave it out"));
   CHECK(contains(with("{\"text\": \"\xFF\"}"), "a.jsonl:3: not valid JSON"));
   SourceOptions keyed = options(directory.write("a.jsonl", "{\"body\": \"x\"}\n"));
   keyed.text_key = "body";
@@ -142,7 +145,8 @@ TEST_CASE("lines with a prompt and a completion are documents that know where th
   CHECK(contains(refused("{\"q\":\"x\",\"a\":\"\"}"), "a.jsonl:1: 'a' is empty: there is nothing"));
   CHECK(contains(refused("{\"q\":\"x\"}"), "no key 'a'; the line has 'q'; set completion_key"));
   CHECK(contains(refused("{\"a\":\"x\"}"), "no key 'q'; the line has 'a'; set prompt_key"));
-  CHECK(contains(refused("{\"q\":1,\"a\":\"x\"}"), "'q' is number, not a string"));
+  CHECK(contains(refused("{\"q\":1,\"a\":\"x\"}"),
+                 "'q' is number, not a string; correct the line, or set prompt_key"));
   source.path = directory.write("a.txt", "text");
   CHECK(contains(message_of<DataError>([&] { list({source}); }), "set format: jsonl"));
   source.prompt_key = "";

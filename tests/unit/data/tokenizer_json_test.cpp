@@ -194,6 +194,21 @@ TEST_CASE("files that are not tokenizers are refused") {
   CHECK_THROWS_AS(parse_tokenizer_json(nested, "t.json"), DataError);
 }
 
+TEST_CASE("a key that is there twice is refused, wherever it is") {
+  const auto doubled = [](const std::string& at, const std::string& with) {
+    std::string text = minimal().dump();
+    const std::size_t begin = text.find(at);
+    REQUIRE(begin != std::string::npos);
+    text.insert(begin, with);
+    return message_of<DataError>([&] { parse_tokenizer_json(text, "t.json"); });
+  };
+  CHECK(contains(doubled(R"("model":)", R"("model":{},)"),
+                 "t.json: an object has the key 'model' twice; save it again"));
+  CHECK(contains(doubled(R"("abc":)", R"("abc":3,)"), "the key 'abc' twice"));
+  CHECK(contains(doubled(R"("lstrip":)", R"("lstrip":true,)"), "the key 'lstrip' twice"));
+  CHECK(doubled(R"("model":)", R"("made_by":{"model":1,"vocab":2},)") == "");
+}
+
 TEST_CASE("start and end tokens come from tokenizer_config.json, else from a well-known name") {
   const TemporaryDirectory directory;
   directory.write("tokenizer.json", minimal().dump());

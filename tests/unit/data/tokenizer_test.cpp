@@ -157,6 +157,13 @@ TEST_CASE("a saved tokenizer loads as the same tokenizer") {
   }
 }
 
+TEST_CASE("tokenizer.json is written last, so that it marks a whole tokenizer") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.path() / "tokenizer_config.json");
+  CHECK_THROWS(save_tokenizer(*small_bpe(), directory.path()));
+  CHECK(!std::filesystem::exists(directory.path() / "tokenizer.json"));
+}
+
 TEST_CASE("the fingerprint changes with the end token, a merge and a pattern") {
   const BpeDefinition definition = small_bpe()->definition();
   const std::uint64_t fingerprint = BpeTokenizer(definition).fingerprint();

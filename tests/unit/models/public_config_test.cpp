@@ -226,4 +226,20 @@ TEST_CASE("a key of a published file is refused at a value that asks for more") 
   }
 }
 
+TEST_CASE("a config.json that is no JSON is refused with the place and what to do") {
+  const auto refused = [](const std::string& json, const std::string& place) {
+    CAPTURE(json);
+    for (const std::string& part :
+         {std::string("dir/config.json: not valid JSON: "), place,
+          std::string("; correct it, or take the file again from the model's publisher")}) {
+      CHECK_THROWS_WITH_AS(spec_from_hf_config(json, "dir/config.json"),
+                           doctest::Contains(part.c_str()), DataError);
+    }
+  };
+  refused("", "line 1, column 1");
+  refused("{\"model_type\": \"llama\",\n \"vocab_size\"", "line 2, column 14");  // cut off
+  refused("{\"model_type\": \"llama\",\n \"rope_theta\": NaN}", "line 2, column 16");
+  refused("{\"model_type\": \"llama\", \"rope_theta\": 1e400}", "'1e400'");
+}
+
 }  // namespace llmtrain::models

@@ -268,6 +268,19 @@ TEST_CASE("weights are given to all sources or to none, and stages to all") {
                  "data.stages=[{start: 1, weights: [1]}, {start: 2, weights: [0, 0]}]") ==
         Lines{"data.stages.0.weights: 1 weights for 2 sources",
               "data.stages.1.weights: no weight is above 0"});
+  const auto with_stages = [&](const std::string& first, const std::string& second) {
+    return problems(", weight: 1", ", weight: 1",
+                    fmt::format("data.stages=[{{start: {}, weights: [1, 1]}}, "
+                                "{{start: {}, weights: [1, 2]}}]",
+                                first, second));
+  };
+  const std::string order = ".start: is not behind the start of the stage before it";
+  CHECK(with_stages("1", "2") == Lines{});
+  CHECK(with_stages("2", "2") == Lines{"data.stages.1" + order});
+  CHECK(with_stages("50%", "1") == Lines{"data.stages.1" + order});
+  CHECK(with_stages("0", "5") == Lines{"data.stages.0" + order});
+  CHECK(with_stages("1", "1000000000000000000") ==
+        Lines{"data.stages.1.start: is behind more than 2^60 tokens"});
   CHECK(problems(", weight: 1", ", weight: 1", "~training.max_steps", "training.num_epochs=2") ==
         Lines{"training.num_epochs: a mixture of weighted sources has no epochs"});
   CHECK(problems_with("data.sources=[{path: a.txt, weight: 1}]") ==
