@@ -47,6 +47,10 @@ void check_shape(const Operands& operands, const AttentionShape& shape, const Vi
   if (shape.dropout.p > 0) {
     operands.dense("q_sample", shape.q_sample, sequences, {DType::i64});
     operands.expects(shape.dropout.seq_len > 0, "dropout.seq_len > 0 with dropout");
+    operands.expects(
+        shape.dropout.first_head >= 0 && shape.dropout.first_head + shape.num_heads <=
+                                             shape.dropout.heads_of_layer(shape.num_heads),
+        "dropout.heads to hold the heads from dropout.first_head on");
   }
 }
 

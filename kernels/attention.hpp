@@ -6,13 +6,20 @@
 
 namespace llmtrain::kernels {
 
-/// Dropout on attention probabilities: element ((sample * heads + head) * seq_len + q) * seq_len +
-/// k of the stream `key` at `step` is kept when its uniform is >= p, and scaled by 1 / (1 - p).
+/// Dropout on attention probabilities: with h the head's number in its layer, element
+/// ((sample * heads + h) * seq_len + q) * seq_len + k of the stream `key` at `step` is kept when
+/// its uniform is >= p, and scaled by 1 / (1 - p).
 struct AttentionDropout {
   double p = 0;
   PhiloxKey key;
   std::uint64_t step = 0;
   std::int64_t seq_len = 0;
+  /// Where a call has some of a layer's heads: the first of them, and how many the layer has. 0
+  /// heads: it has those of the call.
+  std::int64_t first_head = 0, heads = 0;
+  std::int64_t heads_of_layer(std::int64_t heads_of_call) const {
+    return heads > 0 ? heads : heads_of_call;
+  }
 };
 
 /// What the host knows of the positions in the views of an AttentionShape. A claim that does not

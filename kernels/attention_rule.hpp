@@ -42,8 +42,10 @@ inline std::uint64_t dropout_row_index(const AttentionShape& shape, std::int64_t
                                        std::int64_t head, std::int32_t q_position) {
   const std::int64_t sample = shape.q_sample.as<std::int64_t>()[sequence];
   const std::int64_t seq_len = shape.dropout.seq_len;
-  return static_cast<std::uint64_t>(((sample * shape.num_heads + head) * seq_len + q_position) *
-                                    seq_len);
+  const std::int64_t heads = shape.dropout.heads_of_layer(shape.num_heads);
+  const std::int64_t row =
+      (sample * heads + shape.dropout.first_head + head) * seq_len + q_position;
+  return static_cast<std::uint64_t>(row * seq_len);
 }
 
 /// unit_interval(word) >= p exactly when word >= dropout_threshold(p).

@@ -70,6 +70,7 @@ struct AttentionArgs {
   PhiloxKey key;
   std::uint64_t step;
   std::int64_t seq_len;
+  std::int64_t first_head, heads_of_layer;
   int query_granules, key_granules;
   QueryBounds* query_bounds;
   KeyBounds* key_bounds;
@@ -115,7 +116,9 @@ struct AttentionArgs {
   // ---- Dropout ----
   /// Index of (sample, head, q, 0) in the stream, by what is the same for a block.
   __device__ std::uint64_t dropout_rows(int sequence, int head) const {
-    return drops ? static_cast<std::uint64_t>((q_sample[sequence] * heads + head) * seq_len) : 0;
+    if (!drops) return 0;
+    return static_cast<std::uint64_t>((q_sample[sequence] * heads_of_layer + first_head + head) *
+                                      seq_len);
   }
   __device__ std::uint64_t dropout_index(std::uint64_t rows, int q_position, int position) const {
     return (rows + static_cast<std::uint64_t>(static_cast<std::int64_t>(q_position))) *

@@ -133,6 +133,8 @@ AttentionArgs<W> attention_args(const AttentionShape& shape, const View& q, cons
       .key = dropout.key,
       .step = dropout.step,
       .seq_len = dropout.seq_len,
+      .first_head = dropout.first_head,
+      .heads_of_layer = dropout.heads_of_layer(shape.num_heads),
       .query_granules = static_cast<int>(scratch.query_granules),
       .key_granules = static_cast<int>(scratch.key_granules),
       .query_bounds = reinterpret_cast<QueryBounds*>(bytes),

@@ -20,7 +20,7 @@ Tensor upload(const OpCtx& ctx, const std::vector<T>& values, std::string_view t
 DecoderSession::DecoderSession(const Engine& engine, std::int64_t capacity) : engine_(&engine) {
   const models::DecoderSpec& spec = engine.model().spec();
   const OpCtx ctx = engine.context();
-  const Shape shape{capacity, spec.num_key_value_heads * spec.head_dim};
+  const Shape shape{capacity, engine.model().heads().kv_cols()};
   std::vector<std::int32_t> positions(static_cast<std::size_t>(capacity));
   std::iota(positions.begin(), positions.end(), 0);
   const Tensor position = upload(ctx, positions, "cache positions");

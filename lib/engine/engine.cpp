@@ -53,6 +53,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       mesh_(place.mesh, place.rank, place.communicators),
       store_(mesh_),
       decoder_(store_, options.model),
+      partial_gradients_(store_, mesh_, place.communicators),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
                                 why_not_recorded(options).empty()) {
@@ -67,6 +68,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     communication_staging_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8,
                                              Category::comm, "communication staging");
     mesh_.use_staging(communication_staging_);
+    partial_gradients_.use_staging(communication_staging_);
   }
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
   if (options.optimizer != nullptr) {
@@ -129,6 +131,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
   });
   run_micro_batches(batch);
+  partial_gradients_.sum();
   reduce_over_data();
   parts_.run(RecordedParts::Part::update,
              [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });

@@ -17,6 +17,7 @@
 #include "lib/models/decoder.hpp"
 #include "lib/optim/optimizer_set.hpp"
 #include "lib/parallel/executor.hpp"
+#include "lib/parallel/partial_gradients.hpp"
 
 namespace llmtrain::engine {
 
@@ -145,6 +146,7 @@ class Engine final : private parallel::StageProgram {
   Mesh mesh_;
   ParameterStore store_;
   models::Decoder decoder_;
+  parallel::PartialGradients partial_gradients_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   Tensor communication_staging_;
   Tensor loss_sum_;

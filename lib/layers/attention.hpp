@@ -24,11 +24,22 @@ struct AttentionConfig {
   double output_init_std = 0.02;
 };
 
+/// The heads of a layer that one rank of Axis::tp has.
+struct LocalHeads {
+  ops::HeadLayout heads;
+  std::int64_t first_head = 0;
+  /// Neighbouring ranks that share a key/value head, where there are fewer of them than ranks.
+  int kv_replicas = 1;
+};
+/// RecipeError, with the nearest sizes that divide, when the heads do not come out even.
+LocalHeads local_heads(const ops::HeadLayout& heads, const Mesh& mesh);
+
 class Attention {
  public:
   /// Declares <name>.{q,k,v,o}_proj; q, k and v share one product. With qk_norm_eps also
   /// <name>.{q,k}_norm.weight [head_dim]; with sinks <name>.sinks [heads]. Tables that the model's
-  /// positions do not need are null; the others outlive the layer.
+  /// positions do not need are null; the others outlive the layer. The ranks of Axis::tp share the
+  /// heads; slopes of ALiBi are of those here.
   Attention(ParameterStore& store, const std::string& name, const AttentionConfig& config,
             const ops::RopeTables* rope, const Tensor* alibi = nullptr);
 
@@ -39,6 +50,7 @@ class Attention {
  private:
   std::string name_;
   const ops::RopeTables* rope_;
+  LocalHeads local_;
   Linear qkv_;
   std::optional<double> qk_norm_eps_;
   const ParameterGroup* q_norm_ = nullptr;

@@ -16,14 +16,21 @@ Mlp::Mlp(ParameterStore& store, const std::string& name, const MlpConfig& config
     : activation_(config.activation),
       gated_(config.gated),
       in_(store, inputs_of(name, config),
-          {.in_features = config.hidden_size, .bias = config.bias, .init_std = config.init_std}),
+          {.in_features = config.hidden_size,
+           .bias = config.bias,
+           .init_std = config.init_std,
+           .split = TpSplit::outputs}),
       out_(store, {{name + ".down_proj", config.hidden_size}},
            {.in_features = config.intermediate_size,
             .bias = config.bias,
-            .init_std = config.output_init_std}) {}
+            .init_std = config.output_init_std,
+            .split = TpSplit::inputs}) {}
 
 Var Mlp::forward(const OpCtx& ctx, const Var& x) const {
-  if (!gated_) return ops::mlp(ctx, x, in_.weights(), activation_, out_.weights());
+  if (!gated_) {
+    return ops::reduce_from_tp(
+        ctx, ops::mlp(ctx, ops::copy_to_tp(ctx, x), in_.weights(), activation_, out_.weights()));
+  }
   return out_.forward(ctx, ops::gated_activation(ctx, in_.forward(ctx, x), activation_));
 }
 

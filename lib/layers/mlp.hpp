@@ -21,7 +21,7 @@ struct MlpConfig {
 class Mlp {
  public:
   /// Declares <name>.up_proj, <name>.down_proj and, gated, <name>.gate_proj; gate and up share one
-  /// product.
+  /// product. The ranks of Axis::tp share the intermediate columns.
   Mlp(ParameterStore& store, const std::string& name, const MlpConfig& config);
   /// [rows, hidden] -> [rows, hidden].
   Var forward(const OpCtx& ctx, const Var& x) const;

@@ -11,18 +11,28 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
 }
 
 int ParallelismSection::least_ranks() const {
-  return static_cast<int>(std::max<std::int64_t>(1, dp()));
+  return static_cast<int>(std::max<std::int64_t>(1, dp()) * tp());
 }
 
 MeshShape ParallelismSection::shape(int ranks) const {
   MeshShape shape;
+  const auto share = static_cast<int>(tp());
+  const std::string_view plural = ranks == 1 ? "" : "s";
+  const int above = (ranks + share - 1) / share * share;
+  require<RecipeError>(ranks % share == 0,
+                       "parallelism.tp is {}, which does not divide the job's {} rank{}; start {} "
+                       "(mpirun -n {} llmtrain run ...), or choose a size that does",
+                       share, ranks, plural, above, above);
   const auto wanted = static_cast<int>(dp());
+  const int needed = wanted * share;
   require<RecipeError>(
-      wanted == -1 || wanted == ranks,
-      "parallelism.dp is {}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run ...), "
-      "or set parallelism.dp=-1",
-      wanted, ranks, ranks == 1 ? "" : "s", wanted, wanted);
-  shape.sizes[static_cast<int>(Axis::dp)] = ranks;
+      wanted == -1 || needed == ranks,
+      "parallelism.dp is {}{}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run "
+      "...), or set parallelism.dp=-1",
+      wanted, share == 1 ? "" : fmt::format(" with parallelism.tp {}", share), ranks, plural,
+      needed, needed);
+  shape.sizes[static_cast<int>(Axis::dp)] = ranks / share;
+  shape.sizes[static_cast<int>(Axis::tp)] = share;
   return shape;
 }
 

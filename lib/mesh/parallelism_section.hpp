@@ -14,6 +14,11 @@ struct ParallelismSection : recipe::Section {
       "ranks that share the samples of a step, each with the whole model; -1 = as many as there "
       "are",
       recipe::at_least(-1)};
+  recipe::Key<std::int64_t> tp{
+      this, "tp", 1,
+      "neighbouring ranks that share every layer: the heads of attention and the columns of the "
+      "MLP; embedding and output head are on each of them",
+      recipe::between(1, 1 << 16)};
 
   void validate(recipe::Issues& issues) const override;
   /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.

@@ -14,9 +14,13 @@ double output_std(const DecoderSpec& spec) {
   return spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.num_hidden_layers));
 }
 
+ops::HeadLayout heads_of(const DecoderSpec& spec) {
+  return {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim};
+}
+
 layers::AttentionConfig attention_config(const DecoderSpec& spec, int layer) {
   return {.hidden_size = spec.hidden_size,
-          .heads = {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim},
+          .heads = heads_of(spec),
           .qkv_bias = spec.qkv_bias,
           .output_bias = spec.attention_output_bias,
           .qk_norm_eps = spec.qk_norm ? std::optional(spec.norm.eps) : std::nullopt,
@@ -80,7 +84,8 @@ Var DecoderBlock::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) c
   return ops::add(ctx, h, after.sum);
 }
 
-Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec) : spec_(spec) {
+Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec)
+    : spec_(spec), local_(layers::local_heads(heads_of(spec), store.mesh())) {
   embedding_ = &store.declare(embedding_spec("model.embed_tokens.weight", spec.vocab_size, spec));
   if (spec.learned_positions) {
     positions_ = &store.declare(
@@ -149,9 +154,12 @@ std::vector<double> alibi_slopes(std::int64_t heads, double bias_max) {
 void Decoder::allocate_tables(Device& device, DType compute, std::int64_t seq_len) {
   const DType dtype = statistics_dtype(compute);
   if (spec_.alibi_bias_max > 0) {
-    alibi_ = device.allocate({spec_.num_attention_heads}, dtype, Category::params, "ALiBi slopes");
-    const auto slopes = alibi_slopes(spec_.num_attention_heads, spec_.alibi_bias_max);
+    const std::int64_t here = local_.heads.num_heads;
+    alibi_ = device.allocate({here}, dtype, Category::params, "ALiBi slopes");
     if (!device.is_meta()) {
+      const auto all = alibi_slopes(spec_.num_attention_heads, spec_.alibi_bias_max);
+      const auto first = all.begin() + local_.first_head;
+      const std::vector<double> slopes(first, first + here);
       dtype == DType::f64 ? write_values<double>(alibi_, slopes)
                           : write_values<float>(alibi_, slopes);
     }

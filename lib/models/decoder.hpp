@@ -109,11 +109,14 @@ class Decoder {
   Tensor logits(const OpCtx& ctx, const Tensor& x) const;
 
   const DecoderSpec& spec() const { return spec_; }
+  /// Of each layer, on this rank.
+  const ops::HeadLayout& heads() const { return local_.heads; }
 
  private:
   const ParameterGroup& head_weight() const { return head_ != nullptr ? *head_ : *embedding_; }
 
   DecoderSpec spec_;
+  layers::LocalHeads local_;
   ops::RopeTables rope_;
   Tensor alibi_;
   const ParameterGroup* embedding_ = nullptr;

@@ -66,7 +66,9 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
                       .key = p > 0 ? philox_key(ctx.step.seed, "dropout", options.dropout_name)
                                    : PhiloxKey{},
                       .step = ctx.step.step,
-                      .seq_len = rows.seq_len}};
+                      .seq_len = rows.seq_len,
+                      .first_head = options.first_head,
+                      .heads = options.heads_of_layer}};
 }
 
 class AttentionNode final : public Node {

@@ -8,8 +8,7 @@ namespace {
 
 class LinearNode : public Node {
  public:
-  LinearNode(const ParameterGroup& weight, const ParameterGroup* bias)
-      : Node("linear"), weight_(&weight), bias_(bias) {}
+  explicit LinearNode(const LinearWeights& weights) : LinearNode("linear", weights) {}
 
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     dy_.set(dys[0]);
@@ -77,23 +76,23 @@ kernels::Matmul product_of(const Tensor& x, const LinearWeights& weights) {
   return {.a = x,
           .b = weights.weight->compute(),
           .c = {},
-          .bias = weights.bias != nullptr ? weights.bias->compute().view() : View{},
+          .bias = weights.bias != nullptr && weights.adds_bias ? weights.bias->compute().view()
+                                                               : View{},
           .transpose_b = true};
 }
 
 }  // namespace
 
-Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
-           const ParameterGroup* bias) {
-  const Tensor& w = weight.compute();
-  require(x.tensor.cols() == w.cols(), "{}: input of {} columns for a weight {}", weight.name(),
-          x.tensor.cols(), to_string(w.shape()));
+Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
+  const Tensor& w = weights.weight->compute();
+  require(x.tensor.cols() == w.cols(), "{}: input of {} columns for a weight {}",
+          weights.weight->name(), x.tensor.cols(), to_string(w.shape()));
   Tensor y = ctx.allocate({x.tensor.rows(), w.rows()}, x.tensor.dtype(), "linear");
-  kernels::Matmul product = product_of(x.tensor, {&weight, bias});
+  kernels::Matmul product = product_of(x.tensor, weights);
   product.c = y;
   ctx.launch(product);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
-  auto node = std::make_unique<LinearNode>(weight, bias);
+  auto node = std::make_unique<LinearNode>(weights);
   node->x_.set(x);
   return ctx.tape->record_one(std::move(node), {&x}, std::move(y));
 }
@@ -102,8 +101,8 @@ Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activa
         const LinearWeights& out) {
   const DType dtype = x.tensor.dtype();
   if (!ctx.kernel.table->fuses(f, dtype) || ctx.recomputes("activation")) {
-    const Var z = linear(ctx, x, *in.weight, in.bias);
-    return linear(ctx, activation(ctx, z, f), *out.weight, out.bias);
+    const Var z = linear(ctx, x, in);
+    return linear(ctx, activation(ctx, z, f), out);
   }
   const Shape inner{x.tensor.rows(), in.weight->compute().rows()};
   Tensor z = ctx.allocate(inner, dtype, "mlp z");
@@ -119,7 +118,7 @@ Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activa
   down.c = y;
   ctx.launch(down);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
-  auto first = std::make_unique<LinearNode>(*in.weight, in.bias);
+  auto first = std::make_unique<LinearNode>(in);
   first->x_.set(x);
   auto second = std::make_unique<ActivatedLinearNode>(f, out);
   second->z_.set(z);

@@ -17,12 +17,24 @@ namespace llmtrain::ops {
 struct LinearWeights {
   const ParameterGroup* weight = nullptr;
   const ParameterGroup* bias = nullptr;
+  /// False where another rank adds the bias into a sum over ranks; its gradient is made here too.
+  bool adds_bias = true;
 };
 
 /// y = x w^T (+ bias). x [rows, in], weight group [out, in], bias group [out] or null. The product
 /// of the weight gradient is the node's weight part.
-Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
-           const ParameterGroup* bias);
+Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights);
+inline Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
+                  const ParameterGroup* bias) {
+  return linear(ctx, x, LinearWeights{&weight, bias});
+}
+
+/// Into a part of the model that the ranks of Axis::tp share: x itself; backward, the sum of their
+/// gradients. With reduce_from_tp a pair of conjugates: f and g of Megatron-LM (arXiv 1909.08053).
+Var copy_to_tp(const OpCtx& ctx, const Var& x);
+/// Out of such a part: the sum of y over the ranks of Axis::tp, in y's dtype and place, so nothing
+/// may have saved y; backward, the gradient itself.
+Var reduce_from_tp(const OpCtx& ctx, Var y);
 
 /// y = f(x w_in^T (+ b_in)) w_out^T (+ b_out), with f in the epilogue of the products around it
 /// where the device's products have it, else in kernels of its own; also where f is recomputed as
@@ -102,6 +114,9 @@ struct AttentionOptions {
   std::int64_t window = 0;
   double dropout = 0;
   std::string_view dropout_name;
+  /// Where other ranks have further heads of the layer: the first here, and how many there are; 0:
+  /// those of `heads`. For dropout.
+  std::int64_t first_head = 0, heads_of_layer = 0;
 };
 /// Causal attention within each document of ctx.rows; returns [rows, q_cols].
 Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options);

@@ -102,8 +102,10 @@ class Muon final : public Optimizer {
   void update_matrix(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
                      const View& decision) const {
     const Parameter& parameter = *p.parameter;
-    require(parameter.box().shape == parameter.global_shape(),
-            "Muon needs {} whole, but this rank holds a part of it", parameter.name());
+    require<RecipeError>(parameter.box().shape == parameter.global_shape(),
+                         "Muon needs {} whole, but with parallelism.tp a rank holds a part of it; "
+                         "choose another optimizer, or parallelism.tp=1",
+                         parameter.name());
     const Tensor step =
         orthogonalized(ctx, direction(ctx, parameter, p.states[0], decision), steps_);
     kernels::UpdateOperands along = update_operands(parameter);

@@ -104,6 +104,7 @@ struct ParameterDTypes {
 class ParameterStore {
  public:
   explicit ParameterStore(const Mesh& mesh) : mesh_(&mesh) {}
+  const Mesh& mesh() const { return *mesh_; }
 
   /// Declares parameters that share one buffer; they agree in all dims but the first, and are local
   /// together or not at all.

@@ -14,6 +14,19 @@ bool is_first_replica(const Placement& placement, const Mesh& mesh, std::span<co
   });
 }
 
+namespace {
+
+// "2 and 4 do": sizes of an axis next to `parts` * `replicas` that come out even.
+std::string nearest_sizes(std::int64_t whole, std::int64_t parts, std::int64_t replicas) {
+  std::int64_t below = parts, above = parts;
+  while (whole % below != 0) --below;
+  while (above < whole && whole % above != 0) ++above;
+  return above > whole ? fmt::format("{} does", below * replicas)
+                       : fmt::format("{} and {} do", below * replicas, above * replicas);
+}
+
+}  // namespace
+
 Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
               std::string_view tensor_name) {
   Box box{.offset = {}, .shape = global};
@@ -28,8 +41,9 @@ Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
     const std::int64_t whole = box.shape[how.split_dim];
     require<RecipeError>(
         whole % parts == 0,
-        "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide", tensor_name,
-        how.split_dim, to_string(global), whole, to_string(axis), size);
+        "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide; {}",
+        tensor_name, how.split_dim, to_string(global), whole, to_string(axis), size,
+        nearest_sizes(whole, parts, how.replicas));
     const std::int64_t part = whole / parts;
     box.offset[how.split_dim] += part * (mesh.index(axis) / how.replicas);
     box.shape = box.shape.with(how.split_dim, part);

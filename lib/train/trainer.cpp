@@ -354,12 +354,13 @@ bool Trainer::run_evaluation(bool final) {
 }
 
 void Trainer::write_samples() {
-  if (!output_) return;  // rank 0 has the whole model
+  // Where a rank has the whole model, the first does it alone; else all of them decode the same.
+  if (!output_ && engine_.mesh().model().size() == 1) return;
   for (const std::string& prompt : options_.sample_prompts) {
     const std::string text =
         generate(engine_, *corpus_.tokenizer, prompt,
                  {.max_tokens = options_.sample_tokens, .seed = recipe_.run.seed()});
-    output_->add_sample({.step = state_.step, .prompt = prompt, .text = text});
+    if (output_) output_->add_sample({.step = state_.step, .prompt = prompt, .text = text});
   }
 }
 

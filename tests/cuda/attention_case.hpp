@@ -16,6 +16,7 @@ struct AttentionCase {
   double softcap = 0;
   bool alibi = false, sink = false;
   double dropout = 0;
+  std::int64_t first_head = 0, layer_heads = 0;  // of AttentionDropout
   /// q, k, v (and their gradients) are columns of one buffer, if Tq == Tk.
   bool fused = false;
   /// With it: rows begin at no multiple of 16 bytes, as they do if heads are no whole chunks.
@@ -125,8 +126,12 @@ class AttentionProblem {
     shape_.q_document_begin = q_document_begin_;
     shape_.k_position = k_position_;
     shape_.q_sample = q_sample_;
-    shape_.dropout = {c_.dropout, philox_key(5, "dropout", "layer 0"), 17,
-                      std::max(c_.q_begin + c_.tq, c_.k_begin + c_.tk)};
+    shape_.dropout = {c_.dropout,
+                      philox_key(5, "dropout", "layer 0"),
+                      17,
+                      std::max(c_.q_begin + c_.tq, c_.k_begin + c_.tk),
+                      c_.first_head,
+                      c_.layer_heads};
   }
 
   AttentionCase c_;

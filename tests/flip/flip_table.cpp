@@ -57,6 +57,7 @@ const std::vector<Flip> kParallelism{
     {"resilience.hang_timeout", {}, "", {"resilience.hang_timeout=2s"}},
     {"debug.check_collectives", {}, "", {"debug.check_collectives=true"}},
     {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
+    {"parallelism.tp", {exit}, "", {"parallelism.tp=2"}},
 };
 
 const std::vector<Flip> kModel{

@@ -1,5 +1,7 @@
 #include "tests/mesh/layouts.hpp"
 
+#include <fmt/format.h>
+
 namespace llmtrain::test {
 
 namespace {
@@ -19,6 +21,18 @@ ProbeModel model(std::string name, std::string_view architecture, std::string_vi
                                std::string(training) + "}" + std::string(kRest)};
 }
 
+// Eight heads, for families that have something of each head's own.
+ProbeModel heads(std::string name, std::string_view architecture, std::string_view more = "") {
+  const std::string_view kv = architecture == "mpt" ? "" : "num_key_value_heads: 2, head_dim: 6, ";
+  const std::string_view width = architecture == "mpt" ? "" : "intermediate_size: 40, ";
+  return model(std::move(name),
+               fmt::format("architecture: {}, vocab_size: 259, hidden_size: 32, {}{}{} "
+                           "num_hidden_layers: 2, num_attention_heads: 8, "
+                           "max_position_embeddings: 64, initializer_range: 0.2",
+                           architecture, kv, width, more),
+               "seq_len: 12, micro_batch_size: 1, global_batch_size: 4, max_steps: 20");
+}
+
 }  // namespace
 
 const std::vector<ProbeModel>& probe_models() {
@@ -32,6 +46,10 @@ const std::vector<ProbeModel>& probe_models() {
             "architecture: gpt2, vocab_size: 259, hidden_size: 24, num_hidden_layers: 3, "
             "num_attention_heads: 4, max_position_embeddings: 64, initializer_range: 0.2",
             "seq_len: 12, micro_batch_size: 2, global_batch_size: 16, max_steps: 20"),
+      heads("qwen3", "qwen3"),
+      heads("gemma2", "gemma2", "sliding_window: 4, query_pre_attn_scalar: 6,"),
+      heads("gpt_oss", "gpt_oss_dense", "sliding_window: 4,"),
+      heads("mpt", "mpt"),
   };
   return kModels;
 }
@@ -47,6 +65,19 @@ const std::vector<Layout>& layouts() {
       {6, "llama", "parallelism.dp=6", "training.global_batch_size=12"},
       {3, "llama", "parallelism.dp=3",
        "training.global_batch_size=6 | optimizer.max_grad_norm=null"},
+      {2, "llama", "parallelism.tp=2"},
+      {4, "llama", "parallelism.tp=4"},  // each key/value head on two ranks
+      {4, "llama", "parallelism.dp=2 | parallelism.tp=2", "activation_checkpoint.mode=full"},
+      {2, "llama", "parallelism.tp=2",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+      {2, "gpt2", "parallelism.tp=2",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
+      {4, "gpt2", "parallelism.tp=4", "activation_checkpoint.mode=full | model.resid_pdrop=0.2"},
+      {8, "qwen3", "parallelism.tp=8"},
+      {4, "qwen3", "parallelism.tp=2 | parallelism.dp=2", "model.num_key_value_heads=1"},
+      {4, "gemma2", "parallelism.tp=4"},
+      {2, "gpt_oss", "parallelism.tp=2"},
+      {4, "mpt", "parallelism.tp=4"},
   };
   return kLayouts;
 }

@@ -98,6 +98,41 @@ TEST_CASE("ranks of mpirun train one run, which one rank writes and any number g
         1e-11 * expected);
 }
 
+TEST_CASE("ranks that share layers train, decode and save what one rank does, for any layout") {
+  const Workshop w;
+  const ProcessResult one = w.run(1, {"run.output_dir=one"});
+  REQUIRE_MESSAGE(one.exit_code == 0, one.output);
+  const ProcessResult shared = w.run(2, {"run.output_dir=tp", "parallelism.tp=2"});
+  REQUIRE_MESSAGE(shared.exit_code == 0, shared.output);
+  CHECK(shared.output.find("12 steps took memory as planned") != std::string::npos);
+  for (const std::string_view key : {train::metric::kLoss, train::metric::kEvalLoss}) {
+    const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", key);
+    CHECK(std::abs(last_loss(w.scratch / "tp" / "metrics.jsonl", key) - expected) <=
+          1e-11 * expected);
+  }
+  const auto samples = [&](std::string_view run) {
+    return read_file(w.scratch.path() / run / "samples.jsonl");
+  };
+  CHECK(!samples("one").empty());
+  CHECK(samples("tp") == samples("one"));
+
+  // Two ranks share layers until they are stopped; four, two by two, go on; and then one.
+  REQUIRE(w.run(2, {"run.output_dir=on", "parallelism.tp=2"},
+                {.signal = SIGTERM, .signal_after = "step-00000004"})
+              .exit_code != 0);
+  const ProcessResult four =
+      w.run(4, {"run.output_dir=on", "parallelism.tp=2", "parallelism.dp=2"});
+  REQUIRE_MESSAGE(four.exit_code == 0, four.output);
+  CHECK(four.output.find("resumed from step") != std::string::npos);
+  const ProcessResult last = w.run(1, {"run.output_dir=on", "training.max_steps=16"});
+  const ProcessResult straight = w.run(1, {"run.output_dir=one", "training.max_steps=16"});
+  REQUIRE_MESSAGE(last.exit_code == 0, last.output);
+  REQUIRE_MESSAGE(straight.exit_code == 0, straight.output);
+  const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", train::metric::kLoss);
+  CHECK(std::abs(last_loss(w.scratch / "on" / "metrics.jsonl", train::metric::kLoss) - expected) <=
+        1e-11 * expected);
+}
+
 TEST_CASE("a signal to one rank stops all at one step, saved") {
   const Workshop w;
   // mpirun hands SIGUSR1 to every rank, which they see at different times.
@@ -127,6 +162,11 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(2, {"parallelism.dp=4"}, 2, "parallelism.dp is 4, but the job has 2 ranks; start 4");
   refused(1, {"parallelism.dp=4"}, 2, "but the job has 1 rank; start 4");
   refused(3, {}, 2, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide");
+  refused(3, {"parallelism.tp=2"}, 2, "parallelism.tp is 2, which does not divide the job's 3");
+  refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, 2, "with parallelism.tp 2, but the job has");
+  refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
+  refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");
+  refused(2, {"parallelism.tp=2", "optimizer.name=muon"}, 2, "choose another optimizer");
   refused(2, {"training.seq_leng=3"}, 2, "training.seq_leng");
 }
 

@@ -15,6 +15,7 @@ struct AttentionCase {
   double softcap = 0;
   bool alibi = false, sink = false;
   double dropout = 0;
+  std::int64_t first_head = 0, layer_heads = 0;  // of AttentionDropout
   /// q, k, v (and their gradients) are columns of one buffer, with a gap at the end of its rows.
   bool fused = false;
   /// First positions of documents; position p belongs to the last of them that is <= p.
@@ -182,8 +183,12 @@ class AttentionRun {
     shape_.q_document_begin = q_document_begin_;
     shape_.k_position = k_position_;
     shape_.q_sample = q_sample_;
-    shape_.dropout = {case_.dropout, philox_key(5, "dropout", "layer 0"), 17,
-                      std::max(case_.q_begin + case_.tq, case_.k_begin + case_.tk)};
+    shape_.dropout = {case_.dropout,
+                      philox_key(5, "dropout", "layer 0"),
+                      17,
+                      std::max(case_.q_begin + case_.tq, case_.k_begin + case_.tk),
+                      case_.first_head,
+                      case_.layer_heads};
   }
 
   AttentionCase case_;

@@ -110,6 +110,34 @@ TEST_CASE("the gradients of attention are those of finite differences") {
   }
 }
 
+TEST_CASE("some heads of a layer are dropped as they are among all of them") {
+  const AttentionCase all{
+      .sequences = 2, .tq = 9, .tk = 9, .heads = 4, .kv_heads = 4, .head_dim = 2, .dropout = 0.4};
+  AttentionCase last = all;
+  last.heads = last.kv_heads = 2;
+  last.first_head = 2;
+  last.layer_heads = 4;
+  const auto second_half = [&](const std::vector<double>& values) {
+    const std::size_t cols = 8;
+    std::vector<double> half;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % cols >= cols / 2) half.push_back(values[i]);
+    }
+    return half;
+  };
+  const AttentionData operands = random_operands(all, DType::f64);
+  AttentionData part;
+  part.q = second_half(operands.q);
+  part.k = second_half(operands.k);
+  part.v = second_half(operands.v);
+  part.dout = second_half(operands.dout);
+  const AttentionData whole = run_attention(all, operands, DType::f64, cpu_reference_table());
+  const AttentionData found = run_attention(last, part, DType::f64, cpu_reference_table());
+  CHECK(found.out == second_half(whole.out));
+  CHECK(found.dq == second_half(whole.dq));
+  CHECK(found.dv == second_half(whole.dv));
+}
+
 TEST_CASE("attention checks its operands") {
   const AttentionCase c{
       .sequences = 2, .tq = 3, .tk = 5, .heads = 4, .kv_heads = 2, .dropout = 0.1};
@@ -133,6 +161,8 @@ TEST_CASE("attention checks its operands") {
   refused([](auto& op) { op.shape.scale = NAN; });
   refused([](auto& op) { op.shape.dropout.p = 1; });
   refused([](auto& op) { op.shape.dropout.seq_len = 0; });
+  refused([](auto& op) { op.shape.dropout.first_head = 1; });
+  refused([](auto& op) { op.shape.dropout.heads = 3; });
   refused([](auto& op) { op.shape.q_sample = View(); });
   refused([](auto& op) { op.shape.known_rows = KnownRows::in_order; });  // with other keys
   refused([](auto& op) { op.shape.q_position.dtype = DType::i64; });

@@ -178,6 +178,8 @@ TEST_CASE("dropout of attention keeps the same elements in every kernel") {
   }
   // Later queries against earlier keys draw what they would draw in the whole.
   check_parity({.tq = 20, .tk = 80, .dropout = 0.5, .q_begin = 60});
+  check_parity(
+      {.sequences = 2, .tq = 70, .tk = 70, .dropout = 0.3, .first_head = 2, .layer_heads = 5});
 
   const AttentionCase c{.tq = 64, .tk = 64, .heads = 1, .head_dim = 8, .dropout = 0.9};
   AttentionCase none = c;
