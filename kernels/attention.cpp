@@ -47,6 +47,7 @@ void check_shape(const Operands& operands, const AttentionShape& shape, const Vi
   if (shape.dropout.p > 0) {
     operands.dense("q_sample", shape.q_sample, sequences, {DType::i64});
     operands.expects(shape.dropout.seq_len > 0, "dropout.seq_len > 0 with dropout");
+    check_step_scalars(operands, shape.dropout.scalars);
   }
 }
 

@@ -6,7 +6,6 @@
 ///   void check() const;                         // shapes, dtypes, strides; InternalError
 ///   Cost cost() const;                          // for plan and MFU
 ///   std::uint64_t workspace_bytes(int threads) const;   // the CPU's: pure upper bound; 0 for most
-///   static constexpr bool capturable;           // may be part of a CUDA graph
 /// Unless a struct says otherwise its operands are contiguous; "strided" operands may have a row
 /// stride above their row. Nothing is broadcast or copied implicitly.
 

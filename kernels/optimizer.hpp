@@ -21,7 +21,6 @@ namespace llmtrain::kernels {
 ///   passes unchanged. So aligned runs of 2^k blocks are subtrees, wherever a parameter is cut.
 struct SquaredNorm {
   static constexpr std::string_view name = "squared_norm";
-  static constexpr bool capturable = true;
   static constexpr std::int64_t kBlock = 1024;
   static constexpr int kLanes = 16;
   /// A row of the table.
@@ -49,7 +48,6 @@ static_assert(kListChunk == 16 * SquaredNorm::kBlock);
 /// large.
 struct ClipByValue {
   static constexpr std::string_view name = "clip_by_value";
-  static constexpr bool capturable = true;
   View g;
   double limit = 0;
   View decision;
@@ -71,7 +69,6 @@ struct ClipByValue {
 /// torch.nn.utils.clip_grad_norm_, down to its 1e-6.
 struct DecideUpdate {
   static constexpr std::string_view name = "decide_update";
-  static constexpr bool capturable = true;
   View squares, loss_sum, decision;
   double lr = 0;
   /// Where given (StepScalars), its lr counts, as it is when the kernel runs.
@@ -140,7 +137,6 @@ struct AdamTensors {
 /// for a list of parameters, which agree in dtypes and in the form of their masters.
 struct AdamUpdate {
   static constexpr std::string_view name = "adam_update";
-  static constexpr bool capturable = true;
   /// A row of the table.
   struct Row {
     ListPlace place;
@@ -170,7 +166,6 @@ struct AdamUpdate {
 /// written.
 struct SgdUpdate {
   static constexpr std::string_view name = "sgd_update";
-  static constexpr bool capturable = true;
   UpdateOperands to;
   View decision;
   View momentum_buffer;
@@ -188,7 +183,6 @@ struct SgdUpdate {
 /// grad_scale has no part in it. Where the decision does not apply, nothing is written.
 struct StepUpdate {
   static constexpr std::string_view name = "step_update";
-  static constexpr bool capturable = true;
   UpdateOperands to;
   View decision;
   double lr_scale = 1, weight_decay = 0, factor = -1;
@@ -214,7 +208,6 @@ struct DecidedScale {
 /// decision where that applies; elsewhere y stays as it is.
 struct ScaleUpdate {
   static constexpr std::string_view name = "scale_update";
-  static constexpr bool capturable = true;
   View x, y, decision;
   DecidedScale scale;
   bool accumulate = false;

@@ -132,6 +132,7 @@ AttentionArgs<W> attention_args(const AttentionShape& shape, const View& q, cons
       .kept = static_cast<W>(1 / (1 - dropout.p)),
       .key = dropout.key,
       .step = dropout.step,
+      .scalars = static_cast<const StepScalars*>(dropout.scalars.data),
       .seq_len = dropout.seq_len,
       .query_granules = static_cast<int>(scratch.query_granules),
       .key_granules = static_cast<int>(scratch.key_granules),

@@ -47,8 +47,8 @@ struct EngineOptions {
                             const optim::OptimizerOptions& optimizer, std::uint64_t seed);
 };
 
-/// Why a device that can record launches will not: what the recipe says, or what cannot be
-/// recorded. Empty when it will.
+/// Why a device that can record launches will not. Empty when it will: every kernel can be
+/// recorded, one that waited for the host would end its recording with a DeviceError.
 std::string why_not_recorded(const EngineOptions& options);
 
 /// Where the engine runs; all of it outlives the engine.

@@ -66,7 +66,8 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
                       .key = p > 0 ? philox_key(ctx.step.seed, "dropout", options.dropout_name)
                                    : PhiloxKey{},
                       .step = ctx.step.step,
-                      .seq_len = rows.seq_len}};
+                      .seq_len = rows.seq_len,
+                      .scalars = ctx.step.scalars}};
 }
 
 class AttentionNode final : public Node {
