@@ -39,6 +39,8 @@ struct Cost {
 /// fast: library reductions allowed; run: same recipe and layout give the same bits; layout:
 /// results do not depend on DP, accumulation, ZeRO or PP either.
 enum class Determinism : std::uint8_t { fast, run, layout };
+/// As the recipe names them.
+std::string_view to_string(Determinism determinism);
 
 /// Who computes attention on a GPU. automatic: cuDNN where it is expected to be faster than our
 /// kernels; cudnn: also where it may not be, and an error where it cannot.

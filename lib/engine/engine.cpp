@@ -90,7 +90,7 @@ OpCtx Engine::context() const {
                 .table = place_.table,
                 .stream = place_.device->compute_stream(),
                 .threads = place_.threads,
-                .determinism = kernels::Determinism::run,
+                .determinism = place_.determinism,
                 .recorder = place_.recorder,
                 .library_workspace_bytes = place_.library_workspace_bytes,
                 .tf32 = options_.tf32,

@@ -59,6 +59,7 @@ struct EnginePlace {
   std::uint64_t library_workspace_bytes = 0;
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
+  kernels::Determinism determinism = kernels::Determinism::run;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

@@ -143,6 +143,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .library_workspace_bytes = target.library_workspace_bytes,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
+          .determinism = target.determinism,
           .communicators = meta_factory(collectives),
           .mesh = target.mesh,
           .rank = target.rank,
@@ -188,6 +189,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   Plan plan;
   plan.device = target.device;
   plan.tf32 = options.tf32;
+  plan.determinism = target.determinism;
   plan.init = device.ledger().peak(Phase::init);
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());

@@ -44,6 +44,7 @@ struct Plan {
   DeviceKind device = DeviceKind::cpu;
   /// Products of fp32 round to TF32.
   bool tf32 = false;
+  kernels::Determinism determinism = kernels::Determinism::run;
   std::int64_t parameters = 0;
   std::int64_t parameters_per_block = 0;
   std::int64_t tokens_per_step = 0;  // of all ranks

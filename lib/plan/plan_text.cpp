@@ -123,6 +123,7 @@ Json pass_json(const PassPlan& pass) {
 std::string to_text(const Plan& plan, const PlanContext& context) {
   std::string text;
   text += row("device", std::string(to_string(plan.device)));
+  text += row("determinism", std::string(kernels::to_string(plan.determinism)));
   text += row("parameters", format_count(static_cast<double>(plan.parameters)));
   text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
   text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
@@ -143,6 +144,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   const std::optional<PlannedTime>& time = context.time;
   Json json;
   json["device"] = to_string(plan.device);
+  json["determinism"] = kernels::to_string(plan.determinism);
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;
   json["tokens_per_step"] = plan.tokens_per_step;

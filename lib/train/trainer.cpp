@@ -133,7 +133,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                 .epoch_size = stream_.epoch_size(),
                 .data_fingerprint = corpus_.fingerprint,
                 .recipe = recipe::dump(recipe),
-                .environment = environment(recipe.threads()),
+                .environment = environment(recipe.threads(), recipe.run.determinism()),
                 .product_choices = product_choices_},
       resumed_step_(resume()) {
   check_prompts(recipe, *corpus_.tokenizer);
@@ -150,6 +150,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
   batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
+  log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   if (const std::string why = engine::why_not_recorded(engine_.options());
       device_.backend().can_record() && !why.empty()) {
     log::info("launches are made one by one, not as CUDA graphs: {}", why);
