@@ -39,10 +39,6 @@ ParameterDTypes parameter_dtypes(const EngineOptions& options) {
 
 }  // namespace
 
-std::string why_not_recorded(const EngineOptions& options) {
-  return options.records_launches ? "" : "run.cuda_graphs is off";
-}
-
 Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     : place_(place),
       options_(options),
@@ -51,7 +47,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       decoder_(store_, options.model),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
-                                why_not_recorded(options).empty()) {
+                                options.records_launches) {
   require<RecipeError>(options.seq_len <= options.model.longest_sequence(),
                        "training.seq_len {} is longer than the model's longest sequence {}",
                        options.seq_len, options.model.longest_sequence());

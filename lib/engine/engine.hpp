@@ -34,7 +34,8 @@ struct EngineOptions {
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;
   std::uint64_t seed = 0;
-  /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can.
+  /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can. Every
+  /// kernel can be recorded: one that waited for the host would end its recording with a DeviceError.
   bool records_launches = true;
   /// Samples are one document each, or may see earlier ones: no mask but the causal one.
   bool one_document = false;
@@ -46,10 +47,6 @@ struct EngineOptions {
                             const ActivationCheckpointSection& recompute,
                             const optim::OptimizerOptions& optimizer, std::uint64_t seed);
 };
-
-/// Why a device that can record launches will not. Empty when it will: every kernel can be
-/// recorded, one that waited for the host would end its recording with a DeviceError.
-std::string why_not_recorded(const EngineOptions& options);
 
 /// Where the engine runs; all of it outlives the engine.
 struct EnginePlace {

@@ -217,7 +217,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
       3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
   add_tuning(plan, counter.products().all(), target);
-  plan.why_not_recorded = engine::why_not_recorded(options);
+  plan.records_launches = options.records_launches;
   return plan;
 }
 

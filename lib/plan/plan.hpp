@@ -59,8 +59,8 @@ struct Plan {
   PassPlan step;
   PassPlan eval;
   std::uint64_t checkpoint_bytes = 0;
-  /// On a GPU: why launches are not recorded; empty where they are (engine::why_not_recorded).
-  std::string why_not_recorded;
+  /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
+  bool records_launches = true;
   /// Allocations of one training step, line by line.
   std::vector<AllocationEvent> step_trace;
   /// For a GPU: the different products of the step and of the evaluation, whose addresses stand for

@@ -151,9 +151,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
-  if (const std::string why = engine::why_not_recorded(engine_.options());
-      device_.backend().can_record() && !why.empty()) {
-    log::info("launches are made one by one, not as CUDA graphs: {}", why);
+  if (device_.backend().can_record() && !engine_.options().records_launches) {
+    log::info("launches are made one by one: run.cuda_graphs is off");
   }
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
