@@ -8,6 +8,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/tensor_list.hpp"
 #include "kernels/update_decision.hpp"
+#include "lib/tensor/stochastic_rounding.hpp"
 
 namespace llmtrain::kernels {
 
@@ -112,13 +113,17 @@ struct DecideUpdate {
 
 /// What every update shares. The master is `parameter` (FP32, or FP64), or, where that is absent,
 /// what `compute_copy` (bf16) and `remainder` (uint16) are together: see
-/// lib/tensor/split_master.hpp. `gradient` has the master's dtype and is multiplied by the
-/// decision's grad_scale as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16
-/// | fp16) is written with the new value, rounded to nearest, ties away from zero (to even in
-/// fp16).
+/// lib/tensor/split_master.hpp; or, without a remainder too, `compute_copy` (bf16) alone, widened
+/// as it is read. `gradient` has the master's dtype and is multiplied by the decision's grad_scale
+/// as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16 | fp16) is written
+/// with the new value, rounded to nearest, ties away from zero (to even in fp16), or, where it is
+/// alone and `rounding` is on, by the words of the update number decision.updates:
+/// lib/tensor/stochastic_rounding.hpp.
 struct UpdateOperands {
   View parameter, gradient, compute_copy, remainder;
+  StochasticRounding rounding = {};
   std::int64_t numel() const { return gradient.numel(); }
+  DType master_dtype() const { return parameter.defined() ? parameter.dtype : DType::f32; }
 };
 
 /// One parameter of an AdamUpdate.
@@ -142,6 +147,7 @@ struct AdamUpdate {
     ListPlace place;
     void *parameter, *gradient, *compute_copy, *remainder, *m, *v;
     double lr_scale, weight_decay;
+    StochasticRounding rounding;
   };
   static std::vector<Row> rows(std::span<const AdamTensors> tensors);
 

@@ -21,6 +21,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .micro_batch_size = static_cast<std::int64_t>(training.micro_batch_size().value),
           .compute = precision.compute(),
           .master = precision.master(),
+          .rounding = precision.rounding().value_or(Rounding::stochastic),
           .loss_scaling = precision.loss_scaling(),
           .tf32 = precision.tf32(),
           .recompute = recompute.mode(),
@@ -34,7 +35,12 @@ namespace {
 
 ParameterDTypes parameter_dtypes(const EngineOptions& options) {
   const DType wide = statistics_dtype(options.compute);
-  return {.compute = options.compute, .master = wide, .grad = wide, .form = options.master};
+  ParameterDTypes dtypes{
+      .compute = options.compute, .master = wide, .grad = wide, .form = options.master};
+  if (options.master == MasterForm::none && options.rounding == Rounding::stochastic) {
+    dtypes.rounding_seed = options.seed;
+  }
+  return dtypes;
 }
 
 }  // namespace

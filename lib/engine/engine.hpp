@@ -26,6 +26,8 @@ struct EngineOptions {
   std::int64_t micro_batch_size = 0;
   DType compute = DType::f32;
   MasterForm master = MasterForm::whole;
+  /// With MasterForm::none.
+  Rounding rounding = Rounding::stochastic;
   /// Of FP16; none in other types.
   std::optional<optim::LossScaling> loss_scaling;
   /// precision.tf32: as in KernelCtx.
@@ -34,8 +36,9 @@ struct EngineOptions {
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;
   std::uint64_t seed = 0;
-  /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can. Every
-  /// kernel can be recorded: one that waited for the host would end its recording with a DeviceError.
+  /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can.
+  /// Every kernel can be recorded: one that waited for the host would end its recording with a
+  /// DeviceError.
   bool records_launches = true;
   /// Samples are one document each, or may see earlier ones: no mask but the causal one.
   bool one_document = false;

@@ -74,7 +74,7 @@ std::int64_t block_parameters(const ParameterStore& store) {
 std::uint64_t checkpoint_bytes(engine::Engine& engine) {
   std::uint64_t bytes = 0;
   for (const Parameter* p : engine.parameters().local()) {
-    bytes += static_cast<std::uint64_t>(p->box().shape.numel()) * size_of(p->master_dtype());
+    bytes += static_cast<std::uint64_t>(p->box().shape.numel()) * size_of(p->stored_dtype());
   }
   for (const auto& state : engine.optimizer()->states()) bytes += state.tensor.view().bytes();
   return bytes;

@@ -130,6 +130,25 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
               {"emulated GPU, sm_90"}));
 }
 
+TEST_CASE("a run without masters takes memory as planned on an emulated GPU, and resumes" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const std::vector<std::string> none = {"run.device=cuda",
+                                           "precision={compute: bf16, master: none}",
+                                           std::string("optimizer.name=") + optimizer, kLongEnough};
+    const Workspace whole(kTinyRecipe), cut(kTinyRecipe);
+    const auto run = whole.run(none);
+    INFO(run.output);
+    REQUIRE(run.exit_code == 0);
+    CHECK(holds(run.output, {"24 steps took memory as planned"}));
+    const auto stopped = cut.run(none, {.signal = SIGTERM, .signal_after = kSecondStep});
+    CHECK(stopped.exit_code == 75);
+    run_well(cut, none);
+    CHECK(fingerprint(cut.path, 24) == fingerprint(whole.path, 24));
+  }
+}
+
 TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choices" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
