@@ -51,6 +51,7 @@ void check_shape(const Operands& operands, const AttentionShape& shape, const Vi
         shape.dropout.first_head >= 0 && shape.dropout.first_head + shape.num_heads <=
                                              shape.dropout.heads_of_layer(shape.num_heads),
         "dropout.heads to hold the heads from dropout.first_head on");
+    check_step_scalars(operands, shape.dropout.scalars);
   }
 }
 

@@ -2,6 +2,7 @@
 /// Causal attention over packed documents, tiled: never a [T, T] matrix in memory.
 
 #include "kernels/kernel.hpp"
+#include "kernels/step_scalars.hpp"
 #include "lib/base/philox.hpp"
 
 namespace llmtrain::kernels {
@@ -20,6 +21,10 @@ struct AttentionDropout {
   std::int64_t heads_of_layer(std::int64_t heads_of_call) const {
     return heads > 0 ? heads : heads_of_call;
   }
+  /// Where given (StepScalars), its step counts, as it is when the kernel runs.
+  View scalars;
+  /// For kernels of the CPU.
+  std::uint64_t step_now() const { return kernels::step_now(scalars, step); }
 };
 
 /// What the host knows of the positions in the views of an AttentionShape. A claim that does not
@@ -67,7 +72,6 @@ struct AttentionShape {
 /// 2307.08691).
 struct AttentionForward {
   static constexpr std::string_view name = "attention_forward";
-  static constexpr bool capturable = true;
   AttentionShape shape;
   View q, k, v;
   View out, lse;
@@ -88,7 +92,6 @@ struct AttentionForward {
 /// [H] (FP32, FP64 for fp64) -= sum over all queries of exp(sink - lse) * delta, in their order.
 struct AttentionBackward {
   static constexpr std::string_view name = "attention_backward";
-  static constexpr bool capturable = true;
   AttentionShape shape;
   View q, k, v, out, lse, dout;
   View dq, dk, dv, dsink;
@@ -110,7 +113,6 @@ struct AttentionBackward {
 /// `rotary_dim` of D components turn (h = rotary_dim / 2).
 struct Rope {
   static constexpr std::string_view name = "rope";
-  static constexpr bool capturable = true;
   View x, y, cosine, sine, position;
   std::int64_t head_dim = 0;
   std::int64_t rotary_dim = 0;

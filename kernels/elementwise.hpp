@@ -13,7 +13,6 @@ namespace llmtrain::kernels {
 /// y = a + b, one dtype (fp64 | fp32 | bf16 | fp16); y may alias a or b. All may be strided.
 struct Add {
   static constexpr std::string_view name = "add";
-  static constexpr bool capturable = true;
   View a, b, y;
   void check() const;
   Cost cost() const;
@@ -27,7 +26,6 @@ struct Add {
 /// has scale 1.
 struct ScaleCast {
   static constexpr std::string_view name = "scale_cast";
-  static constexpr bool capturable = true;
   View x, y;
   double scale = 1;
   bool accumulate = false;
@@ -42,7 +40,6 @@ struct ScaleCast {
 /// squared_norm FP64 [1]; x and y as in ScaleCast.
 struct Normalize {
   static constexpr std::string_view name = "normalize";
-  static constexpr bool capturable = true;
   View x, squared_norm, y;
   double scale = 1;
   double eps = 1e-7;
@@ -60,7 +57,6 @@ struct Normalize {
 /// y = value everywhere (fp64 | fp32 | bf16 | fp16).
 struct Fill {
   static constexpr std::string_view name = "fill";
-  static constexpr bool capturable = true;
   View y;
   double value = 0;
   void check() const;
@@ -76,7 +72,6 @@ enum class Activation : std::uint8_t;
 /// y = f(x), or y = f(x) * up when `up` is given (SwiGLU, GeGLU). One dtype; all may be strided.
 struct ActivationForward {
   static constexpr std::string_view name = "activation_forward";
-  static constexpr bool capturable = true;
   Activation activation;
   View x, up;
   View y;
@@ -90,7 +85,6 @@ struct ActivationForward {
 /// dx = dy * f'(x) (* up), dup = dy * f(x) when `up` is given. dx may alias dy (only without up).
 struct ActivationBackward {
   static constexpr std::string_view name = "activation_backward";
-  static constexpr bool capturable = true;
   Activation activation;
   View x, up, dy;
   View dx, dup;
@@ -107,7 +101,6 @@ struct ActivationBackward {
 /// dy. y may alias x.
 struct Dropout {
   static constexpr std::string_view name = "dropout";
-  static constexpr bool capturable = true;
   View x, row_id;
   View y;
   double p = 0;
@@ -116,9 +109,7 @@ struct Dropout {
   /// Where given (StepScalars), its step counts, as it is when the kernel runs.
   View scalars;
   /// For kernels of the CPU.
-  std::uint64_t step_now() const {
-    return scalars.defined() ? static_cast<std::uint64_t>(scalars.as<StepScalars>()->step) : step;
-  }
+  std::uint64_t step_now() const { return kernels::step_now(scalars, step); }
   void check() const;
   Cost cost() const;
   DType dtype() const { return x.dtype; }

@@ -1,6 +1,7 @@
 #include "kernels/kernel.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "lib/base/require.hpp"
 
@@ -27,6 +28,11 @@ const Row* row_named(const std::vector<Row>& rows, std::string_view name) {
 }
 
 }  // namespace
+
+std::string_view to_string(Determinism determinism) {
+  constexpr std::array<std::string_view, 3> kNames{"fast", "run", "layout"};
+  return kNames.at(static_cast<std::size_t>(determinism));
+}
 
 KernelTable::KernelTable(std::string_view device, std::vector<KernelRow> rows,
                          std::vector<WorkspaceRow> workspaces, FusesActivation fuses)

@@ -6,7 +6,6 @@
 ///   void check() const;                         // shapes, dtypes, strides; InternalError
 ///   Cost cost() const;                          // for plan and MFU
 ///   std::uint64_t workspace_bytes(int threads) const;   // the CPU's: pure upper bound; 0 for most
-///   static constexpr bool capturable;           // may be part of a CUDA graph
 /// Unless a struct says otherwise its operands are contiguous; "strided" operands may have a row
 /// stride above their row. Nothing is broadcast or copied implicitly.
 
@@ -40,6 +39,8 @@ struct Cost {
 /// fast: library reductions allowed; run: same recipe and layout give the same bits; layout:
 /// results do not depend on DP, accumulation, ZeRO or PP either.
 enum class Determinism : std::uint8_t { fast, run, layout };
+/// As the recipe names them.
+std::string_view to_string(Determinism determinism);
 
 /// Who computes attention on a GPU. automatic: cuDNN where it is expected to be faster than our
 /// kernels; cudnn: also where it may not be, and an error where it cannot.

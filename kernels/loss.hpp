@@ -12,7 +12,6 @@ namespace llmtrain::kernels {
 /// hidden] in one dtype.
 struct EmbeddingForward {
   static constexpr std::string_view name = "embedding_forward";
-  static constexpr bool capturable = true;
   View id, table;
   View y;
   bool accumulate = false;
@@ -27,7 +26,6 @@ struct EmbeddingForward {
 /// as in the forward; a GPU leaves out those that the table does not have.
 struct EmbeddingBackward {
   static constexpr std::string_view name = "embedding_backward";
-  static constexpr bool capturable = true;
   View id, dy;
   View dtable;
   void check() const;
@@ -46,7 +44,6 @@ struct EmbeddingBackward {
 /// columns are classes; the rest is padding: no probability, no gradient.
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
-  static constexpr bool capturable = true;
   View logits, target;  // [rows, vocab], int32 [rows]
   View loss;            // [rows] FP32 (FP64 for fp64)
   View dlogits;
@@ -75,7 +72,6 @@ struct CrossEntropy {
 /// from zero. x FP32 | FP64, out FP64 [1].
 struct Sum {
   static constexpr std::string_view name = "sum";
-  static constexpr bool capturable = true;
   static constexpr std::int64_t kBlock = 1024;
   View x;
   View out;

@@ -27,7 +27,6 @@ enum class ProductEpilogue : std::uint8_t { none, activate, differentiate };
 /// sees z as it was summed or rounded to pre's dtype is the device's choice.
 struct Matmul {
   static constexpr std::string_view name = "matmul";
-  static constexpr bool capturable = true;
   View a, b, c;
   View bias;
   bool transpose_a = false;
@@ -60,7 +59,6 @@ void run_epilogue(const KernelCtx& ctx, const Matmul& mm);
 /// fp16; out [cols] FP64 for fp64, else FP32.
 struct ColumnSum {
   static constexpr std::string_view name = "column_sum";
-  static constexpr bool capturable = true;
   View x, out;
   void check() const;
   Cost cost() const;

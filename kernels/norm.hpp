@@ -36,7 +36,6 @@ struct NormRows {
 /// normalised alone by weight [head_dim], statistics are [rows * heads], and there is no residual.
 struct NormForward {
   static constexpr std::string_view name = "norm_forward";
-  static constexpr bool capturable = true;
   NormKind kind = NormKind::rms_norm;
   View x, residual, sum;
   View weight, bias;
@@ -59,7 +58,6 @@ struct NormForward {
 /// NormForward: then dy, s and dx are strided, and there is no dsum.
 struct NormInputGrad {
   static constexpr std::string_view name = "norm_input_grad";
-  static constexpr bool capturable = true;
   NormKind kind = NormKind::rms_norm;
   View dy, dsum, s, weight, mean, rstd;
   View dx;
@@ -81,7 +79,6 @@ struct NormInputGrad {
 /// s are strided, and the rows are those of NormRows.
 struct NormWeightGrad {
   static constexpr std::string_view name = "norm_weight_grad";
-  static constexpr bool capturable = true;
   NormKind kind = NormKind::rms_norm;
   View dy, s, mean, rstd;
   View dweight, dbias;

@@ -9,6 +9,11 @@ namespace {
 /// The dtype of an update's master, whose form is checked.
 DType check_master(const Operands& operands, const UpdateOperands& to) {
   const std::int64_t n = to.numel();
+  if (!to.parameter.defined() && !to.remainder.defined()) {
+    operands.dense("compute_copy", to.compute_copy, n, {DType::bf16});
+    return DType::f32;
+  }
+  operands.expects(!to.rounding.on, "stochastic rounding without a master only");
   if (to.remainder.defined()) {
     operands.absent("parameter", to.parameter);
     operands.dense("compute_copy", to.compute_copy, n, {DType::bf16});
@@ -31,8 +36,8 @@ void check_update(const Operands& operands, const UpdateOperands& to) {
 
 /// What an update moves of master, copy and gradient.
 Cost update_cost(const UpdateOperands& to) {
-  const View copy_as_half = to.remainder.defined() ? to.compute_copy : View{};
-  return memory_cost({to.parameter, to.remainder, copy_as_half, to.gradient},
+  const View copy_as_master = to.parameter.defined() ? View{} : to.compute_copy;
+  return memory_cost({to.parameter, to.remainder, copy_as_master, to.gradient},
                      {to.parameter, to.remainder, to.compute_copy});
 }
 
@@ -113,7 +118,8 @@ std::vector<AdamUpdate::Row> AdamUpdate::rows(std::span<const AdamTensors> tenso
                .m = t.m.data,
                .v = t.v.data,
                .lr_scale = t.lr_scale,
-               .weight_decay = t.weight_decay};
+               .weight_decay = t.weight_decay,
+               .rounding = t.to.rounding};
   });
 }
 
@@ -127,6 +133,7 @@ void AdamUpdate::check() const {
     operands.dense("m", t.m, t.to.numel(), {t.to.gradient.dtype});
     operands.dense("v", t.v, t.to.numel(), {t.to.gradient.dtype});
     const bool alike = t.to.gradient.dtype == first.gradient.dtype &&
+                       t.to.parameter.defined() == first.parameter.defined() &&
                        t.to.remainder.defined() == first.remainder.defined() &&
                        t.to.compute_copy.defined() == first.compute_copy.defined() &&
                        t.to.compute_copy.dtype == first.compute_copy.dtype;

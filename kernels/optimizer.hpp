@@ -8,6 +8,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/tensor_list.hpp"
 #include "kernels/update_decision.hpp"
+#include "lib/tensor/stochastic_rounding.hpp"
 
 namespace llmtrain::kernels {
 
@@ -21,7 +22,6 @@ namespace llmtrain::kernels {
 ///   passes unchanged. So aligned runs of 2^k blocks are subtrees, wherever a parameter is cut.
 struct SquaredNorm {
   static constexpr std::string_view name = "squared_norm";
-  static constexpr bool capturable = true;
   static constexpr std::int64_t kBlock = 1024;
   static constexpr int kLanes = 16;
   /// A row of the table.
@@ -49,7 +49,6 @@ static_assert(kListChunk == 16 * SquaredNorm::kBlock);
 /// large.
 struct ClipByValue {
   static constexpr std::string_view name = "clip_by_value";
-  static constexpr bool capturable = true;
   View g;
   double limit = 0;
   View decision;
@@ -71,7 +70,6 @@ struct ClipByValue {
 /// torch.nn.utils.clip_grad_norm_, down to its 1e-6.
 struct DecideUpdate {
   static constexpr std::string_view name = "decide_update";
-  static constexpr bool capturable = true;
   View squares, loss_sum, decision;
   double lr = 0;
   /// Where given (StepScalars), its lr counts, as it is when the kernel runs.
@@ -115,13 +113,17 @@ struct DecideUpdate {
 
 /// What every update shares. The master is `parameter` (FP32, or FP64), or, where that is absent,
 /// what `compute_copy` (bf16) and `remainder` (uint16) are together: see
-/// lib/tensor/split_master.hpp. `gradient` has the master's dtype and is multiplied by the
-/// decision's grad_scale as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16
-/// | fp16) is written with the new value, rounded to nearest, ties away from zero (to even in
-/// fp16).
+/// lib/tensor/split_master.hpp; or, without a remainder too, `compute_copy` (bf16) alone, widened
+/// as it is read. `gradient` has the master's dtype and is multiplied by the decision's grad_scale
+/// as it is read; `compute_copy` (optional beside a `parameter`; fp32 | bf16 | fp16) is written
+/// with the new value, rounded to nearest, ties away from zero (to even in fp16), or, where it is
+/// alone and `rounding` is on, by the words of the update number decision.updates:
+/// lib/tensor/stochastic_rounding.hpp.
 struct UpdateOperands {
   View parameter, gradient, compute_copy, remainder;
+  StochasticRounding rounding = {};
   std::int64_t numel() const { return gradient.numel(); }
+  DType master_dtype() const { return parameter.defined() ? parameter.dtype : DType::f32; }
 };
 
 /// One parameter of an AdamUpdate.
@@ -140,12 +142,12 @@ struct AdamTensors {
 /// for a list of parameters, which agree in dtypes and in the form of their masters.
 struct AdamUpdate {
   static constexpr std::string_view name = "adam_update";
-  static constexpr bool capturable = true;
   /// A row of the table.
   struct Row {
     ListPlace place;
     void *parameter, *gradient, *compute_copy, *remainder, *m, *v;
     double lr_scale, weight_decay;
+    StochasticRounding rounding;
   };
   static std::vector<Row> rows(std::span<const AdamTensors> tensors);
 
@@ -170,7 +172,6 @@ struct AdamUpdate {
 /// written.
 struct SgdUpdate {
   static constexpr std::string_view name = "sgd_update";
-  static constexpr bool capturable = true;
   UpdateOperands to;
   View decision;
   View momentum_buffer;
@@ -188,7 +189,6 @@ struct SgdUpdate {
 /// grad_scale has no part in it. Where the decision does not apply, nothing is written.
 struct StepUpdate {
   static constexpr std::string_view name = "step_update";
-  static constexpr bool capturable = true;
   UpdateOperands to;
   View decision;
   double lr_scale = 1, weight_decay = 0, factor = -1;
@@ -214,7 +214,6 @@ struct DecidedScale {
 /// decision where that applies; elsewhere y stays as it is.
 struct ScaleUpdate {
   static constexpr std::string_view name = "scale_update";
-  static constexpr bool capturable = true;
   View x, y, decision;
   DecidedScale scale;
   bool accumulate = false;

@@ -20,6 +20,12 @@ struct StepScalars {
 };
 static_assert(sizeof(StepScalars) == StepScalars::kScalars * sizeof(double));
 
+/// For kernels of the CPU: the step of `scalars`, or `otherwise` where they are absent.
+inline std::uint64_t step_now(const View& scalars, std::uint64_t otherwise) {
+  return scalars.defined() ? static_cast<std::uint64_t>(scalars.as<StepScalars>()->step)
+                           : otherwise;
+}
+
 /// For a kernel's check(): absent, or of that form.
 inline void check_step_scalars(const Operands& operands, const View& scalars) {
   if (scalars.defined()) {

@@ -11,6 +11,7 @@ template <class T>
 struct AdamScalars {
   T grad_scale, decay, weight_decay, beta1, beta2, one_minus_beta1, one_minus_beta2, step_size,
       sqrt_bias_correction2, eps;
+  std::uint64_t update;  // its number, by which roundings are drawn
 
   /// For a parameter with these settings of its own.
   constexpr AdamScalars(const AdamUpdate& u, double lr_scale, double decay_of_weights,
@@ -24,13 +25,15 @@ struct AdamScalars {
         one_minus_beta2(static_cast<T>(1 - u.beta2)),
         step_size(static_cast<T>(d.lr * lr_scale / d.bias_correction1)),
         sqrt_bias_correction2(static_cast<T>(d.sqrt_bias_correction2)),
-        eps(static_cast<T>(u.eps)) {}
+        eps(static_cast<T>(u.eps)),
+        update(static_cast<std::uint64_t>(d.updates)) {}
 };
 
 template <class T>
 struct SgdScalars {
   T grad_scale, weight_decay, momentum, one_minus_dampening, lr;
   bool first;  // what the momentum buffer holds means nothing yet
+  std::uint64_t update;
 
   constexpr SgdScalars(const SgdUpdate& u, const UpdateDecision& d)
       : grad_scale(static_cast<T>(d.grad_scale)),
@@ -38,16 +41,19 @@ struct SgdScalars {
         momentum(static_cast<T>(u.momentum)),
         one_minus_dampening(static_cast<T>(1 - u.dampening)),
         lr(static_cast<T>(d.lr * u.lr_scale)),
-        first(d.updates == 1) {}
+        first(d.updates == 1),
+        update(static_cast<std::uint64_t>(d.updates)) {}
 };
 
 template <class T>
 struct StepUpdateScalars {
   T decay, step_size;
+  std::uint64_t update;
 
   constexpr StepUpdateScalars(const StepUpdate& u, const UpdateDecision& d)
       : decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
-        step_size(static_cast<T>(u.factor * (d.lr * u.lr_scale))) {}
+        step_size(static_cast<T>(u.factor * (d.lr * u.lr_scale))),
+        update(static_cast<std::uint64_t>(d.updates)) {}
 };
 
 }  // namespace llmtrain::kernels

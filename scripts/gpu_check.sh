@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Checks or times the CUDA device on this machine's first GPU; each within eight minutes.
 #
-#   scripts/gpu_check.sh check|124m|1558m|1.5b|7b --out DIR [--build DIR] [--steps N]
+#   scripts/gpu_check.sh check|modes|runs|124m|1558m|1.5b|7b --out DIR [--build DIR] [--steps N]
 #
 #   check   every kernel and whole models against the CPU reference and the goldens; compute-sanitizer's
 #           memcheck, racecheck and synccheck over the kernels; 200 steps of training on a GPU beside the CPU
+#   modes   whole steps of GPT-2 124M beside those with one setting changed: run.determinism: fast, no CUDA graphs, our
+#           own attention, products as the library guesses, either form of masters and none, fp16; fp32 beside TF32
+#   runs    ten times N steps of training with the same settings beside each other: which have the same losses to the
+#           bit, and how far apart the others end
 #   others  whole steps of that model in bf16, 1,024 tokens a sample, beside PyTorch's, eager and compiled
 #
 #   --out    where logs and JSON go
@@ -23,12 +27,12 @@ die() {
 }
 what="${1:-}"
 case "$what" in
-  check | 124m | 1558m | 1.5b | 7b) shift ;;
+  check | modes | runs | 124m | 1558m | 1.5b | 7b) shift ;;
   -h | --help)
     sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
     exit 0
     ;;
-  *) die "say what: check, 124m, 1558m, 1.5b or 7b (try --help)" ;;
+  *) die "say what: check, modes, runs, 124m, 1558m, 1.5b or 7b (try --help)" ;;
 esac
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -84,7 +88,7 @@ check() {
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   for device in cpu cuda; do
-    passes "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device=$device \
+    passes "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device="$device" \
       run.output_dir="$work/$device" "data.sources=[{path: $root/lib}]" training.max_time=null \
       training.num_epochs=null training.max_steps=200 lr_scheduler.horizon=steps precision.compute=fp32 \
       checkpoint.interval=1000 eval.interval=1000 metrics.interval=1
@@ -96,6 +100,83 @@ losses = [{r["step"]: r["train/loss"] for r in run if "train/loss" in r} for run
 worst = max(abs(losses[0][step] - losses[1][step]) for step in losses[0])
 print(f"{'fp32 loss, GPU against CPU, 200 steps':<44} largest difference {worst:.2e}")
 sys.exit(not worst <= 1e-4)
+PY
+}
+
+# What is compared: a name, a tab, settings.
+settings="bf16	precision.compute=bf16
+again	precision.compute=bf16
+determinism_fast	precision.compute=bf16 run.determinism=fast
+no_graphs	precision.compute=bf16 run.cuda_graphs=off
+own_attention	precision.compute=bf16 run.attention=own
+guessed_products	precision.compute=bf16 run.tune_products=false
+remainder	precision.compute=bf16 precision.master=bf16+remainder
+no_master	precision.compute=bf16 precision.master=none
+fp16	precision.compute=fp16
+fp32	precision.compute=fp32
+tf32	precision.compute=fp32 precision.tf32=true"
+
+modes() {
+  local name overrides
+  while IFS=$'\t' read -r name overrides; do
+    # shellcheck disable=SC2086  # words
+    timeout 40 "$llmtrain" bench "$root/configs/gpt2-124m.yaml" run.device=cuda training.micro_batch_size=16 \
+      training.global_batch_size=16 data.packing.cross_document_attention=true "run.product_cache=$out/products.txt" \
+      --steps "$steps" --json $overrides \
+      >"$out/mode_$name.json" 2>"$out/mode_$name.log" || failed=1
+  done <<<"$settings"
+  python3 - "$out" "$settings" >>"$table" <<'PY' || failed=1
+import json, pathlib, sys
+seconds = {}
+for line in sys.argv[2].splitlines():
+    name, overrides = line.split("\t")
+    text = (pathlib.Path(sys.argv[1]) / f"mode_{name}.json").read_text()
+    try:
+        seconds[name] = json.loads(text[text.index("{") :])["median_step_seconds"]
+    except ValueError:
+        print(f"{name:<44} no result, see mode_{name}.log")
+        continue
+    beside = seconds.get("fp32" if name == "tf32" else "bf16")
+    ratio = f", {seconds[name] / beside:.3f} times as long" if beside else ""
+    print(f"{name:<44} {1e3 * seconds[name]:.2f} ms a step{ratio}")
+PY
+}
+
+runs() {
+  local name overrides
+  work="$(mktemp -d)"
+  trap 'rm -rf "$work"' EXIT
+  while IFS=$'\t' read -r name overrides; do
+    # shellcheck disable=SC2086  # words
+    timeout 40 "$llmtrain" run "$root/configs/quickstart.yaml" run.device=cuda run.output_dir="$work/$name" \
+      "data.sources=[{path: $root/lib}]" training.max_time=null training.num_epochs=null \
+      data.packing.cross_document_attention=true training.max_steps=$((10 * steps)) lr_scheduler.horizon=steps \
+      checkpoint.interval=100000 eval.interval=100000 \
+      metrics.interval=1 "run.product_cache=$out/products.txt" $overrides >"$out/run_$name.log" 2>&1 || failed=1
+  done <<<"$settings"
+  python3 - "$work" "$settings" >>"$table" <<'PY' || failed=1
+import json, pathlib, sys
+equal = {"again", "no_graphs", "remainder"}  # what these promise
+farthest = 0.1  # nats, of the mean of the last tenth, that other orders of sums and roundings may move
+ended_well, losses = True, {}
+for line in sys.argv[2].splitlines():
+    name, overrides = line.split("\t")
+    path = pathlib.Path(sys.argv[1]) / name / "metrics.jsonl"
+    records = [json.loads(text) for text in path.open()] if path.exists() else []
+    losses[name] = [r["train/loss"] for r in records if "train/loss" in r]
+    beside = losses["fp32" if name == "tf32" else "bf16"]
+    if not losses[name] or len(losses[name]) != len(beside):
+        print(f"{name:<44} no result, see run_{name}.log")
+        ended_well = False
+        continue
+    tenth = max(1, len(beside) // 10)
+    apart = abs(sum(losses[name][-tenth:]) - sum(beside[-tenth:])) / tenth
+    same = losses[name] == beside
+    good = same if name in equal else apart <= farthest
+    words = "the same losses to the bit" if same else f"ends {apart:.4f} nats apart"
+    print(f"{name:<44} {words}{'' if good else ': WRONG'}")
+    ended_well = ended_well and good
+sys.exit(not ended_well)
 PY
 }
 
@@ -144,7 +225,12 @@ for path in sorted(out.glob("torch_*.json")):
 PY
 }
 
-if [ "$what" = check ]; then check; else benchmark; fi
+case "$what" in
+  check) check ;;
+  modes) modes ;;
+  runs) runs ;;
+  *) benchmark ;;
+esac
 printf '\n%s, commit %s\n' "$what" "$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)"
 cat "$table"
 exit "$failed"

@@ -257,8 +257,10 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
   }
   row("outside of kernels", 0, report.outside, std::nullopt, "-", "-");
   row("step, mean", 0, report.mean, report.predicted, "-", "-");
-  text += fmt::format("median step {}, best {}, {} tokens/s", format_duration(report.median),
-                      format_duration(report.best), format_count(report.tokens_per_second));
+  text += fmt::format("median step {}, best {}, {} tokens/s, determinism {}",
+                      format_duration(report.median), format_duration(report.best),
+                      format_count(report.tokens_per_second),
+                      kernels::to_string(planned.plan.determinism));
   if (report.at_profile_speed) {
     text += fmt::format(", {} at the profile's speed", format_duration(*report.at_profile_speed));
   }
@@ -287,6 +289,7 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
 std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   nlohmann::ordered_json json;
   json["tokens_per_step"] = planned.plan.tokens_per_step;
+  json["determinism"] = kernels::to_string(planned.plan.determinism);
   json["median_step_seconds"] = report.median;
   json["best_step_seconds"] = report.best;
   json["mean_step_seconds"] = report.mean;

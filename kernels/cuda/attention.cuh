@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/rules/attention.hpp"
+#include "kernels/step_scalars.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -69,6 +70,7 @@ struct AttentionArgs {
   W kept;
   PhiloxKey key;
   std::uint64_t step;
+  const StepScalars* scalars;  // null: `step` counts
   std::int64_t seq_len;
   std::int64_t first_head, heads_of_layer;
   int query_granules, key_granules;
@@ -125,8 +127,12 @@ struct AttentionArgs {
                static_cast<std::uint64_t>(seq_len) +
            static_cast<std::uint64_t>(static_cast<std::int64_t>(position));
   }
-  __device__ bool keeps(std::uint64_t index) const {
-    const PhiloxWords words = philox_block(key, step, index);
+  __device__ std::uint64_t step_now() const {
+    return scalars == nullptr ? step : static_cast<std::uint64_t>(scalars->step);
+  }
+  /// `now` is step_now(), read once.
+  __device__ bool keeps(std::uint64_t now, std::uint64_t index) const {
+    const PhiloxWords words = philox_block(key, now, index);
     return word_of(words, index) >= threshold;
   }
   /// The word of one of the four elements of a block; an index at run time would need memory.

@@ -176,14 +176,15 @@ struct PlainHead {
   const AttentionArgs<W>& args;
   int sequence, head;
   W alibi;
-  std::uint64_t dropout_rows;
+  std::uint64_t dropout_rows, step;
 
   __device__ PlainHead(const AttentionArgs<W>& a, int s, int h)
       : args(a),
         sequence(s),
         head(h),
         alibi(a.slope_of_alibi(h)),
-        dropout_rows(a.dropout_rows(s, h)) {}
+        dropout_rows(a.dropout_rows(s, h)),
+        step(a.step_now()) {}
 
   /// Score from a product: scaled and capped; without the bias.
   __device__ W score(W product) const {
@@ -195,7 +196,8 @@ struct PlainHead {
     return args.alibi == nullptr ? W{0} : alibi * static_cast<W>(k_position - q_position);
   }
   __device__ bool keeps(int q_position, int k_position) const {
-    return !args.drops || args.keeps(args.dropout_index(dropout_rows, q_position, k_position));
+    return !args.drops ||
+           args.keeps(step, args.dropout_index(dropout_rows, q_position, k_position));
   }
 };
 

@@ -132,6 +132,7 @@ AttentionArgs<W> attention_args(const AttentionShape& shape, const View& q, cons
       .kept = static_cast<W>(1 / (1 - dropout.p)),
       .key = dropout.key,
       .step = dropout.step,
+      .scalars = static_cast<const StepScalars*>(dropout.scalars.data),
       .seq_len = dropout.seq_len,
       .first_head = dropout.first_head,
       .heads_of_layer = dropout.heads_of_layer(shape.num_heads),

@@ -106,12 +106,14 @@ struct TensorHead {
   float factor;  // what products are multiplied with
   float alibi = 0;
   std::uint64_t dropout_rows = 0;
+  std::uint64_t step = 0;
 
   __device__ TensorHead(const AttentionArgs<float>& a, int sequence, int head)
       : args(a), factor(a.scale * kLog2e) {
     if constexpr (kExtras) {
       alibi = a.slope_of_alibi(head);
       dropout_rows = a.dropout_rows(sequence, head);
+      step = a.step_now();
     }
   }
   /// The score of a product and the derivative of the cap.
@@ -135,11 +137,11 @@ struct TensorHead {
   __device__ void keeps(int q_position, int k_first, int k_second, bool (&kept)[2]) const {
     const std::uint64_t first = args.dropout_index(dropout_rows, q_position, k_first);
     const std::uint64_t second = args.dropout_index(dropout_rows, q_position, k_second);
-    const PhiloxWords words = philox_block(args.key, args.step, first);
+    const PhiloxWords words = philox_block(args.key, step, first);
     kept[0] = AttentionArgs<float>::word_of(words, first) >= args.threshold;
     kept[1] = first / 4 == second / 4
                   ? AttentionArgs<float>::word_of(words, second) >= args.threshold
-                  : args.keeps(second);
+                  : args.keeps(step, second);
   }
 };
 

@@ -1,4 +1,5 @@
 #include "kernels/cuda/map.cuh"
+#include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/elementwise.hpp"
 
@@ -35,10 +36,6 @@ struct DropoutPacks {
       }
     }
     store_pack(y.row(row) + col, result);
-  }
-  /// words[i] without an array in memory, which an index at run time would need.
-  __device__ static std::uint32_t word_of(const PhiloxWords& words, std::uint64_t i) {
-    return i < 2 ? (i == 0 ? words[0] : words[1]) : (i == 2 ? words[2] : words[3]);
   }
 };
 

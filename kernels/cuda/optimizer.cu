@@ -2,6 +2,7 @@
 // order, so that they have its bits.
 #include "kernels/cuda/list.cuh"
 #include "kernels/cuda/map.cuh"
+#include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/optimizer.hpp"
 #include "kernels/update_scalars.hpp"
@@ -39,33 +40,42 @@ struct Masters {
   void* copy;                // or null
   std::uint16_t* remainder;  // or null
   DType copy_type;
+  StochasticRounding rounding;
 
   explicit Masters(const UpdateOperands& to)
       : whole(to.parameter.as<T>()),
         copy(to.compute_copy.data),
         remainder(to.remainder.as<std::uint16_t>()),
-        copy_type(to.compute_copy.dtype) {}
+        copy_type(to.compute_copy.dtype),
+        rounding(to.rounding) {}
   __device__ Masters(const AdamUpdate::Row& row, DType type_of_copies)
       : whole(static_cast<T*>(row.parameter)),
         copy(row.compute_copy),
         remainder(static_cast<std::uint16_t*>(row.remainder)),
-        copy_type(type_of_copies) {}
+        copy_type(type_of_copies),
+        rounding(row.rounding) {}
 
   template <int V>
   __device__ Pack<T, V> load(std::int64_t i) const {
     if (whole != nullptr) return load_pack<V>(whole + i);
     const auto rounded = load_pack<V>(static_cast<const bf16*>(copy) + i);
-    const auto low = load_pack<V>(remainder + i);
     Pack<T, V> joined;
+    if (remainder == nullptr) {
+      for (int k = 0; k < V; ++k) joined.x[k] = to_float(rounded.x[k]);
+      return joined;
+    }
+    const auto low = load_pack<V>(remainder + i);
     for (int k = 0; k < V; ++k) joined.x[k] = join_master({rounded.x[k], low.x[k]});
     return joined;
   }
+  /// `update`: the number of this one.
   template <int V>
-  __device__ void store(std::int64_t i, const Pack<T, V>& values) const {
+  __device__ void store(std::int64_t i, const Pack<T, V>& values, std::uint64_t update) const {
     if (whole != nullptr) store_pack(whole + i, values);
     if (copy == nullptr) return;
     if (copy_type == DType::f32) return store_as<float>(i, values);
     if (copy_type == DType::f16) return store_as<f16>(i, values);
+    if (rounding.on) return store_by_chance(i, values, update);
     Pack<bf16, V> rounded;
     Pack<std::uint16_t, V> low;
     for (int k = 0; k < V; ++k) {
@@ -81,6 +91,21 @@ struct Masters {
     Pack<C, V> rounded;
     for (int k = 0; k < V; ++k) rounded.x[k] = narrow<C>(values.x[k]);
     store_pack(static_cast<C*>(copy) + i, rounded);
+  }
+  template <int V>
+  __device__ void store_by_chance(std::int64_t i, const Pack<T, V>& values,
+                                  std::uint64_t update) const {
+    Pack<bf16, V> rounded;
+    PhiloxWords words{};
+    std::uint64_t block = ~std::uint64_t{0};
+    for (int k = 0; k < V; ++k) {
+      const std::uint64_t index = rounding.index(i + k);
+      if (index / 4 != block) words = philox_block(rounding.key, update, index);
+      block = index / 4;
+      rounded.x[k] =
+          round_stochastically(static_cast<float>(values.x[k]), word_of(words, index % 4));
+    }
+    store_pack(static_cast<bf16*>(copy) + i, rounded);
   }
 };
 
@@ -113,7 +138,7 @@ struct AdamRow {
     }
     store_pack(m + i, ms);
     store_pack(v + i, vs);
-    masters.store(i, ps);
+    masters.store(i, ps, s.update);
   }
 
   /// Elements [begin, end) by all threads, in packs where addresses allow it. begin is a multiple
@@ -185,7 +210,7 @@ struct SgdPacks {
       ps.x[k] -= s.lr * update;
     }
     if (momentum_buffer != nullptr) store_pack(momentum_buffer + i, bs);
-    masters.store(i, ps);
+    masters.store(i, ps, s.update);
   }
 };
 
@@ -203,7 +228,7 @@ struct StepPacks {
     for (int k = 0; k < V; ++k) {
       ps.x[k] = s.decay * ps.x[k] + s.step_size * static_cast<T>(widen(ds.x[k]));
     }
-    masters.store(i, ps);
+    masters.store(i, ps, s.update);
   }
 };
 
@@ -262,7 +287,7 @@ void sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View&) {
 
 void step_update(const KernelCtx& ctx, const StepUpdate& op, const View&) {
   const UpdateOperands& to = op.to;
-  const DType master = to.remainder.defined() ? DType::f32 : to.parameter.dtype;
+  const DType master = to.master_dtype();
   // A pack is 16 bytes of masters, whatever the direction's type.
   MapShape shape(to.gradient, to.parameter, to.compute_copy, to.remainder);
   if (shape.width != 1) shape.width = static_cast<int>(16 / size_of(master));

@@ -20,8 +20,8 @@ struct StepKey {
   std::uint64_t step = 0;
   /// Gradients are those of (sum of token losses) * grad_scale; 1 / trained tokens of the step.
   double grad_scale = 1;
-  /// `step` and `grad_scale` on the device (kernels::StepScalars), where kernels that can read them
-  /// there do; or undefined.
+  /// `step` and `grad_scale` on the device (kernels::StepScalars), where kernels read them; or
+  /// undefined.
   View scalars;
   /// Where the scale of the loss stands on the device (kernels::UpdateDecision), if it has one.
   View decision;

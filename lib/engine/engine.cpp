@@ -21,6 +21,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .micro_batch_size = static_cast<std::int64_t>(training.micro_batch_size().value),
           .compute = precision.compute(),
           .master = precision.master(),
+          .rounding = precision.rounding().value_or(Rounding::stochastic),
           .loss_scaling = precision.loss_scaling(),
           .tf32 = precision.tf32(),
           .recompute = recompute.mode(),
@@ -34,18 +35,15 @@ namespace {
 
 ParameterDTypes parameter_dtypes(const EngineOptions& options) {
   const DType wide = statistics_dtype(options.compute);
-  return {.compute = options.compute, .master = wide, .grad = wide, .form = options.master};
+  ParameterDTypes dtypes{
+      .compute = options.compute, .master = wide, .grad = wide, .form = options.master};
+  if (options.master == MasterForm::none && options.rounding == Rounding::stochastic) {
+    dtypes.rounding_seed = options.seed;
+  }
+  return dtypes;
 }
 
 }  // namespace
-
-std::string why_not_recorded(const EngineOptions& options) {
-  if (!options.records_launches) return "run.cuda_graphs is off";
-  if (options.model.attention_dropout > 0) {
-    return "dropout of attention (model.attn_pdrop) takes the step's number from the host";
-  }
-  return "";
-}
 
 Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     : place_(place),
@@ -56,7 +54,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       partial_gradients_(store_, mesh_, place.communicators),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
-                                why_not_recorded(options).empty()) {
+                                options.records_launches) {
   require<RecipeError>(options.seq_len <= options.model.longest_sequence(),
                        "training.seq_len {} is longer than the model's longest sequence {}",
                        options.seq_len, options.model.longest_sequence());
@@ -96,7 +94,7 @@ OpCtx Engine::context() const {
                 .table = place_.table,
                 .stream = place_.device->compute_stream(),
                 .threads = place_.threads,
-                .determinism = kernels::Determinism::run,
+                .determinism = place_.determinism,
                 .recorder = place_.recorder,
                 .library_workspace_bytes = place_.library_workspace_bytes,
                 .tf32 = options_.tf32,

@@ -27,6 +27,8 @@ struct EngineOptions {
   std::int64_t micro_batch_size = 0;
   DType compute = DType::f32;
   MasterForm master = MasterForm::whole;
+  /// With MasterForm::none.
+  Rounding rounding = Rounding::stochastic;
   /// Of FP16; none in other types.
   std::optional<optim::LossScaling> loss_scaling;
   /// precision.tf32: as in KernelCtx.
@@ -36,6 +38,8 @@ struct EngineOptions {
   RecomputedOps recomputed_ops;
   std::uint64_t seed = 0;
   /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can.
+  /// Every kernel can be recorded: one that waited for the host would end its recording with a
+  /// DeviceError.
   bool records_launches = true;
   /// Samples are one document each, or may see earlier ones: no mask but the causal one.
   bool one_document = false;
@@ -48,10 +52,6 @@ struct EngineOptions {
                             const optim::OptimizerOptions& optimizer, std::uint64_t seed);
 };
 
-/// Why a device that can record launches will not: what the recipe says, or what cannot be
-/// recorded. Empty when it will.
-std::string why_not_recorded(const EngineOptions& options);
-
 /// Where the engine runs; all of it outlives the engine.
 struct EnginePlace {
   Device* device = nullptr;
@@ -60,6 +60,7 @@ struct EnginePlace {
   std::uint64_t library_workspace_bytes = 0;
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
+  kernels::Determinism determinism = kernels::Determinism::run;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

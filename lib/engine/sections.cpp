@@ -103,6 +103,13 @@ void PrecisionSection::validate(recipe::Issues& issues) const {
     issues.add(master, "bf16+remainder completes bf16 parameters, which compute does not ask for",
                "set precision.compute: bf16, or master: fp32");
   }
+  if (master() == MasterForm::none && compute() != DType::bf16) {
+    issues.add(master, "none is for bf16 parameters, which compute does not ask for",
+               "set precision.compute: bf16, or master: fp32");
+  }
+  if (rounding() && master() != MasterForm::none) {
+    issues.add(rounding, "is for parameters without a master", "leave it out, or set master: none");
+  }
   if (tf32() && compute() != DType::f32) {
     issues.add(tf32,
                fmt::format("rounds products of fp32, and compute is {}", to_string(compute())),

@@ -58,6 +58,8 @@ struct TrainingSection : recipe::Section {
   void validate(recipe::Issues& issues) const override;
 };
 
+enum class Rounding : std::uint8_t { stochastic, nearest };
+
 struct PrecisionSection : recipe::Section {
   recipe::Key<DType> compute{this, "compute", DType::f32,
                              "dtype of activations and products; bf16 and fp16 keep an FP32 master "
@@ -70,9 +72,17 @@ struct PrecisionSection : recipe::Section {
   recipe::Key<MasterForm> master{
       this, "master", MasterForm::whole,
       "how the FP32 masters of bf16 parameters are kept: whole, 4 bytes each, or as the 2 bytes "
-      "that the bf16 copy lacks; every result is the same, bit for bit",
-      recipe::one_of<MasterForm>(
-          {{"fp32", MasterForm::whole}, {"bf16+remainder", MasterForm::remainder}})};
+      "that the bf16 copy lacks (every result is the same, bit for bit); none = there are no "
+      "masters, each update is rounded to bf16",
+      recipe::one_of<MasterForm>({{"fp32", MasterForm::whole},
+                                  {"bf16+remainder", MasterForm::remainder},
+                                  {"none", MasterForm::none}})};
+  recipe::Key<std::optional<Rounding>> rounding{
+      this, "rounding", std::nullopt,
+      "with master none: stochastic = up or down by chance, so that updates below half a step of "
+      "bf16 count in the mean; nearest = they are lost; null = stochastic",
+      recipe::one_of<Rounding>(
+          {{"stochastic", Rounding::stochastic}, {"nearest", Rounding::nearest}})};
   recipe::Key<bool> tf32{
       this, "tf32", false,
       "with compute fp32 on a GPU: matrix products round their operands to TF32 (10 bits of "

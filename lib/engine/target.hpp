@@ -25,6 +25,7 @@ struct Target {
   /// Whether a GPU's products are tuned, which takes memory before the engine does.
   bool tune_products = false;
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
+  kernels::Determinism determinism = kernels::Determinism::run;
   /// The layout, and the rank in it that is planned.
   MeshShape mesh;
   int rank = 0;

@@ -68,7 +68,8 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
                       .step = ctx.step.step,
                       .seq_len = rows.seq_len,
                       .first_head = options.first_head,
-                      .heads = options.heads_of_layer}};
+                      .heads = options.heads_of_layer,
+                      .scalars = ctx.step.scalars}};
 }
 
 class AttentionNode final : public Node {

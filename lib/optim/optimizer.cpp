@@ -6,7 +6,8 @@ kernels::UpdateOperands update_operands(const Parameter& parameter) {
   return {.parameter = parameter.master(),
           .gradient = parameter.grad(),
           .compute_copy = parameter.has_separate_copy() ? parameter.compute().view() : View{},
-          .remainder = parameter.remainder()};
+          .remainder = parameter.remainder(),
+          .rounding = parameter.rounding()};
 }
 
 }  // namespace llmtrain::optim

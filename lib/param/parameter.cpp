@@ -48,6 +48,20 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
 
 namespace {
 
+// Words are drawn by logical index, so that they do not depend on what part this rank holds.
+StochasticRounding rounding_of(const Parameter& p, std::uint64_t seed) {
+  const Box& box = p.box();
+  StochasticRounding rounding{
+      .on = true, .key = philox_key(seed, "stochastic rounding", p.name()), .first = box.offset[0]};
+  rounding.columns = box.shape.numel();
+  if (box.shape.rank() == 1) return rounding;
+  rounding.first = box.offset[0] * p.global_shape()[1] + box.offset[1];
+  if (box.shape[1] == p.global_shape()[1]) return rounding;
+  rounding.columns = box.shape[1];
+  rounding.stride = p.global_shape()[1];
+  return rounding;
+}
+
 // Part of a group's buffer, if it has this one, that belongs to one member.
 Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) {
   if (!group.defined()) return {};
@@ -60,7 +74,10 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, bool trainable) {
   require(dtypes.form == MasterForm::whole ||
               (dtypes.compute == DType::bf16 && dtypes.master == DType::f32),
-          "a remainder of {} beside {}", to_string(dtypes.master), to_string(dtypes.compute));
+          "a remainder of {} beside {}, or none", to_string(dtypes.master),
+          to_string(dtypes.compute));
+  require(!dtypes.rounding_seed || dtypes.form == MasterForm::none,
+          "stochastic rounding of copies of masters");
   for (ParameterGroup* group : local_groups_) {
     std::int64_t rows = 0;
     for (const Parameter* p : group->members_) rows += p->box().shape[0];
@@ -71,7 +88,7 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
     group->compute_ = make(dtypes.compute, Category::params);
     if (dtypes.form == MasterForm::remainder) {
       group->remainder_ = make(DType::u16, Category::master);
-    } else {
+    } else if (dtypes.form == MasterForm::whole) {
       group->master_ =
           dtypes.master == dtypes.compute ? group->compute_ : make(dtypes.master, Category::master);
     }
@@ -83,6 +100,7 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
       p->remainder_ = member_view(group->remainder_, begin, p->box().shape);
       p->grad_ = member_view(group->grad_, begin, p->box().shape);
       p->master_dtype_ = dtypes.master;
+      if (dtypes.rounding_seed) p->rounding_ = rounding_of(*p, *dtypes.rounding_seed);
       begin += p->box().shape[0];
     }
   }
@@ -241,8 +259,10 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
     remainders.resize(copies.size());
     device.copy_to_host(std::as_writable_bytes(std::span(copies)),
                         part_of(p.compute(), first + begin, n));
-    device.copy_to_host(std::as_writable_bytes(std::span(remainders)),
-                        part_of(p.remainder(), first + begin, n));
+    if (p.remainder().defined()) {  // else the copy alone is the value
+      device.copy_to_host(std::as_writable_bytes(std::span(remainders)),
+                          part_of(p.remainder(), first + begin, n));
+    }
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const float master = join_master({copies[at], remainders[at]});

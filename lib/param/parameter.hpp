@@ -2,6 +2,7 @@
 /// Parameters: logical tensors with a compute copy, a master copy and a gradient sink.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "lib/param/placement.hpp"
 #include "lib/tensor/device.hpp"
+#include "lib/tensor/stochastic_rounding.hpp"
 
 namespace llmtrain {
 
@@ -40,11 +42,12 @@ struct ParameterSpec {
 enum class MasterForm : std::uint8_t {
   whole,      // a tensor of their own
   remainder,  // what the compute copy lacks (lib/tensor/split_master.hpp)
+  none,       // not at all: an update's result is rounded to the compute copy
 };
 
 /// One logical tensor as this rank holds it. All tensors have the local shape, or are undefined
 /// where this rank holds nothing of it. The master is FP32
-/// (FP64 when computing in fp64), in one of two forms.
+/// (FP64 when computing in fp64), in one of three forms.
 class Parameter {
  public:
   Parameter(ParameterSpec spec, Box box) : spec_(std::move(spec)), box_(std::move(box)) {}
@@ -62,7 +65,13 @@ class Parameter {
   const Tensor& master() const { return master_; }
   /// MasterForm::remainder: uint16, with compute() the master. Else undefined.
   const Tensor& remainder() const { return remainder_; }
+  /// Of the values that are written and read, and of an update's arithmetic.
   DType master_dtype() const { return master_dtype_; }
+  bool has_master() const { return master_.defined() || remainder_.defined(); }
+  /// What a checkpoint keeps: the master's, or without one the compute copy's.
+  DType stored_dtype() const { return has_master() ? master_dtype_ : compute_.dtype(); }
+  /// MasterForm::none: how updates round; else to nearest.
+  const StochasticRounding& rounding() const { return rounding_; }
   const Tensor& grad() const { return grad_; }
   /// compute() is a rounded copy, not the master itself.
   bool has_separate_copy() const { return master_.view().data != compute_.view().data; }
@@ -73,6 +82,7 @@ class Parameter {
   Box box_;
   Tensor compute_, master_, remainder_, grad_;
   DType master_dtype_ = DType::f32;
+  StochasticRounding rounding_;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of
@@ -92,12 +102,16 @@ class ParameterGroup {
   Tensor compute_, master_, remainder_, grad_;
 };
 
-/// Dtypes of the parameter tensors. `remainder` is for bf16 copies of FP32 masters.
+/// Dtypes of the parameter tensors. The forms `remainder` and `none` are for bf16 copies of FP32
+/// masters.
 struct ParameterDTypes {
   DType compute = DType::f32;
   DType master = DType::f32;
   DType grad = DType::f32;
   MasterForm form = MasterForm::whole;
+  /// With MasterForm::none: updates round stochastically, by words drawn from this seed and the
+  /// parameter's name; without a seed to nearest.
+  std::optional<std::uint64_t> rounding_seed = std::nullopt;
 };
 
 /// All parameters of the model, in declaration order, and what this rank holds of them.
@@ -116,7 +130,8 @@ class ParameterStore {
   /// Writes the first values into master and compute copy; a pure function of (seed, name, index),
   /// whatever the number of threads.
   void initialize(std::uint64_t seed, int threads = 1);
-  /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy.
+  /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy,
+  /// which is rounded to nearest.
   void write(const Parameter& parameter, std::span<const std::byte> master_values);
   /// The same for the elements of the local box from `first` on that are given.
   void write_part(const Parameter& parameter, std::int64_t first,

@@ -85,7 +85,7 @@ std::int64_t block_parameters(const ParameterStore& store) {
 std::uint64_t checkpoint_bytes(engine::Engine& engine) {
   std::uint64_t bytes = 0;
   for (const Parameter* p : engine.parameters().local()) {
-    bytes += static_cast<std::uint64_t>(p->box().shape.numel()) * size_of(p->master_dtype());
+    bytes += static_cast<std::uint64_t>(p->box().shape.numel()) * size_of(p->stored_dtype());
   }
   for (const auto& state : engine.optimizer()->states()) bytes += state.tensor.view().bytes();
   return bytes;
@@ -134,6 +134,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .library_workspace_bytes = target.library_workspace_bytes,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
+          .determinism = target.determinism,
           .communicators = meta_factory(recorder),
           .mesh = target.mesh,
           .rank = target.rank,
@@ -178,6 +179,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   Plan plan;
   plan.device = target.device;
   plan.tf32 = options.tf32;
+  plan.determinism = target.determinism;
   plan.init = device.ledger().peak(Phase::init);
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());
@@ -204,7 +206,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
       3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
   add_tuning(plan, recorder.products().all(), target);
-  plan.why_not_recorded = engine::why_not_recorded(options);
+  plan.records_launches = options.records_launches;
   return plan;
 }
 

@@ -43,6 +43,7 @@ struct Plan {
   DeviceKind device = DeviceKind::cpu;
   /// Products of fp32 round to TF32.
   bool tf32 = false;
+  kernels::Determinism determinism = kernels::Determinism::run;
   std::int64_t parameters = 0;
   std::int64_t parameters_per_block = 0;
   std::int64_t tokens_per_step = 0;  // of all ranks
@@ -58,8 +59,8 @@ struct Plan {
   PassPlan step;
   PassPlan eval;
   std::uint64_t checkpoint_bytes = 0;
-  /// On a GPU: why launches are not recorded; empty where they are (engine::why_not_recorded).
-  std::string why_not_recorded;
+  /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
+  bool records_launches = true;
   /// Allocations of one training step, line by line.
   std::vector<AllocationEvent> step_trace;
   /// For a GPU: the different products of the step and of the evaluation, whose addresses stand for

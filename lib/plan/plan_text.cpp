@@ -170,6 +170,7 @@ Json pass_json(const PassPlan& pass) {
 std::string to_text(const Plan& plan, const PlanContext& context) {
   std::string text;
   text += row("device", std::string(to_string(plan.device)));
+  text += row("determinism", std::string(kernels::to_string(plan.determinism)));
   if (plan.mesh.world_size() > 1) text += fmt::format("  {:<26}{}\n", "ranks", ranks_text(plan));
   text += row("parameters", format_count(static_cast<double>(plan.parameters)));
   text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
@@ -178,9 +179,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
   if (plan.device == DeviceKind::cuda) {
-    const bool recorded = plan.why_not_recorded.empty();
-    text += row("launches", recorded ? "CUDA graphs" : "one by one");
-    if (!recorded) text += fmt::format("    because {}\n", plan.why_not_recorded);
+    text += row("launches", plan.records_launches ? "CUDA graphs" : "one by one");
   }
   text += category_rows(plan);
   if (context.limit_bytes) text += limit_row(plan, *context.limit_bytes);
@@ -191,6 +190,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   const std::optional<PlannedTime>& time = context.time;
   Json json;
   json["device"] = to_string(plan.device);
+  json["determinism"] = kernels::to_string(plan.determinism);
   if (plan.mesh.world_size() > 1) {
     for (int a = 0; a < kNumAxes; ++a) {
       const Axis axis{static_cast<std::uint8_t>(a)};
@@ -204,8 +204,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["model_flops_per_token"] = plan.model_flops_per_token;
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
   if (plan.device == DeviceKind::cuda) {
-    json["cuda_graphs"] = plan.why_not_recorded.empty();
-    if (!plan.why_not_recorded.empty()) json["no_cuda_graphs_because"] = plan.why_not_recorded;
+    json["cuda_graphs"] = plan.records_launches;
   }
   for (int c = 0; c < kNumCategories; ++c) {
     json["held_bytes"][std::string(to_string(Category(c)))] =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <set>
 
 #include "lib/base/log.hpp"
@@ -48,8 +49,12 @@ checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
   return box;
 }
 
-// Checkpoints have whole masters, whatever form they have in memory.
+// Checkpoints have whole masters, whatever form they have in memory; without any, the parameter
+// itself.
 checkpoint::TensorBox master_box(const ParameterStore& store, const Parameter& parameter) {
+  if (!parameter.has_master()) {
+    return tensor_box(parameter.name(), parameter, parameter.compute());
+  }
   if (parameter.master().defined()) {
     return tensor_box(parameter.name(), parameter, parameter.master());
   }
@@ -213,11 +218,38 @@ void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Pa
   }
 }
 
+bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dtype) {
+  const auto& tensors = loader.manifest().tensors;
+  const auto at = tensors.find(p.name());
+  return at != tensors.end() && at->second.dtype == dtype;
+}
+
+// What was saved without a master is bf16, which FP32 holds exactly.
 void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
-  read_in_parts(loader, p.name(), p, p.master_dtype(),
+  if (p.master_dtype() != DType::f32 || !is_saved_as(loader, p, DType::bf16)) {
+    return read_in_parts(loader, p.name(), p, p.master_dtype(),
+                         [&](std::int64_t first, std::span<const std::byte> values) {
+                           store.write_part(p, first, values);
+                         });
+  }
+  std::vector<float> wide;
+  read_in_parts(loader, p.name(), p, DType::bf16,
                 [&](std::int64_t first, std::span<const std::byte> values) {
-                  store.write_part(p, first, values);
+                  wide.resize(values.size() / sizeof(bf16));
+                  for (std::size_t i = 0; i < wide.size(); ++i) {
+                    bf16 narrow;
+                    std::memcpy(&narrow, &values[i * sizeof(bf16)], sizeof(bf16));
+                    wide[i] = to_float(narrow);
+                  }
+                  store.write_part(p, first, std::as_bytes(std::span(wide)));
                 });
+}
+
+// Parameters of this run have no masters, and the checkpoint does.
+bool loses_masters(const checkpoint::Loader& loader, const ParameterStore& store) {
+  return std::ranges::any_of(store.local(), [&](const Parameter* p) {
+    return !p->has_master() && is_saved_as(loader, *p, p->master_dtype());
+  });
 }
 
 void read_state(checkpoint::Loader& loader, const optim::StateTensor& state) {
@@ -250,6 +282,10 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   expected.insert(expected.end(), states.begin(), states.end());
   check_names(loader, expected);
 
+  if (loses_masters(loader, engine.parameters())) {
+    log::warning(
+        "the checkpoint's FP32 parameters are rounded to bf16, because precision.master is none");
+  }
   for (const Parameter* p : engine.parameters().local()) {
     read_parameter(loader, engine.parameters(), *p);
   }

@@ -76,7 +76,8 @@ engine::Target target_of(const Recipe& recipe) {
           .library_workspace_bytes = recipe.run.library_workspace().value,
           .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device),
           .tune_products = recipe.run.tune_products(),
-          .attention = recipe.run.attention()};
+          .attention = recipe.run.attention(),
+          .determinism = recipe.run.determinism()};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -130,7 +131,8 @@ engine::EnginePlace RunDevice::place() {
           .threads = target_.threads,
           .library_workspace_bytes = target_.library_workspace_bytes,
           .loss_chunk_bytes = target_.loss_chunk_bytes,
-          .attention = target_.attention};
+          .attention = target_.attention,
+          .determinism = target_.determinism};
 }
 
 }  // namespace llmtrain::train

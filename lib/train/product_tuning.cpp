@@ -17,6 +17,7 @@ kernels::KernelCtx context_of(const Recipe& recipe, RunDevice& device) {
           .table = place.table,
           .stream = place.device->compute_stream(),
           .threads = place.threads,
+          .determinism = place.determinism,
           .library_workspace_bytes = place.library_workspace_bytes,
           .tf32 = recipe.precision.tf32()};
 }

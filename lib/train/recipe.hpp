@@ -59,9 +59,7 @@ struct RunSection : recipe::Section {
       this, "attention", kernels::AttentionChoice::automatic,
       "on a GPU: who computes attention in training and evaluation; auto = cuDNN, where it is "
       "there, for bf16 and fp16 without documents that hide each other; cudnn = cuDNN, for "
-      "documents too, "
-      "or an "
-      "error; own = our kernels",
+      "documents too, or an error; own = our kernels",
       recipe::one_of<kernels::AttentionChoice>({{"auto", kernels::AttentionChoice::automatic},
                                                 {"cudnn", kernels::AttentionChoice::cudnn},
                                                 {"own", kernels::AttentionChoice::own}})};
@@ -74,6 +72,14 @@ struct RunSection : recipe::Section {
       "with tune_products: the file in which runs share what they timed; null = "
       "llmtrain/products.txt in $XDG_CACHE_HOME or ~/.cache",
       recipe::not_empty()};
+  recipe::Key<kernels::Determinism> determinism{
+      this, "determinism", kernels::Determinism::run,
+      "what equal bits are promised for: run = the same recipe on the same machine, also when it "
+      "was stopped and resumed; fast = nothing on a GPU, whose libraries may then add in any order "
+      "(on the CPU the same as run); layout = also other numbers of ranks and micro-batches",
+      recipe::one_of<kernels::Determinism>({{"fast", kernels::Determinism::fast},
+                                            {"run", kernels::Determinism::run},
+                                            {"layout", kernels::Determinism::layout}})};
   recipe::Key<CudaGraphs> cuda_graphs{
       this, "cuda_graphs", CudaGraphs::automatic,
       "on a GPU: launches of a step are recorded once and repeated as a whole, which spares the "

@@ -40,13 +40,14 @@ std::map<std::string, std::string> build_facts() {
           {"compiler", std::string(kCompiler)}};
 }
 
-std::map<std::string, std::string> environment(int threads) {
+std::map<std::string, std::string> environment(int threads, kernels::Determinism determinism) {
   std::map<std::string, std::string> facts = build_facts();
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   facts["host"] = host.data();
   facts["instruction_set"] = instruction_set();
   facts["threads"] = std::to_string(threads);
+  facts["determinism"] = kernels::to_string(determinism);
   return facts;
 }
 

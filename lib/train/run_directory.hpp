@@ -15,8 +15,9 @@ namespace llmtrain::train {
 
 /// Commit, compiler and build options of this executable.
 std::map<std::string, std::string> build_facts();
-/// build_facts with host name, instruction set and threads: what bitwise promises depend on.
-std::map<std::string, std::string> environment(int threads);
+/// build_facts with host name, instruction set, threads and determinism: what bitwise promises
+/// depend on.
+std::map<std::string, std::string> environment(int threads, kernels::Determinism determinism);
 
 /// run.json: facts for the report.
 void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe,

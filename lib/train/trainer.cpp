@@ -136,7 +136,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                 .epoch_size = stream_.epoch_size(),
                 .data_fingerprint = corpus_.fingerprint,
                 .recipe = recipe::dump(recipe),
-                .environment = environment(recipe.threads()),
+                .environment = environment(recipe.threads(), recipe.run.determinism()),
                 .product_choices = product_choices_},
       resumed_step_(resume()) {
   check_prompts(recipe, *corpus_.tokenizer);
@@ -153,9 +153,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
   batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
-  if (const std::string why = engine::why_not_recorded(engine_.options());
-      device_.backend().can_record() && !why.empty()) {
-    log::info("launches are made one by one, not as CUDA graphs: {}", why);
+  log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
+  if (device_.backend().can_record() && !engine_.options().records_launches) {
+    log::info("launches are made one by one: run.cuda_graphs is off");
   }
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }

@@ -128,17 +128,25 @@ class AttentionProblem {
     shape_.q_sample = q_sample_;
     shape_.dropout = {c_.dropout,
                       philox_key(5, "dropout", "layer 0"),
-                      17,
+                      kStep,
                       std::max(c_.q_begin + c_.tq, c_.k_begin + c_.tk),
                       c_.first_head,
                       c_.layer_heads};
+    if (m_.device().kind() != DeviceKind::cuda) return;
+    // On a GPU the step in memory counts, not the one that the launch was given.
+    shape_.dropout.step = kStep - 1;
+    scalars_ = m_.of({kStep, 1, 0}, {StepScalars::kScalars}, DType::f64);
+    shape_.dropout.scalars = scalars_;
   }
+
+  static constexpr std::uint64_t kStep = 17;
 
   AttentionCase c_;
   Machine& m_;
   std::int64_t q_cols_, k_cols_;
   AttentionShape shape_;
-  Tensor q_, k_, v_, alibi_, sink_, q_position_, q_document_begin_, k_position_, q_sample_;
+  Tensor q_, k_, v_, alibi_, sink_, q_position_, q_document_begin_, k_position_, q_sample_,
+      scalars_;
 };
 
 /// Both directions of one problem.

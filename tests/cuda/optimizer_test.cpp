@@ -137,6 +137,40 @@ TEST_CASE("SGD has the reference's bits, with momentum and without") {
   }
 }
 
+TEST_CASE("updates without a master have the reference's bits, rounded either way") {
+  const PhiloxKey key = philox_key(3, "stochastic rounding", "w");
+  for (const std::int64_t n : {0, 1, 39, 4096, 5002, 20001}) {
+    for (const StochasticRounding& rounding :
+         {StochasticRounding{}, StochasticRounding{.on = true, .key = key, .columns = n + 1},
+          StochasticRounding{.on = true, .key = key, .first = 5, .columns = n + 1},
+          StochasticRounding{.on = true, .key = key, .first = 6, .columns = 7, .stride = 19}}) {
+      CAPTURE(n);
+      CAPTURE(rounding.first);
+      compare(
+          [&](Machine& m) {
+            const Tensor g = m.operand("g", {n}), moment = m.operand("m", {n});
+            const Tensor square = m.of(Values(static_cast<std::size_t>(n), 0.01), {n}, DType::f32);
+            const Tensor d = m.normals("d", {n}, DType::bf16, DType::bf16);
+            Tensor p[4];
+            for (Tensor& x : p) x = m.normals("p", {n}, DType::bf16, DType::bf16);
+            const auto to = [&](const Tensor& parameter, const Tensor& gradient) {
+              return UpdateOperands{.parameter = {},
+                                    .gradient = gradient,
+                                    .compute_copy = parameter,
+                                    .rounding = rounding};
+            };
+            const Tensor now = decision_of(m, 0.3, 7);
+            run_adam(m, {to(p[0], g), moment, square, 1e-3, 0.1}, {.decision = now});
+            m.run(SgdUpdate{to(p[1], g), now, {}, 1e-3});
+            m.run(StepUpdate{to(p[2], g), now, 1e-3, 0.1});
+            m.run(StepUpdate{to(p[3], d), now, 1e-3, 0.1});
+            return outputs(m, p[0], p[1], p[2], p[3], moment);
+          },
+          DType::f32, {.same_bits = true});
+    }
+  }
+}
+
 TEST_CASE("linear parts of an update have the reference's bits") {
   for (const DType dtype : kMasters) {
     for (const std::int64_t n : {0, 1, 39, 4096, 5002}) {

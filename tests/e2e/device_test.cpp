@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/file.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/e2e/workspace.hpp"
 
@@ -127,6 +128,25 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   CHECK_FALSE(holds(rated.output, {"at the profile's speed"}));
   CHECK(holds(gpu.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
               {"emulated GPU, sm_90"}));
+}
+
+TEST_CASE("a run without masters takes memory as planned on an emulated GPU, and resumes" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const std::vector<std::string> none = {"run.device=cuda",
+                                           "precision={compute: bf16, master: none}",
+                                           std::string("optimizer.name=") + optimizer, kLongEnough};
+    const Workspace whole(kTinyRecipe), cut(kTinyRecipe);
+    const auto run = whole.run(none);
+    INFO(run.output);
+    REQUIRE(run.exit_code == 0);
+    CHECK(holds(run.output, {"24 steps took memory as planned"}));
+    const auto stopped = cut.run(none, {.signal = SIGTERM, .signal_after = kSecondStep});
+    CHECK(stopped.exit_code == 75);
+    run_well(cut, none);
+    CHECK(fingerprint(cut.path, 24) == fingerprint(whole.path, 24));
+  }
 }
 
 TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choices" *
@@ -252,6 +272,46 @@ TEST_CASE("a run on an emulated GPU says who computes attention, and resumes wit
             {"attention: our plain kernels (forward, backward; another type than bf16 and fp16)"}));
   CHECK(holds(own.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
               {"cuDNN", "9.19.0"}));
+}
+
+TEST_CASE("run.determinism: fast reaches the libraries, and its steps are as planned" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  // Too little for a backward in a fixed order, which is then ours.
+  const std::vector<std::string> narrow = {"run.device=cuda", "precision.compute=bf16",
+                                           "data.packing.cross_document_attention=true",
+                                           "run.library_workspace=2KiB"};
+  const auto with = [&](const char* mode, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), narrow.begin(), narrow.end());
+    more.push_back(std::string("run.determinism=") + mode);
+    return more;
+  };
+  const Workspace here(kTinyRecipe);
+  const auto run = here.run(with("run"));
+  INFO(run.output);
+  CHECK(run.exit_code == 0);
+  CHECK(holds(run.output, {"determinism: run", "attention: cuDNN 9.19.0 (forward)",
+                           "(backward; engine 9 is not deterministic", "of run.library_workspace",
+                           "6 steps took memory as planned"}));
+  const auto fast = here.run(with("fast", {"run.output_dir=fast"}));
+  INFO(fast.output);
+  CHECK(fast.exit_code == 0);
+  CHECK(holds(fast.output,
+              {"determinism: fast", "attention: cuDNN 9.19.0 (forward, backward)",
+               " measured in ",  // sums in FP32 have other algorithms than those of `run`
+               "6 steps took memory as planned"}));
+  CHECK(holds(read_file(here.path / "fast" / "run.json"), {"\"determinism\": \"fast\""}));
+
+  const auto other = here.run(with("fast", {"training.max_steps=8"}));
+  CHECK(other.exit_code == 0);
+  CHECK(holds(other.output, {"resumed from step 6", "changed since then: run.determinism"}));
+  const auto bench = here.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1"});
+  CHECK(holds(bench.output, {"determinism run"}));
+  CHECK(holds(here.call({"plan", "recipe.yaml", "run.determinism=fast"}).output,
+              {"determinism", "fast"}));
+  const auto layout = here.run({"run.determinism=layout"});
+  CHECK(layout.exit_code == 2);
+  CHECK(holds(layout.output, {"run.determinism", "layout is not there yet", "use run"}));
 }
 
 TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *

@@ -139,6 +139,34 @@ TEST_CASE("masters in either form give one run, and each goes on with what the o
   }
 }
 
+TEST_CASE("a run without masters resumes bit for bit, and forms of masters follow each other") {
+  const std::vector<std::string> none = {"training.max_steps=50",
+                                         "precision={compute: bf16, master: none}"};
+  const std::vector<std::string> whole = {"training.max_steps=50", "precision.compute=bf16"};
+  const Workspace run(kRecipe), part(kRecipe), nearest(kRecipe), with(kRecipe);
+  run_well(run, none);
+  const std::string expected = fingerprint(run.path, 50);
+  cut_after(run, part, 23);
+  run_well(part, none);
+  CHECK(fingerprint(part.path, 50) == expected);
+  run_well(nearest,
+           {"training.max_steps=50", "precision={compute: bf16, master: none, rounding: nearest}"});
+  CHECK(fingerprint_of_values(nearest, 50) != fingerprint_of_values(run, 50));
+
+  // Its export is that of bf16 weights, and evaluation and generation read them.
+  REQUIRE(run.call({"ckpt", "export", "run", "hf"}).exit_code == 0);
+  CHECK(run.call({"eval", "run"}).exit_code == 0);
+
+  cut_after(run, with, 23);
+  const auto widened = with.run(whole);
+  CHECK(widened.exit_code == 0);
+  CHECK(holds(widened.output, {"changed since then: precision.master"}));
+  CHECK_FALSE(holds(widened.output, {"are rounded to bf16"}));
+  const auto narrowed = with.run({"training.max_steps=52", none[1]});
+  CHECK(narrowed.exit_code == 0);
+  CHECK(holds(narrowed.output, {"FP32 parameters are rounded to bf16"}));
+}
+
 TEST_CASE("after SIGKILL at any time a run resumes and ends as if nothing had happened") {
   const Workspace whole(kRecipe);
   const auto start = std::chrono::steady_clock::now();

@@ -64,6 +64,7 @@ HWY_NOINLINE void dropout_words(const AttentionShape& shape, std::int64_t sequen
                                 std::int64_t head, const QueryBlock& queries, const KeyBlock& keys,
                                 std::uint32_t* words) {
   const U u;
+  const std::uint64_t step = shape.dropout.step_now();
   alignas(64) std::uint32_t low[kLanes], high[kLanes], lane[kLanes];
   std::uint64_t row_index[kLanes] = {};
   for (std::int64_t i = 0; i < queries.rows; i += kLanes) {
@@ -83,8 +84,7 @@ HWY_NOINLINE void dropout_words(const AttentionShape& shape, std::int64_t sequen
           high[n] = static_cast<std::uint32_t>(index >> 34);
           lane[n] = static_cast<std::uint32_t>(index & 3);
         }
-        block = philox_lanes(hn::LoadU(u, low), hn::LoadU(u, high), shape.dropout.step,
-                             shape.dropout.key);
+        block = philox_lanes(hn::LoadU(u, low), hn::LoadU(u, high), step, shape.dropout.key);
         in_hand = position / 4;
       }
       const Words which =

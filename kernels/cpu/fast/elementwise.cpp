@@ -8,6 +8,7 @@
 
 #include "kernels/activations.hpp"
 #include "kernels/cpu/fallback.hpp"
+#include "kernels/cpu/fast/philox-inl.h"
 #include "kernels/cpu/fast/segments.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
 #include "kernels/cpu/rows.hpp"
@@ -182,56 +183,6 @@ void activation_backward(const ActivationBackward& op, const Segment& at) {
   with_fast_type(op.x.dtype, [&]<class T>() { activation_backward_as<T>(op, at); });
 }
 
-/// The words of Philox blocks `block` and following, two to a pair: at least `count` of them,
-/// rounded up to a whole vector.
-#if HWY_TARGET == HWY_SCALAR
-void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t block, std::uint64_t* pairs,
-                  std::int64_t count) {
-  for (std::int64_t i = 0; i < count; i += 4, ++block) {
-    const PhiloxWords words = philox_block(key, step, 4 * block);
-    std::memcpy(pairs + i / 2, words.data(), sizeof words);
-  }
-}
-#else
-void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t block, std::uint64_t* pairs,
-                  std::int64_t count) {
-  // 32-bit words in the lower halves of 64-bit lanes, so that MulEven gives whole products; it
-  // ignores the upper halves, so what gathers there is removed at the end only.
-  const hn::ScalableTag<std::uint64_t> d;
-  const hn::RepartitionToNarrow<decltype(d)> d32;
-  using W = hn::Vec<decltype(d)>;
-  const auto multiply = [d32](W a, W b) HWY_ATTR {
-    return hn::MulEven(hn::BitCast(d32, a), hn::BitCast(d32, b));
-  };
-  const W low = hn::Set(d, 0xffffffffu);
-  const W m0 = hn::Set(d, 0xD2511F53u);
-  const W m1 = hn::Set(d, 0xCD9E8D57u);
-  const auto blocks_per_vector = static_cast<std::int64_t>(hn::Lanes(d));
-  const W advance = hn::Set(d, static_cast<std::uint64_t>(blocks_per_vector));
-  W counter = hn::Iota(d, block);
-  for (std::int64_t i = 0; i < count; i += 4 * blocks_per_vector) {
-    W c0 = counter;
-    W c1 = hn::ShiftRight<32>(counter);
-    W c2 = hn::Set(d, step & 0xffffffffu);
-    W c3 = hn::Set(d, step >> 32);
-    PhiloxKey k = key;
-    for (int round = 0; round < 10; ++round) {
-      const W p0 = multiply(c0, m0);
-      const W p1 = multiply(c2, m1);
-      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, std::uint64_t{k.k0}));
-      c1 = p1;
-      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3), hn::Set(d, std::uint64_t{k.k1}));
-      c3 = p0;
-      k.k0 += 0x9E3779B9u;
-      k.k1 += 0xBB67AE85u;
-    }
-    hn::StoreInterleaved2(hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1)),
-                          hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3)), d, pairs + i / 2);
-    counter = hn::Add(counter, advance);
-  }
-}
-#endif
-
 template <class T>
 void dropout_as(const Dropout& op, const Segment& at) {
   const hn::RebindToUnsigned<F> du;
@@ -242,7 +193,7 @@ void dropout_as(const Dropout& op, const Segment& at) {
   const auto threshold = hn::Set(du, static_cast<std::uint32_t>(std::ceil(op.p * 0x1p32 - 0.5)));
   const auto first =
       static_cast<std::uint64_t>(op.row_id.as<std::int64_t>()[at.row] * op.x.cols() + at.col);
-  HWY_ALIGN std::uint64_t pairs[kChunk / 2 + 2 + 4 * kLanes];
+  HWY_ALIGN std::uint64_t pairs[philox_pairs(kChunk)];
   for (std::int64_t begin = 0; begin < at.count; begin += kChunk) {
     const std::int64_t count = std::min(kChunk, at.count - begin);
     const std::uint64_t index = first + static_cast<std::uint64_t>(begin);

@@ -8,12 +8,12 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/fallback.hpp"
+#include "kernels/cpu/fast/masters-inl.h"
 #include "kernels/cpu/fast/segments.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/update_scalars.hpp"
 #include "lib/base/tree_sum.hpp"
-#include "lib/tensor/split_master.hpp"
 
 // Updates use no fused multiply-add: bound by memory they lose nothing, and every instruction set
 // gives the bits of the reference.
@@ -60,94 +60,9 @@ void clip_by_value(float* g, std::int64_t count, double limit, bool keeps_infini
   });
 }
 
-using Word = hn::RebindToUnsigned<F>;
-using Half = hn::Rebind<std::uint16_t, F>;
-
-/// As split_master() does, of one master per lane.
-HWY_INLINE void split(V master, bf16* copy, std::uint16_t* remainder) {
-  const Word word;
-  const hn::RebindToSigned<F> number;
-  const auto bits = hn::BitCast(word, master);
-  const auto is_nan = hn::RebindMask(word, hn::IsNaN(master));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(word, 0x8000u)));
-  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(word, 0x40u));
-  const auto low = hn::IfThenZeroElse(is_nan, hn::And(bits, hn::Set(word, 0xffffu)));
-  const auto narrow = [&](auto x) HWY_ATTR { return hn::DemoteTo(Half(), hn::BitCast(number, x)); };
-  hn::StoreU(narrow(hn::IfThenElse(is_nan, quiet, rounded)), Half(),
-             reinterpret_cast<std::uint16_t*>(copy));
-  if (remainder != nullptr) hn::StoreU(narrow(low), Half(), remainder);
-}
-
-/// As join_master() does.
-HWY_INLINE V join(const bf16* copy, const std::uint16_t* remainder) {
-  const Word word;
-  const auto low = hn::PromoteTo(word, hn::LoadU(Half(), remainder));
-  const auto rounded =
-      hn::PromoteTo(word, hn::LoadU(Half(), reinterpret_cast<const std::uint16_t*>(copy)));
-  const auto high = hn::Sub(rounded, hn::ShiftRight<15>(low));
-  return hn::BitCast(F(), hn::Or(hn::ShiftLeft<16>(high), low));
-}
-
-/// The masters of a pass as floats: where they lie, or joined, and split again by write().
-class Masters {
- public:
-  Masters(const UpdateOperands& to, const Segment& at)
-      : to_(to), at_(at), data_(to.remainder.defined() ? joined_ : at.of<float>(to.parameter)) {
-    if (!to.remainder.defined()) return;
-    const bf16* copy = at.of<bf16>(to.compute_copy);
-    const auto* remainder = at.of<std::uint16_t>(to.remainder);
-    for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      if constexpr (std::is_same_v<decltype(lanes), Full>) {
-        hn::StoreU(join(copy + i, remainder + i), F(), joined_ + i);
-      } else {
-        for (std::int64_t k = i; k < at.count; ++k)
-          joined_[k] = join_master({copy[k], remainder[k]});
-      }
-    });
-  }
-
-  float* data() { return data_; }
-
-  /// The halves or the rounded copy of what was just written, hence still in the innermost cache.
-  void write() const {
-    if (!to_.compute_copy.defined()) return;
-    if (to_.compute_copy.dtype == DType::f32) {
-      std::memcpy(at_.of<float>(to_.compute_copy), data_,
-                  static_cast<std::size_t>(at_.count) * sizeof(float));
-      return;
-    }
-    if (to_.compute_copy.dtype == DType::f16) return round_to(at_.of<f16>(to_.compute_copy));
-    bf16* copy = at_.of<bf16>(to_.compute_copy);
-    std::uint16_t* remainder =
-        to_.remainder.defined() ? at_.of<std::uint16_t>(to_.remainder) : nullptr;
-    for_vectors(at_.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      if constexpr (std::is_same_v<decltype(lanes), Full>) {
-        split(load(data_ + i), copy + i, remainder == nullptr ? nullptr : remainder + i);
-      } else {
-        for (std::int64_t k = i; k < at_.count; ++k) {
-          const MasterParts parts = split_master(data_[k]);
-          copy[k] = parts.copy;
-          if (remainder != nullptr) remainder[k] = parts.remainder;
-        }
-      }
-    });
-  }
-
- private:
-  void round_to(f16* copy) const {
-    for_vectors(at_.count, [&](std::int64_t i, auto lanes)
-                               HWY_ATTR { store(load(data_ + i, lanes), copy + i, lanes); });
-  }
-
-  const UpdateOperands& to_;
-  const Segment& at_;
-  float* data_;
-  HWY_ALIGN float joined_[kPass];
-};
-
 void adam_update(const AdamTensors& of, const AdamScalars<float>& s, bool decoupled,
                  const Segment& at) {
-  Masters masters(of.to, at);
+  Masters masters(of.to, s.update, at);
   float* parameter = masters.data();
   const float* gradient = at.of<float>(of.to.gradient);
   float* m = at.of<float>(of.m);
@@ -182,7 +97,7 @@ void adam_update(const AdamTensors& of, const AdamScalars<float>& s, bool decoup
 }
 
 void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& at) {
-  Masters masters(op.to, at);
+  Masters masters(op.to, s.update, at);
   float* parameter = masters.data();
   const float* gradient = at.of<float>(op.to.gradient);
   float* buffer = op.momentum_buffer.defined() ? at.of<float>(op.momentum_buffer) : nullptr;
@@ -213,7 +128,7 @@ void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& 
 
 template <class D>
 void step_update_as(const StepUpdate& op, const StepUpdateScalars<float>& s, const Segment& at) {
-  Masters masters(op.to, at);
+  Masters masters(op.to, s.update, at);
   float* parameter = masters.data();
   const D* direction = at.of<D>(op.to.gradient);
   const V decay = constant(s.decay);

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/attention_scratch.hpp"
 #include "kernels/attention_rule.hpp"
+#include "kernels/attention_scratch.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/reference/rope.hpp"
 #include "kernels/cpu/rows.hpp"
@@ -67,7 +67,7 @@ struct Head {
     const std::int32_t q_position = shape.q_position.as<std::int32_t>()[sequence * tq + i];
     const std::uint64_t index = dropout_row_index(shape, sequence, head, q_position) +
                                 static_cast<std::uint64_t>(k_position(j));
-    const double uniform = unit_interval(philox_word(dropout.key, dropout.step, index));
+    const double uniform = unit_interval(philox_word(dropout.key, dropout.step_now(), index));
     return uniform >= dropout.p ? static_cast<W>(1 / (1 - dropout.p)) : W{0};
   }
 };

@@ -64,12 +64,14 @@ void clip_by_value(const KernelCtx&, const ClipByValue& op, const View&) {
 template <class T>
 class Masters {
  public:
-  explicit Masters(const UpdateOperands& to) : to_(to) {}
+  /// `update`: the number of this one.
+  Masters(const UpdateOperands& to, std::uint64_t update) : to_(to), update_(update) {}
 
   T get(std::int64_t i) const {
-    if (!to_.remainder.defined()) return to_.parameter.as<T>()[i];
-    return static_cast<T>(
-        join_master({to_.compute_copy.as<bf16>()[i], to_.remainder.as<std::uint16_t>()[i]}));
+    if (to_.parameter.defined()) return to_.parameter.as<T>()[i];
+    const bf16 copy = to_.compute_copy.as<bf16>()[i];
+    if (!to_.remainder.defined()) return static_cast<T>(to_float(copy));
+    return static_cast<T>(join_master({copy, to_.remainder.as<std::uint16_t>()[i]}));
   }
   /// The master and its copy.
   void put(std::int64_t i, T value) const {
@@ -84,6 +86,11 @@ class Masters {
       to_.compute_copy.as<f16>()[i] = to_f16(rounded);
       return;
     }
+    if (to_.rounding.on) {
+      const std::uint32_t word = philox_word(to_.rounding.key, update_, to_.rounding.index(i));
+      to_.compute_copy.as<bf16>()[i] = round_stochastically(rounded, word);
+      return;
+    }
     const MasterParts parts = split_master(rounded);
     to_.compute_copy.as<bf16>()[i] = parts.copy;
     if (to_.remainder.defined()) to_.remainder.as<std::uint16_t>()[i] = parts.remainder;
@@ -91,12 +98,13 @@ class Masters {
 
  private:
   const UpdateOperands& to_;
+  std::uint64_t update_;
 };
 
 /// Runs f.operator()<T>() for the type of an update's masters.
 template <class F>
 void with_master_type(const UpdateOperands& to, const F& f) {
-  with_master_type(to.remainder.defined() ? DType::f32 : to.parameter.dtype, f);
+  with_master_type(to.master_dtype(), f);
 }
 
 void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspace) {
@@ -109,7 +117,7 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
 
 template <class T>
 void adam_update_one(const AdamTensors& of, const AdamScalars<T>& s, bool decoupled) {
-  const Masters<T> masters(of.to);
+  const Masters<T> masters(of.to, s.update);
   T* m = of.m.as<T>();
   T* v = of.v.as<T>();
   for (std::int64_t i = 0; i < of.to.numel(); ++i) {
@@ -142,7 +150,7 @@ void sgd_update(const KernelCtx&, const SgdUpdate& op, const View&) {
   if (!decision.applies()) return;
   with_master_type(op.to, [&]<class T>() {
     const SgdScalars<T> s(op, decision);
-    const Masters<T> masters(op.to);
+    const Masters<T> masters(op.to, s.update);
     for (std::int64_t i = 0; i < op.to.numel(); ++i) {
       const T p = masters.get(i);
       T g = op.to.gradient.as<T>()[i] * s.grad_scale;
@@ -163,7 +171,7 @@ void step_update(const KernelCtx&, const StepUpdate& op, const View&) {
   if (!decision.applies()) return;
   with_master_type(op.to, [&]<class T>() {
     const StepUpdateScalars<T> s(op, decision);
-    const Masters<T> masters(op.to);
+    const Masters<T> masters(op.to, s.update);
     with_type(op.to.gradient.dtype, [&]<class D>() {
       for (std::int64_t i = 0; i < op.to.numel(); ++i) {
         const auto direction = static_cast<T>(widen(op.to.gradient.as<D>()[i]));

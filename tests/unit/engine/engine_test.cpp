@@ -97,8 +97,9 @@ TEST_CASE("a step starts near the uniform loss and training lowers it") {
 
 TEST_CASE("meta and cpu allocate the same blocks in the same order") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
-    for (const char* precision : {"{compute: fp32}", "{compute: bf16}", "{compute: fp16}",
-                                  "{compute: bf16, master: bf16+remainder}"}) {
+    for (const char* precision :
+         {"{compute: fp32}", "{compute: bf16}", "{compute: fp16}",
+          "{compute: bf16, master: bf16+remainder}", "{compute: bf16, master: none}"}) {
       for (const char* mode : {"none", "full", "sqrt", "every_k", "selective"}) {
         CAPTURE(mode);
         std::vector<std::string> overrides{std::string("precision=") + precision,

@@ -16,6 +16,8 @@ struct AttentionCase {
   bool alibi = false, sink = false;
   double dropout = 0;
   std::int64_t first_head = 0, layer_heads = 0;  // of AttentionDropout
+  /// The step of dropout stands in memory (StepScalars); the launch was given another.
+  bool step_in_memory = false;
   /// q, k, v (and their gradients) are columns of one buffer, with a gap at the end of its rows.
   bool fused = false;
   /// First positions of documents; position p belongs to the last of them that is <= p.
@@ -189,12 +191,18 @@ class AttentionRun {
                       std::max(case_.q_begin + case_.tq, case_.k_begin + case_.tk),
                       case_.first_head,
                       case_.layer_heads};
+    if (!case_.step_in_memory) return;
+    scalars_.step = 17;
+    shape_.dropout.step = 0;
+    shape_.dropout.scalars = {
+        &scalars_, DType::f64, {StepScalars::kScalars}, StepScalars::kScalars};
   }
 
   AttentionCase case_;
   Machine machine_;
   DType dtype_;
   AttentionShape shape_;
+  StepScalars scalars_;
   Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;
   Tensor q_position_, q_document_begin_, k_position_, q_sample_;
   Tensor alibi_, sink_, dsink_;

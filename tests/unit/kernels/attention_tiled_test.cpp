@@ -189,6 +189,20 @@ TEST_CASE("dropout of attention keeps the same elements in every kernel") {
                            run_attention(none, operands, DType::f32, cpu_table()).out) > 0.1);
 }
 
+TEST_CASE("dropout of attention follows the step in memory where there is one") {
+  AttentionCase c{.tq = 37, .tk = 37, .dropout = 0.3};
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    c.step_in_memory = false;
+    const AttentionData operands = random_operands(c, DType::f32);
+    const AttentionData given = run_attention(c, operands, DType::f32, *table);
+    c.step_in_memory = true;
+    const AttentionData found = run_attention(c, operands, DType::f32, *table);
+    CHECK(found.out == given.out);
+    CHECK(found.dq == given.dq);
+    CHECK(found.dv == given.dv);
+  }
+}
+
 TEST_CASE("peaked probabilities and large scores keep their precision") {
   const AttentionCase c{.tq = 131, .tk = 131, .heads = 2, .head_dim = 16, .q_scale = 30};
   const AttentionData data =

@@ -142,5 +142,9 @@ inline constexpr ParameterDTypes kFp32{DType::f32, DType::f32, DType::f32};
 inline constexpr ParameterDTypes kBf16{DType::bf16, DType::f32, DType::f32};
 inline constexpr ParameterDTypes kBf16Remainder{DType::bf16, DType::f32, DType::f32,
                                                 MasterForm::remainder};
+inline constexpr ParameterDTypes kBf16Nearest{DType::bf16, DType::f32, DType::f32,
+                                              MasterForm::none};
+inline constexpr ParameterDTypes kBf16Stochastic{DType::bf16, DType::f32, DType::f32,
+                                                 MasterForm::none, 5};
 
 }  // namespace llmtrain::optim

@@ -200,14 +200,62 @@ TEST_CASE("masters as remainders take two bytes and keep every value") {
   }
 }
 
+TEST_CASE("a parameter without a master is its bf16 values") {
+  const Mesh mesh({}, 0, self_factory());
+  Device cpu(make_cpu_memory(), 1 << 24);
+  ParameterStore store(mesh);
+  store.declare(matrix("w", {1, 3}));
+  store.allocate(cpu, {.compute = DType::bf16, .form = MasterForm::none, .rounding_seed = 4}, true);
+  const Parameter& w = store.find("w");
+  CHECK(!w.has_master());
+  CHECK(w.master_dtype() == DType::f32);
+  CHECK(w.stored_dtype() == DType::bf16);
+  CHECK(cpu.ledger().held_bytes(Category::master) == 0);
+  const std::vector<float> given{1 + 0x1p-8f, -1 - 0x1.8p-8f, 3.5f};
+  store.write(w, std::as_bytes(std::span(given)));
+  CHECK(values_of(store, w) == std::vector<float>{1 + 0x1p-7f, -1 - 0x1p-7f, 3.5f});
+  CHECK(w.rounding().on);
+  CHECK(w.rounding().key == philox_key(4, "stochastic rounding", "w"));
+
+  ParameterStore nearest(mesh), whole(mesh);
+  nearest.declare(matrix("w", {1, 3}));
+  nearest.allocate(cpu, {.compute = DType::bf16, .form = MasterForm::none}, false);
+  CHECK(!nearest.find("w").rounding().on);
+  whole.declare(matrix("w", {1, 3}));
+  CHECK_THROWS_AS(whole.allocate(cpu, {.compute = DType::bf16, .rounding_seed = 4}, false),
+                  InternalError);
+}
+
+TEST_CASE("ranks that hold parts draw the words of the whole") {
+  for (const int dim : {0, 1}) {
+    const Mesh mesh({.sizes = {1, 2, 1, 1}}, 1, meta_factory(nullptr));
+    Device cpu(make_cpu_memory(), 1 << 24);
+    ParameterStore store(mesh);
+    ParameterSpec spec = matrix("w", {4, 6});
+    spec.placement[Axis::tp].split_dim = dim;
+    store.declare(std::move(spec));
+    store.allocate(cpu, {.compute = DType::bf16, .form = MasterForm::none, .rounding_seed = 4},
+                   false);
+    const Parameter& w = store.find("w");
+    const Shape& part = w.box().shape;
+    for (std::int64_t i = 0; i < part.numel(); ++i) {
+      const std::int64_t row = w.box().offset[0] + i / part[1];
+      const std::int64_t col = w.box().offset[1] + i % part[1];
+      CHECK(w.rounding().index(i) == static_cast<std::uint64_t>(row * 6 + col));
+    }
+  }
+}
+
 TEST_CASE("only bf16 copies of FP32 masters leave a remainder") {
   const Mesh mesh({}, 0, self_factory());
   Device cpu(make_cpu_memory(), 1 << 24);
   for (const DType compute : {DType::f32, DType::f64}) {
-    ParameterStore store(mesh);
-    store.declare(matrix("w", {2, 2}));
-    CHECK_THROWS_AS(store.allocate(cpu, {.compute = compute, .form = MasterForm::remainder}, false),
-                    InternalError);
+    for (const MasterForm form : {MasterForm::remainder, MasterForm::none}) {
+      ParameterStore store(mesh);
+      store.declare(matrix("w", {2, 2}));
+      CHECK_THROWS_AS(store.allocate(cpu, {.compute = compute, .form = form}, false),
+                      InternalError);
+    }
   }
 }
 

@@ -105,4 +105,32 @@ TEST_CASE("a checkpoint has whole masters and does not tell in which form they w
   CHECK(hashes[0] == hashes[1]);
 }
 
+TEST_CASE("what has no master is saved as bf16, widens exactly, and FP32 is rounded to it") {
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  for (const std::string saved_form : {"none", "fp32"}) {
+    const test::TempDir directory;
+    auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+    Place saved(1, saved_form);
+    save_checkpoint(store, *saved.engine, {.step = 3, .next_sample = 7}, identity);
+    const DType expected = saved_form == "none" ? DType::bf16 : DType::f32;
+    for (const auto& p : saved.engine->parameters().all()) {
+      CHECK(store.load(3).manifest().tensors.at(p->name()).dtype == expected);
+    }
+    for (const std::string loaded_form : {"none", "fp32", "bf16+remainder"}) {
+      CAPTURE(saved_form);
+      CAPTURE(loaded_form);
+      Place loaded(2, loaded_form);
+      load_checkpoint(store, 3, *loaded.engine, identity);
+      for (const auto& p : saved.engine->parameters().all()) {
+        CAPTURE(p->name());
+        const Parameter& other = loaded.engine->parameters().find(p->name());
+        CHECK(bytes_of(other.compute()) == bytes_of(p->compute()));
+        if (saved_form == "none" || loaded_form != "none") {
+          CHECK(loaded.engine->parameters().read(other) == saved.engine->parameters().read(*p));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace llmtrain::train

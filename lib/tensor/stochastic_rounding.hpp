@@ -1,0 +1,41 @@
+#pragma once
+/// FP32 to bf16 by chance, so that the mean over many roundings is the number itself: what a
+/// parameter without a master needs, or updates of less than half a step of bf16 would be lost.
+
+#include <cstdint>
+
+#include "lib/base/philox.hpp"
+#include "lib/tensor/dtype.hpp"
+
+namespace llmtrain {
+
+/// Rounds up in magnitude with the probability that the low half of x is of 2^16, by the upper half
+/// of a random word; a bf16 stays as it is. Infinities and NaN are those of split_master(); what is
+/// finite stays finite.
+constexpr bf16 round_stochastically(float x, std::uint32_t word) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  const auto down = static_cast<std::uint16_t>(u >> 16);
+  if (x != x) return {static_cast<std::uint16_t>(down | 0x40u)};
+  const auto near = static_cast<std::uint16_t>((u + (word >> 16)) >> 16);
+  constexpr std::uint32_t kInfinity = 0x7f80u;
+  const bool overflows = (near & 0x7fffu) == kInfinity && (down & 0x7fffu) != kInfinity;
+  return {overflows ? down : near};
+}
+
+/// The random words of one parameter, or none. Words of the update number n are those of
+/// Philox(key, step n) at the logical row-major index of an element, whatever part of the parameter
+/// this rank holds.
+struct StochasticRounding {
+  bool on = false;  // else to nearest
+  PhiloxKey key;
+  /// Of element 0; elements lie in rows of `columns`, which are `stride` apart. A part of whole
+  /// rows is one row.
+  std::int64_t first = 0, columns = 1, stride = 1;
+
+  constexpr std::uint64_t index(std::int64_t element) const {
+    if (element < columns) return static_cast<std::uint64_t>(first + element);
+    return static_cast<std::uint64_t>(first + element / columns * stride + element % columns);
+  }
+};
+
+}  // namespace llmtrain
