@@ -47,15 +47,17 @@ void run_plain(const KernelCtx& ctx, const K& op, const View& workspace) {
   }
 }
 
-void run_own(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
-             AttentionKernel kernel) {
+/// False, with the reason in `why`, where the driver does not describe the operands to wgmma.
+bool run_own(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
+             AttentionKernel kernel, std::string& why) {
   const auto narrow = [&]<int kDim>() {
     op.q.dtype == DType::bf16 ? tensor_forward<bf16, kDim>(ctx, op, workspace)
                               : tensor_forward<f16, kDim>(ctx, op, workspace);
+    return true;
   };
   switch (kernel) {
     case AttentionKernel::plain:
-      return run_plain(ctx, op, workspace);
+      return run_plain(ctx, op, workspace), true;
     case AttentionKernel::tensor_64:
       return narrow.template operator()<64>();
     case AttentionKernel::tensor_96:
@@ -64,18 +66,24 @@ void run_own(const KernelCtx& ctx, const AttentionForward& op, const View& works
       return narrow.template operator()<128>();
     case AttentionKernel::tensor_256:
       return narrow.template operator()<256>();
+    case AttentionKernel::warpgroup_64:
+      return warpgroup_forward<64>(ctx, op, workspace, why);
+    case AttentionKernel::warpgroup_128:
+      return warpgroup_forward<128>(ctx, op, workspace, why);
   }
+  return false;
 }
 
-void run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
-             AttentionKernel kernel) {
+bool run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
+             AttentionKernel kernel, std::string& why) {
   const auto narrow = [&]<int kDim>() {
     op.q.dtype == DType::bf16 ? tensor_backward<bf16, kDim>(ctx, op, workspace)
                               : tensor_backward<f16, kDim>(ctx, op, workspace);
+    return true;
   };
   switch (kernel) {
     case AttentionKernel::plain:
-      return run_plain(ctx, op, workspace);
+      return run_plain(ctx, op, workspace), true;
     case AttentionKernel::tensor_64:
       return narrow.template operator()<64>();
     case AttentionKernel::tensor_96:
@@ -84,7 +92,28 @@ void run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& work
       return narrow.template operator()<128>();
     case AttentionKernel::tensor_256:
       return narrow.template operator()<256>();
+    case AttentionKernel::warpgroup_64:
+      return warpgroup_backward<64>(ctx, op, workspace, why);
+    case AttentionKernel::warpgroup_128:
+      return warpgroup_backward<128>(ctx, op, workspace, why);
   }
+  return false;
+}
+
+std::string_view name_of(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::plain:
+      return "our plain kernels";
+    case AttentionKernel::warpgroup_64:
+    case AttentionKernel::warpgroup_128:
+      return "our kernels for wgmma";
+    default:
+      return "our kernels for tensor cores";
+  }
+}
+
+void add_reason(std::string& why, const std::string& reason) {
+  if (!reason.empty()) why += (why.empty() ? "" : "; ") + reason;
 }
 
 template <class K>
@@ -123,11 +152,18 @@ void run(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned)
     choices.record(kBackward<K>, "cuDNN " + attention_library_version().version, why);
     return;
   }
-  const AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned);
-  choices.record(
-      kBackward<K>,
-      kernel == AttentionKernel::plain ? "our plain kernels" : "our kernels for tensor cores", why);
-  run_own(ctx, op, workspace, kernel);
+  const bool warpgroups = choices.warpgroups().used;
+  AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned, warpgroups);
+  if (attention_rule(op.shape, op.q.dtype, aligned, true) != kernel) {
+    add_reason(why, choices.warpgroups().problem);
+  }
+  std::string refusal;
+  if (!run_own(ctx, op, workspace, kernel, refusal)) {
+    add_reason(why, refusal);
+    kernel = attention_rule(op.shape, op.q.dtype, aligned, false);
+    run_own(ctx, op, workspace, kernel, refusal);
+  }
+  choices.record(kBackward<K>, name_of(kernel), why);
 }
 
 void forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace) {

@@ -1,6 +1,8 @@
 #pragma once
 /// The kernels that attention_rule chooses between.
 
+#include <string>
+
 #include "kernels/attention.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -15,5 +17,14 @@ template <class T, int kDim>
 void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace);
 template <class T, int kDim>
 void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace);
+
+/// With wgmma: for bf16 on GPUs of sm_90a. False, having done nothing, with the reason in `why`,
+/// where the driver does not describe the operands.
+template <int kDim>
+bool warpgroup_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
+                       std::string& why);
+template <int kDim>
+bool warpgroup_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
+                        std::string& why);
 
 }  // namespace llmtrain::kernels::cuda

@@ -4,14 +4,20 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention_trial.hpp"
 #include "kernels/cuda/library_attention.hpp"
 
 namespace llmtrain::kernels::cuda {
 
 class AttentionChoices {
  public:
+  AttentionChoices() = default;
+  explicit AttentionChoices(WarpgroupKernels warpgroups) : warpgroups_(std::move(warpgroups)) {}
+
+  const WarpgroupKernels& warpgroups() const { return warpgroups_; }
   /// The library, opened at the first call; null, with the reason in `why`, where there is none.
   LibraryAttention* library(std::string& why);
 
@@ -25,6 +31,7 @@ class AttentionChoices {
     std::string who, why;
     bool forward = false, backward = false;
   };
+  WarpgroupKernels warpgroups_;
   bool opened_ = false;
   std::unique_ptr<LibraryAttention> library_;
   std::string problem_;

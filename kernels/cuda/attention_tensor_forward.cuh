@@ -3,9 +3,7 @@
 /// queries, so that each fragment of keys and values serves two products; 16 where registers have
 /// no room for more.
 
-#include <limits>
-
-#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/attention_tensor_softmax.cuh"
 
 namespace llmtrain::kernels::cuda {
 
@@ -19,17 +17,9 @@ template <int kDim>
 constexpr int kRows = 16 * kM<kDim>;
 template <int kDim>
 constexpr int kQueries = kRows<kDim>* kThreads / 32;  // of a block
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 template <int kDim>
 constexpr std::size_t kForwardShared = sizeof(bf16) * (kQueries<kDim> + 2 * kKeys) * kDim;
-
-template <class T>
-struct ForwardMatrices {
-  Rows<const T> q, k, v;
-  Rows<T> out;
-  float* lse;
-};
 
 template <int kDim, class T>
 __device__ __forceinline__ void scores(const T* q, const T* k,
@@ -58,113 +48,6 @@ __device__ __forceinline__ void scores(const T* q, const T* k,
   }
 }
 
-/// Per row of a thread (m-tile, half): the maximum in units of log 2, and this thread's part of the
-/// sum of probabilities.
-template <int M>
-struct Statistics {
-  float max[M][2], sum[M][2];
-};
-
-/// Scores of hidden keys to -inf; with kExtras all scores to units of log 2.
-template <bool kExtras, int M>
-__device__ __forceinline__ void adjust(const TensorHead<kExtras>& head, int sequence,
-                                       int first_query, int first_key, bool masked,
-                                       FragmentC (&s)[M][kKeys / 8]) {
-  if (!kExtras && !masked) return;
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  KeyRange range[M][2];
-#pragma unroll
-  for (int r = 0; r < 2 * M; ++r) {
-    range[r / 2][r % 2] = head.args.range(sequence, first_query + r * 8 + g);
-  }
-#pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int position = head.args.position(sequence, first_key + n * 8 + 2 * t + c);
-#pragma unroll
-      for (int r = 0; r < 2 * M; ++r) {
-        float& x = s[r / 2][n].x[r % 2 * 2 + c];
-        const KeyRange& seen = range[r / 2][r % 2];
-        float slope;
-        if constexpr (kExtras) x = head.score(x, seen.last, position, slope);
-        if (!seen.contains(position)) x = kNothing;
-      }
-    }
-  }
-}
-
-/// Dropped probabilities to zero.
-template <int M>
-__device__ __forceinline__ void drop(const TensorHead<true>& head, int sequence, int first_query,
-                                     int first_key, FragmentC (&p)[M][kKeys / 8]) {
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-#pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-    const int key = first_key + n * 8 + 2 * t;
-    const int first = head.args.position(sequence, key);
-    const int second = head.args.position(sequence, key + 1);
-#pragma unroll
-    for (int r = 0; r < 2 * M; ++r) {
-      const KeyRange range = head.args.range(sequence, first_query + r * 8 + g);
-      bool kept[2];
-      head.keeps(range.last, first, second, kept);
-      for (int c = 0; c < 2; ++c) {
-        if (!kept[c]) p[r / 2][n].x[r % 2 * 2 + c] = 0;
-      }
-    }
-  }
-}
-
-/// Scores, of which `factor` makes units of log 2, to probabilities relative to the maximum so far;
-/// the sums of old are turned to the same.
-template <int kDim>
-__device__ __forceinline__ void probabilities(float factor, FragmentC (&s)[kM<kDim>][kKeys / 8],
-                                              Statistics<kM<kDim>>& rows,
-                                              FragmentC (&out)[kM<kDim>][kDim / 8]) {
-  float decay[kM<kDim>][2];
-  bool moved = false;
-#pragma unroll
-  for (int r = 0; r < 2 * kM<kDim>; ++r) {
-    const int m = r / 2, half = r % 2;
-    float max = kNothing;
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-      max = fmaxf(max, fmaxf(s[m][n].x[2 * half], s[m][n].x[2 * half + 1]));
-    }
-    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
-    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
-    const float old = rows.max[m][half];
-    max = fmaxf(old, max * factor);
-    rows.max[m][half] = max;
-    // A row that has seen nothing yet: any finite number keeps exp2(-inf - max) at zero.
-    const float safe = max == kNothing ? 0 : max;
-    decay[m][half] = exp2_fast(old - safe);
-    moved |= old != max;
-    float sum = rows.sum[m][half] * decay[m][half];
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& x = s[m][n].x[2 * half + c];
-        x = exp2_fast(fmaf(x, factor, -safe));
-        sum += x;
-      }
-    }
-    rows.sum[m][half] = sum;
-  }
-  // Late tiles seldom move a maximum.
-  if (!__any_sync(~0u, moved)) return;
-#pragma unroll
-  for (int m = 0; m < kM<kDim>; ++m) {
-#pragma unroll
-    for (FragmentC& c : out[m]) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c.x[i] *= decay[m][i / 2];
-    }
-  }
-}
-
 template <int kDim, class T>
 __device__ __forceinline__ void values(const FragmentC (&p)[kM<kDim>][kKeys / 8], const T* v,
                                        FragmentC (&out)[kM<kDim>][kDim / 8]) {
@@ -184,38 +67,6 @@ __device__ __forceinline__ void values(const FragmentC (&p)[kM<kDim>][kKeys / 8]
       }
     }
   }
-}
-
-/// `q` becomes the place of the result.
-template <int kDim, class T>
-__device__ __forceinline__ void finish(const AttentionArgs<float>& args,
-                                       const ForwardMatrices<T>& m, int sequence, int head,
-                                       int first_query, T* q, Statistics<kM<kDim>>& rows,
-                                       const FragmentC (&out)[kM<kDim>][kDim / 8]) {
-  using Tile = TensorTile<T, kDim>;
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  const int row = warp_of_block() * kRows<kDim>;
-  float factor[kM<kDim>][2];
-#pragma unroll
-  for (int r = 0; r < 2 * kM<kDim>; ++r) {
-    float sum = rows.sum[r / 2][r % 2];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    factor[r / 2][r % 2] = sum == 0 ? 0 : args.kept / sum;
-    const int i = first_query + r * 8 + g;
-    if (t == 0 && i < args.tq) {
-      m.lse[args.statistic(sequence, head, i)] = fmaf(rows.max[r / 2][r % 2], kLn2, logf(sum));
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < kM<kDim>; ++m) {
-    Tile::put(q, row + 16 * m, out[m], factor[m][0], factor[m][1]);
-  }
-  __syncwarp();
-  Tile::template flush<kRows<kDim>>(q, row,
-                                    m.out.row(static_cast<std::int64_t>(sequence) * args.tq) +
-                                        static_cast<std::int64_t>(head) * args.head_dim,
-                                    m.out.stride, first_query, args.tq, args.head_dim);
 }
 
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
@@ -248,12 +99,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_query = first + warp_of_block() * kRows<kDim>;  // of this warp
   Statistics<kM<kDim>> rows;
   FragmentC out[kM<kDim>][kDim / 8] = {};
-#pragma unroll
-  for (int r = 0; r < 2 * kM<kDim>; ++r) {
-    const bool sink = args.sink != nullptr;
-    rows.max[r / 2][r % 2] = sink ? args.sink_of(h) * kLog2e : kNothing;
-    rows.sum[r / 2][r % 2] = sink && lane_of_warp() % 4 == 0 ? 1 : 0;
-  }
+  begin(args, h, rows);
 
   TileWalk<Side::keys, kKeys, kQueries<kDim>, kRows<kDim>, float> walk(args, s, first, first_query);
   auto step = walk.next(0);
@@ -284,7 +130,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     commit_copies();
     if (seen) {
-      probabilities<kDim>(kExtras ? 1 : head.factor, p, rows, out);
+      float decay[kM<kDim>][2];
+      if (probabilities(kExtras ? 1 : head.factor, p, rows, decay)) rescale(decay, out);
       if constexpr (kExtras) {
         if (args.drops) drop(head, s, first_query, first_key, p);
       }
@@ -293,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   wait_for_copies<0>();
   __syncthreads();  // where there are no keys the queries may still be under way
-  finish<kDim>(args, m, s, h, first_query, q, rows, out);
+  finish<kDim>(args, m, s, h, first_query, q, warp_of_block() * kRows<kDim>, rows, out);
 }
 
 }  // namespace forward_tiles

@@ -38,4 +38,143 @@ __device__ __forceinline__ PairGradient gradient_of(const TensorHead<kExtras>& h
   }
 }
 
+// ---- Rows of queries
+
+/// Per row of a thread: m-tile, half.
+template <int M>
+struct RowStatistics {
+  float lse2[M][2], delta[M][2];
+};
+
+template <class T, int M>
+__device__ __forceinline__ void load(const AttentionArgs<float>& args, const GradientMatrices<T>& m,
+                                     int sequence, int head, int first_query,
+                                     RowStatistics<M>& rows) {
+#pragma unroll
+  for (int r = 0; r < 2 * M; ++r) {
+    const int i = first_query + r * 8 + lane_of_warp() / 4;
+    const bool real = i < args.tq;
+    rows.lse2[r / 2][r % 2] = real ? m.lse[args.statistic(sequence, head, i)] * kLog2e : 0;
+    rows.delta[r / 2][r % 2] = real ? m.delta[args.statistic(sequence, head, i)] : 0;
+  }
+}
+
+/// For rows of queries: ds from s and dp = dout v^T, in the place of dp.
+template <bool kExtras, int M, int N>
+__device__ __forceinline__ void differentiate_rows(const TensorHead<kExtras>& head, int sequence,
+                                                   int first_query, int first_key, bool masked,
+                                                   const RowStatistics<M>& rows,
+                                                   const FragmentC (&s)[M][N],
+                                                   FragmentC (&dp)[M][N]) {
+  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+  const bool looks = kExtras || masked;
+  KeyRange range[2 * M] = {};
+  if (looks) {
+#pragma unroll
+    for (int r = 0; r < 2 * M; ++r) range[r] = head.args.range(sequence, first_query + r * 8 + g);
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    int position[2] = {};
+    if (looks) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        position[c] = head.args.position(sequence, first_key + n * 8 + 2 * t + c);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2 * M; ++r) {
+      bool kept[2] = {true, true};
+      if constexpr (kExtras) {
+        if (head.args.drops) head.keeps(range[r].last, position[0], position[1], kept);
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int i = r % 2 * 2 + c;
+        float& d = dp[r / 2][n].x[i];
+        d = gradient_of(head, s[r / 2][n].x[i], d, rows.lse2[r / 2][r % 2],
+                        rows.delta[r / 2][r % 2], range[r].last, position[c],
+                        !masked || range[r].contains(position[c]), kept[c])
+                .ds;
+      }
+    }
+  }
+}
+
+// ---- Rows of keys
+
+/// For rows of keys, columns of queries with `lses` and `deltas`: from the products s and dp to the
+/// fragments, as T, of probabilities and of the gradients of scores of the next products.
+template <class T, bool kExtras, int N>
+__device__ __forceinline__ void differentiate_columns(const TensorHead<kExtras>& head, int sequence,
+                                                      int first_query, int first_key, bool masked,
+                                                      const float* lses, const float* deltas,
+                                                      FragmentC (&s)[N], FragmentC (&dp)[N],
+                                                      FragmentA (&p)[N / 2],
+                                                      FragmentA (&ds)[N / 2]) {
+  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+  const bool looks = kExtras || masked;
+  int position[2] = {};
+  if (looks) {
+    for (int r = 0; r < 2; ++r) {
+      position[r] = head.args.position(sequence, first_key + r * 8 + g);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const int column = n * 8 + 2 * t;
+    const auto lse = load_pack<2>(lses + column), delta = load_pack<2>(deltas + column);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      KeyRange range{};
+      if (looks) range = head.args.range(sequence, first_query + column + c);
+      bool kept[2] = {true, true};
+      if constexpr (kExtras) {
+        if (head.args.drops) head.keeps(range.last, position[0], position[1], kept);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float& x = s[n].x[2 * r + c];
+        float& d = dp[n].x[2 * r + c];
+        const PairGradient pair =
+            gradient_of(head, x, d, lse.x[c] * kLog2e, delta.x[c], range.last, position[r],
+                        !masked || range.contains(position[r]), kept[r]);
+        x = pair.p;
+        d = pair.ds;
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    p[i] = a_of<T>(s[2 * i], s[2 * i + 1]);
+    ds[i] = a_of<T>(dp[2 * i], dp[2 * i + 1]);
+  }
+}
+
+/// The tiles of queries of all heads of a group, head by head.
+template <int kTile, int kOwn, int kPart>
+class GroupWalk {
+  using Tiles = TileWalk<Side::queries, kTile, kOwn, kPart, float>;
+
+ public:
+  struct Step {
+    int head;
+    typename Tiles::Step tile;
+  };
+  __device__ GroupWalk(const AttentionArgs<float>& args, int sequence, int group, int own, int part)
+      : tiles_(args, sequence, own, part), end_((group + 1) * args.per_group()) {}
+  __device__ bool done(const Step& step) const { return step.head >= end_; }
+  /// The first from `tile` of `head` on. All heads have the same tiles.
+  __device__ Step next(int head, int tile) {
+    auto step = tiles_.next(tile);
+    if (!tiles_.done(step)) return {head, step};
+    step = tiles_.next(0);
+    return {tiles_.done(step) ? end_ : head + 1, step};
+  }
+
+ private:
+  Tiles tiles_;
+  int end_;
+};
+
 }  // namespace llmtrain::kernels::cuda

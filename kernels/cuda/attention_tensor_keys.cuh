@@ -70,79 +70,6 @@ __device__ __forceinline__ void accumulate(const FragmentA (&a)[kQueries<kDim> /
   }
 }
 
-/// From the transposed products s and dp to the fragments of probabilities and of the gradients of
-/// scores that accumulate() takes.
-template <class T, int kDim, bool kExtras>
-__device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, int sequence,
-                                              int first_query, int first_key, bool masked,
-                                              const Stage<T, kDim>& stage, Scores<kDim>& s,
-                                              Scores<kDim>& dp, FragmentA (&p)[kQueries<kDim> / 16],
-                                              FragmentA (&ds)[kQueries<kDim> / 16]) {
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  const bool looks = kExtras || masked;
-  int position[2] = {};
-  if (looks) {
-    for (int r = 0; r < 2; ++r) {
-      position[r] = head.args.position(sequence, first_key + r * 8 + g);
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < kQueries<kDim> / 8; ++n) {
-    const int column = n * 8 + 2 * t;
-    const auto lse = load_pack<2>(stage.lse + column), delta = load_pack<2>(stage.delta + column);
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      KeyRange range{};
-      if (looks) range = head.args.range(sequence, first_query + column + c);
-      bool kept[2] = {true, true};
-      if constexpr (kExtras) {
-        if (head.args.drops) head.keeps(range.last, position[0], position[1], kept);
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float& x = s[n].x[2 * r + c];
-        float& d = dp[n].x[2 * r + c];
-        const PairGradient pair =
-            gradient_of(head, x, d, lse.x[c] * kLog2e, delta.x[c], range.last, position[r],
-                        !masked || range.contains(position[r]), kept[r]);
-        x = pair.p;
-        d = pair.ds;
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kQueries<kDim> / 16; ++i) {
-    p[i] = a_of<T>(s[2 * i], s[2 * i + 1]);
-    ds[i] = a_of<T>(dp[2 * i], dp[2 * i + 1]);
-  }
-}
-
-/// The tiles of queries of all heads of a group, head by head.
-template <int kDim>
-class GroupWalk {
-  using Tiles = TileWalk<Side::queries, kQueries<kDim>, kKeys<kDim>, kRows, float>;
-
- public:
-  struct Step {
-    int head;
-    Tiles::Step tile;
-  };
-  __device__ GroupWalk(const AttentionArgs<float>& args, int sequence, int group, int own, int part)
-      : tiles_(args, sequence, own, part), end_((group + 1) * args.per_group()) {}
-  __device__ bool done(const Step& step) const { return step.head >= end_; }
-  /// The first from `tile` of `head` on. All heads have the same tiles.
-  __device__ Step next(int head, int tile) {
-    auto step = tiles_.next(tile);
-    if (!tiles_.done(step)) return {head, step};
-    step = tiles_.next(0);
-    return {tiles_.done(step) ? end_ : head + 1, step};
-  }
-
- private:
-  Tiles tiles_;
-  int end_;
-};
-
 /// Longer than a function should be: the order of copies, waits and products is what it is about.
 template <class T, int kDim, Pass pass, bool kExtras>
 __global__ void __launch_bounds__(kThreads<kDim>, 1)
@@ -176,7 +103,7 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
   };
 
   const int first_key = first + warp_of_block() * kRows;  // of this warp
-  GroupWalk<kDim> walk(args, s, group, first, first_key);
+  GroupWalk<kQueries<kDim>, kKeys<kDim>, kRows> walk(args, s, group, first, first_key);
   auto step = walk.next(group * args.per_group(), 0);
   Tile::template stage<kKeys<kDim>, kThreads<kDim>>(shared.k, m.k.row(k_row) + at_k, m.k.stride,
                                                     first, args.tk, head_dim);
@@ -202,8 +129,8 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
       } else {
         for (FragmentC& c : dp) c = {};
       }
-      differentiate<T, kDim>(head, s, step.tile.tile * kQueries<kDim>, first_key, !step.tile.all,
-                             stage, scores, dp, p, ds);
+      differentiate_columns<T>(head, s, step.tile.tile * kQueries<kDim>, first_key, !step.tile.all,
+                               stage.lse, stage.delta, scores, dp, p, ds);
       if constexpr (pass != Pass::keys) accumulate<kDim>(p, stage.dout, dv);
       if constexpr (pass != Pass::values) accumulate<kDim>(ds, stage.q, dk);
     }

@@ -52,55 +52,6 @@ __device__ __forceinline__ void product(const T* q, const T* k,
   }
 }
 
-/// Per row of a thread: m-tile, half.
-template <int M>
-struct RowStatistics {
-  float lse2[M][2], delta[M][2];
-};
-
-/// ds from s and dp = dout v^T, in the place of dp.
-template <int kDim, bool kExtras>
-__device__ __forceinline__ void differentiate(const TensorHead<kExtras>& head, int sequence,
-                                              int first_query, int first_key, bool masked,
-                                              const RowStatistics<kM<kDim>>& rows,
-                                              const FragmentC (&s)[kM<kDim>][kKeys<kDim> / 8],
-                                              FragmentC (&dp)[kM<kDim>][kKeys<kDim> / 8]) {
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  const bool looks = kExtras || masked;
-  KeyRange range[2 * kM<kDim>] = {};
-  if (looks) {
-#pragma unroll
-    for (int r = 0; r < 2 * kM<kDim>; ++r)
-      range[r] = head.args.range(sequence, first_query + r * 8 + g);
-  }
-#pragma unroll
-  for (int n = 0; n < kKeys<kDim> / 8; ++n) {
-    int position[2] = {};
-    if (looks) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        position[c] = head.args.position(sequence, first_key + n * 8 + 2 * t + c);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2 * kM<kDim>; ++r) {
-      bool kept[2] = {true, true};
-      if constexpr (kExtras) {
-        if (head.args.drops) head.keeps(range[r].last, position[0], position[1], kept);
-      }
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int i = r % 2 * 2 + c;
-        float& d = dp[r / 2][n].x[i];
-        d = gradient_of(head, s[r / 2][n].x[i], d, rows.lse2[r / 2][r % 2],
-                        rows.delta[r / 2][r % 2], range[r].last, position[c],
-                        !masked || range[r].contains(position[c]), kept[c])
-                .ds;
-      }
-    }
-  }
-}
-
 /// dq += ds k
 template <int kDim, class T>
 __device__ __forceinline__ void accumulate(const FragmentC (&ds)[kM<kDim>][kKeys<kDim> / 8],
@@ -166,13 +117,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!walk.done(step)) stage_keys(step.tile, 0);
   commit_copies();
   RowStatistics<kM<kDim>> rows;
-#pragma unroll
-  for (int r = 0; r < 2 * kM<kDim>; ++r) {
-    const int i = first_query + r * 8 + lane_of_warp() / 4;
-    const bool real = i < args.tq;
-    rows.lse2[r / 2][r % 2] = real ? m.lse[args.statistic(s, h, i)] * kLog2e : 0;
-    rows.delta[r / 2][r % 2] = real ? m.delta[args.statistic(s, h, i)] : 0;
-  }
+  load(args, m, s, h, first_query, rows);
   FragmentC dq[kM<kDim>][kDim / 8] = {};
   for (int buffer = 0; !walk.done(step); buffer ^= 1) {
     wait_for_copies<0>();
@@ -184,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       FragmentC scores[kM<kDim>][kTile / 8], dp[kM<kDim>][kTile / 8];
       product<kDim>(q, k + buffer * kTile * kDim, scores);
       product<kDim>(dout, v + buffer * kTile * kDim, dp);
-      differentiate<kDim>(head, s, first_query, step.tile * kTile, !step.all, rows, scores, dp);
+      differentiate_rows(head, s, first_query, step.tile * kTile, !step.all, rows, scores, dp);
       accumulate<kDim>(dp, k + buffer * kTile * kDim, dq);
     }
     step = next;

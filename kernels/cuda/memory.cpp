@@ -15,6 +15,7 @@ void check(cudaError_t status, const char* what) {
 
 CudaMemory::CudaMemory(int device) : device_(device) {
   check(cudaSetDevice(device), "to choose the device");
+  attention_ = AttentionChoices(try_warpgroup_kernels(device));
   try {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "to make a stream");
     to_device_.allocate();

@@ -1,7 +1,7 @@
 #pragma once
 /// Everything of the CUDA runtime that kernels use, and the one way to launch. Tests compile these
-/// sources for the CPU with a cuda_runtime.h of their own (tests/cuda_emulation); only this header
-/// and tensor_core.cuh know the difference.
+/// sources for the CPU with a cuda_runtime.h of their own (tests/cuda_emulation); only this header,
+/// tensor_core.cuh and warpgroup.cuh know the difference.
 
 #include <cstddef>
 #include <cstdint>

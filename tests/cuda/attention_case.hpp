@@ -21,6 +21,8 @@ struct AttentionCase {
   bool fused = false;
   /// With it: rows begin at no multiple of 16 bytes, as they do if heads are no whole chunks.
   bool odd_rows = false;
+  /// Columns behind each row of q, without it.
+  std::int64_t gap = 0;
   /// First positions of documents; position p belongs to the last of them that is <= p.
   std::vector<std::int32_t> documents = {0};
   /// Position of the first query and of the first key.
@@ -67,7 +69,7 @@ class AttentionProblem {
       shape_.sink = sink_;
     }
     const std::int64_t q_rows = c.sequences * c.tq, k_rows = c.sequences * c.tk;
-    q_ = m.operand("q", {q_rows, q_cols_}, gap(k_cols_ * 2));
+    q_ = m.operand("q", {q_rows, q_cols_}, c.fused ? k_cols_ * 2 : c.gap);
     k_ = m.operand("k", {k_rows, k_cols_}, gap(q_cols_ + k_cols_));
     v_ = m.operand("v", {k_rows, k_cols_}, gap(q_cols_ + k_cols_));
   }

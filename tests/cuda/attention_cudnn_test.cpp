@@ -102,14 +102,13 @@ TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
   CHECK(has(choices_of(c), "attention: cuDNN "));
   CHECK(has(choices_of(c), " (forward, backward)\n"));
   c.documents = {0, 30};
-  CHECK(choices_of(c) ==
-        "attention: our kernels for tensor cores (forward, backward; documents)\n");
+  CHECK(choices_of(c) == "attention: our kernels for wgmma (forward, backward; documents)\n");
   c.choice = AttentionChoice::cudnn;
   CHECK(has(choices_of(c), "attention: cuDNN "));
   c.choice = AttentionChoice::own;
-  CHECK(choices_of(c) == "attention: our kernels for tensor cores (forward, backward)\n");
+  CHECK(choices_of(c) == "attention: our kernels for wgmma (forward, backward)\n");
   c = {.name = "softcap", .softcap = 3, .choice = AttentionChoice::automatic};
-  CHECK(has(choices_of(c), "tensor cores (forward, backward; softcap)"));
+  CHECK(has(choices_of(c), "wgmma (forward, backward; softcap)"));
   c = {.name = "odd heads", .head_dim = 12, .choice = AttentionChoice::automatic};
   CHECK(has(choices_of(c), "our plain kernels (forward, backward; head_dim)"));
   c = {.name = "odd rows", .fused = true, .odd_rows = true, .choice = AttentionChoice::automatic};
@@ -169,7 +168,7 @@ TEST_CASE("a backward that wants more workspace than there is goes in pieces, or
   const std::string lines = choices_of(sequences);
   CHECK(has(lines, "attention: cuDNN 9.19.0 (forward)\n"));
   CHECK(has(lines,
-            "attention: our kernels for tensor cores (backward; engine 9 is not deterministic"
+            "attention: our kernels for wgmma (backward; engine 9 is not deterministic"
             "; engine 6 needs 1.50 MiB of run.library_workspace, which has 8.00 KiB"));
   // Sums in any order need none, and are of the first engine.
   sequences.determinism = Determinism::fast;
@@ -204,7 +203,7 @@ TEST_CASE("an engine that becomes no plan is passed over, and without any our ke
   }
   const InMode mode(FakeCudnn::Mode::refuses);
   CHECK(choices_of(c) ==
-        "attention: our kernels for tensor cores (forward, backward; cuDNN has no engine for "
+        "attention: our kernels for wgmma (forward, backward; cuDNN has no engine for "
         "this)\n");
   c.choice = AttentionChoice::cudnn;
   CHECK_THROWS_AS(choices_of(c), DeviceError);

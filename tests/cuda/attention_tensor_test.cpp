@@ -1,3 +1,7 @@
+// Attention on tensor cores: the kernels with wgmma where the GPU has it, and those with mma.sync.
+#include <cstdlib>
+
+#include "lib/base/error.hpp"
 #include "tests/cuda/attention_case.hpp"
 
 using namespace llmtrain;
@@ -13,7 +17,7 @@ namespace {
 constexpr Limits kForward{.times_reference = 3, .floor = 3};
 constexpr Limits kBackward{.times_reference = 3, .floor = 4};
 
-// Blocks have 128 queries or keys, tiles 32 or 64.
+// Blocks have 128 queries or keys, tiles 32, 64 or 128.
 const std::vector<AttentionCase> kCases = {
     {.name = "causal", .tq = 200, .tk = 200, .head_dim = 64},
     {.name = "one row", .tq = 1, .tk = 1, .head_dim = 8},
@@ -48,6 +52,16 @@ const std::vector<AttentionCase> kCases = {
      .dropout = 0.3,
      .first_head = 2,
      .layer_heads = 5},
+    {.name = "peaked", .tq = 140, .tk = 140, .head_dim = 64, .scale = 3},
+    {.name = "three tiles, groups",
+     .tq = 290,
+     .tk = 290,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 128,
+     .fused = true},
+    {.name = "window over tiles", .tq = 400, .tk = 400, .heads = 1, .head_dim = 64, .window = 130},
+    {.name = "rows apart", .tq = 70, .tk = 70, .head_dim = 64, .gap = 16},
     {.name = "negative scale", .tq = 40, .tk = 40, .scale = -0.5},
     {.name = "96", .tq = 140, .tk = 140, .heads = 1, .head_dim = 96, .fused = true},
     {.name = "128", .tq = 140, .tk = 140, .heads = 1, .head_dim = 128, .fused = true},
@@ -80,10 +94,57 @@ const std::vector<AttentionCase> kCases = {
      .documents = {0, 30}},
 };
 
+/// A setting of the environment, for a while.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Setting() { ::unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// The line of a machine that ran the forward.
+std::string choice(const AttentionCase& c) {
+  Machine machine(Place::gpu, DType::bf16, DType::bf16);
+  AttentionProblem(machine, c).forward();
+  const auto lines = gpu().choices(machine.device());
+  return lines.empty() ? "" : lines.front();
+}
+
+bool has_wgmma() { return gpu().report().devices.front().capability == 90; }
+
 }  // namespace
 
 TEST_CASE("attention in bf16 and fp16 on tensor cores with every feature") {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (const AttentionCase& c : kCases) compare_attention(c, dtype, kForward, kBackward);
   }
+}
+
+TEST_CASE("attention in bf16 with mma.sync on a GPU that has wgmma") {
+  if (!has_wgmma()) return;
+  const Setting off("LLMTRAIN_WGMMA", "off");
+  for (const AttentionCase& c : kCases) compare_attention(c, DType::bf16, kForward, kBackward);
+}
+
+TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off") {
+  if (!has_wgmma()) return;
+  const AttentionCase narrow{.name = "narrow", .head_dim = 40},
+      wide{.name = "wide", .head_dim = 136};
+  CHECK(choice(narrow) == "attention: our kernels for wgmma (forward)");
+  CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
+  CHECK(choice({.name = "rows apart", .head_dim = 64, .gap = 16}) ==
+        "attention: our kernels for tensor cores (forward; no wgmma: rows that are no whole number "
+        "of heads apart)");
+  {
+    const Setting off("LLMTRAIN_WGMMA", "off");
+    CHECK(choice(narrow) ==
+          "attention: our kernels for tensor cores (forward; LLMTRAIN_WGMMA is off)");
+    CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
+  }
+  const Setting unknown("LLMTRAIN_WGMMA", "on");
+  CHECK_THROWS_AS(choice(narrow), DeviceError);
 }

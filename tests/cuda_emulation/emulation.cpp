@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_runtime.h>
-#include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "tests/cuda_emulation/block.hpp"
 #include "tests/cuda_emulation/fiber.hpp"
 
 uint3 threadIdx, blockIdx;
@@ -22,12 +22,11 @@ namespace {
 constexpr std::size_t kStackBytes = 128 << 10;
 constexpr std::size_t kMaxThreads = 1024;
 constexpr unsigned kWarp = 32;
-
-[[noreturn]] void die(const char* what) {
-  std::fprintf(stderr, "emulated GPU: %s (block %u,%u,%u thread %u,%u,%u)\n", what, blockIdx.x,
-               blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
-  std::abort();
-}
+/// What a block may have, of which the driver keeps 1 KiB.
+constexpr std::size_t kMaxSharedBytes = 227 << 10;
+/// Where dynamic shared memory begins in the window, which begins at a multiple of kSharedWindow:
+/// device code may believe in an alignment to 128 bytes and no more.
+constexpr std::size_t kSharedWindow = 1024, kSharedBegin = 128;
 
 /// LLMTRAIN_SIMT_ORDER, so that a whole program of tests can run in another order.
 Order order_of_environment() {
@@ -39,14 +38,15 @@ Order order_of_environment() {
   std::abort();
 }
 
-/// What a thread waits for: nothing, the block, or some lanes of its warp.
-enum class Wait : std::uint8_t { none, block, warp, over };
+/// What a thread waits for: nothing, the block, some lanes of its warp, or a condition.
+enum class Wait : std::uint8_t { none, block, warp, condition, over };
 
 struct Fiber {
   Context context;
   std::unique_ptr<std::byte[]> stack;
   Wait wait = Wait::none;
   unsigned mask = 0;  // of the lanes waited for
+  const std::function<bool()>* condition = nullptr;
   uint3 index{};
   int predicate = 0;
   std::array<std::byte, 32> offered{};  // to the other lanes
@@ -64,10 +64,14 @@ class Block {
  public:
   void run(dim3 block, std::size_t shared_bytes, const std::function<void()>& thread);
   void wait_for_block();
+  void wait_until(const std::function<bool()>& condition);
   int predicates() const { return predicates_; }
   const Lanes& exchange(unsigned mask, const void* value, std::size_t bytes);
   Fiber& current() { return fibers_[now_]; }
-  void* shared() { return shared_.data() + aligned_; }
+  void* shared() { return shared_.data() + aligned_ + kSharedBegin; }
+  SharedWindow window() { return {shared_.data() + aligned_, kSharedBegin + shared_bytes_}; }
+  std::size_t thread() const { return now_; }
+  Order order() const { return order_; }
   unsigned lane() const { return static_cast<unsigned>(now_ % kWarp); }
   void set_order(Order order) { order_ = order; }
 
@@ -77,12 +81,14 @@ class Block {
   void yield() { switch_stacks(fibers_[now_].context, scheduler_); }
   bool release_block();
   bool release_warp(std::size_t warp);
+  bool release_conditions();
   std::vector<std::size_t> turns();
 
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
+  std::vector<std::size_t> warp_turns_;
   std::vector<std::byte> shared_;
-  std::size_t aligned_ = 0;
+  std::size_t aligned_ = 0, shared_bytes_ = 0;
   Context scheduler_;
   const std::function<void()>* thread_ = nullptr;
   std::size_t count_ = 0, now_ = 0;
@@ -121,8 +127,14 @@ void Block::run(dim3 block, std::size_t shared_bytes, const std::function<void()
   blockDim = block;
   if (fibers_.size() < count_) fibers_.resize(count_);
   warps_.resize((count_ + kWarp - 1) / kWarp);
-  shared_.assign(shared_bytes + 256, std::byte{0xff});
-  aligned_ = 256 - reinterpret_cast<std::uintptr_t>(shared_.data()) % 256;
+  if (shared_bytes > kMaxSharedBytes) die("more shared memory than a block may have");
+  shared_bytes_ = shared_bytes;
+  shared_.assign(shared_bytes + kSharedBegin + kSharedWindow, std::byte{0xff});
+  aligned_ = kSharedWindow - reinterpret_cast<std::uintptr_t>(shared_.data()) % kSharedWindow;
+  warp_turns_.resize(warps_.size());
+  std::iota(warp_turns_.begin(), warp_turns_.end(), std::size_t{0});
+  if (order_ == Order::shuffled) std::shuffle(warp_turns_.begin(), warp_turns_.end(), random_);
+  begin_asynchronous();
   for (std::size_t i = 0; i < count_; ++i) {
     Fiber& fiber = fibers_[i];
     if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
@@ -140,12 +152,21 @@ void Block::run(dim3 block, std::size_t shared_bytes, const std::function<void()
       progress = true;
     }
     if (progress) continue;
-    for (std::size_t w = 0; w < warps_.size(); ++w) progress |= release_warp(w);
+    for (const std::size_t w : warp_turns_) {
+      progress |= release_warp(w);
+      // In a shuffled order one warp runs ahead of the others as far as it can.
+      if (progress && order_ == Order::shuffled) break;
+    }
+    // As late as can be in one order, at once in the others: so both a signal that comes too early
+    // and one that nobody saw before the next show.
+    if (!progress || order_ != Order::descending) progress |= release_conditions();
+    // As late as can be: whoever does not wait for a copy does not see it.
+    if (!progress) progress = land_one_copy();
     if (!progress) progress = release_block();
     if (progress) continue;
     const bool over = std::all_of(fibers_.begin(), fibers_.begin() + static_cast<long>(count_),
                                   [](const Fiber& f) { return f.wait == Wait::over; });
-    if (over) return;
+    if (over) return end_asynchronous();
     die("threads wait for others that never come: a barrier inside a branch, or a wrong mask");
   }
 }
@@ -154,7 +175,7 @@ bool Block::release_block() {
   std::size_t waiting = 0;
   predicates_ = 0;
   for (std::size_t i = 0; i < count_; ++i) {
-    if (fibers_[i].wait == Wait::warp) return false;
+    if (fibers_[i].wait == Wait::warp || fibers_[i].wait == Wait::condition) return false;
     if (fibers_[i].wait != Wait::block) continue;
     ++waiting;
     predicates_ += fibers_[i].predicate != 0;
@@ -192,6 +213,23 @@ bool Block::release_warp(std::size_t warp) {
   return released;
 }
 
+bool Block::release_conditions() {
+  bool released = false;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (fibers_[i].wait != Wait::condition || !(*fibers_[i].condition)()) continue;
+    fibers_[i].wait = Wait::none;
+    released = true;
+  }
+  return released;
+}
+
+void Block::wait_until(const std::function<bool()>& condition) {
+  if (condition()) return;
+  current().condition = &condition;
+  current().wait = Wait::condition;
+  yield();
+}
+
 void Block::wait_for_block() {
   current().wait = Wait::block;
   yield();
@@ -207,79 +245,26 @@ const Lanes& Block::exchange(unsigned mask, const void* value, std::size_t bytes
   return *self.received;
 }
 
-std::int64_t waits = 0, launches = 0;
-double now_microseconds = 0;
-
 }  // namespace
-
-using Work = std::function<void()>;
-
-struct Graph {
-  std::vector<Work> work;
-};
-
-/// Work that nobody has waited for.
-struct Queue {
-  std::deque<Work> work;
-  std::int64_t done = 0;
-  /// What is recorded instead of queued; null outside a capture.
-  std::unique_ptr<Graph> captured;
-
-  void push(Work next) {
-    captured ? captured->work.push_back(std::move(next)) : work.push_back(std::move(next));
-  }
-
-  /// What has been queued so far, in number.
-  std::int64_t end() const { return done + static_cast<std::int64_t>(work.size()); }
-  void drain() { drain_to(end()); }
-  void drain_to(std::int64_t position) {
-    while (done < position) {
-      const auto next = std::move(work.front());
-      work.pop_front();
-      ++done;
-      next();
-    }
-  }
-};
-
-struct Mark {
-  Queue* queue = nullptr;
-  /// Of the queue, behind what the event waits for.
-  std::int64_t position = 0;
-  /// When the device came to it; outlives the event.
-  std::shared_ptr<double> microseconds = std::make_shared<double>(0);
-};
 
 void set_order(Order order) { the_block.set_order(order); }
 void* dynamic_shared() { return the_block.shared(); }
 int lane() { return static_cast<int>(the_block.lane()); }
+void wait_until(const std::function<bool()>& condition) { the_block.wait_until(condition); }
+SharedWindow shared_window() { return the_block.window(); }
+std::size_t thread_of_block() { return the_block.thread(); }
+Order order() { return the_block.order(); }
+void die(const char* what) {
+  std::fprintf(stderr, "emulated GPU: %s (block %u,%u,%u thread %u,%u,%u)\n", what, blockIdx.x,
+               blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+  std::abort();
+}
+void run_block(dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
+  the_block.run(block, shared_bytes, thread);
+}
 const Lanes& exchange(unsigned mask, const void* value, std::size_t bytes) {
   return the_block.exchange(mask, value, bytes);
 }
-
-void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_bytes,
-             std::function<void()> thread) {
-  if (stream == nullptr) die("a launch on the default stream");
-  ++launches;
-  stream->push([=, thread = std::move(thread)] {
-    gridDim = grid;
-    for (unsigned z = 0; z < grid.z; ++z) {
-      for (unsigned y = 0; y < grid.y; ++y) {
-        for (unsigned x = 0; x < grid.x; ++x) {
-          blockIdx = {x, y, z};
-          the_block.run(block, shared_bytes, thread);
-        }
-      }
-    }
-  });
-}
-
-void enqueue_call(cudaStream_t stream, std::function<void()> work) {
-  if (stream == nullptr) die("work on the default stream");
-  ++launches;
-  stream->push(std::move(work));
-}
-void pass_time(double microseconds) { now_microseconds += microseconds; }
 
 }  // namespace simt
 
@@ -301,142 +286,4 @@ unsigned __ballot_sync(unsigned mask, int predicate) {
     if (mask >> l & 1) result |= unsigned{lanes.bytes[l][0] != std::byte{0}} << l;
   }
   return result;
-}
-
-extern "C" {
-__attribute__((visibility("default"))) std::int64_t emulated_host_waits() { return simt::waits; }
-__attribute__((visibility("default"))) std::int64_t emulated_launches() { return simt::launches; }
-}
-
-// ---- The runtime -------------------------------------------------------------------------------
-
-const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {};
-  std::strcpy(properties->name, "emulated GPU");
-  properties->totalGlobalMem = std::size_t{4} << 30;
-  properties->sharedMemPerBlockOptin = 227 << 10;
-  // Another compute capability than the plugin is built for.
-  const char* capability = std::getenv("LLMTRAIN_FAKE_CAPABILITY");
-  const int number = capability != nullptr ? std::atoi(capability) : 90;
-  properties->major = number / 10;
-  properties->minor = number % 10;
-  properties->multiProcessorCount = 4;
-  properties->l2CacheSize = 1 << 20;
-  return cudaSuccess;
-}
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
-  *free_bytes = *total_bytes = std::size_t{4} << 30;
-  return cudaSuccess;
-}
-cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
-}
-cudaError_t cudaFree(void* memory) {
-  std::free(memory);
-  return cudaSuccess;
-}
-cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  return cudaMalloc(memory, bytes);
-}
-cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
-                            cudaStream_t stream) {
-  stream->push([=] { std::memmove(to, from, bytes); });
-  return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  stream->push([=] { std::memset(memory, value, bytes); });
-  return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new simt::Queue;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  stream->drain();
-  delete stream;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (stream->captured) return cudaErrorIllegalState;
-  ++simt::waits;
-  stream->drain();
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new simt::Mark;
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  // Such an event would join streams inside the graph; nobody here does that.
-  if (stream->captured) return cudaErrorIllegalState;
-  event->queue = stream;
-  stream->push([time = event->microseconds] { *time = simt::now_microseconds; });
-  event->position = stream->end();
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  ++simt::waits;
-  if (event->queue != nullptr) event->queue->drain_to(event->position);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
-    stream->push([other, position = event->position] { other->drain_to(position); });
-  }
-  return cudaSuccess;
-}
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  if (stream->captured) return cudaErrorIllegalState;
-  stream->captured = std::make_unique<simt::Graph>();
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  if (!stream->captured) return cudaErrorIllegalState;
-  *graph = stream->captured.release();
-  return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long) {
-  *instance = new simt::Graph(*graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t stream) {
-  for (const simt::Work& work : instance->work) stream->push(work);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
-  delete instance;
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  *milliseconds = static_cast<float>((*end->microseconds - *begin->microseconds) / 1000);
-  return cudaSuccess;
 }

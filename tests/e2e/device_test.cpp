@@ -261,7 +261,7 @@ TEST_CASE("a run on an emulated GPU says who computes attention, and resumes wit
   CHECK(fingerprint(cut.path, 24) == fingerprint(whole.path, 24));
 
   const auto without = own.run(with({"run.attention=own"}));
-  CHECK(holds(without.output, {"attention: our kernels for tensor cores (forward, backward)",
+  CHECK(holds(without.output, {"attention: our kernels for wgmma (forward, backward)",
                                "24 steps took memory as planned"}));
   const Workspace documents(kTinyRecipe), fp32(kTinyRecipe);
   CHECK(holds(
@@ -314,6 +314,38 @@ TEST_CASE("run.determinism: fast reaches the libraries, and its steps are as pla
   CHECK(holds(layout.output, {"run.determinism", "layout is not there yet", "use run"}));
 }
 
+TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, and says so" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const std::vector<std::string> own = {"run.device=cuda", "precision.compute=bf16",
+                                        "run.attention=own"};
+  const Workspace trusted(kTinyRecipe), off(kTinyRecipe);
+  CHECK(holds(trusted.run(own).output, {"attention: our kernels for wgmma (forward, backward)"}));
+  {
+    const Variable setting("LLMTRAIN_WGMMA", "off");
+    run_well(off, own);
+  }
+  const auto says = [&](const char* mode, const char* reason) {
+    CAPTURE(mode);
+    const Variable fake("LLMTRAIN_FAKE_WGMMA", mode);
+    const Workspace here(kTinyRecipe);
+    CHECK(holds(
+        here.run(own).output,
+        {std::string("attention: our kernels for tensor cores (forward, backward; ") + reason + ")",
+         "6 steps took memory as planned"}));
+    CHECK(fingerprint(here.path, 6) == fingerprint(off.path, 6));
+  };
+  says("wrong", "no wgmma: their results for head_dim 64 are not those of mma.sync");
+  says("fails",
+       "no wgmma: their trial failed (CUDA: the trial failed: an error of the emulated GPU)");
+  says("undescribed", "no wgmma: the driver refuses to describe a matrix (error 1)");
+  const Variable lost("LLMTRAIN_FAKE_WGMMA", "lost");
+  const auto ended = trusted.run(own);
+  CHECK(ended.exit_code == 1);
+  CHECK(holds(ended.output, {"the trial of attention with wgmma failed, and the GPU with it",
+                             "set LLMTRAIN_WGMMA=off to do without"}));
+}
+
 TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
@@ -336,7 +368,7 @@ TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
                              "run.attention: auto"}));
     // The plan is the same with and without the library.
     const auto automatic = here.run({wanted[0], wanted[1], wanted[2]});
-    CHECK(holds(automatic.output, {"attention: our kernels for tensor cores (forward, backward; "
+    CHECK(holds(automatic.output, {"attention: our kernels for wgmma (forward, backward; "
                                    "/nonexistent/libcudnn.so.9 is not there",
                                    "6 steps took memory as planned"}));
   }

@@ -26,6 +26,13 @@ Architecture parse(std::string_view text) {
   return architecture;
 }
 
+/// Takes the first entry off a list with commas.
+std::string_view take_entry(std::string_view& list) {
+  const std::string_view entry = list.substr(0, list.find(','));
+  list.remove_prefix(std::min(list.size(), entry.size() + 1));
+  return entry;
+}
+
 bool runs_on(const Architecture& built, int capability) {
   if (built.number == 0) return true;
   if (built.variant == 'a') return built.number == capability;
@@ -39,8 +46,7 @@ bool runs_on(const Architecture& built, int capability) {
 std::string architecture_problem(std::string_view built_for, int capability) {
   std::string names;
   while (!built_for.empty()) {
-    const std::string_view entry = built_for.substr(0, built_for.find(','));
-    built_for.remove_prefix(std::min(built_for.size(), entry.size() + 1));
+    const std::string_view entry = take_entry(built_for);
     if (runs_on(parse(entry), capability)) return "";
     names += fmt::format("{}sm_{}", names.empty() ? "" : ", ", entry.substr(0, entry.find('-')));
   }
@@ -48,6 +54,14 @@ std::string architecture_problem(std::string_view built_for, int capability) {
       "the CUDA plugin is built for {}; this GPU is sm_{}: build with "
       "-DCMAKE_CUDA_ARCHITECTURES={}",
       names, capability, capability == 90 ? "90a" : std::to_string(capability));
+}
+
+bool has_wgmma_code(std::string_view built_for) {
+  while (!built_for.empty()) {
+    const Architecture built = parse(take_entry(built_for));
+    if (built.number == 0 || (built.number == 90 && built.variant == 'a')) return true;
+  }
+  return false;
 }
 
 }  // namespace llmtrain::kernels::cuda

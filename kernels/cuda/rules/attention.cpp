@@ -55,14 +55,22 @@ std::string_view to_string(AttentionKernel kernel) {
       return "tensor cores, head_dim 128";
     case AttentionKernel::tensor_256:
       return "tensor cores, head_dim 256";
+    case AttentionKernel::warpgroup_64:
+      return "wgmma, head_dim 64";
+    case AttentionKernel::warpgroup_128:
+      return "wgmma, head_dim 128";
   }
   return {};
 }
 
-AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned) {
+AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned,
+                               bool warpgroups) {
   if (!is_half_width(dtype) || !aligned || shape.head_dim % 8 != 0 ||
       shape.head_dim > kMaxHeadDim) {
     return AttentionKernel::plain;
+  }
+  if (warpgroups && dtype == DType::bf16 && shape.head_dim <= 128) {
+    return shape.head_dim <= 64 ? AttentionKernel::warpgroup_64 : AttentionKernel::warpgroup_128;
   }
   if (shape.head_dim <= 64) return AttentionKernel::tensor_64;
   if (shape.head_dim <= 96) return AttentionKernel::tensor_96;

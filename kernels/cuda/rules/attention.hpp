@@ -13,6 +13,8 @@ enum class AttentionKernel : std::uint8_t {
   tensor_96,
   tensor_128,
   tensor_256,
+  warpgroup_64,  // bf16 with wgmma, on sm_90a alone
+  warpgroup_128,
 };
 std::string_view to_string(AttentionKernel kernel);
 
@@ -20,9 +22,12 @@ std::string_view to_string(AttentionKernel kernel);
 inline constexpr std::int64_t kMaxHeadDim = 256;
 
 /// A pure function of the problem: bf16 or fp16 whose heads are whole chunks of 16 bytes, at most
-/// 256 elements, goes to tensor cores. `aligned` says that all rows of all matrices begin at
+/// 256 elements, goes to tensor cores; of these bf16 with heads of at most 128 elements to the
+/// kernels with wgmma where there are `warpgroups` (has_wgmma, code for it, and kernels that have
+/// been found to compute what the others do). `aligned` says that all rows of all matrices begin at
 /// multiples of 16 bytes.
-AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned);
+AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned,
+                               bool warpgroups);
 
 /// Rows whose extreme positions are known: of a query or key side, within a sequence.
 inline constexpr std::int64_t kAttentionGranule = 32;

@@ -34,4 +34,12 @@ TEST_CASE("what a plugin is built for, what it met, and the remedy are named") {
   CHECK(h100.find("-DCMAKE_CUDA_ARCHITECTURES=90a") != h100.npos);
 }
 
+TEST_CASE("kernels with wgmma need sm_90a in what was compiled") {
+  CHECK(has_wgmma_code("80-real,90a-real"));
+  CHECK(has_wgmma_code("90a"));
+  CHECK(has_wgmma_code("native"));
+  CHECK_FALSE(has_wgmma_code("80-real,90-real,100a-real"));
+  CHECK_FALSE(has_wgmma_code(""));
+}
+
 }  // namespace llmtrain::kernels::cuda

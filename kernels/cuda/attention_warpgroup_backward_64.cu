@@ -1,0 +1,6 @@
+#include "kernels/cuda/attention_warpgroup_backward.cuh"
+
+namespace llmtrain::kernels::cuda {
+template bool warpgroup_backward<64>(const KernelCtx&, const AttentionBackward&, const View&,
+                                     std::string&);
+}

@@ -1,0 +1,238 @@
+// The CUDA runtime of the emulated GPU: memory, streams, events and graphs.
+#include <cstdlib>
+#include <cstring>
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "tests/cuda_emulation/block.hpp"
+
+namespace simt {
+
+namespace {
+
+std::int64_t waits = 0, launches = 0;
+double now_microseconds = 0;
+
+/// What every call says until the device is as new, as it is after a kernel that failed.
+cudaError_t sticky = cudaSuccess;
+
+}  // namespace
+
+using Work = std::function<void()>;
+
+struct Graph {
+  std::vector<Work> work;
+};
+
+/// Work that nobody has waited for.
+struct Queue {
+  std::deque<Work> work;
+  std::int64_t done = 0;
+  /// What is recorded instead of queued; null outside a capture.
+  std::unique_ptr<Graph> captured;
+
+  void push(Work next) {
+    captured ? captured->work.push_back(std::move(next)) : work.push_back(std::move(next));
+  }
+
+  /// What has been queued so far, in number.
+  std::int64_t end() const { return done + static_cast<std::int64_t>(work.size()); }
+  void drain() { drain_to(end()); }
+  void drain_to(std::int64_t position) {
+    while (done < position) {
+      const auto next = std::move(work.front());
+      work.pop_front();
+      ++done;
+      next();
+    }
+  }
+};
+
+struct Mark {
+  Queue* queue = nullptr;
+  /// Of the queue, behind what the event waits for.
+  std::int64_t position = 0;
+  /// When the device came to it; outlives the event.
+  std::shared_ptr<double> microseconds = std::make_shared<double>(0);
+};
+
+void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_bytes,
+             std::function<void()> thread) {
+  if (stream == nullptr) die("a launch on the default stream");
+  ++launches;
+  stream->push([=, thread = std::move(thread)] {
+    gridDim = grid;
+    for (unsigned z = 0; z < grid.z; ++z) {
+      for (unsigned y = 0; y < grid.y; ++y) {
+        for (unsigned x = 0; x < grid.x; ++x) {
+          blockIdx = {x, y, z};
+          run_block(block, shared_bytes, thread);
+        }
+      }
+    }
+  });
+}
+
+void enqueue_call(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr) die("work on the default stream");
+  ++launches;
+  stream->push(std::move(work));
+}
+void pass_time(double microseconds) { now_microseconds += microseconds; }
+
+void fail_device() { sticky = cudaErrorLaunchFailure; }
+
+}  // namespace simt
+
+extern "C" {
+__attribute__((visibility("default"))) std::int64_t emulated_host_waits() { return simt::waits; }
+__attribute__((visibility("default"))) std::int64_t emulated_launches() { return simt::launches; }
+}
+
+const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
+cudaError_t cudaGetLastError() { return simt::sticky; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "emulated GPU");
+  properties->totalGlobalMem = std::size_t{4} << 30;
+  properties->sharedMemPerBlockOptin = 227 << 10;
+  // Another compute capability than the plugin is built for.
+  const char* capability = std::getenv("LLMTRAIN_FAKE_CAPABILITY");
+  const int number = capability != nullptr ? std::atoi(capability) : 90;
+  properties->major = number / 10;
+  properties->minor = number % 10;
+  properties->multiProcessorCount = 4;
+  properties->l2CacheSize = 1 << 20;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  if (std::strcmp(symbol, "cuTensorMapEncodeTiled") != 0) return cudaErrorInvalidValue;
+  *function = reinterpret_cast<void*>(&cuTensorMapEncodeTiled);
+  *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+/// LLMTRAIN_FAKE_WGMMA=lost: a device that nothing makes as new.
+cudaError_t cudaDeviceReset() {
+  if (!simt::fakes_wgmma("lost")) simt::sticky = cudaSuccess;
+  return simt::sticky;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  *free_bytes = *total_bytes = std::size_t{4} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (simt::sticky != cudaSuccess) return simt::sticky;
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return simt::sticky;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  return cudaMalloc(memory, bytes);
+}
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  stream->push([=] { std::memmove(to, from, bytes); });
+  return simt::sticky;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  stream->push([=] { std::memset(memory, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new simt::Queue;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  stream->drain();
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->captured) return cudaErrorIllegalState;
+  ++simt::waits;
+  stream->drain();
+  return simt::sticky;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new simt::Mark;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  // Such an event would join streams inside the graph; nobody here does that.
+  if (stream->captured) return cudaErrorIllegalState;
+  event->queue = stream;
+  stream->push([time = event->microseconds] { *time = simt::now_microseconds; });
+  event->position = stream->end();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++simt::waits;
+  if (event->queue != nullptr) event->queue->drain_to(event->position);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
+    stream->push([other, position = event->position] { other->drain_to(position); });
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->captured) return cudaErrorIllegalState;
+  stream->captured = std::make_unique<simt::Graph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!stream->captured) return cudaErrorIllegalState;
+  *graph = stream->captured.release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long) {
+  *instance = new simt::Graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t stream) {
+  for (const simt::Work& work : instance->work) stream->push(work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
+  delete instance;
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = static_cast<float>((*end->microseconds - *begin->microseconds) / 1000);
+  return cudaSuccess;
+}
