@@ -141,6 +141,22 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .recorder = recorder};
 }
 
+double model_flops_per_token(const PassPlan& eval, const engine::EngineOptions& options) {
+  return 3.0 * eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
+}
+
+/// What the plan says of the model, whatever the one rank has of it: asked of a rank that has all.
+void add_whole_model(Plan& plan, const engine::EngineOptions& options, engine::Target target) {
+  target.mesh = {};
+  target.rank = 0;
+  PassRecorder recorder;
+  Device device(make_meta_memory(), kUnlimitedBytes);
+  engine::Engine engine(meta_place(device, target, &recorder), options);
+  engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
+  plan.model_flops_per_token = model_flops_per_token(recorder.take(device, Phase::eval), options);
+  plan.checkpoint_bytes = checkpoint_bytes(engine);
+}
+
 /// Memory that is taken and given back before the engine is built.
 void add_tuning(Plan& plan, std::span<const kernels::Matmul> products,
                 const engine::Target& target) {
@@ -202,9 +218,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   device.ledger().enter(Phase::save);
   plan.save = device.ledger().peak(Phase::save);
 
-  plan.model_flops_per_token =
-      3.0 * plan.eval.flops() / static_cast<double>(options.micro_batch_size * options.seq_len);
+  plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
+  if (target.mesh[Axis::tp] * target.mesh[Axis::pp] > 1) add_whole_model(plan, options, target);
   add_tuning(plan, recorder.products().all(), target);
   plan.records_launches = options.records_launches;
   return plan;
