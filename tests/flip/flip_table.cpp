@@ -24,10 +24,6 @@ using enum Sight;
 
 // A learning rate that makes every loss but the first NaN.
 constexpr std::string_view kDiverge = "optimizer.lr=1e38 | optimizer.max_grad_norm=null";
-constexpr std::string_view kLinearRope = "model.rope_scaling={rope_type: linear, factor: 2}";
-constexpr std::string_view kLlama3Rope = "model.rope_scaling={rope_type: llama3, factor: 4}";
-constexpr std::string_view kYarnRope =
-    "model.rope_scaling={rope_type: yarn, factor: 4, truncate: false}";
 constexpr std::string_view kRamp =
     "training.global_batch_size=8 | training.rampup_batch_size={start: 2, increment: 2, samples: "
     "12}";
@@ -60,120 +56,6 @@ const std::vector<Flip> kParallelism{
     {"debug.check_collectives", {}, "", {"debug.check_collectives=true"}},
     {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
     {"parallelism.tp", {exit}, "", {"parallelism.tp=2"}},
-};
-
-const std::vector<Flip> kModel{
-    {"model.architecture",
-     {plan, operations},
-     "",
-     {"model.architecture=gpt2", "model.architecture=qwen3", "model.architecture=gemma2",
-      "model.architecture=mpt"}},
-    {"model.architecture",
-     {plan, weights},
-     "",
-     {"model.architecture=mistral | model.sliding_window=4", "model.architecture=qwen2",
-      "model.architecture=gpt_oss_dense"}},
-    {"model.vocab_size", {plan}, "", {"model.vocab_size=320"}},
-    {"model.hidden_size", {plan}, "", {"model.hidden_size=24"}},
-    {"model.num_hidden_layers", {plan, operations}, "", {"model.num_hidden_layers=3"}},
-    {"model.num_attention_heads", {plan}, "", {"model.num_attention_heads=4"}},
-    {"model.head_dim", {plan}, "", {"model.head_dim=4"}},
-    // Learned positions have a row each; the others end a continuation there.
-    {"model.max_position_embeddings",
-     {plan},
-     "",
-     {"model.max_position_embeddings=32"},
-     "model.architecture: gpt2"},
-    {"model.max_position_embeddings",
-     {samples},
-     "eval.sample_prompts=[word]",
-     {"model.max_position_embeddings=32"}},
-    {"model.initializer_range", {weights}, "", {"model.initializer_range=0.1"}},
-    {"model.scaled_residual_init", {weights}, "", {"model.scaled_residual_init=false"}},
-    {"model.intermediate_size", {plan}, "", {"model.intermediate_size=48"}},
-    {"model.num_key_value_heads", {plan}, "", {"model.num_key_value_heads=1"}},
-    {"model.hidden_act", {weights}},
-    {"model.layer_norm_epsilon", {weights}, "", {"model.layer_norm_epsilon=1e-2"}},
-    {"model.rms_norm_eps", {weights}, "", {"model.rms_norm_eps=1e-2"}},
-    {"model.rope_theta", {weights}, "", {"model.rope_theta=100"}},
-    {"model.rope_scaling", {weights}, "", {"model.rope_scaling={rope_type: linear, factor: 2}"}},
-    {"model.rope_scaling.rope_type", {weights}, kLinearRope},
-    {"model.rope_scaling.factor", {weights}, kLinearRope, {"model.rope_scaling.factor=3"}},
-    {"model.rope_scaling.original_max_position_embeddings",
-     {weights},
-     kLlama3Rope,
-     {"model.rope_scaling.original_max_position_embeddings=32"},
-     "model.rope_scaling.rope_type: llama3"},
-    {"model.rope_scaling.low_freq_factor",
-     {weights},
-     kLlama3Rope,
-     {"model.rope_scaling.low_freq_factor=0.5"}},
-    {"model.rope_scaling.high_freq_factor",
-     {weights},
-     kLlama3Rope,
-     {"model.rope_scaling.high_freq_factor=8"}},
-    {"model.rope_scaling.original_max_position_embeddings",
-     {weights},
-     kYarnRope,
-     {"model.rope_scaling.original_max_position_embeddings=32"},
-     "model.rope_scaling.rope_type: yarn"},
-    {"model.rope_scaling.beta_fast", {weights}, kYarnRope, {"model.rope_scaling.beta_fast=2"}},
-    {"model.rope_scaling.beta_slow", {weights}, kYarnRope, {"model.rope_scaling.beta_slow=0.5"}},
-    {"model.rope_scaling.truncate", {weights}, kYarnRope, {"model.rope_scaling.truncate=true"}},
-    {"model.rope_scaling.attention_factor",
-     {weights},
-     kYarnRope,
-     {"model.rope_scaling.attention_factor=2"}},
-    {"model.tie_word_embeddings",
-     {plan},
-     "model.tie_word_embeddings=true",
-     {"model.tie_word_embeddings=false"}},
-    {"model.attention_bias", {plan}, "", {"model.attention_bias=true"}},
-    {"model.sliding_window",
-     {plan, weights},
-     "",
-     {"model.sliding_window=4"},
-     "model.architecture: mistral"},
-    {"model.sliding_window",
-     {plan, weights},
-     "model.max_window_layers=1",
-     {"model.sliding_window=4"},
-     "model.architecture: qwen2"},
-    {"model.sliding_window",
-     {plan, weights},
-     "model.max_window_layers=1",
-     {"model.sliding_window=4"},
-     "model.architecture: qwen3"},
-    {"model.max_window_layers",
-     {plan, weights},
-     "model.sliding_window=4 | model.max_window_layers=1",
-     {"model.max_window_layers=0"}},
-    {"model.hidden_activation", {weights}},
-    {"model.alibi_bias_max", {weights}, "", {"model.alibi_bias_max=3"}},
-    {"model.sliding_window",
-     {plan, weights},
-     "model.sliding_window=4",
-     {"model.sliding_window=null"},
-     "model.architecture: gemma2"},
-    {"model.sliding_window",
-     {plan, weights},
-     "model.sliding_window=4",
-     {"model.sliding_window=null"},
-     "model.architecture: gpt_oss_dense"},
-    {"model.attention_bias",
-     {plan},
-     "",
-     {"model.attention_bias=false"},
-     "model.architecture: gpt_oss_dense"},
-    {"model.query_pre_attn_scalar", {weights}, "", {"model.query_pre_attn_scalar=4"}},
-    {"model.attn_logit_softcapping", {weights}, "", {"model.attn_logit_softcapping=0.01"}},
-    {"model.final_logit_softcapping", {weights}, "", {"model.final_logit_softcapping=0.01"}},
-    {"model.mlp_bias", {plan}, "", {"model.mlp_bias=true"}},
-    {"model.embd_pdrop", {operations, weights}, "", {"model.embd_pdrop=0.1"}},
-    {"model.attn_pdrop", {weights}, "", {"model.attn_pdrop=0.1"}},
-    {"model.resid_pdrop", {operations, weights}, "", {"model.resid_pdrop=0.1"}},
-    {"model.attention_dropout", {weights}, "", {"model.attention_dropout=0.1"}},
-    {"model.init_from", {weights}, "", {"model.init_from=hf"}},
 };
 
 constexpr std::string_view kMixture =
@@ -421,11 +303,12 @@ std::span<const Flip> flip_table() {
   static const std::vector<Flip> rows = [] {
     std::vector<Flip> all;
     for (const auto* part :
-         {&kRun, &kParallelism, &kModel, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
+         {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
-    const auto cleaning = cleaning_flips();
-    all.insert(all.end(), cleaning.begin(), cleaning.end());
+    for (const std::span<const Flip> part : {model_flips(), cleaning_flips()}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
     return all;
   }();
   return rows;

@@ -32,6 +32,8 @@ struct Flip {
 extern const std::string_view kBaseRecipe;
 
 std::span<const Flip> flip_table();
+/// Its rows of the model.
+std::span<const Flip> model_flips();
 /// Its rows of data.cleaning.
 std::span<const Flip> cleaning_flips();
 
