@@ -41,12 +41,16 @@ namespace {
 
 [[noreturn]] void end_all(World& world, ExitCode code, std::string_view message) {
   constexpr std::chrono::seconds kFirstWord{2};
-  if (world.place().rank != 0) std::this_thread::sleep_for(kFirstWord);
-  log::error("{}", message);
   if (code == ExitCode::peer_lost) {
+    // Each rank knows for whom it waits, and some wait for one that waits itself: all are heard.
+    log::error("{}", message);
     for (const CollectiveRecord& call : world.last_collectives()) {
       log::error("last collectives of this rank: {}", to_string(call));
     }
+    std::this_thread::sleep_for(kFirstWord);
+  } else {
+    if (world.place().rank != 0) std::this_thread::sleep_for(kFirstWord);
+    log::error("{}", message);
   }
   world.abort(static_cast<int>(code));
 }

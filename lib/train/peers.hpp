@@ -56,8 +56,8 @@ class Peers {
 };
 
 /// Runs `body` as one rank of a job. An error is logged and ends all ranks with its exit code;
-/// rank 0, where most errors are everybody's, is given the first word. A process of its own throws
-/// as ever.
+/// rank 0, where most errors are everybody's, is given the first word, but where a rank is lost
+/// every other says for whom it waits. A process of its own throws as ever.
 ExitCode run_as_rank(const std::function<ExitCode(World&)>& body);
 
 }  // namespace llmtrain::train

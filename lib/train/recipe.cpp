@@ -30,9 +30,6 @@ void RunSection::validate(recipe::Issues& issues) const {
   if (name().find('/') != std::string::npos || name() == "." || name() == "..") {
     issues.add(name, "is the name of one directory", "put directories into run.output_dir");
   }
-  if (determinism() == kernels::Determinism::layout) {
-    issues.add(determinism, "layout is not there yet", "use run");
-  }
   if (attention() == kernels::AttentionChoice::cudnn && device() == DeviceChoice::cpu) {
     issues.add(attention, "is for a GPU, and run.device is cpu",
                "leave it out, or choose run.device: cuda");

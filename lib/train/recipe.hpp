@@ -76,10 +76,9 @@ struct RunSection : recipe::Section {
       this, "determinism", kernels::Determinism::run,
       "what equal bits are promised for: run = the same recipe on the same machine, also when it "
       "was stopped and resumed; fast = nothing on a GPU, whose libraries may then add in any order "
-      "(on the CPU the same as run); layout = also other numbers of ranks and micro-batches",
-      recipe::one_of<kernels::Determinism>({{"fast", kernels::Determinism::fast},
-                                            {"run", kernels::Determinism::run},
-                                            {"layout", kernels::Determinism::layout}})};
+      "(on the CPU the same as run)",
+      recipe::one_of<kernels::Determinism>(
+          {{"fast", kernels::Determinism::fast}, {"run", kernels::Determinism::run}})};
   recipe::Key<CudaGraphs> cuda_graphs{
       this, "cuda_graphs", CudaGraphs::automatic,
       "on a GPU: launches of a step are recorded once and repeated as a whole, which spares the "

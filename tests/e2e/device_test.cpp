@@ -311,7 +311,7 @@ TEST_CASE("run.determinism: fast reaches the libraries, and its steps are as pla
               {"determinism", "fast"}));
   const auto layout = here.run({"run.determinism=layout"});
   CHECK(layout.exit_code == 2);
-  CHECK(holds(layout.output, {"run.determinism", "layout is not there yet", "use run"}));
+  CHECK(holds(layout.output, {"run.determinism", "unknown value `layout`", "allowed: fast, run"}));
 }
 
 TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, and says so" *

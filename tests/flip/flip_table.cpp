@@ -38,7 +38,6 @@ const std::vector<Flip> kRun{
     {"run.tune_products", {plan}, "run.device=cuda", {"run.tune_products=false"}},
     {"run.product_cache", {files}, "run.device=cuda", {"run.product_cache=elsewhere.txt"}},
     {"run.determinism", {plan}, "run.device=cuda", {"run.determinism=fast"}},
-    {"run.determinism", {exit}, "", {"run.determinism=layout"}},
     {"run.cuda_graphs", {plan}, "run.device=cuda", {"run.cuda_graphs=off"}},
     {"run.attention",
      {plan},
