@@ -50,8 +50,8 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
                    "ranks of the job; default those that the recipe's parallelism names")
       ->check(CLI::Range(1, 1 << 20));
   plan->add_option("--profile", planned.profile,
-                   "hardware profile, or a GPU's name (a100, h100, h200, b200); default the one of "
-                   "`doctor`");
+                   "hardware profile, or a GPU's name (a100, h100, h800, h200, b200); default the one "
+                   "of `doctor`");
   plan->add_option_function<std::string>(
       "--device",
       [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },
