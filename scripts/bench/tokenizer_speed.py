@@ -85,8 +85,8 @@ def main():
                 assert tokens == expected, (style, tokens, expected)
             row(f"encode, {style} style", ours, theirs, lambda s: f"{megabytes / s:.1f} MB/s")
         ours, theirs = [], []
-        for _ in range(arguments.rounds):
-            ours.append(train_ours(arguments.llmtrain, names, f"{folder}/trained"))
+        for turn in range(arguments.rounds):
+            ours.append(train_ours(arguments.llmtrain, names, f"{folder}/trained-{turn}"))
             theirs.append(train_theirs(names))
         row("train 8,192 tokens", ours, theirs, lambda s: f"{s:.2f} s")
 
