@@ -6,6 +6,24 @@
 
 namespace llmtrain::kernels {
 
+namespace {
+
+void check_part(const Operands& operands, const VocabPart& part, std::int64_t here) {
+  operands.expects(part.first >= 0 && part.first + here <= part.end(part.first + here),
+                   "a part within its vocabulary");
+}
+
+void check_classes(const Operands& operands, const View& logits, const View& target,
+                   std::int64_t num_classes, double softcap) {
+  operands.expects(num_classes > 0 && num_classes <= logits.cols(),
+                   "0 < num_classes <= columns of logits");
+  operands.expects(softcap >= 0 && std::isfinite(softcap), "softcap >= 0 (0: none)");
+  operands.strided("logits", logits, logits.rows(), logits.cols(), {DType::f64, DType::f32});
+  operands.dense("target", target, logits.rows(), {DType::i32});
+}
+
+}  // namespace
+
 void EmbeddingForward::check() const {
   const Operands operands(name);
   operands.dense("table", table, table.numel(), kComputeDTypes);
@@ -13,6 +31,7 @@ void EmbeddingForward::check() const {
   operands.dense("y", y, id.numel() * table.cols(), {table.dtype});
   operands.expects(y.cols() == table.cols(), "y to be as wide as table");
   operands.distinct("y", y, "table", table);
+  check_part(operands, part, table.rows());
 }
 
 Cost EmbeddingForward::cost() const {
@@ -28,6 +47,7 @@ void EmbeddingBackward::check() const {
   operands.dense("dtable", dtable, dtable.numel(), {sum_dtype(dy.dtype)});
   operands.expects(dy.cols() == dtable.cols(), "dy to be as wide as dtable");
   operands.distinct("dtable", dtable, "dy", dy);
+  check_part(operands, part, dtable.rows());
 }
 
 Cost EmbeddingBackward::cost() const {
@@ -38,13 +58,25 @@ Cost EmbeddingBackward::cost() const {
   return cost;
 }
 
+void LogitStatistics::check() const {
+  const Operands operands(name);
+  check_classes(operands, logits, target, num_classes, softcap);
+  check_part(operands, part, num_classes);
+  operands.dense("statistics", statistics, 3 * logits.rows(), {logits.dtype});
+}
+
+Cost LogitStatistics::cost() const { return memory_cost({logits, target}, {statistics}); }
+
 void CrossEntropy::check() const {
   const Operands operands(name);
-  operands.expects(num_classes > 0 && num_classes <= logits.cols(),
-                   "0 < num_classes <= columns of logits");
-  operands.expects(softcap >= 0 && std::isfinite(softcap), "softcap >= 0 (0: none)");
-  operands.strided("logits", logits, logits.rows(), logits.cols(), {DType::f64, DType::f32});
-  operands.dense("target", target, logits.rows(), {DType::i32});
+  check_classes(operands, logits, target, num_classes, softcap);
+  check_part(operands, part, num_classes);
+  if (statistics.defined()) {
+    operands.dense("statistics", statistics, 3 * logits.rows() * parts(), {logits.dtype});
+    operands.expects(parts() > 0 || logits.rows() == 0, "statistics of at least one part");
+  } else {
+    operands.expects(part.end(num_classes) == num_classes, "statistics of all parts");
+  }
   operands.dense("loss", loss, logits.rows(), {sum_dtype(logits.dtype)});
   check_step_scalars(operands, scalars);
   if (decision.defined()) check_decision(operands, decision);
@@ -63,7 +95,14 @@ void CrossEntropy::check() const {
       "rows of dlogits to begin where those of logits do when it aliases them");
 }
 
-Cost CrossEntropy::cost() const { return memory_cost({logits, target}, {loss, dlogits}); }
+Cost CrossEntropy::cost() const {
+  Cost cost = memory_cost({logits, target, statistics}, {loss, dlogits});
+  // Given the statistics, the loss alone asks for no logit.
+  if (statistics.defined() && !dlogits.defined()) {
+    cost.bytes_read -= static_cast<double>(logits.bytes());
+  }
+  return cost;
+}
 
 void Sum::check() const {
   const Operands operands(name);

@@ -11,27 +11,29 @@ namespace {
 
 constexpr int kLookUpThreads = 256;
 
-/// Neighbouring threads share a row, `threads_of_row` (a power of two) each. A row without an entry
-/// in the table becomes NaN.
+/// Neighbouring threads share a row, `threads_of_row` (a power of two) each. A row that another
+/// part of the vocabulary has is zero, one without an entry in any becomes NaN.
 template <class T, int V>
 __global__ void __launch_bounds__(kLookUpThreads)
-    look_up(const std::int32_t* id, std::int64_t rows, const T* table, std::int64_t vocab,
-            int hidden, int threads_of_row, T* y, bool accumulate) {
+    look_up(const std::int32_t* id, std::int64_t rows, const T* table, std::int64_t table_rows,
+            std::int64_t first, std::int64_t ids, int hidden, int threads_of_row, T* y,
+            bool accumulate) {
   const int tid = static_cast<int>(threadIdx.x);
   const std::int64_t row =
       std::int64_t{blockIdx.x} * (kLookUpThreads / threads_of_row) + tid / threads_of_row;
   if (row >= rows) return;
-  const std::int64_t entry = id[row];
-  const bool known = entry >= 0 && entry < vocab;
+  const std::int64_t entry = id[row] - first;
+  const bool here = entry >= 0 && entry < table_rows;
+  const bool known = id[row] >= 0 && id[row] < ids;
   const T* const from = table + entry * hidden;
   T* const to = y + row * hidden;
 #pragma unroll 2
   for (int j = (tid & (threads_of_row - 1)) * V; j < hidden; j += threads_of_row * V) {
     Pack<T, V> pack, sum;
-    if (known) pack = load_pack<V>(from + j);
+    if (here) pack = load_pack<V>(from + j);
     if (accumulate) sum = load_pack<V>(to + j);
     for (int k = 0; k < V; ++k) {
-      if (!known) pack.x[k] = narrow<T>(static_cast<Wide<T>>(NAN));
+      if (!here) pack.x[k] = narrow<T>(static_cast<Wide<T>>(known ? 0 : NAN));
       if (accumulate) pack.x[k] = narrow<T>(widen(sum.x[k]) + widen(pack.x[k]));
     }
     store_pack(to + j, pack);
@@ -47,8 +49,9 @@ void embedding_forward(const KernelCtx& ctx, const EmbeddingForward& op, const V
       while (threads_of_row < kLookUpThreads && threads_of_row * V < hidden) threads_of_row *= 2;
       const std::int64_t blocks = ceil_div(rows, kLookUpThreads / threads_of_row);
       launch_grid(ctx, {static_cast<unsigned>(blocks), kLookUpThreads}, look_up<T, V>,
-                  op.id.as<std::int32_t>(), rows, op.table.as<T>(), op.table.rows(),
-                  static_cast<int>(hidden), threads_of_row, op.y.as<T>(), op.accumulate);
+                  op.id.as<std::int32_t>(), rows, op.table.as<T>(), op.table.rows(), op.part.first,
+                  op.part.end(op.table.rows()), static_cast<int>(hidden), threads_of_row,
+                  op.y.as<T>(), op.accumulate);
     };
     const bool packed =
         hidden % kPack<T> == 0 && rows_aligned(op.table, 16) && rows_aligned(op.y, 16);
@@ -122,16 +125,16 @@ __device__ int rows_with_id_of(const std::int32_t* id, int rows, int self,
 }
 
 /// dtable[id] += the rows of dy with this id, by the block of the first of them; blockIdx.y is the
-/// slice of columns. Ids that the table does not have are left out.
+/// slice of columns. Ids that the table does not have are left out; its rows begin with `first`.
 template <class T, int V>
 __global__ void __launch_bounds__(kGatherThreads)
-    gather_rows(const std::int32_t* id, int rows, const T* dy, Wide<T>* dtable, std::int64_t vocab,
-                std::int64_t hidden) {
+    gather_rows(const std::int32_t* id, int rows, const T* dy, Wide<T>* dtable, std::int64_t first,
+                std::int64_t table_rows, std::int64_t hidden) {
   using W = Wide<T>;
   constexpr int kPart = V < kPack<W> ? V : kPack<W>;
   __shared__ std::uint16_t list[kGatherRows];
-  const std::int64_t entry = id[blockIdx.x];
-  if (entry < 0 || entry >= vocab) return;
+  const std::int64_t entry = id[blockIdx.x] - first;
+  if (entry < 0 || entry >= table_rows) return;
   const int count = rows_with_id_of(id, rows, static_cast<int>(blockIdx.x), list);
   const std::int64_t j = (std::int64_t{blockIdx.y} * kGatherThreads + threadIdx.x) * V;
   if (j >= hidden) return;
@@ -170,8 +173,8 @@ void embedding_backward(const KernelCtx& ctx, const EmbeddingBackward& op, const
         const auto count = static_cast<int>(std::min<std::int64_t>(kGatherRows, rows - begin));
         launch_grid(ctx, {dim3(static_cast<unsigned>(count), slices), kGatherThreads},
                     gather_rows<T, V>, op.id.as<std::int32_t>() + begin, count,
-                    op.dy.as<T>() + begin * hidden, op.dtable.as<Wide<T>>(), op.dtable.rows(),
-                    hidden);
+                    op.dy.as<T>() + begin * hidden, op.dtable.as<Wide<T>>(), op.part.first,
+                    op.dtable.rows(), hidden);
       }
     };
     const bool packed =

@@ -22,6 +22,9 @@ struct LossOperands {
   Z* loss;
   Rows<G> dlogits;  // null data: none
   int num_classes, cols;
+  int first_id, ids;    // id of the first class; ids of all parts
+  const Z* statistics;  // of all parts; null: the logits are those of all classes
+  int parts;
   int held;  // first columns that stay in shared memory
   /// Gradients are written over wider logits of columns further left that shared memory does not
   /// hold.
@@ -35,6 +38,9 @@ struct LossOperands {
     const double scale = scalars == nullptr ? grad_scale : scalars->grad_scale;
     return static_cast<Z>(decision == nullptr ? scale : scale * decision->loss_scale);
   }
+  /// Whether any part has the target as a class.
+  __device__ bool is_class(std::int32_t id) const { return id >= 0 && id < ids; }
+  __device__ Z capped(Z z) const { return cap > 0 ? cap * std::tanh(z / cap) : z; }
 };
 
 /// Sum of exponentials relative to the largest exponent. Logits of -inf leave it as it is.
@@ -67,9 +73,9 @@ struct LogSum {
   }
 };
 
-/// The log-sum-exp of the block's row, in every thread.
+/// The block's row, in every thread.
 template <class Z>
-__device__ Z log_sum_exp(LogSum<Z> all) {
+__device__ LogSum<Z> of_block(LogSum<Z> all) {
   __shared__ Z maxima[kLossThreads / 32], sums[kLossThreads / 32];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   all.join();
@@ -84,11 +90,80 @@ __device__ Z log_sum_exp(LogSum<Z> all) {
     all.sum = sums[lane];
   }
   all.join();
-  return all.max + std::log(all.sum);
+  return all;
+}
+
+/// A row of LogitStatistics.
+template <class Z>
+struct RowStatistics {
+  LogSum<Z> all;
+  Z at_target = 0;
+};
+
+/// Row `row` of all parts together, in the order of the parts.
+template <class Z, class G>
+__device__ RowStatistics<Z> joined_statistics(const LossOperands<Z, G>& op, std::int64_t row) {
+  RowStatistics<Z> joined;
+  const Z* const first = op.statistics + 3 * row;
+  const std::int64_t stride = std::int64_t{3} * gridDim.x;
+  for (int p = 0; p < op.parts; ++p) {
+    joined.all.max = std::fmax(joined.all.max, first[p * stride]);
+  }
+  for (int p = 0; p < op.parts; ++p) {
+    const Z* const part = first + p * stride;
+    if (part[1] != 0) joined.all.sum += part[1] * joined.all.relative(part[0], joined.all.max);
+    joined.at_target += part[2];
+  }
+  return joined;
+}
+
+/// The exponentials of a row in one pass over memory; its first op.held logits stay in `held`,
+/// capped. Of the whole block, in every thread.
+template <class Z, class G, int V>
+__device__ LogSum<Z> sum_row(const LossOperands<Z, G>& op, const Z* logits, Z* held) {
+  const int first = static_cast<int>(threadIdx.x) * V, stride = static_cast<int>(blockDim.x) * V;
+  const int round = kLossPacks * stride;  // columns that the block has under way at once
+  LogSum<Z> seen;
+  for (int begin = first; begin < op.num_classes; begin += round) {
+    Pack<Z, V> packs[kLossPacks];
+#pragma unroll
+    for (int u = 0; u < kLossPacks; ++u) {
+      packs[u] = load_pack<V>(logits + std::min(begin + u * stride, op.cols - V));
+    }
+#pragma unroll
+    for (int u = 0; u < kLossPacks; ++u) {
+      const int j = begin + u * stride;
+      if (j >= op.num_classes) break;
+      Z z[V];
+      for (int k = 0; k < V; ++k) packs[u].x[k] = z[k] = op.capped(packs[u].x[k]);
+      if (j < op.held) store_pack(held + j, packs[u]);
+      for (int k = 0; k < V; ++k) {
+        if (j + k >= op.num_classes) z[k] = -static_cast<Z>(INFINITY);
+      }
+      seen.add(z);
+    }
+  }
+  return of_block(seen);
+}
+
+template <class Z, class G, int V>
+__global__ void __launch_bounds__(kLossThreads, 2)
+    logit_statistics_rows(LossOperands<Z, G> op, Z* statistics) {
+  const Z* const logits = op.logits.row(blockIdx.x);
+  const LogSum<Z> all = sum_row<Z, G, V>(op, logits, nullptr);
+  if (threadIdx.x != 0) return;
+  const std::int32_t target = op.target[blockIdx.x];
+  const int column = target - op.first_id;
+  const bool here = target >= 0 && column >= 0 && column < op.num_classes;
+  Z* const row = statistics + std::int64_t{3} * blockIdx.x;
+  row[0] = all.max;
+  row[1] = all.sum;
+  row[2] = here ? op.capped(logits[column]) : Z{0};
 }
 
 /// A row: its log-sum-exp in one pass over memory, its gradient in a second one, for which what
-/// shared memory holds is not read again. A target that is no class gives NaN.
+/// shared memory holds is not read again; where the statistics are given, the second alone. A
+/// target that is no class gives NaN.
 template <class Z, class G, int V>
 __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperands<Z, G> op) {
   Z* const held = dynamic_shared<Z>();
@@ -107,34 +182,19 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     return;
   }
 
-  const auto capped = [&](Z z) { return op.cap > 0 ? op.cap * std::tanh(z / op.cap) : z; };
-  const bool is_class = target >= 0 && target < op.num_classes;
-  // Before the barrier: afterwards gradients may take the place of logits.
-  const Z at_target = threadIdx.x == 0 && is_class ? capped(logits[target]) : Z{0};
-  LogSum<Z> seen;
-  for (int begin = first; begin < op.num_classes; begin += round) {
-    Pack<Z, V> packs[kLossPacks];
-#pragma unroll
-    for (int u = 0; u < kLossPacks; ++u) {
-      packs[u] = load_pack<V>(logits + std::min(begin + u * stride, op.cols - V));
-    }
-#pragma unroll
-    for (int u = 0; u < kLossPacks; ++u) {
-      const int j = begin + u * stride;
-      if (j >= op.num_classes) break;
-      Z z[V];
-      for (int k = 0; k < V; ++k) packs[u].x[k] = z[k] = capped(packs[u].x[k]);
-      if (j < op.held) store_pack(held + j, packs[u]);
-      for (int k = 0; k < V; ++k) {
-        if (j + k >= op.num_classes) z[k] = -static_cast<Z>(INFINITY);
-      }
-      seen.add(z);
-    }
+  const bool is_class = op.is_class(target);
+  RowStatistics<Z> row;
+  if (op.statistics != nullptr) {
+    row = joined_statistics(op, blockIdx.x);
+  } else {
+    // Before the barrier: afterwards gradients may take the place of logits.
+    row.at_target = threadIdx.x == 0 && is_class ? op.capped(logits[target]) : Z{0};
+    row.all = sum_row<Z, G, V>(op, logits, held);
   }
-  const Z log_sum = log_sum_exp(seen);
-  const Z lse = is_class ? log_sum : static_cast<Z>(NAN);
-  if (threadIdx.x == 0) op.loss[blockIdx.x] = lse - at_target;
+  const Z lse = is_class ? row.all.max + std::log(row.all.sum) : static_cast<Z>(NAN);
+  if (threadIdx.x == 0) op.loss[blockIdx.x] = lse - row.at_target;
   if (!learns) return;
+  const int column = target - op.first_id;
 
   const Z grad_scale = op.grad_scale_now();
   for (int begin = 0; begin < op.cols; begin += round) {
@@ -157,8 +217,8 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
       if (j >= op.cols) break;
       Pack<G, V> result;
       for (int k = 0; k < V; ++k) {
-        const Z z = j < op.held ? packs[u].x[k] : capped(packs[u].x[k]);
-        const Z onehot = j + k == target ? 1 : 0;
+        const Z z = j < op.held ? packs[u].x[k] : op.capped(packs[u].x[k]);
+        const Z onehot = j + k == column ? 1 : 0;
         Z gradient = grad_scale * (std::exp(z - lse) - onehot);
         if (op.cap > 0) gradient *= 1 - (z / op.cap) * (z / op.cap);
         result.x[k] = narrow<G>(j + k < op.num_classes ? gradient : Z{0});
@@ -168,40 +228,57 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
   }
 }
 
+/// What both kernels read; Op is CrossEntropy or LogitStatistics.
+template <class Z, class G, class Op>
+LossOperands<Z, G> loss_operands(const Op& op) {
+  LossOperands<Z, G> operands{};
+  operands.logits = Rows<const Z>(op.logits);
+  operands.target = op.target.template as<std::int32_t>();
+  operands.num_classes = static_cast<int>(op.num_classes);
+  operands.cols = static_cast<int>(op.logits.cols());
+  operands.first_id = static_cast<int>(op.part.first);
+  operands.ids = static_cast<int>(op.part.end(op.num_classes));
+  operands.cap = static_cast<Z>(op.softcap);
+  return operands;
+}
+
+template <class Z>
+constexpr int kLossPack = std::is_same_v<Z, double> ? 1 : 4;
+
+/// Threads of a block that visits `cols` columns in packs of V.
+template <int V>
+unsigned loss_threads(std::int64_t cols) {
+  const std::int64_t busy = ceil_div(cols, std::int64_t{V} * kLossPacks);
+  return static_cast<unsigned>(std::min<std::int64_t>(kLossThreads, ceil_div(busy, 32) * 32));
+}
+
 template <class Z, class G>
 void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
   const bool learns = op.dlogits.defined();
-  const auto cols = static_cast<int>(op.logits.cols());
-  constexpr int kFull = std::is_same_v<Z, double> ? 1 : 4;
+  const std::int64_t cols = op.logits.cols();
+  constexpr int kFull = kLossPack<Z>;
   const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(Z)) &&
                       (!learns || rows_aligned(op.dlogits, kFull * sizeof(G)));
-  LossOperands<Z, G> operands{.logits = Rows<const Z>(op.logits),
-                              .target = op.target.as<std::int32_t>(),
-                              .loss = op.loss.as<Z>(),
-                              .dlogits = learns ? Rows<G>(op.dlogits) : Rows<G>{},
-                              .num_classes = static_cast<int>(op.num_classes),
-                              .cols = cols,
-                              .held = 0,
-                              .overlaid = false,
-                              .grad_scale = op.grad_scale,
-                              .scalars = op.scalars.as<StepScalars>(),
-                              .decision = op.decision.as<UpdateDecision>(),
-                              .cap = static_cast<Z>(op.softcap)};
+  auto operands = loss_operands<Z, G>(op);
+  operands.loss = op.loss.as<Z>();
+  if (learns) operands.dlogits = Rows<G>(op.dlogits);
+  operands.statistics = op.statistics.as<Z>();
+  operands.parts = static_cast<int>(op.parts());
+  operands.grad_scale = op.grad_scale;
+  operands.scalars = op.scalars.as<StepScalars>();
+  operands.decision = op.decision.as<UpdateDecision>();
   const auto run = [&]<int V>() {
-    // Columns that the first pass visits, in whole packs.
-    const std::int64_t visited = ceil_div(op.num_classes, V) * V;
     if (learns) {
+      // Columns that the first pass visits, in whole packs.
+      const std::int64_t visited = op.statistics.defined() ? 0 : ceil_div(op.num_classes, V) * V;
       operands.held = static_cast<int>(std::min<std::int64_t>(visited, kHeldBytes / sizeof(Z)));
       operands.overlaid = sizeof(G) < sizeof(Z) && op.dlogits.data == op.logits.data &&
                           static_cast<std::size_t>(cols) * sizeof(G) >
                               static_cast<std::size_t>(operands.held) * sizeof(Z);
     }
-    const std::int64_t busy = ceil_div(cols, std::int64_t{V} * kLossPacks);
-    const auto threads =
-        static_cast<unsigned>(std::min<std::int64_t>(kLossThreads, ceil_div(busy, 32) * 32));
     const std::size_t shared = static_cast<std::size_t>(operands.held) * sizeof(Z);
     if (shared > (48 << 10)) allow_shared(cross_entropy_rows<Z, G, V>, shared);
-    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), threads, shared},
+    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<V>(cols), shared},
                 cross_entropy_rows<Z, G, V>, operands);
   };
   packed ? run.template operator()<kFull>() : run.template operator()<1>();
@@ -217,6 +294,23 @@ void cross_entropy(const KernelCtx& ctx, const CrossEntropy& op, const View&) {
   } else {
     cross_entropy_as<float, f16>(ctx, op);
   }
+}
+
+template <class Z>
+void logit_statistics_as(const KernelCtx& ctx, const LogitStatistics& op) {
+  constexpr int kFull = kLossPack<Z>;
+  const std::int64_t cols = op.logits.cols();
+  const auto run = [&]<int V>() {
+    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<V>(cols)},
+                logit_statistics_rows<Z, Z, V>, loss_operands<Z, Z>(op), op.statistics.as<Z>());
+  };
+  const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(Z));
+  packed ? run.template operator()<kFull>() : run.template operator()<1>();
+}
+
+void logit_statistics(const KernelCtx& ctx, const LogitStatistics& op, const View&) {
+  op.logits.dtype == DType::f64 ? logit_statistics_as<double>(ctx, op)
+                                : logit_statistics_as<float>(ctx, op);
 }
 
 constexpr int kSumThreads = 256;
@@ -268,6 +362,7 @@ void sum(const KernelCtx& ctx, const Sum& op, const View& workspace) {
 }  // namespace
 
 void add_loss_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<LogitStatistics, logit_statistics>());
   rows.push_back(row_of<CrossEntropy, cross_entropy>());
   rows.push_back(row_of<Sum, sum>());
 }

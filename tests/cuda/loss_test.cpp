@@ -71,6 +71,48 @@ TEST_CASE("cross-entropy and its gradient, beside the logits and in their place"
   }
 }
 
+TEST_CASE("statistics of a part of the vocabulary, and the loss from those of all parts") {
+  for (const Case& c : {Case{3, 1, 1, 0}, Case{5, 37, 37, 0}, Case{9, 256, 250, 0},
+                        Case{4, 10000, 9973, 0}, Case{0, 16, 16, 0}}) {
+    for (const DType dtype : kTypes) {
+      for (const double cap : {0.0, 3.0}) {
+        CAPTURE(c.cols);
+        CAPTURE(cap);
+        compare(
+            [&](Machine& m) {
+              const Shape shape{c.rows, c.cols};
+              const Tensor target = m.integers(targets(c.rows, 2 * c.classes + 3));
+              const Tensor statistics = m.empty({2 * c.rows, 3}, m.wide());
+              const Tensor loss = m.empty({c.rows}, m.wide());
+              const Tensor dlogits = m.empty(shape, m.compute());
+              const Tensor logits[] = {m.normals("a", shape, m.wide(), DType::f32, c.gap),
+                                       m.normals("b", shape, m.wide(), DType::f32, c.gap)};
+              for (const std::int64_t p : {0, 1}) {
+                m.run(LogitStatistics{
+                    .logits = logits[p],
+                    .target = target,
+                    .statistics = statistics.row_range(p * c.rows, c.rows),
+                    .num_classes = c.classes,
+                    .softcap = cap,
+                    .part = {.first = p * c.classes + 3 * p, .whole = 2 * c.classes + 3}});
+              }
+              m.run(CrossEntropy{.logits = logits[1],
+                                 .target = target,
+                                 .loss = loss,
+                                 .dlogits = dlogits,
+                                 .num_classes = c.classes,
+                                 .part = {.first = c.classes + 3, .whole = 2 * c.classes + 3},
+                                 .statistics = statistics,
+                                 .grad_scale = 0.37,
+                                 .softcap = cap});
+              return outputs(m, statistics, loss, dlogits);
+            },
+            dtype, {.floor = 4});
+      }
+    }
+  }
+}
+
 TEST_CASE("a gradient in the place of its logits is the gradient beside them") {
   for (const Case& c :
        {Case{3, 37, 37, 0}, Case{4, 512, 501, 8}, Case{3, 26000, 25990, 0},

@@ -27,7 +27,8 @@ void add_rows(const EmbeddingForward& op, std::int64_t begin, std::int64_t end) 
   const std::int64_t hidden = op.table.cols();
   with_fast_type(op.table.dtype, [&]<class T>() {
     for (std::int64_t i = begin; i < end; ++i) {
-      add_row(op.table.row<T>(op.id.as<std::int32_t>()[i]), op.y.as<T>() + i * hidden, hidden);
+      const std::int64_t entry = entry_of(op, op.table, i);
+      if (entry >= 0) add_row(op.table.row<T>(entry), op.y.as<T>() + i * hidden, hidden);
     }
   });
 }
@@ -37,7 +38,9 @@ void add_columns(const EmbeddingBackward& op, std::int64_t begin, std::int64_t e
   const std::int64_t hidden = op.dtable.cols();
   with_fast_type(op.dy.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < op.id.numel(); ++i) {
-      float* sum = op.dtable.row<float>(op.id.as<std::int32_t>()[i]) + begin;
+      const std::int64_t entry = entry_of(op, op.dtable, i);
+      if (entry < 0) continue;
+      float* sum = op.dtable.row<float>(entry) + begin;
       add_row(op.dy.as<T>() + i * hidden + begin, sum, end - begin);
     }
   });
@@ -54,7 +57,7 @@ HWY_EXPORT(add_columns);
 
 void embedding_forward(const KernelCtx& ctx, const EmbeddingForward& op, const View& workspace) {
   if (op.table.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  check_ids(op.name, op.id, 0, op.table.rows());
+  check_ids(op.name, op.id, 0, op.part.end(op.table.rows()));
   constexpr std::int64_t kRows = 16;
   const auto row_bytes = static_cast<std::size_t>(op.table.cols()) * size_of(op.table.dtype);
   const auto* table = op.table.as<std::byte>();
@@ -62,15 +65,20 @@ void embedding_forward(const KernelCtx& ctx, const EmbeddingForward& op, const V
   parallel_blocks(ctx.threads, op.id.numel(), kRows, [&](std::int64_t begin, std::int64_t end) {
     if (op.accumulate) return HWY_DYNAMIC_DISPATCH(add_rows)(op, begin, end);
     for (std::int64_t i = begin; i < end; ++i) {
-      const auto id = static_cast<std::size_t>(op.id.as<std::int32_t>()[i]);
-      std::memcpy(y + static_cast<std::size_t>(i) * row_bytes, table + id * row_bytes, row_bytes);
+      auto* const to = y + static_cast<std::size_t>(i) * row_bytes;
+      const std::int64_t entry = entry_of(op, op.table, i);
+      if (entry < 0) {
+        std::memset(to, 0, row_bytes);
+      } else {
+        std::memcpy(to, table + static_cast<std::size_t>(entry) * row_bytes, row_bytes);
+      }
     }
   });
 }
 
 void embedding_backward(const KernelCtx& ctx, const EmbeddingBackward& op, const View& workspace) {
   if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  check_ids(op.name, op.id, 0, op.dtable.rows());
+  check_ids(op.name, op.id, 0, op.part.end(op.dtable.rows()));
   constexpr std::int64_t kColumns = 64;  // four cache lines of FP32
   parallel_blocks(ctx.threads, op.dtable.cols(), kColumns,
                   [&](std::int64_t begin, std::int64_t end) {

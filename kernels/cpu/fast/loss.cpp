@@ -9,6 +9,7 @@
 #include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/embedding.hpp"
 #include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/row_statistics.hpp"
 #include "kernels/cpu/rows.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -44,10 +45,16 @@ struct Logits {
   }
 };
 
-/// Log of the sum of exponentials in one pass over memory: maximum and sum of a piece that stays in
-/// the first-level cache, the sum so far rescaled when the maximum moves.
+/// Largest logit and sum of exponentials relative to it.
+struct SumExp {
+  float max;
+  double sum;
+};
+
+/// In one pass over memory: maximum and sum of a piece that stays in the first-level cache, the sum
+/// so far rescaled when the maximum moves.
 template <bool kCapped>
-double log_sum_exp(const Logits<kCapped>& z, std::int64_t n) {
+SumExp sum_exp(const Logits<kCapped>& z, std::int64_t n) {
   constexpr std::int64_t kPiece = 2048;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const F f;
@@ -70,23 +77,52 @@ double log_sum_exp(const Logits<kCapped>& z, std::int64_t n) {
     sum = sum * std::exp(static_cast<double>(max) - safe) + sum_of_lanes(part);
     max = new_max;
   }
-  return max + std::log(sum);
+  return {max, sum};
+}
+
+/// The column of row i's target where it is one of `num_classes` here, else -1.
+template <class Op>
+std::int64_t target_here(const Op& op, std::int64_t i) {
+  const std::int32_t target = op.target.template as<std::int32_t>()[i];
+  const std::int64_t column = target - op.part.first;
+  return target >= 0 && column >= 0 && column < op.num_classes ? column : -1;
+}
+
+template <bool kCapped>
+void logit_statistics_row(const LogitStatistics& op, std::int64_t i) {
+  const Logits<kCapped> z{op.logits.row<float>(i), static_cast<float>(op.softcap)};
+  const SumExp row = sum_exp(z, op.num_classes);
+  const std::int64_t target = target_here(op, i);
+  op.statistics.as<RowStatistics<float>>()[i] = {row.max, static_cast<float>(row.sum),
+                                                 target < 0 ? 0.0f : z[target]};
+}
+
+void logit_statistics_row_of(const LogitStatistics& op, std::int64_t i) {
+  op.softcap > 0 ? logit_statistics_row<true>(op, i) : logit_statistics_row<false>(op, i);
 }
 
 template <class G, bool kCapped>
 void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   const auto cap = static_cast<float>(op.softcap);
   const Logits<kCapped> z{op.logits.row<float>(i), cap};
-  const std::int32_t target = op.target.as<std::int32_t>()[i];
+  const std::int64_t target = target_here(op, i);
   G* dz = op.dlogits.defined() ? op.dlogits.row<G>(i) : nullptr;
   const std::int64_t cols = op.logits.cols();
-  if (target < 0) {
+  if (op.target.as<std::int32_t>()[i] < 0) {
     op.loss.as<float>()[i] = 0;
     if (dz != nullptr) std::fill_n(dz, cols, G{});
     return;
   }
-  const auto lse = static_cast<float>(log_sum_exp(z, op.num_classes));
-  const float z_target = z[target];
+  float lse, z_target;
+  if (op.statistics.defined()) {
+    const auto all = joined_statistics<float>(op, i);
+    lse = all.max + std::log(all.sum);
+    z_target = all.at_target;
+  } else {
+    const SumExp all = sum_exp(z, op.num_classes);
+    lse = static_cast<float>(all.max + std::log(all.sum));
+    z_target = z[target];
+  }
   op.loss.as<float>()[i] = lse - z_target;
   if (dz == nullptr) return;
   const V scale = constant(op.grad_scale_now());
@@ -99,6 +135,7 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
     store(gradient, dz + j, lanes);
   });
   std::fill(dz + op.num_classes, dz + cols, G{});
+  if (target < 0) return;  // another part has it
   float gradient = static_cast<float>(op.grad_scale_now()) * (std::exp(z_target - lse) - 1);
   if (kCapped) gradient *= 1 - (z_target / cap) * (z_target / cap);
   dz[target] = narrow<G>(gradient);
@@ -118,12 +155,21 @@ HWY_AFTER_NAMESPACE();
 namespace llmtrain::kernels::fast {
 
 HWY_EXPORT(cross_entropy_row_of);
+HWY_EXPORT(logit_statistics_row_of);
 
 namespace {
 
+void logit_statistics(const KernelCtx& ctx, const LogitStatistics& op, const View& workspace) {
+  if (op.logits.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  check_ids(op.name, op.target, -1, op.part.end(op.num_classes));
+  parallel_blocks(ctx.threads, op.logits.rows(), 1, [&](std::int64_t i, std::int64_t) {
+    HWY_DYNAMIC_DISPATCH(logit_statistics_row_of)(op, i);
+  });
+}
+
 void cross_entropy(const KernelCtx& ctx, const CrossEntropy& op, const View& workspace) {
   if (op.logits.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  check_ids(op.name, op.target, -1, op.num_classes);
+  check_ids(op.name, op.target, -1, op.part.end(op.num_classes));
   parallel_blocks(ctx.threads, op.logits.rows(), 1, [&](std::int64_t i, std::int64_t) {
     HWY_DYNAMIC_DISPATCH(cross_entropy_row_of)(op, i);
   });
@@ -164,6 +210,7 @@ void sum(const KernelCtx& ctx, const Sum& op, const View&) {
 void add_loss_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<EmbeddingForward, embedding_forward>());
   rows.push_back(row_of<EmbeddingBackward, embedding_backward>());
+  rows.push_back(row_of<LogitStatistics, logit_statistics>());
   rows.push_back(row_of<CrossEntropy, cross_entropy>());
   rows.push_back(row_of<Sum, sum>());
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/embedding_ids.hpp"
+#include "kernels/cpu/row_statistics.hpp"
 #include "kernels/cpu/rows.hpp"
 
 namespace llmtrain::kernels::reference {
@@ -13,12 +13,17 @@ namespace llmtrain::kernels::reference {
 namespace {
 
 void embedding_forward(const KernelCtx&, const EmbeddingForward& op, const View&) {
-  check_ids(op.name, op.id, 0, op.table.rows());
+  check_ids(op.name, op.id, 0, op.part.end(op.table.rows()));
   const std::int64_t hidden = op.table.cols();
   with_type(op.table.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < op.id.numel(); ++i) {
-      const T* row = op.table.row<T>(op.id.as<std::int32_t>()[i]);
+      const std::int64_t entry = entry_of(op, op.table, i);
       T* y = op.y.as<T>() + i * hidden;
+      if (entry < 0) {
+        if (!op.accumulate) std::fill_n(y, hidden, T{});
+        continue;
+      }
+      const T* row = op.table.row<T>(entry);
       for (std::int64_t j = 0; j < hidden; ++j) {
         y[j] = op.accumulate ? narrow<T>(widen(y[j]) + widen(row[j])) : row[j];
       }
@@ -27,47 +32,84 @@ void embedding_forward(const KernelCtx&, const EmbeddingForward& op, const View&
 }
 
 void embedding_backward(const KernelCtx&, const EmbeddingBackward& op, const View&) {
-  check_ids(op.name, op.id, 0, op.dtable.rows());
+  check_ids(op.name, op.id, 0, op.part.end(op.dtable.rows()));
   const std::int64_t hidden = op.dtable.cols();
   with_type(op.dy.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < op.id.numel(); ++i) {
-      Wide<T>* row = op.dtable.row<Wide<T>>(op.id.as<std::int32_t>()[i]);
+      const std::int64_t entry = entry_of(op, op.dtable, i);
+      if (entry < 0) continue;
+      Wide<T>* row = op.dtable.row<Wide<T>>(entry);
       const T* dy = op.dy.as<T>() + i * hidden;
       for (std::int64_t j = 0; j < hidden; ++j) row[j] += widen(dy[j]);
     }
   });
 }
 
-/// Z is the type of the logits, G that of their gradient.
+/// A row of logits as the loss reads it. Z is their type.
+template <class Z>
+struct Row {
+  const Z* logits;
+  Z cap;
+  Z operator[](std::int64_t j) const {
+    return cap > 0 ? cap * std::tanh(logits[j] / cap) : logits[j];
+  }
+};
+
+/// `target` is a column, here or not.
+template <class Z>
+RowStatistics<Z> statistics_of(const Row<Z>& z, std::int64_t num_classes, std::int64_t target) {
+  RowStatistics<Z> row;
+  for (std::int64_t j = 0; j < num_classes; ++j) row.max = std::max(row.max, z[j]);
+  for (std::int64_t j = 0; j < num_classes; ++j) row.sum += std::exp(z[j] - row.max);
+  if (target >= 0 && target < num_classes) row.at_target = z[target];
+  return row;
+}
+
+/// The column of row i's target, negative or beyond the classes where it is not here.
+template <class Op>
+std::int64_t target_column(const Op& op, std::int64_t i) {
+  const std::int32_t target = op.target.template as<std::int32_t>()[i];
+  return target < 0 ? -1 - op.part.first : target - op.part.first;
+}
+
+void logit_statistics(const KernelCtx&, const LogitStatistics& op, const View&) {
+  check_ids(op.name, op.target, -1, op.part.end(op.num_classes));
+  const auto run = [&]<class Z>() {
+    for (std::int64_t i = 0; i < op.logits.rows(); ++i) {
+      const Row<Z> z{op.logits.row<Z>(i), static_cast<Z>(op.softcap)};
+      op.statistics.as<RowStatistics<Z>>()[i] =
+          statistics_of(z, op.num_classes, target_column(op, i));
+    }
+  };
+  op.logits.dtype == DType::f64 ? run.operator()<double>() : run.operator()<float>();
+}
+
+/// G is the type of the gradient.
 template <class Z, class G>
 void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
-  const Z* logits = op.logits.row<Z>(i);
   const auto cap = static_cast<Z>(op.softcap);
-  const auto z = [&](std::int64_t j) {
-    return cap > 0 ? cap * std::tanh(logits[j] / cap) : logits[j];
-  };
-  const std::int32_t target = op.target.as<std::int32_t>()[i];
-  Z max = -std::numeric_limits<Z>::infinity();
-  for (std::int64_t j = 0; j < op.num_classes; ++j) max = std::max(max, z(j));
-  Z sum = 0;
-  for (std::int64_t j = 0; j < op.num_classes; ++j) sum += std::exp(z(j) - max);
-  const Z lse = max + std::log(sum);
-  op.loss.as<Z>()[i] = target < 0 ? Z{0} : lse - z(target);
+  const Row<Z> z{op.logits.row<Z>(i), cap};
+  const bool trained = op.target.as<std::int32_t>()[i] >= 0;
+  const std::int64_t target = target_column(op, i);
+  const RowStatistics<Z> row = op.statistics.defined() ? joined_statistics<Z>(op, i)
+                                                       : statistics_of(z, op.num_classes, target);
+  const Z lse = row.max + std::log(row.sum);
+  op.loss.as<Z>()[i] = trained ? lse - row.at_target : Z{0};
   if (!op.dlogits.defined()) return;
   G* dz = op.dlogits.row<G>(i);
   for (std::int64_t j = 0; j < op.logits.cols(); ++j) {
     Z gradient = 0;
-    if (target >= 0 && j < op.num_classes) {
+    if (trained && j < op.num_classes) {
       const Z onehot = j == target ? 1 : 0;
-      gradient = static_cast<Z>(op.grad_scale_now()) * (std::exp(z(j) - lse) - onehot);
-      if (cap > 0) gradient *= 1 - (z(j) / cap) * (z(j) / cap);
+      gradient = static_cast<Z>(op.grad_scale_now()) * (std::exp(z[j] - lse) - onehot);
+      if (cap > 0) gradient *= 1 - (z[j] / cap) * (z[j] / cap);
     }
     dz[j] = narrow<G>(gradient);
   }
 }
 
 void cross_entropy(const KernelCtx&, const CrossEntropy& op, const View&) {
-  check_ids(op.name, op.target, -1, op.num_classes);
+  check_ids(op.name, op.target, -1, op.part.end(op.num_classes));
   for (std::int64_t i = 0; i < op.logits.rows(); ++i) {
     if (op.logits.dtype == DType::f64) {
       cross_entropy_row<double, double>(op, i);
@@ -99,6 +141,7 @@ void sum(const KernelCtx&, const Sum& op, const View&) {
 void add_loss_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<EmbeddingForward, embedding_forward>());
   rows.push_back(row_of<EmbeddingBackward, embedding_backward>());
+  rows.push_back(row_of<LogitStatistics, logit_statistics>());
   rows.push_back(row_of<CrossEntropy, cross_entropy>());
   rows.push_back(row_of<Sum, sum>());
 }

@@ -96,6 +96,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<NormWeightGrad, as_on_the_cpu<NormWeightGrad>>(),
       workspace_row_of<EmbeddingForward, none<EmbeddingForward>>(),
       workspace_row_of<EmbeddingBackward, none<EmbeddingBackward>>(),
+      workspace_row_of<LogitStatistics, none<LogitStatistics>>(),
       workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
       workspace_row_of<Sum, of_sum>(),
       workspace_row_of<SquaredNorm, as_on_the_cpu<SquaredNorm>>(),

@@ -75,6 +75,47 @@ TEST_CASE("the gradient of an embedding adds the rows of equal ids") {
   CHECK(gradient({4, 0, 4}, 2, DType::f64, cpu_reference_table()) == expected);
 }
 
+TEST_CASE("parts of a vocabulary look up and learn their own rows only") {
+  constexpr std::int64_t kHidden = 70, kFirst = 4, kHere = 3;
+  const VocabPart part{.first = kFirst, .whole = kVocabulary};
+  const std::vector<std::int32_t> id = some_ids(40);
+  const auto rows = static_cast<std::int64_t>(id.size());
+  const auto mine = [&](std::size_t i) { return id[i] >= kFirst && id[i] < kFirst + kHere; };
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    Machine machine(*table);
+    const Tensor whole =
+        machine.of({kVocabulary, kHidden}, DType::f32, normals("table", kVocabulary * kHidden));
+    const Tensor ids = machine.ints(id);
+    for (const bool accumulate : {false, true}) {
+      const Tensor y = machine.of({rows, kHidden}, DType::f32, normals("y", rows * kHidden));
+      std::vector<double> expected =
+          look_up(id, kHidden, DType::f32, accumulate, cpu_reference_table());
+      const std::vector<double> before = read_rows(y);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        if (!mine(i / kHidden)) expected[i] = accumulate ? before[i] : 0;
+      }
+      launch(machine.ctx(), EmbeddingForward{.id = ids,
+                                             .table = whole.row_range(kFirst, kHere),
+                                             .y = y,
+                                             .accumulate = accumulate,
+                                             .part = part});
+      CHECK(same_bits(read_rows(y), expected));
+    }
+    const Tensor dy = machine.of({rows, kHidden}, DType::f32, normals("dy", rows * kHidden));
+    const Tensor dtable =
+        machine.of({kVocabulary, kHidden}, DType::f32, normals("dtable", kVocabulary * kHidden));
+    std::vector<double> expected = read_rows(dtable);
+    const std::vector<double> all = gradient(id, kHidden, DType::f32, cpu_reference_table());
+    for (std::size_t i = kFirst * kHidden; i < (kFirst + kHere) * kHidden; ++i) {
+      expected[i] = all[i];
+    }
+    launch(machine.ctx(),
+           EmbeddingBackward{
+               .id = ids, .dy = dy, .dtable = dtable.row_range(kFirst, kHere), .part = part});
+    CHECK(same_bits(read_rows(dtable), expected));
+  }
+}
+
 TEST_CASE("fast embeddings have the bits of the plain kernels for any number of threads") {
   for (const std::int64_t hidden : {1, 8, 63, 64, 200, 768}) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -111,6 +152,11 @@ TEST_CASE("embeddings check their operands") {
   const Tensor dtable = machine.allocate({5, 4}, DType::f32);
   EmbeddingForward{.id = id, .table = table, .y = y}.check();
   EmbeddingBackward{.id = id, .dy = y, .dtable = dtable}.check();
+  EmbeddingForward{.id = id, .table = table, .y = y, .part = {.first = 3, .whole = 8}}.check();
+  CHECK_THROWS_AS(
+      (EmbeddingForward{.id = id, .table = table, .y = y, .part = {.first = 4, .whole = 8}}
+           .check()),
+      InternalError);
   CHECK_THROWS_AS((EmbeddingForward{.id = y, .table = table, .y = y}.check()), InternalError);
   CHECK_THROWS_AS((EmbeddingForward{.id = id, .table = dtable, .y = y}.check()), InternalError);
   CHECK_THROWS_AS((EmbeddingForward{.id = id, .table = table, .y = table}.check()), InternalError);

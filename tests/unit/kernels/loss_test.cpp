@@ -90,6 +90,55 @@ TEST_CASE("cross-entropy of equal logits is the log of the number of classes") {
   }
 }
 
+TEST_CASE("parts of a vocabulary, joined by their statistics, are the vocabulary") {
+  constexpr std::int64_t kRows = 9, kCols = 157;
+  constexpr std::array<std::int64_t, 4> kCuts{0, 64, 65, kCols};
+  const std::vector<double> logits = rounded(normals("logits", kRows * kCols), DType::f32);
+  for (const double softcap : {0.0, 2.0}) {
+    const LossCase c{.rows = kRows,
+                     .cols = kCols,
+                     .num_classes = kCols,
+                     .grad_scale = 0.5,
+                     .target = targets(kRows, kCols),
+                     .softcap = softcap};
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      const auto& table = dtype == DType::f64 ? cpu_reference_table() : cpu_table();
+      const LossResult whole = run_loss(c, logits, DType::f64, DType::f64, cpu_reference_table());
+      Machine machine(table);
+      const Tensor z = machine.of({kRows, kCols}, dtype, logits);
+      const Tensor target = machine.ints(c.target);
+      const Tensor statistics = machine.allocate({3 * kRows, 3}, dtype);
+      const Tensor loss = machine.allocate({kRows}, dtype);
+      const Tensor dz = machine.allocate({kRows, kCols}, dtype);
+      for (std::size_t p = 0; p < 3; ++p) {
+        const std::int64_t classes = kCuts[p + 1] - kCuts[p];
+        launch(machine.ctx(), LogitStatistics{.logits = z.columns(kCuts[p], classes),
+                                              .target = target,
+                                              .statistics = statistics.row_range(
+                                                  static_cast<std::int64_t>(p) * kRows, kRows),
+                                              .num_classes = classes,
+                                              .softcap = softcap,
+                                              .part = {.first = kCuts[p], .whole = kCols}});
+      }
+      const double tolerance = dtype == DType::f64 ? 1e-14 : 2e-6;
+      for (std::size_t p = 0; p < 3; ++p) {
+        const std::int64_t classes = kCuts[p + 1] - kCuts[p];
+        launch(machine.ctx(), CrossEntropy{.logits = z.columns(kCuts[p], classes),
+                                           .target = target,
+                                           .loss = loss,
+                                           .dlogits = dz.columns(kCuts[p], classes).view(),
+                                           .num_classes = classes,
+                                           .part = {.first = kCuts[p], .whole = kCols},
+                                           .statistics = statistics,
+                                           .grad_scale = c.grad_scale,
+                                           .softcap = softcap});
+        CHECK(max_abs_difference(read_rows(loss), whole.loss) <= tolerance);
+      }
+      CHECK(max_abs_difference(read_rows(dz), whole.dlogits) <= tolerance);
+    }
+  }
+}
+
 TEST_CASE("the scale of the loss multiplies its gradient and not the loss") {
   const LossCase c{
       .rows = 4, .cols = 7, .num_classes = 7, .grad_scale = 0.25, .target = targets(4, 7)};
@@ -230,6 +279,7 @@ TEST_CASE("cross-entropy checks its operands") {
   const Tensor dz = machine.allocate({2, 8}, DType::f32);
   const Tensor loss = machine.allocate({2}, DType::f32);
   const Tensor target = machine.ints({0, 1});
+  const Tensor statistics = machine.allocate({2 * 2, 3}, DType::f32);
   const CrossEntropy good{
       .logits = z, .target = target, .loss = loss, .dlogits = dz, .num_classes = 8};
   good.check();
@@ -239,6 +289,12 @@ TEST_CASE("cross-entropy checks its operands") {
     CHECK_THROWS_AS(bad.check(), InternalError);
   };
   refused([](CrossEntropy& op) { op.num_classes = 9; });
+  refused([](CrossEntropy& op) { op.part = {.first = 4, .whole = 20}; });  // no statistics
+  refused([&](CrossEntropy& op) {
+    op.part = {.first = 1, .whole = 2};
+    op.statistics = statistics;
+  });
+  refused([](CrossEntropy& op) { op.statistics = op.loss; });
   refused([](CrossEntropy& op) { op.num_classes = 0; });
   refused([&](CrossEntropy& op) { op.logits.dtype = DType::bf16; });
   refused([&](CrossEntropy& op) { op.dlogits.dtype = DType::f64; });
