@@ -16,8 +16,8 @@ struct ParallelismSection : recipe::Section {
       recipe::at_least(-1)};
   recipe::Key<std::int64_t> tp{
       this, "tp", 1,
-      "neighbouring ranks that share every layer: the heads of attention and the columns of the "
-      "MLP; embedding and output head are on each of them",
+      "neighbouring ranks that share every layer: the heads of attention, the columns of the MLP, "
+      "and the vocabulary of embedding and output head",
       recipe::between(1, 1 << 16)};
 
   void validate(recipe::Issues& issues) const override;

@@ -47,11 +47,19 @@ layers::Norm norm_of(ParameterStore& store, const DecoderSpec& spec, const std::
   return {store, name, spec.hidden_size, spec.norm_bias, spec.norm};
 }
 
-ParameterSpec embedding_spec(std::string name, std::int64_t rows, const DecoderSpec& spec) {
+ParameterSpec table_spec(std::string name, std::int64_t rows, ParameterRole role,
+                         const DecoderSpec& spec) {
   return {.name = std::move(name),
           .shape = {rows, spec.hidden_size},
-          .role = ParameterRole::embedding,
+          .role = role,
           .init = {Initializer::Kind::normal, spec.init_std}};
+}
+
+// The ranks of Axis::tp share the rows.
+ParameterSpec vocabulary_spec(std::string name, ParameterRole role, const DecoderSpec& spec) {
+  ParameterSpec table = table_spec(std::move(name), spec.vocab_size, role, spec);
+  table.placement[Axis::tp] = {.split_dim = 0, .uneven = true};
+  return table;
 }
 
 }  // namespace
@@ -86,10 +94,12 @@ Var DecoderBlock::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) c
 
 Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec)
     : spec_(spec), local_(layers::local_heads(heads_of(spec), store.mesh())) {
-  embedding_ = &store.declare(embedding_spec("model.embed_tokens.weight", spec.vocab_size, spec));
+  embedding_ =
+      &store.declare(vocabulary_spec("model.embed_tokens.weight", ParameterRole::embedding, spec));
   if (spec.learned_positions) {
-    positions_ = &store.declare(
-        embedding_spec("model.embed_positions.weight", spec.max_position_embeddings, spec));
+    positions_ =
+        &store.declare(table_spec("model.embed_positions.weight", spec.max_position_embeddings,
+                                  ParameterRole::embedding, spec));
   }
   const ops::RopeTables* rope = spec.has_rope() ? &rope_ : nullptr;
   const Tensor* alibi = spec.alibi_bias_max > 0 ? &alibi_ : nullptr;
@@ -99,10 +109,7 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec)
   final_norm_ = std::make_unique<layers::Norm>(store, "model.norm", spec.hidden_size,
                                                spec.norm_bias, spec.norm);
   if (!spec.tie_word_embeddings) {
-    head_ = &store.declare({.name = "lm_head.weight",
-                            .shape = {spec.vocab_size, spec.hidden_size},
-                            .role = ParameterRole::head,
-                            .init = {Initializer::Kind::normal, spec.init_std}});
+    head_ = &store.declare(vocabulary_spec("lm_head.weight", ParameterRole::head, spec));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/loss.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/ops/vocab_part.hpp"
 
 namespace llmtrain::ops {
 
@@ -22,7 +23,8 @@ class EmbeddingNode final : public Node {
   bool has_weight_grad() const override { return true; }
   void weight_grad(const OpCtx& ctx) override {
     const Tensor dy = dy_.get(ctx);
-    ctx.launch(kernels::EmbeddingBackward{.id = ids_.get(ctx), .dy = dy, .dtable = table_->grad()});
+    ctx.launch(kernels::EmbeddingBackward{
+        .id = ids_.get(ctx), .dy = dy, .dtable = table_->grad(), .part = vocab_part(*table_)});
     if (other_ == nullptr) return;
     ctx.launch(
         kernels::EmbeddingBackward{.id = other_ids_.get(ctx), .dy = dy, .dtable = other_->grad()});
@@ -38,8 +40,13 @@ class EmbeddingNode final : public Node {
 
 Tensor look_up(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table) {
   const Tensor& w = table.compute();
+  const kernels::VocabPart part = vocab_part(table);
   Tensor y = ctx.allocate({ids.numel(), w.cols()}, w.dtype(), "embedding");
-  ctx.launch(kernels::EmbeddingForward{.id = ids, .table = w, .y = y});
+  ctx.launch(kernels::EmbeddingForward{.id = ids, .table = w, .y = y, .part = part});
+  // One rank has the row, the others have zeros: the sum is the row.
+  if (part.whole > 0) {
+    ctx.mesh->axis(Axis::tp).all_reduce(y, ReduceOp::sum, "embedding").wait();
+  }
   return y;
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/ops/vocab_part.hpp"
 
 namespace llmtrain::ops {
 
@@ -57,6 +58,31 @@ void chunk_gradients(const OpCtx& ctx, const Tensor& dlogits, const Tensor& x,
                              .accumulate = true});
 }
 
+// Statistics of the rows of z over the whole vocabulary: of each part, in the order of the ranks.
+// Undefined where z has all classes.
+Tensor gather_statistics(const OpCtx& ctx, const kernels::CrossEntropy& loss) {
+  if (loss.part.whole == 0) return {};
+  Communicator& axis = ctx.mesh->axis(Axis::tp);
+  const std::int64_t rows = loss.logits.rows();
+  const Tensor mine = ctx.allocate({rows, 3}, loss.logits.dtype, "logit statistics");
+  Tensor all = ctx.allocate({axis.size() * rows, 3}, loss.logits.dtype, "all logit statistics");
+  ctx.launch(kernels::LogitStatistics{.logits = loss.logits,
+                                      .target = loss.target,
+                                      .statistics = mine,
+                                      .num_classes = loss.num_classes,
+                                      .softcap = loss.softcap,
+                                      .part = loss.part});
+  axis.all_gather(mine, all, "loss_head").wait();
+  return all;
+}
+
+// Rows of `weight` that the rank with most of them has, the same number on every rank.
+std::int64_t widest_part(const OpCtx& ctx, const ParameterGroup& weight) {
+  const kernels::VocabPart part = vocab_part(weight);
+  if (part.whole == 0) return weight.compute().rows();
+  return largest_uneven_part(part.whole, ctx.mesh->size(Axis::tp));
+}
+
 }  // namespace
 
 Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
@@ -66,36 +92,67 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
   const DType logits_dtype = statistics_dtype(dtype);
   const std::int64_t rows = x.tensor.rows();
   require(targets.numel() == rows, "loss: {} targets for {} rows", targets.numel(), rows);
-  const std::int64_t step = chunk_rows(rows, w.rows(), logits_dtype, options.chunk_bytes);
+  const kernels::VocabPart part = vocab_part(weight);
+  const std::int64_t step =
+      chunk_rows(rows, widest_part(ctx, weight), logits_dtype, options.chunk_bytes);
   const bool learn = ctx.tape != nullptr;
   Tensor losses = ctx.allocate({rows}, logits_dtype, "token losses");
   Tensor dx = learn ? ctx.allocate(x.tensor.shape(), dtype, "loss_head dx") : Tensor();
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     const std::int64_t count = std::min(step, rows - begin);
-    const Tensor part = x.tensor.row_range(begin, count);
+    const Tensor x_rows = x.tensor.row_range(begin, count);
     const Tensor z = allocate_logits(ctx, count, w.rows(), logits_dtype, "logits chunk");
-    ctx.launch(kernels::Matmul{.a = part, .b = w, .c = z, .bias = {}, .transpose_b = true});
+    ctx.launch(kernels::Matmul{.a = x_rows, .b = w, .c = z, .bias = {}, .transpose_b = true});
     Tensor dz;
     if (learn) {
       dz =
           dtype == logits_dtype ? z : allocate_logits(ctx, count, w.rows(), dtype, "dlogits chunk");
     }
-    ctx.launch(kernels::CrossEntropy{.logits = z,
-                                     .target = targets.columns(begin, count),
-                                     .loss = losses.columns(begin, count),
-                                     .dlogits = dz.view(),
-                                     .num_classes = options.num_classes,
-                                     .grad_scale = ctx.step.grad_scale,
-                                     .softcap = options.softcap,
-                                     .scalars = ctx.step.scalars,
-                                     .decision = ctx.step.decision});
-    if (learn) chunk_gradients(ctx, dz, part, weight, dx.row_range(begin, count));
+    kernels::CrossEntropy loss{.logits = z,
+                               .target = targets.columns(begin, count),
+                               .loss = losses.columns(begin, count),
+                               .dlogits = dz.view(),
+                               .num_classes = std::min(w.rows(), options.num_classes - part.first),
+                               .part = part,
+                               .grad_scale = ctx.step.grad_scale,
+                               .softcap = options.softcap,
+                               .scalars = ctx.step.scalars,
+                               .decision = ctx.step.decision};
+    const Tensor statistics = gather_statistics(ctx, loss);
+    loss.statistics = statistics.view();
+    ctx.launch(loss);
+    if (learn) chunk_gradients(ctx, dz, x_rows, weight, dx.row_range(begin, count));
+  }
+  if (learn && part.whole > 0) {
+    ctx.mesh->axis(Axis::tp).all_reduce(dx, ReduceOp::sum, "loss_head dx").wait();
   }
   ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});
   if (!learn) return {std::move(losses), -1, nullptr};
   return ctx.tape->record_one(std::make_unique<LossHeadNode>(std::move(dx)), {&x},
                               std::move(losses));
 }
+
+namespace {
+
+// The rows of z over the whole vocabulary, of which each rank has a part.
+Tensor gather_columns(const OpCtx& ctx, const Tensor& z, const kernels::VocabPart& part) {
+  if (part.whole == 0) return z;
+  Communicator& axis = ctx.mesh->axis(Axis::tp);
+  Tensor all = ctx.allocate({z.rows(), part.whole}, z.dtype(), "all logits");
+  for (std::int64_t i = 0; i < z.rows(); ++i) {
+    const Tensor row = all.row_range(i, 1);
+    ctx.launch(kernels::ScaleCast{
+        .x = z.row_range(i, 1), .y = row.columns(part.first, z.cols()), .scale = 1});
+    for (int p = 0; p < axis.size(); ++p) {
+      const std::int64_t begin = uneven_begin(part.whole, axis.size(), p);
+      const std::int64_t end = uneven_begin(part.whole, axis.size(), p + 1);
+      axis.broadcast(row.columns(begin, end - begin), p, "logits").wait();
+    }
+  }
+  return all;
+}
+
+}  // namespace
 
 Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight, double softcap) {
   const Tensor& w = weight.compute();
@@ -106,7 +163,7 @@ Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight, d
     ctx.launch(kernels::ActivationForward{.activation = kernels::Activation::tanh, .x = z, .y = z});
     ctx.launch(kernels::ScaleCast{.x = z, .y = z, .scale = softcap});
   }
-  return z;
+  return gather_columns(ctx, z, vocab_part(weight));
 }
 
 }  // namespace llmtrain::ops

@@ -48,7 +48,7 @@ Var add(const OpCtx& ctx, const Var& a, const Var& b);
 /// y = factor * x, with the factor rounded to the dtype of x.
 Var scale(const OpCtx& ctx, const Var& x, double factor);
 
-/// Rows of `table` by token id (int32 [rows]).
+/// Rows of `table` by token id (int32 [rows]); the ranks of Axis::tp may share the table's rows.
 Var embedding(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table);
 /// The sum of two look-ups: tokens and learned positions.
 Var embedding_sum(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table,
@@ -144,11 +144,13 @@ struct LossHeadOptions {
 /// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]).
 /// With a tape it computes dx and adds the weight gradient in the same pass over the logits (they
 /// cost a third of the head's products to make again), scaled by ctx.step.grad_scale and the loss's
-/// scale; the result is the root of the backward walk.
+/// scale; the result is the root of the backward walk. Where the ranks of Axis::tp share the rows
+/// of w, they exchange three numbers per token and chunk, and the terms of dx.
 Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, const Tensor& targets,
               const Tensor& loss_sum, const LossHeadOptions& options);
 
-/// Logits of x [rows, hidden] in FP32 (FP64 for fp64), capped as in the loss. No tape.
+/// Logits of x [rows, hidden] in FP32 (FP64 for fp64), capped as in the loss, of the whole
+/// vocabulary on every rank of Axis::tp. No tape. For few rows: ranks send them one by one.
 Tensor logits(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight, double softcap);
 
 }  // namespace llmtrain::ops

@@ -6,6 +6,20 @@
 
 namespace llmtrain {
 
+std::int64_t uneven_begin(std::int64_t whole, int parts, int part) {
+  const std::int64_t block = whole >= parts * kUnevenBlock ? kUnevenBlock : 1;
+  const std::int64_t blocks = (whole + block - 1) / block;
+  return std::min(whole, blocks * part / parts * block);
+}
+
+std::int64_t largest_uneven_part(std::int64_t whole, int parts) {
+  std::int64_t largest = 0;
+  for (int p = 0; p < parts; ++p) {
+    largest = std::max(largest, uneven_begin(whole, parts, p + 1) - uneven_begin(whole, parts, p));
+  }
+  return largest;
+}
+
 bool is_first_replica(const Placement& placement, const Mesh& mesh, std::span<const Axis> axes) {
   return std::all_of(axes.begin(), axes.end(), [&](Axis axis) {
     const AxisPlacement& how = placement[axis];
@@ -39,6 +53,18 @@ Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
             how.replicas, to_string(axis), size);
     const int parts = size / how.replicas;
     const std::int64_t whole = box.shape[how.split_dim];
+    if (how.uneven) {
+      require<RecipeError>(whole >= parts,
+                           "{}: dim {} of {} has {} elements, fewer than parallelism.{} = {}; at "
+                           "most {} does",
+                           tensor_name, how.split_dim, to_string(global), whole, to_string(axis),
+                           size, whole);
+      const int part = mesh.index(axis) / how.replicas;
+      const std::int64_t begin = uneven_begin(whole, parts, part);
+      box.offset[how.split_dim] += begin;
+      box.shape = box.shape.with(how.split_dim, uneven_begin(whole, parts, part + 1) - begin);
+      continue;
+    }
     require<RecipeError>(
         whole % parts == 0,
         "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide; {}",

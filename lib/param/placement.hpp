@@ -17,9 +17,18 @@ struct AxisPlacement {
   /// With a split: neighbouring ranks of the axis that hold the same part (KV heads fewer than
   /// ranks).
   int replicas = 1;
+  /// With a split: parts may differ in size (vocabularies). None is empty; where there are enough
+  /// elements, each begins at a multiple of kUnevenBlock.
+  bool uneven = false;
   /// The gradient computed on each rank of the axis is one term of the whole sum.
   bool grad_partial = false;
 };
+
+inline constexpr std::int64_t kUnevenBlock = 64;
+/// Where part `part` of `whole` elements in `parts` uneven parts begins; the end for `parts`.
+std::int64_t uneven_begin(std::int64_t whole, int parts, int part);
+/// Elements of the largest of them.
+std::int64_t largest_uneven_part(std::int64_t whole, int parts);
 
 struct Placement {
   std::array<AxisPlacement, kNumAxes> axes{};
