@@ -28,8 +28,17 @@ struct RowMap {
   Tensor sample;
   /// Of `position` and `document_begin`.
   kernels::KnownRows known = kernels::KnownRows::nothing;
+  /// Between layers that the ranks of Axis::tp share, this rank may have some of the rows only:
+  /// `own_rows` from `own_begin` on. -1: all.
+  std::int64_t own_begin = 0;
+  std::int64_t own_rows = -1;
 
   std::int64_t rows() const { return num_sequences * rows_per_sequence; }
+  bool shared() const { return own_rows >= 0; }
+  /// Of values [rows], those of the rows that this rank has between shared layers.
+  Tensor own(const Tensor& values) const {
+    return shared() ? values.columns(own_begin, own_rows) : values;
+  }
 };
 
 }  // namespace llmtrain

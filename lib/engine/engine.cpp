@@ -242,6 +242,10 @@ Engine::MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_sa
                                                            : kernels::KnownRows::in_order},
                    .tokens = make("batch tokens", DType::i32, rows),
                    .targets = make("batch targets", DType::i32, rows)};
+  if (mesh_.tp_shares_rows()) {
+    micro.rows.own_rows = rows / mesh_.size(Axis::tp);
+    micro.rows.own_begin = micro.rows.own_rows * mesh_.index(Axis::tp);
+  }
   if (device.is_meta()) return micro;
 
   const auto count = static_cast<std::size_t>(rows);

@@ -41,8 +41,8 @@ Linear::Linear(ParameterStore& store, const std::vector<LinearOutput>& outputs,
 
 Var Linear::forward(const OpCtx& ctx, const Var& x) const {
   if (split_ == TpSplit::outputs) return ops::linear(ctx, ops::copy_to_tp(ctx, x), weights());
-  const Var y = ops::linear(ctx, x, weights());
-  return split_ == TpSplit::inputs ? ops::reduce_from_tp(ctx, y) : y;
+  Var y = ops::linear(ctx, x, weights());
+  return split_ == TpSplit::inputs ? ops::reduce_from_tp(ctx, std::move(y)) : y;
 }
 
 }  // namespace llmtrain::layers

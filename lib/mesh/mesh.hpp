@@ -24,6 +24,8 @@ struct MeshShape {
   std::array<int, kNumAxes> sizes{1, 1, 1, 1};
   /// Axes from innermost (neighbouring ranks) to outermost.
   std::array<Axis, kNumAxes> order{Axis::tp, Axis::sp, Axis::dp, Axis::pp};
+  /// Between the layers that the ranks of Axis::tp share, they share the rows.
+  bool tp_sequence_parallel = false;
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
   int world_size() const;
@@ -51,6 +53,7 @@ class Mesh {
   int rank() const { return rank_; }
   int size(Axis axis) const { return shape_[axis]; }
   int index(Axis axis) const { return coordinate_[static_cast<int>(axis)]; }
+  bool tp_shares_rows() const { return shape_.tp_sequence_parallel && size(Axis::tp) > 1; }
   Communicator& axis(Axis axis) const { return *axes_[static_cast<int>(axis)]; }
   /// The ranks over which losses, token counts and dense gradients are summed: dp * sp.
   Communicator& data() const { return *data_; }

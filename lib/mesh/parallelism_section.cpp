@@ -8,6 +8,10 @@ namespace llmtrain {
 
 void ParallelismSection::validate(recipe::Issues& issues) const {
   if (dp() == 0) issues.add(dp, "is a number of ranks", "-1 takes all ranks that there are");
+  if (tp_sequence_parallel() && tp() == 1) {
+    issues.add(tp_sequence_parallel, "has nobody to share tokens with: parallelism.tp is 1",
+               "set parallelism.tp, or leave this out");
+  }
 }
 
 int ParallelismSection::least_ranks() const {
@@ -33,6 +37,7 @@ MeshShape ParallelismSection::shape(int ranks) const {
       needed, needed);
   shape.sizes[static_cast<int>(Axis::dp)] = ranks / share;
   shape.sizes[static_cast<int>(Axis::tp)] = share;
+  shape.tp_sequence_parallel = tp_sequence_parallel();
   return shape;
 }
 

@@ -19,6 +19,10 @@ struct ParallelismSection : recipe::Section {
       "neighbouring ranks that share every layer: the heads of attention, the columns of the MLP, "
       "and the vocabulary of embedding and output head",
       recipe::between(1, 1 << 16)};
+  recipe::Key<bool> tp_sequence_parallel{
+      this, "tp_sequence_parallel", false,
+      "between shared layers, ranks of tp share the tokens, too: norms, dropout and what the "
+      "backward keeps of them are computed and held once"};
 
   void validate(recipe::Issues& issues) const override;
   /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.

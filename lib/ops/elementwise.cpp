@@ -60,7 +60,8 @@ class DropoutNode final : public Node {
     Tensor dx = ctx.allocate(dys[0].shape(), dys[0].dtype(), "dropout dx");
     backward.x = dys[0];
     backward.y = dx;
-    backward.row_id = ctx.rows->token_id;
+    const Tensor ids = ctx.rows->own(ctx.rows->token_id);
+    backward.row_id = ids;
     ctx.launch(backward);
     return {std::move(dx)};
   }
@@ -121,8 +122,9 @@ Var gated_activation(const OpCtx& ctx, const Var& x, kernels::Activation f) {
 
 Var dropout(const OpCtx& ctx, const Var& x, double p, std::string_view name) {
   if (p == 0 || !ctx.training) return x;
+  const Tensor ids = ctx.rows->own(ctx.rows->token_id);
   kernels::Dropout forward{.x = x.tensor,
-                           .row_id = ctx.rows->token_id,
+                           .row_id = ids,
                            .y = {},
                            .p = p,
                            .key = philox_key(ctx.step.seed, "dropout", name),

@@ -1,5 +1,6 @@
 #include "kernels/loss.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/ops/tensor_parallel.hpp"
 #include "lib/ops/vocab_part.hpp"
 
 namespace llmtrain::ops {
@@ -16,8 +17,8 @@ class EmbeddingNode final : public Node {
     other_ = &other;
     other_ids_.set(std::move(ids));
   }
-  std::vector<Tensor> input_grad(const OpCtx&, std::span<Tensor> dys) override {
-    dy_.set(dys[0]);
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    dy_.set(tp_shares_rows(ctx) ? gather_tp_rows(ctx, dys[0], op()) : dys[0]);
     return {};
   }
   bool has_weight_grad() const override { return true; }
@@ -44,10 +45,7 @@ Tensor look_up(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table)
   Tensor y = ctx.allocate({ids.numel(), w.cols()}, w.dtype(), "embedding");
   ctx.launch(kernels::EmbeddingForward{.id = ids, .table = w, .y = y, .part = part});
   // One rank has the row, the others have zeros: the sum is the row.
-  if (part.whole > 0) {
-    ctx.mesh->axis(Axis::tp).all_reduce(y, ReduceOp::sum, "embedding").wait();
-  }
-  return y;
+  return part.whole == 0 ? y : sum_over_tp(ctx, std::move(y), "embedding");
 }
 
 }  // namespace
@@ -61,8 +59,9 @@ Var embedding(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table) 
 Var embedding_sum(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table,
                   const Tensor& other_ids, const ParameterGroup& other_table) {
   Tensor y = look_up(ctx, ids, table);
+  const Tensor own_ids = ctx.rows->own(other_ids);
   ctx.launch(kernels::EmbeddingForward{
-      .id = other_ids, .table = other_table.compute(), .y = y, .accumulate = true});
+      .id = own_ids, .table = other_table.compute(), .y = y, .accumulate = true});
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
   auto node = std::make_unique<EmbeddingNode>(table, ids);
   node->also(other_table, other_ids);

@@ -123,9 +123,6 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
     ctx.launch(loss);
     if (learn) chunk_gradients(ctx, dz, x_rows, weight, dx.row_range(begin, count));
   }
-  if (learn && part.whole > 0) {
-    ctx.mesh->axis(Axis::tp).all_reduce(dx, ReduceOp::sum, "loss_head dx").wait();
-  }
   ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});
   if (!learn) return {std::move(losses), -1, nullptr};
   return ctx.tape->record_one(std::make_unique<LossHeadNode>(std::move(dx)), {&x},

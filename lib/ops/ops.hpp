@@ -31,9 +31,13 @@ inline Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
 
 /// Into a part of the model that the ranks of Axis::tp share: x itself; backward, the sum of their
 /// gradients. With reduce_from_tp a pair of conjugates: f and g of Megatron-LM (arXiv 1909.08053).
+/// Where the ranks share the rows in between (ctx.rows->shared()), x is the own rows: all are
+/// gathered, again in the backward rather than kept, and each gets its own rows of the sum (g-bar
+/// and its conjugate of arXiv 2205.05198).
 Var copy_to_tp(const OpCtx& ctx, const Var& x);
-/// Out of such a part: the sum of y over the ranks of Axis::tp, in y's dtype and place, so nothing
-/// may have saved y; backward, the gradient itself.
+/// Out of such a part: the sum of y over the ranks of Axis::tp, in y's dtype and, unless rows are
+/// shared, place, so nothing may have saved y; backward, the gradient itself. The own rows of it
+/// where rows are shared; backward, the gradients of all rows.
 Var reduce_from_tp(const OpCtx& ctx, Var y);
 
 /// y = f(x w_in^T (+ b_in)) w_out^T (+ b_out), with f in the epilogue of the products around it
@@ -48,7 +52,8 @@ Var add(const OpCtx& ctx, const Var& a, const Var& b);
 /// y = factor * x, with the factor rounded to the dtype of x.
 Var scale(const OpCtx& ctx, const Var& x, double factor);
 
-/// Rows of `table` by token id (int32 [rows]); the ranks of Axis::tp may share the table's rows.
+/// Rows of `table` by token id (int32 [rows]); the ranks of Axis::tp may share the table's rows,
+/// and those of the result (ctx.rows->shared()).
 Var embedding(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table);
 /// The sum of two look-ups: tokens and learned positions.
 Var embedding_sum(const OpCtx& ctx, const Tensor& ids, const ParameterGroup& table,

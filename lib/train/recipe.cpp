@@ -176,6 +176,16 @@ void Recipe::validate(recipe::Issues& issues) const {
     if (!precision.tf32() || run.device() != DeviceChoice::cpu) return;
     issues.add(precision.tf32, "products on the CPU are fp32", "leave it out, or run.device: cuda");
   });
+  recipe::judge(issues, [&] {
+    const std::uint64_t seq_len = training.seq_len().value;
+    const auto ranks = static_cast<std::uint64_t>(parallelism.tp());
+    if (!parallelism.tp_sequence_parallel() || seq_len % ranks == 0) return;
+    issues.add(training.seq_len,
+               fmt::format("{} tokens do not divide by parallelism.tp {}, as "
+                           "tp_sequence_parallel needs",
+                           seq_len, ranks),
+               fmt::format("{} and {} do", seq_len / ranks * ranks, (seq_len / ranks + 1) * ranks));
+  });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
@@ -288,8 +298,6 @@ std::span<const recipe::Reserved> reserved_keys() {
       recipe::Reserved{"parallelism.zero",
                        "this build keeps optimizer and gradients on every rank"},
       recipe::Reserved{"parallelism.dp_replicate", "this build shards nothing over dp"},
-      recipe::Reserved{"parallelism.tp_sequence_parallel",
-                       "this build splits layers by heads and columns alone"},
       recipe::Reserved{"parallelism.pp", "this build has no pipeline"},
       recipe::Reserved{"parallelism.pp_schedule", "this build has no pipeline"},
       recipe::Reserved{"parallelism.sp", "this build splits no sequence"},

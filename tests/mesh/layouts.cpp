@@ -78,6 +78,16 @@ const std::vector<Layout>& layouts() {
       {4, "gemma2", "parallelism.tp=4"},
       {2, "gpt_oss", "parallelism.tp=2"},
       {4, "mpt", "parallelism.tp=4"},
+      {2, "llama", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
+      {4, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
+       "activation_checkpoint.mode=full"},
+      {2, "llama", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+      {4, "gpt2", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
+      {4, "gemma2", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true | parallelism.dp=2"},
+      {8, "qwen3", "parallelism.tp=8 | parallelism.tp_sequence_parallel=true",
+       "training.seq_len=16"},
   };
   return kLayouts;
 }
