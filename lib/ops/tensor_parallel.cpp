@@ -21,7 +21,6 @@ Tensor gather_tp_rows(const OpCtx& ctx, const Tensor& own, std::string_view site
 Tensor sum_over_tp(const OpCtx& ctx, Tensor terms, std::string_view site) {
   Communicator& axis = ctx.mesh->axis(Axis::tp);
   if (!tp_shares_rows(ctx)) {
-    require(terms.unique(), "{}: the terms of a sum in place are shared", site);
     axis.all_reduce(terms, ReduceOp::sum, site).wait();
     return terms;
   }
@@ -36,6 +35,7 @@ class CopyToTpNode final : public Node {
  public:
   CopyToTpNode() : Node("copy_to_tp") {}
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    require(dys[0].unique(), "{}: the gradient is shared", op());
     return {sum_over_tp(ctx, std::move(dys[0]), op())};
   }
 };

@@ -138,6 +138,13 @@ LaunchTime embedding_backward(KernelBench& b, DType t, std::int64_t rows) {
                                     .dtable = b.result(kVocab, kCols, DType::f32)});
 }
 
+LaunchTime logit_statistics(KernelBench& b, DType, std::int64_t rows) {
+  return b.launch(LogitStatistics{.logits = b.input(rows, kVocab, DType::f32),
+                                  .target = b.numbers(rows, kVocab),
+                                  .statistics = b.result(rows, 3, DType::f32),
+                                  .num_classes = kVocab});
+}
+
 // The gradient has the element type of the model; the logits are fp32.
 template <bool gradient>
 LaunchTime cross_entropy(KernelBench& b, DType, std::int64_t rows) {
@@ -222,6 +229,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"column_sum", kCols, false, column_sum},
     {"embedding_forward", kCols, false, embedding_forward},
     {"embedding_backward", kCols, false, embedding_backward},
+    {"logit_statistics", kVocab, true, logit_statistics},
     {"cross_entropy", kVocab, true, cross_entropy<false>},
     {"cross_entropy with gradient", kVocab, true, cross_entropy<true>},
     {"sum", kCols, true, sum},

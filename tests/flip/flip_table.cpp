@@ -55,7 +55,10 @@ const std::vector<Flip> kParallelism{
     {"debug.check_collectives", {}, "", {"debug.check_collectives=true"}},
     {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
     {"parallelism.tp", {exit}, "", {"parallelism.tp=2"}},
-    {"parallelism.tp_sequence_parallel", {exit}, "", {"parallelism.tp_sequence_parallel=true"}},
+    {"parallelism.tp_sequence_parallel",
+     {plan},
+     "parallelism.tp=2",
+     {"parallelism.tp_sequence_parallel=true"}},
 };
 
 constexpr std::string_view kMixture =

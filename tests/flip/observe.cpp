@@ -147,10 +147,13 @@ std::unique_ptr<train::Recipe> load(const std::vector<std::string>& overrides) {
   return train::load_recipe(fs::path(Workshop::kRecipeFile), overrides);
 }
 
-plan::Plan plan_of(const train::Recipe& recipe) {
+// Of the first of as many ranks as the recipe names.
+plan::Plan plan_of(train::Recipe& recipe) {
+  recipe.job.size = recipe.parallelism.least_ranks();
   const engine::BatchGeometry geometry = recipe.geometry();
-  return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(),
-                         train::target_of(recipe));
+  engine::Target target = train::target_of(recipe);
+  target.mesh = recipe.mesh_shape();
+  return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target);
 }
 
 class LaunchLog final : public kernels::Recorder {
