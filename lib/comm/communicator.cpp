@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "lib/base/require.hpp"
 
@@ -12,7 +13,11 @@ namespace {
 constexpr std::array<std::string_view, 8> kNames{"all_reduce", "all_gather", "reduce_scatter",
                                                  "all_to_all", "broadcast",  "send",
                                                  "recv",       "barrier"};
+
+std::vector<std::int64_t> equal_parts(const Tensor& part, int members) {
+  return std::vector<std::int64_t>(static_cast<std::size_t>(members), part.numel());
 }
+}  // namespace
 
 std::string_view to_string(Collective kind) { return kNames[static_cast<int>(kind)]; }
 
@@ -45,16 +50,42 @@ Handle Communicator::all_gather(const Tensor& in, const Tensor& out, std::string
   require(in.numel() * size_ == out.numel() && in.dtype() == out.dtype(),
           "{}: all_gather of {} elements into {} over {} ranks", site, in.numel(), out.numel(),
           size_);
-  note(Collective::all_gather, out.view().bytes(), site);
-  return do_all_gather(in, out);
+  return all_gather_parts(in, out, equal_parts(in, size_), site);
 }
 
 Handle Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view site) {
   require(out.numel() * size_ == in.numel() && in.dtype() == out.dtype(),
           "{}: reduce_scatter of {} elements into {} over {} ranks", site, in.numel(), out.numel(),
           size_);
+  return reduce_scatter_parts(in, out, equal_parts(out, size_), site);
+}
+
+void Communicator::check_parts(Collective kind, const Tensor& part, const Tensor& whole,
+                               std::span<const std::int64_t> counts, std::string_view site) const {
+  require(std::ssize(counts) == size_ &&
+              std::all_of(counts.begin(), counts.end(), [](std::int64_t n) { return n >= 0; }),
+          "{}: {} with parts [{}] over {} ranks", site, to_string(kind), fmt::join(counts, ", "),
+          size_);
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  require(part.numel() == counts[static_cast<std::size_t>(rank_)] && whole.numel() == all &&
+              part.dtype() == whole.dtype(),
+          "{}: {} of parts [{}] with {} elements on rank {} and {} in all", site, to_string(kind),
+          fmt::join(counts, ", "), part.numel(), rank_, whole.numel());
+}
+
+Handle Communicator::all_gather_parts(const Tensor& in, const Tensor& out,
+                                      std::span<const std::int64_t> counts, std::string_view site) {
+  check_parts(Collective::all_gather, in, out, counts, site);
+  note(Collective::all_gather, out.view().bytes(), site);
+  return do_all_gather(in, out, counts);
+}
+
+Handle Communicator::reduce_scatter_parts(const Tensor& in, const Tensor& out,
+                                          std::span<const std::int64_t> counts,
+                                          std::string_view site) {
+  check_parts(Collective::reduce_scatter, out, in, counts, site);
   note(Collective::reduce_scatter, in.view().bytes(), site);
-  return do_reduce_scatter(in, out);
+  return do_reduce_scatter(in, out, counts);
 }
 
 Handle Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string_view site) {

@@ -97,6 +97,13 @@ class Communicator {
   /// out = this member's part of the element-wise sum of the members' `in`, added as all_reduce
   /// adds.
   Handle reduce_scatter(const Tensor& in, const Tensor& out, std::string_view site);
+  /// The same with parts of any sizes, 0 among them: member m's has counts[m] elements, which all
+  /// members know. `in` may be this member's part of `out`.
+  Handle all_gather_parts(const Tensor& in, const Tensor& out, std::span<const std::int64_t> counts,
+                          std::string_view site);
+  /// `out` may be this member's part of `in`; the other parts stay as they are.
+  Handle reduce_scatter_parts(const Tensor& in, const Tensor& out,
+                              std::span<const std::int64_t> counts, std::string_view site);
   /// Part j of `in` goes to member j; part i of `out` came from member i. Equal parts.
   Handle all_to_all(const Tensor& in, const Tensor& out, std::string_view site);
   Handle broadcast(const Tensor& data, int root, std::string_view site);
@@ -127,8 +134,11 @@ class Communicator {
 
  protected:
   virtual Handle do_all_reduce(const Tensor& data, ReduceOp op) = 0;
-  virtual Handle do_all_gather(const Tensor& in, const Tensor& out) = 0;
-  virtual Handle do_reduce_scatter(const Tensor& in, const Tensor& out) = 0;
+  /// Parts of counts[m] elements; the counts are gone when the call returns.
+  virtual Handle do_all_gather(const Tensor& in, const Tensor& out,
+                               std::span<const std::int64_t> counts) = 0;
+  virtual Handle do_reduce_scatter(const Tensor& in, const Tensor& out,
+                                   std::span<const std::int64_t> counts) = 0;
   virtual Handle do_all_to_all(const Tensor& in, const Tensor& out) = 0;
   virtual Handle do_broadcast(const Tensor& data, int root) = 0;
   virtual Handle do_send(const Tensor& data, int to) = 0;
@@ -141,6 +151,8 @@ class Communicator {
 
  private:
   void note(Collective kind, std::uint64_t bytes, std::string_view site);
+  void check_parts(Collective kind, const Tensor& part, const Tensor& whole,
+                   std::span<const std::int64_t> counts, std::string_view site) const;
   void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all,
                     std::string_view site);
 

@@ -66,15 +66,17 @@ class HostCommunicator final : public Communicator {
     });
   }
 
-  Handle do_all_gather(const Tensor& in, const Tensor& out) override {
-    return submit([this, from = bytes_of(in), to = bytes_of(out)](const Call& call) {
-      gather(call, from, to);
-    });
+  Handle do_all_gather(const Tensor& in, const Tensor& out,
+                       std::span<const std::int64_t> counts) override {
+    return submit([this, from = bytes_of(in), parts = parts_of(bytes_of(out), counts, out.dtype())](
+                      const Call& call) { gather(call, from, parts); });
   }
 
-  Handle do_reduce_scatter(const Tensor& in, const Tensor& out) override {
-    return submit([this, from = bytes_of(in), to = bytes_of(out), dtype = in.dtype()](
-                      const Call& call) { scatter_pieces(call, from, to, dtype); });
+  Handle do_reduce_scatter(const Tensor& in, const Tensor& out,
+                           std::span<const std::int64_t> counts) override {
+    return submit(
+        [this, parts = parts_of(bytes_of(in), counts, in.dtype()), to = bytes_of(out),
+         dtype = in.dtype()](const Call& call) { scatter_pieces(call, parts, to, dtype); });
   }
 
   Handle do_all_to_all(const Tensor& in, const Tensor& out) override {
@@ -137,7 +139,8 @@ class HostCommunicator final : public Communicator {
 
   void do_gather_bytes(std::span<const std::byte> mine, Bytes all) override {
     queue_->run([&](Transport& t) {
-      gather({&t, &call_}, mine, all);
+      const std::vector<std::int64_t> counts(count(), static_cast<std::int64_t>(mine.size()));
+      gather({&t, &call_}, mine, parts_of(all, counts, DType::u8));
       return std::vector<Ticket>();
     });
   }
@@ -226,14 +229,26 @@ class HostCommunicator final : public Communicator {
     }
   }
 
-  void gather(const Call& call, std::span<const std::byte> mine, Bytes all) const {
+  /// `all` as the members' parts, one after another.
+  static std::vector<Bytes> parts_of(Bytes all, std::span<const std::int64_t> counts, DType dtype) {
+    std::vector<Bytes> parts;
+    for (const std::int64_t n : counts) {
+      const std::size_t bytes = static_cast<std::size_t>(n) * size_of(dtype);
+      parts.push_back(all.first(bytes));
+      all = all.subspan(bytes);
+    }
+    return parts;
+  }
+
+  void gather(const Call& call, std::span<const std::byte> mine,
+              std::span<const Bytes> parts) const {
     Messages messages(*this, call);
     for (int m = 0; m < size(); ++m) {
-      const Bytes part = all.subspan(mine.size() * static_cast<std::size_t>(m), mine.size());
+      const Bytes part = parts[static_cast<std::size_t>(m)];
       if (m != rank()) {
         messages.recv(m, part);
         messages.send(m, mine);
-      } else if (part.data() != mine.data()) {
+      } else if (!mine.empty() && part.data() != mine.data()) {
         std::memmove(part.data(), mine.data(), mine.size());
       }
     }
@@ -241,7 +256,7 @@ class HostCommunicator final : public Communicator {
   }
 
   /// Sends `theirs(m)` to every other member, and writes the sum of what they send and `mine` to
-  /// `out`. They send as many bytes as `mine` has; all of it fits the staging.
+  /// `out`. They send as many bytes as `mine` has, however many they get; all fits the staging.
   template <class Theirs>
   void exchange_and_add(const Call& call, const Theirs& theirs, Bytes mine, DType dtype,
                         ReduceOp op, std::byte* out) const {
@@ -293,14 +308,19 @@ class HostCommunicator final : public Communicator {
     }
   }
 
-  void scatter_pieces(const Call& call, Bytes from, Bytes to, DType dtype) const {
+  // As many pieces as the largest part has: who has got all of its own still sends to the others.
+  void scatter_pieces(const Call& call, std::span<const Bytes> parts, Bytes to, DType dtype) const {
     const std::size_t piece_bytes = slot_bytes(dtype);
-    for (std::size_t at = 0; at < to.size(); at += piece_bytes) {
-      const std::size_t bytes = std::min(piece_bytes, to.size() - at);
-      const auto part = [&](int m) {
-        return from.subspan(to.size() * static_cast<std::size_t>(m) + at, bytes);
+    std::size_t largest = 0;
+    for (const Bytes part : parts) largest = std::max(largest, part.size());
+    for (std::size_t at = 0; at < largest; at += piece_bytes) {
+      const auto piece = [&](int m) {
+        const Bytes part = parts[static_cast<std::size_t>(m)];
+        const std::size_t begin = std::min(at, part.size());
+        return part.subspan(begin, std::min(piece_bytes, part.size() - begin));
       };
-      exchange_and_add(call, part, part(rank()), dtype, ReduceOp::sum, &to[at]);
+      const Bytes mine = piece(rank());
+      exchange_and_add(call, piece, mine, dtype, ReduceOp::sum, mine.empty() ? nullptr : &to[at]);
     }
   }
 

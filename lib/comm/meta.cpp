@@ -20,8 +20,12 @@ class MetaCommunicator final : public Communicator {
 
  protected:
   Handle do_all_reduce(const Tensor&, ReduceOp) override { return handle(); }
-  Handle do_all_gather(const Tensor&, const Tensor&) override { return handle(); }
-  Handle do_reduce_scatter(const Tensor&, const Tensor&) override { return handle(); }
+  Handle do_all_gather(const Tensor&, const Tensor&, std::span<const std::int64_t>) override {
+    return handle();
+  }
+  Handle do_reduce_scatter(const Tensor&, const Tensor&, std::span<const std::int64_t>) override {
+    return handle();
+  }
   Handle do_all_to_all(const Tensor&, const Tensor&) override { return handle(); }
   Handle do_broadcast(const Tensor&, int) override { return handle(); }
   Handle do_send(const Tensor&, int) override { return handle(); }

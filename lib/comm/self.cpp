@@ -17,8 +17,14 @@ class SelfCommunicator final : public Communicator {
 
  protected:
   Handle do_all_reduce(const Tensor&, ReduceOp) override { return {}; }
-  Handle do_all_gather(const Tensor& in, const Tensor& out) override { return copy(in, out); }
-  Handle do_reduce_scatter(const Tensor& in, const Tensor& out) override { return copy(in, out); }
+  Handle do_all_gather(const Tensor& in, const Tensor& out,
+                       std::span<const std::int64_t>) override {
+    return copy(in, out);
+  }
+  Handle do_reduce_scatter(const Tensor& in, const Tensor& out,
+                           std::span<const std::int64_t>) override {
+    return copy(in, out);
+  }
   Handle do_all_to_all(const Tensor& in, const Tensor& out) override { return copy(in, out); }
   Handle do_broadcast(const Tensor&, int) override { return {}; }
   Handle do_send(const Tensor&, int) override { fail("send within a group of one"); }

@@ -141,6 +141,79 @@ TEST_CASE("reduce_scatter and all_gather are the halves of all_reduce") {
   }
 }
 
+namespace {
+
+// Parts of members that differ: none, one element, and more than a piece of the staging.
+std::vector<std::int64_t> uneven_counts(int ranks) {
+  constexpr std::array<std::int64_t, 8> kParts{0, 150'001, 1, 77, 0, 30'000, 2048, 0};
+  return {kParts.begin(), kParts.begin() + ranks};
+}
+
+// Scatters sums into, and gathers from, the members' own parts of one tensor.
+void scatter_and_gather_in_place(Rank& self, std::span<const std::int64_t> counts,
+                                 std::atomic<int>& wrong) {
+  const auto ranks = static_cast<int>(counts.size());
+  const auto count = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const auto first = std::accumulate(counts.begin(), counts.begin() + self.rank(), std::int64_t{0});
+  const auto last = first + counts[static_cast<std::size_t>(self.rank())];
+  const Tensor data = self.tensor(DType::f32, count);
+  const auto x = values<float>(data);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = term(self.rank(), i);
+  const Tensor mine = data.columns(first, last - first);
+  self.group->reduce_scatter_parts(data, mine, counts, "test").wait();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const bool is_mine = first <= at && at < last;
+    wrong += x[i] != (is_mine ? sum_of_terms(ranks, i) : term(self.rank(), i));
+  }
+  self.group->all_gather_parts(mine, data, counts, "test").wait();
+  for (std::size_t i = 0; i < x.size(); ++i) wrong += x[i] != sum_of_terms(ranks, i);
+}
+
+}  // namespace
+
+TEST_CASE("parts of any sizes are scattered and gathered in place, to the bit") {
+  for (const int ranks : kSizes) {
+    CAPTURE(ranks);
+    const std::vector<std::int64_t> counts = uneven_counts(ranks);
+    std::atomic<int> wrong{0};
+    const auto sent = run_job(ranks, [&](Transport& transport) {
+      Rank self(transport);
+      scatter_and_gather_in_place(self, counts, wrong);
+    });
+    CHECK(wrong == 0);
+    const auto count =
+        static_cast<std::uint64_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+    for (std::size_t r = 0; r < sent.size(); ++r) {
+      const auto own = static_cast<std::uint64_t>(counts[r]);
+      const auto others = static_cast<std::uint64_t>(ranks - 1);
+      CHECK(sent[r] == 4 * (count - own) + 4 * others * own);
+    }
+  }
+}
+
+TEST_CASE("counts that do not fit the group or its tensors are refused") {
+  run_job(2, [&](Transport& transport) {
+    Rank self(transport);
+    const Tensor part = self.tensor(DType::f32, 3);
+    const Tensor whole = self.tensor(DType::f32, 6);
+    const auto refused = [&](std::vector<std::int64_t> counts) {
+      bool thrown = false;
+      try {
+        self.group->all_gather_parts(part, whole, counts, "test").wait();
+      } catch (const InternalError&) {
+        thrown = true;
+      }
+      if (!thrown) throw std::runtime_error("counts were taken");
+    };
+    refused({3, 3, 0});
+    refused({6});
+    refused({3, 4});
+    refused({4, 2});
+    refused({7, -1});
+  });
+}
+
 TEST_CASE("all_to_all, broadcast, values and texts arrive where they belong") {
   run_job(4, [&](Transport& transport) {
     Rank self(transport);
