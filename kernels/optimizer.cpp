@@ -86,6 +86,16 @@ std::uint64_t SquaredNorm::workspace_bytes(int) const {
   return static_cast<std::uint64_t>(chunks) * sizeof(double);
 }
 
+void JoinSquaredNorms::check() const {
+  const Operands operands(name);
+  operands.dense("runs", runs, runs.numel(), {DType::f64});
+  operands.dense("levels", levels, runs.numel(), {DType::i32});
+  operands.dense("first", first, out.numel() + 1, {DType::i32});
+  operands.dense("out", out, out.numel(), {DType::f64});
+}
+
+Cost JoinSquaredNorms::cost() const { return memory_cost({runs, levels, first}, {out}); }
+
 void ClipByValue::check() const {
   const Operands operands(name);
   operands.dense("g", g, g.numel(), {DType::f64, DType::f32});

@@ -44,6 +44,40 @@ struct SquaredNorm {
 };
 static_assert(kListChunk == 16 * SquaredNorm::kBlock);
 
+/// Squared norms of gradients of which several ranks have summed runs of blocks. A run is 2^level
+/// blocks of SquaredNorm (a gradient's last may be cut short), begins at a multiple of as many, and
+/// a gradient's runs follow one another without a gap: their sums are subtrees of its tree, which
+/// this completes. `runs` FP64 [n], `levels` int32 [n]; gradient i has runs [first[i], first[i +
+/// 1]), `first` int32 [gradients + 1]; out FP64 [gradients].
+struct JoinSquaredNorms {
+  static constexpr std::string_view name = "join_squared_norms";
+  View runs, levels, first;
+  View out;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return runs.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {runs.numel(), out.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+
+  /// One gradient's. Constexpr, so that device code has the very same operations.
+  static constexpr double join(const double* runs, const std::int32_t* levels, std::int64_t count) {
+    double sums[64] = {};
+    std::int32_t level_of[64] = {};
+    int depth = 0;  // subtrees that wait for their right neighbour, the smallest last
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums[depth] = runs[i];
+      level_of[depth++] = levels[i];
+      while (depth > 1 && level_of[depth - 2] == level_of[depth - 1]) {
+        --depth;
+        sums[depth - 1] += sums[depth];
+        ++level_of[depth - 1];
+      }
+    }
+    for (; depth > 1; --depth) sums[depth - 2] += sums[depth - 1];
+    return depth == 0 ? 0 : sums[0];
+  }
+};
+
 /// g = min(max(g, -limit), limit). With `decision` (UpdateDecision) g is a gradient times its
 /// loss_scale, and so is the limit; what is infinite then stays, for it says that the scale is too
 /// large.

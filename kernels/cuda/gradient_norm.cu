@@ -113,6 +113,15 @@ __global__ void __launch_bounds__(kJoinThreads)
             *decision);
 }
 
+/// A thread per gradient: it has few runs.
+__global__ void __launch_bounds__(kJoinThreads)
+    join_gradients(const double* runs, const std::int32_t* levels, const std::int32_t* first,
+                   std::int64_t count, double* out) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kJoinThreads + threadIdx.x;
+  if (i >= count) return;
+  out[i] = JoinSquaredNorms::join(runs + first[i], levels + first[i], first[i + 1] - first[i]);
+}
+
 void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
   const List<SquaredNorm::Row> list(op, op.gradients);
   auto* const sums = workspace.as<double>();
@@ -120,6 +129,14 @@ void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& works
               op.dtype() == DType::f64 ? square_chunks<double> : square_chunks<float>, list, sums);
   launch_grid(ctx, {static_cast<unsigned>(list.count), kJoinThreads}, join_chunks, list, sums,
               op.out.as<double>());
+}
+
+void join_squared_norms(const KernelCtx& ctx, const JoinSquaredNorms& op, const View&) {
+  const std::int64_t count = op.out.numel();
+  if (count == 0) return;
+  launch_grid(ctx, {static_cast<unsigned>(ceil_div(count, kJoinThreads)), kJoinThreads},
+              join_gradients, op.runs.as<double>(), op.levels.as<std::int32_t>(),
+              op.first.as<std::int32_t>(), count, op.out.as<double>());
 }
 
 void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& workspace) {
@@ -132,6 +149,7 @@ void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& wor
 
 void add_gradient_norm_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<SquaredNorm, squared_norm>());
+  rows.push_back(row_of<JoinSquaredNorms, join_squared_norms>());
   rows.push_back(row_of<DecideUpdate, decide_update>());
 }
 

@@ -60,6 +60,9 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                        options.seq_len, options.model.longest_sequence());
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
+  if (options.zero > 0 && options.optimizer != nullptr) {
+    store_.slice(optim::whole_parameters(*options.optimizer));
+  }
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
   if (const std::uint64_t bytes = mesh_.world().staging_bytes(); bytes > 0) {
@@ -133,6 +136,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   reduce_over_data();
   parts_.run(RecordedParts::Part::update,
              [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });
+  gather_updates();
   Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
   launched.trained_tokens = batch.trained_tokens;
   launched.decision->start(optimizer_->decision().view().data);
@@ -181,9 +185,26 @@ void Engine::reduce_over_data() {
   if (data.size() == 1) return;
   std::vector<Handle> handles;
   for (const auto& group : store_.local_groups()) {
-    handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
+    if (group->members().front()->is_sliced()) {
+      for (const Parameter* p : group->members()) {
+        handles.push_back(data.reduce_scatter_parts(p->grad(), p->own_part(p->grad()),
+                                                    p->slice_counts(), p->name()));
+      }
+    } else {
+      handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
+    }
   }
   handles.push_back(data.all_reduce(loss_sum_, ReduceOp::sum, "loss"));
+  for (Handle& handle : handles) handle.wait();
+}
+
+void Engine::gather_updates() {
+  std::vector<Handle> handles;
+  for (const Parameter* p : store_.local()) {
+    if (!p->is_sliced()) continue;
+    handles.push_back(mesh_.data().all_gather_parts(p->own_part(p->compute()), p->compute(),
+                                                    p->slice_counts(), p->name()));
+  }
   for (Handle& handle : handles) handle.wait();
 }
 

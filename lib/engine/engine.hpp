@@ -43,6 +43,9 @@ struct EngineOptions {
   bool records_launches = true;
   /// Samples are one document each, or may see earlier ones: no mask but the causal one.
   bool one_document = false;
+  /// Stage of ZeRO (arXiv 1910.02054): with 1 each data rank keeps masters and optimizer states of
+  /// its own slices of the parameters, and updates those.
+  int zero = 0;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -135,8 +138,11 @@ class Engine final : private parallel::StageProgram {
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
   void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor);
   void run_micro_batches(const StepBatch& batch);
-  /// Makes gradients and loss sums over all ranks that share the step's samples.
+  /// Makes gradients, of sliced parameters the own slices, and loss sums over all ranks that share
+  /// the step's samples.
   void reduce_over_data();
+  /// Gives all data ranks what each of them has updated.
+  void gather_updates();
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
   Var run_blocks(const OpCtx& ctx, Var x) const;
   /// The loss of an evaluation; waits for it.

@@ -24,6 +24,12 @@ struct ParallelismSection : recipe::Section {
       "between shared layers, ranks of tp share the tokens, too: norms, dropout and what the "
       "backward keeps of them are computed and held once"};
 
+  recipe::Key<std::int64_t> zero{
+      this, "zero", 0,
+      "what each rank of dp keeps to itself: 0 nothing, 1 masters and optimizer states of a slice "
+      "of the parameters, which it updates for all (ZeRO)",
+      recipe::at_least(0)};
+
   void validate(recipe::Issues& issues) const override;
   /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.
   MeshShape shape(int ranks) const;

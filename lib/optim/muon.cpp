@@ -85,6 +85,10 @@ class Muon final : public Optimizer {
     return {{"momentum", parameter.master_dtype()}};
   }
 
+  bool needs_whole(const Parameter& parameter) const override {
+    return parameter.role() == ParameterRole::matrix;
+  }
+
   void bind(Device& device, std::span<const OptimizedParameter> parameters) override {
     for (const OptimizedParameter& p : parameters) {
       const bool is_matrix = p.parameter->role() == ParameterRole::matrix;

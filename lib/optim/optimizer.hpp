@@ -15,8 +15,8 @@
 
 namespace llmtrain::optim {
 
-/// A tensor of the parameter's local shape that is kept from step to step; zero before the first.
-/// On disk it is `<parameter>#<name>`.
+/// A tensor of the parameter's local shape, or of its own slice, that is kept from step to step;
+/// zero before the first. On disk it is `<parameter>#<name>`.
 struct StateSpec {
   std::string_view name;
   DType dtype = DType::f32;
@@ -46,6 +46,8 @@ class Optimizer {
   double weight_decay() const { return weight_decay_; }
   /// The decision of every step is made for these.
   virtual MomentDecays corrected_decays() const { return {}; }
+  /// Whether an update of this parameter needs all of it at once: ZeRO does not cut it.
+  virtual bool needs_whole(const Parameter&) const { return false; }
   /// State tensors of an allocated parameter.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
   /// Called once, before the first update. `parameters` outlive this and stay where they are.
@@ -66,8 +68,8 @@ class Optimizer {
   std::span<const OptimizedParameter> parameters_;
 };
 
-/// Master, in its form, gradient and compute copy (where it is a tensor of its own) as the update
-/// kernels take them.
+/// Master, in its form, gradient and compute copy (where it is a tensor of its own) of what this
+/// rank updates, as the update kernels take them: of a sliced parameter one row.
 kernels::UpdateOperands update_operands(const Parameter& parameter);
 
 struct OptimizerRow;

@@ -7,6 +7,12 @@
 
 namespace llmtrain::optim {
 
+std::function<bool(const Parameter&)> whole_parameters(const OptimizerOptions& options) {
+  return [optimizer = std::shared_ptr(options.name().make(options.name))](const Parameter& p) {
+    return optimizer->needs_whole(p);
+  };
+}
+
 OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                            const ParameterStore& store, const Mesh& mesh,
                            std::optional<LossScaling> scaling)
@@ -26,13 +32,13 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
     for (const StateSpec& spec : optimizer_->states(parameter)) {
       state_names_.push_back(fmt::format("{}#{}", parameter.name(), spec.name));
     }
-    if (!parameter.is_local()) continue;
+    if (!parameter.is_local() || parameter.own_slice().count == 0) continue;
     OptimizedParameter& optimized = parameters_.emplace_back(
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
     for (const StateSpec& spec : optimizer_->states(parameter)) {
       std::string name = fmt::format("{}#{}", parameter.name(), spec.name);
       const Tensor state =
-          ctx.device->allocate(parameter.box().shape, spec.dtype, Category::optimizer, name);
+          ctx.device->allocate(parameter.own_shape(), spec.dtype, Category::optimizer, name);
       launch(ctx, kernels::Fill{.y = state, .value = 0});
       optimized.states.push_back(state);
       states_.push_back({std::move(name), &parameter, state});

@@ -2,6 +2,7 @@
 /// The chosen optimizer over all parameters: its state tensors, parameter groups and clipping.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,8 +46,11 @@ struct UpdateProgress {
 struct StateTensor {
   std::string name;  // <parameter>#<state>
   const Parameter* parameter = nullptr;
-  Tensor tensor;  // the parameter's local shape
+  Tensor tensor;  // Parameter::own_shape()
 };
+
+/// Parameters that the recipe's optimizer must update in one piece.
+std::function<bool(const Parameter&)> whole_parameters(const OptimizerOptions& options);
 
 /// Owns the optimizer's memory (Category::optimizer). Everything runs through kernels::launch, so
 /// that the meta device plans exactly this.
@@ -65,10 +69,10 @@ class OptimizerSet {
   /// Learning rate of parameters without a group, at `lr_factor` times the recipe's.
   double lr(double lr_factor) const { return lr_ * lr_factor; }
   /// Launches clipping and updates of all parameters at the lr in `scalars`; waits for nothing.
-  /// Gradients must be complete sums; clipping by value changes them in place (an infinite element
-  /// becomes the limit, as in PyTorch, but not where the loss has a scale), clipping by norm does
-  /// not. If the norm, or `loss_sum` (FP64 [1], or undefined) is not finite, parameters, states and
-  /// steps_taken stay untouched to the bit.
+  /// Gradients must be complete sums, of sliced parameters in the own slice; clipping by value
+  /// changes them in place (an infinite element becomes the limit, as in PyTorch, but not where the
+  /// loss has a scale), clipping by norm does not. If the norm, or `loss_sum` (FP64 [1], or
+  /// undefined) is not finite, parameters, states and steps_taken stay untouched to the bit.
   void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }
@@ -81,7 +85,8 @@ class OptimizerSet {
   /// Of a set that has taken no step.
   UpdateProgress first_progress() const;
   const std::optional<LossScaling>& loss_scaling() const { return scaling_; }
-  /// This rank's state tensors, in the order of parameters and, within one, of Optimizer::states().
+  /// This rank's state tensors, of what it updates, in the order of parameters and, within one, of
+  /// Optimizer::states().
   std::span<const StateTensor> states() const { return states_; }
   /// Names of all state tensors of the model, on whichever ranks they are.
   const std::vector<std::string>& state_names() const { return state_names_; }

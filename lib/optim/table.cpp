@@ -6,11 +6,7 @@ namespace llmtrain::optim {
 
 std::span<const OptimizerRow> optimizer_table() {
   static const std::array kRows{
-      adamw(),
-      adam(),
-      sgd(),
-      momentum(),
-      muon(),
+      adamw(), adam(), sgd(), momentum(), muon(),
   };
   return kRows;
 }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
+#include "lib/param/slices.hpp"
 #include "lib/tensor/split_master.hpp"
 
 namespace llmtrain {
@@ -53,6 +55,7 @@ StochasticRounding rounding_of(const Parameter& p, std::uint64_t seed) {
   const Box& box = p.box();
   StochasticRounding rounding{
       .on = true, .key = philox_key(seed, "stochastic rounding", p.name()), .first = box.offset[0]};
+  rounding.before = p.own_slice().first;
   rounding.columns = box.shape.numel();
   if (box.shape.rank() == 1) return rounding;
   rounding.first = box.offset[0] * p.global_shape()[1] + box.offset[1];
@@ -71,6 +74,37 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 
 }  // namespace
 
+void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole) {
+  const int ranks = mesh_->data().size();
+  if (ranks == 1) return;
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks));
+  for (Parameter* p : local_) {
+    const std::int64_t elements = p->box().shape.numel();
+    if (whole(*p)) {
+      p->slice_counts_.assign(static_cast<std::size_t>(ranks), 0);
+      const auto owner = std::min_element(loads.begin(), loads.end());
+      *owner += elements;
+      p->slice_counts_[static_cast<std::size_t>(owner - loads.begin())] = elements;
+    } else {
+      const SlicedTensor tensor{.elements = elements};
+      p->slice_counts_ = slice_counts(slice_cuts(std::span(&tensor, 1), ranks), 0, elements);
+    }
+    const auto here = p->slice_counts_.begin() + mesh_->data().rank();
+    p->own_ = {std::accumulate(p->slice_counts_.begin(), here, std::int64_t{0}), *here};
+  }
+}
+
+namespace {
+
+// Of a tensor that the members of a group share, [total]: the next `count`, or nothing.
+Tensor next_part(const Tensor& shared, std::int64_t& begin, std::int64_t count) {
+  if (!shared.defined() || count == 0) return {};
+  begin += count;
+  return shared.columns(begin - count, count);
+}
+
+}  // namespace
+
 void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, bool trainable) {
   require(dtypes.form == MasterForm::whole ||
               (dtypes.compute == DType::bf16 && dtypes.master == DType::f32),
@@ -82,24 +116,40 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
     std::int64_t rows = 0;
     for (const Parameter* p : group->members_) rows += p->box().shape[0];
     const Shape shape = group->members_.front()->box().shape.with(0, rows);
+    std::int64_t owned = 0;
+    for (const Parameter* p : group->members_) owned += p->own_slice().count;
+    const bool sliced = group->members_.front()->is_sliced();
     const auto make = [&](DType dtype, Category category) {
       return device.allocate(shape, dtype, category, group->name());
     };
+    const auto make_owned = [&](DType dtype) {
+      if (!sliced) return make(dtype, Category::master);
+      if (owned == 0) return Tensor();
+      return device.allocate({owned}, dtype, Category::master, group->name());
+    };
     group->compute_ = make(dtypes.compute, Category::params);
     if (dtypes.form == MasterForm::remainder) {
-      group->remainder_ = make(DType::u16, Category::master);
+      group->remainder_ = make_owned(DType::u16);
     } else if (dtypes.form == MasterForm::whole) {
       group->master_ =
-          dtypes.master == dtypes.compute ? group->compute_ : make(dtypes.master, Category::master);
+          dtypes.master == dtypes.compute ? group->compute_ : make_owned(dtypes.master);
     }
     if (trainable) group->grad_ = make(dtypes.grad, Category::grads);
-    std::int64_t begin = 0;
+    std::int64_t begin = 0, owned_begin = 0;
     for (Parameter* p : group->members_) {
-      p->compute_ = member_view(group->compute_, begin, p->box().shape);
-      p->master_ = member_view(group->master_, begin, p->box().shape);
-      p->remainder_ = member_view(group->remainder_, begin, p->box().shape);
-      p->grad_ = member_view(group->grad_, begin, p->box().shape);
       p->master_dtype_ = dtypes.master;
+      p->form_ = dtypes.form;
+      p->compute_ = member_view(group->compute_, begin, p->box().shape);
+      p->grad_ = member_view(group->grad_, begin, p->box().shape);
+      if (sliced && p->has_separate_copy()) {
+        const Tensor& owned_part = group->remainder_.defined() ? group->remainder_ : group->master_;
+        Tensor own = next_part(owned_part, owned_begin, p->own_slice().count);
+        if (own.defined()) own = own.reshape(p->own_shape());
+        (dtypes.form == MasterForm::remainder ? p->remainder_ : p->master_) = std::move(own);
+      } else {
+        p->master_ = member_view(group->master_, begin, p->box().shape);
+        p->remainder_ = member_view(group->remainder_, begin, p->box().shape);
+      }
       if (dtypes.rounding_seed) p->rounding_ = rounding_of(*p, *dtypes.rounding_seed);
       begin += p->box().shape[0];
     }
@@ -181,6 +231,18 @@ std::size_t master_bytes(const Parameter& p) {
   return static_cast<std::size_t>(p.box().shape.numel()) * size_of(p.master_dtype());
 }
 
+// Where what this rank has of the master, or the remainder, begins in the box.
+std::int64_t held_first(const Parameter& p) {
+  return p.has_separate_copy() ? p.own_slice().first : 0;
+}
+
+// The part of elements [first, first + count) of the box of which this rank has it.
+ParameterSlice held_part(const Parameter& p, std::int64_t first, std::int64_t count) {
+  if (!p.has_separate_copy()) return {first, count};
+  const std::int64_t begin = std::max(first, p.own_slice().first);
+  return {begin, std::max<std::int64_t>(0, std::min(first + count, p.own_slice().end()) - begin)};
+}
+
 // `count` elements from `first` on, as one row.
 Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
   return tensor.reshape({tensor.numel()}).columns(first, count);
@@ -209,8 +271,11 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
                                 std::span<const std::byte> master_values) {
   Device& device = p.compute().device();
   const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
-  if (p.master().defined()) {
-    device.copy_from_host(part_of(p.master(), first, count), master_values);
+  const ParameterSlice held = held_part(p, first, count);
+  if (p.master().defined() && held.count > 0) {
+    const std::uint64_t bytes = size_of(p.master_dtype());
+    device.copy_from_host(part_of(p.master(), held.first - held_first(p), held.count),
+                          master_values.subspan((held.first - first) * bytes, held.count * bytes));
   }
   if (!p.has_separate_copy()) return;
   require(p.master_dtype() == DType::f32 && is_half_width(p.compute().dtype()),
@@ -231,9 +296,13 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
       remainders[static_cast<std::size_t>(i)] = parts.remainder;
     }
     device.copy_from_host(part_of(p.compute(), first + begin, n), std::as_bytes(std::span(copies)));
-    if (!p.remainder().defined()) continue;
-    device.copy_from_host(part_of(p.remainder(), first + begin, n),
-                          std::as_bytes(std::span(remainders)));
+    const ParameterSlice some = held_part(p, first + begin, n);
+    if (!p.remainder().defined() || some.count == 0) continue;
+    device.copy_from_host(
+        part_of(p.remainder(), some.first - held_first(p), some.count),
+        std::as_bytes(std::span(remainders)
+                          .subspan(static_cast<std::size_t>(some.first - first - begin),
+                                   static_cast<std::size_t>(some.count))));
   }
 }
 
@@ -247,8 +316,11 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
                                std::span<std::byte> master_values) const {
   const Device& device = p.compute().device();
   const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
+  if (count == 0) return;
+  require(held_part(p, first, count).count == count || !p.has_master(),
+          "{}: elements {} to {} of the master are another rank's", p.name(), first, first + count);
   if (p.master().defined()) {
-    device.copy_to_host(master_values, part_of(p.master(), first, count));
+    device.copy_to_host(master_values, part_of(p.master(), first - held_first(p), count));
     return;
   }
   std::vector<bf16> copies;
@@ -261,7 +333,7 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
                         part_of(p.compute(), first + begin, n));
     if (p.remainder().defined()) {  // else the copy alone is the value
       device.copy_to_host(std::as_writable_bytes(std::span(remainders)),
-                          part_of(p.remainder(), first + begin, n));
+                          part_of(p.remainder(), first + begin - held_first(p), n));
     }
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);

@@ -1,6 +1,7 @@
 #pragma once
 /// Parameters: logical tensors with a compute copy, a master copy and a gradient sink.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,12 +46,19 @@ enum class MasterForm : std::uint8_t {
   none,       // not at all: an update's result is rounded to the compute copy
 };
 
+/// Elements of a rank's box of a parameter, one after the other in its own row-major order.
+struct ParameterSlice {
+  std::int64_t first = 0, count = 0;
+  std::int64_t end() const { return first + count; }
+};
+
 /// One logical tensor as this rank holds it. All tensors have the local shape, or are undefined
 /// where this rank holds nothing of it. The master is FP32
 /// (FP64 when computing in fp64), in one of three forms.
 class Parameter {
  public:
-  Parameter(ParameterSpec spec, Box box) : spec_(std::move(spec)), box_(std::move(box)) {}
+  Parameter(ParameterSpec spec, Box box)
+      : spec_(std::move(spec)), box_(std::move(box)), own_{0, box_.shape.numel()} {}
 
   const std::string& name() const { return spec_.name; }
   const Shape& global_shape() const { return spec_.shape; }
@@ -61,28 +69,52 @@ class Parameter {
   bool is_local() const { return spec_.local; }
 
   const Tensor& compute() const { return compute_; }
-  /// MasterForm::whole; the same storage as compute() when the dtypes agree. Else undefined.
+  /// MasterForm::whole; the same storage as compute() when the dtypes agree. Else undefined. A
+  /// master of its own is that of own_slice() alone, in own_shape(), and undefined where that is
+  /// empty.
   const Tensor& master() const { return master_; }
-  /// MasterForm::remainder: uint16, with compute() the master. Else undefined.
+  /// MasterForm::remainder: uint16, with compute() the master; of own_slice() as the master is.
+  /// Else undefined.
   const Tensor& remainder() const { return remainder_; }
   /// Of the values that are written and read, and of an update's arithmetic.
   DType master_dtype() const { return master_dtype_; }
-  bool has_master() const { return master_.defined() || remainder_.defined(); }
+  bool has_master() const { return form_ != MasterForm::none; }
   /// What a checkpoint keeps: the master's, or without one the compute copy's.
   DType stored_dtype() const { return has_master() ? master_dtype_ : compute_.dtype(); }
   /// MasterForm::none: how updates round; else to nearest.
   const StochasticRounding& rounding() const { return rounding_; }
   const Tensor& grad() const { return grad_; }
   /// compute() is a rounded copy, not the master itself.
-  bool has_separate_copy() const { return master_.view().data != compute_.view().data; }
+  bool has_separate_copy() const {
+    return form_ != MasterForm::whole || master_dtype_ != compute_.dtype();
+  }
+
+  /// What this rank's optimizer updates: with ZeRO a part of the box, perhaps nothing; the data
+  /// ranks' slices follow one another in their order.
+  const ParameterSlice& own_slice() const { return own_; }
+  bool is_sliced() const { return !slice_counts_.empty(); }
+  /// Elements of every data rank's slice; empty when the box is not divided.
+  std::span<const std::int64_t> slice_counts() const { return slice_counts_; }
+  /// Of what is kept of the own slice alone: the box's where that is all of it, else [count].
+  Shape own_shape() const { return owns_all() ? box_.shape : Shape{own_.count}; }
+  /// The own slice of a tensor of the box's shape, in own_shape().
+  Tensor own_part(const Tensor& of_box) const {
+    if (owns_all()) return of_box;
+    return of_box.reshape({of_box.numel()}).columns(own_.first, own_.count);
+  }
 
  private:
   friend class ParameterStore;
+  bool owns_all() const { return own_.count == box_.shape.numel(); }
+
   ParameterSpec spec_;
   Box box_;
   Tensor compute_, master_, remainder_, grad_;
   DType master_dtype_ = DType::f32;
+  MasterForm form_ = MasterForm::whole;
   StochasticRounding rounding_;
+  ParameterSlice own_;
+  std::vector<std::int64_t> slice_counts_;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of
@@ -125,20 +157,26 @@ class ParameterStore {
   ParameterGroup& declare(std::vector<ParameterSpec> specs);
   ParameterGroup& declare(ParameterSpec spec);
 
+  /// Divides what optimizers update among the ranks of Mesh::data() (ZeRO), before allocation:
+  /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
+  /// elements of such.
+  void slice(const std::function<bool(const Parameter&)>& whole);
+
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
   /// Writes the first values into master and compute copy; a pure function of (seed, name, index),
   /// whatever the number of threads.
   void initialize(std::uint64_t seed, int threads = 1);
   /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy,
-  /// which is rounded to nearest.
+  /// which is rounded to nearest. Of a sliced master what lies in the slice is written.
   void write(const Parameter& parameter, std::span<const std::byte> master_values);
   /// The same for the elements of the local box from `first` on that are given.
   void write_part(const Parameter& parameter, std::int64_t first,
                   std::span<const std::byte> master_values);
   /// This rank's master values.
   std::vector<std::byte> read(const Parameter& parameter) const;
-  /// Those of the elements of the local box from `first` on, as many as `master_values` holds.
+  /// Those of the elements of the local box from `first` on, as many as `master_values` holds; of
+  /// a sliced master they lie in the slice.
   void read_part(const Parameter& parameter, std::int64_t first,
                  std::span<std::byte> master_values) const;
 

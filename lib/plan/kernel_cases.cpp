@@ -182,6 +182,14 @@ LaunchTime scale_update(KernelBench& b, DType t, std::int64_t rows) {
       .x = b.input(rows, kCols, t), .y = b.result(rows, kCols, t), .decision = b.decision()});
 }
 
+// Gradients of one run each.
+LaunchTime join_squared_norms(KernelBench& b, DType, std::int64_t rows) {
+  return b.launch(JoinSquaredNorms{.runs = b.input(1, rows, DType::f64),
+                                   .levels = b.numbers(rows, 1),
+                                   .first = b.numbers(rows + 1, rows + 1, DType::i32, 1),
+                                   .out = b.result(1, rows, DType::f64)});
+}
+
 LaunchTime adam_update(KernelBench& b, DType t, std::int64_t rows) {
   const AdamTensors tensors{.to = {.parameter = b.result(rows, kCols, t),
                                    .gradient = b.input(rows, kCols, t),
@@ -234,6 +242,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"cross_entropy with gradient", kVocab, true, cross_entropy<true>},
     {"sum", kCols, true, sum},
     {"squared_norm", kCols, true, squared_norm},
+    {"join_squared_norms", 1, true, join_squared_norms},
     {"clip_by_value", kCols, true, clip_by_value},
     {"decide_update", kCols, true, decide_update},
     {"scale_update", kCols, false, scale_update},

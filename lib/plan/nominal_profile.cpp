@@ -177,6 +177,7 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
                                          "embedding_backward",
                                          "embedding_forward",
                                          "fill",
+                                         "join_squared_norms",
                                          "logit_statistics",
                                          "norm_forward",
                                          "norm_input_grad",

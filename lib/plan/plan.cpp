@@ -220,7 +220,10 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
-  if (target.mesh[Axis::tp] * target.mesh[Axis::pp] > 1) add_whole_model(plan, options, target);
+  const bool divided = options.zero > 0 && data_ranks > 1;
+  if (target.mesh[Axis::tp] * target.mesh[Axis::pp] > 1 || divided) {
+    add_whole_model(plan, options, target);
+  }
   add_tuning(plan, recorder.products().all(), target);
   plan.records_launches = options.records_launches;
   return plan;

@@ -31,8 +31,15 @@ struct StochasticRounding {
   /// Of element 0; elements lie in rows of `columns`, which are `stride` apart. A part of whole
   /// rows is one row.
   std::int64_t first = 0, columns = 1, stride = 1;
+  /// Elements of those rows that lie before element 0, where another rank has them.
+  std::int64_t before = 0;
 
+  /// Elements from this one on whose indices follow one another.
+  constexpr std::int64_t adjacent(std::int64_t element) const {
+    return columns - (element + before) % columns;
+  }
   constexpr std::uint64_t index(std::int64_t element) const {
+    element += before;
     if (element < columns) return static_cast<std::uint64_t>(first + element);
     return static_cast<std::uint64_t>(first + element / columns * stride + element % columns);
   }

@@ -16,58 +16,90 @@ namespace {
 
 checkpoint::Dims dims_of(const Shape& shape) { return {shape.dims().begin(), shape.dims().end()}; }
 
-checkpoint::Box box_of(const Parameter& parameter) {
-  const Box& box = parameter.box();
-  return {.offset = {box.offset.begin(), box.offset.begin() + box.shape.rank()},
-          .shape = dims_of(box.shape)};
-}
+// A slice of a parameter's local box as boxes of the logical tensor, each with the place of its
+// elements in the local box.
+struct PlacedBox {
+  checkpoint::Box box;
+  ParameterSlice place;
+};
 
-// Without its bytes.
-checkpoint::TensorBox named_box(std::string name, const Parameter& parameter, DType dtype) {
-  return {.name = std::move(name),
-          .dtype = dtype,
-          .global_shape = dims_of(parameter.global_shape()),
-          .box = box_of(parameter),
-          .bytes = {},
-          .fetch = {}};
-}
-
-// On the CPU a tensor's bytes are read where they lie, from other devices in parts.
-checkpoint::TensorBox tensor_box(std::string name, const Parameter& parameter,
-                                 const Tensor& tensor) {
-  checkpoint::TensorBox box = named_box(std::move(name), parameter, tensor.dtype());
-  if (tensor.device().kind() == DeviceKind::cpu) {
-    box.bytes = {tensor.view().as<const std::byte>(), tensor.view().bytes()};
-    return box;
+std::vector<PlacedBox> boxes_of(const Parameter& parameter, const ParameterSlice& slice) {
+  std::vector<PlacedBox> placed;
+  std::int64_t first = slice.first;
+  for (checkpoint::Box& box :
+       checkpoint::boxes_of_range(dims_of(parameter.box().shape), slice.first, slice.end())) {
+    std::int64_t elements = 1;
+    for (std::size_t d = 0; d < box.shape.size(); ++d) {
+      elements *= box.shape[d];
+      box.offset[d] += parameter.box().offset[d];
+    }
+    placed.push_back({std::move(box), {first, elements}});
+    first += elements;
   }
-  box.fetch = [flat = tensor.reshape({tensor.numel()})](std::uint64_t first,
-                                                        std::span<std::byte> to) {
-    const std::uint64_t element = size_of(flat.dtype());
-    flat.device().copy_to_host(to, flat.columns(static_cast<std::int64_t>(first / element),
-                                                static_cast<std::int64_t>(to.size() / element)));
-  };
-  return box;
+  return placed;
+}
+
+/// Bytes of elements [first, first + bytes / size) of the local box.
+using Read = std::function<void(std::int64_t first, std::span<std::byte> to)>;
+
+/// Boxes of what this rank updates of a parameter, read by `read`.
+void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& name,
+               const Parameter& parameter, DType dtype, const Read& read) {
+  for (PlacedBox& placed : boxes_of(parameter, parameter.own_slice())) {
+    boxes.push_back({.name = name,
+                     .dtype = dtype,
+                     .global_shape = dims_of(parameter.global_shape()),
+                     .box = std::move(placed.box),
+                     .bytes = {},
+                     .fetch = [read, dtype, begin = placed.place.first](std::uint64_t offset,
+                                                                        std::span<std::byte> to) {
+                       read(begin + static_cast<std::int64_t>(offset / size_of(dtype)), to);
+                     }});
+  }
+}
+
+// The same of a tensor that holds just that. On the CPU its bytes are read where they lie, from
+// other devices in parts.
+void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& name,
+               const Parameter& parameter, const Tensor& tensor) {
+  const std::size_t added = boxes.size();
+  const std::int64_t begin = parameter.own_slice().first;
+  const Tensor flat = tensor.reshape({tensor.numel()});
+  add_boxes(boxes, name, parameter, tensor.dtype(),
+            [flat, begin](std::int64_t first, std::span<std::byte> to) {
+              const auto count = static_cast<std::int64_t>(to.size() / size_of(flat.dtype()));
+              flat.device().copy_to_host(to, flat.columns(first - begin, count));
+            });
+  if (tensor.device().kind() != DeviceKind::cpu) return;
+  const std::byte* bytes = tensor.view().as<const std::byte>();
+  for (std::size_t i = added; i < boxes.size(); ++i) {
+    const std::uint64_t size =
+        static_cast<std::uint64_t>(*checkpoint::num_elements(boxes[i].box.shape)) *
+        size_of(tensor.dtype());
+    boxes[i].bytes = {bytes, size};
+    boxes[i].fetch = {};
+    bytes += size;
+  }
 }
 
 // Checkpoints have whole masters, whatever form they have in memory; without any, the parameter
 // itself.
-checkpoint::TensorBox master_box(const ParameterStore& store, const Parameter& parameter) {
-  if (!parameter.has_master()) {
-    return tensor_box(parameter.name(), parameter, parameter.compute());
+void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore& store,
+                const Parameter& parameter) {
+  if (!parameter.has_master() || !parameter.has_separate_copy()) {
+    return add_boxes(boxes, parameter.name(), parameter, parameter.own_part(parameter.compute()));
   }
   if (parameter.master().defined()) {
-    return tensor_box(parameter.name(), parameter, parameter.master());
+    return add_boxes(boxes, parameter.name(), parameter, parameter.master());
   }
-  checkpoint::TensorBox box = named_box(parameter.name(), parameter, parameter.master_dtype());
-  box.fetch = [&store, &parameter](std::uint64_t first, std::span<std::byte> to) {
-    store.read_part(parameter, static_cast<std::int64_t>(first / size_of(parameter.master_dtype())),
-                    to);
-  };
-  return box;
+  add_boxes(boxes, parameter.name(), parameter, parameter.master_dtype(),
+            [&store, &parameter](std::int64_t first, std::span<std::byte> to) {
+              store.read_part(parameter, first, to);
+            });
 }
 
-// Parameters whose boxes this rank writes. Data ranks hold the same, and take turns: the next one
-// is whoever has written least.
+// Parameters of which this rank writes what it updates. Where data ranks hold the same, they take
+// turns: the next one is whoever has written least.
 std::set<const Parameter*> written_here(engine::Engine& engine) {
   const Mesh& mesh = engine.mesh();
   constexpr std::array kSplitting{Axis::tp};
@@ -77,7 +109,8 @@ std::set<const Parameter*> written_here(engine::Engine& engine) {
     const auto least = std::min_element(written.begin(), written.end());
     *least += p->box().shape.numel();
     const bool turn = least - written.begin() == mesh.data().rank();
-    if (turn && is_first_replica(p->placement(), mesh, kSplitting)) mine.insert(p);
+    const bool writes = p->is_sliced() ? p->own_slice().count > 0 : turn;
+    if (writes && is_first_replica(p->placement(), mesh, kSplitting)) mine.insert(p);
   }
   return mine;
 }
@@ -107,10 +140,10 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
   std::vector<checkpoint::TensorBox> boxes;
   const std::set<const Parameter*> mine = written_here(engine);
   for (const Parameter* p : engine.parameters().local()) {
-    if (mine.contains(p)) boxes.push_back(master_box(engine.parameters(), *p));
+    if (mine.contains(p)) add_master(boxes, engine.parameters(), *p);
   }
   for (const optim::StateTensor& s : engine.optimizer()->states()) {
-    if (mine.contains(s.parameter)) boxes.push_back(tensor_box(s.name, *s.parameter, s.tensor));
+    if (mine.contains(s.parameter)) add_boxes(boxes, s.name, *s.parameter, s.tensor);
   }
   checkpoint::RunState run;
   run.tokens_seen = state.trained_tokens;
@@ -192,31 +225,33 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
 // Bytes that are read at a time: the host never holds a second copy of a tensor.
 constexpr std::uint64_t kReadBytes = 1 << 20;
 
-// Reads a tensor of the parameter's local shape in groups of rows; write(first_element, values).
+// Reads elements of a parameter's local box in groups of rows; write(first_element, values).
 template <class Write>
 void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Parameter& parameter,
-                   DType dtype, const Write& write) {
-  const Shape& shape = parameter.box().shape;
-  if (shape.numel() == 0) return;
-  const std::int64_t row_elements = shape.numel() / shape[0];
-  const std::uint64_t row_bytes = static_cast<std::uint64_t>(row_elements) * size_of(dtype);
-  const auto rows_at_a_time =
-      static_cast<std::int64_t>(std::max<std::uint64_t>(1, kReadBytes / row_bytes));
+                   const ParameterSlice& slice, DType dtype, const Write& write) {
   std::vector<std::byte> values;
-  for (std::int64_t row = 0; row < shape[0]; row += rows_at_a_time) {
-    const std::int64_t rows = std::min(rows_at_a_time, shape[0] - row);
-    checkpoint::Box box = box_of(parameter);
-    box.offset[0] += row;
-    box.shape[0] = rows;
-    values.resize(static_cast<std::size_t>(rows) * row_bytes);
-    loader.read_box({.name = name,
-                     .dtype = dtype,
-                     .global_shape = dims_of(parameter.global_shape()),
-                     .box = std::move(box)},
-                    values);
-    write(row * row_elements, std::span<const std::byte>(values));
+  for (const PlacedBox& placed : boxes_of(parameter, slice)) {
+    const std::int64_t all_rows = placed.box.shape[0];
+    const std::int64_t row_elements = placed.place.count / all_rows;
+    const std::uint64_t row_bytes = static_cast<std::uint64_t>(row_elements) * size_of(dtype);
+    const auto rows_at_a_time =
+        static_cast<std::int64_t>(std::max<std::uint64_t>(1, kReadBytes / row_bytes));
+    for (std::int64_t row = 0; row < all_rows; row += rows_at_a_time) {
+      checkpoint::Box box = placed.box;
+      box.offset[0] += row;
+      box.shape[0] = std::min(rows_at_a_time, all_rows - row);
+      values.resize(static_cast<std::size_t>(box.shape[0]) * row_bytes);
+      loader.read_box({.name = name,
+                       .dtype = dtype,
+                       .global_shape = dims_of(parameter.global_shape()),
+                       .box = std::move(box)},
+                      values);
+      write(placed.place.first + row * row_elements, std::span<const std::byte>(values));
+    }
   }
 }
+
+ParameterSlice all_of(const Parameter& parameter) { return {0, parameter.box().shape.numel()}; }
 
 bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dtype) {
   const auto& tensors = loader.manifest().tensors;
@@ -227,13 +262,13 @@ bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dty
 // What was saved without a master is bf16, which FP32 holds exactly.
 void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
   if (p.master_dtype() != DType::f32 || !is_saved_as(loader, p, DType::bf16)) {
-    return read_in_parts(loader, p.name(), p, p.master_dtype(),
+    return read_in_parts(loader, p.name(), p, all_of(p), p.master_dtype(),
                          [&](std::int64_t first, std::span<const std::byte> values) {
                            store.write_part(p, first, values);
                          });
   }
   std::vector<float> wide;
-  read_in_parts(loader, p.name(), p, DType::bf16,
+  read_in_parts(loader, p.name(), p, all_of(p), DType::bf16,
                 [&](std::int64_t first, std::span<const std::byte> values) {
                   wide.resize(values.size() / sizeof(bf16));
                   for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -254,11 +289,12 @@ bool loses_masters(const checkpoint::Loader& loader, const ParameterStore& store
 
 void read_state(checkpoint::Loader& loader, const optim::StateTensor& state) {
   const Tensor flat = state.tensor.reshape({state.tensor.numel()});
-  read_in_parts(loader, state.name, *state.parameter, flat.dtype(),
+  const ParameterSlice& own = state.parameter->own_slice();
+  read_in_parts(loader, state.name, *state.parameter, own, flat.dtype(),
                 [&](std::int64_t first, std::span<const std::byte> values) {
                   const auto count =
                       static_cast<std::int64_t>(values.size() / size_of(flat.dtype()));
-                  flat.device().copy_from_host(flat.columns(first, count), values);
+                  flat.device().copy_from_host(flat.columns(first - own.first, count), values);
                 });
 }
 

@@ -270,6 +270,7 @@ engine::EngineOptions Recipe::engine_options() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());
   options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
+  options.zero = static_cast<int>(parallelism.zero());
   options.one_document = data.packing.cross_document_attention();
   return options;
 }
@@ -295,8 +296,6 @@ engine::BatchGeometry Recipe::geometry() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"parallelism.zero",
-                       "this build keeps optimizer and gradients on every rank"},
       recipe::Reserved{"parallelism.dp_replicate", "this build shards nothing over dp"},
       recipe::Reserved{"parallelism.pp", "this build has no pipeline"},
       recipe::Reserved{"parallelism.pp_schedule", "this build has no pipeline"},

@@ -55,6 +55,7 @@ const std::vector<Flip> kParallelism{
     {"debug.check_collectives", {}, "", {"debug.check_collectives=true"}},
     {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
     {"parallelism.tp", {exit}, "", {"parallelism.tp=2"}},
+    {"parallelism.zero", {plan}, "parallelism.dp=2", {"parallelism.zero=1"}},
     {"parallelism.tp_sequence_parallel",
      {plan},
      "parallelism.tp=2",

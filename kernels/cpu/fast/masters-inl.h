@@ -73,7 +73,7 @@ inline void rounding_words(const StochasticRounding& rounding, std::uint64_t upd
   for (std::int64_t done = 0; done < at.count;) {
     const std::int64_t element = at.col + done;
     const std::int64_t run =
-        std::min(at.count - done, rounding.columns - element % rounding.columns);
+        std::min(at.count - done, rounding.adjacent(element));
     const std::uint64_t index = rounding.index(element);
     const auto skip = static_cast<std::int64_t>(index % 4);
     philox_words(rounding.key, update, index / 4, pairs, skip + run);

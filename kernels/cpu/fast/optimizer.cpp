@@ -263,6 +263,7 @@ void run_step_update(const KernelCtx& ctx, const StepUpdate& op, const View& wor
 void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<SquaredNorm, run_squared_norm>());
   rows.push_back(row_of<ClipByValue, run_clip_by_value>());
+  rows.push_back(row_of<JoinSquaredNorms, run_reference<JoinSquaredNorms>>());
   rows.push_back(row_of<DecideUpdate, run_reference<DecideUpdate>>());
   rows.push_back(row_of<AdamUpdate, run_adam_update>());
   rows.push_back(row_of<SgdUpdate, run_sgd_update>());

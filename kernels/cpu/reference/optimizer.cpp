@@ -107,6 +107,15 @@ void with_master_type(const UpdateOperands& to, const F& f) {
   with_master_type(to.master_dtype(), f);
 }
 
+void join_squared_norms(const KernelCtx&, const JoinSquaredNorms& op, const View&) {
+  const auto* const first = op.first.as<std::int32_t>();
+  for (std::int64_t i = 0; i < op.out.numel(); ++i) {
+    op.out.as<double>()[i] =
+        JoinSquaredNorms::join(op.runs.as<double>() + first[i],
+                               op.levels.as<std::int32_t>() + first[i], first[i + 1] - first[i]);
+  }
+}
+
 void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspace) {
   auto* const sums = workspace.as<double>();
   const auto count = static_cast<std::size_t>(op.squares.numel());
@@ -185,6 +194,7 @@ void step_update(const KernelCtx&, const StepUpdate& op, const View&) {
 
 void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<SquaredNorm, squared_norm>());
+  rows.push_back(row_of<JoinSquaredNorms, join_squared_norms>());
   rows.push_back(row_of<ClipByValue, clip_by_value>());
   rows.push_back(row_of<DecideUpdate, decide_update>());
   rows.push_back(row_of<AdamUpdate, adam_update>());

@@ -101,6 +101,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<Sum, of_sum>(),
       workspace_row_of<SquaredNorm, as_on_the_cpu<SquaredNorm>>(),
       workspace_row_of<ClipByValue, none<ClipByValue>>(),
+      workspace_row_of<JoinSquaredNorms, none<JoinSquaredNorms>>(),
       workspace_row_of<DecideUpdate, of_decide_update>(),
       workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
       workspace_row_of<SgdUpdate, none<SgdUpdate>>(),

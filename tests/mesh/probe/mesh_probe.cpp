@@ -158,7 +158,13 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     steps.launch(engine, device.device(), batch, step, 1.0);
     check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, plan);
     if (step == 1) {
-      for (const auto& p : engine.parameters().all()) out.box("gradient", *p, values_of(p->grad()));
+      for (const auto& p : engine.parameters().all()) {
+        if (p->is_sliced()) {
+          data.all_gather_parts(p->own_part(p->grad()), p->grad(), p->slice_counts(), p->name())
+              .wait();
+        }
+        out.box("gradient", *p, values_of(p->grad()));
+      }
     }
     const engine::StepOutcome outcome = engine.settle_step();
     out.number(fmt::format("loss {}", step),
