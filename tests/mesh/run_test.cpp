@@ -66,6 +66,18 @@ double last_loss(const std::filesystem::path& file, std::string_view key) {
   return loss;
 }
 
+// Of all steps, as they were written.
+std::vector<double> losses_and_norms(const std::filesystem::path& run) {
+  std::vector<double> numbers;
+  for (const auto& record : train::read_metrics(run / "metrics.jsonl")) {
+    for (const auto key :
+         {train::metric::kLoss, train::metric::kGradNorm, train::metric::kEvalLoss}) {
+      if (const auto value = record.number(key)) numbers.push_back(*value);
+    }
+  }
+  return numbers;
+}
+
 }  // namespace
 
 TEST_CASE("ranks of mpirun train one run, which one rank writes and any number goes on with") {
@@ -131,6 +143,36 @@ TEST_CASE("ranks that share layers train, decode and save what one rank does, fo
   const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", train::metric::kLoss);
   CHECK(std::abs(last_loss(w.scratch / "on" / "metrics.jsonl", train::metric::kLoss) - expected) <=
         1e-11 * expected);
+}
+
+TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from the other's saves") {
+  using Overrides = std::vector<std::string>;
+  for (const Overrides& settings : {Overrides{"precision.compute=fp32"},
+                                    {"precision.compute=bf16", "precision.master=fp32"},
+                                    {"precision.compute=bf16", "precision.master=bf16+remainder"},
+                                    {"precision.compute=bf16", "precision.master=none"},
+                                    {"precision.compute=bf16", "optimizer.name=muon"}}) {
+    CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
+    const Workshop w;
+    const auto run = [&](std::string_view name, int zero, ProcessEvents events = {}) {
+      Overrides overrides = settings;
+      overrides.push_back(fmt::format("run.output_dir={}", name));
+      overrides.push_back(fmt::format("parallelism.zero={}", zero));
+      events.limit_seconds = 60;
+      return w.run(2, overrides, events);
+    };
+    const ProcessResult plain = run("plain", 0);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);
+    const ProcessEvents stop{.signal = SIGTERM, .signal_after = "step-00000004"};
+    for (const int zero : {0, 1}) {
+      const std::string name = fmt::format("from-{}", zero);
+      REQUIRE(run(name, zero, stop).exit_code != 0);
+      const ProcessResult rest = run(name, 1 - zero);
+      REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+      CHECK(rest.output.find("resumed from step") != std::string::npos);
+      CHECK(losses_and_norms(w.scratch / name) == losses_and_norms(w.scratch / "plain"));
+    }
+  }
 }
 
 TEST_CASE("a signal to one rank stops all at one step, saved") {
