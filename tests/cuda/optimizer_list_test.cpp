@@ -3,11 +3,15 @@
 
 #include "lib/tensor/split_master.hpp"
 #include "tests/cuda/optimizer_case.hpp"
+#include "tests/support/norm_runs.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
 using namespace llmtrain::kernels::gpu_trial;
+using llmtrain::test::norm_runs;
+using llmtrain::test::NormRuns;
 using llmtrain::test::run_adam;
+using llmtrain::test::run_squared_norm;
 
 namespace {
 
@@ -135,6 +139,36 @@ TEST_CASE("lists have the reference's bits, wherever their tensors lie") {
     for (const std::int64_t offset : {0, 1, 4}) {
       CAPTURE(offset);
       compare([&](Machine& m) { return update_list(m, offset); }, dtype, {.same_bits = true});
+    }
+  }
+}
+
+TEST_CASE("squared norms of runs of blocks have the reference's bits, and those of the whole") {
+  constexpr std::int64_t kBlock = SquaredNorm::kBlock;
+  for (const std::int64_t blocks : {1, 7, 40}) {
+    for (const DType dtype : kMasters) {
+      CAPTURE(blocks);
+      compare(
+          [&](Machine& m) {
+            const Tensor gradient = m.operand("g", {blocks * kBlock - 5});
+            const NormRuns runs = norm_runs(gradient, {blocks / 3, blocks / 2});
+            const std::int64_t count = std::ssize(runs.levels);
+            const Tensor sums = m.empty({count}, DType::f64), joined = m.empty({2}, DType::f64);
+            const Tensor whole = m.empty({1}, DType::f64);
+            m.run(SquaredNorm{
+                .gradients = runs.gradients,
+                .table = make_table<SquaredNorm>(*m.ctx().device, runs.gradients, "table"),
+                .out = sums});
+            m.run(JoinSquaredNorms{
+                .runs = sums,
+                .levels = m.integers(runs.levels),
+                .first = m.integers(std::vector<std::int32_t>{0, 0, std::int32_t(count)}),
+                .out = joined});
+            run_squared_norm(m, gradient, whole);
+            CHECK(m.read(joined)[1] == m.read(whole)[0]);
+            return outputs(m, joined);
+          },
+          dtype, {.same_bits = true});
     }
   }
 }

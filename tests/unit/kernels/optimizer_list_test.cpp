@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "tests/support/norm_runs.hpp"
 #include "tests/unit/kernels/optimizer_trial.hpp"
 
 namespace llmtrain::kernels {
@@ -81,6 +82,37 @@ TEST_CASE("a list has the bits of its tensors one by one") {
         const Tensor norm = machine.empty({1}, DType::f64);
         run_squared_norm(machine, gradients[i], norm);
         CHECK(values_of(norm)[0] == values_of(norms)[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("the squared norm of a gradient in runs of blocks has the bits of the whole one's") {
+  constexpr std::int64_t kBlock = SquaredNorm::kBlock;
+  for (const KernelTable* kernels : {&cpu_reference_table(), &cpu_table()}) {
+    Machine machine(*kernels, DType::f64, DType::f64, 2);
+    for (std::int64_t blocks = 1; blocks <= 13; ++blocks) {
+      const Tensor gradient = machine.operand("g", {blocks * kBlock - 5});
+      const Tensor whole = machine.empty({1}, DType::f64);
+      run_squared_norm(machine, gradient, whole);
+      for (std::int64_t first = 0; first <= blocks; ++first) {
+        for (std::int64_t second = first; second <= blocks; ++second) {
+          CAPTURE(fmt::format("{} blocks cut before {} and {}", blocks, first, second));
+          const test::NormRuns runs = test::norm_runs(gradient, {first, second});
+          const std::int64_t count = std::ssize(runs.levels);
+          const Tensor sums = machine.empty({count}, DType::f64);
+          const Tensor joined = machine.empty({2}, DType::f64);
+          machine.run(SquaredNorm{.gradients = runs.gradients,
+                                  .table = table_of<SquaredNorm>(machine, runs.gradients),
+                                  .out = sums});
+          // Of a gradient without runs, too.
+          machine.run(JoinSquaredNorms{
+              .runs = sums,
+              .levels = machine.integers(runs.levels),
+              .first = machine.integers(std::vector<std::int32_t>{0, 0, std::int32_t(count)}),
+              .out = joined});
+          CHECK(values_of(joined) == Values{0, values_of(whole)[0]});
+        }
       }
     }
   }
