@@ -269,4 +269,79 @@ TEST_CASE("a split that does not divide is refused with the axis") {
                        RecipeError);
 }
 
+namespace {
+
+// The store of one of four data ranks: a matrix that is cut, one that is not, and a vector.
+struct SlicedRig {
+  explicit SlicedRig(int rank, MasterForm form = MasterForm::whole)
+      : mesh({.sizes = {4, 1, 1, 1}}, rank, meta_factory(nullptr)), store(mesh) {
+    store.declare({.name = "cut", .shape = {5, 1024}, .init = {}});
+    store.declare({.name = "first", .shape = {4, 8}, .init = {}});
+    store.declare({.name = "second", .shape = {4, 8}, .init = {}});
+    store.declare({.name = "vector", .shape = {24}, .init = {}});
+    store.slice([](const Parameter& p) { return p.name() == "first" || p.name() == "second"; });
+    store.allocate(device, {.compute = DType::bf16, .form = form}, true);
+  }
+  Device device{make_cpu_memory(), 1 << 22};
+  Mesh mesh;
+  ParameterStore store;
+};
+
+}  // namespace
+
+TEST_CASE("data ranks share what is updated: cut at 1,024 elements, whole, or of one rank") {
+  std::int64_t cut_end = 0;
+  int owners[2] = {};
+  for (int rank = 0; rank < 4; ++rank) {
+    CAPTURE(rank);
+    const SlicedRig rig(rank);
+    const Parameter& cut = rig.store.find("cut");
+    CHECK(cut.own_slice().first == cut_end);
+    CHECK(cut.own_slice().count % 1024 == 0);
+    CHECK(cut.own_slice().count <= 2048);
+    CHECK(cut.master().numel() == cut.own_slice().count);
+    CHECK(cut.grad().numel() == 5 * 1024);
+    cut_end = cut.own_slice().end();
+    const Parameter& first = rig.store.find("first");
+    CHECK(first.own_slice().count == (rank == 0 ? 32 : 0));
+    CHECK(rig.store.find("second").own_slice().count == (rank == 1 ? 32 : 0));
+    CHECK(first.master().defined() == (rank == 0));
+    if (rank == 0) CHECK(first.master().shape() == Shape{4, 8});
+    CHECK(first.has_separate_copy());
+    CHECK(first.stored_dtype() == DType::f32);
+    owners[0] += rig.store.find("vector").own_slice().count == 24;
+    owners[1] += rig.store.find("vector").own_slice().count == 0;
+  }
+  CHECK(cut_end == 5 * 1024);
+  CHECK(owners[0] == 1);
+  CHECK(owners[1] == 3);
+}
+
+TEST_CASE("a rank writes its slice of a master and all of the copy, and reads its slice alone") {
+  std::vector<float> values(5 * 1024);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 1 + static_cast<float>(i) / 5000;
+  for (const MasterForm form : {MasterForm::whole, MasterForm::remainder}) {
+    for (int rank = 0; rank < 4; ++rank) {
+      CAPTURE(rank);
+      SlicedRig rig(rank, form);
+      const Parameter& cut = rig.store.find("cut");
+      const ParameterSlice& own = cut.own_slice();
+      // In parts that begin and end within slices.
+      const auto bytes = std::as_bytes(std::span(values));
+      rig.store.write_part(cut, 0, bytes.first(1500 * sizeof(float)));
+      rig.store.write_part(cut, 1500, bytes.subspan(1500 * sizeof(float)));
+      std::vector<float> read(static_cast<std::size_t>(own.count));
+      rig.store.read_part(cut, own.first, std::as_writable_bytes(std::span(read)));
+      CHECK(std::equal(read.begin(), read.end(), values.begin() + own.first));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        REQUIRE(cut.compute().view().as<bf16>()[i].bits == split_master(values[i]).copy.bits);
+      }
+      read.resize(1);
+      const std::int64_t outside = own.first > 0 ? own.first - 1 : own.end();
+      CHECK_THROWS_AS(rig.store.read_part(cut, outside, std::as_writable_bytes(std::span(read))),
+                      InternalError);
+    }
+  }
+}
+
 }  // namespace llmtrain
