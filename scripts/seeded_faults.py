@@ -82,7 +82,11 @@ class Scratch:
         self.passing = set()
         # Compiled files are shared with builds of the same sources in other directories.
         self.environment = os.environ | {"CCACHE_BASEDIR": str(self.tree)}
-        self.run("cmake", "-S", self.tree, "-B", self.build_dir, "-G", "Ninja")
+        # Kernels for a GPU are tried on the emulated one.
+        self.run("cmake", "-S", self.tree, "-B", self.build_dir, "-G", "Ninja",
+                 "-DLLMTRAIN_CUDA=OFF")
+        plugin = self.build_dir / "tests" / "libllmtrain_cuda_emulated.so"
+        self.of_test = {"cuda": {"LLMTRAIN_CUDA_PLUGIN": str(plugin)}}
 
     def run(self, *command):
         done = subprocess.run([str(c) for c in command], env=self.environment,
@@ -100,8 +104,10 @@ class Scratch:
         if cases:
             command.append(f"--test-case={cases}")
         try:
-            done = subprocess.run(command, cwd=self.build_dir, capture_output=True,
-                                  text=True, errors="replace", timeout=TIMEOUT_S)
+            done = subprocess.run(command, cwd=self.build_dir,
+                                  env=self.environment | self.of_test.get(test, {}),
+                                  capture_output=True, text=True, errors="replace",
+                                  timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return "(ran out of time)"
         if done.returncode == 0:

@@ -92,7 +92,15 @@ TEST_CASE("clipping by value has the reference's bits and keeps a NaN") {
               const Tensor special = m.of({NAN, INFINITY, -INFINITY, -0.0}, {4}, m.compute());
               m.run(ClipByValue{.g = g, .limit = limit});
               m.run(ClipByValue{.g = special, .limit = limit});
-              return outputs(m, g, special);
+              // Times a scale of the loss: what is infinite says that it is too large, and stays.
+              const Tensor scaled = m.operand("scaled", {n});
+              const Tensor large = m.of({NAN, INFINITY, -INFINITY, -300, 300}, {5}, m.compute());
+              Values numbers(UpdateDecision::kScalars, 0.0);
+              numbers[7] = 0.25;  // loss_scale
+              const Tensor decision = m.of(numbers, {UpdateDecision::kScalars}, DType::f64);
+              m.run(ClipByValue{.g = scaled, .limit = limit, .decision = decision});
+              m.run(ClipByValue{.g = large, .limit = limit, .decision = decision});
+              return outputs(m, g, special, scaled, large);
             },
             dtype, {.same_bits = true});
       }
