@@ -154,7 +154,8 @@ void run(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned)
   }
   const bool warpgroups = choices.warpgroups().used;
   AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned, warpgroups);
-  if (attention_rule(op.shape, op.q.dtype, aligned, true) != kernel) {
+  if (attention_rule(op.shape, op.q.dtype, aligned, true) !=
+      attention_rule(op.shape, op.q.dtype, aligned, false)) {
     add_reason(why, choices.warpgroups().problem);
   }
   std::string refusal;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <span>
 #include <string_view>
@@ -176,12 +175,13 @@ std::string run_trial() {
   }
 }
 
-bool is_off() {
+/// What LLMTRAIN_WGMMA says: empty, off or untried.
+std::string_view setting() {
   const char* const value = std::getenv("LLMTRAIN_WGMMA");
-  if (value == nullptr || *value == '\0') return false;
-  require<DeviceError>(std::strcmp(value, "off") == 0,
-                       "LLMTRAIN_WGMMA is {}; it can be off, or not set", value);
-  return true;
+  const std::string_view text = value == nullptr ? "" : value;
+  require<DeviceError>(text.empty() || text == "off" || text == "untried",
+                       "LLMTRAIN_WGMMA is {}; it can be off, untried, or not set", text);
+  return text;
 }
 
 }  // namespace
@@ -190,11 +190,13 @@ WarpgroupKernels try_warpgroup_kernels(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "to describe the device");
   if (!has_wgmma(10 * properties.major + properties.minor)) return {};
-  if (is_off()) return {.used = false, .problem = "LLMTRAIN_WGMMA is off"};
+  const std::string_view wanted = setting();
+  if (wanted == "off") return {.used = false, .problem = "LLMTRAIN_WGMMA is off"};
   if (!has_wgmma_code(LLMTRAIN_CUDA_ARCHITECTURES)) {
     return {.used = false,
             .problem = "no wgmma: the plugin is built without 90a in CMAKE_CUDA_ARCHITECTURES"};
   }
+  if (wanted == "untried") return {.used = true, .problem = "LLMTRAIN_WGMMA is untried"};
   static std::map<int, std::string> problems;
   auto found = problems.find(device);
   if (found == problems.end()) found = problems.emplace(device, run_trial()).first;

@@ -13,7 +13,10 @@ namespace llmtrain::kernels::cuda {
 inline constexpr int kGroups = 2;
 inline constexpr int kBlockThreads = kWarpgroupThreads * (1 + kGroups);
 inline constexpr int kRegisters = 232, kCopierRegisters = 40;
-static_assert(kGroups * kRegisters + kCopierRegisters <= (64 << 10) / kWarpgroupThreads);
+/// What a thread has when a block begins: launch bounds of kBlockThreads leave it so many, in steps
+/// of eight. Who asks for more than all have together waits for ever.
+inline constexpr int kFirstRegisters = (64 << 10) / kBlockThreads / 8 * 8;
+static_assert(kGroups * kRegisters + kCopierRegisters <= (1 + kGroups) * kFirstRegisters);
 
 /// Matrices of the backward, in boxes of 64 rows.
 struct GradientMaps {
@@ -100,8 +103,10 @@ struct SlotBarriers {
     arrive_expecting(full, bytes);
   }
   __device__ void wait(unsigned parity) { wait_for_phase(full, parity); }
-  /// All threads of a warp that is done with it: each warp waited for its own products only.
+  /// All threads of a warp that is done with it: each warp waited for its own products only, and
+  /// its lanes may have read by themselves.
   __device__ void close() {
+    __syncwarp();
     if (lane_of_warp() == 0) arrive(empty);
   }
 };

@@ -145,6 +145,12 @@ TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off
           "attention: our kernels for tensor cores (forward; LLMTRAIN_WGMMA is off)");
     CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
   }
+  {
+    const Setting untried("LLMTRAIN_WGMMA", "untried");
+    CHECK(choice(narrow) ==
+          "attention: our kernels for wgmma (forward; LLMTRAIN_WGMMA is untried)");
+    CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
+  }
   const Setting unknown("LLMTRAIN_WGMMA", "on");
   CHECK_THROWS_AS(choice(narrow), DeviceError);
 }

@@ -113,13 +113,36 @@ void land(const Copy& copy) {
   complete_bytes(copy.barrier, static_cast<std::int64_t>(bytes_of(copy.map)));
 }
 
+/// What setmaxnreg gave the threads of a warpgroup.
+struct Registers {
+  int each = 0, threads = 0;
+};
+
 struct State {
+  std::map<std::size_t, Registers> registers;
   std::set<std::uint64_t*> unfenced;
   std::map<int, NamedBarrier> named;
   std::vector<Copy> copies;
   std::mt19937 random{11};
 };
 State state;
+
+constexpr std::size_t kWarpgroup = 128;
+
+/// A block has what its threads began with, the most that its launch bounds allow, and setmaxnreg
+/// waits until there is enough.
+void check_registers() {
+  constexpr std::size_t kOfMultiprocessor = 64 << 10;
+  if (state.registers.empty()) return;
+  const std::size_t warpgroups = blockDim.x / kWarpgroup;
+  const std::size_t began_with = kOfMultiprocessor / blockDim.x / 8 * 8;
+  std::size_t wanted = (warpgroups - state.registers.size()) * began_with;
+  for (const auto& [number, group] : state.registers) {
+    if (group.threads != int{kWarpgroup}) die("setmaxnreg by some threads of a warpgroup");
+    wanted += static_cast<std::size_t>(group.each);
+  }
+  if (wanted > warpgroups * began_with) die("setmaxnreg waits for registers that nobody releases");
+}
 
 }  // namespace
 
@@ -137,6 +160,7 @@ std::uint32_t shared_address(const void* p) {
 }
 
 void begin_asynchronous() {
+  state.registers.clear();
   state.unfenced.clear();
   state.named.clear();
   begin_products();
@@ -147,6 +171,7 @@ void end_asynchronous() {
   for (const auto& [number, barrier] : state.named) {
     if (barrier.arrived != 0) die("a named barrier that nobody waits for at the end");
   }
+  check_registers();
   end_products();
 }
 
@@ -205,6 +230,10 @@ void set_registers(int registers) {
   if (registers % 8 != 0 || registers < 24 || registers > 256) {
     die("setmaxnreg of a number that it does not take");
   }
+  Registers& group = state.registers[thread_of_block() / kWarpgroup];
+  if (group.threads > 0 && group.each != registers) die("a second setmaxnreg of a warpgroup");
+  group.each = registers;
+  ++group.threads;
 }
 
 bool land_one_copy() {

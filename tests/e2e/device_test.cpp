@@ -127,7 +127,8 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   CHECK(rated.exit_code == 0);
   CHECK_FALSE(holds(rated.output, {"at the profile's speed"}));
   CHECK(holds(gpu.call({"doctor", "--quick", "--threads", "1", "--output", "p.json"}).output,
-              {"emulated GPU, sm_90"}));
+              {"emulated GPU, sm_90", "  measured  ", " GB/s copied (", ", read and written), ",
+               " TFLOP/s bf16 ("}));
 }
 
 TEST_CASE("a run without masters takes memory as planned on an emulated GPU, and resumes" *
@@ -339,6 +340,14 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
   says("fails",
        "no wgmma: their trial failed (CUDA: the trial failed: an error of the emulated GPU)");
   says("undescribed", "no wgmma: the driver refuses to describe a matrix (error 1)");
+  {
+    const Variable fake("LLMTRAIN_FAKE_WGMMA", "wrong"), setting("LLMTRAIN_WGMMA", "untried");
+    const Workspace here(kTinyRecipe);
+    CHECK(
+        holds(here.run(own).output,
+              {"attention: our kernels for wgmma (forward, backward; LLMTRAIN_WGMMA is untried)"}));
+    CHECK(fingerprint(here.path, 6) != fingerprint(off.path, 6));
+  }
   const Variable lost("LLMTRAIN_FAKE_WGMMA", "lost");
   const auto ended = trusted.run(own);
   CHECK(ended.exit_code == 1);
