@@ -13,6 +13,7 @@
 #include "lib/comm/world.hpp"
 #include "lib/plan/collective_bench.hpp"
 #include "lib/plan/doctor.hpp"
+#include "lib/plan/gpu_rates.hpp"
 #include "lib/plan/machine.hpp"
 #include "lib/plan/nominal_profile.hpp"
 #include "lib/train/peers.hpp"
@@ -62,6 +63,20 @@ std::string memory_text(const kernels::Backend& backend, std::size_t number,
   }
 }
 
+/// "2950 GB/s copied (512 MiB, read and written), 712.0 TFLOP/s bf16 (8192 x 8192 x 8192)" of the
+/// GPU that a run takes.
+std::string measured_text(const kernels::Backend& backend) {
+  try {
+    const plan::GpuRates rates = plan::measure_gpu(backend, 0);
+    return fmt::format(
+        "{:.4g} GB/s copied ({}, read and written), {:.4g} TFLOP/s bf16 ({} x {} x {})",
+        1e-9 * rates.bytes_per_second, format_bytes(rates.copied_bytes), 1e-12 * rates.bf16_flops,
+        rates.side, rates.side, rates.side);
+  } catch (const Error& error) {
+    return fmt::format("nothing: {}", error.what());
+  }
+}
+
 /// What the plugin finds: versions, and every GPU with the rates that its data sheet promises.
 std::string gpu_text() {
   const kernels::LoadedBackend& loaded = kernels::load_backend(DeviceKind::cuda);
@@ -79,12 +94,15 @@ std::string gpu_text() {
                  fmt::format("{}, sm_{}, {} multiprocessors, {}", gpu.name, gpu.capability,
                              gpu.multiprocessors, memory_text(*loaded.backend, i, gpu)));
     const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes);
-    if (sheet == nullptr) continue;
-    text +=
-        line("  data sheet",
-             fmt::format("{}: {:.0f} TFLOP/s bf16 (dense), {:.0f} tf32, {:.1f} fp32, {:.2f} TB/s",
-                         sheet->title, 1e-12 * sheet->bf16_flops, 1e-12 * sheet->tf32_flops,
-                         1e-12 * sheet->fp32_flops, 1e-12 * sheet->bytes_per_second));
+    if (sheet != nullptr) {
+      text +=
+          line("  data sheet",
+               fmt::format("{}: {:.0f} TFLOP/s bf16 (dense), {:.0f} tf32, {:.1f} fp32, {:.2f} TB/s",
+                           sheet->title, 1e-12 * sheet->bf16_flops, 1e-12 * sheet->tf32_flops,
+                           1e-12 * sheet->fp32_flops, 1e-12 * sheet->bytes_per_second));
+    }
+    const bool taken = i == 0 && report.problem.empty();
+    if (taken) text += line("  measured", measured_text(*loaded.backend));
   }
   return text;
 }
