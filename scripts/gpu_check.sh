@@ -1,106 +1,256 @@
 #!/usr/bin/env bash
-# Checks or times the CUDA device on this machine's first GPU; each within eight minutes.
+# Checks or times the CUDA device on this machine's first GPU; each within ten minutes.
 #
-#   scripts/gpu_check.sh check|modes|runs|124m|1558m|1.5b|7b --out DIR [--build DIR] [--steps N]
+#   scripts/gpu_check.sh bundle --out DIR [--build DIR]
+#   scripts/gpu_check.sh first|check|kernels|modes|runs|124m|1558m|1.5b|7b --out DIR [--build DIR] [--steps N]
+#                        [--seconds N]
 #
+#   bundle  here, without a GPU: programs and libraries for a machine that builds nothing; there --build names them
+#   first   what to run where nothing has run yet, the most telling things first: what is there, whether wgmma
+#           computes what mma.sync does, every kernel against the reference, a run beside the CPU's, steps of
+#           GPT-2 124M, compute-sanitizer's memcheck; until the time is over
 #   check   every kernel and whole models against the CPU reference and the goldens; compute-sanitizer's
 #           memcheck, racecheck and synccheck over the kernels; 200 steps of training on a GPU beside the CPU
+#   kernels rates of single kernels, at 8,192 tokens and 128 columns a head: attention by cuDNN and by our own kernels
+#           with wgmma and with mma.sync, norms, AdamW, products
 #   modes   whole steps of GPT-2 124M beside those with one setting changed: run.determinism: fast, no CUDA graphs, our
 #           own attention, products as the library guesses, either form of masters and none, fp16; fp32 beside TF32
 #   runs    ten times N steps of training with the same settings beside each other: which have the same losses to the
 #           bit, and how far apart the others end
 #   others  whole steps of that model in bf16, 1,024 tokens a sample, beside PyTorch's, eager and compiled
 #
-#   --out    where logs and JSON go
-#   --build  a build directory of the preset `ci` or `cuda` (build/cuda); it is brought up to date, unless
-#            GPU_CHECK_CARRIED=1 says that it was built elsewhere
+#   --out      where table.txt and logs.tgz go, which are up to date whenever the script is stopped
+#   --build    a build directory of the preset `ci` or `cuda` (build/cuda), which is brought up to date; or a bundle
+#   --seconds  begin nothing after so many (540)
 #
-# The last lines are one short table.
+# What failed is a row with the first complaint of its log. A test case that leaves the GPU unusable ends no other:
+# each has a process of its own.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 out=""
 build="$root/build/cuda"
 steps=10
+limit=540
 die() {
   printf 'gpu_check: %s\n' "$*" >&2
   exit 1
 }
 what="${1:-}"
 case "$what" in
-  check | modes | runs | 124m | 1558m | 1.5b | 7b) shift ;;
+  bundle | first | check | kernels | modes | runs | 124m | 1558m | 1.5b | 7b) shift ;;
   -h | --help)
     sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
     exit 0
     ;;
-  *) die "say what: check, modes, runs, 124m, 1558m, 1.5b or 7b (try --help)" ;;
+  *) die "say what: bundle, first, check, kernels, modes, runs, 124m, 1558m, 1.5b or 7b (try --help)" ;;
 esac
 while [ $# -gt 0 ]; do
+  [ $# -gt 1 ] || die "$1 wants a value, or is unknown (try --help)"
   case "$1" in
-    --out) out="$2" && shift ;;
-    --build) build="$(realpath "$2")" && shift ;;
-    --steps) steps="$2" && shift ;;
+    --out) out="$2" ;;
+    --build) build="$(realpath "$2")" ;;
+    --steps) steps="$2" ;;
+    --seconds) limit="$2" ;;
     *) die "unknown option $1 (try --help)" ;;
   esac
-  shift
+  shift 2
 done
 [ -n "$out" ] || die "--out DIR is missing"
 mkdir -p "$out"
 out="$(realpath "$out")"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
 
-if [ ! -f "$build/CMakeCache.txt" ]; then
-  cmake --preset cuda -S "$root" -B "$build" >"$out/configure.log"
-fi
-if [ ! -x "$build/tests/cuda_test" ] || [ -z "${GPU_CHECK_CARRIED:-}" ]; then
+if [ -f "$build/BUNDLE" ]; then
+  llmtrain="$build/llmtrain" plugin="$build/libllmtrain_cuda.so" cuda_test="$build/cuda_test"
+else
+  if [ ! -f "$build/CMakeCache.txt" ]; then
+    cmake --preset cuda -S "$root" -B "$build" >"$out/configure.log"
+  fi
   cmake --build "$build" --target llmtrain llmtrain_cuda cuda_test -j >"$out/build.log"
+  llmtrain="$build/apps/llmtrain/llmtrain" plugin="$build/apps/llmtrain/libllmtrain_cuda.so"
+  cuda_test="$build/tests/cuda_test"
 fi
-llmtrain="$build/apps/llmtrain/llmtrain"
-plugin="$build/apps/llmtrain/libllmtrain_cuda.so"
-export LLMTRAIN_CUDA_PLUGIN="$plugin"
+commit() { git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown; }
+
+# Programs without symbols, and what they need beside the C library and CUDA's.
+bundle() {
+  mkdir -p "$out/lib"
+  for file in "$llmtrain" "$plugin" "$cuda_test"; do
+    strip --strip-unneeded -o "$out/$(basename "$file")" "$file"
+    ldd "$file" | awk '$3 ~ /\/lib(hwy|gomp|stdc\+\+|gcc_s)\.so/ {print $3}' | xargs -r cp -Lt "$out/lib"
+  done
+  chmod +x "$out/llmtrain" "$out/cuda_test"
+  commit >"$out/BUNDLE"
+  du -sh "$out"
+}
+if [ "$what" = bundle ]; then
+  bundle
+  exit 0
+fi
+
+# ---- Where this runs
+# Of our own programs only: PyTorch has libraries of its own.
+own_libraries="$build/lib:/usr/local/cuda/lib64:/usr/local/cuda/lib"
+while IFS= read -r folder; do
+  own_libraries+=":$folder"
+  if [ -z "${LLMTRAIN_CUDNN:-}" ] && [ -f "$folder/libcudnn.so.9" ]; then
+    export LLMTRAIN_CUDNN="$folder/libcudnn.so.9"
+  fi
+done < <(python3 -c 'import glob, site
+for path in site.getsitepackages(): print(*glob.glob(path + "/nvidia/*/lib"), sep="\n")' 2>/dev/null || true)
+# Another plugin than the one that was built, to try this script itself without a GPU.
+export LLMTRAIN_CUDA_PLUGIN="${GPU_CHECK_PLUGIN:-$plugin}"
+export LLMTRAIN_TESTS_DIR="$root/tests"
+mine() { LD_LIBRARY_PATH="$own_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"; }
+table_of() { python3 "$root/scripts/bench/gpu_table.py" "$@"; }
+
+# ---- Rows of the table
+logs="$work/logs"
+mkdir "$logs"
 table="$out/table.txt"
 : >"$table"
-row() { printf '%-44s %s\n' "$@" >>"$table"; }
-
-# passes NAME SECONDS COMMAND...: a row that says whether it ended well; its output is in NAME.log.
 failed=0
-passes() {
-  local name="$1" limit="$2" begin=$SECONDS
+pack() { tar -C "$work" -czf "$out/logs.tgz.new" logs && mv "$out/logs.tgz.new" "$out/logs.tgz"; }
+# row NAME TEXT; rows_of COMMAND...: what it prints.
+row() {
+  printf '%-44s %s\n' "$@" | tee -a "$table"
+  pack
+}
+rows_of() {
+  "$@" | tee -a "$table" || failed=1
+  pack
+}
+# The first complaint of a log, from what was found where a comparison is one; else its last line.
+complaint() {
+  local text
+  text="$(grep -m 1 -A 3 -E 'ERROR:|[Ee]rror|failed|cannot' "$1" 2>/dev/null | tr -s ' \n' ' ' | sed 's/.* values: //')" || true
+  [ -n "$text" ] || text="$(tail -n 1 "$1" 2>/dev/null)" || true
+  cut -c 1-200 <<<"$text"
+}
+# try NAME SECONDS COMMAND...: true if it ended well; its output is in logs/NAME.log, or what it prints in the file
+# `into`. Nothing begins too late.
+try() {
+  local name="$1" seconds=$((limit - SECONDS)) status=0 cut=1
+  [ "$2" -gt "$seconds" ] || seconds="$2" cut=0
   shift 2
-  if timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1; then
-    row "$name" "passed, $((SECONDS - begin)) s"
-  else
-    row "$name" "FAILED ($?), see $name.log"
-    failed=1
+  if [ "$seconds" -le 0 ]; then
+    row "$name" "not reached"
+    return 2
   fi
+  : >"$logs/$name.log"
+  mine timeout --kill-after=10 "$seconds" "$@" >>"${into:-$logs/$name.log}" 2>>"$logs/$name.log" || status=$?
+  [ "$status" = 0 ] && return 0
+  if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+    if [ "$cut" = 1 ]; then
+      row "$name" "not done when the time was over"
+      return 2
+    fi
+    failed=1
+    row "$name" "FAILED: not done after $seconds s; $(grep -v Killed "$logs/$name.log" | tail -n 1 | cut -c 1-160)"
+  else
+    failed=1
+    row "$name" "FAILED ($status): $(complaint "$logs/$name.log")"
+  fi
+  return 1
+}
+passes() {
+  local begin=$SECONDS
+  try "$@" && row "$1" "passed, $((SECONDS - begin)) s"
 }
 
-check() {
-  "$llmtrain" doctor --quick --threads 2 --output "$out/profile.json" >"$out/doctor.log" 2>&1 || true
-  grep -E '^(CUDA|cuBLASLt|cuDNN|driver|GPU)' "$out/doctor.log" >>"$table" || true
-  passes kernels 100 "$build/tests/cuda_test"
-  if command -v compute-sanitizer >/dev/null; then
-    # Bounds between tensors it cannot see: the arena is one block.
-    for tool in memcheck racecheck synccheck; do
-      passes "$tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/cuda_test" -tce='in *'
-    done
-  else
-    row "compute-sanitizer" "not there"
+facts() {
+  row "commit" "$(cat "$build/BUNDLE" 2>/dev/null || commit)"
+  nvidia-smi >"$logs/nvidia-smi.log" 2>&1 || row "nvidia-smi" "FAILED: $(complaint "$logs/nvidia-smi.log")"
+  mine ldd "$llmtrain" "$plugin" >"$logs/ldd.log" 2>&1 || true
+  if grep -q 'not found' "$logs/ldd.log"; then
+    row "libraries" "MISSING: $(awk '/not found/ {print $1}' "$logs/ldd.log" | sort -u | tr '\n' ' ')"
+    failed=1
   fi
-  work="$(mktemp -d)"
-  trap 'rm -rf "$work"' EXIT
-  for device in cpu cuda; do
-    passes "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device="$device" \
-      run.output_dir="$work/$device" "data.sources=[{path: $root/lib}]" training.max_time=null \
-      training.num_epochs=null training.max_steps=200 lr_scheduler.horizon=steps precision.compute=fp32 \
-      checkpoint.interval=1000 eval.interval=1000 metrics.interval=1
+  grep -oE 'NVIDIA [A-Z][A-Za-z0-9 ]*[0-9]+|Driver Version: [0-9.]+' "$logs/nvidia-smi.log" | head -n 2 >"$work/facts" || true
+  rows_of cat "$work/facts"
+  # What it says of the GPU comes first; the CPU's kernels do not matter here.
+  mine timeout --kill-after=5 25 "$llmtrain" doctor --quick --threads 2 --output "$work/profile.json" \
+    >"$logs/doctor.log" 2>&1 || true
+  grep -E '^(CUDA|cuBLASLt|cuDNN|driver|GPU|  data sheet|  measured)' "$logs/doctor.log" >"$work/facts" || true
+  rows_of cat "$work/facts"
+  grep -q '^GPU 0' "$work/facts" && return
+  row "doctor" "FAILED, and nothing else can run: $(complaint "$logs/doctor.log")"
+  exit 1
+}
+
+# Kernels with wgmma are given up for what follows where they fail, after a look at what they do then.
+trial() {
+  if passes "wgmma_trial" 60 "$cuda_test" --no-colors -tc='wgmma is used where there is any*'; then return; fi
+  export LLMTRAIN_WGMMA=untried
+  try "wgmma_untried" 60 "$cuda_test" --no-colors -tc='attention in bf16 and fp16 on tensor cores*' &&
+    row "wgmma_untried" "passed"
+  export LLMTRAIN_WGMMA=off
+  row "LLMTRAIN_WGMMA" "off from here on"
+}
+
+# cases SECONDS: every test case by itself, until so many seconds have passed since the beginning.
+cases() {
+  local count n good=0 bad=0 status name whole="$limit"
+  count="$(mine "$cuda_test" --count --no-colors 2>/dev/null | grep -oE '[0-9]+$' | tail -n 1)" || true
+  if [ -z "$count" ]; then
+    passes "cuda_test" 30 "$cuda_test" --count || true
+    return 0
+  fi
+  [ "$1" -lt "$limit" ] && limit="$1"
+  for ((n = 1; n <= count && SECONDS < limit; ++n)); do
+    name="case_$n"
+    status=0
+    try "$name" 120 "$cuda_test" --no-colors --first="$n" --last="$n" || status=$?
+    case "$status" in
+      0) good=$((good + 1)) ;;
+      1)
+        bad=$((bad + 1))
+        row "" "$(grep -m 1 '^TEST CASE:' "$logs/$name.log" | cut -c 13-120), $(
+          grep -m 1 -oE '[a-z_]+\.[ch]pp:[0-9]+: [A-Z ]*ERROR' "$logs/$name.log"
+        )"
+        ;;
+    esac
   done
-  python3 - "$work/cpu/metrics.jsonl" "$work/cuda/metrics.jsonl" >>"$table" <<'PY' || failed=1
-import json, sys
-runs = [[json.loads(line) for line in open(path)] for path in sys.argv[1:]]
-losses = [{r["step"]: r["train/loss"] for r in run if "train/loss" in r} for run in runs]
-worst = max(abs(losses[0][step] - losses[1][step]) for step in losses[0])
-print(f"{'fp32 loss, GPU against CPU, 200 steps':<44} largest difference {worst:.2e}")
-sys.exit(not worst <= 1e-4)
-PY
+  limit="$whole"
+  row "kernels against the reference" "$good of $count test cases passed, $bad failed, $((count - good - bad)) not tried"
+}
+
+# Bounds between tensors it cannot see: the arena is one block.
+sanitize() {
+  if ! command -v compute-sanitizer >/dev/null; then
+    row "$1" "no compute-sanitizer here"
+    return
+  fi
+  local before="$failed" found
+  if passes "$1" "$2" compute-sanitizer --tool "$1" --error-exitcode 9 "$cuda_test" --no-colors -tce='in *'; then
+    return 0
+  fi
+  # What it finds it says at once.
+  found="$(grep -cE '^=+ (Invalid|Error|Race|Barrier|Program hit)' "$logs/$1.log")" || true
+  row "" "it found $found errors in $(grep -c '^TEST CASE' "$logs/$1.log" || true) cases with messages"
+  [ "$found" != 0 ] || failed="$before"
+}
+
+beside_the_cpu() {
+  local device
+  for device in cpu cuda; do
+    try "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device="$device" \
+      run.output_dir="$work/$device" "data.sources=[{path: $root/lib}]" training.max_time=null \
+      training.num_epochs=null training.max_steps="${GPU_CHECK_TRAIN_STEPS:-200}" lr_scheduler.horizon=steps \
+      precision.compute=fp32 checkpoint.interval=1000 eval.interval=1000 metrics.interval=1 || return 0
+  done
+  grep -h -E 'attention:|took memory as planned|products:' "$logs/train_cuda.log" >"$work/said" || true
+  rows_of cat "$work/said"
+  rows_of table_of losses "$work/cpu/metrics.jsonl" "$work/cuda/metrics.jsonl"
+}
+
+# bench NAME SECONDS RECIPE SETTINGS...: steps of it, as logs/NAME.json.
+bench() {
+  local name="$1" seconds="$2" recipe="$3"
+  shift 3
+  into="$logs/$name.json" try "$name" "$seconds" "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda \
+    "run.product_cache=$work/products.txt" --steps "$steps" --json "$@"
 }
 
 # What is compared: a name, a tab, settings.
@@ -120,117 +270,90 @@ modes() {
   local name overrides
   while IFS=$'\t' read -r name overrides; do
     # shellcheck disable=SC2086  # words
-    timeout 40 "$llmtrain" bench "$root/configs/gpt2-124m.yaml" run.device=cuda training.micro_batch_size=16 \
-      training.global_batch_size=16 data.packing.cross_document_attention=true "run.product_cache=$out/products.txt" \
-      --steps "$steps" --json $overrides \
-      >"$out/mode_$name.json" 2>"$out/mode_$name.log" || failed=1
+    bench "mode_$name" 40 gpt2-124m training.micro_batch_size=16 training.global_batch_size=16 \
+      data.packing.cross_document_attention=true $overrides || true
   done <<<"$settings"
-  python3 - "$out" "$settings" >>"$table" <<'PY' || failed=1
-import json, pathlib, sys
-seconds = {}
-for line in sys.argv[2].splitlines():
-    name, overrides = line.split("\t")
-    text = (pathlib.Path(sys.argv[1]) / f"mode_{name}.json").read_text()
-    try:
-        seconds[name] = json.loads(text[text.index("{") :])["median_step_seconds"]
-    except ValueError:
-        print(f"{name:<44} no result, see mode_{name}.log")
-        continue
-    beside = seconds.get("fp32" if name == "tf32" else "bf16")
-    ratio = f", {seconds[name] / beside:.3f} times as long" if beside else ""
-    print(f"{name:<44} {1e3 * seconds[name]:.2f} ms a step{ratio}")
-PY
+  rows_of table_of modes "$logs" "$settings"
 }
 
 runs() {
   local name overrides
-  work="$(mktemp -d)"
-  trap 'rm -rf "$work"' EXIT
   while IFS=$'\t' read -r name overrides; do
     # shellcheck disable=SC2086  # words
-    timeout 40 "$llmtrain" run "$root/configs/quickstart.yaml" run.device=cuda run.output_dir="$work/$name" \
+    try "run_$name" 40 "$llmtrain" run "$root/configs/quickstart.yaml" run.device=cuda run.output_dir="$work/$name" \
       "data.sources=[{path: $root/lib}]" training.max_time=null training.num_epochs=null \
       data.packing.cross_document_attention=true training.max_steps=$((10 * steps)) lr_scheduler.horizon=steps \
       checkpoint.interval=100000 eval.interval=100000 \
-      metrics.interval=1 "run.product_cache=$out/products.txt" $overrides >"$out/run_$name.log" 2>&1 || failed=1
+      metrics.interval=1 "run.product_cache=$work/products.txt" $overrides || true
   done <<<"$settings"
-  python3 - "$work" "$settings" >>"$table" <<'PY' || failed=1
-import json, pathlib, sys
-equal = {"again", "no_graphs", "remainder"}  # what these promise
-farthest = 0.1  # nats, of the mean of the last tenth, that other orders of sums and roundings may move
-ended_well, losses = True, {}
-for line in sys.argv[2].splitlines():
-    name, overrides = line.split("\t")
-    path = pathlib.Path(sys.argv[1]) / name / "metrics.jsonl"
-    records = [json.loads(text) for text in path.open()] if path.exists() else []
-    losses[name] = [r["train/loss"] for r in records if "train/loss" in r]
-    beside = losses["fp32" if name == "tf32" else "bf16"]
-    if not losses[name] or len(losses[name]) != len(beside):
-        print(f"{name:<44} no result, see run_{name}.log")
-        ended_well = False
-        continue
-    tenth = max(1, len(beside) // 10)
-    apart = abs(sum(losses[name][-tenth:]) - sum(beside[-tenth:])) / tenth
-    same = losses[name] == beside
-    good = same if name in equal else apart <= farthest
-    words = "the same losses to the bit" if same else f"ends {apart:.4f} nats apart"
-    print(f"{name:<44} {words}{'' if good else ': WRONG'}")
-    ended_well = ended_well and good
-sys.exit(not ended_well)
-PY
+  rows_of table_of runs "$work" "$settings"
 }
 
+# Two layers of the 7B shape; a sample is 8,192 tokens of one document.
+kernels() {
+  local name
+  for name in cudnn wgmma mma; do
+    LLMTRAIN_WGMMA="$([ "$name" = mma ] && echo off || echo "${LLMTRAIN_WGMMA:-}")" \
+      bench "kernels_$name" 120 qwen2.5-7b model.num_hidden_layers=2 training.seq_len=8192 \
+      training.micro_batch_size=2 training.global_batch_size=2 activation_checkpoint.mode=none \
+      data.packing.cross_document_attention=true \
+      run.attention="$([ "$name" = cudnn ] && echo auto || echo own)" || true
+    grep -hos 'attention: .*' "$logs/kernels_$name.log" >"$work/said" || true
+    rows_of cat "$work/said"
+    rows_of table_of kernels "$logs/kernels_$name.json" "$name"
+  done
+}
+
+# benchmark MODEL: ours, and PyTorch's beside it.
 benchmark() {
-  local recipe batch
-  case "$what" in
+  local recipe batch setting
+  case "$1" in
     # As many samples as PyTorch's activations have room for, here and there (torch_step.py).
     124m) recipe=gpt2-124m batch=32 ;;
     1558m) recipe=gpt2-1558m batch=8 ;;
     1.5b) recipe=qwen2.5-1.5b batch=8 ;;
     7b) recipe=qwen2.5-7b batch=4 ;;
   esac
-  local ours=("$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda "training.micro_batch_size=$batch"
-    "training.global_batch_size=$batch" "run.product_cache=$out/products.txt" --steps "$steps" --json)
-  timeout 180 "${ours[@]}" >"$out/ours.json" 2>"$out/ours.log" || failed=1
-  grep -ho 'products: .*' "$out/ours.log" "$out/ours.json" | head -n 1 >>"$table" || true
-  timeout 60 "${ours[@]}" run.tune_products=false >"$out/untuned.json" 2>"$out/untuned.log" || true
+  local size=("training.micro_batch_size=$batch" "training.global_batch_size=$batch")
+  bench ours 180 "$recipe" "${size[@]}" || true
+  grep -hos -E '(products|attention): .*' "$logs/ours.log" >"$work/said" || true
+  rows_of cat "$work/said"
+  rows_of table_of step "$logs"
+  bench untuned 60 "$recipe" "${size[@]}" run.tune_products=false || true
   for setting in "fused cuda" "fused compile cuda"; do
     # shellcheck disable=SC2086  # words
-    timeout 150 python3 "$root/scripts/bench/torch_step.py" "$what" bf16 0 "$steps" $setting \
-      >"$out/torch_${setting// /_}.json" 2>"$out/torch_${setting// /_}.log" || true
+    timeout --kill-after=10 150 python3 "$root/scripts/bench/torch_step.py" "$1" bf16 0 "$steps" $setting \
+      >"$logs/torch_${setting// /_}.json" 2>"$logs/torch_${setting// /_}.log" || true
   done
-  python3 - "$out" >>"$table" <<'PY' || failed=1
-import json, pathlib, statistics, sys
-out = pathlib.Path(sys.argv[1])
-def bench(name):
-    text = (out / name).read_text()
-    return json.loads(text[text.index("{"):])
-ours = bench("ours.json")
-rate = ours["tokens_per_step"] / ours["median_step_seconds"]
-for kernel in ours["kernels"][:8]:
-    print(f"{kernel['name']:<44} {1e3 * kernel['seconds']:.2f} ms, {100 * kernel.get('of_peak', 0):.0f} % of peak")
-print(f"{'ours':<44} {rate:,.0f} tokens/s, MFU {100 * ours.get('mfu', 0):.1f} %")
-try:
-    untuned = bench("untuned.json")["median_step_seconds"]
-    print(f"{'without run.tune_products':<44} {untuned / ours['median_step_seconds']:.3f} times as long")
-except ValueError:
-    print(f"{'without run.tune_products':<44} no result, see untuned.log")
-for path in sorted(out.glob("torch_*.json")):
-    try:
-        theirs = json.loads(path.read_text())
-        speed = theirs["tokens"] / statistics.median(theirs["seconds"])
-        print(f"{'PyTorch ' + theirs['version'] + ' ' + path.stem[6:]:<44} {speed:,.0f} tokens/s, ours is {rate / speed:.2f} times as fast")
-    except (ValueError, KeyError):
-        print(f"{path.stem:<44} no result, see {path.stem}.log")
-PY
+  rows_of table_of beside "$logs"
+}
+
+first() {
+  facts
+  trial
+  cases $((limit * 55 / 100))
+  beside_the_cpu
+  benchmark 124m
+  sanitize memcheck 90
+}
+
+check() {
+  facts
+  trial
+  cases "$limit"
+  for tool in memcheck racecheck synccheck; do sanitize "$tool" 90; done
+  beside_the_cpu
 }
 
 case "$what" in
+  first) first ;;
   check) check ;;
+  kernels) kernels ;;
   modes) modes ;;
   runs) runs ;;
-  *) benchmark ;;
+  *) benchmark "$what" ;;
 esac
-printf '\n%s, commit %s\n' "$what" "$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)"
+pack
+printf '\n%s, commit %s\n' "$what" "$(cat "$build/BUNDLE" 2>/dev/null || commit)"
 cat "$table"
 exit "$failed"

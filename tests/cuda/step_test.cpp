@@ -236,6 +236,19 @@ TEST_CASE("attention that drops out is recorded too, and draws anew in every ste
   CHECK(losses.size() == 5);
 }
 
+TEST_CASE("what is drawn goes by the number of the step, not by how many were taken") {
+  for (const char* drops : {"model.attn_pdrop=0.5", "model.resid_pdrop=0.5"}) {
+    CAPTURE(drops);
+    const auto first_loss = [&](std::int64_t step) {
+      GpuEngine engine({"model.attn_pdrop=0", "model.resid_pdrop=0", drops});
+      engine.launch(step, false, kSamples, 1);
+      return engine->settle_step().loss_sum;
+    };
+    CHECK(first_loss(3) == first_loss(3));
+    CHECK(first_loss(3) != first_loss(4));
+  }
+}
+
 TEST_CASE("what cannot be repeated is not recorded, and moved memory is noticed") {
   GpuEngine engine;
   Device& device = engine.device();
