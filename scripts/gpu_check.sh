@@ -304,9 +304,10 @@ kernels() {
   done
 }
 
-# benchmark MODEL: ours, and PyTorch's beside it.
+# benchmark MODEL: ours, PyTorch's beside it, and ours with other settings. The work is PyTorch's: each sample is one
+# document, but for the last row.
 benchmark() {
-  local recipe batch setting
+  local recipe batch setting name
   case "$1" in
     # As many samples as PyTorch's activations have room for, here and there (torch_step.py).
     124m) recipe=gpt2-124m batch=32 ;;
@@ -314,18 +315,27 @@ benchmark() {
     1.5b) recipe=qwen2.5-1.5b batch=8 ;;
     7b) recipe=qwen2.5-7b batch=4 ;;
   esac
-  local size=("training.micro_batch_size=$batch" "training.global_batch_size=$batch")
-  bench ours 180 "$recipe" "${size[@]}" || true
+  local ours=("training.micro_batch_size=$batch" "training.global_batch_size=$batch")
+  local whole=data.packing.cross_document_attention=true
+  bench ours 180 "$recipe" "${ours[@]}" "$whole" || true
   grep -hos -E '(products|attention): .*' "$logs/ours.log" >"$work/said" || true
   rows_of cat "$work/said"
   rows_of table_of step "$logs"
-  bench untuned 60 "$recipe" "${size[@]}" run.tune_products=false || true
-  for setting in "fused cuda" "fused compile cuda"; do
+  bench determinism_fast 90 "$recipe" "${ours[@]}" "$whole" run.determinism=fast || true
+  rows_of table_of other "$logs" determinism_fast
+  for setting in "fused compile cuda" "fused cuda"; do
+    name="torch_${setting// /_}"
     # shellcheck disable=SC2086  # words
-    timeout --kill-after=10 150 python3 "$root/scripts/bench/torch_step.py" "$1" bf16 0 "$steps" $setting \
-      >"$logs/torch_${setting// /_}.json" 2>"$logs/torch_${setting// /_}.log" || true
+    into="$logs/$name.json" try "$name" 150 env -u LD_LIBRARY_PATH \
+      python3 "$root/scripts/bench/torch_step.py" "$1" bf16 0 "$steps" $setting || true
+    rows_of table_of pytorch "$logs" "$name"
   done
-  rows_of table_of beside "$logs"
+  bench own_attention 90 "$recipe" "${ours[@]}" "$whole" run.attention=own || true
+  rows_of table_of other "$logs" own_attention
+  bench guessed_products 90 "$recipe" "${ours[@]}" "$whole" run.tune_products=false || true
+  rows_of table_of other "$logs" guessed_products
+  bench documents 90 "$recipe" "${ours[@]}" || true
+  rows_of table_of other "$logs" documents
 }
 
 first() {

@@ -5,7 +5,8 @@
     gpu_table.py modes|runs DIR LINES  mode_NAME.json, or NAME/metrics.jsonl, of lines NAME <tab> SETTINGS
     gpu_table.py kernels FILE NAME     rates of single kernels
     gpu_table.py step DIR              ours.json
-    gpu_table.py beside DIR            untuned.json and torch_*.json beside ours.json
+    gpu_table.py other DIR NAME        NAME.json, of other settings, beside ours.json
+    gpu_table.py pytorch DIR NAME      NAME.json of torch_step.py beside ours.json
 
 The exit code is 1 where something is missing or wrong.
 """
@@ -123,7 +124,7 @@ def step(folder):
         row("ours", "no result, see ours.log")
         return False
     kernel_rows(found, 10)
-    rate = found["tokens_per_step"] / found["median_step_seconds"]
+    rate = rate_of(found)
     text = f"{1e3 * found['median_step_seconds']:.2f} ms a step, {rate:,.0f} tokens/s"
     row("ours", f"{text}, MFU {100 * found.get('mfu', 0):.1f} %, determinism {found['determinism']}")
     if "predicted_step_seconds" in found:
@@ -131,28 +132,33 @@ def step(folder):
     return True
 
 
-def beside(folder):
-    folder = pathlib.Path(folder)
-    ours = report(folder / "ours.json")
-    if ours is None:
+def rate_of(found):
+    return found["tokens_per_step"] / found["median_step_seconds"]
+
+
+def other(folder, name):
+    ours, found = (report(pathlib.Path(folder) / f"{file}.json") for file in ("ours", name))
+    if ours is None or found is None:
+        row(name, f"no result, see {name}.log")
         return False
-    untuned = report(folder / "untuned.json")
-    row("without run.tune_products", "no result, see untuned.log" if untuned is None else
-        f"{untuned['median_step_seconds'] / ours['median_step_seconds']:.3f} times as long")
-    rate = ours["tokens_per_step"] / ours["median_step_seconds"]
-    for path in sorted(folder.glob("torch_*.json")):
-        theirs = report(path)
-        if theirs is None:
-            row(path.stem, f"no result, see {path.stem}.log")
-            continue
-        speed = theirs["tokens"] / statistics.median(theirs["seconds"])
-        row(f"PyTorch {theirs['version']} {path.stem[6:]}",
-            f"{speed:,.0f} tokens/s, ours is {rate / speed:.2f} times as fast")
+    row(name, f"{rate_of(found):,.0f} tokens/s, MFU {100 * found.get('mfu', 0):.1f} %, "
+              f"{found['median_step_seconds'] / ours['median_step_seconds']:.3f} times as long as ours")
+    return True
+
+
+def pytorch(folder, name):
+    ours, found = (report(pathlib.Path(folder) / f"{file}.json") for file in ("ours", name))
+    if ours is None or found is None:
+        row(name, f"no result, see {name}.log")
+        return False
+    speed = found["tokens"] / statistics.median(found["seconds"])
+    row(f"PyTorch {found['version']} {name[6:]}",
+        f"{speed:,.0f} tokens/s, ours is {rate_of(ours) / speed:.2f} times as fast")
     return True
 
 
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (losses, modes, runs, kernels, step, beside)}
+    commands = {f.__name__: f for f in (losses, modes, runs, kernels, step, other, pytorch)}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     sys.exit(0 if commands[sys.argv[1]](*sys.argv[2:]) else 1)
