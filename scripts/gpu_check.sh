@@ -102,7 +102,9 @@ for path in site.getsitepackages(): print(*glob.glob(path + "/nvidia/*/lib"), se
 # Another plugin than the one that was built, to try this script itself without a GPU.
 export LLMTRAIN_CUDA_PLUGIN="${GPU_CHECK_PLUGIN:-$plugin}"
 export LLMTRAIN_TESTS_DIR="$root/tests"
-mine() { LD_LIBRARY_PATH="$own_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"; }
+mine() {
+  if [ -n "${theirs:-}" ]; then "$@"; else LD_LIBRARY_PATH="$own_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"; fi
+}
 table_of() { python3 "$root/scripts/bench/gpu_table.py" "$@"; }
 
 # ---- Rows of the table
@@ -175,7 +177,7 @@ facts() {
   grep -E '^(CUDA|cuBLASLt|cuDNN|driver|GPU|  data sheet|  measured)' "$logs/doctor.log" >"$work/facts" || true
   rows_of cat "$work/facts"
   grep -q '^GPU 0' "$work/facts" && return
-  row "doctor" "FAILED, and nothing else can run: $(complaint "$logs/doctor.log")"
+  row "doctor" "FAILED, and nothing else can run: $(grep -m 1 -E '^(GPU|CUDA) ' "$logs/doctor.log" || complaint "$logs/doctor.log")"
   exit 1
 }
 
@@ -247,10 +249,11 @@ beside_the_cpu() {
 
 # bench NAME SECONDS RECIPE SETTINGS...: steps of it, as logs/NAME.json.
 bench() {
-  local name="$1" seconds="$2" recipe="$3"
+  local name="$1" seconds="$2" recipe="$3" sheet
   shift 3
+  sheet="$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | grep -ioE -m 1 'h[128]00|a100|b200')" || true
   into="$logs/$name.json" try "$name" "$seconds" "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda \
-    "run.product_cache=$work/products.txt" --steps "$steps" --json "$@"
+    "run.product_cache=$work/products.txt" --steps "$steps" --json ${sheet:+--profile "${sheet,,}"} "$@"
 }
 
 # What is compared: a name, a tab, settings.
@@ -297,7 +300,7 @@ kernels() {
       bench "kernels_$name" 120 qwen2.5-7b model.num_hidden_layers=2 training.seq_len=8192 \
       training.micro_batch_size=2 training.global_batch_size=2 activation_checkpoint.mode=none \
       data.packing.cross_document_attention=true \
-      run.attention="$([ "$name" = cudnn ] && echo auto || echo own)" || true
+      run.attention="$([ "$name" = cudnn ] && echo auto || echo own)" || continue
     grep -hos 'attention: .*' "$logs/kernels_$name.log" >"$work/said" || true
     rows_of cat "$work/said"
     rows_of table_of kernels "$logs/kernels_$name.json" "$name"
@@ -317,25 +320,22 @@ benchmark() {
   esac
   local ours=("training.micro_batch_size=$batch" "training.global_batch_size=$batch")
   local whole=data.packing.cross_document_attention=true
-  bench ours 180 "$recipe" "${ours[@]}" "$whole" || true
+  bench ours 180 "$recipe" "${ours[@]}" "$whole" || return 0
   grep -hos -E '(products|attention): .*' "$logs/ours.log" >"$work/said" || true
   rows_of cat "$work/said"
   rows_of table_of step "$logs"
-  bench determinism_fast 90 "$recipe" "${ours[@]}" "$whole" run.determinism=fast || true
-  rows_of table_of other "$logs" determinism_fast
+  if bench determinism_fast 90 "$recipe" "${ours[@]}" "$whole" run.determinism=fast; then rows_of table_of other "$logs" determinism_fast; fi
   for setting in "fused compile cuda" "fused cuda"; do
     name="torch_${setting// /_}"
     # shellcheck disable=SC2086  # words
-    into="$logs/$name.json" try "$name" 150 env -u LD_LIBRARY_PATH \
-      python3 "$root/scripts/bench/torch_step.py" "$1" bf16 0 "$steps" $setting || true
-    rows_of table_of pytorch "$logs" "$name"
+    if theirs=1 into="$logs/$name.json" try "$name" 150 \
+      python3 "$root/scripts/bench/torch_step.py" "$1" bf16 0 "$steps" $setting; then
+      rows_of table_of pytorch "$logs" "$name"
+    fi
   done
-  bench own_attention 90 "$recipe" "${ours[@]}" "$whole" run.attention=own || true
-  rows_of table_of other "$logs" own_attention
-  bench guessed_products 90 "$recipe" "${ours[@]}" "$whole" run.tune_products=false || true
-  rows_of table_of other "$logs" guessed_products
-  bench documents 90 "$recipe" "${ours[@]}" || true
-  rows_of table_of other "$logs" documents
+  if bench own_attention 90 "$recipe" "${ours[@]}" "$whole" run.attention=own; then rows_of table_of other "$logs" own_attention; fi
+  if bench guessed_products 90 "$recipe" "${ours[@]}" "$whole" run.tune_products=false; then rows_of table_of other "$logs" guessed_products; fi
+  if bench documents 90 "$recipe" "${ours[@]}"; then rows_of table_of other "$logs" documents; fi
 }
 
 first() {
