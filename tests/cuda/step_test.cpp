@@ -253,8 +253,13 @@ TEST_CASE("what cannot be repeated is not recorded, and moved memory is noticed"
   GpuEngine engine;
   Device& device = engine.device();
   if (emulated("emulated_launches") != nullptr) {  // a real one would record no more after this
+    const Tensor number = device.allocate({1}, DType::f64, Category::activations, "number");
+    double host = 1;
     device.backend().begin_recording();
     CHECK_THROWS_AS(device.synchronize(), DeviceError);
+    CHECK_THROWS_AS(device.copy_from_host(number, std::as_bytes(std::span(&host, 1))), DeviceError);
+    CHECK_THROWS_AS(device.copy_to_host(std::as_writable_bytes(std::span(&host, 1)), number),
+                    DeviceError);
     CHECK_THROWS_AS(device.backend().begin_recording(), DeviceError);
     device.backend().end_recording();
   }

@@ -1,4 +1,5 @@
 // The CUDA runtime of the emulated GPU: memory, streams, events and graphs.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <cuda.h>
@@ -18,6 +19,9 @@ double now_microseconds = 0;
 
 /// What every call says until the device is as new, as it is after a kernel that failed.
 cudaError_t sticky = cudaSuccess;
+
+/// Streams that record. Meanwhile the real runtime refuses what may wait for the device.
+int capturing = 0;
 
 }  // namespace
 
@@ -142,12 +146,18 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   *free_bytes = *total_bytes = std::size_t{4} << 30;
   return cudaSuccess;
 }
+/// What is there is NaN, as far as tests with small tensors get.
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  constexpr std::size_t kPoisoned = 8 << 20;
   if (simt::sticky != cudaSuccess) return simt::sticky;
+  if (simt::capturing > 0) return cudaErrorIllegalState;
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*memory, 0xff, std::min(bytes, kPoisoned));
+  return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  if (simt::capturing > 0) return cudaErrorIllegalState;
   std::free(memory);
   return simt::sticky;
 }
@@ -155,8 +165,10 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return cudaMalloc(memory, bytes);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  // It would copy what the host's memory holds when the graph is launched.
+  if (stream->captured && kind != cudaMemcpyDeviceToDevice) return cudaErrorIllegalState;
   stream->push([=] { std::memmove(to, from, bytes); });
   return simt::sticky;
 }
@@ -209,11 +221,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream->captured) return cudaErrorIllegalState;
   stream->captured = std::make_unique<simt::Graph>();
+  ++simt::capturing;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!stream->captured) return cudaErrorIllegalState;
   *graph = stream->captured.release();
+  --simt::capturing;
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long) {
