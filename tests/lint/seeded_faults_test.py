@@ -1,4 +1,4 @@
-"""The case that sees a seeded fault is the one that fails, not one that has something to say."""
+"""Seeded faults can be planted, and the case that sees one is the one that fails, not one that has something to say."""
 
 import pathlib
 import sys
@@ -38,6 +38,16 @@ class FailingCase(unittest.TestCase):
     def test_messages_alone_are_no_failure(self):
         self.assertIsNone(seeded_faults.failing_case(TALKS))
         self.assertIsNone(seeded_faults.failing_case(""))
+
+
+class Faults(unittest.TestCase):
+    def test_every_fault_can_be_planted(self):
+        """Code moves on; a fault whose line is gone is tried by nobody."""
+        for fault in seeded_faults.load_faults():
+            with self.subTest(fault["name"]):
+                text = (seeded_faults.ROOT / fault["file"]).read_text(encoding="utf-8")
+                self.assertEqual(text.count(fault["old"]), 1)
+                self.assertNotEqual(fault["old"], fault["new"])
 
 
 if __name__ == "__main__":
