@@ -305,6 +305,12 @@ OpCtx Engine::begin(int micro_batch) {
   return ctx;
 }
 
+Tensor Engine::between_stages() {
+  return place_.device->allocate(
+      {options_.micro_batch_size * options_.seq_len, options_.model.hidden_size}, options_.compute,
+      Category::activations, "between stages");
+}
+
 Var Engine::forward(const OpCtx& ctx, int, int micro_batch, const Var&) {
   const MicroBatch& micro = live_.at(micro_batch);
   return decoder_.loss(ctx, run_blocks(ctx, decoder_.embed(ctx, micro.tokens)), micro.targets,

@@ -127,6 +127,7 @@ class Engine final : private parallel::StageProgram {
  private:
   OpCtx begin(int micro_batch) override;
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
+  Tensor between_stages() override;
   void end(int) override {}
 
   struct MicroBatch {

@@ -29,6 +29,7 @@ class MessageCheck {
 
   std::vector<std::string> run() {
     check_counts();
+    if (found_.empty()) check_received();
     if (found_.empty()) check_orders();
     if (found_.empty()) check_progress();
     return std::move(found_);
@@ -37,6 +38,7 @@ class MessageCheck {
  private:
   void check_counts();
   void count_step(Position where, std::vector<std::array<int, 3>>& seen);
+  void check_received();
   void check_orders();
   void check_progress();
 
@@ -72,6 +74,27 @@ void MessageCheck::check_counts() {
           fmt::format("{} is posted {} times by its reader in time, awaited {} times "
                       "and sent {} times",
                       described(schedule_, plan_.messages[m]), receives, waits, sends));
+    }
+  }
+}
+
+void MessageCheck::check_received() {
+  std::vector<int> times(plan_.messages.size());
+  for (int r = 0; r < static_cast<int>(plan_.steps.size()); ++r) {
+    for (int i = 0; i < static_cast<int>(plan_.steps[at(r)].size()); ++i) {
+      const MessageStep& step = plan_.steps[at(r)][at(i)];
+      for (const int m : step.received) {
+        const Message& message = plan_.messages[at(m)];
+        const bool sent = message.from_rank() == r && message.made_by.index < i;
+        const Position told_by =
+            step.wait >= 0 ? plan_.messages[at(step.wait)].made_by : Position{};
+        const bool told =
+            told_by.rank == message.to_rank() && told_by.index >= message.read_by.index;
+        if (sent && told && ++times[at(m)] == 1) continue;
+        found_.push_back(fmt::format("{} is taken for received before {} on rank {}",
+                                     described(schedule_, message),
+                                     to_string(action_at(schedule_, {r, i})), r));
+      }
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "lib/base/require.hpp"
@@ -37,6 +38,25 @@ int action_before(const Schedule& schedule, Position where) {
   return std::max(0, second ? before - 1 : before);
 }
 
+// A rank waits before it runs an action, so whatever it makes in action j tells that it has all
+// that its actions up to j read.
+void note_received(const std::vector<Message>& messages, std::vector<MessageStep>& steps) {
+  std::map<int, std::set<std::pair<int, int>>> open;  // by receiver: action that reads, message
+  for (MessageStep& step : steps) {
+    if (step.wait >= 0) {
+      const Position made_by = messages[at(step.wait)].made_by;
+      auto& sent = open[made_by.rank];
+      while (!sent.empty() && sent.begin()->first <= made_by.index) {
+        step.received.push_back(sent.begin()->second);
+        sent.erase(sent.begin());
+      }
+    }
+    if (step.send < 0) continue;
+    const Position read_by = messages[at(step.send)].read_by;
+    open[read_by.rank].emplace(read_by.index, step.send);
+  }
+}
+
 }  // namespace
 
 MessagePlan derive_messages(const Schedule& schedule) {
@@ -57,6 +77,7 @@ MessagePlan derive_messages(const Schedule& schedule) {
   }
   for (auto& steps : plan.steps) {
     for (MessageStep& step : steps) std::ranges::sort(step.receives);
+    note_received(plan.messages, steps);
   }
   return plan;
 }

@@ -12,7 +12,9 @@
 ///  - A receive is posted one action before the one that reads the message (or before the pair to
 ///    which that belongs), so that the message travels while that action runs; sooner only when a
 ///    later message of the channel is read sooner.
-///  - Just before an action runs, the rank waits for its message.
+///  - Just before an action runs, the rank waits for its message. If that was made after the other
+///    rank had waited for messages from here, these have been received, and what they were sent
+///    from is free: so memory is given back at places that the schedule alone decides.
 ///
 /// Whatever blocks inside a channel can thus only wait for a sender that has not come to its
 /// action, and a schedule whose actions can be done in some order has no deadlock. One order over
@@ -33,10 +35,14 @@ struct Message {
 };
 
 /// What a rank does for messages around one of its actions, in this order: posts the receives,
-/// waits for its own message, runs the action, posts the send. Numbers are those of the messages.
+/// waits for its own message, knows what it sent to be received, runs the action, posts the send.
+/// Numbers are those of the messages.
 struct MessageStep {
   std::vector<int> receives;
   int wait = -1;
+  /// Sent before, and received before the awaited message was made. A message of which no later
+  /// message tells is in no step.
+  std::vector<int> received = {};
   int send = -1;
 };
 
@@ -51,9 +57,10 @@ struct MessagePlan {
 MessagePlan derive_messages(const Schedule& schedule);
 
 /// What is wrong with the steps: a message that is not sent, received and awaited once each by the
-/// actions that make and read it; a channel whose sides are posted in different orders; or a rank
-/// that waits for ever when the messages of a channel pass one after the other, each as soon as
-/// both sides have posted it. Empty when nothing is wrong.
+/// actions that make and read it; one that is taken for received where that is not sure; a channel
+/// whose sides are posted in different orders; or a rank that waits for ever when the messages of a
+/// channel pass one after the other, each as soon as both sides have posted it. Empty when nothing
+/// is wrong.
 std::vector<std::string> problems(const Schedule& schedule, const MessagePlan& plan);
 
 }  // namespace llmtrain::parallel

@@ -148,6 +148,41 @@ TEST_CASE("a message that is lost, sent twice or awaited by the wrong action is 
   CHECK(problems(schedule, late).size() == 1);
 }
 
+TEST_CASE("a wait tells that what the other rank read before it made the message has arrived") {
+  // Rank 0: F0 F1 B0 F2 B1 B2; rank 1: F0 B0 F1 B1 F2 B2.
+  const Schedule schedule = find_schedule("1f1b").make({2, 2, 3});
+  const MessagePlan plan = derive_messages(schedule);
+  const auto received = [&](std::size_t rank) {
+    std::vector<std::vector<int>> all;
+    for (const MessageStep& step : plan.steps[rank]) all.push_back(step.received);
+    return all;
+  };
+  CHECK(received(0) == std::vector<std::vector<int>>{{}, {}, {0}, {}, {1}, {2}});
+  CHECK(received(1) == std::vector<std::vector<int>>{{}, {}, {}, {}, {3}, {}});
+}
+
+TEST_CASE("a message that is taken for received too early, twice or by another rank is found") {
+  const Schedule schedule = find_schedule("1f1b").make({2, 2, 3});
+  const MessagePlan good = derive_messages(schedule);
+  REQUIRE(problems(schedule, good).empty());
+  MessagePlan early = good;
+  early.steps[0][4].received = {};
+  early.steps[0][2].received = {0, 1};
+  CHECK(problems(schedule, early) ==
+        std::vector<std::string>{"the message from F1@0 on rank 0 to F1@1 on rank 1 is taken for "
+                                 "received before B0@0 on rank 0"});
+  MessagePlan untold = good;
+  untold.steps[0][4].received = {};
+  untold.steps[0][3].received = {0};
+  CHECK(problems(schedule, untold).size() == 1);
+  MessagePlan twice = good;
+  twice.steps[0][4].received = {0, 1};
+  CHECK(problems(schedule, twice).size() == 1);
+  MessagePlan foreign = good;
+  foreign.steps[1][4].received = {1};
+  CHECK(problems(schedule, foreign).size() == 1);
+}
+
 TEST_CASE("a channel whose sides are posted in different orders is found") {
   const Schedule schedule = find_schedule("1f1b").make({2, 2, 3});
   MessagePlan plan = derive_messages(schedule);
