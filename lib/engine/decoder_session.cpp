@@ -15,6 +15,24 @@ Tensor upload(const OpCtx& ctx, const std::vector<T>& values, std::string_view t
   return tensor;
 }
 
+void read_logits(const Tensor& z, std::vector<float>& logits) {
+  if (z.dtype() == DType::f32) {
+    z.device().copy_to_host(std::as_writable_bytes(std::span(logits)), z);
+    return;
+  }
+  std::vector<double> wide(logits.size());
+  z.device().copy_to_host(std::as_writable_bytes(std::span(wide)), z);
+  std::copy(wide.begin(), wide.end(), logits.begin());
+}
+
+// Gives every rank of the pipeline those of its last one.
+void share(std::vector<float>& logits, Communicator& pipeline, int root) {
+  const std::span<char> bytes(reinterpret_cast<char*>(logits.data()),
+                              logits.size() * sizeof(float));
+  const std::string shared = pipeline.share_text({bytes.data(), bytes.size()}, root, "logits");
+  std::copy(shared.begin(), shared.end(), bytes.begin());
+}
+
 }  // namespace
 
 DecoderSession::DecoderSession(const Engine& engine, std::int64_t capacity) : engine_(&engine) {
@@ -24,7 +42,12 @@ DecoderSession::DecoderSession(const Engine& engine, std::int64_t capacity) : en
   std::vector<std::int32_t> positions(static_cast<std::size_t>(capacity));
   std::iota(positions.begin(), positions.end(), 0);
   const Tensor position = upload(ctx, positions, "cache positions");
-  for (std::int64_t i = 0; i < spec.num_hidden_layers; ++i) {
+  const models::DecoderPart part = engine.stages().part();
+  for (int i = 0; i < spec.num_hidden_layers; ++i) {
+    if (!part.has_block(i)) {
+      caches_.emplace_back();
+      continue;
+    }
     caches_.push_back({.k = ctx.allocate(shape, engine.options().compute, "cache k"),
                        .v = ctx.allocate(shape, engine.options().compute, "cache v"),
                        .position = position,
@@ -54,21 +77,20 @@ std::vector<float> DecoderSession::append(std::span<const std::int32_t> tokens) 
   ctx.rows = &map;
   const Tensor input =
       upload(ctx, std::vector<std::int32_t>(tokens.begin(), tokens.end()), "decode tokens");
-  Var x = model.embed(ctx, input);
-  for (int i = 0; i < model.num_blocks(); ++i) {
-    x = model.block(i).forward(ctx, x, &caches_[static_cast<std::size_t>(i)]);
-  }
+  const Stages& stages = engine_->stages();
+  const Var x = engine_->through_stages(ctx, input, [&](int stage, Var h) {
+    for (int i = stages.first_block(stage); i < stages.first_block(stage + 1); ++i) {
+      h = model.block(i).forward(ctx, h, &caches_[static_cast<std::size_t>(i)]);
+    }
+    return h;
+  });
   length_ += rows;
   for (ops::KvCache& cache : caches_) cache.length = length_;
-  const Tensor z = model.logits(ctx, x.tensor.row_range(rows - 1, 1));
-  std::vector<float> logits(static_cast<std::size_t>(z.numel()));
-  if (z.dtype() == DType::f32) {
-    engine_->device().copy_to_host(std::as_writable_bytes(std::span(logits)), z);
-    return logits;
-  }
-  std::vector<double> wide(logits.size());
-  engine_->device().copy_to_host(std::as_writable_bytes(std::span(wide)), z);
-  std::copy(wide.begin(), wide.end(), logits.begin());
+  std::vector<float> logits(static_cast<std::size_t>(model.spec().vocab_size));
+  if (stages.is_here(stages.last()))
+    read_logits(model.logits(ctx, x.tensor.row_range(rows - 1, 1)), logits);
+  if (stages.divided())
+    share(logits, engine_->mesh().axis(Axis::pp), stages.rank_of(stages.last()));
   return logits;
 }
 

@@ -50,7 +50,8 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       options_(options),
       mesh_(place.mesh, place.rank, place.communicators),
       store_(mesh_),
-      decoder_(store_, options.model),
+      stages_(mesh_, options.pipeline, options.model.num_hidden_layers),
+      decoder_(store_, options.model, stages_.part()),
       partial_gradients_(store_, mesh_, place.communicators),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
@@ -131,7 +132,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     optimizer_->zero_grads(kernel);
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
   });
-  run_micro_batches(batch);
+  stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
   partial_gradients_.sum();
   reduce_over_data();
   parts_.run(RecordedParts::Part::update,
@@ -157,10 +158,8 @@ void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_f
 // A stage whose schedule finishes one micro-batch before it begins the next runs one after the
 // other, each as a part of its own; what it reads is sent before.
 void Engine::run_micro_batches(const StepBatch& batch) {
-  const parallel::ScheduleShape shape{
-      .num_ranks = 1,
-      .num_stages = 1,
-      .num_micro_batches = static_cast<int>(batch.num_samples / options_.micro_batch_size)};
+  const parallel::ScheduleShape shape =
+      stages_.shape(static_cast<int>(batch.num_samples / options_.micro_batch_size));
   const parallel::Schedule schedule = parallel::find_schedule("1f1b").make(shape);
   const std::span<const parallel::Action> actions = schedule.ranks.front();
   batch_ = &batch;
@@ -181,6 +180,8 @@ void Engine::run_micro_batches(const StepBatch& batch) {
 }
 
 void Engine::reduce_over_data() {
+  // The last stage alone has added losses.
+  if (stages_.divided()) mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "loss").wait();
   Communicator& data = mesh_.data();
   if (data.size() == 1) return;
   std::vector<Handle> handles;
@@ -237,8 +238,13 @@ EvalOutcome Engine::evaluate(const StepBatch& batch) {
     const MicroBatch micro = upload(s, std::min(options_.micro_batch_size, batch.num_samples - s));
     OpCtx ctx = context();
     ctx.rows = &micro.rows;
-    const Var x = run_blocks(ctx, decoder_.embed(ctx, micro.tokens));
+    const Var x = through_stages(
+        ctx, micro.tokens, [&](int stage, Var h) { return run_blocks(ctx, std::move(h), stage); });
+    if (!stages_.is_here(stages_.last())) continue;
     decoder_.loss(ctx, x, micro.targets, loss_sum_, place_.loss_chunk_bytes);
+  }
+  if (stages_.divided()) {
+    mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
   }
   batch_ = nullptr;
   return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
@@ -297,66 +303,6 @@ std::vector<const void*> Engine::MicroBatch::addresses() const {
     all.push_back(tensor->view().data);
   }
   return all;
-}
-
-OpCtx Engine::begin(int micro_batch) {
-  OpCtx ctx = context();
-  ctx.rows = &live_.at(micro_batch).rows;
-  return ctx;
-}
-
-Tensor Engine::between_stages() {
-  return place_.device->allocate(
-      {options_.micro_batch_size * options_.seq_len, options_.model.hidden_size}, options_.compute,
-      Category::activations, "between stages");
-}
-
-Var Engine::forward(const OpCtx& ctx, int, int micro_batch, const Var&) {
-  const MicroBatch& micro = live_.at(micro_batch);
-  return decoder_.loss(ctx, run_blocks(ctx, decoder_.embed(ctx, micro.tokens)), micro.targets,
-                       loss_sum_, place_.loss_chunk_bytes);
-}
-
-namespace {
-
-// Blocks of one recompute segment from block `i` on; `recompute` is false for blocks that keep all.
-struct Segment {
-  int size = 1;
-  bool recompute = false;
-};
-
-Segment segment_at(const EngineOptions& options, int i, int num_blocks) {
-  switch (options.recompute) {
-    case RecomputeMode::none:
-    case RecomputeMode::selective:
-      return {1, false};
-    case RecomputeMode::full:
-      return {1, true};
-    case RecomputeMode::every_k:
-      return {1, i % options.recompute_every == 0};
-    case RecomputeMode::sqrt: {
-      const int size = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(num_blocks))));
-      return {std::min(size, num_blocks - i), true};
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
-Var Engine::run_blocks(const OpCtx& ctx, Var x) const {
-  const int num_blocks = decoder_.num_blocks();
-  for (int i = 0; i < num_blocks;) {
-    const Segment segment = segment_at(options_, i, num_blocks);
-    const auto body = [this, i, size = segment.size](const OpCtx& inner, const Var& input) {
-      Var h = input;
-      for (int b = i; b < i + size; ++b) h = decoder_.block(b).forward(inner, h);
-      return h;
-    };
-    x = segment.recompute ? recompute_segment(ctx, x, body) : body(ctx, x);
-    i += segment.size;
-  }
-  return x;
 }
 
 }  // namespace llmtrain::engine

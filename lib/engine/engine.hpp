@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "lib/engine/batch.hpp"
 #include "lib/engine/recorded_parts.hpp"
 #include "lib/engine/sections.hpp"
+#include "lib/engine/stages.hpp"
 #include "lib/engine/target.hpp"
 #include "lib/models/decoder.hpp"
 #include "lib/optim/optimizer_set.hpp"
@@ -46,6 +48,8 @@ struct EngineOptions {
   /// Stage of ZeRO (arXiv 1910.02054): with 1 each data rank keeps masters and optimizer states of
   /// its own slices of the parameters, and updates those.
   int zero = 0;
+  /// Of Axis::pp, where it has several ranks.
+  PipelineOptions pipeline;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -111,7 +115,7 @@ class Engine final : private parallel::StageProgram {
   /// Launches a step and settles it; none may be in flight.
   StepOutcome train_step(const StepBatch& batch, std::int64_t step, double lr_factor);
   /// Losses without gradients and without dropout; the batch need not fill whole micro-batches. Of
-  /// this rank's batch alone.
+  /// this rank's batch alone, which all ranks that hold one copy of the model have.
   EvalOutcome evaluate(const StepBatch& batch);
 
   ParameterStore& parameters() { return store_; }
@@ -121,14 +125,21 @@ class Engine final : private parallel::StageProgram {
   const EngineOptions& options() const { return options_; }
   Device& device() const { return *place_.device; }
   const Mesh& mesh() const { return mesh_; }
+  const Stages& stages() const { return stages_; }
   /// A context without tape, for decoding.
   OpCtx context() const;
+  /// Runs the blocks of a stage.
+  using StageBody = std::function<Var(int stage, Var x)>;
+  /// All stages in turn, without gradients, over the rows of `ctx`: what the last one gives, on its
+  /// rank, else undefined. Collective over the pipeline.
+  Var through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks) const;
 
  private:
   OpCtx begin(int micro_batch) override;
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
   Tensor between_stages() override;
-  void end(int) override {}
+  Tensor between_stages(std::int64_t rows) const;
+  void end(int micro_batch) override;
 
   struct MicroBatch {
     RowMap rows;
@@ -139,13 +150,15 @@ class Engine final : private parallel::StageProgram {
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
   void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor);
   void run_micro_batches(const StepBatch& batch);
+  /// The same by the pipeline's schedule.
+  void run_schedule(const StepBatch& batch);
   /// Makes gradients, of sliced parameters the own slices, and loss sums over all ranks that share
   /// the step's samples.
   void reduce_over_data();
   /// Gives all data ranks what each of them has updated.
   void gather_updates();
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
-  Var run_blocks(const OpCtx& ctx, Var x) const;
+  Var run_blocks(const OpCtx& ctx, Var x, int stage) const;
   /// The loss of an evaluation; waits for it.
   double read_loss(double planned) const;
 
@@ -153,6 +166,7 @@ class Engine final : private parallel::StageProgram {
   EngineOptions options_;
   Mesh mesh_;
   ParameterStore store_;
+  Stages stages_;
   models::Decoder decoder_;
   parallel::PartialGradients partial_gradients_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;

@@ -63,6 +63,12 @@ const BatchGeometry::Level& BatchGeometry::level_of(std::int64_t step) const {
   return *std::prev(next);
 }
 
+std::vector<std::int64_t> BatchGeometry::batch_sizes() const {
+  std::vector<std::int64_t> sizes;
+  for (const Level& level : ramp_) sizes.push_back(level.batch_size);
+  return sizes;
+}
+
 std::int64_t BatchGeometry::samples_in_step(std::int64_t step) const {
   return level_of(step).batch_size;
 }

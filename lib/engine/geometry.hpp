@@ -19,6 +19,9 @@ class BatchGeometry {
   std::int64_t micro_batch_size() const { return micro_batch_size_; }
   std::int64_t global_batch_size() const { return ramp_.back().batch_size; }
 
+  /// Samples of a step, each size once: those of the ramp, if there is one, and the full one.
+  std::vector<std::int64_t> batch_sizes() const;
+
   int data_ranks() const { return data_ranks_; }
   /// Samples of step `step`, counted from 1, on all ranks.
   std::int64_t samples_in_step(std::int64_t step) const;

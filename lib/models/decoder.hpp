@@ -88,11 +88,20 @@ class DecoderBlock {
   std::optional<layers::Norm> attention_output_norm_, mlp_output_norm_;
 };
 
+/// What a rank has of a decoder. By default all.
+struct DecoderPart {
+  bool embeds = true;
+  bool has_head = true;      // and the final norm
+  std::vector<bool> blocks;  // by number; empty: all
+  bool has_block(int i) const { return blocks.empty() || blocks[static_cast<std::size_t>(i)]; }
+};
+
 /// Stages are cut at these members: embed, the blocks, and norm + head.
 class Decoder {
  public:
-  /// Declares all parameters; allocates nothing.
-  Decoder(ParameterStore& store, const DecoderSpec& spec);
+  /// Declares all parameters, those outside of `part` as another stage's; allocates nothing.
+  /// RecipeError where a table that is tied lies in two parts.
+  Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPart& part = {});
 
   /// Constant tables (RoPE angles, ALiBi slopes) on the device, in the statistics dtype of
   /// `compute`, for sequences of up to `seq_len`, and of max_position_embeddings if that is more.

@@ -36,6 +36,7 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
                 (box.shape.rank() < 2 || box.shape[1] == first[1]),
             "parameter {} {} cannot share a buffer with {}", spec.name, to_string(box.shape),
             to_string(first));
+    spec.local = spec.local && !elsewhere_;
     const bool local = spec.local;
     parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(box)));
     group->members_.push_back(parameters_.back().get());

@@ -156,6 +156,8 @@ class ParameterStore {
   /// together or not at all.
   ParameterGroup& declare(std::vector<ParameterSpec> specs);
   ParameterGroup& declare(ParameterSpec spec);
+  /// Whether what is declared from now on is another pipeline stage's (ParameterSpec::local).
+  void declare_elsewhere(bool elsewhere) { elsewhere_ = elsewhere; }
 
   /// Divides what optimizers update among the ranks of Mesh::data() (ZeRO), before allocation:
   /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
@@ -191,6 +193,7 @@ class ParameterStore {
 
  private:
   const Mesh* mesh_;
+  bool elsewhere_ = false;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;
   std::vector<Parameter*> local_;

@@ -186,6 +186,15 @@ void Recipe::validate(recipe::Issues& issues) const {
                            seq_len, ranks),
                fmt::format("{} and {} do", seq_len / ranks * ranks, (seq_len / ranks + 1) * ranks));
   });
+  recipe::judge(issues, [&] {
+    const std::int64_t ranks = parallelism.pp();
+    const std::int64_t stages = ranks == 1 ? 1 : ranks * parallelism.stages_per_rank();
+    const auto blocks = static_cast<std::int64_t>(shape.num_hidden_layers());
+    if (blocks >= stages) return;
+    issues.add(parallelism.pp,
+               fmt::format("{} stages of a pipeline need a block each, and the model has {}",
+                           stages, blocks));
+  });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
@@ -271,6 +280,8 @@ engine::EngineOptions Recipe::engine_options() const {
       model, training, precision, activation_checkpoint, optimizer, run.seed());
   options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
   options.zero = static_cast<int>(parallelism.zero());
+  options.pipeline = {.schedule = parallelism.pp_schedule(),
+                      .stages_per_rank = parallelism.stages_per_rank()};
   options.one_document = data.packing.cross_document_attention();
   return options;
 }
@@ -291,14 +302,18 @@ int Recipe::threads() const {
 
 engine::BatchGeometry Recipe::geometry() const {
   const MeshShape mesh = mesh_shape();
-  return engine::BatchGeometry(training, mesh[Axis::dp] * mesh[Axis::sp]);
+  engine::BatchGeometry geometry(training, mesh[Axis::dp] * mesh[Axis::sp]);
+  if (mesh[Axis::pp] > 1) {
+    for (const std::int64_t samples : geometry.batch_sizes()) {
+      parallelism.pipeline(samples / geometry.data_ranks() / geometry.micro_batch_size());
+    }
+  }
+  return geometry;
 }
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
       recipe::Reserved{"parallelism.dp_replicate", "this build shards nothing over dp"},
-      recipe::Reserved{"parallelism.pp", "this build has no pipeline"},
-      recipe::Reserved{"parallelism.pp_schedule", "this build has no pipeline"},
       recipe::Reserved{"parallelism.sp", "this build splits no sequence"},
       recipe::Reserved{"parallelism.sp_algo", "this build splits no sequence"},
       recipe::Reserved{"parallelism.ep", "this build has no mixture of experts"},

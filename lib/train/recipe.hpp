@@ -12,8 +12,8 @@
 #include "lib/engine/engine.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/engine/sections.hpp"
-#include "lib/mesh/parallelism_section.hpp"
 #include "lib/optim/lr_schedule.hpp"
+#include "lib/parallel/parallelism_section.hpp"
 #include "lib/recipe/load.hpp"
 #include "lib/train/cleaning_section.hpp"
 
@@ -305,8 +305,8 @@ struct Recipe : recipe::Section {
   recipe::Sub<optim::LrSchedulerOptions> lr_scheduler{this, "lr_scheduler",
                                                       "learning rate over the run"};
   recipe::Sub<engine::PrecisionSection> precision{this, "precision", "number formats"};
-  recipe::Sub<ParallelismSection> parallelism{this, "parallelism",
-                                              "layout over the ranks of a job"};
+  recipe::Sub<parallel::ParallelismSection> parallelism{this, "parallelism",
+                                                        "layout over the ranks of a job"};
   recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
       this, "activation_checkpoint", "activations to compute again instead of keeping"};
   recipe::Sub<CheckpointSection> checkpoint{this, "checkpoint", "saving and resuming"};
@@ -327,6 +327,7 @@ struct Recipe : recipe::Section {
   engine::EngineOptions engine_options() const;
   /// On the ranks of the job. RecipeError when the layout does not fit them.
   MeshShape mesh_shape() const { return parallelism.shape(job.size); }
+  /// On the same. RecipeError when they cannot share the samples of every step.
   engine::BatchGeometry geometry() const;
   /// Of the CPU's kernels: run.threads, or this process's share of the machine's cores.
   int threads() const;

@@ -60,6 +60,16 @@ const std::vector<Flip> kParallelism{
      {plan},
      "parallelism.tp=2",
      {"parallelism.tp_sequence_parallel=true"}},
+    {"parallelism.pp", {exit}, "", {"parallelism.pp=2"}},
+    {"parallelism.pp_schedule",
+     {plan},
+     "parallelism.pp=2 | model.num_hidden_layers=4",
+     {"parallelism.pp_schedule=gpipe", "parallelism.pp_schedule=zbv"}},
+    {"parallelism.pp_stages_per_rank",
+     {plan},
+     "parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "
+     "model.num_hidden_layers=4 | parallelism.pp_stages_per_rank=1",
+     {"parallelism.pp_stages_per_rank=2"}},
 };
 
 constexpr std::string_view kMixture =

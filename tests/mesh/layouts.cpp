@@ -97,6 +97,32 @@ const std::vector<Layout>& layouts() {
       {4, "gemma2", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true | parallelism.dp=2"},
       {8, "qwen3", "parallelism.tp=8 | parallelism.tp_sequence_parallel=true",
        "training.seq_len=16"},
+      {2, "llama", "parallelism.pp=2"},
+      {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe"},
+      {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
+       "model.tie_word_embeddings=false | model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | "
+       "model.attn_pdrop=0.3"},
+      // More stages than micro-batches.
+      {4, "llama", "parallelism.pp=4", "model.num_hidden_layers=5 | training.global_batch_size=2"},
+      {2, "llama",
+       "parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "
+       "parallelism.pp_stages_per_rank=2",
+       "model.num_hidden_layers=5 | activation_checkpoint.mode=full"},
+      {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=zbv", "model.num_hidden_layers=5"},
+      {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=v_half",
+       "model.num_hidden_layers=7 | activation_checkpoint.mode=sqrt"},
+      {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=dualpipev",
+       "model.num_hidden_layers=5"},
+      {4, "llama", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1"},
+      {4, "llama",
+       "parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=zbv | "
+       "parallelism.tp_sequence_parallel=true",
+       "model.num_hidden_layers=5"},
+      {8, "qwen3",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=zb_h1 | "
+       "parallelism.zero=1"},
+      {6, "llama", "parallelism.dp=2 | parallelism.pp=3 | parallelism.zero=1",
+       "training.global_batch_size=4 | optimizer.name=muon"},
   };
   return kLayouts;
 }

@@ -158,7 +158,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     steps.launch(engine, device.device(), batch, step, 1.0);
     check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, plan);
     if (step == 1) {
-      for (const auto& p : engine.parameters().all()) {
+      for (const Parameter* p : engine.parameters().local()) {
         if (p->is_sliced()) {
           data.all_gather_parts(p->own_part(p->grad()), p->grad(), p->slice_counts(), p->name())
               .wait();
@@ -171,7 +171,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
                outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
     out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
   }
-  for (const auto& p : engine.parameters().all()) {
+  for (const Parameter* p : engine.parameters().local()) {
     out.box("master", *p, doubles(engine.parameters().read(*p), p->master_dtype()));
   }
   for (int c = 0; c < kNumCategories; ++c) {

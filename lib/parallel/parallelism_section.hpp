@@ -4,9 +4,12 @@
 #include <cstdint>
 
 #include "lib/mesh/mesh.hpp"
+#include "lib/parallel/schedule.hpp"
 #include "lib/recipe/section.hpp"
 
-namespace llmtrain {
+namespace llmtrain::parallel {
+
+std::vector<std::string> schedule_names();
 
 struct ParallelismSection : recipe::Section {
   recipe::Key<std::int64_t> dp{
@@ -24,6 +27,18 @@ struct ParallelismSection : recipe::Section {
       "between shared layers, ranks of tp share the tokens, too: norms, dropout and what the "
       "backward keeps of them are computed and held once"};
 
+  recipe::Key<std::int64_t> pp{this, "pp", 1,
+                               "ranks that each have some of the blocks, as stages of a pipeline",
+                               recipe::between(1, 1 << 16)};
+  recipe::Key<std::string> pp_schedule{
+      this, "pp_schedule", "1f1b",
+      "order in which the stages work on the micro-batches (docs/pipeline-schedules.md)",
+      recipe::any_of(schedule_names())};
+  recipe::Key<std::optional<std::int64_t>> pp_stages_per_rank{
+      this, "pp_stages_per_rank", std::nullopt,
+      "stages of every rank, for a schedule that takes any number of them",
+      recipe::between(1, 1 << 16)};
+
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,
       "what each rank of dp keeps to itself: 0 nothing, 1 masters and optimizer states of a slice "
@@ -35,6 +50,14 @@ struct ParallelismSection : recipe::Section {
   MeshShape shape(int ranks) const;
   /// Ranks that the keys name by themselves: what a plan takes when nobody says how many.
   int least_ranks() const;
+  /// Of pp_schedule on the ranks of pp.
+  int stages_per_rank() const;
+  /// The pipeline's shape, where a step has so many micro-batches. RecipeError, with numbers that
+  /// it takes, when the schedule refuses it.
+  ScheduleShape pipeline(std::int64_t num_micro_batches) const;
+
+ private:
+  void validate_pipeline(recipe::Issues& issues) const;
 };
 
-}  // namespace llmtrain
+}  // namespace llmtrain::parallel

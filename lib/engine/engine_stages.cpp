@@ -1,0 +1,113 @@
+// What the engine does for the stages of its model.
+#include <cmath>
+
+#include "lib/base/require.hpp"
+#include "lib/engine/engine.hpp"
+
+namespace llmtrain::engine {
+
+OpCtx Engine::begin(int micro_batch) {
+  if (stages_.divided()) {
+    live_.emplace(micro_batch,
+                  upload(micro_batch * options_.micro_batch_size, options_.micro_batch_size));
+  }
+  OpCtx ctx = context();
+  ctx.rows = &live_.at(micro_batch).rows;
+  return ctx;
+}
+
+void Engine::end(int micro_batch) {
+  if (stages_.divided()) live_.erase(micro_batch);
+}
+
+Tensor Engine::between_stages() {
+  const std::int64_t rows = options_.micro_batch_size * options_.seq_len;
+  return between_stages(mesh_.tp_shares_rows() ? rows / mesh_.size(Axis::tp) : rows);
+}
+
+Tensor Engine::between_stages(std::int64_t rows) const {
+  return place_.device->allocate({rows, options_.model.hidden_size}, options_.compute,
+                                 Category::activations, "between stages");
+}
+
+Var Engine::forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) {
+  const MicroBatch& micro = live_.at(micro_batch);
+  Var x = run_blocks(ctx, stage == 0 ? decoder_.embed(ctx, micro.tokens) : input, stage);
+  if (!stages_.is_last(stage)) return x;
+  return decoder_.loss(ctx, x, micro.targets, loss_sum_, place_.loss_chunk_bytes);
+}
+
+void Engine::run_schedule(const StepBatch& batch) {
+  const parallel::ScheduleShape shape =
+      stages_.shape(static_cast<int>(batch.num_samples / options_.micro_batch_size));
+  const parallel::Schedule schedule = stages_.schedule().make(shape);
+  batch_ = &batch;
+  parallel::Executor(shape, *this, &mesh_.axis(Axis::pp))
+      .run(schedule, parallel::derive_messages(schedule));
+  batch_ = nullptr;
+}
+
+Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks) const {
+  Communicator& pipeline = mesh_.axis(Axis::pp);
+  Var x;
+  for (int stage = 0; stage < stages_.count(); ++stage) {
+    if (!stages_.is_here(stage)) continue;
+    if (stage == 0) {
+      x = decoder_.embed(ctx, tokens);
+    } else if (!stages_.is_here(stage - 1)) {
+      x = {between_stages(ctx.rows->shared() ? ctx.rows->own_rows : ctx.rows->rows()), -1, nullptr};
+      pipeline.recv(x.tensor, stages_.rank_of(stage - 1), "activations").wait();
+    }
+    x = blocks(stage, std::move(x));
+    if (!stages_.is_last(stage) && !stages_.is_here(stage + 1)) {
+      pipeline.send(x.tensor, stages_.rank_of(stage + 1), "activations").wait();
+      x = {};
+    }
+  }
+  return x;
+}
+
+namespace {
+
+// Blocks of one recompute segment from block `i` on; `recompute` is false for blocks that keep all.
+struct Segment {
+  int size = 1;
+  bool recompute = false;
+};
+
+// Of blocks [i, end) of a stage.
+Segment segment_at(const EngineOptions& options, int i, int end) {
+  switch (options.recompute) {
+    case RecomputeMode::none:
+    case RecomputeMode::selective:
+      return {1, false};
+    case RecomputeMode::full:
+      return {1, true};
+    case RecomputeMode::every_k:
+      return {1, i % options.recompute_every == 0};
+    case RecomputeMode::sqrt: {
+      const auto num_blocks = static_cast<double>(options.model.num_hidden_layers);
+      return {std::min(static_cast<int>(std::ceil(std::sqrt(num_blocks))), end - i), true};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) const {
+  const int end = stages_.first_block(stage + 1);
+  for (int i = stages_.first_block(stage); i < end;) {
+    const Segment segment = segment_at(options_, i, end);
+    const auto body = [this, i, size = segment.size](const OpCtx& inner, const Var& input) {
+      Var h = input;
+      for (int b = i; b < i + size; ++b) h = decoder_.block(b).forward(inner, h);
+      return h;
+    };
+    x = segment.recompute ? recompute_segment(ctx, x, body) : body(ctx, x);
+    i += segment.size;
+  }
+  return x;
+}
+
+}  // namespace llmtrain::engine

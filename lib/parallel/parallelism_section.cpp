@@ -1,0 +1,93 @@
+#include "lib/parallel/parallelism_section.hpp"
+
+#include <algorithm>
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain::parallel {
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const ScheduleRow& row : schedules()) names.emplace_back(row.name);
+  return names;
+}
+
+void ParallelismSection::validate(recipe::Issues& issues) const {
+  if (dp() == 0) issues.add(dp, "is a number of ranks", "-1 takes all ranks that there are");
+  if (zero() > 1) {
+    issues.add(zero, "this build keeps gradients and parameters on every rank",
+               "0 and 1 are there");
+  }
+  if (tp_sequence_parallel() && tp() == 1) {
+    issues.add(tp_sequence_parallel, "has nobody to share tokens with: parallelism.tp is 1",
+               "set parallelism.tp, or leave this out");
+  }
+  recipe::judge(issues, [&] { validate_pipeline(issues); });
+}
+
+void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
+  if (pp() == 1) {
+    constexpr std::string_view kProblem = "does nothing: parallelism.pp is 1";
+    if (pp_schedule.is_set()) issues.add(pp_schedule, std::string(kProblem), "leave it out");
+    if (pp_stages_per_rank()) issues.add(pp_stages_per_rank, std::string(kProblem), "leave it out");
+    return;
+  }
+  const ScheduleRow& row = find_schedule(pp_schedule());
+  if (pp_stages_per_rank() && row.stages_per_rank > 0) {
+    issues.add(pp_stages_per_rank,
+               fmt::format("does nothing: {} has {} on every rank", row.name, row.stages_per_rank),
+               "leave it out");
+  } else if (!pp_stages_per_rank() && row.stages_per_rank == 0) {
+    issues.add(pp_schedule, fmt::format("{} takes any number of stages per rank", row.name),
+               "set parallelism.pp_stages_per_rank: 2, or more");
+  }
+}
+
+int ParallelismSection::stages_per_rank() const {
+  const ScheduleRow& row = find_schedule(pp_schedule());
+  return row.stages_per_rank > 0 ? row.stages_per_rank
+                                 : static_cast<int>(pp_stages_per_rank().value_or(1));
+}
+
+ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const {
+  const auto ranks = static_cast<int>(pp());
+  const ScheduleShape shape{.num_ranks = ranks,
+                            .num_stages = ranks * stages_per_rank(),
+                            .num_micro_batches = static_cast<int>(num_micro_batches)};
+  const std::string refusal = find_schedule(pp_schedule()).refusal(shape);
+  require<RecipeError>(refusal.empty(), "{}: {}: {}", pp_schedule.where(), pp_schedule.path(),
+                       refusal);
+  return shape;
+}
+
+int ParallelismSection::least_ranks() const {
+  return static_cast<int>(std::max<std::int64_t>(1, dp()) * tp() * pp());
+}
+
+MeshShape ParallelismSection::shape(int ranks) const {
+  MeshShape shape;
+  const auto share = static_cast<int>(tp() * pp());
+  const std::string model = pp() == 1   ? fmt::format("parallelism.tp {}", tp())
+                            : tp() == 1 ? fmt::format("parallelism.pp {}", pp())
+                                        : fmt::format("parallelism.tp {} x pp {}", tp(), pp());
+  const std::string_view plural = ranks == 1 ? "" : "s";
+  const int above = (ranks + share - 1) / share * share;
+  require<RecipeError>(ranks % share == 0,
+                       "{} does not divide the job's {} rank{}; start {} (mpirun -n {} llmtrain "
+                       "run ...), or choose sizes that do",
+                       model, ranks, plural, above, above);
+  const auto wanted = static_cast<int>(dp());
+  const int needed = wanted * share;
+  require<RecipeError>(
+      wanted == -1 || needed == ranks,
+      "parallelism.dp is {}{}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run "
+      "...), or set parallelism.dp=-1",
+      wanted, share == 1 ? "" : fmt::format(" with {}", model), ranks, plural, needed, needed);
+  shape.sizes[static_cast<int>(Axis::dp)] = ranks / share;
+  shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
+  shape.sizes[static_cast<int>(Axis::pp)] = static_cast<int>(pp());
+  shape.tp_sequence_parallel = tp_sequence_parallel();
+  return shape;
+}
+
+}  // namespace llmtrain::parallel
