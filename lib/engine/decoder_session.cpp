@@ -42,9 +42,8 @@ DecoderSession::DecoderSession(const Engine& engine, std::int64_t capacity) : en
   std::vector<std::int32_t> positions(static_cast<std::size_t>(capacity));
   std::iota(positions.begin(), positions.end(), 0);
   const Tensor position = upload(ctx, positions, "cache positions");
-  const models::DecoderPart part = engine.stages().part();
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    if (!part.has_block(i)) {
+    if (!engine.stages().has_block(i)) {
       caches_.emplace_back();
       continue;
     }

@@ -51,7 +51,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       mesh_(place.mesh, place.rank, place.communicators),
       store_(mesh_),
       stages_(mesh_, options.pipeline, options.model.num_hidden_layers),
-      decoder_(store_, options.model, stages_.part()),
+      decoder_(store_, options.model, stages_.places()),
       partial_gradients_(store_, mesh_, place.communicators),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&

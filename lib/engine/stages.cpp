@@ -24,13 +24,20 @@ int Stages::rank_of(int stage) const {
   return divided() ? schedule_->rank_of_stage(shape_, stage) : 0;
 }
 
-models::DecoderPart Stages::part() const {
-  models::DecoderPart part{.embeds = is_here(0), .has_head = is_here(count() - 1), .blocks = {}};
+bool Stages::has_block(int block) const {
   for (int s = 0; s < count(); ++s) {
-    part.blocks.insert(part.blocks.end(),
-                       static_cast<std::size_t>(first_block(s + 1) - first_block(s)), is_here(s));
+    if (first_block(s) <= block && block < first_block(s + 1)) return is_here(s);
   }
-  return part;
+  return false;
+}
+
+models::DecoderPlaces Stages::places() const {
+  models::DecoderPlaces places{.embedding = rank_of(0), .head = rank_of(last()), .blocks = {}};
+  for (int s = 0; s < count(); ++s) {
+    places.blocks.insert(places.blocks.end(),
+                         static_cast<std::size_t>(first_block(s + 1) - first_block(s)), rank_of(s));
+  }
+  return places;
 }
 
 parallel::ScheduleShape Stages::shape(int num_micro_batches) const {

@@ -31,7 +31,8 @@ class Stages {
   bool is_here(int stage) const { return rank_of(stage) == rank_; }
   int last() const { return count() - 1; }
   bool is_last(int stage) const { return stage == last(); }
-  models::DecoderPart part() const;
+  bool has_block(int block) const;
+  models::DecoderPlaces places() const;
   /// The schedule's shape for a step.
   parallel::ScheduleShape shape(int num_micro_batches) const;
   const parallel::ScheduleRow& schedule() const { return *schedule_; }

@@ -92,14 +92,20 @@ Var DecoderBlock::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) c
   return ops::add(ctx, h, after.sum);
 }
 
-Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPart& part)
+namespace {
+
+std::vector<int> ordered(int a, int b) { return {std::min(a, b), std::max(a, b)}; }
+
+}  // namespace
+
+Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPlaces& places)
     : spec_(spec), local_(layers::local_heads(heads_of(spec), store.mesh())) {
-  require<RecipeError>(!spec.tie_word_embeddings || part.embeds == part.has_head,
-                       "the first and the last stage of a pipeline cannot share a table yet; set "
-                       "model.tie_word_embeddings: false, or parallelism.pp: 1");
-  store.declare_elsewhere(!part.embeds);
+  const bool table_twice = spec.tie_word_embeddings && places.embedding != places.head;
+  store.declare_on(table_twice ? ordered(places.embedding, places.head)
+                               : std::vector{places.embedding});
   embedding_ =
       &store.declare(vocabulary_spec("model.embed_tokens.weight", ParameterRole::embedding, spec));
+  store.declare_on({places.embedding});
   if (spec.learned_positions) {
     positions_ =
         &store.declare(table_spec("model.embed_positions.weight", spec.max_position_embeddings,
@@ -108,16 +114,15 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPa
   const ops::RopeTables* rope = spec.has_rope() ? &rope_ : nullptr;
   const Tensor* alibi = spec.alibi_bias_max > 0 ? &alibi_ : nullptr;
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    store.declare_elsewhere(!part.has_block(i));
+    if (!places.blocks.empty()) store.declare_on({places.blocks[static_cast<std::size_t>(i)]});
     blocks_.push_back(std::make_unique<DecoderBlock>(store, spec, i, rope, alibi));
   }
-  store.declare_elsewhere(!part.has_head);
+  store.declare_on({places.head});
   final_norm_ = std::make_unique<layers::Norm>(store, "model.norm", spec.hidden_size,
                                                spec.norm_bias, spec.norm);
   if (!spec.tie_word_embeddings) {
     head_ = &store.declare(vocabulary_spec("lm_head.weight", ParameterRole::head, spec));
   }
-  store.declare_elsewhere(false);
 }
 
 namespace {

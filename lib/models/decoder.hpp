@@ -88,20 +88,19 @@ class DecoderBlock {
   std::optional<layers::Norm> attention_output_norm_, mlp_output_norm_;
 };
 
-/// What a rank has of a decoder. By default all.
-struct DecoderPart {
-  bool embeds = true;
-  bool has_head = true;      // and the final norm
-  std::vector<bool> blocks;  // by number; empty: all
-  bool has_block(int i) const { return blocks.empty() || blocks[static_cast<std::size_t>(i)]; }
+/// Which rank of Axis::pp has which part of a decoder. By default the only one has all.
+struct DecoderPlaces {
+  int embedding = 0;
+  int head = 0;             // and the final norm
+  std::vector<int> blocks;  // by number; empty: where the embedding is
 };
 
 /// Stages are cut at these members: embed, the blocks, and norm + head.
 class Decoder {
  public:
-  /// Declares all parameters, those outside of `part` as another stage's; allocates nothing.
-  /// RecipeError where a table that is tied lies in two parts.
-  Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPart& part = {});
+  /// Declares all parameters; allocates nothing. A tied table is where the embedding is and where
+  /// the head is.
+  Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPlaces& places = {});
 
   /// Constant tables (RoPE angles, ALiBi slopes) on the device, in the statistics dtype of
   /// `compute`, for sequences of up to `seq_len`, and of max_position_embeddings if that is more.

@@ -70,12 +70,11 @@ GradientNorm::GradientNorm(Device& device, const ParameterStore& store, const Me
   for (const auto& parameter : store.all()) by_name.push_back(parameter.get());
   std::sort(by_name.begin(), by_name.end(),
             [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); });
-  constexpr std::array kSplitting{Axis::tp};  // what pp divides is local to one stage
   const DType dtype = store.local().front()->grad().dtype();
   sliced_ = store.local().front()->is_sliced();
   std::vector<std::int32_t> levels, first_runs{0};
   for (const Parameter* p : by_name) {
-    const bool counts = p->is_local() && is_first_replica(p->placement(), mesh, kSplitting);
+    const bool counts = counts_here(*p, mesh);
     if (!sliced_) {
       gradients_.push_back(counts ? p->grad().view() : nothing(dtype));
       continue;

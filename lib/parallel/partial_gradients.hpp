@@ -1,5 +1,6 @@
 #pragma once
-/// Sums of the gradients of which each rank of Axis::tp has computed a term.
+/// Sums of the gradients of which several ranks of Axis::tp, or two of Axis::pp, have each computed
+/// a term.
 
 #include <memory>
 #include <vector>
@@ -11,19 +12,23 @@ namespace llmtrain::parallel {
 
 class PartialGradients {
  public:
-  /// Collective over the world when some parameter has replicas along Axis::tp. Store and mesh
-  /// outlive this.
+  /// Collective over the world when some parameter has replicas along Axis::tp or several holders
+  /// along Axis::pp. Store and mesh outlive this.
   PartialGradients(const ParameterStore& store, const Mesh& mesh,
                    const CommunicatorFactory& factory);
   /// Communicator::use_staging.
   void use_staging(const Tensor& staging) const;
-  /// Makes the gradients of the step whole along Axis::tp. Collective over that axis.
+  /// Makes the gradients of the step whole along both axes. Collective over them.
   void sum() const;
 
  private:
-  std::vector<const Parameter*> over_axis_, over_replicas_;
-  Communicator* axis_;
-  std::unique_ptr<Communicator> replicas_;
+  /// Parameters, and the group over which they are summed.
+  struct Terms {
+    std::vector<const Parameter*> parameters;
+    Communicator* group = nullptr;
+    std::unique_ptr<Communicator> own_group = nullptr;
+  };
+  Terms over_axis_, over_replicas_, over_holders_;
 };
 
 }  // namespace llmtrain::parallel

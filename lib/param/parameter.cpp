@@ -17,6 +17,20 @@ std::string_view to_string(ParameterRole role) {
   return kNames[static_cast<int>(role)];
 }
 
+Parameter::Parameter(ParameterSpec spec, Box box, int stage_rank)
+    : spec_(std::move(spec)), box_(std::move(box)), own_{0, box_.shape.numel()} {
+  const std::vector<int>& holders = spec_.holders;
+  if (holders.empty()) return;
+  local_ = std::ranges::find(holders, stage_rank) != holders.end();
+  first_held_ = holders.front() == stage_rank;
+}
+
+bool counts_here(const Parameter& parameter, const Mesh& mesh) {
+  constexpr std::array kSplitting{Axis::tp};
+  return parameter.is_local() && parameter.is_first_held() &&
+         is_first_replica(parameter.placement(), mesh, kSplitting);
+}
+
 ParameterGroup& ParameterStore::declare(ParameterSpec spec) {
   std::vector<ParameterSpec> one;
   one.push_back(std::move(spec));
@@ -36,9 +50,10 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
                 (box.shape.rank() < 2 || box.shape[1] == first[1]),
             "parameter {} {} cannot share a buffer with {}", spec.name, to_string(box.shape),
             to_string(first));
-    spec.local = spec.local && !elsewhere_;
-    const bool local = spec.local;
-    parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(box)));
+    if (spec.holders.empty()) spec.holders = holders_;
+    parameters_.push_back(
+        std::make_unique<Parameter>(std::move(spec), std::move(box), mesh_->index(Axis::pp)));
+    const bool local = parameters_.back()->is_local();
     group->members_.push_back(parameters_.back().get());
     require(local == group->members_.front()->is_local(), "{}: a group that is partly local",
             group->name());

@@ -35,8 +35,9 @@ struct ParameterSpec {
   ParameterRole role = ParameterRole::matrix;
   Initializer init;
   Placement placement{};
-  /// False for what another pipeline stage holds: this rank knows its name and shape alone.
-  bool local = true;
+  /// Ranks of Axis::pp that have it, ascending; empty: all. The others know its name and shape
+  /// alone. Where several have it, each makes a term of its gradient.
+  std::vector<int> holders = {};
 };
 
 /// How the values that the optimizer works on are held beside a narrower compute copy.
@@ -57,8 +58,8 @@ struct ParameterSlice {
 /// (FP64 when computing in fp64), in one of three forms.
 class Parameter {
  public:
-  Parameter(ParameterSpec spec, Box box)
-      : spec_(std::move(spec)), box_(std::move(box)), own_{0, box_.shape.numel()} {}
+  /// As rank `stage_rank` of Axis::pp has it.
+  Parameter(ParameterSpec spec, Box box, int stage_rank);
 
   const std::string& name() const { return spec_.name; }
   const Shape& global_shape() const { return spec_.shape; }
@@ -66,7 +67,11 @@ class Parameter {
   const Initializer& initializer() const { return spec_.init; }
   const Placement& placement() const { return spec_.placement; }
   const Box& box() const { return box_; }
-  bool is_local() const { return spec_.local; }
+  /// Ranks of Axis::pp, where not all of them have it.
+  std::span<const int> holders() const { return spec_.holders; }
+  bool is_local() const { return local_; }
+  /// This rank is the first of the holders.
+  bool is_first_held() const { return first_held_; }
 
   const Tensor& compute() const { return compute_; }
   /// MasterForm::whole; the same storage as compute() when the dtypes agree. Else undefined. A
@@ -109,6 +114,7 @@ class Parameter {
 
   ParameterSpec spec_;
   Box box_;
+  bool local_ = true, first_held_ = true;
   Tensor compute_, master_, remainder_, grad_;
   DType master_dtype_ = DType::f32;
   MasterForm form_ = MasterForm::whole;
@@ -146,6 +152,10 @@ struct ParameterDTypes {
   std::optional<std::uint64_t> rounding_seed = std::nullopt;
 };
 
+/// Of the ranks that have the same elements of a parameter along Axis::tp and Axis::pp, one counts
+/// and writes them; whether it is this one.
+bool counts_here(const Parameter& parameter, const Mesh& mesh);
+
 /// All parameters of the model, in declaration order, and what this rank holds of them.
 class ParameterStore {
  public:
@@ -156,8 +166,8 @@ class ParameterStore {
   /// together or not at all.
   ParameterGroup& declare(std::vector<ParameterSpec> specs);
   ParameterGroup& declare(ParameterSpec spec);
-  /// Whether what is declared from now on is another pipeline stage's (ParameterSpec::local).
-  void declare_elsewhere(bool elsewhere) { elsewhere_ = elsewhere; }
+  /// ParameterSpec::holders of what is declared from now on without any.
+  void declare_on(std::vector<int> holders) { holders_ = std::move(holders); }
 
   /// Divides what optimizers update among the ranks of Mesh::data() (ZeRO), before allocation:
   /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
@@ -193,7 +203,7 @@ class ParameterStore {
 
  private:
   const Mesh* mesh_;
-  bool elsewhere_ = false;
+  std::vector<int> holders_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;
   std::vector<Parameter*> local_;

@@ -102,7 +102,6 @@ void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore&
 // turns: the next one is whoever has written least.
 std::set<const Parameter*> written_here(engine::Engine& engine) {
   const Mesh& mesh = engine.mesh();
-  constexpr std::array kSplitting{Axis::tp};
   std::vector<std::int64_t> written(static_cast<std::size_t>(mesh.data().size()));
   std::set<const Parameter*> mine;
   for (const Parameter* p : engine.parameters().local()) {
@@ -110,7 +109,7 @@ std::set<const Parameter*> written_here(engine::Engine& engine) {
     *least += p->box().shape.numel();
     const bool turn = least - written.begin() == mesh.data().rank();
     const bool writes = p->is_sliced() ? p->own_slice().count > 0 : turn;
-    if (writes && is_first_replica(p->placement(), mesh, kSplitting)) mine.insert(p);
+    if (writes && counts_here(*p, mesh)) mine.insert(p);
   }
   return mine;
 }

@@ -121,6 +121,10 @@ const std::vector<Layout>& layouts() {
       {8, "qwen3",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=zb_h1 | "
        "parallelism.zero=1"},
+      {3, "gpt2", "parallelism.pp=3", "model.resid_pdrop=0.2 | training.global_batch_size=8"},
+      {8, "gemma2",
+       "parallelism.tp=2 | parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1 | "
+       "parallelism.tp_sequence_parallel=true"},
       {6, "llama", "parallelism.dp=2 | parallelism.pp=3 | parallelism.zero=1",
        "training.global_batch_size=4 | optimizer.name=muon"},
   };
