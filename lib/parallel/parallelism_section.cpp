@@ -44,9 +44,9 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
 }
 
 int ParallelismSection::stages_per_rank() const {
-  const ScheduleRow& row = find_schedule(pp_schedule());
-  return row.stages_per_rank > 0 ? row.stages_per_rank
-                                 : static_cast<int>(pp_stages_per_rank().value_or(1));
+  const auto asked = static_cast<int>(pp_stages_per_rank().value_or(1));
+  const int of_schedule = find_schedule(pp_schedule()).stages_per_rank;
+  return of_schedule > 0 ? of_schedule : asked;
 }
 
 ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const {

@@ -110,39 +110,50 @@ TEST_CASE("ranks of mpirun train one run, which one rank writes and any number g
         1e-11 * expected);
 }
 
-TEST_CASE("ranks that share layers train, decode and save what one rank does, for any layout") {
-  const Workshop w;
-  const ProcessResult one = w.run(1, {"run.output_dir=one"});
-  REQUIRE_MESSAGE(one.exit_code == 0, one.output);
-  const ProcessResult shared = w.run(2, {"run.output_dir=tp", "parallelism.tp=2"});
-  REQUIRE_MESSAGE(shared.exit_code == 0, shared.output);
-  CHECK(shared.output.find("12 steps took memory as planned") != std::string::npos);
-  for (const std::string_view key : {train::metric::kLoss, train::metric::kEvalLoss}) {
-    const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", key);
-    CHECK(std::abs(last_loss(w.scratch / "tp" / "metrics.jsonl", key) - expected) <=
-          1e-11 * expected);
-  }
-  const auto samples = [&](std::string_view run) {
-    return read_file(w.scratch.path() / run / "samples.jsonl");
-  };
-  CHECK(!samples("one").empty());
-  CHECK(samples("tp") == samples("one"));
+TEST_CASE("ranks that share a model train, decode and save what one rank does, for any layout") {
+  for (const std::string_view share :
+       {"parallelism.tp=2", "parallelism.pp=2", "parallelism={pp: 2, pp_schedule: zbv}"}) {
+    CAPTURE(share);
+    const Workshop w;
+    const std::vector<std::string> common{"model.num_hidden_layers=4"};
+    const auto run = [&](int ranks, std::string_view name, std::vector<std::string> overrides,
+                         ProcessEvents events = {}) {
+      overrides.push_back(fmt::format("run.output_dir={}", name));
+      overrides.insert(overrides.end(), common.begin(), common.end());
+      return w.run(ranks, overrides, events);
+    };
+    const std::string layout(share);
+    const ProcessResult one = run(1, "one", {});
+    REQUIRE_MESSAGE(one.exit_code == 0, one.output);
+    const ProcessResult shared = run(2, "shared", {layout});
+    REQUIRE_MESSAGE(shared.exit_code == 0, shared.output);
+    CHECK(shared.output.find("12 steps took memory as planned") != std::string::npos);
+    for (const std::string_view key : {train::metric::kLoss, train::metric::kEvalLoss}) {
+      const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", key);
+      CHECK(std::abs(last_loss(w.scratch / "shared" / "metrics.jsonl", key) - expected) <=
+            1e-11 * expected);
+    }
+    const auto samples = [&](std::string_view name) {
+      return read_file(w.scratch.path() / name / "samples.jsonl");
+    };
+    CHECK(!samples("one").empty());
+    CHECK(samples("shared") == samples("one"));
 
-  // Two ranks share layers until they are stopped; four, two by two, go on; and then one.
-  REQUIRE(w.run(2, {"run.output_dir=on", "parallelism.tp=2"},
-                {.signal = SIGTERM, .signal_after = "step-00000004"})
-              .exit_code != 0);
-  const ProcessResult four =
-      w.run(4, {"run.output_dir=on", "parallelism.tp=2", "parallelism.dp=2"});
-  REQUIRE_MESSAGE(four.exit_code == 0, four.output);
-  CHECK(four.output.find("resumed from step") != std::string::npos);
-  const ProcessResult last = w.run(1, {"run.output_dir=on", "training.max_steps=16"});
-  const ProcessResult straight = w.run(1, {"run.output_dir=one", "training.max_steps=16"});
-  REQUIRE_MESSAGE(last.exit_code == 0, last.output);
-  REQUIRE_MESSAGE(straight.exit_code == 0, straight.output);
-  const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", train::metric::kLoss);
-  CHECK(std::abs(last_loss(w.scratch / "on" / "metrics.jsonl", train::metric::kLoss) - expected) <=
-        1e-11 * expected);
+    // Two ranks share the model until they are stopped; four, two by two, go on; and then one.
+    REQUIRE(
+        run(2, "on", {layout}, {.signal = SIGTERM, .signal_after = "step-00000004"}).exit_code !=
+        0);
+    const ProcessResult four = run(4, "on", {layout, "parallelism.dp=2"});
+    REQUIRE_MESSAGE(four.exit_code == 0, four.output);
+    CHECK(four.output.find("resumed from step") != std::string::npos);
+    const ProcessResult last = run(1, "on", {"training.max_steps=16"});
+    const ProcessResult straight = run(1, "one", {"training.max_steps=16"});
+    REQUIRE_MESSAGE(last.exit_code == 0, last.output);
+    REQUIRE_MESSAGE(straight.exit_code == 0, straight.output);
+    const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", train::metric::kLoss);
+    CHECK(std::abs(last_loss(w.scratch / "on" / "metrics.jsonl", train::metric::kLoss) -
+                   expected) <= 1e-11 * expected);
+  }
 }
 
 TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from the other's saves") {
@@ -209,6 +220,12 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");
   refused(2, {"parallelism.tp=2", "optimizer.name=muon"}, 2, "choose another optimizer");
+  refused(3, {"parallelism.pp=2"}, 2, "parallelism.pp 2 does not divide the job's 3");
+  refused(2,
+          {"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4",
+           "training.global_batch_size=2"},
+          2, "dualpipev does not take 2 micro-batches on 2 ranks; take 4");
+  refused(4, {"parallelism.pp=4"}, 2, "4 stages of a pipeline need a block each");
   refused(2, {"training.seq_leng=3"}, 2, "training.seq_leng");
 }
 
