@@ -27,6 +27,8 @@ struct PlanArguments {
   std::optional<std::filesystem::path> profile;
   /// Of the job; as many as the recipe's layout names.
   std::optional<int> ranks;
+  /// For a picture of the pipeline: .svg, .txt, or .json for ui.perfetto.dev.
+  std::optional<std::filesystem::path> timeline;
 };
 ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what);
 /// Reports all issues of the recipe; with `resolved`, prints every key with its value.

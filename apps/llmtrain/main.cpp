@@ -57,6 +57,9 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
       [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },
       "plan for this device instead of run.device: cpu or cuda");
   plan->add_flag("--now", planned.now, "times at the speed that this machine has now, not undisturbed");
+  plan->add_option("--timeline", planned.timeline,
+                   "write what each rank of the pipeline does when: FILE.svg, FILE.txt, or FILE.json "
+                   "for ui.perfetto.dev");
   plan->callback([&action] { action = [] { return app::plan(arguments, planned); }; });
 
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");

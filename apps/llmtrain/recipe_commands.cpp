@@ -6,6 +6,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/engine/geometry.hpp"
+#include "lib/parallel/timeline.hpp"
 #include "lib/plan/plan.hpp"
 #include "lib/plan/plan_text.hpp"
 #include "lib/recipe/dump.hpp"
@@ -34,6 +35,28 @@ ExitCode run(const RecipeArguments& arguments) {
   });
 }
 
+namespace {
+
+void write_timeline(const train::RunPlan& planned, const std::filesystem::path& file) {
+  require<RecipeError>(planned.pipeline.has_value(),
+                       "--timeline shows a pipeline, and parallelism.pp is 1");
+  require<RecipeError>(planned.time.has_value(),
+                       "--timeline needs times: run `llmtrain doctor`, or name a --profile");
+  const parallel::Schedule& schedule = planned.pipeline->schedule;
+  const parallel::Simulation& simulation = *planned.time->step.pipeline;
+  const std::filesystem::path kind = file.extension();
+  require<RecipeError>(kind == ".svg" || kind == ".txt" || kind == ".json",
+                       "--timeline {}: end the name in .svg, .txt or .json", file.string());
+  constexpr int kColumns = 160;
+  write_file_atomic(file, kind == ".svg" ? parallel::timeline_svg(schedule, simulation)
+                          : kind == ".txt"
+                              ? parallel::timeline_text(schedule, simulation, kColumns)
+                              : parallel::timeline_trace(
+                                    schedule, parallel::derive_messages(schedule), simulation));
+}
+
+}  // namespace
+
 ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
@@ -42,6 +65,7 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   const engine::BatchGeometry geometry = recipe->geometry();
   train::RunPlan planned = train::plan_run(*recipe, geometry, what.profile);
   if (what.now) train::measure_speed_now(planned);
+  if (what.timeline) write_timeline(planned, *what.timeline);
   print(what.json ? plan::to_json(planned.plan, planned.context())
                   : plan::to_text(planned.plan, planned.context()));
   return planned.fits() ? ExitCode::done : ExitCode::does_not_fit;
@@ -49,6 +73,8 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
 
 ExitCode check(const RecipeArguments& arguments, bool resolved) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  recipe->job.size = recipe->parallelism.least_ranks();
+  recipe->geometry();  // what the layout asks of the batch
   plan::check_parameters(recipe->engine_options());
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   train::warn_of_unreached_stages(*recipe);

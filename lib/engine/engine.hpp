@@ -72,6 +72,8 @@ struct EnginePlace {
   MeshShape mesh;
   int rank = 0;
   kernels::Recorder* recorder = nullptr;
+  /// Of the actions of a pipeline.
+  parallel::ActionObserver* actions = nullptr;
 };
 
 struct StepOutcome {

@@ -42,7 +42,7 @@ void Engine::run_schedule(const StepBatch& batch) {
       stages_.shape(static_cast<int>(batch.num_samples / options_.micro_batch_size));
   const parallel::Schedule schedule = stages_.schedule().make(shape);
   batch_ = &batch;
-  parallel::Executor(shape, *this, &mesh_.axis(Axis::pp))
+  parallel::Executor(shape, *this, &mesh_.axis(Axis::pp), place_.actions)
       .run(schedule, parallel::derive_messages(schedule));
   batch_ = nullptr;
 }

@@ -5,19 +5,20 @@
 namespace llmtrain::engine {
 
 Stages::Stages(const Mesh& mesh, const PipelineOptions& options, std::int64_t num_blocks)
-    : schedule_(&parallel::find_schedule(options.schedule)),
-      rank_(mesh.index(Axis::pp)),
-      num_blocks_(num_blocks) {
+    : schedule_(&parallel::find_schedule(options.schedule)), rank_(mesh.index(Axis::pp)) {
   shape_.num_ranks = mesh.size(Axis::pp);
   shape_.num_stages = divided() ? shape_.num_ranks * options.stages_per_rank : 1;
-  require<RecipeError>(num_blocks >= count(),
-                       "parallelism.pp {} with {} needs {} stages of at least one block, but "
-                       "model.num_hidden_layers is {}",
-                       shape_.num_ranks, schedule_->name, count(), num_blocks);
-}
-
-int Stages::first_block(int stage) const {
-  return static_cast<int>((num_blocks_ * stage + count() - 1) / count());
+  const bool given = divided() && !options.layers.empty();
+  require(!given || std::ssize(options.layers) == count(), "{} numbers for {} stages",
+          options.layers.size(), count());
+  std::int64_t first = 0;
+  for (int s = 0; s <= count(); ++s) {
+    first_blocks_.push_back(
+        static_cast<int>(given ? first : (num_blocks * s + count() - 1) / count()));
+    if (given && s < count()) first += options.layers[static_cast<std::size_t>(s)];
+  }
+  require(first_blocks_.back() == num_blocks, "stages of {} blocks for a model of {}",
+          first_blocks_.back(), num_blocks);
 }
 
 int Stages::rank_of(int stage) const {

@@ -13,20 +13,20 @@ namespace llmtrain::engine {
 struct PipelineOptions {
   std::string schedule = "1f1b";  // a row of parallel::schedules()
   int stages_per_rank = 1;
+  /// Blocks of each stage; empty: as even as whole blocks allow, the larger stages first.
+  std::vector<std::int64_t> layers = {};
 };
 
 /// Stage s has blocks [first_block(s), first_block(s + 1)); the first stage embeds, too, and the
-/// last one has the final norm and the head. Stages are as even as whole blocks allow, the larger
-/// ones first.
+/// last one has the final norm and the head.
 class Stages {
  public:
-  /// RecipeError when there are fewer blocks than stages.
   Stages(const Mesh& mesh, const PipelineOptions& options, std::int64_t num_blocks);
 
   int count() const { return shape_.num_stages; }
   /// Whether there are other ranks' stages.
   bool divided() const { return shape_.num_ranks > 1; }
-  int first_block(int stage) const;
+  int first_block(int stage) const { return first_blocks_[static_cast<std::size_t>(stage)]; }
   int rank_of(int stage) const;
   bool is_here(int stage) const { return rank_of(stage) == rank_; }
   int last() const { return count() - 1; }
@@ -41,7 +41,7 @@ class Stages {
   const parallel::ScheduleRow* schedule_;
   parallel::ScheduleShape shape_;
   int rank_;
-  std::int64_t num_blocks_;
+  std::vector<int> first_blocks_;  // and their number behind
 };
 
 }  // namespace llmtrain::engine

@@ -4,8 +4,9 @@
 
 namespace llmtrain::parallel {
 
-Executor::Executor(const ScheduleShape& shape, StageProgram& program, Communicator* pipeline)
-    : shape_(shape), program_(&program), pipeline_(pipeline) {
+Executor::Executor(const ScheduleShape& shape, StageProgram& program, Communicator* pipeline,
+                   ActionObserver* observer)
+    : shape_(shape), program_(&program), pipeline_(pipeline), observer_(observer) {
   const int ranks = pipeline == nullptr ? 1 : pipeline->size();
   require(ranks == shape.num_ranks, "{} ranks run a schedule for {}", ranks, shape.num_ranks);
 }
@@ -52,6 +53,13 @@ void Executor::run(const Schedule& schedule, const MessagePlan& plan) {
 }
 
 Tensor Executor::perform(const Action& action) {
+  if (observer_ != nullptr) observer_->began(action);
+  Tensor made = dispatch(action);
+  if (observer_ != nullptr) observer_->ended(action);
+  return made;
+}
+
+Tensor Executor::dispatch(const Action& action) {
   Tensor made;
   switch (action.kind) {
     case ActionKind::forward:

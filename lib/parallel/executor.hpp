@@ -28,13 +28,22 @@ class StageProgram {
   virtual void end(int micro_batch) = 0;
 };
 
+/// Is told of every action of a rank: when its messages have come, and before its own are sent.
+class ActionObserver {
+ public:
+  virtual ~ActionObserver() = default;
+  virtual void began(const Action& action) = 0;
+  virtual void ended(const Action& action) = 0;
+};
+
 /// Runs one rank's actions. A tape per (stage, micro-batch) is born at F and dies after W; the
 /// activation that a stage reads is a leaf of its tape.
 class Executor {
  public:
   /// `pipeline`: the group of the shape's ranks, in the order of the schedule; null for one rank.
-  /// All that is given outlives the executor.
-  Executor(const ScheduleShape& shape, StageProgram& program, Communicator* pipeline = nullptr);
+  /// `observer` may be null. All that is given outlives the executor.
+  Executor(const ScheduleShape& shape, StageProgram& program, Communicator* pipeline = nullptr,
+           ActionObserver* observer = nullptr);
 
   /// Actions of a schedule for one rank; all that begins must end.
   void run(std::span<const Action> actions);
@@ -62,6 +71,7 @@ class Executor {
 
   /// Runs it; the tensor that another stage reads, or undefined.
   Tensor perform(const Action& action);
+  Tensor dispatch(const Action& action);
   Tensor forward(const Action& action);
   Tensor input_grad(const Action& action, WeightGrads when);
   void finish(const Action& action);
@@ -80,6 +90,7 @@ class Executor {
   ScheduleShape shape_;
   StageProgram* program_;
   Communicator* pipeline_;
+  ActionObserver* observer_;
   std::map<int, MicroBatch> micro_batches_;
   std::map<Key, std::unique_ptr<InFlight>> in_flight_;
   std::map<Key, Tensor> activations_, gradients_;  // by the stage that reads them

@@ -1,6 +1,7 @@
 #include "lib/parallel/parallelism_section.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lib/base/require.hpp"
 
@@ -29,6 +30,7 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
   if (pp() == 1) {
     constexpr std::string_view kProblem = "does nothing: parallelism.pp is 1";
     if (pp_schedule.is_set()) issues.add(pp_schedule, std::string(kProblem), "leave it out");
+    if (pp_layers.is_set()) issues.add(pp_layers, std::string(kProblem), "leave it out");
     if (pp_stages_per_rank()) issues.add(pp_stages_per_rank, std::string(kProblem), "leave it out");
     return;
   }
@@ -40,6 +42,28 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
   } else if (!pp_stages_per_rank() && row.stages_per_rank == 0) {
     issues.add(pp_schedule, fmt::format("{} takes any number of stages per rank", row.name),
                "set parallelism.pp_stages_per_rank: 2, or more");
+  }
+}
+
+void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const {
+  const std::vector<std::int64_t>& layers = pp_layers();
+  if (layers.empty()) {
+    if (num_blocks >= num_stages()) return;
+    issues.add(pp, fmt::format("{} stages of a pipeline need a block each, and the model has {}",
+                               num_stages(), num_blocks));
+    return;
+  }
+  if (std::ssize(layers) != num_stages()) {
+    issues.add(pp_layers, fmt::format("{} numbers for {} stages", layers.size(), num_stages()));
+    return;
+  }
+  const auto sum = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
+  if (sum != num_blocks) {
+    issues.add(pp_layers, fmt::format("{} blocks, and the model has {}", sum, num_blocks));
+  }
+  // The first stage embeds and the last one has the head; between them a stage would do nothing.
+  if (std::any_of(layers.begin() + 1, layers.end() - 1, [](std::int64_t n) { return n == 0; })) {
+    issues.add(pp_layers, "a stage between the first and the last one has no block");
   }
 }
 

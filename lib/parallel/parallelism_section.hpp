@@ -38,7 +38,12 @@ struct ParallelismSection : recipe::Section {
       this, "pp_stages_per_rank", std::nullopt,
       "stages of every rank, for a schedule that takes any number of them",
       recipe::between(1, 1 << 16)};
-
+  recipe::Key<std::vector<std::int64_t>> pp_layers{this,
+                                                   "pp_layers",
+                                                   {},
+                                                   "blocks of each stage of the pipeline, in their "
+                                                   "order; without it as even as whole blocks are",
+                                                   recipe::at_least(0)};
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,
       "what each rank of dp keeps to itself: 0 nothing, 1 masters and optimizer states of a slice "
@@ -52,6 +57,9 @@ struct ParallelismSection : recipe::Section {
   int least_ranks() const;
   /// Of pp_schedule on the ranks of pp.
   int stages_per_rank() const;
+  int num_stages() const { return pp() == 1 ? 1 : static_cast<int>(pp()) * stages_per_rank(); }
+  /// What a model of so many blocks has against the stages.
+  void validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const;
   /// The pipeline's shape, where a step has so many micro-batches. RecipeError, with numbers that
   /// it takes, when the schedule refuses it.
   ScheduleShape pipeline(std::int64_t num_micro_batches) const;

@@ -15,7 +15,9 @@ namespace llmtrain::plan {
 namespace {
 
 /// Everything that passes do, in its order, with what is alike counted together.
-class PassRecorder final : public kernels::Recorder, public CollectiveRecorder {
+class PassRecorder final : public kernels::Recorder,
+                           public CollectiveRecorder,
+                           public parallel::ActionObserver {
  public:
   void record(const kernels::LaunchRecord& launch) override {
     const std::string_view name = timed_name(launch);
@@ -49,6 +51,10 @@ class PassRecorder final : public kernels::Recorder, public CollectiveRecorder {
   void awaited(std::uint64_t number) override {
     if (number != kNothing) add(PassEvent::Kind::wait, number);
   }
+  void began(const parallel::Action& action) override {
+    pass_.actions.push_back({action, pass_.events.size(), pass_.events.size()});
+  }
+  void ended(const parallel::Action&) override { pass_.actions.back().end = pass_.events.size(); }
   /// Of all passes.
   const ProductList& products() const { return products_; }
   /// The pass that ends, with its memory; the next one begins.
@@ -138,7 +144,8 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .communicators = meta_factory(recorder),
           .mesh = target.mesh,
           .rank = target.rank,
-          .recorder = recorder};
+          .recorder = recorder,
+          .actions = recorder};
 }
 
 double model_flops_per_token(const PassPlan& eval, const engine::EngineOptions& options) {

@@ -29,6 +29,12 @@ struct PassEvent {
   std::uint32_t index = 0;
 };
 
+/// Events [begin, end) of an action of a pipeline.
+struct ActionEvents {
+  parallel::Action action;
+  std::size_t begin = 0, end = 0;
+};
+
 struct PassPlan {
   Peak peak;
   /// Arena bytes touched up to the end of the pass: the peak plus what fragmentation costs.
@@ -36,6 +42,7 @@ struct PassPlan {
   std::vector<LaunchGroup> launches;         // in the order of first appearance
   std::vector<CollectiveGroup> collectives;  // likewise
   std::vector<PassEvent> events;             // all of them, in their order
+  std::vector<ActionEvents> actions;         // of a pipeline; likewise
   double flops() const;
 };
 

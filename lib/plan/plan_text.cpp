@@ -36,10 +36,45 @@ std::string category_rows(const Plan& plan) {
   return text;
 }
 
-std::string limit_row(const Plan& plan, std::uint64_t limit) {
-  const bool fits = plan.extent_bytes() <= limit;
+std::string limit_row(std::uint64_t extent_bytes, std::uint64_t limit) {
+  const bool fits = extent_bytes <= limit;
   return row(fits ? "fits" : "does NOT fit",
-             fmt::format("{} of {}", format_bytes(plan.extent_bytes()), format_bytes(limit)));
+             fmt::format("{} of {}", format_bytes(extent_bytes), format_bytes(limit)));
+}
+
+std::string stages_of(const PipelinePlan& pipeline, std::size_t rank) {
+  const std::vector<int>& rank_of_stage = pipeline.schedule.rank_of_stage;
+  std::string text;
+  for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
+    if (rank_of_stage[s] != static_cast<int>(rank)) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : " ", s);
+  }
+  return text;
+}
+
+/// What each rank of the pipeline has and needs, and how long it has nothing to do.
+std::string pipeline_rows(const PipelinePlan& pipeline, const StepPrediction* step) {
+  const parallel::ScheduleShape& shape = pipeline.schedule.shape;
+  std::string text = fmt::format(
+      "  {:<26}{}, {} stages, {} micro-batches{}\n", "pipeline", pipeline.schedule_name,
+      shape.num_stages, shape.num_micro_batches,
+      step == nullptr
+          ? ""
+          : fmt::format(", idle for {:.1f}% of its time", 100 * step->pipeline->bubble_fraction));
+  text += fmt::format("    {:<14}{:<12}{:>12}{:>14}{:>14}{:>8}\n", "rank", "stages", "whole run",
+                      "step peak", "with gaps", "idle");
+  for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {
+    const Plan& plan = pipeline.ranks[r];
+    std::uint64_t held = 0;
+    for (const std::uint64_t bytes : plan.held) held += bytes;
+    text += fmt::format(
+        "    {:<14}{:<12}{:>12}{:>14}{:>14}{:>8}\n", plan.rank, stages_of(pipeline, r),
+        format_bytes(held), format_bytes(plan.step.peak.total_bytes),
+        format_bytes(plan.extent_bytes()),
+        step == nullptr ? ""
+                        : fmt::format("{:.1f}%", 100 * step->pipeline->ranks[r].bubble_fraction));
+  }
+  return text;
 }
 
 constexpr std::size_t kKernelsShown = 12;
@@ -129,6 +164,22 @@ Json time_json(const PlannedTime& time) {
   return json;
 }
 
+Json pipeline_json(const PipelinePlan& pipeline, const StepPrediction* step) {
+  Json json;
+  json["schedule"] = pipeline.schedule_name;
+  json["stages"] = pipeline.schedule.shape.num_stages;
+  json["micro_batches"] = pipeline.schedule.shape.num_micro_batches;
+  if (step != nullptr) json["bubble_fraction"] = step->pipeline->bubble_fraction;
+  for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {
+    Json rank{{"rank", pipeline.ranks[r].rank},
+              {"step_peak_bytes", pipeline.ranks[r].step.peak.total_bytes},
+              {"extent_bytes", pipeline.ranks[r].extent_bytes()}};
+    if (step != nullptr) rank["bubble_fraction"] = step->pipeline->ranks[r].bubble_fraction;
+    json["ranks"].push_back(std::move(rank));
+  }
+  return json;
+}
+
 Json peak_json(const Peak& peak) {
   Json json;
   json["peak_bytes"] = peak.total_bytes;
@@ -182,7 +233,14 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
     text += row("launches", plan.records_launches ? "CUDA graphs" : "one by one");
   }
   text += category_rows(plan);
-  if (context.limit_bytes) text += limit_row(plan, *context.limit_bytes);
+  const PipelinePlan* pipeline = context.pipeline;
+  if (pipeline != nullptr) {
+    text += pipeline_rows(*pipeline, context.time ? &context.time->step : nullptr);
+  }
+  if (context.limit_bytes) {
+    const std::uint64_t most = pipeline != nullptr ? pipeline->extent_bytes() : plan.extent_bytes();
+    text += limit_row(most, *context.limit_bytes);
+  }
   return text + time_rows(plan, context.time);
 }
 
@@ -197,6 +255,9 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
       json["mesh"][std::string(to_string(axis))] = plan.mesh[axis];
     }
     json["rank"] = plan.rank;
+  }
+  if (context.pipeline != nullptr) {
+    json["pipeline"] = pipeline_json(*context.pipeline, time ? &time->step : nullptr);
   }
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;

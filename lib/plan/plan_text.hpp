@@ -13,6 +13,8 @@ struct PlanContext {
   std::optional<PlannedTime> time;
   /// Bytes that the arena may have.
   std::optional<std::uint64_t> limit_bytes;
+  /// All ranks of the planned one's pipeline; null without one.
+  const PipelinePlan* pipeline = nullptr;
 };
 
 /// Without times, says how to get them; with a limit, whether the plan fits.

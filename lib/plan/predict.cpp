@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -52,37 +53,71 @@ namespace {
 struct PassTimes {
   double end = 0;
   double launches = 0;
+  std::vector<double> actions;
 };
-PassTimes times_of(const PassPlan& pass, const std::vector<double>& launch_seconds,
-                   const std::vector<double>& collective_seconds, bool in_background) {
-  PassTimes times;
-  double now = 0, line_is_free = 0;
-  std::vector<double> ends;
-  for (const PassEvent& event : pass.events) {
+
+class PassClock {
+ public:
+  PassClock(const std::vector<double>& launch_seconds,
+            const std::vector<double>& collective_seconds, bool in_background)
+      : launch_seconds_(&launch_seconds),
+        collective_seconds_(&collective_seconds),
+        in_background_(in_background) {}
+
+  void take(const PassEvent& event) {
     switch (event.kind) {
       case PassEvent::Kind::launch:
-        now += launch_seconds[event.index];
-        times.launches += launch_seconds[event.index];
+        now_ += (*launch_seconds_)[event.index];
+        launches_ += (*launch_seconds_)[event.index];
         break;
       case PassEvent::Kind::start:
-        line_is_free = std::max(now, line_is_free) + collective_seconds[event.index];
-        if (!in_background) now = line_is_free;
-        ends.push_back(line_is_free);
+        line_is_free_ = std::max(now_, line_is_free_) + (*collective_seconds_)[event.index];
+        if (!in_background_) now_ = line_is_free_;
+        ends_.push_back(line_is_free_);
         break;
       case PassEvent::Kind::wait:
-        now = std::max(now, ends.at(event.index));
+        now_ = std::max(now_, ends_.at(event.index));
         break;
     }
   }
-  times.end = std::max(now, line_is_free);
+  double now() const { return now_; }
+  double launches() const { return launches_; }
+  double end() const { return std::max(now_, line_is_free_); }
+
+ private:
+  const std::vector<double>* launch_seconds_;
+  const std::vector<double>* collective_seconds_;
+  bool in_background_;
+  double now_ = 0, line_is_free_ = 0, launches_ = 0;
+  std::vector<double> ends_;
+};
+
+PassTimes times_of(const PassPlan& pass, const std::vector<double>& launch_seconds,
+                   const std::vector<double>& collective_seconds, bool in_background) {
+  PassTimes times;
+  PassClock clock(launch_seconds, collective_seconds, in_background);
+  std::size_t at = 0;
+  const auto run_to = [&](std::size_t end) {
+    for (; at < end; ++at) clock.take(pass.events[at]);
+    return clock.now();
+  };
+  for (const ActionEvents& action : pass.actions) {
+    const double began = run_to(action.begin);
+    times.actions.push_back(run_to(action.end) - began);
+  }
+  run_to(pass.events.size());
+  times.end = clock.end();
+  times.launches = clock.launches();
   return times;
 }
 
-std::vector<double> times_of_collectives(const PassPlan& pass, const HardwareProfile& profile,
-                                         StepPrediction& step) {
-  std::vector<double> seconds;
+// A simulation times them.
+bool is_message(const CollectiveGroup& group) {
+  return group.kind == Collective::send || group.kind == Collective::recv;
+}
+
+void add_collectives(const PassPlan& pass, const HardwareProfile& profile, StepPrediction& step) {
   for (const CollectiveGroup& group : pass.collectives) {
-    seconds.push_back(predict(profile, group));
     const auto same = [&](const CollectiveTime& time) {
       return time.kind == group.kind && time.group == group.group;
     };
@@ -97,31 +132,72 @@ std::vector<double> times_of_collectives(const PassPlan& pass, const HardwarePro
     }
     time->count += group.count;
     time->sent_bytes += group.sent_bytes();
-    time->seconds += seconds.back() * static_cast<double>(group.count);
+    time->seconds += predict(profile, group) * static_cast<double>(group.count);
   }
-  return seconds;
+}
+
+PassTimes times_of(const PassPlan& pass, const HardwareProfile& profile) {
+  std::vector<double> launch_seconds, collective_seconds;
+  for (const LaunchGroup& group : pass.launches) launch_seconds.push_back(predict(profile, group));
+  for (const CollectiveGroup& group : pass.collectives) {
+    collective_seconds.push_back(is_message(group) ? 0 : predict(profile, group));
+  }
+  return times_of(pass, launch_seconds, collective_seconds, profile.device != DeviceKind::cpu);
+}
+
+/// Of a message between two ranks: a latency, and what its bytes take.
+parallel::Link link_between(const HardwareProfile& profile, int from, int to, std::uint64_t bytes) {
+  CollectiveGroup message{
+      .kind = Collective::send, .group = "pp", .members = {from, to}, .bytes = 1, .count = 1};
+  const double latency = predict(profile, message);
+  message.bytes = bytes;
+  const double beyond = predict(profile, message) - latency;
+  if (beyond <= 0) return {.latency_seconds = latency};
+  return {.latency_seconds = latency, .bytes_per_second = static_cast<double>(bytes) / beyond};
+}
+
+/// The step of all ranks of a pipeline; the seconds of what is outside of it.
+double add_pipeline(const PipelinePlan& pipeline, const HardwareProfile& profile,
+                    StepPrediction& step) {
+  std::vector<ActionSeconds> ranks;
+  double outside = 0;
+  for (const Plan& plan : pipeline.ranks) {
+    PassTimes times = times_of(plan.step, profile);
+    const double inside = std::accumulate(times.actions.begin(), times.actions.end(), 0.0);
+    outside = std::max(outside, times.end - inside);
+    ranks.push_back(std::move(times.actions));
+  }
+  const std::uint64_t bytes = message_bytes(pipeline.ranks.front().step);
+  const auto link = [&](int from, int to) {
+    const auto world_rank = [&](int r) { return pipeline.ranks[static_cast<std::size_t>(r)].rank; };
+    return link_between(profile, world_rank(from), world_rank(to), bytes);
+  };
+  step.pipeline = simulate(pipeline, ranks, link, profile.device != DeviceKind::cpu);
+  return outside;
 }
 
 }  // namespace
 
-StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute) {
+StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute,
+                            const PipelinePlan* pipeline) {
+  require(plan.mesh[Axis::pp] == 1 || pipeline != nullptr, "one rank of a pipeline has no times");
   StepPrediction step;
   std::map<std::string, KernelTime> by_name;
-  std::vector<double> launch_seconds;
   for (const LaunchGroup& group : plan.step.launches) {
-    launch_seconds.push_back(predict(profile, group));
-    const double seconds = launch_seconds.back() * static_cast<double>(group.count);
     KernelTime& time = by_name[table_row(group.name, group.dtype, group.sizes)];
     time.count += group.count;
-    time.seconds += seconds;
+    time.seconds += predict(profile, group) * static_cast<double>(group.count);
     time.dtype = group.dtype;
     time.cost += static_cast<double>(group.count) * group.cost;
   }
-  const std::vector<double> collective_seconds = times_of_collectives(plan.step, profile, step);
-  const PassTimes times =
-      times_of(plan.step, launch_seconds, collective_seconds, profile.device != DeviceKind::cpu);
+  add_collectives(plan.step, profile, step);
+  const PassTimes times = times_of(plan.step, profile);
   step.seconds = times.end;
   step.exposed_seconds = times.end - times.launches;
+  if (pipeline != nullptr) {
+    const double outside = add_pipeline(*pipeline, profile, step);
+    step.seconds = step.pipeline->seconds + outside;
+  }
   for (auto& [name, time] : by_name) {
     time.name = name;
     step.kernels.push_back(std::move(time));
@@ -150,7 +226,7 @@ double seconds_of_run(const RunShape& run, double tokens_per_second) {
 }  // namespace
 
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
-                         std::string source) {
+                         std::string source, const PipelinePlan* pipeline) {
   require<RecipeError>(profile.device == run.device,
                        "{} has the times of a {}, but the run is for a {}; choose another profile, "
                        "or set run.device",
@@ -166,8 +242,9 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
                        source, profile.ranks, profile.ranks == 1 ? "" : "es", ranks,
                        ranks == 1 ? "" : "s", ranks == 1 ? "" : fmt::format("mpirun -n {} ", ranks),
                        run.threads);
-  PlannedTime time{
-      .step = predict_step(plan, profile, run.compute), .run = run, .source = std::move(source)};
+  PlannedTime time{.step = predict_step(plan, profile, run.compute, pipeline),
+                   .run = run,
+                   .source = std::move(source)};
   time.run_seconds = seconds_of_run(run, time.step.tokens_per_second);
   return time;
 }

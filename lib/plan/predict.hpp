@@ -6,7 +6,7 @@
 
 #include "lib/plan/fma_peak.hpp"
 #include "lib/plan/hardware_profile.hpp"
-#include "lib/plan/plan.hpp"
+#include "lib/plan/pipeline.hpp"
 
 namespace llmtrain::plan {
 
@@ -41,8 +41,11 @@ struct StepPrediction {
   double peak_flops = 0;
   std::vector<KernelTime> kernels;  // longest first
   std::vector<CollectiveTime> collectives;
-  /// Of the step, in which no kernel of this rank runs because it waits for collectives.
+  /// Of the step, in which no kernel of this rank runs because it waits for collectives; waiting
+  /// for other stages of a pipeline is not among them.
   double exposed_seconds = 0;
+  /// Of a pipeline: when every rank runs its actions.
+  std::optional<parallel::Simulation> pipeline;
 };
 
 /// Seconds of one call of the group. RecipeError when the profile knows no way between ranks.
@@ -50,8 +53,10 @@ double predict(const HardwareProfile& profile, const CollectiveGroup& group);
 
 /// Launches one after the other; on a GPU collectives go on behind them, one at a time, until the
 /// step waits for them. On a CPU they take the time of the cores that compute. MFU counts against
-/// the peak of `compute`.
-StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute);
+/// the peak of `compute`. Of a plan with stages `pipeline` has all ranks: the step is what they
+/// take for their actions together, and the longest that one of them takes for the rest.
+StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute,
+                            const PipelinePlan* pipeline = nullptr);
 
 /// What of a run decides its time beside the plan.
 struct RunShape {
@@ -84,7 +89,7 @@ PlannedTime at_rate(PlannedTime time, const FmaRate& now);
 /// RecipeError when the profile is another device's, was measured with another number of threads or
 /// ranks, or lacks a kernel.
 PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const RunShape& run,
-                         std::string source);
+                         std::string source, const PipelinePlan* pipeline = nullptr);
 
 /// "matmul forward bf16", "norm_forward fp32": the row of a table that a launch belongs to.
 std::string table_row(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes);

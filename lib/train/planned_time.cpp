@@ -23,12 +23,13 @@ plan::RunShape run_shape(const Recipe& recipe, const engine::BatchGeometry& geom
   return run;
 }
 
-std::optional<plan::PlannedTime> default_time(const plan::Plan& plan, const plan::RunShape& run) {
+std::optional<plan::PlannedTime> default_time(const RunPlan& planned, const plan::RunShape& run) {
   try {
-    const int ranks = plan.mesh.world_size();
+    const int ranks = planned.plan.mesh.world_size();
     const auto profile = plan::load_default_profile(ranks);
     if (!profile || profile->device != run.device) return std::nullopt;
-    return plan::planned_time(plan, *profile, run, plan::default_profile_path(ranks).string());
+    return plan::planned_time(planned.plan, *profile, run,
+                              plan::default_profile_path(ranks).string(), planned.pipeline_plan());
   } catch (const Error& error) {
     log::warning("no times in the plan: {}", error.what());
     return std::nullopt;
@@ -65,23 +66,39 @@ plan::HardwareProfile profile_of(const std::filesystem::path& named) {
 
 }  // namespace
 
+namespace {
+
+RunPlan plan_ranks(const engine::EngineOptions& options, std::int64_t samples_per_step,
+                   const engine::Target& target) {
+  if (target.mesh[Axis::pp] == 1) {
+    return {.plan = plan::make_plan(options, samples_per_step, target)};
+  }
+  RunPlan planned{.plan = {}, .pipeline = plan::plan_pipeline(options, samples_per_step, target)};
+  for (const plan::Plan& plan : planned.pipeline->ranks) {
+    if (plan.rank == target.rank) planned.plan = plan;
+  }
+  return planned;
+}
+
+}  // namespace
+
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
   engine::Target target = target_of(recipe);
   target.mesh = recipe.mesh_shape();
   target.rank = recipe.job.rank;
-  RunPlan planned{
-      .plan = plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target)};
+  RunPlan planned = plan_ranks(recipe.engine_options(), geometry.global_batch_size(), target);
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
-    planned.time = default_time(planned.plan, run);
+    planned.time = default_time(planned, run);
     planned.limit_bytes = memory_limit(recipe);
     return planned;
   }
   const plan::HardwareProfile named = profile_of(*profile);
-  planned.time = plan::planned_time(
-      planned.plan, named, run,
-      std::filesystem::exists(*profile) ? profile->string() : named.machine.host);
+  planned.time =
+      plan::planned_time(planned.plan, named, run,
+                         std::filesystem::exists(*profile) ? profile->string() : named.machine.host,
+                         planned.pipeline_plan());
   planned.limit_bytes = memory_limit(recipe, &named);
   return planned;
 }

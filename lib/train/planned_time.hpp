@@ -13,12 +13,18 @@ namespace llmtrain::train {
 
 struct RunPlan {
   plan::Plan plan;
+  /// All ranks of the pipeline that the planned one belongs to, if there is one.
+  std::optional<plan::PipelinePlan> pipeline;
   std::optional<plan::PlannedTime> time;
   /// Bytes that the arena may have; nothing for a GPU that is neither here nor in a profile.
   std::optional<std::uint64_t> limit_bytes;
 
-  plan::PlanContext context() const { return {time, limit_bytes}; }
-  bool fits() const { return !limit_bytes || plan.extent_bytes() <= *limit_bytes; }
+  const plan::PipelinePlan* pipeline_plan() const { return pipeline ? &*pipeline : nullptr; }
+  plan::PlanContext context() const { return {time, limit_bytes, pipeline_plan()}; }
+  std::uint64_t extent_bytes() const {
+    return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();
+  }
+  bool fits() const { return !limit_bytes || extent_bytes() <= *limit_bytes; }
 
   /// Fraction of the measured peak at this speed; nothing without a peak.
   std::optional<double> mfu(double tokens_per_second) const;

@@ -187,13 +187,7 @@ void Recipe::validate(recipe::Issues& issues) const {
                fmt::format("{} and {} do", seq_len / ranks * ranks, (seq_len / ranks + 1) * ranks));
   });
   recipe::judge(issues, [&] {
-    const std::int64_t ranks = parallelism.pp();
-    const std::int64_t stages = ranks == 1 ? 1 : ranks * parallelism.stages_per_rank();
-    const auto blocks = static_cast<std::int64_t>(shape.num_hidden_layers());
-    if (blocks >= stages) return;
-    issues.add(parallelism.pp,
-               fmt::format("{} stages of a pipeline need a block each, and the model has {}",
-                           stages, blocks));
+    parallelism.validate_blocks(issues, static_cast<std::int64_t>(shape.num_hidden_layers()));
   });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
@@ -281,7 +275,8 @@ engine::EngineOptions Recipe::engine_options() const {
   options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
   options.zero = static_cast<int>(parallelism.zero());
   options.pipeline = {.schedule = parallelism.pp_schedule(),
-                      .stages_per_rank = parallelism.stages_per_rank()};
+                      .stages_per_rank = parallelism.stages_per_rank(),
+                      .layers = parallelism.pp_layers()};
   options.one_document = data.packing.cross_document_attention();
   return options;
 }

@@ -65,6 +65,10 @@ const std::vector<Flip> kParallelism{
      {plan},
      "parallelism.pp=2 | model.num_hidden_layers=4",
      {"parallelism.pp_schedule=gpipe", "parallelism.pp_schedule=zbv"}},
+    {"parallelism.pp_layers",
+     {plan},
+     "parallelism.pp=2 | model.num_hidden_layers=4",
+     {"parallelism.pp_layers=[3,1]"}},
     {"parallelism.pp_stages_per_rank",
      {plan},
      "parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "

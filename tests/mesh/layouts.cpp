@@ -102,6 +102,8 @@ const std::vector<Layout>& layouts() {
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
        "model.tie_word_embeddings=false | model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | "
        "model.attn_pdrop=0.3"},
+      {3, "llama", "parallelism.pp=3 | parallelism.pp_layers=[0,3,0]",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
       // More stages than micro-batches.
       {4, "llama", "parallelism.pp=4", "model.num_hidden_layers=5 | training.global_batch_size=2"},
       {2, "llama",

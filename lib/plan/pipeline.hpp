@@ -1,0 +1,38 @@
+#pragma once
+/// All ranks of a pipeline planned together.
+
+#include <functional>
+#include <vector>
+
+#include "lib/parallel/simulator.hpp"
+#include "lib/plan/plan.hpp"
+
+namespace llmtrain::plan {
+
+struct PipelinePlan {
+  std::string schedule_name;
+  parallel::Schedule schedule;
+  /// In the order of Axis::pp: ranks that differ from the planned one along that axis alone.
+  std::vector<Plan> ranks;
+
+  /// Of the rank that needs most.
+  std::uint64_t extent_bytes() const;
+};
+
+/// make_plan for every rank of the pipeline that the target's rank belongs to. Its layout has one.
+PipelinePlan plan_pipeline(const engine::EngineOptions& options, std::int64_t samples_per_step,
+                           const engine::Target& target);
+
+/// Seconds of a rank's actions, as in PassPlan::actions, without their messages.
+using ActionSeconds = std::vector<double>;
+
+/// When the ranks run their actions: a stage's F, I and W take their mean over the micro-batches.
+/// `ranks` as in PipelinePlan::ranks. Messages go beside the actions, or not (`overlap`).
+parallel::Simulation simulate(const PipelinePlan& pipeline, const std::vector<ActionSeconds>& ranks,
+                              const std::function<parallel::Link(int from, int to)>& link,
+                              bool overlap);
+
+/// Bytes of a message between stages; 0 where there is none.
+std::uint64_t message_bytes(const PassPlan& step);
+
+}  // namespace llmtrain::plan
