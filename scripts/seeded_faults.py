@@ -86,7 +86,9 @@ class Scratch:
         self.run("cmake", "-S", self.tree, "-B", self.build_dir, "-G", "Ninja",
                  "-DLLMTRAIN_CUDA=OFF")
         plugin = self.build_dir / "tests" / "libllmtrain_cuda_emulated.so"
-        self.of_test = {"cuda": {"LLMTRAIN_CUDA_PLUGIN": str(plugin)}}
+        transport = self.build_dir / "apps" / "llmtrain" / "libllmtrain_mpi.so"
+        self.of_test = {"cuda": {"LLMTRAIN_CUDA_PLUGIN": str(plugin)},
+                        "mesh": {"LLMTRAIN_MPI_PLUGIN": str(transport)}}
 
     def run(self, *command):
         done = subprocess.run([str(c) for c in command], env=self.environment,
