@@ -29,8 +29,9 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
 void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
   if (pp() == 1) {
     constexpr std::string_view kProblem = "does nothing: parallelism.pp is 1";
-    if (pp_schedule.is_set()) issues.add(pp_schedule, std::string(kProblem), "leave it out");
-    if (pp_layers.is_set()) issues.add(pp_layers, std::string(kProblem), "leave it out");
+    if (pp_schedule() != kDefaultSchedule)
+      issues.add(pp_schedule, std::string(kProblem), "leave it out");
+    if (!pp_layers().empty()) issues.add(pp_layers, std::string(kProblem), "leave it out");
     if (pp_stages_per_rank()) issues.add(pp_stages_per_rank, std::string(kProblem), "leave it out");
     return;
   }

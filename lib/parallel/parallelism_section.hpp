@@ -9,6 +9,7 @@
 
 namespace llmtrain::parallel {
 
+inline constexpr const char* kDefaultSchedule = "1f1b";
 std::vector<std::string> schedule_names();
 
 struct ParallelismSection : recipe::Section {
@@ -31,7 +32,7 @@ struct ParallelismSection : recipe::Section {
                                "ranks that each have some of the blocks, as stages of a pipeline",
                                recipe::between(1, 1 << 16)};
   recipe::Key<std::string> pp_schedule{
-      this, "pp_schedule", "1f1b",
+      this, "pp_schedule", kDefaultSchedule,
       "order in which the stages work on the micro-batches (docs/pipeline-schedules.md)",
       recipe::any_of(schedule_names())};
   recipe::Key<std::optional<std::int64_t>> pp_stages_per_rank{
