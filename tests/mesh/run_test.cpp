@@ -227,7 +227,7 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
           2, "dualpipev does not take 2 micro-batches on 2 ranks; take 4");
   refused(4, {"parallelism.pp=4"}, 2, "4 stages of a pipeline need a block each");
   refused(2, {"parallelism.pp=2", "parallelism.pp_layers=[2,1]"}, 2,
-          "parallelism.pp_layers: 3 blocks, and the model has 2");
+          "3 blocks, and the model has 2");
   refused(2, {"parallelism.pp_schedule=zbv"}, 2, "does nothing: parallelism.pp is 1");
   refused(2, {"parallelism.pp=2", "parallelism.pp_stages_per_rank=2"}, 2,
           "does nothing: 1f1b has 1 on every rank");
