@@ -69,6 +69,10 @@ Var Tape::record_one(std::unique_ptr<Node> node, std::initializer_list<const Var
   return std::move(record(std::move(node), inputs, {std::move(output)}).front());
 }
 
+void Tape::record_stop(std::unique_ptr<Node> node) {
+  seed_root(record_one(std::move(node), {}, Tensor()));
+}
+
 void Tape::seed(const Var& value, Tensor gradient) {
   gradients_[static_cast<std::size_t>(value.id)] = std::move(gradient);
 }

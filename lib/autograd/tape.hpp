@@ -110,6 +110,9 @@ class Tape {
   Var record_one(std::unique_ptr<Node> node, std::initializer_list<const Var*> inputs,
                  Tensor output);
 
+  /// Records a node without values, at which the walk back stops in its place.
+  void record_stop(std::unique_ptr<Node> node);
+
   /// Sets the gradient from which the walk starts.
   void seed(const Var& value, Tensor gradient);
   /// Marks a value without gradient (the loss) as the end of the walk.

@@ -35,7 +35,7 @@ void share(std::vector<float>& logits, Communicator& pipeline, int root) {
 
 }  // namespace
 
-DecoderSession::DecoderSession(const Engine& engine, std::int64_t capacity) : engine_(&engine) {
+DecoderSession::DecoderSession(Engine& engine, std::int64_t capacity) : engine_(&engine) {
   const models::DecoderSpec& spec = engine.model().spec();
   const OpCtx ctx = engine.context();
   const Shape shape{capacity, engine.model().heads().kv_cols()};
@@ -79,7 +79,8 @@ std::vector<float> DecoderSession::append(std::span<const std::int32_t> tokens) 
   const Stages& stages = engine_->stages();
   const Var x = engine_->through_stages(ctx, input, [&](int stage, Var h) {
     for (int i = stages.first_block(stage); i < stages.first_block(stage + 1); ++i) {
-      h = model.block(i).forward(ctx, h, &caches_[static_cast<std::size_t>(i)]);
+      ops::KvCache& cache = caches_[static_cast<std::size_t>(i)];
+      h = engine_->with_block(ctx, i, [&] { return model.block(i).forward(ctx, h, &cache); });
     }
     return h;
   });
@@ -87,7 +88,7 @@ std::vector<float> DecoderSession::append(std::span<const std::int32_t> tokens) 
   for (ops::KvCache& cache : caches_) cache.length = length_;
   std::vector<float> logits(static_cast<std::size_t>(model.spec().vocab_size));
   if (stages.is_here(stages.last()))
-    read_logits(model.logits(ctx, x.tensor.row_range(rows - 1, 1)), logits);
+    read_logits(engine_->logits(ctx, x.tensor.row_range(rows - 1, 1)), logits);
   if (stages.divided())
     share(logits, engine_->mesh().axis(Axis::pp), stages.rank_of(stages.last()));
   return logits;

@@ -12,7 +12,7 @@ namespace llmtrain::engine {
 /// Holds the cache of one sequence; the engine outlives it.
 class DecoderSession {
  public:
-  DecoderSession(const Engine& engine, std::int64_t capacity);
+  DecoderSession(Engine& engine, std::int64_t capacity);
 
   /// Runs the model over the next tokens of the sequence; logits of the one that follows the last,
   /// [vocab_size].
@@ -20,7 +20,7 @@ class DecoderSession {
   std::int64_t length() const { return length_; }
 
  private:
-  const Engine* engine_;
+  Engine* engine_;
   std::int64_t length_ = 0;
   std::vector<ops::KvCache> caches_;  // per layer
 };

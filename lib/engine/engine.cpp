@@ -43,6 +43,16 @@ ParameterDTypes parameter_dtypes(const EngineOptions& options) {
   return dtypes;
 }
 
+std::vector<parallel::Unit> units_of(const models::Decoder& decoder, const ParameterStore& store) {
+  std::vector<parallel::Unit> units;
+  for (auto& groups : decoder.units(store)) units.push_back({.groups = std::move(groups)});
+  // A look-up's backward reads no table; the loss makes the head's gradients with itself.
+  units.front().reads_on_way_back = false;
+  units.back().reads_on_way_back = false;
+  units.back().writes_on_way_forth = true;
+  return units;
+}
+
 }  // namespace
 
 Engine::Engine(const EnginePlace& place, const EngineOptions& options)
@@ -61,8 +71,10 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                        options.seq_len, options.model.longest_sequence());
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
-  if (options.zero > 0 && options.optimizer != nullptr) {
-    store_.slice(optim::whole_parameters(*options.optimizer));
+  if (options.zero > 0 && options.optimizer != nullptr && mesh_.data().size() > 1) {
+    const Shards shards{.gradients = options.zero >= 2, .parameters = options.zero >= 3};
+    store_.slice(optim::whole_parameters(*options.optimizer), shards);
+    if (shards.gradients) shards_.emplace(units_of(decoder_, store_), shards, mesh_.data());
   }
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
@@ -133,6 +145,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
   });
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
+  if (shards_) shards_->settle(context());
   partial_gradients_.sum();
   reduce_over_data();
   parts_.run(RecordedParts::Part::update,
@@ -186,10 +199,11 @@ void Engine::reduce_over_data() {
   if (data.size() == 1) return;
   std::vector<Handle> handles;
   for (const auto& group : store_.local_groups()) {
+    if (group->members().front()->shards().gradients) continue;  // unit by unit before
     if (group->members().front()->is_sliced()) {
       for (const Parameter* p : group->members()) {
-        handles.push_back(data.reduce_scatter_parts(p->grad(), p->own_part(p->grad()),
-                                                    p->slice_counts(), p->name()));
+        handles.push_back(
+            data.reduce_scatter_parts(p->grad(), p->own_grad(), p->slice_counts(), p->name()));
       }
     } else {
       handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
@@ -202,8 +216,8 @@ void Engine::reduce_over_data() {
 void Engine::gather_updates() {
   std::vector<Handle> handles;
   for (const Parameter* p : store_.local()) {
-    if (!p->is_sliced()) continue;
-    handles.push_back(mesh_.data().all_gather_parts(p->own_part(p->compute()), p->compute(),
+    if (!p->is_sliced() || p->shards().parameters) continue;
+    handles.push_back(mesh_.data().all_gather_parts(p->own_compute(), p->compute(),
                                                     p->slice_counts(), p->name()));
   }
   for (Handle& handle : handles) handle.wait();
@@ -241,7 +255,7 @@ EvalOutcome Engine::evaluate(const StepBatch& batch) {
     const Var x = through_stages(
         ctx, micro.tokens, [&](int stage, Var h) { return run_blocks(ctx, std::move(h), stage); });
     if (!stages_.is_here(stages_.last())) continue;
-    decoder_.loss(ctx, x, micro.targets, loss_sum_, place_.loss_chunk_bytes);
+    loss(ctx, x, micro.targets);
   }
   if (stages_.divided()) {
     mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();

@@ -20,6 +20,7 @@
 #include "lib/optim/optimizer_set.hpp"
 #include "lib/parallel/executor.hpp"
 #include "lib/parallel/partial_gradients.hpp"
+#include "lib/parallel/sharded_units.hpp"
 
 namespace llmtrain::engine {
 
@@ -45,8 +46,9 @@ struct EngineOptions {
   bool records_launches = true;
   /// Samples are one document each, or may see earlier ones: no mask but the causal one.
   bool one_document = false;
-  /// Stage of ZeRO (arXiv 1910.02054): with 1 each data rank keeps masters and optimizer states of
-  /// its own slices of the parameters, and updates those.
+  /// Stage of ZeRO (arXiv 1910.02054): from 1 on each data rank keeps masters and optimizer states
+  /// of its own slices of the parameters, and updates those; from 2 on their gradients, from 3 on
+  /// the parameters themselves.
   int zero = 0;
   /// Of Axis::pp, where it has several ranks.
   PipelineOptions pipeline;
@@ -134,7 +136,13 @@ class Engine final : private parallel::StageProgram {
   using StageBody = std::function<Var(int stage, Var x)>;
   /// All stages in turn, without gradients, over the rows of `ctx`: what the last one gives, on its
   /// rank, else undefined. Collective over the pipeline.
-  Var through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks) const;
+  Var through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks);
+  /// A block's forward, and the logits of rows behind the last block, in `body`, with whole
+  /// parameters. Collective over the data ranks where these have slices of them.
+  Var with_block(const OpCtx& ctx, int block, const std::function<Var()>& body);
+  Tensor logits(const OpCtx& ctx, const Tensor& x);
+  /// Whether all data ranks must make each pass together.
+  bool passes_together() const { return shards_ && options_.zero == 3; }
 
  private:
   OpCtx begin(int micro_batch) override;
@@ -160,7 +168,16 @@ class Engine final : private parallel::StageProgram {
   /// Gives all data ranks what each of them has updated.
   void gather_updates();
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
-  Var run_blocks(const OpCtx& ctx, Var x, int stage) const;
+  Var run_blocks(const OpCtx& ctx, Var x, int stage);
+  Var embed(const OpCtx& ctx, const Tensor& tokens);
+  Var loss(const OpCtx& ctx, const Var& x, const Tensor& targets);
+  /// Units (Decoder::units) of a stage, and of blocks and the head.
+  parallel::ShardedUnits::Range units_of_stage(int stage) const;
+  parallel::ShardedUnits::Range units_of_blocks(int begin, int end) const;
+  parallel::ShardedUnits::Range units_of_head() const;
+  /// Runs `body` with whole parameters of these units of a stage.
+  template <class Body>
+  auto within(const OpCtx& ctx, parallel::ShardedUnits::Range units, int stage, const Body& body);
   /// The loss of an evaluation; waits for it.
   double read_loss(double planned) const;
 
@@ -171,6 +188,7 @@ class Engine final : private parallel::StageProgram {
   Stages stages_;
   models::Decoder decoder_;
   parallel::PartialGradients partial_gradients_;
+  std::optional<parallel::ShardedUnits> shards_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   Tensor communication_staging_;
   Tensor loss_sum_;

@@ -6,6 +6,48 @@
 
 namespace llmtrain::engine {
 
+// Units are the embedding, the blocks, the final norm and the head.
+parallel::ShardedUnits::Range Engine::units_of_blocks(int begin, int end) const {
+  return {1 + begin, 1 + end};
+}
+
+parallel::ShardedUnits::Range Engine::units_of_head() const {
+  const int norm = 1 + decoder_.num_blocks();
+  return {norm, norm + 2};
+}
+
+parallel::ShardedUnits::Range Engine::units_of_stage(int stage) const {
+  const auto blocks = units_of_blocks(stages_.first_block(stage), stages_.first_block(stage + 1));
+  return {stage == 0 ? 0 : blocks.begin, stages_.is_last(stage) ? units_of_head().end : blocks.end};
+}
+
+template <class Body>
+auto Engine::within(const OpCtx& ctx, parallel::ShardedUnits::Range units, int stage,
+                    const Body& body) {
+  if (!shards_) return body();
+  shards_->enter(ctx, units, units_of_stage(stage));
+  auto result = body();
+  shards_->leave(ctx, units, units_of_stage(stage));
+  return result;
+}
+
+Var Engine::embed(const OpCtx& ctx, const Tensor& tokens) {
+  return within(ctx, {0, 1}, 0, [&] { return decoder_.embed(ctx, tokens); });
+}
+
+Var Engine::loss(const OpCtx& ctx, const Var& x, const Tensor& targets) {
+  return within(ctx, units_of_head(), stages_.last(),
+                [&] { return decoder_.loss(ctx, x, targets, loss_sum_, place_.loss_chunk_bytes); });
+}
+
+Tensor Engine::logits(const OpCtx& ctx, const Tensor& x) {
+  return within(ctx, units_of_head(), stages_.last(), [&] { return decoder_.logits(ctx, x); });
+}
+
+Var Engine::with_block(const OpCtx& ctx, int block, const std::function<Var()>& body) {
+  return within(ctx, units_of_blocks(block, block + 1), stages_.of_block(block), body);
+}
+
 OpCtx Engine::begin(int micro_batch) {
   if (stages_.divided()) {
     live_.emplace(micro_batch,
@@ -32,9 +74,8 @@ Tensor Engine::between_stages(std::int64_t rows) const {
 
 Var Engine::forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) {
   const MicroBatch& micro = live_.at(micro_batch);
-  Var x = run_blocks(ctx, stage == 0 ? decoder_.embed(ctx, micro.tokens) : input, stage);
-  if (!stages_.is_last(stage)) return x;
-  return decoder_.loss(ctx, x, micro.targets, loss_sum_, place_.loss_chunk_bytes);
+  const Var x = run_blocks(ctx, stage == 0 ? embed(ctx, micro.tokens) : input, stage);
+  return stages_.is_last(stage) ? loss(ctx, x, micro.targets) : x;
 }
 
 void Engine::run_schedule(const StepBatch& batch) {
@@ -47,13 +88,13 @@ void Engine::run_schedule(const StepBatch& batch) {
   batch_ = nullptr;
 }
 
-Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks) const {
+Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks) {
   Communicator& pipeline = mesh_.axis(Axis::pp);
   Var x;
   for (int stage = 0; stage < stages_.count(); ++stage) {
     if (!stages_.is_here(stage)) continue;
     if (stage == 0) {
-      x = decoder_.embed(ctx, tokens);
+      x = embed(ctx, tokens);
     } else if (!stages_.is_here(stage - 1)) {
       x = {between_stages(ctx.rows->shared() ? ctx.rows->own_rows : ctx.rows->rows()), -1, nullptr};
       pipeline.recv(x.tensor, stages_.rank_of(stage - 1), "activations").wait();
@@ -95,7 +136,7 @@ Segment segment_at(const EngineOptions& options, int i, int end) {
 
 }  // namespace
 
-Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) const {
+Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) {
   const int end = stages_.first_block(stage + 1);
   for (int i = stages_.first_block(stage); i < end;) {
     const Segment segment = segment_at(options_, i, end);
@@ -104,7 +145,8 @@ Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) const {
       for (int b = i; b < i + size; ++b) h = decoder_.block(b).forward(inner, h);
       return h;
     };
-    x = segment.recompute ? recompute_segment(ctx, x, body) : body(ctx, x);
+    x = within(ctx, units_of_blocks(i, i + segment.size), stage,
+               [&] { return segment.recompute ? recompute_segment(ctx, x, body) : body(ctx, x); });
     i += segment.size;
   }
   return x;

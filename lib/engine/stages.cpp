@@ -25,11 +25,10 @@ int Stages::rank_of(int stage) const {
   return divided() ? schedule_->rank_of_stage(shape_, stage) : 0;
 }
 
-bool Stages::has_block(int block) const {
-  for (int s = 0; s < count(); ++s) {
-    if (first_block(s) <= block && block < first_block(s + 1)) return is_here(s);
-  }
-  return false;
+int Stages::of_block(int block) const {
+  int stage = 0;
+  while (first_block(stage + 1) <= block) ++stage;
+  return stage;
 }
 
 models::DecoderPlaces Stages::places() const {

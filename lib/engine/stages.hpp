@@ -31,7 +31,8 @@ class Stages {
   bool is_here(int stage) const { return rank_of(stage) == rank_; }
   int last() const { return count() - 1; }
   bool is_last(int stage) const { return stage == last(); }
-  bool has_block(int block) const;
+  int of_block(int block) const;
+  bool has_block(int block) const { return is_here(of_block(block)); }
   models::DecoderPlaces places() const;
   /// The schedule's shape for a step.
   parallel::ScheduleShape shape(int num_micro_batches) const;

@@ -105,24 +105,45 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPl
                                : std::vector{places.embedding});
   embedding_ =
       &store.declare(vocabulary_spec("model.embed_tokens.weight", ParameterRole::embedding, spec));
+  const auto end_unit = [&] { unit_ends_.push_back(store.local_groups().size()); };
   store.declare_on({places.embedding});
   if (spec.learned_positions) {
     positions_ =
         &store.declare(table_spec("model.embed_positions.weight", spec.max_position_embeddings,
                                   ParameterRole::embedding, spec));
   }
+  end_unit();
   const ops::RopeTables* rope = spec.has_rope() ? &rope_ : nullptr;
   const Tensor* alibi = spec.alibi_bias_max > 0 ? &alibi_ : nullptr;
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
     if (!places.blocks.empty()) store.declare_on({places.blocks[static_cast<std::size_t>(i)]});
     blocks_.push_back(std::make_unique<DecoderBlock>(store, spec, i, rope, alibi));
+    end_unit();
   }
   store.declare_on({places.head});
   final_norm_ = std::make_unique<layers::Norm>(store, "model.norm", spec.hidden_size,
                                                spec.norm_bias, spec.norm);
+  end_unit();
   if (!spec.tie_word_embeddings) {
     head_ = &store.declare(vocabulary_spec("lm_head.weight", ParameterRole::head, spec));
   }
+  end_unit();
+}
+
+std::vector<std::vector<ParameterGroup*>> Decoder::units(const ParameterStore& store) const {
+  std::vector<std::vector<ParameterGroup*>> units;
+  const std::span<ParameterGroup* const> groups = store.local_groups();
+  std::size_t begin = 0;
+  for (const std::size_t end : unit_ends_) {
+    units.emplace_back(groups.begin() + static_cast<std::ptrdiff_t>(begin),
+                       groups.begin() + static_cast<std::ptrdiff_t>(end));
+    begin = end;
+  }
+  if (head_ != nullptr) return units;
+  for (ParameterGroup* group : groups) {
+    if (group == embedding_) units.back().push_back(group);
+  }
+  return units;
 }
 
 namespace {

@@ -116,6 +116,9 @@ class Decoder {
   /// Logits of the given rows after the final norm, FP32 [rows, vocab]. No tape.
   Tensor logits(const OpCtx& ctx, const Tensor& x) const;
 
+  /// What this rank has of the embedding, each block, the final norm and the head, in this order; a
+  /// tied table is in two of them. `store` is the one of the construction.
+  std::vector<std::vector<ParameterGroup*>> units(const ParameterStore& store) const;
   const DecoderSpec& spec() const { return spec_; }
   /// Of each layer, on this rank.
   const ops::HeadLayout& heads() const { return local_.heads; }
@@ -132,6 +135,7 @@ class Decoder {
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;
   std::unique_ptr<layers::Norm> final_norm_;
   const ParameterGroup* head_ = nullptr;
+  std::vector<std::size_t> unit_ends_;  // among the store's local groups
 };
 
 }  // namespace llmtrain::models

@@ -50,8 +50,8 @@ View own_run(const Parameter& p, const BlockRun& run) {
   const ParameterSlice& own = p.own_slice();
   const std::int64_t begin = run.block * kBlock;
   const std::int64_t end = std::min(run.end() * kBlock, p.box().shape.numel());
-  if (begin < own.first || end > own.end()) return nothing(p.grad().dtype());
-  return p.grad().reshape({p.box().shape.numel()}).columns(begin, end - begin);
+  if (begin < own.first || end > own.end()) return nothing(p.own_grad().dtype());
+  return p.own_grad().reshape({own.count}).columns(begin - own.first, end - begin);
 }
 
 template <class T>
@@ -70,7 +70,7 @@ GradientNorm::GradientNorm(Device& device, const ParameterStore& store, const Me
   for (const auto& parameter : store.all()) by_name.push_back(parameter.get());
   std::sort(by_name.begin(), by_name.end(),
             [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); });
-  const DType dtype = store.local().front()->grad().dtype();
+  const DType dtype = store.local().front()->own_grad().dtype();
   sliced_ = store.local().front()->is_sliced();
   std::vector<std::int32_t> levels, first_runs{0};
   for (const Parameter* p : by_name) {

@@ -126,7 +126,7 @@ class Muon final : public Optimizer {
   Tensor direction(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
                    const View& decision) const {
     const auto add_fresh = [&](const Tensor& to, bool accumulate) {
-      launch(ctx, ScaleUpdate{.x = parameter.grad(),
+      launch(ctx, ScaleUpdate{.x = parameter.own_grad(),
                               .y = to,
                               .decision = decision,
                               .scale = {.value = 1 - momentum_, .clipped = true},
@@ -144,7 +144,7 @@ class Muon final : public Optimizer {
     const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");
     launch(ctx, kernels::SquaredNorm{
                     .gradients = std::span(&ahead.view(), 1), .table = {}, .out = square});
-    Tensor x = ctx.device->allocate(mean.shape(), parameter.compute().dtype(), Category::workspace,
+    Tensor x = ctx.device->allocate(mean.shape(), parameter.compute_dtype(), Category::workspace,
                                     "muon.x");
     launch(ctx, kernels::Normalize{.x = ahead, .squared_norm = square, .y = x});
     return x;

@@ -49,7 +49,7 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
 
 void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
   for (const auto& group : store_->local_groups()) {
-    launch(ctx, kernels::Fill{.y = group->grad(), .value = 0});
+    launch(ctx, kernels::Fill{.y = group->step_grad(), .value = 0});
   }
 }
 
@@ -59,7 +59,7 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalar
     const View scale = scaling_ ? decision_.view() : View{};
     for (const auto& group : store_->local_groups()) {
       launch(ctx, kernels::ClipByValue{
-                      .g = group->grad(), .limit = *max_grad_value_, .decision = scale});
+                      .g = group->step_grad(), .limit = *max_grad_value_, .decision = scale});
     }
   }
   const MomentDecays decays = optimizer_->corrected_decays();

@@ -15,10 +15,6 @@ std::vector<std::string> schedule_names() {
 
 void ParallelismSection::validate(recipe::Issues& issues) const {
   if (dp() == 0) issues.add(dp, "is a number of ranks", "-1 takes all ranks that there are");
-  if (zero() > 1) {
-    issues.add(zero, "this build keeps gradients and parameters on every rank",
-               "0 and 1 are there");
-  }
   if (tp_sequence_parallel() && tp() == 1) {
     issues.add(tp_sequence_parallel, "has nobody to share tokens with: parallelism.tp is 1",
                "set parallelism.tp, or leave this out");

@@ -47,9 +47,9 @@ struct ParallelismSection : recipe::Section {
                                                    recipe::at_least(0)};
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,
-      "what each rank of dp keeps to itself: 0 nothing, 1 masters and optimizer states of a slice "
-      "of the parameters, which it updates for all (ZeRO)",
-      recipe::at_least(0)};
+      "what each rank of dp keeps of its slice alone (ZeRO): 0 nothing, 1 masters and optimizer "
+      "states, 2 gradients, too, 3 parameters, too",
+      recipe::between(0, 3)};
 
   void validate(recipe::Issues& issues) const override;
   /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.

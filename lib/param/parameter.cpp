@@ -90,7 +90,8 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 
 }  // namespace
 
-void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole) {
+void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
+                           const Shards& shards) {
   const int ranks = mesh_->data().size();
   if (ranks == 1) return;
   std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks));
@@ -107,19 +108,52 @@ void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole) {
     }
     const auto here = p->slice_counts_.begin() + mesh_->data().rank();
     p->own_ = {std::accumulate(p->slice_counts_.begin(), here, std::int64_t{0}), *here};
+    p->shards_ = shards;
   }
 }
 
 namespace {
 
-// Of a tensor that the members of a group share, [total]: the next `count`, or nothing.
-Tensor next_part(const Tensor& shared, std::int64_t& begin, std::int64_t count) {
-  if (!shared.defined() || count == 0) return {};
+// Of a tensor that the members of a group share, [total]: the next as many as the parameter's
+// slice has.
+Tensor next_slice(const Tensor& shared, std::int64_t& begin, const Parameter& p) {
+  if (!shared.defined()) return {};
+  const std::int64_t count = p.own_slice().count;
   begin += count;
-  return shared.columns(begin - count, count);
+  return shared.columns(begin - count, count).reshape(p.own_shape());
 }
 
 }  // namespace
+
+void ParameterGroup::set_compute(Tensor whole) {
+  compute_ = std::move(whole);
+  std::int64_t begin = 0;
+  for (Parameter* p : members_) {
+    p->compute_ = member_view(compute_, begin, p->box().shape);
+    begin += p->box().shape[0];
+  }
+}
+
+void ParameterGroup::set_grad(Tensor whole) {
+  grad_ = std::move(whole);
+  std::int64_t begin = 0;
+  for (Parameter* p : members_) {
+    p->grad_ = member_view(grad_, begin, p->box().shape);
+    begin += p->box().shape[0];
+  }
+}
+
+void ParameterGroup::open_compute(Device& device) {
+  set_compute(device.allocate(shape_, compute_dtype_, Category::params, name()));
+}
+
+void ParameterGroup::close_compute() { set_compute({}); }
+
+void ParameterGroup::open_grad(Device& device) {
+  set_grad(device.allocate(shape_, grad_dtype_, Category::grads, name()));
+}
+
+void ParameterGroup::close_grad() { set_grad({}); }
 
 void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, bool trainable) {
   require(dtypes.form == MasterForm::whole ||
@@ -128,47 +162,75 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
           to_string(dtypes.compute));
   require(!dtypes.rounding_seed || dtypes.form == MasterForm::none,
           "stochastic rounding of copies of masters");
+  device_ = &device;
   for (ParameterGroup* group : local_groups_) {
-    std::int64_t rows = 0;
-    for (const Parameter* p : group->members_) rows += p->box().shape[0];
-    const Shape shape = group->members_.front()->box().shape.with(0, rows);
-    std::int64_t owned = 0;
-    for (const Parameter* p : group->members_) owned += p->own_slice().count;
-    const bool sliced = group->members_.front()->is_sliced();
-    const auto make = [&](DType dtype, Category category) {
-      return device.allocate(shape, dtype, category, group->name());
-    };
-    const auto make_owned = [&](DType dtype) {
-      if (!sliced) return make(dtype, Category::master);
-      if (owned == 0) return Tensor();
-      return device.allocate({owned}, dtype, Category::master, group->name());
-    };
-    group->compute_ = make(dtypes.compute, Category::params);
-    if (dtypes.form == MasterForm::remainder) {
-      group->remainder_ = make_owned(DType::u16);
-    } else if (dtypes.form == MasterForm::whole) {
-      group->master_ =
-          dtypes.master == dtypes.compute ? group->compute_ : make_owned(dtypes.master);
-    }
-    if (trainable) group->grad_ = make(dtypes.grad, Category::grads);
-    std::int64_t begin = 0, owned_begin = 0;
+    group->allocate(device, dtypes, trainable);
     for (Parameter* p : group->members_) {
-      p->master_dtype_ = dtypes.master;
-      p->form_ = dtypes.form;
-      p->compute_ = member_view(group->compute_, begin, p->box().shape);
-      p->grad_ = member_view(group->grad_, begin, p->box().shape);
-      if (sliced && p->has_separate_copy()) {
-        const Tensor& owned_part = group->remainder_.defined() ? group->remainder_ : group->master_;
-        Tensor own = next_part(owned_part, owned_begin, p->own_slice().count);
-        if (own.defined()) own = own.reshape(p->own_shape());
-        (dtypes.form == MasterForm::remainder ? p->remainder_ : p->master_) = std::move(own);
-      } else {
-        p->master_ = member_view(group->master_, begin, p->box().shape);
-        p->remainder_ = member_view(group->remainder_, begin, p->box().shape);
-      }
       if (dtypes.rounding_seed) p->rounding_ = rounding_of(*p, *dtypes.rounding_seed);
-      begin += p->box().shape[0];
     }
+  }
+}
+
+void ParameterGroup::allocate(Device& device, const ParameterDTypes& dtypes, bool trainable) {
+  std::int64_t rows = 0, owned = 0;
+  for (Parameter* p : members_) {
+    rows += p->box().shape[0];
+    owned += p->own_slice().count;
+    p->master_dtype_ = dtypes.master;
+    p->compute_dtype_ = dtypes.compute;
+    p->form_ = dtypes.form;
+  }
+  const Parameter& first = *members_.front();
+  shape_ = first.box().shape.with(0, rows);
+  compute_dtype_ = dtypes.compute;
+  grad_dtype_ = dtypes.grad;
+  // Of own slices, which may be empty: never no tensor.
+  const auto make_owned = [&](DType dtype, Category category) {
+    return device.allocate({std::max<std::int64_t>(1, owned)}, dtype, category, name());
+  };
+  const auto make_master = [&](DType dtype) {
+    return first.is_sliced() ? make_owned(dtype, Category::master)
+                             : device.allocate(shape_, dtype, Category::master, name());
+  };
+  if (first.shards().parameters) {
+    own_compute_ = make_owned(dtypes.compute, Category::params);
+  } else {
+    open_compute(device);
+  }
+  if (dtypes.form == MasterForm::remainder) {
+    remainder_ = make_master(DType::u16);
+  } else if (first.has_separate_copy() && dtypes.form == MasterForm::whole) {
+    master_ = make_master(dtypes.master);
+  }
+  if (trainable && first.shards().gradients) {
+    own_grad_ = make_owned(dtypes.grad, Category::grads);
+  } else if (trainable) {
+    open_grad(device);
+  }
+  step_grad_ = own_grad_.defined() ? own_grad_ : grad_;
+  set_own_parts();
+}
+
+void ParameterGroup::set_own_parts() {
+  std::int64_t rows = 0;
+  std::array<std::int64_t, 4> begin{};
+  for (Parameter* p : members_) {
+    const auto own = [&](const Tensor& owned, const Tensor& whole, std::int64_t& at) {
+      if (owned.defined()) return next_slice(owned, at, *p);
+      return whole.defined() ? p->own_part(whole) : Tensor();
+    };
+    p->own_compute_ = own(own_compute_, p->compute_, begin[0]);
+    p->own_grad_ = own(own_grad_, p->grad_, begin[1]);
+    if (!p->has_separate_copy()) {
+      p->master_ = p->is_sliced() ? p->own_compute_ : p->compute_;
+    } else if (p->is_sliced()) {
+      p->master_ = next_slice(master_, begin[2], *p);
+      p->remainder_ = next_slice(remainder_, begin[3], *p);
+    } else {
+      p->master_ = member_view(master_, rows, p->box().shape);
+      p->remainder_ = member_view(remainder_, rows, p->box().shape);
+    }
+    rows += p->box().shape[0];
   }
 }
 
@@ -247,14 +309,8 @@ std::size_t master_bytes(const Parameter& p) {
   return static_cast<std::size_t>(p.box().shape.numel()) * size_of(p.master_dtype());
 }
 
-// Where what this rank has of the master, or the remainder, begins in the box.
-std::int64_t held_first(const Parameter& p) {
-  return p.has_separate_copy() ? p.own_slice().first : 0;
-}
-
-// The part of elements [first, first + count) of the box of which this rank has it.
+// The part of elements [first, first + count) of the box that lies in the own slice.
 ParameterSlice held_part(const Parameter& p, std::int64_t first, std::int64_t count) {
-  if (!p.has_separate_copy()) return {first, count};
   const std::int64_t begin = std::max(first, p.own_slice().first);
   return {begin, std::max<std::int64_t>(0, std::min(first + count, p.own_slice().end()) - begin)};
 }
@@ -268,7 +324,7 @@ Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
 
 void ParameterStore::initialize(std::uint64_t seed, int threads) {
   for (const Parameter* p : local_) {
-    if (p->compute().device().is_meta()) continue;
+    if (device_->is_meta()) continue;
     if (p->master_dtype() == DType::f64) {
       write_initial_values<double>(*this, *p, seed, threads);
     } else {
@@ -283,42 +339,69 @@ void ParameterStore::write(const Parameter& p, std::span<const std::byte> master
   write_part(p, 0, master_values);
 }
 
+namespace {
+
+// What this rank has of the compute copy: the box, or with Shards the own slice; and where in the
+// box that begins.
+struct HeldCopy {
+  Tensor tensor;
+  std::int64_t first;
+};
+HeldCopy held_copy(const Parameter& p) {
+  if (p.shards().parameters) return {p.own_compute(), p.own_slice().first};
+  return {p.compute(), 0};
+}
+
+// Of `values`, elements [first, ..) of `size` bytes each, those of `some`.
+std::span<const std::byte> bytes_of(std::span<const std::byte> values, std::int64_t first,
+                                    const ParameterSlice& some, std::uint64_t size) {
+  return values.subspan(static_cast<std::uint64_t>(some.first - first) * size,
+                        static_cast<std::uint64_t>(some.count) * size);
+}
+
+}  // namespace
+
 void ParameterStore::write_part(const Parameter& p, std::int64_t first,
                                 std::span<const std::byte> master_values) {
-  Device& device = p.compute().device();
-  const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
-  const ParameterSlice held = held_part(p, first, count);
-  if (p.master().defined() && held.count > 0) {
-    const std::uint64_t bytes = size_of(p.master_dtype());
-    device.copy_from_host(part_of(p.master(), held.first - held_first(p), held.count),
-                          master_values.subspan((held.first - first) * bytes, held.count * bytes));
+  const std::uint64_t size = size_of(p.master_dtype());
+  const auto count = static_cast<std::int64_t>(master_values.size() / size);
+  const ParameterSlice own = held_part(p, first, count);
+  const ParameterSlice copied = p.shards().parameters ? own : ParameterSlice{first, count};
+  const HeldCopy copy = held_copy(p);
+  if (!p.has_separate_copy()) {
+    if (copied.count == 0) return;
+    device_->copy_from_host(part_of(copy.tensor, copied.first - copy.first, copied.count),
+                            bytes_of(master_values, first, copied, size));
+    return;
   }
-  if (!p.has_separate_copy()) return;
-  require(p.master_dtype() == DType::f32 && is_half_width(p.compute().dtype()),
+  if (p.master().defined() && own.count > 0) {
+    device_->copy_from_host(part_of(p.master(), own.first - p.own_slice().first, own.count),
+                            bytes_of(master_values, first, own, size));
+  }
+  require(p.master_dtype() == DType::f32 && is_half_width(p.compute_dtype()),
           "{}: no rounding from {} to {}", p.name(), to_string(p.master_dtype()),
-          to_string(p.compute().dtype()));
-  const bool to_f16_copies = p.compute().dtype() == DType::f16;
+          to_string(p.compute_dtype()));
+  const bool to_f16_copies = p.compute_dtype() == DType::f16;
   std::vector<std::uint16_t> copies, remainders;
-  for (std::int64_t begin = 0; begin < count; begin += kChunk) {
-    const std::int64_t n = std::min(kChunk, count - begin);
-    copies.resize(static_cast<std::size_t>(n));
+  for (std::int64_t begin = copied.first; begin < copied.end(); begin += kChunk) {
+    const ParameterSlice chunk{begin, std::min(kChunk, copied.end() - begin)};
+    const std::span<const std::byte> values = bytes_of(master_values, first, chunk, size);
+    copies.resize(static_cast<std::size_t>(chunk.count));
     remainders.resize(copies.size());
-    for (std::int64_t i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < copies.size(); ++i) {
       float master = 0;
-      std::memcpy(&master, &master_values[static_cast<std::size_t>(begin + i) * sizeof(float)],
-                  sizeof(float));
+      std::memcpy(&master, &values[i * sizeof(float)], sizeof(float));
       const MasterParts parts = split_master(master);
-      copies[static_cast<std::size_t>(i)] = to_f16_copies ? to_f16(master).bits : parts.copy.bits;
-      remainders[static_cast<std::size_t>(i)] = parts.remainder;
+      copies[i] = to_f16_copies ? to_f16(master).bits : parts.copy.bits;
+      remainders[i] = parts.remainder;
     }
-    device.copy_from_host(part_of(p.compute(), first + begin, n), std::as_bytes(std::span(copies)));
-    const ParameterSlice some = held_part(p, first + begin, n);
+    device_->copy_from_host(part_of(copy.tensor, begin - copy.first, chunk.count),
+                            std::as_bytes(std::span(copies)));
+    const ParameterSlice some = held_part(p, begin, chunk.count);
     if (!p.remainder().defined() || some.count == 0) continue;
-    device.copy_from_host(
-        part_of(p.remainder(), some.first - held_first(p), some.count),
-        std::as_bytes(std::span(remainders)
-                          .subspan(static_cast<std::size_t>(some.first - first - begin),
-                                   static_cast<std::size_t>(some.count))));
+    device_->copy_from_host(
+        part_of(p.remainder(), some.first - p.own_slice().first, some.count),
+        bytes_of(std::as_bytes(std::span(remainders)), begin, some, sizeof(std::uint16_t)));
   }
 }
 
@@ -330,13 +413,18 @@ std::vector<std::byte> ParameterStore::read(const Parameter& p) const {
 
 void ParameterStore::read_part(const Parameter& p, std::int64_t first,
                                std::span<std::byte> master_values) const {
-  const Device& device = p.compute().device();
   const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
   if (count == 0) return;
-  require(held_part(p, first, count).count == count || !p.has_master(),
+  const bool in_copy = !p.has_master() || !p.has_separate_copy();
+  require(held_part(p, first, count).count == count || (in_copy && !p.shards().parameters),
           "{}: elements {} to {} of the master are another rank's", p.name(), first, first + count);
+  const HeldCopy copy = held_copy(p);
+  if (!p.has_separate_copy()) {
+    device_->copy_to_host(master_values, part_of(copy.tensor, first - copy.first, count));
+    return;
+  }
   if (p.master().defined()) {
-    device.copy_to_host(master_values, part_of(p.master(), first - held_first(p), count));
+    device_->copy_to_host(master_values, part_of(p.master(), first - p.own_slice().first, count));
     return;
   }
   std::vector<bf16> copies;
@@ -345,11 +433,11 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
     const std::int64_t n = std::min(kChunk, count - begin);
     copies.resize(static_cast<std::size_t>(n));
     remainders.resize(copies.size());
-    device.copy_to_host(std::as_writable_bytes(std::span(copies)),
-                        part_of(p.compute(), first + begin, n));
+    device_->copy_to_host(std::as_writable_bytes(std::span(copies)),
+                          part_of(copy.tensor, first + begin - copy.first, n));
     if (p.remainder().defined()) {  // else the copy alone is the value
-      device.copy_to_host(std::as_writable_bytes(std::span(remainders)),
-                          part_of(p.remainder(), first + begin - held_first(p), n));
+      device_->copy_to_host(std::as_writable_bytes(std::span(remainders)),
+                            part_of(p.remainder(), first + begin - p.own_slice().first, n));
     }
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);

@@ -53,6 +53,12 @@ struct ParameterSlice {
   std::int64_t end() const { return first + count; }
 };
 
+/// Of what ZeRO divides beside masters and optimizer states.
+struct Shards {
+  bool gradients = false;   // stage 2
+  bool parameters = false;  // stage 3
+};
+
 /// One logical tensor as this rank holds it. All tensors have the local shape, or are undefined
 /// where this rank holds nothing of it. The master is FP32
 /// (FP64 when computing in fp64), in one of three forms.
@@ -73,10 +79,10 @@ class Parameter {
   /// This rank is the first of the holders.
   bool is_first_held() const { return first_held_; }
 
+  /// Where Shards divide it, defined while its group is open.
   const Tensor& compute() const { return compute_; }
-  /// MasterForm::whole; the same storage as compute() when the dtypes agree. Else undefined. A
-  /// master of its own is that of own_slice() alone, in own_shape(), and undefined where that is
-  /// empty.
+  /// MasterForm::whole, else undefined: of own_slice() alone, in own_shape(). The same storage as
+  /// own_compute() when the dtypes agree.
   const Tensor& master() const { return master_; }
   /// MasterForm::remainder: uint16, with compute() the master; of own_slice() as the master is.
   /// Else undefined.
@@ -88,10 +94,12 @@ class Parameter {
   DType stored_dtype() const { return has_master() ? master_dtype_ : compute_.dtype(); }
   /// MasterForm::none: how updates round; else to nearest.
   const StochasticRounding& rounding() const { return rounding_; }
+  /// As compute().
   const Tensor& grad() const { return grad_; }
+  DType compute_dtype() const { return compute_dtype_; }
   /// compute() is a rounded copy, not the master itself.
   bool has_separate_copy() const {
-    return form_ != MasterForm::whole || master_dtype_ != compute_.dtype();
+    return form_ != MasterForm::whole || master_dtype_ != compute_dtype_;
   }
 
   /// What this rank's optimizer updates: with ZeRO a part of the box, perhaps nothing; the data
@@ -102,6 +110,13 @@ class Parameter {
   std::span<const std::int64_t> slice_counts() const { return slice_counts_; }
   /// Of what is kept of the own slice alone: the box's where that is all of it, else [count].
   Shape own_shape() const { return owns_all() ? box_.shape : Shape{own_.count}; }
+  /// What Shards leave here are own_compute() and own_grad().
+  const Shards& shards() const { return shards_; }
+  /// The own slice of the compute copy and of the step's gradient, in own_shape().
+  const Tensor& own_compute() const { return own_compute_; }
+  const Tensor& own_grad() const { return own_grad_; }
+  /// In what the terms of a step's gradient are summed up: grad(), or the own slice of it.
+  const Tensor& step_grad() const { return shards_.gradients ? own_grad_ : grad_; }
   /// The own slice of a tensor of the box's shape, in own_shape().
   Tensor own_part(const Tensor& of_box) const {
     if (owns_all()) return of_box;
@@ -110,34 +125,20 @@ class Parameter {
 
  private:
   friend class ParameterStore;
+  friend class ParameterGroup;
   bool owns_all() const { return own_.count == box_.shape.numel(); }
 
   ParameterSpec spec_;
   Box box_;
   bool local_ = true, first_held_ = true;
   Tensor compute_, master_, remainder_, grad_;
-  DType master_dtype_ = DType::f32;
+  Tensor own_compute_, own_grad_;
+  Shards shards_;
+  DType master_dtype_ = DType::f32, compute_dtype_ = DType::f32;
   MasterForm form_ = MasterForm::whole;
   StochasticRounding rounding_;
   ParameterSlice own_;
   std::vector<std::int64_t> slice_counts_;
-};
-
-/// Parameters whose rows lie one after another in one buffer, so that one product serves all of
-/// them: q, k, v or gate, up. Not a name, nor anything on disk. A group of one is the common case.
-class ParameterGroup {
- public:
-  std::span<Parameter* const> members() const { return members_; }
-  /// [sum of out, in] for matrices, [sum of out] for vectors.
-  const Tensor& compute() const { return compute_; }
-  const Tensor& grad() const { return grad_; }
-  /// For messages: the first member's name.
-  const std::string& name() const { return members_.front()->name(); }
-
- private:
-  friend class ParameterStore;
-  std::vector<Parameter*> members_;
-  Tensor compute_, master_, remainder_, grad_;
 };
 
 /// Dtypes of the parameter tensors. The forms `remainder` and `none` are for bf16 copies of FP32
@@ -150,6 +151,41 @@ struct ParameterDTypes {
   /// With MasterForm::none: updates round stochastically, by words drawn from this seed and the
   /// parameter's name; without a seed to nearest.
   std::optional<std::uint64_t> rounding_seed = std::nullopt;
+};
+
+/// Parameters whose rows lie one after another in one buffer, so that one product serves all of
+/// them: q, k, v or gate, up. Not a name, nor anything on disk. A group of one is the common case.
+class ParameterGroup {
+ public:
+  std::span<Parameter* const> members() const { return members_; }
+  /// [sum of out, in] for matrices, [sum of out] for vectors.
+  /// Both as those of the members.
+  const Tensor& compute() const { return compute_; }
+  const Tensor& grad() const { return grad_; }
+  /// Parameter::step_grad() of all members.
+  const Tensor& step_grad() const { return step_grad_; }
+  /// For messages: the first member's name.
+  const std::string& name() const { return members_.front()->name(); }
+
+  /// Where Shards divide them: memory for the whole compute copies or gradients, of any content,
+  /// and none any more.
+  void open_compute(Device& device);
+  void close_compute();
+  void open_grad(Device& device);
+  void close_grad();
+
+ private:
+  friend class ParameterStore;
+  void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
+  void set_compute(Tensor whole);
+  void set_grad(Tensor whole);
+  void set_own_parts();
+
+  std::vector<Parameter*> members_;
+  Shape shape_;
+  DType compute_dtype_ = DType::f32, grad_dtype_ = DType::f32;
+  Tensor compute_, master_, remainder_, grad_;
+  Tensor own_compute_, own_grad_, step_grad_;
 };
 
 /// Of the ranks that have the same elements of a parameter along Axis::tp and Axis::pp, one counts
@@ -172,7 +208,7 @@ class ParameterStore {
   /// Divides what optimizers update among the ranks of Mesh::data() (ZeRO), before allocation:
   /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
   /// elements of such.
-  void slice(const std::function<bool(const Parameter&)>& whole);
+  void slice(const std::function<bool(const Parameter&)>& whole, const Shards& shards = {});
 
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
@@ -203,6 +239,7 @@ class ParameterStore {
 
  private:
   const Mesh* mesh_;
+  Device* device_ = nullptr;  // after allocate()
   std::vector<int> holders_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;

@@ -87,7 +87,7 @@ void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& nam
 void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore& store,
                 const Parameter& parameter) {
   if (!parameter.has_master() || !parameter.has_separate_copy()) {
-    return add_boxes(boxes, parameter.name(), parameter, parameter.own_part(parameter.compute()));
+    return add_boxes(boxes, parameter.name(), parameter, parameter.own_compute());
   }
   if (parameter.master().defined()) {
     return add_boxes(boxes, parameter.name(), parameter, parameter.master());
@@ -250,7 +250,11 @@ void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Pa
   }
 }
 
-ParameterSlice all_of(const Parameter& parameter) { return {0, parameter.box().shape.numel()}; }
+/// What this rank has of a parameter.
+ParameterSlice held(const Parameter& parameter) {
+  if (parameter.shards().parameters) return parameter.own_slice();
+  return {0, parameter.box().shape.numel()};
+}
 
 bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dtype) {
   const auto& tensors = loader.manifest().tensors;
@@ -261,13 +265,13 @@ bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dty
 // What was saved without a master is bf16, which FP32 holds exactly.
 void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
   if (p.master_dtype() != DType::f32 || !is_saved_as(loader, p, DType::bf16)) {
-    return read_in_parts(loader, p.name(), p, all_of(p), p.master_dtype(),
+    return read_in_parts(loader, p.name(), p, held(p), p.master_dtype(),
                          [&](std::int64_t first, std::span<const std::byte> values) {
                            store.write_part(p, first, values);
                          });
   }
   std::vector<float> wide;
-  read_in_parts(loader, p.name(), p, all_of(p), DType::bf16,
+  read_in_parts(loader, p.name(), p, held(p), DType::bf16,
                 [&](std::int64_t first, std::span<const std::byte> values) {
                   wide.resize(values.size() / sizeof(bf16));
                   for (std::size_t i = 0; i < wide.size(); ++i) {

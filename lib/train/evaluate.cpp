@@ -36,11 +36,15 @@ EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_o
   Communicator& data = engine.mesh().data();
   const auto ranks = static_cast<std::uint64_t>(data.size());
   EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};
-  for (std::uint64_t first = micro * static_cast<std::uint64_t>(data.rank()); first < count;
-       first += micro * ranks) {
+  for (std::uint64_t round = 0; round < count; round += micro * ranks) {
+    const std::uint64_t mine = round + micro * static_cast<std::uint64_t>(data.rank());
+    const bool idle = mine >= count;
+    if (idle && !engine.passes_together()) break;
+    const std::uint64_t first = idle ? 0 : mine;  // the others need this rank's parameters
     fill_eval_batch(held_out, first, static_cast<std::int64_t>(std::min(micro, count - first)),
                     batch);
     const engine::EvalOutcome outcome = engine.evaluate(batch);
+    if (idle) break;
     report.loss_sum += outcome.loss_sum;
     report.tokens += outcome.tokens;
   }

@@ -69,7 +69,7 @@ void check_prompts(const Recipe& recipe, const data::Tokenizer& tokenizer) {
   }
 }
 
-std::string generate(const engine::Engine& engine, const data::Tokenizer& tokenizer,
+std::string generate(engine::Engine& engine, const data::Tokenizer& tokenizer,
                      std::string_view prompt, const GenerateOptions& options) {
   require<RecipeError>(options.temperature >= 0 && options.top_p > 0 && options.top_p <= 1 &&
                            options.top_k >= 0 && options.max_tokens >= 0,

@@ -31,7 +31,7 @@ struct GenerateOptions {
 /// Continues `prompt` until max_tokens, the end-of-document token, or the model's longest sequence.
 /// Token i is drawn with the Philox word (seed, "sample", i): the same call gives the same text.
 /// Returns the new text. RecipeError for options out of range or a prompt that is too long.
-std::string generate(const engine::Engine& engine, const data::Tokenizer& tokenizer,
+std::string generate(engine::Engine& engine, const data::Tokenizer& tokenizer,
                      std::string_view prompt, const GenerateOptions& options);
 
 /// RecipeError, before anything was trained, for a text of eval.sample_prompts that leaves no room

@@ -355,7 +355,8 @@ bool Trainer::run_evaluation(bool final) {
 
 void Trainer::write_samples() {
   // Where a rank has the whole model, the first does it alone; else all of them decode the same.
-  if (!output_ && engine_.mesh().model().size() == 1) return;
+  const bool has_all = engine_.mesh().model().size() == 1 && !engine_.passes_together();
+  if (!output_ && has_all) return;
   for (const std::string& prompt : options_.sample_prompts) {
     const std::string text =
         generate(engine_, *corpus_.tokenizer, prompt,

@@ -87,6 +87,26 @@ const std::vector<Layout>& layouts() {
       {8, "gemma2", "parallelism.dp=8 | parallelism.zero=1",
        "training.global_batch_size=8 | activation_checkpoint.mode=full | "
        "optimizer.max_grad_norm=null"},
+      {2, "llama", "parallelism.dp=2 | parallelism.zero=2"},
+      {3, "gpt2", "parallelism.dp=3 | parallelism.zero=2",
+       "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=full"},
+      {2, "llama", "parallelism.dp=2 | parallelism.zero=3"},
+      {3, "gpt2", "parallelism.dp=3 | parallelism.zero=3",
+       "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=sqrt"},
+      {4, "llama", "parallelism.dp=4 | parallelism.zero=3",
+       "optimizer.name=muon | activation_checkpoint.mode=selective | "
+       "activation_checkpoint.ops=[norm,activation]"},
+      {8, "gemma2", "parallelism.dp=4 | parallelism.tp=2 | parallelism.zero=3",
+       "optimizer.max_grad_norm=null"},
+      {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=2"},
+      {4, "llama",
+       "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=3 | parallelism.pp_schedule=zbv",
+       "model.num_hidden_layers=5 | activation_checkpoint.mode=selective | "
+       "activation_checkpoint.ops=[norm,activation]"},
+      {8, "qwen3",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3 | "
+       "parallelism.tp_sequence_parallel=true | parallelism.pp_schedule=zb_h1",
+       "activation_checkpoint.mode=full"},
       {2, "llama", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
       {4, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
        "activation_checkpoint.mode=full"},

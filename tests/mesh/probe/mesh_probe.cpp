@@ -129,6 +129,15 @@ std::vector<double> values_of(const Tensor& tensor) {
   return doubles(bytes, tensor.dtype());
 }
 
+/// Of the local box, from this rank's slice and the others'.
+std::vector<double> values_of_box(const Parameter& p, const Tensor& own, Communicator& data) {
+  if (!p.is_sliced()) return values_of(own);
+  Device device(make_cpu_memory(), std::uint64_t{1} << 24);
+  const Tensor box = device.allocate(p.box().shape, own.dtype(), Category::activations, "box");
+  data.all_gather_parts(own, box, p.slice_counts(), p.name()).wait();
+  return values_of(box);
+}
+
 int probe(const std::vector<std::string>& arguments, World& world) {
   const auto recipe = train::load_recipe(
       arguments[0], std::vector<std::string>(arguments.begin() + 3, arguments.end()));
@@ -159,11 +168,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, plan);
     if (step == 1) {
       for (const Parameter* p : engine.parameters().local()) {
-        if (p->is_sliced()) {
-          data.all_gather_parts(p->own_part(p->grad()), p->grad(), p->slice_counts(), p->name())
-              .wait();
-        }
-        out.box("gradient", *p, values_of(p->grad()));
+        out.box("gradient", *p, values_of_box(*p, p->own_grad(), data));
       }
     }
     const engine::StepOutcome outcome = engine.settle_step();
@@ -172,7 +177,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
   }
   for (const Parameter* p : engine.parameters().local()) {
-    out.box("master", *p, doubles(engine.parameters().read(*p), p->master_dtype()));
+    out.box("master", *p, values_of_box(*p, p->master(), data));
   }
   for (int c = 0; c < kNumCategories; ++c) {
     const auto of = [&](const Peak& peak) {

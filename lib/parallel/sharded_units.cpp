@@ -1,0 +1,143 @@
+#include "lib/parallel/sharded_units.hpp"
+
+#include "kernels/elementwise.hpp"
+
+namespace llmtrain::parallel {
+
+// The walk meets this first of what was recorded around the units' operations.
+class ShardedUnits::WayBackBegin final : public Node {
+ public:
+  WayBackBegin(ShardedUnits& shards, Range units, Range before)
+      : Node("sharded units"), shards_(&shards), units_(units), before_(before) {}
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor>) override {
+    shards_->acquire(ctx, units_, Way::back);
+    shards_->gather(ctx, before_, Way::back);
+    shards_->open_gradients(ctx, units_, Way::back);
+    return {};
+  }
+
+ private:
+  ShardedUnits* shards_;
+  Range units_, before_;
+};
+
+// And this last. Values that are computed again for weight parts may need the parameters for it.
+class ShardedUnits::WayBackEnd final : public Node {
+ public:
+  WayBackEnd(ShardedUnits& shards, Range units, bool computes_again)
+      : Node("sharded units"), shards_(&shards), units_(units), computes_again_(computes_again) {}
+  std::vector<Tensor> input_grad(const OpCtx&, std::span<Tensor>) override {
+    if (!computes_again_) shards_->release(units_, Way::back);
+    return {};
+  }
+  bool has_weight_grad() const override { return true; }
+  void weight_grad(const OpCtx& ctx) override {
+    if (computes_again_) shards_->release(units_, Way::back);
+    shards_->reduce_gradients(ctx, units_);
+  }
+
+ private:
+  ShardedUnits* shards_;
+  Range units_;
+  bool computes_again_;
+};
+
+template <class Body>
+void ShardedUnits::for_readers(Range units, Way way, const Body& body) {
+  if (!shards_.parameters) return;
+  for (int u = units.begin; u < units.end; ++u) {
+    const Unit& unit = units_[static_cast<std::size_t>(u)];
+    if (way == Way::back && !unit.reads_on_way_back) continue;
+    for (ParameterGroup* group : unit.groups) body(*group, states_[group]);
+  }
+}
+
+template <class Body>
+void ShardedUnits::for_writers(Range units, Way way, const Body& body) {
+  if (!shards_.gradients) return;
+  for (int u = units.begin; u < units.end; ++u) {
+    const Unit& unit = units_[static_cast<std::size_t>(u)];
+    if (unit.writes_on_way_forth != (way == Way::forth)) continue;
+    for (ParameterGroup* group : unit.groups) body(*group, states_[group]);
+  }
+}
+
+void ShardedUnits::enter(const OpCtx& ctx, Range units, Range stage) {
+  acquire(ctx, units, Way::forth);
+  if (units.end < stage.end) gather(ctx, {units.end, units.end + 1}, Way::forth);
+  if (ctx.tape == nullptr) return;
+  open_gradients(ctx, units, Way::forth);
+  const bool computes_again = ctx.recomputed_ops != nullptr && !ctx.recomputed_ops->empty();
+  ctx.tape->record_stop(std::make_unique<WayBackEnd>(*this, units, computes_again));
+}
+
+void ShardedUnits::leave(const OpCtx& ctx, Range units, Range stage) {
+  release(units, Way::forth);
+  if (ctx.tape == nullptr) return;
+  const Range before = units.begin > stage.begin ? Range{units.begin - 1, units.begin} : Range{};
+  ctx.tape->record_stop(std::make_unique<WayBackBegin>(*this, units, before));
+}
+
+void ShardedUnits::gather(const OpCtx& ctx, Range units, Way way) {
+  for_readers(units, way, [&](ParameterGroup& group, State& state) {
+    if (group.compute().defined()) return;
+    group.open_compute(*ctx.kernel.device);
+    for (const Parameter* p : group.members()) {
+      state.gathers.push_back(
+          data_->all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
+    }
+  });
+}
+
+void ShardedUnits::acquire(const OpCtx& ctx, Range units, Way way) {
+  gather(ctx, units, way);
+  for_readers(units, way, [&](ParameterGroup&, State& state) {
+    for (Handle& handle : state.gathers) handle.wait();
+    state.gathers.clear();
+    ++state.readers;
+  });
+}
+
+void ShardedUnits::release(Range units, Way way) {
+  for_readers(units, way, [&](ParameterGroup& group, State& state) {
+    if (--state.readers == 0) group.close_compute();
+  });
+}
+
+void ShardedUnits::open_gradients(const OpCtx& ctx, Range units, Way way) {
+  for_writers(units, way, [&](ParameterGroup& group, State& state) {
+    if (state.writers++ > 0) return;
+    if (group.grad().defined()) settle(ctx);  // on its way to the owners still
+    group.open_grad(*ctx.kernel.device);
+    ctx.launch(kernels::Fill{.y = group.grad(), .value = 0});
+  });
+}
+
+void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
+  settle(ctx);  // of the unit before
+  const auto reduce = [&](ParameterGroup& group, State& state) {
+    if (--state.writers > 0) return;
+    Reduction& reduction = reductions_.emplace_back(Reduction{&group, {}});
+    for (const Parameter* p : group.members()) {
+      reduction.handles.push_back(data_->reduce_scatter_parts(p->grad(), p->own_part(p->grad()),
+                                                              p->slice_counts(), p->name()));
+    }
+  };
+  for_writers(units, Way::forth, reduce);
+  for_writers(units, Way::back, reduce);
+}
+
+void ShardedUnits::settle(const OpCtx& ctx) {
+  for (Reduction& reduction : reductions_) {
+    for (Handle& handle : reduction.handles) handle.wait();
+    for (const Parameter* p : reduction.group->members()) {
+      if (p->own_slice().count == 0) continue;
+      const Tensor& sum = p->own_grad();
+      ctx.launch(kernels::Add{.a = sum, .b = p->own_part(p->grad()), .y = sum});
+    }
+    reduction.group->close_grad();
+  }
+  reductions_.clear();
+}
+
+}  // namespace llmtrain::parallel

@@ -1,0 +1,75 @@
+#pragma once
+/// ZeRO 2 and 3 (arXiv 1910.02054): gradients, and parameters, that are whole only while somebody
+/// works with them. Between, each data rank has its slices (ParameterStore::slice).
+
+#include <map>
+#include <span>
+#include <vector>
+
+#include "lib/autograd/tape.hpp"
+#include "lib/comm/communicator.hpp"
+#include "lib/param/parameter.hpp"
+
+namespace llmtrain::parallel {
+
+/// What is gathered and given back at a time: the embedding, a block, the head. A group may be in
+/// several of them.
+struct Unit {
+  std::vector<ParameterGroup*> groups;
+  /// Whether its backward reads its parameters, and whether its forward adds to its gradients.
+  bool reads_on_way_back = true, writes_on_way_forth = false;
+};
+
+class ShardedUnits {
+ public:
+  /// Units of the model, in the order in which a forward pass goes through them.
+  struct Range {
+    int begin = 0, end = 0;
+  };
+
+  /// `shards` as the groups' parameters have them, slices of the ranks of `data`. All that is given
+  /// outlives this.
+  ShardedUnits(std::vector<Unit> units, const Shards& shards, Communicator& data)
+      : units_(std::move(units)), data_(&data), shards_(shards) {}
+
+  /// Around the operations of some units of a stage, which has those of `stage`. Their parameters
+  /// are whole from the one to the other; meanwhile the next unit's travel. The tape of `ctx` does
+  /// the same on the way back, where gradients are whole, too, until the last weight part; what was
+  /// added to them then goes to the slices' owners. Collective over the data ranks.
+  void enter(const OpCtx& ctx, Range units, Range stage);
+  void leave(const OpCtx& ctx, Range units, Range stage);
+  /// Awaits what is still under way to the slices' owners.
+  void settle(const OpCtx& ctx);
+
+ private:
+  class WayBackBegin;
+  class WayBackEnd;
+  enum class Way : std::uint8_t { forth, back };
+  struct State {
+    int readers = 0, writers = 0;
+    std::vector<Handle> gathers;
+  };
+  struct Reduction {
+    ParameterGroup* group;
+    std::vector<Handle> handles;
+  };
+
+  void gather(const OpCtx& ctx, Range units, Way way);
+  void acquire(const OpCtx& ctx, Range units, Way way);
+  void release(Range units, Way way);
+  void open_gradients(const OpCtx& ctx, Range units, Way way);
+  void reduce_gradients(const OpCtx& ctx, Range units);
+  /// Groups of units that read their parameters on this way; that add to gradients on it.
+  template <class Body>
+  void for_readers(Range units, Way way, const Body& body);
+  template <class Body>
+  void for_writers(Range units, Way way, const Body& body);
+
+  std::vector<Unit> units_;
+  Communicator* data_;
+  Shards shards_;
+  std::map<ParameterGroup*, State> states_;
+  std::vector<Reduction> reductions_;
+};
+
+}  // namespace llmtrain::parallel
