@@ -33,7 +33,13 @@ struct RowMap {
   std::int64_t own_begin = 0;
   std::int64_t own_rows = -1;
 
+  /// Where the ranks of Axis::sp have the rows of the sequences in parts: `position` and
+  /// `document_begin` of all of them, each sequence's in the order of the ranks. int32
+  /// [num_sequences * seq_len].
+  Tensor all_position, all_document_begin;
+
   std::int64_t rows() const { return num_sequences * rows_per_sequence; }
+  bool in_parts() const { return all_position.defined(); }
   bool shared() const { return own_rows >= 0; }
   /// Of values [rows], those of the rows that this rank has between shared layers.
   Tensor own(const Tensor& values) const {

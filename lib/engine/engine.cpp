@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "kernels/elementwise.hpp"
 #include "kernels/step_scalars.hpp"
@@ -94,10 +93,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
     }
   }
-  const auto rows = static_cast<std::size_t>(options.micro_batch_size * options.seq_len);
-  token_ids_.resize(rows);
-  row_positions_.resize(rows);
-  samples_.resize(static_cast<std::size_t>(options.micro_batch_size));
+  batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
 }
 
 Engine::~Engine() = default;
@@ -257,66 +253,22 @@ EvalOutcome Engine::evaluate(const StepBatch& batch) {
     if (!stages_.is_here(stages_.last())) continue;
     loss(ctx, x, micro.targets);
   }
-  if (stages_.divided()) {
-    mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
+  for (const Axis axis : {Axis::sp, Axis::pp}) {
+    if (mesh_.size(axis) == 1) continue;
+    mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
   }
   batch_ = nullptr;
   return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
 }
 
-Engine::MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_samples) {
-  const std::int64_t length = options_.seq_len;
-  const std::int64_t rows = num_samples * length;
-  Device& device = *place_.device;
-  const auto make = [&](std::string_view tag, DType dtype, std::int64_t n) {
-    return device.allocate({n}, dtype, Category::activations, tag);
-  };
-  MicroBatch micro{.rows = {.num_sequences = num_samples,
-                            .rows_per_sequence = length,
-                            .seq_len = length,
-                            .token_id = make("batch token ids", DType::i64, rows),
-                            .position = make("batch row positions", DType::i32, rows),
-                            .embedding_position = make("batch positions", DType::i32, rows),
-                            .document_begin = make("batch documents", DType::i32, rows),
-                            .sample = make("batch samples", DType::i64, num_samples),
-                            .known = options_.one_document ? kernels::KnownRows::one_document
-                                                           : kernels::KnownRows::in_order},
-                   .tokens = make("batch tokens", DType::i32, rows),
-                   .targets = make("batch targets", DType::i32, rows)};
+MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_samples) {
+  MicroBatch micro =
+      batch_rows_.upload(*place_.device, *batch_, first_sample, num_samples, options_.one_document);
   if (mesh_.tp_shares_rows()) {
-    micro.rows.own_rows = rows / mesh_.size(Axis::tp);
+    micro.rows.own_rows = micro.rows.rows() / mesh_.size(Axis::tp);
     micro.rows.own_begin = micro.rows.own_rows * mesh_.index(Axis::tp);
   }
-  if (device.is_meta()) return micro;
-
-  const auto count = static_cast<std::size_t>(rows);
-  const std::int64_t in_step = batch_->first_sample + first_sample;
-  std::iota(token_ids_.begin(), token_ids_.end(), in_step * length);
-  std::iota(samples_.begin(), samples_.end(), in_step);
-  for (std::size_t i = 0; i < count; ++i) {
-    row_positions_[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % length);
-  }
-  const auto send = [&](const Tensor& to, const auto& host, std::size_t begin, std::size_t n) {
-    device.copy_from_host(to, std::as_bytes(std::span(host).subspan(begin, n)));
-  };
-  const auto begin = static_cast<std::size_t>(first_sample * length);
-  send(micro.rows.token_id, token_ids_, 0, count);
-  send(micro.rows.position, row_positions_, 0, count);
-  send(micro.rows.embedding_position, batch_->positions, begin, count);
-  send(micro.rows.document_begin, batch_->doc_begin, begin, count);
-  send(micro.rows.sample, samples_, 0, static_cast<std::size_t>(num_samples));
-  send(micro.tokens, batch_->tokens, begin, count);
-  send(micro.targets, batch_->targets, begin, count);
   return micro;
-}
-
-std::vector<const void*> Engine::MicroBatch::addresses() const {
-  std::vector<const void*> all;
-  for (const Tensor* tensor : {&rows.token_id, &rows.position, &rows.embedding_position,
-                               &rows.document_begin, &rows.sample, &tokens, &targets}) {
-    all.push_back(tensor->view().data);
-  }
-  return all;
 }
 
 }  // namespace llmtrain::engine

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/engine/batch.hpp"
+#include "lib/engine/batch_rows.hpp"
 #include "lib/engine/recorded_parts.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/engine/stages.hpp"
@@ -151,12 +152,6 @@ class Engine final : private parallel::StageProgram {
   Tensor between_stages(std::int64_t rows) const;
   void end(int micro_batch) override;
 
-  struct MicroBatch {
-    RowMap rows;
-    Tensor tokens, targets;
-
-    std::vector<const void*> addresses() const;
-  };
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
   void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor);
   void run_micro_batches(const StepBatch& batch);
@@ -207,9 +202,7 @@ class Engine final : private parallel::StageProgram {
   const StepBatch* batch_ = nullptr;
   StepKey key_;
   std::map<int, MicroBatch> live_;  // contexts point into it
-  // Host staging of what upload() makes itself.
-  std::vector<std::int64_t> token_ids_, samples_;
-  std::vector<std::int32_t> row_positions_;
+  BatchRows batch_rows_;
 };
 
 }  // namespace llmtrain::engine

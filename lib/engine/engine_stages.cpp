@@ -63,7 +63,7 @@ void Engine::end(int micro_batch) {
 }
 
 Tensor Engine::between_stages() {
-  const std::int64_t rows = options_.micro_batch_size * options_.seq_len;
+  const std::int64_t rows = options_.micro_batch_size * options_.seq_len / mesh_.size(Axis::sp);
   return between_stages(mesh_.tp_shares_rows() ? rows / mesh_.size(Axis::tp) : rows);
 }
 

@@ -19,6 +19,12 @@ enum class Axis : std::uint8_t { dp, tp, pp, sp };
 inline constexpr int kNumAxes = 4;
 std::string_view to_string(Axis axis);
 
+/// How the ranks of Axis::sp, which have the rows of every sequence in parts, attend to all of it.
+enum class SequenceSharing : std::uint8_t {
+  all_gather,  // each its own queries, to the keys and values of all
+  ulysses,     // each some of the heads, over all rows (arXiv 2309.14509)
+};
+
 /// Sizes of the axes, all at least 1.
 struct MeshShape {
   std::array<int, kNumAxes> sizes{1, 1, 1, 1};
@@ -26,6 +32,7 @@ struct MeshShape {
   std::array<Axis, kNumAxes> order{Axis::tp, Axis::sp, Axis::dp, Axis::pp};
   /// Between the layers that the ranks of Axis::tp share, they share the rows.
   bool tp_sequence_parallel = false;
+  SequenceSharing sp_algo = SequenceSharing::all_gather;
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
   int world_size() const;

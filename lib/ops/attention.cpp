@@ -1,7 +1,9 @@
 #include "kernels/attention.hpp"
 
+#include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/ops/sequence_parallel.hpp"
 
 namespace llmtrain::ops {
 
@@ -45,31 +47,81 @@ class RopeNode final : public Node {
   RopeTables tables_;
 };
 
+// Rows and heads of a call: where sequences are shared by their heads, all rows and some heads.
 kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& options) {
   const RowMap& rows = *ctx.rows;
   const double p = ctx.training ? options.dropout : 0;
-  return {.num_sequences = rows.num_sequences,
-          .num_heads = options.heads.num_heads,
-          .num_kv_heads = options.heads.num_kv_heads,
-          .head_dim = options.heads.head_dim,
-          .scale = options.scale,
-          .softcap = options.softcap,
-          .alibi = options.alibi != nullptr ? options.alibi->view() : View{},
-          .sink = options.sinks != nullptr ? options.sinks->compute().view() : View{},
-          .window = options.window,
-          .q_position = rows.position,
-          .q_document_begin = rows.document_begin,
-          .k_position = rows.position,
-          .q_sample = rows.sample,
-          .known_rows = rows.known,
-          .dropout = {.p = p,
-                      .key = p > 0 ? philox_key(ctx.step.seed, "dropout", options.dropout_name)
-                                   : PhiloxKey{},
-                      .step = ctx.step.step,
-                      .seq_len = rows.seq_len,
-                      .first_head = options.first_head,
-                      .heads = options.heads_of_layer,
-                      .scalars = ctx.step.scalars}};
+  kernels::AttentionShape shape{
+      .num_sequences = rows.num_sequences,
+      .num_heads = options.heads.num_heads,
+      .num_kv_heads = options.heads.num_kv_heads,
+      .head_dim = options.heads.head_dim,
+      .scale = options.scale,
+      .softcap = options.softcap,
+      .alibi = options.alibi != nullptr ? options.alibi->view() : View{},
+      .sink = options.sinks != nullptr ? options.sinks->compute().view() : View{},
+      .window = options.window,
+      .q_position = rows.position,
+      .q_document_begin = rows.document_begin,
+      .k_position = rows.position,
+      .q_sample = rows.sample,
+      .known_rows = rows.known,
+      .dropout = {
+          .p = p,
+          .key = p > 0 ? philox_key(ctx.step.seed, "dropout", options.dropout_name) : PhiloxKey{},
+          .step = ctx.step.step,
+          .seq_len = rows.seq_len,
+          .first_head = options.first_head,
+          .heads = options.heads_of_layer,
+          .scalars = ctx.step.scalars}};
+  if (shares_sequences(ctx, SequenceSharing::all_gather)) {
+    shape.k_position = rows.all_position;
+    shape.known_rows = kernels::KnownRows::nothing;
+  }
+  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return shape;
+  const HeadLayout share = share_of(options.heads, ctx.mesh->size(Axis::sp));
+  const std::int64_t first = share.num_heads * ctx.mesh->index(Axis::sp);
+  shape.num_heads = share.num_heads;
+  shape.num_kv_heads = share.num_kv_heads;
+  if (options.alibi != nullptr) shape.alibi = options.alibi->columns(first, share.num_heads);
+  if (options.sinks != nullptr) {
+    shape.sink = options.sinks->compute().columns(first, share.num_heads);
+  }
+  shape.q_position = shape.k_position = rows.all_position;
+  shape.q_document_begin = rows.all_document_begin;
+  shape.dropout.heads = shape.dropout.heads_of_layer(options.heads.num_heads);
+  shape.dropout.first_head += first;
+  return shape;
+}
+
+// Gradient of the sinks of the call's heads.
+View dsink_of(const OpCtx& ctx, const AttentionOptions& options) {
+  if (options.sinks == nullptr) return {};
+  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return options.sinks->grad();
+  const std::int64_t heads = share_of(options.heads, ctx.mesh->size(Axis::sp)).num_heads;
+  return options.sinks->grad().columns(heads * ctx.mesh->index(Axis::sp), heads);
+}
+
+// Keys and values of a call: those of the own rows, or of all ranks' where these share them.
+struct KeyValues {
+  Tensor all;  // of all ranks, side by side; undefined where they are the own
+  Tensor k, v;
+  KeyValues(const OpCtx& ctx, const QkvViews& own) : k(own.k), v(own.v) {
+    if (!shares_sequences(ctx, SequenceSharing::all_gather)) return;
+    const std::int64_t cols = own.k.cols();
+    const Tensor pair = ctx.allocate({own.k.rows(), 2 * cols}, own.k.dtype(), "own k and v");
+    ctx.launch(kernels::ScaleCast{.x = own.k, .y = pair.columns(0, cols)});
+    ctx.launch(kernels::ScaleCast{.x = own.v, .y = pair.columns(cols, cols)});
+    all = gather_sequences(ctx, pair, "attention");
+    k = all.columns(0, cols);
+    v = all.columns(cols, cols);
+  }
+};
+
+// Ranks that share sequences by their heads have some of the heads in a call.
+HeadLayout heads_of_call(const OpCtx& ctx, const HeadLayout& heads) {
+  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return heads;
+  return share_of(heads, ctx.mesh->size(Axis::sp));
 }
 
 class AttentionNode final : public Node {
@@ -84,21 +136,31 @@ class AttentionNode final : public Node {
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     const Tensor qkv = qkv_.get(ctx);
     Tensor dqkv = ctx.allocate(qkv.shape(), qkv.dtype(), "attention dqkv");
-    const QkvViews x(qkv, options_.heads);
-    {
-      const QkvViews dx(dqkv, options_.heads);
-      ctx.launch(kernels::AttentionBackward{
-          .shape = shape_of(ctx, options_),
-          .q = x.q,
-          .k = x.k,
-          .v = x.v,
-          .out = out_.get(ctx),
-          .lse = lse_.get(ctx),
-          .dout = dys[0],
-          .dq = dx.q,
-          .dk = dx.k,
-          .dv = dx.v,
-          .dsink = options_.sinks != nullptr ? options_.sinks->grad().view() : View{}});
+    const HeadLayout heads = heads_of_call(ctx, options_.heads);
+    const QkvViews x(qkv, heads), dx(dqkv, heads);
+    const KeyValues keys(ctx, x);
+    const std::int64_t cols = heads.kv_cols();
+    Tensor dkeys, dk = dx.k, dv = dx.v;
+    if (keys.all.defined()) {
+      dkeys = ctx.allocate(keys.all.shape(), qkv.dtype(), "gradient of all k and v");
+      dk = dkeys.columns(0, cols);
+      dv = dkeys.columns(cols, cols);
+    }
+    ctx.launch(kernels::AttentionBackward{.shape = shape_of(ctx, options_),
+                                          .q = x.q,
+                                          .k = keys.k,
+                                          .v = keys.v,
+                                          .out = out_.get(ctx),
+                                          .lse = lse_.get(ctx),
+                                          .dout = dys[0],
+                                          .dq = dx.q,
+                                          .dk = dk,
+                                          .dv = dv,
+                                          .dsink = dsink_of(ctx, options_)});
+    if (dkeys.defined()) {
+      const Tensor own = reduce_sequences(ctx, dkeys, "attention");
+      ctx.launch(kernels::ScaleCast{.x = own.columns(0, cols), .y = dx.k});
+      ctx.launch(kernels::ScaleCast{.x = own.columns(cols, cols), .y = dx.v});
     }
     return {std::move(dqkv)};
   }
@@ -119,22 +181,37 @@ Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTa
   return ctx.tape->record_one(std::make_unique<RopeNode>(heads, tables), {&qkv}, qkv.tensor);
 }
 
-Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
-  const HeadLayout& heads = options.heads;
-  const RowMap& rows = *ctx.rows;
-  require(qkv.tensor.cols() == heads.cols() && qkv.tensor.rows() == rows.rows(),
-          "attention: qkv {} for {} columns and {} rows", to_string(qkv.tensor.shape()),
-          heads.cols(), rows.rows());
+namespace {
+
+// Of the call's rows and heads.
+Var attend(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
+  const HeadLayout heads = heads_of_call(ctx, options.heads);
   const DType dtype = qkv.tensor.dtype();
-  Tensor out = ctx.allocate({rows.rows(), heads.q_cols()}, dtype, "attention");
-  Tensor lse = ctx.allocate({rows.num_sequences, heads.num_heads, rows.rows_per_sequence},
+  const kernels::AttentionShape shape = shape_of(ctx, options);
+  const std::int64_t rows = shape.q_position.numel();
+  Tensor out = ctx.allocate({rows, heads.q_cols()}, dtype, "attention");
+  Tensor lse = ctx.allocate({shape.num_sequences, heads.num_heads, rows / shape.num_sequences},
                             statistics_dtype(dtype), "attention lse");
   const QkvViews x(qkv.tensor, heads);
+  const KeyValues keys(ctx, x);
   ctx.launch(kernels::AttentionForward{
-      .shape = shape_of(ctx, options), .q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse});
+      .shape = shape, .q = x.q, .k = keys.k, .v = keys.v, .out = out, .lse = lse});
   if (ctx.tape == nullptr) return {std::move(out), -1, nullptr};
   auto node = std::make_unique<AttentionNode>(options, qkv.tensor, out, std::move(lse));
   return ctx.tape->record_one(std::move(node), {&qkv}, std::move(out));
+}
+
+}  // namespace
+
+Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
+  const HeadLayout& heads = options.heads;
+  require(qkv.tensor.cols() == heads.cols() && qkv.tensor.rows() == ctx.rows->rows(),
+          "attention: qkv {} for {} columns and {} rows", to_string(qkv.tensor.shape()),
+          heads.cols(), ctx.rows->rows());
+  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return attend(ctx, qkv, options);
+  const int ranks = ctx.mesh->size(Axis::sp);
+  const Var some = rows_to_heads(ctx, qkv, shares_of_qkv(heads, ranks));
+  return heads_to_rows(ctx, attend(ctx, some, options), shares_of_heads(heads, ranks));
 }
 
 Tensor cached_attention(const OpCtx& ctx, const Tensor& qkv, const AttentionOptions& options,

@@ -19,6 +19,9 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
     issues.add(tp_sequence_parallel, "has nobody to share tokens with: parallelism.tp is 1",
                "set parallelism.tp, or leave this out");
   }
+  if (sp() == 1 && sp_algo() != SequenceSharing::all_gather) {
+    issues.add(sp_algo, "does nothing: parallelism.sp is 1", "leave it out");
+  }
   recipe::judge(issues, [&] { validate_pipeline(issues); });
 }
 
@@ -82,15 +85,41 @@ ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const
 }
 
 int ParallelismSection::least_ranks() const {
-  return static_cast<int>(std::max<std::int64_t>(1, dp()) * tp() * pp());
+  return static_cast<int>(std::max<std::int64_t>(1, dp()) * tp() * pp() * sp());
 }
+
+std::int64_t ParallelismSection::sequence_parts() const {
+  const std::int64_t pieces = sp_algo() == SequenceSharing::all_gather && sp() > 1 ? 2 : 1;
+  return pieces * sp() * (tp_sequence_parallel() ? tp() : 1);
+}
+
+std::string ParallelismSection::sequence_cutters() const {
+  std::string keys;
+  const auto name = [&](std::string_view key, const std::string& value) {
+    keys += fmt::format("{}{} {}", keys.empty() ? "parallelism." : " x ", key, value);
+  };
+  if (sp() > 1) name("sp", fmt::format("{} ({})", sp(), sp_algo.value_text()));
+  if (tp_sequence_parallel()) name("tp", fmt::format("{} (tp_sequence_parallel)", tp()));
+  return keys;
+}
+
+namespace {
+
+// "parallelism.tp 2 x pp 4" of those above 1.
+std::string words_of(std::initializer_list<std::pair<std::string_view, std::int64_t>> axes) {
+  std::string text;
+  for (const auto& [axis, size] : axes) {
+    if (size > 1) text += fmt::format("{}{} {}", text.empty() ? "parallelism." : " x ", axis, size);
+  }
+  return text;
+}
+
+}  // namespace
 
 MeshShape ParallelismSection::shape(int ranks) const {
   MeshShape shape;
-  const auto share = static_cast<int>(tp() * pp());
-  const std::string model = pp() == 1   ? fmt::format("parallelism.tp {}", tp())
-                            : tp() == 1 ? fmt::format("parallelism.pp {}", pp())
-                                        : fmt::format("parallelism.tp {} x pp {}", tp(), pp());
+  const auto share = static_cast<int>(tp() * sp() * pp());
+  const std::string model = words_of({{"tp", tp()}, {"sp", sp()}, {"pp", pp()}});
   const std::string_view plural = ranks == 1 ? "" : "s";
   const int above = (ranks + share - 1) / share * share;
   require<RecipeError>(ranks % share == 0,
@@ -106,8 +135,10 @@ MeshShape ParallelismSection::shape(int ranks) const {
       wanted, share == 1 ? "" : fmt::format(" with {}", model), ranks, plural, needed, needed);
   shape.sizes[static_cast<int>(Axis::dp)] = ranks / share;
   shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
+  shape.sizes[static_cast<int>(Axis::sp)] = static_cast<int>(sp());
   shape.sizes[static_cast<int>(Axis::pp)] = static_cast<int>(pp());
   shape.tp_sequence_parallel = tp_sequence_parallel();
+  shape.sp_algo = sp_algo();
   return shape;
 }
 

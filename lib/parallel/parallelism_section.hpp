@@ -45,6 +45,15 @@ struct ParallelismSection : recipe::Section {
                                                    "blocks of each stage of the pipeline, in their "
                                                    "order; without it as even as whole blocks are",
                                                    recipe::at_least(0)};
+  recipe::Key<std::int64_t> sp{this, "sp", 1,
+                               "ranks that each have some of the tokens of every sequence",
+                               recipe::between(1, 1 << 16)};
+  recipe::Key<SequenceSharing> sp_algo{
+      this, "sp_algo", SequenceSharing::all_gather,
+      "how ranks of sp attend to whole sequences: all_gather, each its own queries to the keys and "
+      "values of all; ulysses, each all tokens with some of the heads",
+      recipe::one_of<SequenceSharing>(
+          {{"all_gather", SequenceSharing::all_gather}, {"ulysses", SequenceSharing::ulysses}})};
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,
       "what each rank of dp keeps of its slice alone (ZeRO): 0 nothing, 1 masters and optimizer "
@@ -61,6 +70,9 @@ struct ParallelismSection : recipe::Section {
   int num_stages() const { return pp() == 1 ? 1 : static_cast<int>(pp()) * stages_per_rank(); }
   /// What a model of so many blocks has against the stages.
   void validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const;
+  /// Parts into which seq_len must divide, and the keys that ask for it: "parallelism.sp 2 x tp 4".
+  std::int64_t sequence_parts() const;
+  std::string sequence_cutters() const;
   /// The pipeline's shape, where a step has so many micro-batches. RecipeError, with numbers that
   /// it takes, when the schedule refuses it.
   ScheduleShape pipeline(std::int64_t num_micro_batches) const;

@@ -23,8 +23,7 @@ PipelinePlan plan_pipeline(const engine::EngineOptions& options, std::int64_t sa
     of_rank.rank = rank;
     pipeline.ranks.push_back(make_plan(options, samples_per_step, of_rank));
   }
-  const std::int64_t samples_per_rank =
-      samples_per_step / (target.mesh[Axis::dp] * target.mesh[Axis::sp]);
+  const std::int64_t samples_per_rank = samples_per_step / target.mesh[Axis::dp];
   pipeline.schedule =
       parallel::find_schedule(options.pipeline.schedule)
           .make(

@@ -197,7 +197,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   engine::Engine engine(meta_place(device, target, &recorder), options);
   engine.initialize();
   recorder.take(device, Phase::init);
-  const int data_ranks = target.mesh[Axis::dp] * target.mesh[Axis::sp];
+  const MeshShape& mesh = target.mesh;
 
   Plan plan;
   plan.device = target.device;
@@ -214,8 +214,8 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   }
 
   device.ledger().start_trace();
-  engine.train_step(engine::StepBatch::planned(samples_per_step / data_ranks, options.seq_len), 1,
-                    1.0);
+  engine.train_step(engine::StepBatch::planned(samples_per_step / mesh[Axis::dp], options.seq_len),
+                    1, 1.0);
   plan.step_trace = device.ledger().stop_trace();
   plan.step = recorder.take(device, Phase::step);
 
@@ -227,8 +227,8 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
-  const bool divided = options.zero > 0 && data_ranks > 1;
-  if (target.mesh[Axis::tp] * target.mesh[Axis::pp] > 1 || divided) {
+  const bool divided = options.zero > 0 && mesh[Axis::dp] > 1;
+  if (mesh[Axis::tp] * mesh[Axis::pp] * mesh[Axis::sp] > 1 || divided) {
     add_whole_model(plan, options, target);
   }
   add_tuning(plan, recorder.products().all(), target);

@@ -33,7 +33,7 @@ EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_o
   const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
   const auto micro = static_cast<std::uint64_t>(engine.options().micro_batch_size);
-  Communicator& data = engine.mesh().data();
+  Communicator& data = engine.mesh().axis(Axis::dp);
   const auto ranks = static_cast<std::uint64_t>(data.size());
   EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};
   for (std::uint64_t round = 0; round < count; round += micro * ranks) {

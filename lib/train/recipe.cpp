@@ -178,13 +178,12 @@ void Recipe::validate(recipe::Issues& issues) const {
   });
   recipe::judge(issues, [&] {
     const std::uint64_t seq_len = training.seq_len().value;
-    const auto ranks = static_cast<std::uint64_t>(parallelism.tp());
-    if (!parallelism.tp_sequence_parallel() || seq_len % ranks == 0) return;
+    const auto parts = static_cast<std::uint64_t>(parallelism.sequence_parts());
+    if (seq_len % parts == 0) return;
     issues.add(training.seq_len,
-               fmt::format("{} tokens do not divide by parallelism.tp {}, as "
-                           "tp_sequence_parallel needs",
-                           seq_len, ranks),
-               fmt::format("{} and {} do", seq_len / ranks * ranks, (seq_len / ranks + 1) * ranks));
+               fmt::format("{} tokens do not divide by the {} parts into which {} cut them",
+                           seq_len, parts, parallelism.sequence_cutters()),
+               fmt::format("{} and {} do", seq_len / parts * parts, (seq_len / parts + 1) * parts));
   });
   recipe::judge(issues, [&] {
     parallelism.validate_blocks(issues, static_cast<std::int64_t>(shape.num_hidden_layers()));
@@ -297,7 +296,7 @@ int Recipe::threads() const {
 
 engine::BatchGeometry Recipe::geometry() const {
   const MeshShape mesh = mesh_shape();
-  engine::BatchGeometry geometry(training, mesh[Axis::dp] * mesh[Axis::sp]);
+  engine::BatchGeometry geometry(training, mesh[Axis::dp]);
   if (mesh[Axis::pp] > 1) {
     for (const std::int64_t samples : geometry.batch_sizes()) {
       parallelism.pipeline(samples / geometry.data_ranks() / geometry.micro_batch_size());
@@ -309,8 +308,6 @@ engine::BatchGeometry Recipe::geometry() const {
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
       recipe::Reserved{"parallelism.dp_replicate", "this build shards nothing over dp"},
-      recipe::Reserved{"parallelism.sp", "this build splits no sequence"},
-      recipe::Reserved{"parallelism.sp_algo", "this build splits no sequence"},
       recipe::Reserved{"parallelism.ep", "this build has no mixture of experts"},
       recipe::Reserved{"parallelism.order", "this build has neighbouring ranks share layers"},
       recipe::Reserved{"offload", "this build keeps everything on the device"},

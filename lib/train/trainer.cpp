@@ -239,7 +239,7 @@ void Trainer::launch_step() {
   step.first_sample = in_flight_.empty() ? state_.next_sample : in_flight_.back().end_sample();
   step.num_samples = geometry_.samples_in_step(step.number);
   step.shares = fill_share_of_batch(stream_, step.first_sample, step.num_samples,
-                                    engine_.mesh().data(), batch_);
+                                    engine_.mesh().axis(Axis::dp), batch_);
   const double lr_factor = schedule_.factor(step.number, time_over());
   if (step.num_samples == geometry_.global_batch_size()) {
     planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor);

@@ -117,6 +117,30 @@ const std::vector<Layout>& layouts() {
       {4, "gemma2", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true | parallelism.dp=2"},
       {8, "qwen3", "parallelism.tp=8 | parallelism.tp_sequence_parallel=true",
        "training.seq_len=16"},
+      {2, "llama", "parallelism.sp=2"},
+      {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
+      // Fewer key/value heads than ranks; several sequences in a micro-batch.
+      {4, "llama", "parallelism.sp=4 | parallelism.sp_algo=ulysses", "training.micro_batch_size=2"},
+      {3, "llama", "parallelism.sp=3", "training.micro_batch_size=2"},
+      {2, "gpt2", "parallelism.sp=2",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
+      {4, "gpt2", "parallelism.sp=4 | parallelism.sp_algo=ulysses",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
+       "activation_checkpoint.mode=full"},
+      {4, "gemma2", "parallelism.sp=2 | parallelism.dp=2"},
+      {4, "gemma2", "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.tp=2"},
+      {2, "gpt_oss", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
+      {2, "gpt_oss", "parallelism.sp=2"},
+      {4, "mpt", "parallelism.sp=4 | parallelism.sp_algo=ulysses"},
+      {2, "mpt", "parallelism.sp=2"},
+      {8, "qwen3",
+       "parallelism.sp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true | "
+       "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation] | "
+       "training.seq_len=16"},
+      {8, "llama",
+       "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.dp=2 | parallelism.zero=3 | "
+       "parallelism.pp=2"},
       {2, "llama", "parallelism.pp=2"},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe"},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",

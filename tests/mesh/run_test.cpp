@@ -112,7 +112,8 @@ TEST_CASE("ranks of mpirun train one run, which one rank writes and any number g
 
 TEST_CASE("ranks that share a model train, decode and save what one rank does, for any layout") {
   for (const std::string_view share :
-       {"parallelism.tp=2", "parallelism.pp=2", "parallelism={pp: 2, pp_schedule: zbv}"}) {
+       {"parallelism.tp=2", "parallelism.pp=2", "parallelism={pp: 2, pp_schedule: zbv}",
+        "parallelism.sp=2"}) {
     CAPTURE(share);
     const Workshop w;
     const std::vector<std::string> common{"model.num_hidden_layers=4"};
@@ -222,6 +223,9 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");
   refused(2, {"parallelism.tp=2", "optimizer.name=muon"}, 2, "choose another optimizer");
+  refused(2, {"parallelism.sp=2", "training.seq_len=14"}, 2, "12 and 16 do");
+  refused(3, {"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"}, 2,
+          "cannot share 2 heads and 2 key/value heads; parallelism.sp_algo: all_gather can");
   refused(3, {"parallelism.pp=2"}, 2, "parallelism.pp 2 does not divide the job's 3");
   refused(2,
           {"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4",

@@ -162,7 +162,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   engine::StepBatch batch;
   for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
     fill(batch, step, geometry.global_batch_size(), options.seq_len, options.model.vocab_size,
-         data.size(), data.rank());
+         engine.mesh().size(Axis::dp), engine.mesh().index(Axis::dp));
     const double sent_before = sent_bytes(world);
     steps.launch(engine, device.device(), batch, step, 1.0);
     check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, plan);
