@@ -99,6 +99,9 @@ const std::vector<Layout>& layouts() {
       {8, "gemma2", "parallelism.dp=4 | parallelism.tp=2 | parallelism.zero=3",
        "optimizer.max_grad_norm=null"},
       {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=2"},
+      {4, "mpt", "parallelism.dp=2 | parallelism.tp=2 | parallelism.zero=2"},
+      {6, "llama", "parallelism.dp=3 | parallelism.pp=2 | parallelism.zero=2",
+       "training.global_batch_size=6 | optimizer.name=muon"},
       {4, "llama",
        "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=3 | parallelism.pp_schedule=zbv",
        "model.num_hidden_layers=5 | activation_checkpoint.mode=selective | "
@@ -141,6 +144,21 @@ const std::vector<Layout>& layouts() {
       {8, "llama",
        "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.dp=2 | parallelism.zero=3 | "
        "parallelism.pp=2"},
+      {4, "llama", "parallelism.sp=2 | parallelism.dp=2 | parallelism.zero=1"},
+      {4, "gpt2", "parallelism.sp=2 | parallelism.dp=2 | parallelism.zero=2",
+       "model.resid_pdrop=0.2 | activation_checkpoint.mode=every_k | activation_checkpoint.k=2"},
+      {4, "llama", "parallelism.sp=2 | parallelism.tp=2"},
+      {4, "llama",
+       "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.tp=2 | "
+       "parallelism.tp_sequence_parallel=true",
+       "activation_checkpoint.mode=full"},
+      {4, "gpt2", "parallelism.sp=2 | parallelism.pp=2 | parallelism.pp_schedule=zbv",
+       "model.num_hidden_layers=4 | model.attn_pdrop=0.3"},
+      // Every axis at 2.
+      {16, "qwen3",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
+       "parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
+       "training.seq_len=16"},
       {2, "llama", "parallelism.pp=2"},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe"},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",

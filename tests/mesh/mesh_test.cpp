@@ -31,13 +31,26 @@ const ProbeModel& model_of(const Layout& layout) {
                        [&](const ProbeModel& model) { return model.name == layout.model; });
 }
 
+// Overrides of both, and those of a layout's ranks.
+std::vector<std::string> overrides_of(const Layout& layout, bool ranks) {
+  std::vector<std::string> overrides = split(layout.overrides);
+  if (!ranks) return overrides;
+  for (std::string& key : split(layout.parallelism)) overrides.push_back(std::move(key));
+  return overrides;
+}
+
+std::string title_of(const Layout& layout) {
+  return fmt::format("{} ranks, {}, {} {}", layout.ranks, layout.model, layout.parallelism,
+                     layout.overrides);
+}
+
 // One rank's run, kept for all layouts that are compared with it.
 const ProbeResult& one_rank(const Layout& layout) {
   static std::map<std::pair<std::string_view, std::string_view>, ProbeResult> kept;
   const auto key = std::pair(layout.model, layout.overrides);
   const auto found = kept.find(key);
   if (found != kept.end()) return found->second;
-  return kept[key] = run_probe(model_of(layout), 1, kSteps, split(layout.overrides));
+  return kept[key] = run_probe(model_of(layout), 1, kSteps, overrides_of(layout, false));
 }
 
 // What is smaller than this throughout is noise around zero, like the gradient of a key's bias,
@@ -76,17 +89,62 @@ void compare(const ProbeResult& found, const ProbeResult& expected) {
 TEST_CASE("every layout has the gradients, losses and weights of one rank") {
   set_mpi_environment();
   for (const Layout& layout : layouts()) {
-    const std::string title = fmt::format("{} ranks, {}, {} {}", layout.ranks, layout.model,
-                                          layout.parallelism, layout.overrides);
-    CAPTURE(title);
+    CAPTURE(title_of(layout));
     const ProbeResult& expected = one_rank(layout);
     REQUIRE(expected.problem == "");
     REQUIRE(expected.numbers.size() == 2 * kSteps);
-    std::vector<std::string> overrides = split(layout.overrides);
-    for (const std::string& key : split(layout.parallelism)) overrides.push_back(key);
-    const ProbeResult found = run_probe(model_of(layout), layout.ranks, kSteps, overrides);
+    const ProbeResult found =
+        run_probe(model_of(layout), layout.ranks, kSteps, overrides_of(layout, true));
     REQUIRE(found.problem == "");
     compare(found, expected);
+  }
+}
+
+namespace {
+
+struct Precision {
+  std::string_view name;
+  double rounding;  // relative, of one operation
+  double loss_bound;
+};
+
+// Step 1 of a layout in another precision beside one rank's, both against one rank in fp64.
+void compare_errors(const Layout& layout, const Precision& precision) {
+  const auto in_precision = [&](std::vector<std::string> overrides) {
+    overrides.push_back(fmt::format("precision.compute={}", precision.name));
+    return overrides;
+  };
+  const ProbeResult& exact = one_rank(layout);
+  const ProbeResult one =
+      run_probe(model_of(layout), 1, 1, in_precision(overrides_of(layout, false)));
+  const ProbeResult found =
+      run_probe(model_of(layout), layout.ranks, 1, in_precision(overrides_of(layout, true)));
+  REQUIRE(exact.problem == "");
+  REQUIRE(one.problem == "");
+  REQUIRE(found.problem == "");
+  for (const auto& [name, tensor] : exact.tensors) {
+    if (!name.starts_with("gradient")) continue;
+    CAPTURE(name);
+    const double own = difference(one.tensors.at(name), tensor, noise(name));
+    const double off = difference(found.tensors.at(name), tensor, noise(name));
+    REQUIRE(off <= 4 * std::max(own, precision.rounding));
+  }
+  const double loss = exact.numbers.at("loss 1");
+  REQUIRE(std::abs(found.numbers.at("loss 1") - loss) <= precision.loss_bound * loss);
+}
+
+}  // namespace
+
+TEST_CASE("in fp32 and bf16 a layout's errors are those of one rank") {
+  set_mpi_environment();
+  // Of every few layouts one.
+  constexpr std::size_t kStride = 5;
+  for (const Precision& precision : {Precision{"fp32", 0x1p-24, 1e-5}, {"bf16", 0x1p-9, 1e-2}}) {
+    CAPTURE(precision.name);
+    for (std::size_t i = 0; i < layouts().size(); i += kStride) {
+      CAPTURE(title_of(layouts()[i]));
+      compare_errors(layouts()[i], precision);
+    }
   }
 }
 
