@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/json_depth.hpp"
+
 namespace llmtrain::data {
 
 namespace {
@@ -13,13 +15,14 @@ using Json = nlohmann::json;
 
 const Json& json(const void* value) { return *static_cast<const Json*>(value); }
 
-/// A callback for the parser that refuses an object with a key twice: of the two values, readers
-/// take either, or none (Hugging Face's tokenizers).
+/// A callback for the parser that bounds the depth, and refuses an object with a key twice: of the
+/// two values, readers take either, or none (Hugging Face's tokenizers).
 class KeysOnce {
  public:
   explicit KeysOnce(std::string_view name) : name_(name) {}
 
-  bool operator()(int, Json::parse_event_t event, const Json& parsed) {
+  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
+    JsonDepth{name_, kSaveAgain}(depth, event, parsed);
     switch (event) {
       case Json::parse_event_t::object_start:
         seen_.emplace_back();

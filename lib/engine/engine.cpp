@@ -70,10 +70,10 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                        options.seq_len, options.model.longest_sequence());
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
-  if (options.zero > 0 && options.optimizer != nullptr && mesh_.data().size() > 1) {
+  if (options.zero > 0 && options.optimizer != nullptr && mesh_.owners().size() > 1) {
     const Shards shards{.gradients = options.zero >= 2, .parameters = options.zero >= 3};
     store_.slice(optim::whole_parameters(*options.optimizer), shards);
-    if (shards.gradients) shards_.emplace(units_of(decoder_, store_), shards, mesh_.data());
+    if (shards.gradients) shards_.emplace(units_of(decoder_, store_), shards, mesh_.owners());
   }
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
@@ -193,28 +193,43 @@ void Engine::reduce_over_data() {
   if (stages_.divided()) mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "loss").wait();
   Communicator& data = mesh_.data();
   if (data.size() == 1) return;
+  sum_slices();
   std::vector<Handle> handles;
   for (const auto& group : store_.local_groups()) {
-    if (group->members().front()->shards().gradients) continue;  // unit by unit before
-    if (group->members().front()->is_sliced()) {
-      for (const Parameter* p : group->members()) {
-        handles.push_back(
-            data.reduce_scatter_parts(p->grad(), p->own_grad(), p->slice_counts(), p->name()));
-      }
-    } else {
-      handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
-    }
+    if (group->members().front()->is_sliced()) continue;
+    handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
   }
   handles.push_back(data.all_reduce(loss_sum_, ReduceOp::sum, "loss"));
   for (Handle& handle : handles) handle.wait();
+}
+
+// Over the owners, unless units have done so one by one, and then over the replicas.
+void Engine::sum_slices() {
+  const auto for_sliced = [&](const auto& reduce) {
+    std::vector<Handle> handles;
+    for (const Parameter* p : store_.local()) {
+      if (p->is_sliced()) handles.push_back(reduce(*p));
+    }
+    for (Handle& handle : handles) handle.wait();
+  };
+  if (!shards_) {
+    for_sliced([&](const Parameter& p) {
+      return mesh_.owners().reduce_scatter_parts(p.grad(), p.own_grad(), p.slice_counts(),
+                                                 p.name());
+    });
+  }
+  if (mesh_.replicas().size() == 1) return;
+  for_sliced([&](const Parameter& p) {
+    return mesh_.replicas().all_reduce(p.own_grad(), ReduceOp::sum, p.name());
+  });
 }
 
 void Engine::gather_updates() {
   std::vector<Handle> handles;
   for (const Parameter* p : store_.local()) {
     if (!p->is_sliced() || p->shards().parameters) continue;
-    handles.push_back(mesh_.data().all_gather_parts(p->own_compute(), p->compute(),
-                                                    p->slice_counts(), p->name()));
+    handles.push_back(mesh_.owners().all_gather_parts(p->own_compute(), p->compute(),
+                                                      p->slice_counts(), p->name()));
   }
   for (Handle& handle : handles) handle.wait();
 }

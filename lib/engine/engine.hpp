@@ -160,6 +160,7 @@ class Engine final : private parallel::StageProgram {
   /// Makes gradients, of sliced parameters the own slices, and loss sums over all ranks that share
   /// the step's samples.
   void reduce_over_data();
+  void sum_slices();
   /// Gives all data ranks what each of them has updated.
   void gather_updates();
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);

@@ -77,14 +77,44 @@ Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
   }
   constexpr std::array kData{Axis::dp, Axis::sp};
   data_ = make_group(shape, rank, kData, "dp*sp", factory);
+  make_replicas(factory);
   constexpr std::array kModel{Axis::tp, Axis::pp};
   model_ = make_group(shape, rank, kModel, "tp*pp", factory);
   world_ = make_group(shape, rank, shape.order, "world", factory);
 }
 
+void Mesh::make_replicas(const CommunicatorFactory& factory) {
+  if (shape_.dp_replicate == 1) {
+    replicas_ = factory("replicas", {rank_}, 0);
+    return;
+  }
+  const int neighbours = size(Axis::dp) / shape_.dp_replicate;
+  const auto group = [&](std::string_view name, const auto& belongs) {
+    constexpr std::array kData{Axis::dp, Axis::sp};
+    std::vector<int> members;
+    int index = 0;
+    for (const int other : group_of(shape_, rank_, kData)) {
+      if (!belongs(coordinate_of(shape_, other))) continue;
+      if (other == rank_) index = static_cast<int>(members.size());
+      members.push_back(other);
+    }
+    return factory(name, members, index);
+  };
+  const auto at = [](const MeshCoordinate& of, Axis axis) { return of[static_cast<int>(axis)]; };
+  owners_ = group("owners", [&](const MeshCoordinate& other) {
+    return at(other, Axis::dp) / neighbours == index(Axis::dp) / neighbours;
+  });
+  replicas_ = group("replicas", [&](const MeshCoordinate& other) {
+    return at(other, Axis::dp) % neighbours == index(Axis::dp) % neighbours &&
+           at(other, Axis::sp) == index(Axis::sp);
+  });
+}
+
 void Mesh::use_staging(const Tensor& staging) const {
   for (const auto& axis : axes_) axis->use_staging(staging);
   data_->use_staging(staging);
+  if (owners_) owners_->use_staging(staging);
+  replicas_->use_staging(staging);
   model_->use_staging(staging);
   world_->use_staging(staging);
 }

@@ -32,6 +32,8 @@ struct MeshShape {
   std::array<Axis, kNumAxes> order{Axis::tp, Axis::sp, Axis::dp, Axis::pp};
   /// Between the layers that the ranks of Axis::tp share, they share the rows.
   bool tp_sequence_parallel = false;
+  /// Groups of neighbours along Axis::dp, each with all slices of what ZeRO divides.
+  int dp_replicate = 1;
   SequenceSharing sp_algo = SequenceSharing::all_gather;
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
@@ -64,6 +66,10 @@ class Mesh {
   Communicator& axis(Axis axis) const { return *axes_[static_cast<int>(axis)]; }
   /// The ranks over which losses, token counts and dense gradients are summed: dp * sp.
   Communicator& data() const { return *data_; }
+  /// Of the data ranks, those that divide among them what ZeRO divides, and those that have the
+  /// same slices: all and itself alone, unless MeshShape::dp_replicate says otherwise.
+  Communicator& owners() const { return *(owners_ ? owners_ : data_); }
+  Communicator& replicas() const { return *replicas_; }
   /// The ranks that hold one copy of the model together: tp * pp.
   Communicator& model() const { return *model_; }
   Communicator& world() const { return *world_; }
@@ -71,11 +77,14 @@ class Mesh {
   void use_staging(const Tensor& staging) const;
 
  private:
+  void make_replicas(const CommunicatorFactory& factory);
+
   MeshShape shape_;
   int rank_;
   MeshCoordinate coordinate_;
   std::array<std::unique_ptr<Communicator>, kNumAxes> axes_;
   std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> owners_, replicas_;
   std::unique_ptr<Communicator> model_;
   std::unique_ptr<Communicator> world_;
 };

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/json_depth.hpp"
 #include "lib/base/require.hpp"
 #include "lib/models/limits.hpp"
 
@@ -110,7 +111,7 @@ HfConfigReader::HfConfigReader(std::string_view json, std::string source)
     : impl_(std::make_unique<Impl>()) {
   impl_->source = std::move(source);
   try {
-    impl_->object = Json::parse(json);
+    impl_->object = Json::parse(json, JsonDepth{impl_->source, kCorrect});
   } catch (const Json::exception& e) {
     fail<DataError>("{}: not valid JSON: {}; {}", impl_->source, e.what(), kCorrect);
   }

@@ -98,7 +98,7 @@ const Tensor& GradientNorm::squares(const kernels::KernelCtx& ctx) const {
   const Tensor& sums = sliced_ ? runs_ : squares_;
   launch(ctx, kernels::SquaredNorm{.gradients = gradients_, .table = table_, .out = sums});
   if (sliced_) {
-    mesh_->data().all_reduce(runs_, ReduceOp::sum, "gradient norm over data").wait();
+    mesh_->owners().all_reduce(runs_, ReduceOp::sum, "gradient norm over data").wait();
     launch(ctx, kernels::JoinSquaredNorms{
                     .runs = runs_, .levels = levels_, .first = first_runs_, .out = squares_});
   }

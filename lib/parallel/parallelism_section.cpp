@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "lib/base/require.hpp"
 
@@ -18,6 +19,14 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
   if (tp_sequence_parallel() && tp() == 1) {
     issues.add(tp_sequence_parallel, "has nobody to share tokens with: parallelism.tp is 1",
                "set parallelism.tp, or leave this out");
+  }
+  if (const std::set<std::string> named(order().begin(), order().end());
+      named.size() != order().size()) {
+    issues.add(order, "names an axis twice", "name each of tp, sp, dp and pp once");
+  }
+  if (dp_replicate() > 1 && zero() == 0) {
+    issues.add(dp_replicate, "has no slices to repeat: parallelism.zero is 0",
+               "set parallelism.zero, or leave this out");
   }
   if (sp() == 1 && sp_algo() != SequenceSharing::all_gather) {
     issues.add(sp_algo, "does nothing: parallelism.sp is 1", "leave it out");
@@ -85,7 +94,7 @@ ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const
 }
 
 int ParallelismSection::least_ranks() const {
-  return static_cast<int>(std::max<std::int64_t>(1, dp()) * tp() * pp() * sp());
+  return static_cast<int>(std::max<std::int64_t>({1, dp(), dp_replicate()}) * tp() * pp() * sp());
 }
 
 std::int64_t ParallelismSection::sequence_parts() const {
@@ -133,10 +142,23 @@ MeshShape ParallelismSection::shape(int ranks) const {
       "parallelism.dp is {}{}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run "
       "...), or set parallelism.dp=-1",
       wanted, share == 1 ? "" : fmt::format(" with {}", model), ranks, plural, needed, needed);
-  shape.sizes[static_cast<int>(Axis::dp)] = ranks / share;
+  const int data_ranks = ranks / share;
+  const auto groups = static_cast<int>(dp_replicate());
+  require<RecipeError>(data_ranks % groups == 0,
+                       "parallelism.dp_replicate is {}, which does not divide the {} rank{} of dp; "
+                       "choose a size that does",
+                       groups, data_ranks, data_ranks == 1 ? "" : "s");
+  shape.dp_replicate = groups;
+  shape.sizes[static_cast<int>(Axis::dp)] = data_ranks;
   shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
   shape.sizes[static_cast<int>(Axis::sp)] = static_cast<int>(sp());
   shape.sizes[static_cast<int>(Axis::pp)] = static_cast<int>(pp());
+  for (std::size_t i = 0; i < shape.order.size(); ++i) {
+    for (int a = 0; a < kNumAxes; ++a) {
+      const Axis axis{static_cast<std::uint8_t>(a)};
+      if (order()[i] == to_string(axis)) shape.order[i] = axis;
+    }
+  }
   shape.tp_sequence_parallel = tp_sequence_parallel();
   shape.sp_algo = sp_algo();
   return shape;

@@ -60,6 +60,19 @@ struct ParallelismSection : recipe::Section {
       "states, 2 gradients, too, 3 parameters, too",
       recipe::between(0, 3)};
 
+  recipe::Key<std::int64_t> dp_replicate{
+      this, "dp_replicate", 1,
+      "groups of neighbours along dp that each have all slices of ZeRO, so that it sends within a "
+      "group and only gradients between them",
+      recipe::between(1, 1 << 16)};
+
+  recipe::Key<std::vector<std::string>> order{
+      this,
+      "order",
+      {"tp", "sp", "dp", "pp"},
+      "axes from the one that neighbouring ranks share to the one of the ranks farthest apart",
+      recipe::any_of({"tp", "sp", "dp", "pp"}) & recipe::length(4)};
+
   void validate(recipe::Issues& issues) const override;
   /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.
   MeshShape shape(int ranks) const;

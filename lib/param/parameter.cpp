@@ -92,7 +92,7 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 
 void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
                            const Shards& shards) {
-  const int ranks = mesh_->data().size();
+  const int ranks = mesh_->owners().size();
   if (ranks == 1) return;
   std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks));
   for (Parameter* p : local_) {
@@ -106,7 +106,7 @@ void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
       const SlicedTensor tensor{.elements = elements};
       p->slice_counts_ = slice_counts(slice_cuts(std::span(&tensor, 1), ranks), 0, elements);
     }
-    const auto here = p->slice_counts_.begin() + mesh_->data().rank();
+    const auto here = p->slice_counts_.begin() + mesh_->owners().rank();
     p->own_ = {std::accumulate(p->slice_counts_.begin(), here, std::int64_t{0}), *here};
     p->shards_ = shards;
   }

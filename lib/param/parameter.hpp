@@ -205,7 +205,7 @@ class ParameterStore {
   /// ParameterSpec::holders of what is declared from now on without any.
   void declare_on(std::vector<int> holders) { holders_ = std::move(holders); }
 
-  /// Divides what optimizers update among the ranks of Mesh::data() (ZeRO), before allocation:
+  /// Divides what optimizers update among the ranks of Mesh::owners() (ZeRO), before allocation:
   /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
   /// elements of such.
   void slice(const std::function<bool(const Parameter&)>& whole, const Shards& shards = {});

@@ -98,17 +98,19 @@ void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore&
             });
 }
 
-// Parameters of which this rank writes what it updates. Where data ranks hold the same, they take
-// turns: the next one is whoever has written least.
+// Parameters of which this rank writes what it updates. Where ranks hold the same, they take turns:
+// the next one is whoever has written least.
 std::set<const Parameter*> written_here(engine::Engine& engine) {
   const Mesh& mesh = engine.mesh();
-  std::vector<std::int64_t> written(static_cast<std::size_t>(mesh.data().size()));
+  const bool sliced = engine.parameters().local().front()->is_sliced();
+  const Communicator& sharers = sliced ? mesh.replicas() : mesh.data();
+  std::vector<std::int64_t> written(static_cast<std::size_t>(sharers.size()));
   std::set<const Parameter*> mine;
   for (const Parameter* p : engine.parameters().local()) {
     const auto least = std::min_element(written.begin(), written.end());
     *least += p->box().shape.numel();
-    const bool turn = least - written.begin() == mesh.data().rank();
-    const bool writes = p->is_sliced() ? p->own_slice().count > 0 : turn;
+    const bool turn = least - written.begin() == sharers.rank();
+    const bool writes = turn && p->own_slice().count > 0;
     if (writes && counts_here(*p, mesh)) mine.insert(p);
   }
   return mine;

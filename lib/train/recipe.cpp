@@ -307,9 +307,7 @@ engine::BatchGeometry Recipe::geometry() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"parallelism.dp_replicate", "this build shards nothing over dp"},
       recipe::Reserved{"parallelism.ep", "this build has no mixture of experts"},
-      recipe::Reserved{"parallelism.order", "this build has neighbouring ranks share layers"},
       recipe::Reserved{"offload", "this build keeps everything on the device"},
       recipe::Reserved{"profiler", "this build has no profiler window"},
       recipe::Reserved{"slurm", "this build writes no batch scripts"},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
+#include "lib/base/json_depth.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::train {
@@ -15,16 +16,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Parses a JSON object; the bound on its depth bounds the recursion of everything that walks it.
+/// Parses a JSON object.
 Json parse_object(std::string_view text, const std::string& name) {
-  static constexpr int kMaxDepth = 32;
-  const auto check_depth = [&name](int depth, Json::parse_event_t, Json&) {
-    require<DataError>(depth <= kMaxDepth, "{}: nested deeper than {} levels", name, kMaxDepth);
-    return true;
-  };
   Json json;
   try {
-    json = Json::parse(text, check_depth);
+    json = Json::parse(text, JsonDepth{name, "let the run write it again"});
   } catch (const Json::exception& error) {
     fail<DataError>("{}: not JSON: {}", name, error.what());
   }

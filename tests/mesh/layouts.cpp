@@ -120,6 +120,13 @@ const std::vector<Layout>& layouts() {
       {4, "gemma2", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true | parallelism.dp=2"},
       {8, "qwen3", "parallelism.tp=8 | parallelism.tp_sequence_parallel=true",
        "training.seq_len=16"},
+      {4, "llama", "parallelism.dp=4 | parallelism.zero=1 | parallelism.dp_replicate=2"},
+      {4, "gpt2", "parallelism.dp=4 | parallelism.zero=2 | parallelism.dp_replicate=2",
+       "model.resid_pdrop=0.2"},
+      {8, "llama",
+       "parallelism.dp=4 | parallelism.sp=2 | parallelism.zero=3 | parallelism.dp_replicate=2",
+       "optimizer.name=muon"},
+      {2, "llama", "parallelism.dp=2 | parallelism.zero=3 | parallelism.dp_replicate=2"},
       {2, "llama", "parallelism.sp=2"},
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
       // Fewer key/value heads than ranks; several sequences in a micro-batch.
@@ -159,6 +166,9 @@ const std::vector<Layout>& layouts() {
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
        "parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
        "training.seq_len=16"},
+      {8, "llama",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2 | "
+       "parallelism.order=[pp, dp, tp, sp]"},
       {2, "llama", "parallelism.pp=2"},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe"},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",

@@ -189,6 +189,30 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
   }
 }
 
+TEST_CASE("what replicas of slices have saved goes on on one rank, and the other way round") {
+  const Workshop w;
+  const ProcessEvents stop{.signal = SIGTERM, .signal_after = "step-00000004"};
+  REQUIRE(w.run(1, {"run.output_dir=one"}).exit_code == 0);
+  const auto numbers = losses_and_norms(w.scratch / "one");
+  const auto four = [&](std::string_view name, ProcessEvents events) {
+    return w.run(4,
+                 {fmt::format("run.output_dir={}", name), "parallelism.zero=3",
+                  "parallelism.dp_replicate=2"},
+                 events);
+  };
+  REQUIRE(four("from-four", stop).exit_code != 0);
+  REQUIRE(w.run(1, {"run.output_dir=from-four"}).exit_code == 0);
+  REQUIRE(w.run(1, {"run.output_dir=from-one"}, stop).exit_code != 0);
+  REQUIRE(four("from-one", {}).exit_code == 0);
+  for (const char* name : {"from-four", "from-one"}) {
+    const auto others = losses_and_norms(w.scratch / name);
+    REQUIRE(others.size() == numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      CHECK(std::abs(others[i] - numbers[i]) <= 1e-10 * numbers[i]);
+    }
+  }
+}
+
 TEST_CASE("a signal to one rank stops all at one step, saved") {
   const Workshop w;
   // mpirun hands SIGUSR1 to every rank, which they see at different times.
@@ -223,6 +247,9 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");
   refused(2, {"parallelism.tp=2", "optimizer.name=muon"}, 2, "choose another optimizer");
+  refused(2, {"parallelism.order=[tp, tp, dp, pp]"}, 2, "names an axis twice");
+  refused(2, {"parallelism.zero=1", "parallelism.dp_replicate=3"}, 2,
+          "does not divide the 2 ranks");
   refused(2, {"parallelism.sp=2", "training.seq_len=14"}, 2, "12 and 16 do");
   refused(3, {"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"}, 2,
           "cannot share 2 heads and 2 key/value heads; parallelism.sp_algo: all_gather can");

@@ -158,7 +158,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   engine.initialize();
   train::PlannedSteps steps(plan.step_trace);
   Output out(std::filesystem::path(arguments[1]) / fmt::format("rank-{}.txt", target.rank));
-  Communicator& data = engine.mesh().data();
+  Communicator& data = engine.mesh().owners();
   engine::StepBatch batch;
   for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
     fill(batch, step, geometry.global_batch_size(), options.seq_len, options.model.vocab_size,

@@ -209,6 +209,18 @@ TEST_CASE("a key that is there twice is refused, wherever it is") {
   CHECK(doubled(R"("model":)", R"("made_by":{"model":1,"vocab":2},)") == "");
 }
 
+TEST_CASE("nesting that would end the process is refused") {
+  constexpr std::size_t kDeep = 200000;
+  const std::string deep = std::string(kDeep, '[') + std::string(kDeep, ']');
+  for (const char* key : {"normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}) {
+    CAPTURE(key);
+    std::string text = minimal().dump();
+    text.insert(1, R"("other":{")" + std::string(key) + R"(":)" + deep + "},");
+    CHECK(contains(message_of<DataError>([&] { parse_tokenizer_json(text, "t.json"); }),
+                   "t.json: nested deeper than 32 levels; save it again"));
+  }
+}
+
 TEST_CASE("start and end tokens come from tokenizer_config.json, else from a well-known name") {
   const TemporaryDirectory directory;
   directory.write("tokenizer.json", minimal().dump());
