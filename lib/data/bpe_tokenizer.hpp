@@ -50,6 +50,9 @@ class BpeTokenizer final : public Tokenizer {
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<std::int32_t>& out) const override;
   std::string_view token_bytes(std::int32_t id) const override;
+  std::string_view token_spelling(std::int32_t id) const override {
+    return spellings_[static_cast<std::size_t>(id)];
+  }
   std::string decode(std::span<const std::int32_t> ids) const override;
   bool keeps_text() const override;
   const TokenFrame& frame() const override { return definition_.post_processor.frame(); }

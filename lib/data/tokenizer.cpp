@@ -87,7 +87,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& dir
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   config["clean_up_tokenization_spaces"] = false;
   const auto set = [&](const char* key, std::optional<std::int32_t> id) {
-    if (id) config[key] = std::string(tokenizer.token_bytes(*id));
+    if (id) config[key] = std::string(tokenizer.token_spelling(*id));
   };
   set("bos_token", tokenizer.bos_id());
   set("eos_token", tokenizer.eos_id());

@@ -44,6 +44,8 @@ class Tokenizer {
   /// The bytes that token `id` stands for in the middle of a text; DataError unless the vocabulary
   /// has it.
   virtual std::string_view token_bytes(std::int32_t id) const = 0;
+  /// The token as its vocabulary writes it: valid UTF-8, which the bytes need not be.
+  virtual std::string_view token_spelling(std::int32_t id) const { return token_bytes(id); }
   /// The text of all tokens, special ones included, as in Hugging Face's
   /// `decode(ids, skip_special_tokens=False)`, which shows U+FFFD where here bytes that are not
   /// UTF-8 come out.

@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/json_depth.hpp"
 #include "lib/base/require.hpp"
 #include "lib/models/limits.hpp"
 
@@ -111,7 +110,7 @@ HfConfigReader::HfConfigReader(std::string_view json, std::string source)
     : impl_(std::make_unique<Impl>()) {
   impl_->source = std::move(source);
   try {
-    impl_->object = Json::parse(json, JsonDepth{impl_->source, kCorrect});
+    impl_->object = Json::parse(json);
   } catch (const Json::exception& e) {
     fail<DataError>("{}: not valid JSON: {}; {}", impl_->source, e.what(), kCorrect);
   }

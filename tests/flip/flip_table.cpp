@@ -62,7 +62,7 @@ const std::vector<Flip> kParallelism{
      {"parallelism.tp_sequence_parallel=true"}},
     {"parallelism.dp_replicate",
      {plan},
-     "parallelism.dp=4 | parallelism.zero=2",
+     "parallelism.dp=4 | parallelism.zero=2 | training.micro_batch_size=1",
      {"parallelism.dp_replicate=2"}},
     {"parallelism.order",
      {plan},

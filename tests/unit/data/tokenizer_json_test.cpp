@@ -236,4 +236,15 @@ TEST_CASE("start and end tokens come from tokenizer_config.json, else from a wel
   CHECK_THROWS_AS(load_tokenizer_json(directory.path() / "absent.json"), DataError);
 }
 
+TEST_CASE("an end token that stands for a byte is saved as the vocabulary writes it") {
+  const TemporaryDirectory directory;
+  directory.write("tokenizer.json", minimal().dump());
+  directory.write("tokenizer_config.json", "{\"eos_token\": \"\xc3\xbf\"}");  // of byte 0xff
+  const auto tokenizer = load_tokenizer_json(directory.path());
+  REQUIRE(tokenizer->token_bytes(*tokenizer->eos_id()) == "\xff");
+  const TemporaryDirectory other;
+  save_tokenizer(*tokenizer, other.path());
+  CHECK(load_tokenizer_json(other.path())->eos_id() == tokenizer->eos_id());
+}
+
 }  // namespace llmtrain::data
