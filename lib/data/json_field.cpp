@@ -1,11 +1,8 @@
 #include "lib/data/json_field.hpp"
 
-#include <unordered_set>
-#include <vector>
-
 #include <nlohmann/json.hpp>
 
-#include "lib/base/json_depth.hpp"
+#include "lib/base/strict_json.hpp"
 
 namespace llmtrain::data {
 
@@ -14,38 +11,6 @@ namespace {
 using Json = nlohmann::json;
 
 const Json& json(const void* value) { return *static_cast<const Json*>(value); }
-
-/// A callback for the parser that bounds the depth, and refuses an object with a key twice: of the
-/// two values, readers take either, or none (Hugging Face's tokenizers).
-class KeysOnce {
- public:
-  explicit KeysOnce(std::string_view name) : name_(name) {}
-
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
-    JsonDepth{name_, kSaveAgain}(depth, event, parsed);
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        seen_.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-        seen_.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        require<DataError>(seen_.back().insert(key).second,
-                           "{}: an object has the key '{}' twice; {}", name_, key, kSaveAgain);
-        break;
-      }
-      default:
-        break;
-    }
-    return true;
-  }
-
- private:
-  std::string_view name_;
-  std::vector<std::unordered_set<std::string>> seen_;  // keys of the objects around the parser
-};
 
 }  // namespace
 
@@ -114,7 +79,7 @@ struct JsonDocument::Value {
 
 JsonDocument::JsonDocument(std::string_view text, std::string name) : name_(std::move(name)) {
   try {
-    value_ = std::make_unique<const Value>(Json::parse(text, KeysOnce(name_)));
+    value_ = std::make_unique<const Value>(Json::parse(text, StrictJson(name_, kSaveAgain)));
   } catch (const Json::exception& e) {
     fail<DataError>("{}: not valid JSON: {}; {}", name_, e.what(), kSaveAgain);
   }

@@ -204,6 +204,8 @@ TokenLayout open_megatron(const fs::path& path) {
       path.extension() == ".bin" && fs::exists(index_path),
       "{}: a Megatron-LM dataset is a .bin and its index, and {} is missing; put it there",
       path.string(), index_path.string());
+  require<DataError>(fs::exists(path), "{}: the tokens of {} are missing; put them there",
+                     path.string(), index_path.string());
   TokenLayout layout;
   layout.files.push_back(MappedFile::open(path));
   layout.ids = layout.files.back().bytes();

@@ -4,7 +4,8 @@
 
 namespace llmtrain::data {
 
-Replacer::Replacer(const Field& field) : content_(field["content"].string()) {
+Replacer::Replacer(const Field& field)
+    : where_(field.where()), content_(field["content"].string()) {
   const Field pattern = field["pattern"];
   const std::string kind = pattern.only_key();
   require<DataError>(kind == "Regex" || kind == "String", "{}: neither a String nor a Regex; {}",
@@ -26,8 +27,8 @@ void Replacer::append(std::string_view text, std::string& out, std::size_t limit
   const auto add = [&](std::size_t from, std::size_t to, std::string_view content) {
     out.append(text, from, to - from).append(content);
     require<DataError>(out.size() <= limit,
-                       "replacing by '{}' makes a text longer than {} bytes out of a short one",
-                       content_, limit);
+                       "{} makes a text longer than {} bytes out of a short one; {}", where_, limit,
+                       kSaveAgain);
   };
   std::size_t done = 0;
   if (!regex_) {

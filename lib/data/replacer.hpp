@@ -25,6 +25,7 @@ class Replacer {
   void append(std::string_view text, std::string& out, std::size_t limit) const;
 
  private:
+  std::string where_;
   std::string literal_;  // unless there is a regex
   std::optional<Regex> regex_;
   std::string content_;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/require.hpp"
+#include "lib/base/strict_json.hpp"
 #include "lib/models/limits.hpp"
 
 namespace llmtrain::models {
@@ -110,7 +111,7 @@ HfConfigReader::HfConfigReader(std::string_view json, std::string source)
     : impl_(std::make_unique<Impl>()) {
   impl_->source = std::move(source);
   try {
-    impl_->object = Json::parse(json);
+    impl_->object = Json::parse(json, StrictJson(impl_->source, kCorrect));
   } catch (const Json::exception& e) {
     fail<DataError>("{}: not valid JSON: {}; {}", impl_->source, e.what(), kCorrect);
   }

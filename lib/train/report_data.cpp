@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
-#include "lib/base/json_depth.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/strict_json.hpp"
 
 namespace llmtrain::train {
 

@@ -231,7 +231,9 @@ TEST_CASE("what would be computed otherwise is refused by key") {
                  "expected an integer from 0 to "));
   // Half a million levels deep.
   const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
-  CHECK(contains(refusal(R"({"model_type": "llama", "new": )" + deep + "}"), "'new' is an array"));
+  CHECK(contains(refusal(R"({"model_type": "llama", "new": )" + deep + "}"), "nested deeper than"));
+  CHECK(contains(refusal(R"({"model_type": "llama", "rms_norm_eps": 0.5, "rms_norm_eps": 1e-6})"),
+                 "an object has the key 'rms_norm_eps' twice; correct it"));
 }
 
 TEST_CASE("a config.json that says two bases or scalings of RoPE is refused") {
