@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Layouts of two ranks beside two runs of one rank that know nothing of each other, in turn, in one run.
+
+    scripts/bench/ranks.py [--executable FILE] [--rounds N] [--steps N] [--cases NAME ...] [--write]
+
+    --rounds N    times that each layout has its turn (3); --steps N: steps per turn of which the first is not counted (4)
+    --cases ...   default: all of CASES below
+    --write       put the table into docs/benchmarks.md
+
+GPT-2 124M in fp32, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is what the two runs
+by themselves do together: they share caches and memory, too, but wait for nobody. A ratio is the median of the rounds'.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ALONE = "two runs by themselves"
+CASES = {
+    "dp 2": ["parallelism.dp=2"],
+    "dp 2, zero 1": ["parallelism.dp=2", "parallelism.zero=1"],
+    "dp 2, zero 3": ["parallelism.dp=2", "parallelism.zero=3"],
+    "tp 2": ["parallelism.tp=2"],
+    "sp 2": ["parallelism.sp=2"],
+    "sp 2, ulysses": ["parallelism.sp=2", "parallelism.sp_algo=ulysses"],
+    "pp 2": ["parallelism.pp=2", "parallelism.pp_layers=[9,3]"],
+    "pp 2, zb_h1": ["parallelism.pp=2", "parallelism.pp_schedule=zb_h1", "parallelism.pp_layers=[9,3]"],
+}
+RECIPE = """recipe: 1
+run: {threads: 1, device: cpu}
+model: {architecture: gpt2, vocab_size: 50304, hidden_size: 768, num_hidden_layers: 12, num_attention_heads: 12,
+        max_position_embeddings: 256, tie_word_embeddings: true}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt}]}
+training: {seq_len: 256, micro_batch_size: 1, global_batch_size: 8, max_steps: STEPS}
+optimizer: {lr: 1.0e-4, weight_decay: 0.1}
+checkpoint: {interval: null}
+eval: {interval: null, max_samples: 1}
+metrics: {interval: 1, tensorboard: false}
+"""
+ENVIRONMENT = os.environ | {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+
+def step_seconds(run):
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seconds = [record["time/step_seconds"] for record in records if "time/step_seconds" in record]
+    return statistics.median(seconds[1:])
+
+
+def turn(arguments, directory, number, overrides, ranks):
+    """Seconds of a step of each run: two of one rank side by side, or one of two ranks."""
+    names = [f"run-{number}-{i}" for i in range(2 if ranks == 1 else 1)]
+    commands = [[arguments.executable, "run", "recipe.yaml", f"run.output_dir={name}", *overrides] for name in names]
+    if ranks > 1:
+        commands = [["mpirun", "-n", str(ranks), *command] for command in commands]
+    processes = [subprocess.Popen(command, cwd=directory, env=ENVIRONMENT, stdout=subprocess.DEVNULL) for command in commands]
+    for process in processes:
+        if process.wait(timeout=600) != 0:
+            raise SystemExit(f"failed: {' '.join(map(str, process.args))}")
+    return [step_seconds(directory / name) for name in names]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--executable", type=pathlib.Path, default=ROOT / "build/release/apps/llmtrain/llmtrain")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    arguments.executable = arguments.executable.resolve()
+    alone, rates, number = [], {case: [] for case in arguments.cases}, 0
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = pathlib.Path(scratch)
+        (directory / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(arguments.steps)))
+        (directory / "text.txt").write_text("\n".join(f"{i} {i * 7919 % 104729} words of a line" for i in range(2000)))
+        turn(arguments, directory, "data", ["training.max_steps=1"], 1)
+        for _ in range(arguments.rounds):
+            alone.append(sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1)))
+            for case in arguments.cases:
+                number += 1
+                rates[case].append(8 / turn(arguments, directory, number, CASES[case], 2)[0])
+            number += 1
+    lines = [f"Rounds: {arguments.rounds}, of {arguments.steps - 1} steps.", "",
+             "| two ranks | sequences/s | of two runs by themselves |", "|---|---:|---:|",
+             f"| {ALONE} | {statistics.median(alone):.2f} | 100 % |"]
+    for case, of_case in rates.items():
+        share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
+        lines.append(f"| {case} | {statistics.median(of_case):.2f} | {100 * share:.1f} % |")
+    text = "\n".join(lines) + "\n"
+    print(text, end="")
+    if arguments.write:
+        with tempfile.NamedTemporaryFile("w", suffix=".md") as table:
+            table.write(text)
+            table.flush()
+            subprocess.run([ROOT / "scripts/bench/put_section.py", ROOT / "docs/benchmarks.md", "ranks", table.name], check=True)
+
+
+if __name__ == "__main__":
+    main()
