@@ -56,8 +56,8 @@ struct CountChoices {
 };
 
 /// Two losses that keep a router useful, per row: `balance` = E / T * sum_e choices[s, e] * p_e
-/// (Switch Transformer, arXiv 2101.03961, within each sequence of T tokens), with p = softmax(z), or
-/// sigmoid(z) over its sum, of the row's logits z; and `z` = logsumexp(z)^2 (ST-MoE, arXiv
+/// (Switch Transformer, arXiv 2101.03961, within each sequence of T tokens), with p = softmax(z),
+/// or sigmoid(z) over its sum, of the row's logits z; and `z` = logsumexp(z)^2 (ST-MoE, arXiv
 /// 2202.08906). Choices are constants to them.
 struct RouterLosses {
   /// Factors with which they enter the loss of a row; 0: not at all.
