@@ -23,9 +23,11 @@ std::vector<T> gather(const ParameterStore& store, const HfStack& stack) {
   std::int64_t row = 0;
   for (const Parameter* p : stack.members) {
     require(p->box().shape == p->global_shape(), "{}: only a part of it is here", p->name());
-    const std::vector<std::byte> bytes = store.read(*p);
+    const MatrixPart matrix = stack.part_of(*p).value();
+    std::vector<std::byte> bytes(static_cast<std::size_t>(matrix.numel()) * sizeof(T));
+    store.read_part(*p, matrix.first, bytes);
     const std::byte* next = bytes.data();
-    for (const std::int64_t end = row + p->global_shape()[0]; row < end; ++row) {
+    for (const std::int64_t end = row + matrix.rows; row < end; ++row) {
       for (std::int64_t j = 0; j < stack.in; ++j, next += sizeof(T)) {
         std::memcpy(&values[stack.index(row, j)], next, sizeof(T));
       }

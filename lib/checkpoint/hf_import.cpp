@@ -112,33 +112,33 @@ void Source::check_copy(const HfCopy& copy) const {
                            path_.string(), entry->name, original.name);
 }
 
-/// This rank's box of a member whose first row is row `begin` of the stack.
+/// This rank's part of a member whose first row is row `begin` of the stack.
 template <class T>
-std::vector<T> cut(const std::vector<T>& values, const HfStack& stack, const Parameter& p,
+std::vector<T> cut(const std::vector<T>& values, const HfStack& stack, const MatrixPart& part,
                    std::int64_t begin) {
-  const llmtrain::Box& box = p.box();
-  const std::int64_t first_row = begin + box.offset[0];
-  const std::int64_t first_col = stack.is_vector ? 0 : box.offset[1];
-  const std::int64_t cols = stack.is_vector ? 1 : box.shape[1];
-  std::vector<T> part;
-  part.reserve(static_cast<std::size_t>(box.shape.numel()));
-  for (std::int64_t i = first_row; i < first_row + box.shape[0]; ++i) {
-    for (std::int64_t j = first_col; j < first_col + cols; ++j) {
-      part.push_back(values[stack.index(i, j)]);
+  std::vector<T> own;
+  own.reserve(static_cast<std::size_t>(part.numel()));
+  for (std::int64_t i = begin + part.row; i < begin + part.row + part.rows; ++i) {
+    for (std::int64_t j = part.col; j < part.col + part.cols; ++j) {
+      own.push_back(values[stack.index(i, j)]);
     }
   }
-  return part;
+  return own;
 }
 
 template <class T>
 void import_stack(const Source& source, ParameterStore& store, const HfStack& stack) {
+  const auto is_here = [&](const Parameter* p) { return stack.part_of(*p).has_value(); };
+  if (std::ranges::none_of(stack.members, is_here)) return;
   const SafetensorsEntry& entry = source.at(stack.tensor->name);
   const std::vector<T> values = decode<T>(entry.type, source.read(entry));
   std::int64_t begin = 0;
   for (const Parameter* p : stack.members) {
-    const std::vector<T> part = cut(values, stack, *p, begin);
-    store.write(*p, std::as_bytes(std::span(part)));
-    begin += p->global_shape()[0];
+    if (const std::optional<MatrixPart> part = stack.part_of(*p)) {
+      const std::vector<T> own = cut(values, stack, *part, begin);
+      store.write_part(*p, part->first, std::as_bytes(std::span(own)));
+    }
+    begin += HfStack::rows_of(*p);
   }
 }
 

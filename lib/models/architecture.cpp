@@ -8,8 +8,8 @@
 namespace llmtrain::models {
 
 std::span<const Architecture> architectures() {
-  static const std::array rows{kGpt2,  kLlama,  kMistral, kQwen2,
-                               kQwen3, kGemma2, kMpt,     kGptOssDense};
+  static const std::array rows{kGpt2,   kLlama, kMistral,     kQwen2,   kQwen3,
+                               kGemma2, kMpt,   kGptOssDense, kMixtral, kQwen3Moe};
   return rows;
 }
 
@@ -73,6 +73,18 @@ std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
     if (a.window_of(i) == b.window_of(i)) continue;
     compare(fmt::format("window of layer {}", i), a.window_of(i), b.window_of(i));
     break;
+  }
+  compare("experts", a.experts.num_experts, b.experts.num_experts);
+  if (a.experts.num_experts > 0 && b.experts.num_experts > 0) {
+    const kernels::RouterRule &x = a.experts.rule, &y = b.experts.rule;
+    compare("width of experts", a.experts.intermediate_size, b.experts.intermediate_size);
+    compare("num_experts_per_tok", x.top_k, y.top_k);
+    compare("norm_topk_prob", x.normalize, y.normalize);
+    for (std::int64_t i = 0; i < std::min(a.num_hidden_layers, b.num_hidden_layers); ++i) {
+      if (a.has_experts(i) == b.has_experts(i)) continue;
+      compare(fmt::format("experts in layer {}", i), a.has_experts(i), b.has_experts(i));
+      break;
+    }
   }
   compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
   return fmt::format("{}", fmt::join(parts, ", "));

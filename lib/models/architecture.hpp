@@ -98,5 +98,7 @@ extern const Architecture kQwen3;
 extern const Architecture kGemma2;
 extern const Architecture kMpt;
 extern const Architecture kGptOssDense;
+extern const Architecture kMixtral;
+extern const Architecture kQwen3Moe;
 
 }  // namespace llmtrain::models

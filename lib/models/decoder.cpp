@@ -43,6 +43,28 @@ layers::MlpConfig mlp_config(const DecoderSpec& spec) {
           .output_init_std = output_std(spec)};
 }
 
+layers::ExpertsConfig experts_config(const DecoderSpec& spec, const ops::RouterCounters* counters) {
+  const ExpertsSpec& experts = spec.experts;
+  const auto blocks = static_cast<double>(spec.num_expert_layers());
+  return {.hidden_size = spec.hidden_size,
+          .intermediate_size = experts.intermediate_size,
+          .activation = spec.activation,
+          .router = {.experts = experts.num_experts,
+                     .rule = experts.rule,
+                     .balance = experts.aux_loss_coef / blocks,
+                     .z = experts.z_loss_coef / blocks,
+                     .counters = counters},
+          .init_std = spec.init_std,
+          .output_init_std = output_std(spec)};
+}
+
+std::variant<layers::Mlp, layers::Experts> make_mlp(ParameterStore& store, const std::string& name,
+                                                    const DecoderSpec& spec, int layer,
+                                                    const ops::RouterCounters* counters) {
+  if (spec.has_experts(layer)) return layers::Experts(store, name, experts_config(spec, counters));
+  return layers::Mlp(store, name, mlp_config(spec));
+}
+
 layers::Norm norm_of(ParameterStore& store, const DecoderSpec& spec, const std::string& name) {
   return {store, name, spec.hidden_size, spec.norm_bias, spec.norm};
 }
@@ -64,8 +86,20 @@ ParameterSpec vocabulary_spec(std::string name, ParameterRole role, const Decode
 
 }  // namespace
 
+bool DecoderSpec::has_experts(std::int64_t layer) const {
+  return experts.num_experts > 0 && (layer + 1) % experts.step == 0 &&
+         std::ranges::find(experts.plain_layers, layer) == experts.plain_layers.end();
+}
+
+std::int64_t DecoderSpec::num_expert_layers() const {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < num_hidden_layers; ++i) count += has_experts(i);
+  return count;
+}
+
 DecoderBlock::DecoderBlock(ParameterStore& store, const DecoderSpec& spec, int layer,
-                           const ops::RopeTables* rope, const Tensor* alibi)
+                           const ops::RopeTables* rope, const Tensor* alibi,
+                           const ops::RouterCounters* counters)
     : name_(fmt::format("model.layers.{}", layer)),
       dropout_(spec.residual_dropout),
       input_norm_(norm_of(store, spec, name_ + ".input_layernorm")),
@@ -73,7 +107,7 @@ DecoderBlock::DecoderBlock(ParameterStore& store, const DecoderSpec& spec, int l
       mlp_norm_(norm_of(
           store, spec,
           name_ + (spec.post_norms ? ".pre_feedforward_layernorm" : ".post_attention_layernorm"))),
-      mlp_(store, name_ + ".mlp", mlp_config(spec)) {
+      mlp_(make_mlp(store, name_ + ".mlp", spec, layer, counters)) {
   if (!spec.post_norms) return;
   attention_output_norm_ = norm_of(store, spec, name_ + ".post_attention_layernorm");
   mlp_output_norm_ = norm_of(store, spec, name_ + ".post_feedforward_layernorm");
@@ -85,7 +119,7 @@ Var DecoderBlock::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) c
   if (attention_output_norm_) h = attention_output_norm_->forward(ctx, h);
   h = ops::dropout(ctx, h, dropout_, name_ + ".self_attn.residual");
   ops::NormResult after = mlp_norm_.forward(ctx, h, x);
-  h = mlp_.forward(ctx, after.y);
+  h = std::visit([&](const auto& mlp) { return mlp.forward(ctx, after.y); }, mlp_);
   after.y = {};
   if (mlp_output_norm_) h = mlp_output_norm_->forward(ctx, h);
   h = ops::dropout(ctx, h, dropout_, name_ + ".mlp.residual");
@@ -115,9 +149,12 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPl
   end_unit();
   const ops::RopeTables* rope = spec.has_rope() ? &rope_ : nullptr;
   const Tensor* alibi = spec.alibi_bias_max > 0 ? &alibi_ : nullptr;
+  router_counters_.resize(static_cast<std::size_t>(spec.num_expert_layers()));
+  const ops::RouterCounters* counters = router_counters_.data();
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
     if (!places.blocks.empty()) store.declare_on({places.blocks[static_cast<std::size_t>(i)]});
-    blocks_.push_back(std::make_unique<DecoderBlock>(store, spec, i, rope, alibi));
+    blocks_.push_back(std::make_unique<DecoderBlock>(store, spec, i, rope, alibi,
+                                                     spec.has_experts(i) ? counters++ : nullptr));
     end_unit();
   }
   store.declare_on({places.head});
@@ -220,6 +257,19 @@ void Decoder::allocate_tables(Device& device, DType compute, std::int64_t seq_le
     write_angles<double>(rope_, positions, angles);
   } else {
     write_angles<float>(rope_, positions, angles);
+  }
+}
+
+void Decoder::allocate_counters(Device& device, DType compute) {
+  const auto blocks = static_cast<std::int64_t>(router_counters_.size());
+  if (blocks == 0) return;
+  router_choices_ = device.allocate({blocks, spec_.experts.num_experts}, statistics_dtype(compute),
+                                    Category::activations, "choices of routers");
+  router_losses_ =
+      device.allocate({blocks, 2}, DType::f64, Category::activations, "losses of routers");
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    router_counters_[static_cast<std::size_t>(i)] = {.choices = router_choices_.row_range(i, 1),
+                                                     .losses = router_losses_.row_range(i, 1)};
   }
 }
 

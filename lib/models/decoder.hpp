@@ -3,14 +3,27 @@
 
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "lib/layers/attention.hpp"
+#include "lib/layers/experts.hpp"
 #include "lib/layers/mlp.hpp"
 #include "lib/layers/norm.hpp"
 #include "lib/models/rope.hpp"
 
 namespace llmtrain::models {
+
+/// Feed-forward blocks of experts. Coefficients are of losses per token, means over these blocks.
+struct ExpertsSpec {
+  std::int64_t num_experts = 0;  // 0: no block has any
+  std::int64_t intermediate_size = 0;
+  kernels::RouterRule rule;
+  double aux_loss_coef = 0, z_loss_coef = 0;  // kernels::RouterLosses
+  /// Every `step`-th block has them, the last of each `step`, but for those with a plain MLP.
+  std::int64_t step = 1;
+  std::vector<std::int64_t> plain_layers;
+};
 
 /// Everything that distinguishes one decoder from another; sizes as in a Hugging Face config.json.
 struct DecoderSpec {
@@ -26,6 +39,9 @@ struct DecoderSpec {
   bool norm_bias = false;
   kernels::Activation activation{};
   bool gated_mlp = false;
+  ExpertsSpec experts;
+  bool has_experts(std::int64_t layer) const;
+  std::int64_t num_expert_layers() const;
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
@@ -75,7 +91,8 @@ std::vector<double> alibi_slopes(std::int64_t heads, double bias_max);
 class DecoderBlock {
  public:
   DecoderBlock(ParameterStore& store, const DecoderSpec& spec, int layer,
-               const ops::RopeTables* rope, const Tensor* alibi = nullptr);
+               const ops::RopeTables* rope, const Tensor* alibi = nullptr,
+               const ops::RouterCounters* counters = nullptr);
   Var forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache = nullptr) const;
 
  private:
@@ -84,7 +101,7 @@ class DecoderBlock {
   layers::Norm input_norm_;
   layers::Attention attention_;
   layers::Norm mlp_norm_;
-  layers::Mlp mlp_;
+  std::variant<layers::Mlp, layers::Experts> mlp_;
   std::optional<layers::Norm> attention_output_norm_, mlp_output_norm_;
 };
 
@@ -105,6 +122,13 @@ class Decoder {
   /// Constant tables (RoPE angles, ALiBi slopes) on the device, in the statistics dtype of
   /// `compute`, for sequences of up to `seq_len`, and of max_position_embeddings if that is more.
   void allocate_tables(Device& device, DType compute, std::int64_t seq_len);
+
+  /// Where blocks with experts count what their routers do in a step; without these nothing is.
+  void allocate_counters(Device& device, DType compute);
+  /// Of the blocks with experts, in their order: choices [blocks, E] in the statistics dtype of
+  /// `compute` and losses FP64 [blocks, 2]; undefined without counters.
+  const Tensor& router_choices() const { return router_choices_; }
+  const Tensor& router_losses() const { return router_losses_; }
 
   /// Token ids int32 [rows] -> [rows, hidden].
   Var embed(const OpCtx& ctx, const Tensor& ids) const;
@@ -130,6 +154,8 @@ class Decoder {
   layers::LocalHeads local_;
   ops::RopeTables rope_;
   Tensor alibi_;
+  Tensor router_choices_, router_losses_;
+  std::vector<ops::RouterCounters> router_counters_;  // of the blocks with experts
   const ParameterGroup* embedding_ = nullptr;
   const ParameterGroup* positions_ = nullptr;
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;

@@ -183,6 +183,14 @@ double HfConfigReader::positive(std::string_view key, double fallback) {
   return x;
 }
 
+double HfConfigReader::non_negative(std::string_view key, double fallback) {
+  const Json* value = impl_->ask(key);
+  if (value == nullptr) return fallback;
+  const double x = value->is_number() ? value->get<double>() : -1;
+  if (!(x >= 0) || !std::isfinite(x)) refuse(key, "expected a number of at least 0");
+  return x;
+}
+
 double HfConfigReader::probability(std::string_view key, double fallback) {
   const Json* value = impl_->ask(key);
   if (value == nullptr) return fallback;
@@ -213,6 +221,19 @@ std::vector<std::string> HfConfigReader::texts(std::string_view key) {
     refuse(key, "expected a list of texts");
   }
   return value->get<std::vector<std::string>>();
+}
+
+std::vector<std::int64_t> HfConfigReader::counts(std::string_view key, std::int64_t max) {
+  const Json* value = impl_->ask(key);
+  if (value == nullptr) return {};
+  const auto is_count = [&](const Json& item) {
+    return item.is_number_unsigned() &&
+           item.get<std::uint64_t>() <= static_cast<std::uint64_t>(max);
+  };
+  if (!value->is_array() || !std::all_of(value->begin(), value->end(), is_count)) {
+    refuse(key, fmt::format("expected a list of integers from 0 to {}", max));
+  }
+  return value->get<std::vector<std::int64_t>>();
 }
 
 kernels::Activation HfConfigReader::activation(std::string_view key, std::string_view fallback) {

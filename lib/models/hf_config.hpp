@@ -41,12 +41,15 @@ class HfConfigReader {
   /// An integer in [0, max].
   std::int64_t count(std::string_view key, std::int64_t max, std::int64_t fallback);
   double positive(std::string_view key, double fallback);
+  double non_negative(std::string_view key, double fallback);
   /// In [0, 1).
   double probability(std::string_view key, double fallback);
   bool flag(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string_view fallback);
   /// A list of texts; empty if absent.
   std::vector<std::string> texts(std::string_view key);
+  /// A list of integers in [0, max]; empty if absent.
+  std::vector<std::int64_t> counts(std::string_view key, std::int64_t max);
   kernels::Activation activation(std::string_view key, std::string_view fallback);
   /// Base of RoPE, and how it is scaled, in transformers' spellings of version 4 (rope_theta,
   /// rope_scaling) and 5 (rope_parameters).
@@ -85,6 +88,7 @@ class HfConfigWriter {
   void set(const std::string& key, bool value);
   void set(const std::string& key, std::string_view value);
   void set(const std::string& key, std::span<const std::string> values);
+  void set(const std::string& key, std::span<const std::int64_t> values);
   void set_null(const std::string& key);
   /// An object of other keys' JSON texts.
   void set_object(const std::string& key, const std::map<std::string, std::string>& values);

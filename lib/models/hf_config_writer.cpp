@@ -69,6 +69,10 @@ void HfConfigWriter::set(const std::string& key, std::span<const std::string> va
   values_[key] = Json(std::vector(values.begin(), values.end())).dump();
 }
 
+void HfConfigWriter::set(const std::string& key, std::span<const std::int64_t> values) {
+  values_[key] = Json(std::vector(values.begin(), values.end())).dump();
+}
+
 void HfConfigWriter::set_null(const std::string& key) { values_[key] = "null"; }
 
 void HfConfigWriter::set_object(const std::string& key,

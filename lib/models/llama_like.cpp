@@ -81,8 +81,8 @@ DecoderSpec read_llama_like(HfConfigReader& config, const LlamaLikeDefaults& abs
   spec.max_position_embeddings =
       config.size("max_position_embeddings", limits::kPositions, absent.max_position_embeddings);
   spec.activation = config.activation(absent.keys.activation, absent.keys.default_activation);
-  spec.norm.eps = config.positive("rms_norm_eps", 1e-6);
-  spec.rope_theta = config.rope(10000, spec.rope_scaling);
+  spec.norm.eps = config.positive("rms_norm_eps", absent.rms_norm_eps);
+  spec.rope_theta = config.rope(absent.rope_theta, spec.rope_scaling);
   std::int64_t& original_length = spec.rope_scaling.original_max_position_embeddings;
   if (has_original_length(spec.rope_scaling.type) && original_length == 0) {
     original_length = spec.max_position_embeddings;
@@ -111,7 +111,28 @@ HfConfigWriter write_llama_like(std::string_view model_type, std::string_view cl
   return config;
 }
 
-HfLayout llama_like_hf_layout(const DecoderSpec& spec) {
+namespace {
+
+void add_experts(HfLayout& layout, const DecoderSpec& spec, const std::string& block,
+                 const HfExpertNames& names) {
+  const std::string ours = block + "mlp.", theirs = fmt::format("{}{}.", block, names.block);
+  layout.tensors.push_back({theirs + "gate.weight", {ours + "gate.weight"}});
+  for (std::int64_t e = 0; e < spec.experts.num_experts; ++e) {
+    for (const auto& [name, member] :
+         {std::pair{names.gate, "gate_proj"}, std::pair{names.up, "up_proj"},
+          std::pair{names.down, "down_proj"}}) {
+      layout.tensors.push_back({.name = fmt::format("{}experts.{}.{}.weight", theirs, e, name),
+                                .members = {fmt::format("{}experts.{}.weight", ours, member)},
+                                .expert = e});
+    }
+  }
+}
+
+}  // namespace
+
+HfLayout llama_like_hf_layout(const DecoderSpec& spec) { return llama_like_hf_layout(spec, {}); }
+
+HfLayout llama_like_hf_layout(const DecoderSpec& spec, const HfExpertNames& names) {
   HfLayout layout;
   const auto add = [&](const std::string& name) {
     layout.tensors.push_back({name, {name}, false});
@@ -136,8 +157,12 @@ HfLayout llama_like_hf_layout(const DecoderSpec& spec) {
     if (spec.post_norms) {
       for (const char* side : {"pre", "post"}) add(block + side + "_feedforward_layernorm.weight");
     }
-    for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) {
-      add_linear(block + "mlp." + projection, spec.mlp_bias);
+    if (spec.has_experts(i)) {
+      add_experts(layout, spec, block, names);
+    } else {
+      for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) {
+        add_linear(block + "mlp." + projection, spec.mlp_bias);
+      }
     }
     layout.constants.push_back(block + "self_attn.rotary_emb.inv_freq");
   }

@@ -60,6 +60,8 @@ struct LlamaLikeDefaults {
   std::optional<std::int64_t> num_key_value_heads = {};  // none = num_attention_heads
   std::optional<std::int64_t> head_dim = {};             // none = hidden_size / num_attention_heads
   std::int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
   LlamaLikeKeys keys = {};
 };
 
@@ -71,7 +73,13 @@ HfConfigWriter write_llama_like(std::string_view model_type, std::string_view cl
                                 const DecoderSpec& spec, const HfExport& options,
                                 const LlamaLikeKeys& keys = {});
 
-/// Names are ours, tensor by tensor.
+/// How a family names the tensors of a block with experts: "<block>.<number>.<gate>.weight".
+struct HfExpertNames {
+  std::string_view block = "mlp";
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+/// Names are ours, tensor by tensor, but for experts, each of which has its own.
+HfLayout llama_like_hf_layout(const DecoderSpec& spec, const HfExpertNames& names);
 HfLayout llama_like_hf_layout(const DecoderSpec& spec);
 
 }  // namespace llmtrain::models

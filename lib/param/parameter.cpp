@@ -46,8 +46,7 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
     require(!twice, "parameter {} declared twice", spec.name);
     Box box = local_box(spec.placement, spec.shape, *mesh_, spec.name);
     const auto& first = group->members_.empty() ? box.shape : group->members_.front()->box().shape;
-    require(box.shape.rank() == first.rank() && box.shape.rank() <= 2 &&
-                (box.shape.rank() < 2 || box.shape[1] == first[1]),
+    require(box.shape.rank() <= 3 && box.shape.with(0, 0) == first.with(0, 0),
             "parameter {} {} cannot share a buffer with {}", spec.name, to_string(box.shape),
             to_string(first));
     if (spec.holders.empty()) spec.holders = holders_;
@@ -70,22 +69,30 @@ namespace {
 StochasticRounding rounding_of(const Parameter& p, std::uint64_t seed) {
   const Box& box = p.box();
   StochasticRounding rounding{
-      .on = true, .key = philox_key(seed, "stochastic rounding", p.name()), .first = box.offset[0]};
+      .on = true, .key = philox_key(seed, "stochastic rounding", p.name())};
   rounding.before = p.own_slice().first;
   rounding.columns = box.shape.numel();
-  if (box.shape.rank() == 1) return rounding;
-  rounding.first = box.offset[0] * p.global_shape()[1] + box.offset[1];
-  if (box.shape[1] == p.global_shape()[1]) return rounding;
-  rounding.columns = box.shape[1];
-  rounding.stride = p.global_shape()[1];
+  rounding.first = 0;
+  std::int64_t stride = 1;  // of dim d
+  int parts = 0;
+  for (int d = box.shape.rank() - 1; d >= 0; --d) {
+    rounding.first += box.offset[d] * stride;
+    if (d > 0 && box.shape[d] != p.global_shape()[d]) {
+      require(++parts == 1, "{}: parts along several dims", p.name());
+      rounding.columns = box.shape[d] * stride;
+      rounding.stride = p.global_shape()[d] * stride;
+    }
+    stride *= p.global_shape()[d];
+  }
   return rounding;
 }
 
 // Part of a group's buffer, if it has this one, that belongs to one member.
 Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) {
   if (!group.defined()) return {};
-  return shape.rank() == 1 ? group.columns(begin, shape[0])
-                           : group.row_range(begin, shape[0]).reshape(shape);
+  if (shape.rank() == 1) return group.columns(begin, shape[0]);
+  const std::int64_t rows = shape.rank() == 3 ? shape[1] : 1;  // of each element of the first dim
+  return group.row_range(begin * rows, shape.rows()).reshape(shape);
 }
 
 }  // namespace

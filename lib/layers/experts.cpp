@@ -1,0 +1,46 @@
+#include "lib/layers/experts.hpp"
+
+namespace llmtrain::layers {
+
+namespace {
+
+// The first of two products is split by outputs (dim 1), the second by inputs (dim 2).
+ParameterSpec experts_spec(std::string name, const Shape& shape, double std, int tp_dim) {
+  ParameterSpec spec{
+      .name = std::move(name), .shape = shape, .init = {Initializer::Kind::normal, std}};
+  spec.placement[Axis::tp] = {.split_dim = tp_dim};
+  return spec;
+}
+
+}  // namespace
+
+Experts::Experts(ParameterStore& store, const std::string& name, const ExpertsConfig& config)
+    : activation_(config.activation), router_(config.router) {
+  const std::int64_t experts = config.router.experts;
+  ParameterSpec gate{.name = name + ".gate.weight",
+                     .shape = {experts, config.hidden_size},
+                     .init = {Initializer::Kind::normal, config.init_std}};
+  // Each rank's outputs are terms of a sum, and so is what their weights learn from them.
+  gate.placement[Axis::tp] = {.grad_partial = true};
+  gate_ = &store.declare(std::move(gate));
+  const Shape in{experts, config.intermediate_size, config.hidden_size};
+  in_ = &store.declare({experts_spec(name + ".experts.gate_proj.weight", in, config.init_std, 1),
+                        experts_spec(name + ".experts.up_proj.weight", in, config.init_std, 1)});
+  out_ = &store.declare(experts_spec(name + ".experts.down_proj.weight",
+                                     {experts, config.hidden_size, config.intermediate_size},
+                                     config.output_init_std, 2));
+}
+
+Var Experts::forward(const OpCtx& ctx, const Var& x) const {
+  const Var all = ops::copy_to_tp(ctx, x);
+  const ops::Routes routes = ops::route(ctx, all, *gate_, router_);
+  const ops::SortedRows sorted = ops::sort_by_expert(ctx, routes.expert, router_.experts);
+  Var h = ops::gather_rows(ctx, all, sorted);
+  h = ops::expert_linear(ctx, h, sorted, *in_);
+  h = ops::gated_activation(ctx, h, activation_);
+  h = ops::scale_rows(ctx, h, sorted, routes.weight);
+  h = ops::expert_linear(ctx, h, sorted, *out_);
+  return ops::reduce_from_tp(ctx, ops::combine_rows(ctx, h, sorted, all.tensor.rows()));
+}
+
+}  // namespace llmtrain::layers
