@@ -41,37 +41,75 @@ Cost Matmul::cost() const {
 
 namespace {
 
-/// Panels of packed rows are full: kGemmRows is a multiple of their rows.
-std::int64_t round_up_rows(std::int64_t rows) {
-  return (rows + kGemmRows - 1) / kGemmRows * kGemmRows;
+constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+/// Part `index` of `parts` of `whole` elements, cut at multiples of `unit`.
+MatmulSplit::Range part_range(std::int64_t whole, std::int64_t unit, int parts, int index) {
+  const std::int64_t units = ceil_div(whole, unit);
+  const std::int64_t begin = std::min(whole, units * index / parts * unit);
+  return {begin, std::min(whole, units * (index + 1) / parts * unit) - begin};
 }
+
+/// Widths of panels, about: parts of fewer rows or columns would be mostly filled up.
+constexpr std::int64_t kRowUnit = 12, kColUnit = 32;
+
+/// The grid of at most `threads` parts in which a part packs least.
+MatmulSplit split_of(std::int64_t m, std::int64_t n, int threads) {
+  const std::int64_t row_units = ceil_div(m, kRowUnit), col_units = ceil_div(n, kColUnit);
+  for (int parts = threads; parts > 1; --parts) {
+    MatmulSplit best{.row_parts = 0};
+    double least = 0;
+    for (int rows = 1; rows <= parts; ++rows) {
+      const int cols = parts / rows;
+      if (parts % rows != 0 || rows > row_units || cols > col_units) continue;
+      const double packed = static_cast<double>(m) / rows + static_cast<double>(n) / cols;
+      if (best.row_parts > 0 && packed >= least) continue;
+      best = {rows, cols};
+      least = packed;
+    }
+    if (best.row_parts > 0) return best;
+  }
+  return {};
+}
+
+/// Panels of packed rows are full: kGemmRows is a multiple of their rows.
+std::int64_t round_up_rows(std::int64_t rows) { return ceil_div(rows, kGemmRows) * kGemmRows; }
 
 }  // namespace
 
+MatmulSplit::Range MatmulSplit::rows(std::int64_t m, int part) const {
+  return part_range(m, kRowUnit, row_parts, part / col_parts);
+}
+
+MatmulSplit::Range MatmulSplit::cols(std::int64_t n, int part) const {
+  return part_range(n, kColUnit, col_parts, part % col_parts);
+}
+
 MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
-  // Two pieces of b are in work where several threads are.
-  constexpr std::int64_t kPiece = kGemmCols * (kGemmDepth + 1);  // packed columns, and their bias
-  constexpr std::int64_t kPerThread = kGemmRows * kGemmDepth;
-  MatmulWorkspace layout;
+  MatmulWorkspace layout{.split = split_of(mm.m(), mm.n(), threads)};
   if (mm.a.dtype == DType::f64) return layout;
-  const std::int64_t blocks = threads > 1 ? 2 * kPiece + threads * kPerThread : kPiece + kPerThread;
-  layout.sums = layout.total_bytes = static_cast<std::uint64_t>(blocks) * sizeof(float);
+  // Of the largest part.
+  const std::int64_t m = ceil_div(ceil_div(mm.m(), kRowUnit), layout.split.row_parts) * kRowUnit;
+  const std::int64_t n = ceil_div(ceil_div(mm.n(), kColUnit), layout.split.col_parts) * kColUnit;
+  constexpr std::int64_t kPiece = kGemmCols * (kGemmDepth + 1);  // packed columns, and their bias
+  constexpr std::int64_t kRows = kGemmRows * kGemmDepth;
+  layout.sums = layout.part_bytes = static_cast<std::uint64_t>(kPiece + kRows) * sizeof(float);
   const bool narrow = is_half_width(mm.c.dtype);
-  const std::int64_t rows = narrow ? std::min(mm.m(), kGemmSumRows) : mm.m();
+  const std::int64_t rows = narrow ? std::min(m, kGemmSumRows) : m;
   if (narrow && mm.k() > kGemmDepth) {
-    layout.total_bytes += static_cast<std::uint64_t>(rows * kGemmCols) * sizeof(float);
+    layout.part_bytes += static_cast<std::uint64_t>(rows * kGemmCols) * sizeof(float);
   }
   const std::int64_t whole_a = round_up_rows(rows) * mm.k();
-  if (mm.n() > kGemmCols && whole_a <= kGemmWholeA) {
+  if (n > kGemmCols && whole_a <= kGemmWholeA) {
     layout.packs_a_once = true;
-    layout.packed_a = layout.total_bytes;
-    layout.total_bytes += static_cast<std::uint64_t>(whole_a) * sizeof(float);
+    layout.packed_a = layout.part_bytes;
+    layout.part_bytes += static_cast<std::uint64_t>(whole_a) * sizeof(float);
   }
   return layout;
 }
 
 std::uint64_t Matmul::workspace_bytes(int threads) const {
-  return matmul_workspace(*this, threads).total_bytes;
+  return matmul_workspace(*this, threads).total_bytes();
 }
 
 Matmul without_epilogue(const Matmul& mm) {

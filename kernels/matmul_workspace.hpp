@@ -18,13 +18,30 @@ inline constexpr std::int64_t kGemmSumRows = 1024;
 /// columns again.
 inline constexpr std::int64_t kGemmWholeA = 1 << 21;
 
-/// Packed blocks come first, then FP32 sums at byte `sums`, then all of a packed at byte
-/// `packed_a`, if the product packs it once.
+/// How threads share c: a grid of parts of about the same size.
+struct MatmulSplit {
+  int row_parts = 1, col_parts = 1;
+  int parts() const { return row_parts * col_parts; }
+
+  struct Range {
+    std::int64_t begin, size;
+  };
+  /// What a part has of `m` rows and of `n` columns.
+  Range rows(std::int64_t m, int part) const;
+  Range cols(std::int64_t n, int part) const;
+};
+
+/// The memory of each part lies behind that of the one before: packed blocks, then FP32 sums at
+/// byte `sums`, then all rows of a packed at byte `packed_a`, if the product packs them once.
 struct MatmulWorkspace {
+  MatmulSplit split;
   std::uint64_t sums = 0;
   std::uint64_t packed_a = 0;
   bool packs_a_once = false;
-  std::uint64_t total_bytes = 0;
+  std::uint64_t part_bytes = 0;
+  std::uint64_t total_bytes() const {
+    return part_bytes * static_cast<std::uint64_t>(split.parts());
+  }
 };
 
 MatmulWorkspace matmul_workspace(const Matmul& mm, int threads);

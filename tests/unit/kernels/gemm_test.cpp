@@ -206,7 +206,7 @@ TEST_CASE("a product whose a is too large to be packed at once is right") {
   }
 }
 
-// Few rows and many pieces of the sum: threads meet in the same rows all the time.
+// Few rows and many pieces of the sum.
 TEST_CASE("the product is the same each time, whichever thread is ahead") {
   const Sizes s{13, 300, 9000};
   for (const DType in : {f32, bf16, f16}) {
