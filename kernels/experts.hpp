@@ -8,6 +8,8 @@
 
 namespace llmtrain::kernels {
 
+struct Matmul;
+
 /// Choices sorted by expert, equal ones in their order; those that are no expert's (-1) come last.
 /// source[p] = the choice in place p, place[c] = the place of choice c, all int32: expert [n],
 /// offsets [E + 1], source [n], place [n].
@@ -23,42 +25,27 @@ struct GroupByExpert {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// y[p] = x[c / top_k], times weight[c] where given, with c = source[p]; zeros behind the last
-/// expert's rows. x [rows, cols], y [n, cols] in one dtype; weight [rows, top_k] fp32 (fp64).
+/// y[p] = x[c / top_k] with c = source[p]; zeros behind the last expert's rows. x [rows, cols],
+/// y [n, cols] in one dtype.
 struct GatherRows {
   static constexpr std::string_view name = "gather_rows";
-  View x, source, offsets, weight;
+  View x, source, offsets;
   View y;
   std::int64_t top_k() const { return x.rows() == 0 ? 1 : source.numel() / x.rows(); }
   void check() const;
   Cost cost() const;
   DType dtype() const { return x.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {source.numel(), x.cols(), weight.defined()}; }
+  std::array<std::int64_t, 4> sizes() const { return {source.numel(), x.cols()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// y[r] = sum over k, ascending, of x[place[r * top_k + k]], times weight[r, k] where given; summed
-/// in FP32 (FP64) and rounded once. x [n, cols], y [rows, cols] in one dtype; weight [rows, top_k]
-/// fp32 (fp64).
+/// y[r] = sum over k, ascending, of x[place[r * top_k + k]], in FP32 (FP64), rounded once. x [n,
+/// cols], y [rows, cols] in one dtype.
 struct CombineRows {
   static constexpr std::string_view name = "combine_rows";
-  View x, place, weight;
+  View x, place;
   View y;
   std::int64_t top_k() const { return y.rows() == 0 ? 1 : place.numel() / y.rows(); }
-  void check() const;
-  Cost cost() const;
-  DType dtype() const { return x.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {place.numel(), x.cols(), weight.defined()}; }
-  std::uint64_t workspace_bytes(int) const { return 0; }
-};
-
-/// dweight[r, k] = sum_j dy[r, j] * x[place[r * top_k + k], j]: what CombineRows' weight receives.
-/// dy [rows, cols], x [n, cols]; dweight [rows, top_k] fp32 (fp64).
-struct CombineWeightGrad {
-  static constexpr std::string_view name = "combine_weight_grad";
-  View dy, x, place;
-  View dweight;
-  std::int64_t top_k() const { return dy.rows() == 0 ? 1 : place.numel() / dy.rows(); }
   void check() const;
   Cost cost() const;
   DType dtype() const { return x.dtype; }
@@ -89,6 +76,8 @@ struct GroupedMatmul {
            : product == GroupedProduct::forward  ? a.cols()
                                                  : b.cols();
   }
+  /// What expert e contributes with the sorted rows [begin, end).
+  Matmul of_expert(std::int64_t e, std::int64_t begin, std::int64_t end) const;
   void check() const;
   /// Of experts that all have as many rows.
   Cost cost() const;

@@ -108,6 +108,15 @@ MatmulWorkspace matmul_workspace(const Matmul& mm, int threads) {
   return layout;
 }
 
+std::uint64_t matmul_workspace_bound(const Matmul& mm, int threads) {
+  if (mm.a.dtype == DType::f64) return 0;
+  MatmulWorkspace largest = matmul_workspace(mm, 1);
+  if (mm.n() > kGemmCols && !largest.packs_a_once) {
+    largest.part_bytes += static_cast<std::uint64_t>(kGemmWholeA) * sizeof(float);
+  }
+  return largest.part_bytes * static_cast<std::uint64_t>(threads);
+}
+
 std::uint64_t Matmul::workspace_bytes(int threads) const {
   return matmul_workspace(*this, threads).total_bytes();
 }

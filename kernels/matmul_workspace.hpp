@@ -45,5 +45,8 @@ struct MatmulWorkspace {
 };
 
 MatmulWorkspace matmul_workspace(const Matmul& mm, int threads);
+/// What no product takes more than that has at most as many rows, or, where both operands are read
+/// by columns, at most as long a sum.
+std::uint64_t matmul_workspace_bound(const Matmul& mm, int threads);
 
 }  // namespace llmtrain::kernels

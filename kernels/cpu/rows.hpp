@@ -12,6 +12,9 @@ void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);
+void add_router_rows(std::vector<KernelRow>& rows);
+void add_experts_rows(std::vector<KernelRow>& rows);
+void add_scale_rows_rows(std::vector<KernelRow>& rows);
 }  // namespace llmtrain::kernels::reference
 
 namespace llmtrain::kernels::fast {
@@ -21,4 +24,7 @@ void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);
+void add_router_rows(std::vector<KernelRow>& rows);
+void add_experts_rows(std::vector<KernelRow>& rows);
+void add_scale_rows_rows(std::vector<KernelRow>& rows);
 }  // namespace llmtrain::kernels::fast

@@ -14,6 +14,9 @@ std::vector<KernelRow> reference_rows() {
   reference::add_optimizer_rows(rows);
   reference::add_attention_rows(rows);
   reference::add_loss_rows(rows);
+  reference::add_router_rows(rows);
+  reference::add_experts_rows(rows);
+  reference::add_scale_rows_rows(rows);
   return rows;
 }
 
@@ -25,6 +28,9 @@ std::vector<KernelRow> fast_rows() {
   fast::add_optimizer_rows(rows);
   fast::add_attention_rows(rows);
   fast::add_loss_rows(rows);
+  fast::add_router_rows(rows);
+  fast::add_experts_rows(rows);
+  fast::add_scale_rows_rows(rows);
   return rows;
 }
 

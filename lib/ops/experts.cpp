@@ -1,6 +1,7 @@
 #include "lib/ops/experts.hpp"
 
 #include "kernels/experts.hpp"
+#include "kernels/scale_rows.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::ops {
@@ -18,14 +19,14 @@ namespace {
 
 Tensor gathered(const OpCtx& ctx, const Tensor& x, const SortedRows& sorted) {
   Tensor y = ctx.allocate({sorted.source.numel(), x.cols()}, x.dtype(), "rows of experts");
-  ctx.launch(kernels::GatherRows{
-      .x = x, .source = sorted.source, .offsets = sorted.offsets, .weight = {}, .y = y});
+  ctx.launch(
+      kernels::GatherRows{.x = x, .source = sorted.source, .offsets = sorted.offsets, .y = y});
   return y;
 }
 
 Tensor combined(const OpCtx& ctx, const Tensor& x, const SortedRows& sorted, std::int64_t rows) {
   Tensor y = ctx.allocate({rows, x.cols()}, x.dtype(), "combined rows");
-  ctx.launch(kernels::CombineRows{.x = x, .place = sorted.place, .weight = {}, .y = y});
+  ctx.launch(kernels::CombineRows{.x = x, .place = sorted.place, .y = y});
   return y;
 }
 
