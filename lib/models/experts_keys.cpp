@@ -22,7 +22,10 @@ DecoderSpec ExpertsOptions::experts_spec() const {
 
 void read_experts(HfConfigReader& config, const ExpertsDefaults& absent, DecoderSpec& spec) {
   ExpertsSpec& experts = spec.experts;
-  experts.num_experts = config.size(absent.count_key, limits::kExperts, absent.num_experts);
+  // Version 5 of transformers writes num_local_experts for all families.
+  const std::string_view key =
+      config.has("num_local_experts") ? "num_local_experts" : absent.count_key;
+  experts.num_experts = config.size(key, limits::kExperts, absent.num_experts);
   experts.rule.top_k =
       config.size("num_experts_per_tok", limits::kExperts, absent.num_experts_per_tok);
   if (experts.rule.top_k > experts.num_experts) {

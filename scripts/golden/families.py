@@ -11,23 +11,28 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GptOssConfig, GptOssForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers import MistralConfig, MistralForCausalLM, MptConfig, MptForCausalLM
+from transformers import MixtralConfig, MixtralForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 CLASSES = {GPT2Config: GPT2LMHeadModel, LlamaConfig: LlamaForCausalLM,
            MistralConfig: MistralForCausalLM, Qwen2Config: Qwen2ForCausalLM,
            Qwen3Config: Qwen3ForCausalLM, Gemma2Config: Gemma2ForCausalLM,
-           MptConfig: MptForCausalLM, GptOssConfig: GptOssForCausalLM}
+           MptConfig: MptForCausalLM, GptOssConfig: GptOssForCausalLM,
+           MixtralConfig: MixtralForCausalLM, Qwen3MoeConfig: Qwen3MoeForCausalLM}
 # Modules that cast to FP32, with the first word of their classes.
 CASTING = {modeling_llama: "Llama", modeling_mistral: "Mistral", modeling_qwen2: "Qwen2",
-           modeling_qwen3: "Qwen3", modeling_gemma2: "Gemma2", modeling_gpt_oss: "GptOss"}
+           modeling_qwen3: "Qwen3", modeling_gemma2: "Gemma2", modeling_gpt_oss: "GptOss",
+           modeling_mixtral: "Mixtral", modeling_qwen3_moe: "Qwen3Moe"}
 
 
 class _DenseMlp(modeling_llama.LlamaMLP):
@@ -39,6 +44,7 @@ class _DenseMlp(modeling_llama.LlamaMLP):
 
 def build(config, attention):
     config._attn_implementation = attention
+    config._experts_implementation = "eager"
     model = CLASSES[type(config)](config).eval()
     if isinstance(model, GptOssForCausalLM):
         config.mlp_bias = False
@@ -98,17 +104,27 @@ def mpt_map(config):
             for hf, own in names.items()}
 
 
+def experts_map(model):
+    """As gpt2_map: experts' tensors are [experts, out, in] here and there."""
+    names = {}
+    for n, _ in model.named_parameters():
+        if ".mlp.experts." in n:
+            parts = n.rpartition(".")[2].replace("_up_proj", "_proj up_proj").split()
+            names[n] = ([f"{n.rpartition('.')[0]}.{part}.weight" for part in parts], False)
+    return names
+
+
 def own_names(model):
     """HF name of each parameter (a tied one once) -> (our names, transposed)."""
     maps = {GPT2LMHeadModel: gpt2_map, MptForCausalLM: mpt_map}
-    special = maps[type(model)](model.config) if type(model) in maps else {}
+    special = maps[type(model)](model.config) if type(model) in maps else experts_map(model)
     return {n: special.get(n, ([n], False)) for n, _ in model.named_parameters()}
 
 
 def split(value, names, transposed):
     """A tensor of the HF model as our parameters."""
     value = value.t() if transposed else value
-    return dict(zip(names, value.chunk(len(names))))
+    return dict(zip(names, value.chunk(len(names), max(0, value.dim() - 2))))
 
 
 def load(model, make):
@@ -117,7 +133,8 @@ def load(model, make):
     with torch.no_grad():
         for hf, (names, transposed) in own_names(model).items():
             parts = split(parameters[hf], names, transposed)
-            whole = torch.cat([torch.from_numpy(make(n, tuple(p.shape))) for n, p in parts.items()])
+            whole = torch.cat([torch.from_numpy(make(n, tuple(p.shape))) for n, p in parts.items()],
+                              max(0, parameters[hf].dim() - 2))
             parameters[hf].copy_(whole.t() if transposed else whole)
 
 
@@ -133,6 +150,26 @@ def gradients(model):
 def _scaled_embedding(self, ids):
     # The module keeps its factor in FP32.
     return nn.functional.embedding(ids, self.weight) * self.scalar_embed_scale
+
+
+def _router(self, x):
+    logits = nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    chosen, expert = torch.topk(nn.functional.softmax(logits, dim=-1), self.top_k, dim=-1)
+    return logits, chosen / chosen.sum(-1, keepdim=True) if self.norm_topk_prob else chosen, expert
+
+
+def watch_routers(model):
+    """The list to which each router adds its logits from now on."""
+    logits = []
+    for name, module in model.named_modules():
+        if name.endswith(".mlp.gate"):
+            module.register_forward_hook(lambda _, inputs, out: logits.append(out[0]))
+    return logits
+
+
+def balance_loss(config, router_logits):
+    return modeling_mixtral.load_balancing_loss_func(
+        router_logits, config.num_local_experts, config.num_experts_per_tok)
 
 
 _to_float = torch.Tensor.float
@@ -219,6 +256,7 @@ def pure_fp64():
         stack.enter_context(mock.patch.object(torch.Tensor, "float", _stay_double))
         stack.enter_context(mock.patch.object(modeling_gemma2.Gemma2TextScaledWordEmbedding, "forward",
                                               _scaled_embedding))
+        stack.enter_context(mock.patch.object(modeling_qwen3_moe.Qwen3MoeTopKRouter, "forward", _router))
         for module, word in CASTING.items():
             for holder, name, value in (
                 (getattr(module, word + "RMSNorm"), "forward", _norm),

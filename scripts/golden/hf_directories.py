@@ -13,7 +13,7 @@ import sys
 import torch
 from safetensors import safe_open
 from transformers import (AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig,
-                          MptConfig, Qwen2Config, Qwen3Config)
+                          MixtralConfig, MptConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 import families
 import formula
@@ -49,6 +49,16 @@ SAVED = {
                   torch.bfloat16),
     "hf_mpt": (MptConfig(vocab_size=37, max_seq_len=11, d_model=16, n_heads=4, n_layers=2),
                torch.float32),
+    "hf_mixtral": (MixtralConfig(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                                 num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                 intermediate_size=20, num_local_experts=3),
+                   torch.bfloat16),
+    "hf_qwen3_moe": (Qwen3MoeConfig(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                                    num_hidden_layers=2, num_attention_heads=4,
+                                    num_key_value_heads=2, head_dim=6, intermediate_size=20,
+                                    moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2,
+                                    mlp_only_layers=[0]),
+                     torch.bfloat16),
 }
 
 

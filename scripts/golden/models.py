@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import (Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, MistralConfig,
-                          MptConfig, Qwen2Config, Qwen3Config)
+                          MixtralConfig, MptConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 import families
 import formula
@@ -127,6 +127,25 @@ CASES = {
     "qwen2_multi_head": (
         Qwen2Config(**LLAMA, num_attention_heads=2, num_key_value_heads=2, intermediate_size=48),
         [[0, 11], [0, 3]], 19, True),
+    "mixtral_window": (
+        MixtralConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                      intermediate_size=28, sliding_window=7, num_local_experts=5,
+                      router_aux_loss_coef=0.0),
+        [[0, 13, 14], [0]], 37, False),
+    "qwen3_moe_some_layers": (
+        Qwen3MoeConfig(**LLAMA | {"num_hidden_layers": 4}, num_attention_heads=4,
+                       num_key_value_heads=2, head_dim=6, intermediate_size=28,
+                       moe_intermediate_size=12, num_experts=7, num_experts_per_tok=3,
+                       decoder_sparse_step=2, mlp_only_layers=[3], rope_theta=1000000.0,
+                       attention_bias=True, router_aux_loss_coef=0.0),
+        [[0, 6, 20], [0]], 29, True),
+    # The balance loss of transformers is that of all rows, ours that of each sequence.
+    "qwen3_moe_balanced": (
+        Qwen3MoeConfig(**LLAMA, num_attention_heads=2, num_key_value_heads=1, head_dim=10,
+                       intermediate_size=28, moe_intermediate_size=12, num_experts=6,
+                       num_experts_per_tok=2, mlp_only_layers=[0], norm_topk_prob=True,
+                       tie_word_embeddings=True, router_aux_loss_coef=0.75),
+        [[0, 11]], 32, False),
     # Heads of whole chunks of 16 bytes in BF16: what tensor cores and cuDNN take.
     "llama_whole_heads": (
         LlamaConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
@@ -142,6 +161,8 @@ CASES = {
 def fill(config, name, shape):
     """Offset and scale of a parameter's formula. Keys are large and queries small: the gradient of the
     keys' bias, whose exact value in GPT-2 is zero, is rounding noise in proportion to the queries."""
+    if name.endswith(".mlp.gate.weight"):
+        return 0.0, 6.0 * (3.0 / shape[1]) ** 0.5  # experts are not chosen by rounding errors
     gain = {"q_proj": 0.2, "k_proj": 14.0, "lm_head": 2.0}.get(name.split(".")[-2], 1.0)
     if name.endswith(".sinks"):
         return 1.0, 2.0
@@ -151,7 +172,7 @@ def fill(config, name, shape):
         if config.model_type == "gemma2":
             return 0.0, 0.5  # its norms' weights count from one
         return (2.5, 1.0) if "k_norm" in name else (1.0, 0.5)
-    return 0.0, 1.0 if "embed" in name else gain * (3.0 / shape[1]) ** 0.5
+    return 0.0, 1.0 if "embed" in name else gain * (3.0 / shape[-1]) ** 0.5
 
 
 def batch(name, documents, length, restart, vocab):
@@ -201,12 +222,19 @@ def run(config, inputs, dtype, attention="eager"):
     _, targets, begin, _ = inputs
     model = families.build(config, attention)
     families.load(model, lambda n, shape: formula.weights(n, shape, *fill(config, n, shape)))
+    routers = families.watch_routers(model)
     out = forward(model.to(dtype), inputs)
     logits = out.logits.flatten(0, 1)
     if dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     loss = torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1)
-    loss.backward()
+    whole = loss
+    if getattr(config, "router_aux_loss_coef", 0) > 0 and config.model_type != "gpt_oss":
+        # Of every token as the loss itself, which is a mean over the trained ones.
+        per_token = targets.numel() / (targets >= 0).sum().item()
+        whole = loss + (config.router_aux_loss_coef * per_token
+                        * families.balance_loss(config, tuple(routers)))
+    whole.backward()
     return {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1),
             "grads": families.gradients(model), "sharp": sharpness(out.attentions, begin)}
 

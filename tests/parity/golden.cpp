@@ -11,13 +11,30 @@
 
 namespace llmtrain::test {
 
-const std::vector<std::string> kGoldenModels{
-    "gpt2_tied",           "gpt2_untied_gelu",   "llama_one_kv_head",   "llama_grouped_biased_tied",
-    "llama_multi_head",    "mistral_window",     "qwen2_upper_windows", "qwen2_multi_head",
-    "llama_linear_rope",   "llama_dynamic_rope", "llama_llama3_rope",   "llama_yarn_rope",
-    "qwen3_upper_windows", "qwen3_one_kv_head",  "gemma2_alternating",  "gemma2_uncapped",
-    "mpt_alibi",           "mpt_untied",         "gpt_oss_dense_sinks", "llama_whole_heads",
-    "mistral_whole_heads"};
+const std::vector<std::string> kGoldenModels{"gpt2_tied",
+                                             "gpt2_untied_gelu",
+                                             "llama_one_kv_head",
+                                             "llama_grouped_biased_tied",
+                                             "llama_multi_head",
+                                             "mistral_window",
+                                             "qwen2_upper_windows",
+                                             "qwen2_multi_head",
+                                             "llama_linear_rope",
+                                             "llama_dynamic_rope",
+                                             "llama_llama3_rope",
+                                             "llama_yarn_rope",
+                                             "qwen3_upper_windows",
+                                             "qwen3_one_kv_head",
+                                             "gemma2_alternating",
+                                             "gemma2_uncapped",
+                                             "mpt_alibi",
+                                             "mpt_untied",
+                                             "gpt_oss_dense_sinks",
+                                             "llama_whole_heads",
+                                             "mistral_whole_heads",
+                                             "mixtral_window",
+                                             "qwen3_moe_some_layers",
+                                             "qwen3_moe_balanced"};
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/checkpoint/safetensors.hpp"
+#include "lib/models/architecture.hpp"
 #include "tests/support/decoder_run.hpp"
 
 namespace llmtrain::test {
@@ -25,6 +26,10 @@ class Golden {
  public:
   explicit Golden(const std::string& name);
 
+  /// The family of the model.
+  const models::Architecture& architecture() const {
+    return models::hf_architecture(file_.metadata().at("config"), file_.path().string());
+  }
   const models::DecoderSpec& spec() const { return spec_; }
   const Batch& batch() const { return batch_; }
   /// The parameter's value by the formula that the file names.

@@ -92,10 +92,10 @@ std::string error_of_import(SavedModel& model, const fs::path& path) {
 }
 
 /// Directories of scripts/golden/hf_directories.py, with the dtype of their weights.
-const std::map<std::string, DType> kSaved{{"hf_gpt2", DType::f32},     {"hf_llama", DType::bf16},
-                                          {"hf_mistral", DType::bf16}, {"hf_qwen2", DType::f32},
-                                          {"hf_qwen3", DType::bf16},   {"hf_gemma2", DType::bf16},
-                                          {"hf_mpt", DType::f32}};
+const std::map<std::string, DType> kSaved{
+    {"hf_gpt2", DType::f32},     {"hf_llama", DType::bf16},     {"hf_mistral", DType::bf16},
+    {"hf_qwen2", DType::f32},    {"hf_qwen3", DType::bf16},     {"hf_gemma2", DType::bf16},
+    {"hf_mixtral", DType::bf16}, {"hf_qwen3_moe", DType::bf16}, {"hf_mpt", DType::f32}};
 
 /// The FP32 values that scripts/golden/hf_directories.py gave a parameter.
 std::vector<float> saved_values(const Parameter& p, bool through_bf16) {
@@ -156,9 +156,7 @@ TEST_CASE("an exported model opens here with the same logits") {
     const RunOptions options{.seq_len = golden.batch().length};
     DecoderRun original(golden.spec(), options);
     original.fill([&](const Parameter& p) { return golden.weights(p); });
-    const models::Architecture& row =
-        *std::find_if(models::architectures().begin(), models::architectures().end(),
-                      [&](const auto& a) { return name.starts_with(a.name); });
+    const models::Architecture& row = golden.architecture();
     const HfLayout layout = row.hf_layout(golden.spec());
     const fs::path folder = kept != nullptr ? fs::path(kept) / name : scratch / name;
     checkpoint::export_hf(folder, original.store(), layout, DType::f32,
