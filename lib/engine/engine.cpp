@@ -89,6 +89,10 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                                     Category::activations, "step scalars");
     optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_,
                                                        mesh_, options.loss_scaling);
+    if (options.model.num_expert_layers() > 0) {
+      decoder_.allocate_counters(device, options.compute);
+      routers_.emplace(device, decoder_);
+    }
     for (Launched& launched : in_flight_) {
       launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
     }
@@ -139,17 +143,21 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   parts_.run(RecordedParts::Part::start, [&] {
     optimizer_->zero_grads(kernel);
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
+    if (routers_) routers_->clear(kernel);
   });
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
   if (shards_) shards_->settle(context());
   partial_gradients_.sum();
   reduce_over_data();
+  if (routers_) routers_->sum(mesh_);
   parts_.run(RecordedParts::Part::update,
              [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });
   gather_updates();
-  Launched& launched = in_flight_[static_cast<std::size_t>(launched_++ % kMaxInFlight)];
+  const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
+  Launched& launched = in_flight_[static_cast<std::size_t>(slot)];
   launched.trained_tokens = batch.trained_tokens;
   launched.decision->start(optimizer_->decision().view().data);
+  if (routers_) routers_->start(slot);
 }
 
 void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor) {
@@ -236,7 +244,8 @@ void Engine::gather_updates() {
 
 StepOutcome Engine::settle_step() {
   require(steps_in_flight() > 0, "no step is in flight");
-  const Launched& launched = in_flight_[static_cast<std::size_t>(settled_++ % kMaxInFlight)];
+  const auto slot = static_cast<int>(settled_++ % kMaxInFlight);
+  const Launched& launched = in_flight_[static_cast<std::size_t>(slot)];
   const auto tokens = static_cast<double>(launched.trained_tokens);
   kernels::UpdateDecision decision{.loss_sum = tokens, .grad_norm = 1, .apply = 1};  // planned
   if (!place_.device->is_meta()) {
@@ -245,7 +254,8 @@ StepOutcome Engine::settle_step() {
   return {.loss_sum = decision.loss_sum,
           .trained_tokens = launched.trained_tokens,
           .update = optim::step_result(decision),
-          .finite = decision.applies()};
+          .finite = decision.applies(),
+          .routers = routers_ ? routers_->wait(slot) : RouterOutcome{}};
 }
 
 StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double lr_factor) {

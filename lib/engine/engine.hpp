@@ -14,6 +14,7 @@
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
 #include "lib/engine/recorded_parts.hpp"
+#include "lib/engine/router_report.hpp"
 #include "lib/engine/sections.hpp"
 #include "lib/engine/stages.hpp"
 #include "lib/engine/target.hpp"
@@ -86,6 +87,7 @@ struct StepOutcome {
   optim::StepResult update;
   /// Loss and gradient norm are finite; otherwise nothing was updated.
   bool finite = true;
+  RouterOutcome routers;
 };
 
 struct EvalOutcome {
@@ -103,7 +105,7 @@ class Engine final : private parallel::StageProgram {
   void initialize();
 
   /// Steps that may be launched and not settled.
-  static constexpr int kMaxInFlight = 2;
+  static constexpr int kMaxInFlight = RouterReport::kSlots;
 
   /// Launches forward, backward and update over all micro-batches of the batch; `step` counts from
   /// 1. Collective: the batches of all ranks that share the step's samples are as large, and know
@@ -186,6 +188,7 @@ class Engine final : private parallel::StageProgram {
   parallel::PartialGradients partial_gradients_;
   std::optional<parallel::ShardedUnits> shards_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
+  std::optional<RouterReport> routers_;
   Tensor communication_staging_;
   Tensor loss_sum_;
   Tensor step_scalars_;  // kernels::StepScalars

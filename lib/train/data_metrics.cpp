@@ -1,12 +1,43 @@
 #include "lib/train/data_metrics.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+
+#include <fmt/ranges.h>
 
 namespace llmtrain::train {
 
 void set_shares(StepRecord& record, const BatchShares& shares) {
   record.set(metric::kTrainedShare, shares.trained);
   record.set(metric::kTrainedEndShare, shares.trained_ends);
+}
+
+void set_experts(StepRecord& record, const models::DecoderSpec& model,
+                 const engine::RouterOutcome& routers, std::int64_t rows) {
+  const std::size_t blocks = routers.choices.size();
+  if (blocks == 0) return;
+  double max_load = 0;
+  std::size_t block = 0;
+  for (std::int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    if (!model.has_experts(layer)) continue;
+    const std::vector<double>& choices = routers.choices[block++];
+    const double mean =
+        static_cast<double>(rows * model.experts.rule.top_k) / static_cast<double>(choices.size());
+    std::vector<std::string> loads;
+    for (const double count : choices) {
+      max_load = std::max(max_load, count / mean);
+      loads.push_back(fmt::format("{:.4g}", count / mean));
+    }
+    record.set(fmt::format("experts/load/{}", layer), fmt::format("{}", fmt::join(loads, " ")));
+  }
+  const double tokens = static_cast<double>(rows) * static_cast<double>(blocks);
+  const auto mean = [&](const std::vector<double>& sums) {
+    return std::accumulate(sums.begin(), sums.end(), 0.0) / tokens;
+  };
+  record.set("experts/max_load", max_load);
+  record.set("experts/balance_loss", mean(routers.balance));
+  record.set("experts/z_loss", mean(routers.z));
 }
 
 void set_memory(StepRecord& record, const Peak& peak) {

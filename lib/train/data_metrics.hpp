@@ -13,6 +13,13 @@ namespace llmtrain::train {
 
 void set_shares(StepRecord& record, const BatchShares& shares);
 
+/// Of a model with experts, of each of its blocks `experts/load/<block>`, the share of the step's
+/// choices that each expert got, times the number of experts, and of all blocks
+/// `experts/max_load`, the largest of these, `experts/balance_loss` and `experts/z_loss`, means over
+/// the step's `rows` and the blocks, without their factors.
+void set_experts(StepRecord& record, const models::DecoderSpec& model,
+                 const engine::RouterOutcome& routers, std::int64_t rows);
+
 /// The largest number of bytes that were held, and of each category that held any.
 void set_memory(StepRecord& record, const Peak& peak);
 

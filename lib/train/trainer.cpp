@@ -305,6 +305,8 @@ void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& o
   set_shares(record, step.shares);
   record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
   set_sources(record, corpus_, state_.next_sample);
+  set_experts(record, engine_.options().model, outcome.routers,
+              step.num_samples * geometry_.seq_len());
   record.set("train/skipped_steps", state_.skipped_steps);
   if (engine_.options().loss_scaling) {
     record.set("train/loss_scale", outcome.update.loss_scale);

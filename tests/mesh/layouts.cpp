@@ -50,6 +50,16 @@ const std::vector<ProbeModel>& probe_models() {
       heads("gemma2", "gemma2", "sliding_window: 4, query_pre_attn_scalar: 6,"),
       heads("gpt_oss", "gpt_oss_dense", "sliding_window: 4,"),
       heads("mpt", "mpt"),
+      heads("mixtral", "mixtral",
+            "num_local_experts: 5, router_aux_loss_coef: 0.05, "
+            "router_z_loss_coef: 0.01,"),
+      model("qwen3_moe",
+            "architecture: qwen3_moe, vocab_size: 259, hidden_size: 24, intermediate_size: 40, "
+            "head_dim: 6, num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, "
+            "num_experts: 8, num_experts_per_tok: 3, moe_intermediate_size: 20, "
+            "mlp_only_layers: [1], norm_topk_prob: false, router_aux_loss_coef: 0.03, "
+            "max_position_embeddings: 64, initializer_range: 0.1",
+            "seq_len: 12, micro_batch_size: 1, global_batch_size: 8, max_steps: 20"),
   };
   return kModels;
 }
@@ -201,6 +211,18 @@ const std::vector<Layout>& layouts() {
        "parallelism.tp_sequence_parallel=true"},
       {6, "llama", "parallelism.dp=2 | parallelism.pp=3 | parallelism.zero=1",
        "training.global_batch_size=4 | optimizer.name=muon"},
+      {2, "mixtral", "parallelism.dp=2"},
+      {4, "mixtral", "parallelism.tp=4", "model.num_local_experts=3"},
+      {2, "qwen3_moe", "parallelism.sp=2"},
+      {2, "qwen3_moe", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
+       "activation_checkpoint.mode=full | training.micro_batch_size=2"},
+      {3, "qwen3_moe", "parallelism.pp=3 | parallelism.pp_schedule=zb_h1",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.zero=3"},
+      {8, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2",
+       "training.micro_batch_size=2"},
   };
   return kLayouts;
 }

@@ -2,6 +2,7 @@
 // what the order of additions changes.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -42,6 +43,12 @@ std::vector<std::string> overrides_of(const Layout& layout, bool ranks) {
 std::string title_of(const Layout& layout) {
   return fmt::format("{} ranks, {}, {} {}", layout.ranks, layout.model, layout.parallelism,
                      layout.overrides);
+}
+
+// With LLMTRAIN_LAYOUTS=TEXT those with this text in their titles.
+bool is_chosen(const Layout& layout) {
+  const char* text = std::getenv("LLMTRAIN_LAYOUTS");
+  return text == nullptr || title_of(layout).find(text) != std::string::npos;
 }
 
 // One rank's run, kept for all layouts that are compared with it.
@@ -89,6 +96,7 @@ void compare(const ProbeResult& found, const ProbeResult& expected) {
 TEST_CASE("every layout has the gradients, losses and weights of one rank") {
   set_mpi_environment();
   for (const Layout& layout : layouts()) {
+    if (!is_chosen(layout)) continue;
     CAPTURE(title_of(layout));
     const ProbeResult& expected = one_rank(layout);
     REQUIRE(expected.problem == "");
@@ -142,6 +150,7 @@ TEST_CASE("in fp32 and bf16 a layout's errors are those of one rank") {
   for (const Precision& precision : {Precision{"fp32", 0x1p-24, 1e-5}, {"bf16", 0x1p-9, 1e-2}}) {
     CAPTURE(precision.name);
     for (std::size_t i = 0; i < layouts().size(); i += kStride) {
+      if (!is_chosen(layouts()[i])) continue;
       CAPTURE(title_of(layouts()[i]));
       compare_errors(layouts()[i], precision);
     }
