@@ -75,13 +75,13 @@ void GroupedMatmul::check() const {
 Cost GroupedMatmul::cost() const {
   const bool adds = accumulate || product == GroupedProduct::weight_grad;
   Cost cost = memory_cost({a, b, adds ? c : View{}}, {c});
-  cost.flops =
-      2.0 * static_cast<double>(rows()) * static_cast<double>(out()) * static_cast<double>(in());
+  cost.flops = 2.0 * static_cast<double>(expected_rows.value_or(rows())) *
+               static_cast<double>(out()) * static_cast<double>(in());
   return cost;
 }
 
 std::array<std::int64_t, 4> GroupedMatmul::sizes() const {
-  return {rows(), out(), in(), experts()};
+  return {expected_rows.value_or(rows()), out(), in(), experts()};
 }
 
 Matmul GroupedMatmul::of_expert(std::int64_t e, std::int64_t begin, std::int64_t end) const {

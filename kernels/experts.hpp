@@ -4,6 +4,8 @@
 /// for a choice, and those of each expert lie together: offsets[e] up to offsets[e + 1]. The host
 /// never knows how many they are.
 
+#include <optional>
+
 #include "kernels/kernel.hpp"
 
 namespace llmtrain::kernels {
@@ -67,6 +69,8 @@ struct GroupedMatmul {
   View a, b, c, offsets;
   GroupedProduct product = GroupedProduct::forward;
   bool accumulate = false;
+  /// Of the rows those that experts will have, where the host expects fewer: what it costs.
+  std::optional<std::int64_t> expected_rows = {};
   std::int64_t experts() const { return offsets.numel() - 1; }
   /// n, out and in of the layer.
   std::int64_t rows() const { return a.rows(); }

@@ -6,9 +6,8 @@ namespace llmtrain::kernels {
 
 namespace {
 
-void check_rows(const Operands& operands, const View& x, const View& source, const View& weight) {
+void check_rows(const Operands& operands, const View& x, const View& weight) {
   operands.strided("x", x, x.rows(), x.cols(), kComputeDTypes);
-  operands.dense("source", source, x.rows(), {DType::i32});
   operands.dense("weight", weight, x.rows(), {sum_dtype(x.dtype)});
 }
 
@@ -16,15 +15,15 @@ void check_rows(const Operands& operands, const View& x, const View& source, con
 
 void ScaleRows::check() const {
   const Operands operands(name);
-  check_rows(operands, x, source, weight);
+  check_rows(operands, x, weight);
   operands.strided("y", y, x.rows(), x.cols(), {x.dtype});
 }
 
-Cost ScaleRows::cost() const { return memory_cost({x, source, weight}, {y}); }
+Cost ScaleRows::cost() const { return memory_cost({x, weight}, {y}); }
 
 void ScaleRowsBackward::check() const {
   const Operands operands(name);
-  check_rows(operands, x, source, weight);
+  check_rows(operands, x, weight);
   operands.strided("dy", dy, x.rows(), x.cols(), {x.dtype});
   operands.strided("dx", dx, x.rows(), x.cols(), {x.dtype});
   operands.dense("dweight", dweight, x.rows(), {weight.dtype});
@@ -32,6 +31,6 @@ void ScaleRowsBackward::check() const {
   operands.distinct("dweight", dweight, "weight", weight);
 }
 
-Cost ScaleRowsBackward::cost() const { return memory_cost({x, source, weight, dy}, {dx, dweight}); }
+Cost ScaleRowsBackward::cost() const { return memory_cost({x, weight, dy}, {dx, dweight}); }
 
 }  // namespace llmtrain::kernels

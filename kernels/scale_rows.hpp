@@ -5,11 +5,10 @@
 
 namespace llmtrain::kernels {
 
-/// y[p] = weight[source[p]] * x[p]. x and y [n, cols] in one dtype, strided; source int32 [n], a
-/// permutation; weight [n] in any shape, fp32 (fp64).
+/// y[i] = weight[i] * x[i]. x and y [n, cols] in one dtype, strided; weight [n], fp32 (fp64).
 struct ScaleRows {
   static constexpr std::string_view name = "scale_rows";
-  View x, source, weight;
+  View x, weight;
   View y;
   void check() const;
   Cost cost() const;
@@ -18,11 +17,11 @@ struct ScaleRows {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// dx[p] = weight[source[p]] * dy[p], dweight[source[p]] = sum_j dy[p, j] x[p, j], summed in the
-/// type of the weights. dx may alias dy. Operands as in ScaleRows; dweight as weight.
+/// dx[i] = weight[i] * dy[i], dweight[i] = sum_j dy[i, j] x[i, j], summed in the type of the
+/// weights. dx may alias dy. Operands as in ScaleRows; dweight as weight.
 struct ScaleRowsBackward {
   static constexpr std::string_view name = "scale_rows_backward";
-  View x, source, weight, dy;
+  View x, weight, dy;
   View dx, dweight;
   void check() const;
   Cost cost() const;

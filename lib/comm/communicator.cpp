@@ -37,8 +37,8 @@ Communicator::Communicator(std::string name, int rank, int size)
   require(0 <= rank && rank < size, "group {}: rank {} of {}", name_, rank, size);
 }
 
-void Communicator::note(Collective kind, std::uint64_t bytes, std::string_view site) {
-  observe({sequence_++, kind, name_, bytes, std::string(site)});
+void Communicator::note(Collective kind, std::uint64_t bytes, std::string_view site, bool uneven) {
+  observe({sequence_++, kind, name_, bytes, std::string(site), uneven});
 }
 
 Handle Communicator::all_reduce(const Tensor& data, ReduceOp op, std::string_view site) {
@@ -93,7 +93,25 @@ Handle Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string
           "{}: all_to_all of {} elements into {} over {} ranks", site, in.numel(), out.numel(),
           size_);
   note(Collective::all_to_all, in.view().bytes(), site);
-  return do_all_to_all(in, out);
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), in.numel() / size_);
+  return do_all_to_all(in, counts, out, counts);
+}
+
+Handle Communicator::all_to_all_parts(const Tensor& in, std::span<const std::int64_t> in_counts,
+                                      const Tensor& out, std::span<const std::int64_t> out_counts,
+                                      std::string_view site) {
+  const auto fits = [&](const Tensor& tensor, std::span<const std::int64_t> counts) {
+    return std::ssize(counts) == size_ && std::ranges::min(counts) >= 0 &&
+           std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) <= tensor.numel();
+  };
+  require(fits(in, in_counts) && fits(out, out_counts) && in.dtype() == out.dtype(),
+          "{}: all_to_all of parts [{}] of {} elements and [{}] of {} over {} ranks", site,
+          fmt::join(in_counts, ", "), in.numel(), fmt::join(out_counts, ", "), out.numel(), size_);
+  const auto all = std::accumulate(in_counts.begin(), in_counts.end(), std::int64_t{0});
+  const auto others = all - in_counts[static_cast<std::size_t>(rank_)];
+  uneven_bytes_sent_ += static_cast<std::uint64_t>(others) * size_of(in.dtype());
+  note(Collective::all_to_all, static_cast<std::uint64_t>(all) * size_of(in.dtype()), site, true);
+  return do_all_to_all(in, in_counts, out, out_counts);
 }
 
 Handle Communicator::broadcast(const Tensor& data, int root, std::string_view site) {
@@ -124,6 +142,13 @@ void Communicator::gather_bytes(std::span<const std::byte> mine, std::span<std::
                                 std::string_view site) {
   note(Collective::all_gather, all.size(), site);
   do_gather_bytes(mine, all);
+}
+
+std::vector<std::int64_t> Communicator::gather_numbers(std::span<const std::int64_t> mine,
+                                                       std::string_view site) {
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(size_));
+  gather_bytes(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), site);
+  return all;
 }
 
 std::vector<std::string> Communicator::gather_texts(std::string_view mine, std::string_view site) {

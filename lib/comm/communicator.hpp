@@ -39,6 +39,8 @@ struct CollectiveRecord {
   std::string group;
   std::uint64_t bytes = 0;
   std::string site;
+  /// Data decide how many bytes there are, on each member others.
+  bool uneven = false;
 };
 std::string to_string(const CollectiveRecord& record);
 
@@ -106,6 +108,13 @@ class Communicator {
                               std::span<const std::int64_t> counts, std::string_view site);
   /// Part j of `in` goes to member j; part i of `out` came from member i. Equal parts.
   Handle all_to_all(const Tensor& in, const Tensor& out, std::string_view site);
+  /// The same with parts of any sizes, 0 among them, one behind the other: in_counts[j] elements go
+  /// to member j, out_counts[i] come from member i, who says the same. Tensors may be longer.
+  Handle all_to_all_parts(const Tensor& in, std::span<const std::int64_t> in_counts,
+                          const Tensor& out, std::span<const std::int64_t> out_counts,
+                          std::string_view site);
+  /// Bytes that all_to_all_parts has sent to others so far: of a plan only the mean.
+  std::uint64_t uneven_bytes_sent() const { return uneven_bytes_sent_; }
   Handle broadcast(const Tensor& data, int root, std::string_view site);
   Handle send(const Tensor& data, int to, std::string_view site);
   Handle recv(const Tensor& data, int from, std::string_view site);
@@ -119,6 +128,9 @@ class Communicator {
     gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), site);
     return all;
   }
+  /// As many numbers of every member, one member's behind another's. Waits.
+  std::vector<std::int64_t> gather_numbers(std::span<const std::int64_t> mine,
+                                           std::string_view site);
   /// The texts of all members, in group order. Waits.
   std::vector<std::string> gather_texts(std::string_view mine, std::string_view site);
   /// The text of member `root`, on every member. Waits.
@@ -139,7 +151,9 @@ class Communicator {
                                std::span<const std::int64_t> counts) = 0;
   virtual Handle do_reduce_scatter(const Tensor& in, const Tensor& out,
                                    std::span<const std::int64_t> counts) = 0;
-  virtual Handle do_all_to_all(const Tensor& in, const Tensor& out) = 0;
+  /// Parts of in_counts[j] and out_counts[i] elements; the counts are gone when the call returns.
+  virtual Handle do_all_to_all(const Tensor& in, std::span<const std::int64_t> in_counts,
+                               const Tensor& out, std::span<const std::int64_t> out_counts) = 0;
   virtual Handle do_broadcast(const Tensor& data, int root) = 0;
   virtual Handle do_send(const Tensor& data, int to) = 0;
   virtual Handle do_recv(const Tensor& data, int from) = 0;
@@ -150,7 +164,7 @@ class Communicator {
   virtual void observe(const CollectiveRecord&) {}
 
  private:
-  void note(Collective kind, std::uint64_t bytes, std::string_view site);
+  void note(Collective kind, std::uint64_t bytes, std::string_view site, bool uneven = false);
   void check_parts(Collective kind, const Tensor& part, const Tensor& whole,
                    std::span<const std::int64_t> counts, std::string_view site) const;
   void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all,
@@ -160,6 +174,7 @@ class Communicator {
   int rank_;
   int size_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t uneven_bytes_sent_ = 0;
 };
 
 /// Receives what a meta communicator would have sent.

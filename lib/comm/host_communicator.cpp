@@ -79,18 +79,18 @@ class HostCommunicator final : public Communicator {
          dtype = in.dtype()](const Call& call) { scatter_pieces(call, parts, to, dtype); });
   }
 
-  Handle do_all_to_all(const Tensor& in, const Tensor& out) override {
-    return submit([this, from = bytes_of(in), to = bytes_of(out)](const Call& call) {
-      const std::size_t part = from.size() / count();
+  Handle do_all_to_all(const Tensor& in, std::span<const std::int64_t> in_counts, const Tensor& out,
+                       std::span<const std::int64_t> out_counts) override {
+    return submit([this, from = parts_of(bytes_of(in), in_counts, in.dtype()),
+                   to = parts_of(bytes_of(out), out_counts, out.dtype())](const Call& call) {
       Messages messages(*this, call);
-      for (int m = 0; m < size(); ++m) {
-        const std::size_t at = part * static_cast<std::size_t>(m);
-        if (m == rank()) {
-          std::memcpy(&to[at], &from[at], part);
-          continue;
+      for (std::size_t m = 0; m < count(); ++m) {
+        if (static_cast<int>(m) != rank()) {
+          messages.recv(static_cast<int>(m), to[m]);
+          messages.send(static_cast<int>(m), from[m]);
+        } else if (!to[m].empty()) {
+          std::memcpy(to[m].data(), from[m].data(), to[m].size());
         }
-        messages.recv(m, to.subspan(at, part));
-        messages.send(m, from.subspan(at, part));
       }
       messages.finish();
     });
@@ -219,7 +219,9 @@ class HostCommunicator final : public Communicator {
     using Text = std::array<char, 256>;
     std::vector<Text> all(count());
     Text mine{};
-    to_string(call_).copy(mine.data(), mine.size() - 1);
+    CollectiveRecord comparable = call_;
+    if (call_.uneven) comparable.bytes = 0;
+    to_string(comparable).copy(mine.data(), mine.size() - 1);
     do_gather_bytes(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
     for (int m = 0; m < size(); ++m) {
       const Text& theirs = all[static_cast<std::size_t>(m)];

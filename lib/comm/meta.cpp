@@ -26,7 +26,10 @@ class MetaCommunicator final : public Communicator {
   Handle do_reduce_scatter(const Tensor&, const Tensor&, std::span<const std::int64_t>) override {
     return handle();
   }
-  Handle do_all_to_all(const Tensor&, const Tensor&) override { return handle(); }
+  Handle do_all_to_all(const Tensor&, std::span<const std::int64_t>, const Tensor&,
+                       std::span<const std::int64_t>) override {
+    return handle();
+  }
   Handle do_broadcast(const Tensor&, int) override { return handle(); }
   Handle do_send(const Tensor&, int) override { return handle(); }
   Handle do_recv(const Tensor&, int) override { return handle(); }

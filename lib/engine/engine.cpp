@@ -73,7 +73,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   if (options.zero > 0 && options.optimizer != nullptr && mesh_.owners().size() > 1) {
     const Shards shards{.gradients = options.zero >= 2, .parameters = options.zero >= 3};
     store_.slice(optim::whole_parameters(*options.optimizer), shards);
-    if (shards.gradients) shards_.emplace(units_of(decoder_, store_), shards, mesh_.owners());
+    if (shards.gradients) shards_.emplace(units_of(decoder_, store_), shards, mesh_);
   }
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
@@ -204,8 +204,10 @@ void Engine::reduce_over_data() {
   sum_slices();
   std::vector<Handle> handles;
   for (const auto& group : store_.local_groups()) {
-    if (group->members().front()->is_sliced()) continue;
-    handles.push_back(data.all_reduce(group->grad(), ReduceOp::sum, group->name()));
+    const Parameter& first = *group->members().front();
+    if (first.is_sliced()) continue;
+    Communicator& holders = mesh_.data(first.holders_of_data());
+    handles.push_back(holders.all_reduce(group->grad(), ReduceOp::sum, group->name()));
   }
   handles.push_back(data.all_reduce(loss_sum_, ReduceOp::sum, "loss"));
   for (Handle& handle : handles) handle.wait();
@@ -222,8 +224,8 @@ void Engine::sum_slices() {
   };
   if (!shards_) {
     for_sliced([&](const Parameter& p) {
-      return mesh_.owners().reduce_scatter_parts(p.grad(), p.own_grad(), p.slice_counts(),
-                                                 p.name());
+      return mesh_.owners(p.holders_of_data())
+          .reduce_scatter_parts(p.grad(), p.own_grad(), p.slice_counts(), p.name());
     });
   }
   if (mesh_.replicas().size() == 1) return;
@@ -236,8 +238,9 @@ void Engine::gather_updates() {
   std::vector<Handle> handles;
   for (const Parameter* p : store_.local()) {
     if (!p->is_sliced() || p->shards().parameters) continue;
-    handles.push_back(mesh_.owners().all_gather_parts(p->own_compute(), p->compute(),
-                                                      p->slice_counts(), p->name()));
+    handles.push_back(
+        mesh_.owners(p->holders_of_data())
+            .all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
   }
   for (Handle& handle : handles) handle.wait();
 }

@@ -145,7 +145,10 @@ class Engine final : private parallel::StageProgram {
   Var with_block(const OpCtx& ctx, int block, const std::function<Var()>& body);
   Tensor logits(const OpCtx& ctx, const Tensor& x);
   /// Whether all data ranks must make each pass together.
-  bool passes_together() const { return shards_ && options_.zero == 3; }
+  bool passes_together() const {
+    const bool exchange = options_.model.num_expert_layers() > 0 && mesh_.experts().size() > 1;
+    return exchange || (shards_ && options_.zero == 3);
+  }
 
  private:
   OpCtx begin(int micro_batch) override;

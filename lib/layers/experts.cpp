@@ -1,5 +1,9 @@
 #include "lib/layers/experts.hpp"
 
+#include <optional>
+
+#include "lib/ops/expert_parallel.hpp"
+
 namespace llmtrain::layers {
 
 namespace {
@@ -9,6 +13,7 @@ ParameterSpec experts_spec(std::string name, const Shape& shape, double std, int
   ParameterSpec spec{
       .name = std::move(name), .shape = shape, .init = {Initializer::Kind::normal, std}};
   spec.placement[Axis::tp] = {.split_dim = tp_dim};
+  spec.placement.of_experts = true;
   return spec;
 }
 
@@ -35,11 +40,20 @@ Var Experts::forward(const OpCtx& ctx, const Var& x) const {
   const Var all = ops::copy_to_tp(ctx, x);
   const ops::Routes routes = ops::route(ctx, all, *gate_, router_);
   const ops::SortedRows sorted = ops::sort_by_expert(ctx, routes.expert, router_.experts);
+  Var weight = ops::sort_weights(ctx, routes.weight, sorted);
   Var h = ops::gather_rows(ctx, all, sorted);
-  h = ops::expert_linear(ctx, h, sorted, *in_);
+  std::optional<ops::ExpertExchange> exchange;
+  if (ops::shares_experts(ctx)) {
+    exchange = ops::exchange_of(ctx, sorted, all.tensor.rows(), router_.rule.top_k);
+    weight = ops::to_experts(ctx, weight, *exchange);
+    h = ops::to_experts(ctx, h, *exchange);
+  }
+  const ops::SortedRows& here = exchange ? exchange->sorted : sorted;
+  h = ops::expert_linear(ctx, h, here, *in_);
   h = ops::gated_activation(ctx, h, activation_);
-  h = ops::scale_rows(ctx, h, sorted, routes.weight);
-  h = ops::expert_linear(ctx, h, sorted, *out_);
+  h = ops::scale_rows(ctx, h, weight);
+  h = ops::expert_linear(ctx, h, here, *out_);
+  if (exchange) h = ops::from_experts(ctx, h, *exchange);
   return ops::reduce_from_tp(ctx, ops::combine_rows(ctx, h, sorted, all.tensor.rows()));
 }
 

@@ -22,7 +22,8 @@ class Experts {
  public:
   /// Declares <name>.gate.weight [E, hidden], the router's, and <name>.experts.{gate_proj,up_proj}
   /// .weight [E, intermediate, hidden] and <name>.experts.down_proj.weight [E, hidden,
-  /// intermediate]. The ranks of Axis::tp share each expert's intermediate columns.
+  /// intermediate]. The ranks of Axis::tp share each expert's intermediate columns, those
+  /// of Mesh::experts() the experts.
   Experts(ParameterStore& store, const std::string& name, const ExpertsConfig& config);
   /// [rows, hidden] -> [rows, hidden].
   Var forward(const OpCtx& ctx, const Var& x) const;

@@ -1,6 +1,7 @@
 #include "lib/mesh/mesh.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "lib/base/require.hpp"
 
@@ -78,9 +79,31 @@ Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
   constexpr std::array kData{Axis::dp, Axis::sp};
   data_ = make_group(shape, rank, kData, "dp*sp", factory);
   make_replicas(factory);
+  make_experts(factory);
   constexpr std::array kModel{Axis::tp, Axis::pp};
   model_ = make_group(shape, rank, kModel, "tp*pp", factory);
   world_ = make_group(shape, rank, shape.order, "world", factory);
+}
+
+namespace {
+
+// Ranks of one set of ZeRO's slices along dp, and the number of the set that a rank belongs to.
+int neighbours_of(const MeshShape& shape) { return shape[Axis::dp] / shape.dp_replicate; }
+int index_of(const MeshShape& shape, int rank, Axis axis) {
+  return coordinate_of(shape, rank)[static_cast<int>(axis)];
+}
+int set_of(const MeshShape& shape, int rank) {
+  return index_of(shape, rank, Axis::dp) / neighbours_of(shape);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> Mesh::make_subgroup(std::string_view name, std::vector<int> members,
+                                                  const std::function<bool(int)>& belongs,
+                                                  const CommunicatorFactory& factory) const {
+  std::erase_if(members, [&](int member) { return !belongs(member); });
+  const auto self = std::find(members.begin(), members.end(), rank_);
+  return factory(name, members, static_cast<int>(self - members.begin()));
 }
 
 void Mesh::make_replicas(const CommunicatorFactory& factory) {
@@ -88,26 +111,42 @@ void Mesh::make_replicas(const CommunicatorFactory& factory) {
     replicas_ = factory("replicas", {rank_}, 0);
     return;
   }
-  const int neighbours = size(Axis::dp) / shape_.dp_replicate;
-  const auto group = [&](std::string_view name, const auto& belongs) {
-    constexpr std::array kData{Axis::dp, Axis::sp};
-    std::vector<int> members;
-    int index = 0;
-    for (const int other : group_of(shape_, rank_, kData)) {
-      if (!belongs(coordinate_of(shape_, other))) continue;
-      if (other == rank_) index = static_cast<int>(members.size());
-      members.push_back(other);
-    }
-    return factory(name, members, index);
+  constexpr std::array kData{Axis::dp, Axis::sp};
+  const std::vector<int> data = group_of(shape_, rank_, kData);
+  const auto slices_of = [&](int rank) {
+    return std::pair(index_of(shape_, rank, Axis::dp) % neighbours_of(shape_),
+                     index_of(shape_, rank, Axis::sp));
   };
-  const auto at = [](const MeshCoordinate& of, Axis axis) { return of[static_cast<int>(axis)]; };
-  owners_ = group("owners", [&](const MeshCoordinate& other) {
-    return at(other, Axis::dp) / neighbours == index(Axis::dp) / neighbours;
-  });
-  replicas_ = group("replicas", [&](const MeshCoordinate& other) {
-    return at(other, Axis::dp) % neighbours == index(Axis::dp) % neighbours &&
-           at(other, Axis::sp) == index(Axis::sp);
-  });
+  owners_ = make_subgroup(
+      "owners", data, [&](int other) { return set_of(shape_, other) == set_of(shape_, rank_); },
+      factory);
+  replicas_ = make_subgroup(
+      "replicas", data, [&](int other) { return slices_of(other) == slices_of(rank_); }, factory);
+}
+
+// The owners of one set of slices, in ascending order, are cut into groups of `ep`; a rank's place
+// in its group says which experts it has.
+void Mesh::make_experts(const CommunicatorFactory& factory) {
+  if (shape_.ep == 1) {
+    experts_ = factory("experts", {rank_}, 0);
+    return;
+  }
+  constexpr std::array kData{Axis::dp, Axis::sp};
+  std::vector<int> data = group_of(shape_, rank_, kData);
+  std::sort(data.begin(), data.end());
+  std::map<int, int> places, next;  // of each rank among those of its set
+  for (const int member : data) places[member] = next[set_of(shape_, member)]++;
+  const auto same_set = [&](int other) { return set_of(shape_, other) == set_of(shape_, rank_); };
+  const auto same_group = [&](int other) {
+    return same_set(other) && places.at(other) / shape_.ep == places.at(rank_) / shape_.ep;
+  };
+  const auto same_experts = [&](int other) {
+    return places.at(other) % shape_.ep == places.at(rank_) % shape_.ep;
+  };
+  const auto both = [&](int other) { return same_set(other) && same_experts(other); };
+  experts_ = make_subgroup("experts", data, same_group, factory);
+  expert_owners_ = make_subgroup("expert owners", data, both, factory);
+  same_experts_ = make_subgroup("same experts", data, same_experts, factory);
 }
 
 void Mesh::use_staging(const Tensor& staging) const {
@@ -115,6 +154,9 @@ void Mesh::use_staging(const Tensor& staging) const {
   data_->use_staging(staging);
   if (owners_) owners_->use_staging(staging);
   replicas_->use_staging(staging);
+  for (const auto* group : {&experts_, &expert_owners_, &same_experts_}) {
+    if (*group) (*group)->use_staging(staging);
+  }
   model_->use_staging(staging);
   world_->use_staging(staging);
 }

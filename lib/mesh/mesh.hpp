@@ -13,8 +13,7 @@
 
 namespace llmtrain {
 
-/// World = dp * tp * pp * sp. `ep` divides dp * sp and gets its groups from them; it is no factor
-/// of the world.
+/// World = dp * tp * pp * sp.
 enum class Axis : std::uint8_t { dp, tp, pp, sp };
 inline constexpr int kNumAxes = 4;
 std::string_view to_string(Axis axis);
@@ -35,6 +34,9 @@ struct MeshShape {
   /// Groups of neighbours along Axis::dp, each with all slices of what ZeRO divides.
   int dp_replicate = 1;
   SequenceSharing sp_algo = SequenceSharing::all_gather;
+  /// Neighbours among the ranks of dp x sp, within a group of dp_replicate, that each have some of
+  /// the experts.
+  int ep = 1;
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
   int world_size() const;
@@ -53,6 +55,9 @@ std::vector<int> group_of(const MeshShape& shape, int rank, std::span<const Axis
 using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(
     std::string_view name, const std::vector<int>& members, int index)>;
 
+/// Of dp x sp, the ranks that hold the same of a tensor: all, or those with the same experts.
+enum class DataHolders : std::uint8_t { all, same_experts };
+
 /// This rank's place and its communicators. Construction is collective over the world.
 class Mesh {
  public:
@@ -64,12 +69,20 @@ class Mesh {
   int index(Axis axis) const { return coordinate_[static_cast<int>(axis)]; }
   bool tp_shares_rows() const { return shape_.tp_sequence_parallel && size(Axis::tp) > 1; }
   Communicator& axis(Axis axis) const { return *axes_[static_cast<int>(axis)]; }
-  /// The ranks over which losses, token counts and dense gradients are summed: dp * sp.
-  Communicator& data() const { return *data_; }
+  /// The ranks over which losses, token counts and gradients are summed: dp * sp, or of them those
+  /// with the same experts.
+  Communicator& data(DataHolders of = DataHolders::all) const {
+    return *(of == DataHolders::same_experts && same_experts_ ? same_experts_ : data_);
+  }
   /// Of the data ranks, those that divide among them what ZeRO divides, and those that have the
   /// same slices: all and itself alone, unless MeshShape::dp_replicate says otherwise.
-  Communicator& owners() const { return *(owners_ ? owners_ : data_); }
+  Communicator& owners(DataHolders of = DataHolders::all) const {
+    if (of == DataHolders::same_experts && expert_owners_) return *expert_owners_;
+    return *(owners_ ? owners_ : data_);
+  }
   Communicator& replicas() const { return *replicas_; }
+  /// The ranks that have all experts together, in the order of these.
+  Communicator& experts() const { return *experts_; }
   /// The ranks that hold one copy of the model together: tp * pp.
   Communicator& model() const { return *model_; }
   Communicator& world() const { return *world_; }
@@ -78,6 +91,11 @@ class Mesh {
 
  private:
   void make_replicas(const CommunicatorFactory& factory);
+  void make_experts(const CommunicatorFactory& factory);
+  /// Of `members` those that `belongs` picks, this rank among them.
+  std::unique_ptr<Communicator> make_subgroup(std::string_view name, std::vector<int> members,
+                                              const std::function<bool(int)>& belongs,
+                                              const CommunicatorFactory& factory) const;
 
   MeshShape shape_;
   int rank_;
@@ -85,6 +103,7 @@ class Mesh {
   std::array<std::unique_ptr<Communicator>, kNumAxes> axes_;
   std::unique_ptr<Communicator> data_;
   std::unique_ptr<Communicator> owners_, replicas_;
+  std::unique_ptr<Communicator> experts_, expert_owners_, same_experts_;
   std::unique_ptr<Communicator> model_;
   std::unique_ptr<Communicator> world_;
 };

@@ -78,8 +78,8 @@ namespace {
 
 class ExpertLinearNode final : public Node {
  public:
-  ExpertLinearNode(const ParameterGroup& weight, Tensor offsets)
-      : Node("expert_linear"), weight_(&weight), offsets_(std::move(offsets)) {}
+  ExpertLinearNode(const ParameterGroup& weight, SortedRows sorted)
+      : Node("expert_linear"), weight_(&weight), sorted_(std::move(sorted)) {}
 
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     const Tensor& dy = dys[0];
@@ -92,9 +92,10 @@ class ExpertLinearNode final : public Node {
       ctx.launch(kernels::GroupedMatmul{.a = dy.columns(begin, w.shape()[1]),
                                         .b = w,
                                         .c = dx,
-                                        .offsets = offsets_,
+                                        .offsets = sorted_.offsets,
                                         .product = kernels::GroupedProduct::input_grad,
-                                        .accumulate = begin > 0});
+                                        .accumulate = begin > 0,
+                                        .expected_rows = sorted_.expected});
       begin += w.shape()[1];
     }
     return {std::move(dx)};
@@ -111,8 +112,9 @@ class ExpertLinearNode final : public Node {
       ctx.launch(kernels::GroupedMatmul{.a = dy.columns(begin, out),
                                         .b = x,
                                         .c = p->grad(),
-                                        .offsets = offsets_,
-                                        .product = kernels::GroupedProduct::weight_grad});
+                                        .offsets = sorted_.offsets,
+                                        .product = kernels::GroupedProduct::weight_grad,
+                                        .expected_rows = sorted_.expected});
       begin += out;
     }
   }
@@ -121,7 +123,7 @@ class ExpertLinearNode final : public Node {
 
  private:
   const ParameterGroup* weight_;
-  Tensor offsets_;
+  SortedRows sorted_;
   Saved dy_{this, Part::weight};
 };
 
@@ -137,60 +139,77 @@ Var expert_linear(const OpCtx& ctx, const Var& x, const SortedRows& sorted,
     const Tensor& w = p->compute();
     require(w.shape()[2] == x.tensor.cols(), "{}: input of {} columns for experts {}",
             weight.name(), x.tensor.cols(), to_string(w.shape()));
-    ctx.launch(kernels::GroupedMatmul{
-        .a = x.tensor, .b = w, .c = y.columns(begin, w.shape()[1]), .offsets = sorted.offsets});
+    ctx.launch(kernels::GroupedMatmul{.a = x.tensor,
+                                      .b = w,
+                                      .c = y.columns(begin, w.shape()[1]),
+                                      .offsets = sorted.offsets,
+                                      .expected_rows = sorted.expected});
     begin += w.shape()[1];
   }
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
-  auto node = std::make_unique<ExpertLinearNode>(weight, sorted.offsets);
+  auto node = std::make_unique<ExpertLinearNode>(weight, sorted);
   node->x_.set(x);
   return ctx.tape->record_one(std::move(node), {&x}, std::move(y));
 }
 
 namespace {
 
-Tensor scaled(const OpCtx& ctx, const Tensor& x, const SortedRows& sorted, const Tensor& weight) {
+class SortWeightsNode final : public Node {
+ public:
+  SortWeightsNode(SortedRows sorted, const Shape& shape)
+      : Node("sort_weights"), sorted_(std::move(sorted)), shape_(shape) {}
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    return {combined(ctx, dys[0], sorted_, shape_.numel()).reshape(shape_)};
+  }
+
+ private:
+  SortedRows sorted_;
+  Shape shape_;
+};
+
+Tensor scaled(const OpCtx& ctx, const Tensor& x, const Tensor& weight) {
   Tensor y = ctx.allocate(x.shape(), x.dtype(), "scaled rows");
-  ctx.launch(kernels::ScaleRows{.x = x, .source = sorted.source, .weight = weight, .y = y});
+  ctx.launch(kernels::ScaleRows{.x = x, .weight = weight, .y = y});
   return y;
 }
 
 class ScaleRowsNode final : public Node {
  public:
-  explicit ScaleRowsNode(SortedRows sorted) : Node("scale_rows"), sorted_(std::move(sorted)) {}
+  ScaleRowsNode() : Node("scale_rows") {}
 
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     const Tensor x = x_.get(ctx), weight = weight_.get(ctx);
     Tensor dx = ctx.allocate(x.shape(), x.dtype(), "scale_rows dx");
     Tensor dweight = ctx.allocate(weight.shape(), weight.dtype(), "scale_rows dweight");
-    ctx.launch(kernels::ScaleRowsBackward{.x = x,
-                                          .source = sorted_.source,
-                                          .weight = weight,
-                                          .dy = dys[0],
-                                          .dx = dx,
-                                          .dweight = dweight});
+    ctx.launch(kernels::ScaleRowsBackward{
+        .x = x, .weight = weight, .dy = dys[0], .dx = dx, .dweight = dweight});
     return {std::move(dx), std::move(dweight)};
   }
 
   Saved x_{this, Part::input}, weight_{this, Part::input};
-
- private:
-  SortedRows sorted_;
 };
 
 }  // namespace
 
-Var scale_rows(const OpCtx& ctx, const Var& x, const SortedRows& sorted, const Var& weight) {
-  Tensor y = scaled(ctx, x.tensor, sorted, weight.tensor);
+Var sort_weights(const OpCtx& ctx, const Var& weight, const SortedRows& sorted) {
+  const Tensor& w = weight.tensor;
+  Tensor y = gathered(ctx, w.reshape({w.numel(), 1}), sorted);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
-  auto node = std::make_unique<ScaleRowsNode>(sorted);
+  return ctx.tape->record_one(std::make_unique<SortWeightsNode>(sorted, w.shape()), {&weight},
+                              std::move(y));
+}
+
+Var scale_rows(const OpCtx& ctx, const Var& x, const Var& weight) {
+  Tensor y = scaled(ctx, x.tensor, weight.tensor);
+  if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
+  auto node = std::make_unique<ScaleRowsNode>();
   node->x_.set(x);
   node->weight_.set(weight);
   Var result = ctx.tape->record_one(std::move(node), {&x, &weight}, std::move(y));
   const Tensor kept = x.source == nullptr ? x.tensor : Tensor();
   result.source = std::make_shared<Rematerial>(
-      [kept, source = x.source, sorted, w = weight.tensor](const OpCtx& again) {
-        return scaled(again, source == nullptr ? kept : source->get(again), sorted, w);
+      [kept, source = x.source, w = weight.tensor](const OpCtx& again) {
+        return scaled(again, source == nullptr ? kept : source->get(again), w);
       });
   return result;
 }

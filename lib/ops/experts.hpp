@@ -34,9 +34,11 @@ struct Routes {
 Routes route(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
              const RouterOptions& options);
 
-/// The choices of all rows, sorted by expert (kernels::GroupByExpert).
+/// Choices sorted by expert (kernels::GroupByExpert).
 struct SortedRows {
   Tensor offsets, source, place;
+  /// How many of them are some expert's, where that is expected to be fewer than there is room for.
+  std::optional<std::int64_t> expected = {};
 };
 SortedRows sort_by_expert(const OpCtx& ctx, const Tensor& expert, std::int64_t experts);
 
@@ -47,9 +49,10 @@ Var gather_rows(const OpCtx& ctx, const Var& x, const SortedRows& sorted);
 /// whose outputs lie side by side.
 Var expert_linear(const OpCtx& ctx, const Var& x, const SortedRows& sorted,
                   const ParameterGroup& weight);
-/// Each sorted row of x [n, cols] times the weight of its choice. Keeps x alone for the products
-/// behind it.
-Var scale_rows(const OpCtx& ctx, const Var& x, const SortedRows& sorted, const Var& weight);
+/// Weights [rows, k] in the order of the sorted rows, [n, 1].
+Var sort_weights(const OpCtx& ctx, const Var& weight, const SortedRows& sorted);
+/// Each row of x [n, cols] times its weight [n, 1]. Keeps x alone for the products behind it.
+Var scale_rows(const OpCtx& ctx, const Var& x, const Var& weight);
 /// The sum of each row's sorted rows, in the order of its choices, [n, cols] -> [rows, cols].
 Var combine_rows(const OpCtx& ctx, const Var& x, const SortedRows& sorted, std::int64_t rows);
 

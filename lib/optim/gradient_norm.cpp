@@ -35,7 +35,10 @@ std::vector<BlockRun> runs_of(std::int64_t begin, std::int64_t end) {
 std::vector<BlockRun> runs_of_slices(const Parameter& p) {
   std::vector<BlockRun> all;
   std::int64_t begin = 0;
-  for (const std::int64_t count : p.slice_counts()) {
+  // Experts that nobody else has are one slice.
+  const std::vector<std::int64_t> whole{p.box().shape.numel()};
+  const std::span<const std::int64_t> counts = p.is_sliced() ? p.slice_counts() : whole;
+  for (const std::int64_t count : counts) {
     const auto runs = runs_of(begin / kBlock, (begin + count + kBlock - 1) / kBlock);
     if (count > 0) all.insert(all.end(), runs.begin(), runs.end());
     begin += count;
@@ -71,10 +74,12 @@ GradientNorm::GradientNorm(Device& device, const ParameterStore& store, const Me
   std::sort(by_name.begin(), by_name.end(),
             [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); });
   const DType dtype = store.local().front()->own_grad().dtype();
-  sliced_ = store.local().front()->is_sliced();
+  sliced_ = std::ranges::any_of(store.local(), [](const auto* p) { return p->is_sliced(); });
   std::vector<std::int32_t> levels, first_runs{0};
   for (const Parameter* p : by_name) {
-    const bool counts = counts_here(*p, mesh);
+    // Over the experts' ranks, unless slices are: what all have is the first one's.
+    const bool is_first = sliced_ || p->placement().of_experts || mesh.experts().rank() == 0;
+    const bool counts = is_first && counts_here(*p, mesh);
     if (!sliced_) {
       gradients_.push_back(counts ? p->grad().view() : nothing(dtype));
       continue;
@@ -101,6 +106,9 @@ const Tensor& GradientNorm::squares(const kernels::KernelCtx& ctx) const {
     mesh_->owners().all_reduce(runs_, ReduceOp::sum, "gradient norm over data").wait();
     launch(ctx, kernels::JoinSquaredNorms{
                     .runs = runs_, .levels = levels_, .first = first_runs_, .out = squares_});
+  }
+  if (!sliced_ && mesh_->experts().size() > 1) {
+    mesh_->experts().all_reduce(squares_, ReduceOp::sum, "gradient norm over experts").wait();
   }
   if (mesh_->model().size() > 1) {
     mesh_->model().all_reduce(squares_, ReduceOp::sum, "gradient norm").wait();

@@ -106,12 +106,29 @@ class Muon final : public Optimizer {
   void update_matrix(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
                      const View& decision) const {
     const Parameter& parameter = *p.parameter;
-    require<RecipeError>(parameter.box().shape == parameter.global_shape(),
+    const Shape& shape = parameter.box().shape;
+    // Experts have a matrix each.
+    const int dims = shape.rank();
+    require<RecipeError>(shape[dims - 1] == parameter.global_shape()[dims - 1] &&
+                             shape[dims - 2] == parameter.global_shape()[dims - 2],
                          "Muon needs {} whole, but with parallelism.tp a rank holds a part of it; "
                          "choose another optimizer, or parallelism.tp=1",
                          parameter.name());
-    const Tensor step =
-        orthogonalized(ctx, direction(ctx, parameter, p.states[0], decision), steps_);
+    const Tensor ahead = look_ahead(ctx, parameter, p.states[0], decision);
+    Tensor step;
+    if (dims == 2) {
+      step = orthogonalized(ctx, unit_length(ctx, ahead, parameter.compute_dtype()), steps_);
+    } else {
+      step =
+          ctx.device->allocate(shape, parameter.compute_dtype(), Category::workspace, "muon.steps");
+      for (std::int64_t e = 0; e < shape[0]; ++e) {
+        const Tensor of_expert = orthogonalized(
+            ctx,
+            unit_length(ctx, ahead.row_range(e * shape[1], shape[1]), parameter.compute_dtype()),
+            steps_);
+        launch(ctx, ScaleCast{.x = of_expert, .y = step.row_range(e * shape[1], shape[1])});
+      }
+    }
     kernels::UpdateOperands along = update_operands(parameter);
     along.gradient = step;
     launch(ctx, kernels::StepUpdate{.to = along,
@@ -121,10 +138,10 @@ class Muon final : public Optimizer {
                                     .factor = -size_factor(parameter.global_shape())});
   }
 
-  /// Advances the mean gradient; returns what Newton-Schulz starts from: of length 1, in the dtype
-  /// of the products. Where the decision does not apply, that is of no use and the mean stays.
-  Tensor direction(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
-                   const View& decision) const {
+  /// Advances the mean gradient; returns it, or what lies ahead of it. Where the decision does not
+  /// apply, that is of no use and the mean stays.
+  Tensor look_ahead(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
+                    const View& decision) const {
     const auto add_fresh = [&](const Tensor& to, bool accumulate) {
       launch(ctx, ScaleUpdate{.x = parameter.own_grad(),
                               .y = to,
@@ -141,18 +158,22 @@ class Muon final : public Optimizer {
       add_fresh(ahead, false);
       launch(ctx, ScaleCast{.x = mean, .y = ahead, .scale = momentum_, .accumulate = true});
     }
+    return ahead;
+  }
+
+  /// What Newton-Schulz starts from, in the dtype of the products.
+  static Tensor unit_length(const kernels::KernelCtx& ctx, const Tensor& ahead, DType dtype) {
     const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");
     launch(ctx, kernels::SquaredNorm{
                     .gradients = std::span(&ahead.view(), 1), .table = {}, .out = square});
-    Tensor x = ctx.device->allocate(mean.shape(), parameter.compute_dtype(), Category::workspace,
-                                    "muon.x");
+    Tensor x = ctx.device->allocate(ahead.shape(), dtype, Category::workspace, "muon.x");
     launch(ctx, kernels::Normalize{.x = ahead, .squared_norm = square, .y = x});
     return x;
   }
 
   double size_factor(const Shape& shape) const {
-    const auto rows = static_cast<double>(shape[0]);
-    const auto cols = static_cast<double>(shape[1]);
+    const auto rows = static_cast<double>(shape[shape.rank() - 2]);
+    const auto cols = static_cast<double>(shape[shape.rank() - 1]);
     return adjustment_ == LrAdjustment::original ? std::sqrt(std::max(1.0, rows / cols))
                                                  : 0.2 * std::sqrt(std::max(rows, cols));
   }

@@ -76,6 +76,19 @@ void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t nu
   }
 }
 
+void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t num_experts) const {
+  if (ep() == 1) return;
+  if (num_experts == 0) {
+    issues.add(ep, "has nothing to share: the model has no experts", "leave it out");
+  } else if (num_experts % ep() != 0) {
+    std::int64_t below = ep(), above = ep();
+    while (num_experts % below != 0) --below;
+    while (above < num_experts && num_experts % above != 0) ++above;
+    issues.add(ep, fmt::format("does not divide the model's {} experts", num_experts),
+               fmt::format("{} and {} do", below, std::min(above, num_experts)));
+  }
+}
+
 int ParallelismSection::stages_per_rank() const {
   const auto asked = static_cast<int>(pp_stages_per_rank().value_or(1));
   const int of_schedule = find_schedule(pp_schedule()).stages_per_rank;
@@ -94,7 +107,9 @@ ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const
 }
 
 int ParallelismSection::least_ranks() const {
-  return static_cast<int>(std::max<std::int64_t>({1, dp(), dp_replicate()}) * tp() * pp() * sp());
+  const std::int64_t data = (ep() * dp_replicate() + sp() - 1) / sp();
+  return static_cast<int>(std::max<std::int64_t>({1, dp(), dp_replicate(), data}) * tp() * pp() *
+                          sp());
 }
 
 std::int64_t ParallelismSection::sequence_parts() const {
@@ -149,6 +164,14 @@ MeshShape ParallelismSection::shape(int ranks) const {
                        "choose a size that does",
                        groups, data_ranks, data_ranks == 1 ? "" : "s");
   shape.dp_replicate = groups;
+  const int sharers = data_ranks / groups * static_cast<int>(sp());
+  const auto experts = static_cast<int>(ep());
+  require<RecipeError>(sharers % experts == 0,
+                       "parallelism.ep is {}, which does not divide the {} rank{} of dp x sp{}; "
+                       "choose a size that does",
+                       experts, sharers, sharers == 1 ? "" : "s",
+                       groups == 1 ? "" : " in a group of dp_replicate");
+  shape.ep = experts;
   shape.sizes[static_cast<int>(Axis::dp)] = data_ranks;
   shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
   shape.sizes[static_cast<int>(Axis::sp)] = static_cast<int>(sp());

@@ -54,6 +54,11 @@ struct ParallelismSection : recipe::Section {
       "values of all; ulysses, each all tokens with some of the heads",
       recipe::one_of<SequenceSharing>(
           {{"all_gather", SequenceSharing::all_gather}, {"ulysses", SequenceSharing::ulysses}})};
+  recipe::Key<std::int64_t> ep{
+      this, "ep", 1,
+      "neighbours among the ranks of dp x sp that each have some of the experts; the tokens travel "
+      "to them",
+      recipe::between(1, 1 << 16)};
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,
       "what each rank of dp keeps of its slice alone (ZeRO): 0 nothing, 1 masters and optimizer "
@@ -83,6 +88,8 @@ struct ParallelismSection : recipe::Section {
   int num_stages() const { return pp() == 1 ? 1 : static_cast<int>(pp()) * stages_per_rank(); }
   /// What a model of so many blocks has against the stages.
   void validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const;
+  /// What one of so many experts has against `ep`; 0: it has none.
+  void validate_experts(recipe::Issues& issues, std::int64_t num_experts) const;
   /// Parts into which seq_len must divide, and the keys that ask for it: "parallelism.sp 2 x tp 4".
   std::int64_t sequence_parts() const;
   std::string sequence_cutters() const;

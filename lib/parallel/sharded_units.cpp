@@ -48,7 +48,9 @@ void ShardedUnits::for_readers(Range units, Way way, const Body& body) {
   for (int u = units.begin; u < units.end; ++u) {
     const Unit& unit = units_[static_cast<std::size_t>(u)];
     if (way == Way::back && !unit.reads_on_way_back) continue;
-    for (ParameterGroup* group : unit.groups) body(*group, states_[group]);
+    for (ParameterGroup* group : unit.groups) {
+      if (group->members().front()->shards().parameters) body(*group, states_[group]);
+    }
   }
 }
 
@@ -58,7 +60,9 @@ void ShardedUnits::for_writers(Range units, Way way, const Body& body) {
   for (int u = units.begin; u < units.end; ++u) {
     const Unit& unit = units_[static_cast<std::size_t>(u)];
     if (unit.writes_on_way_forth != (way == Way::forth)) continue;
-    for (ParameterGroup* group : unit.groups) body(*group, states_[group]);
+    for (ParameterGroup* group : unit.groups) {
+      if (group->members().front()->shards().gradients) body(*group, states_[group]);
+    }
   }
 }
 
@@ -83,8 +87,8 @@ void ShardedUnits::gather(const OpCtx& ctx, Range units, Way way) {
     if (group.compute().defined()) return;
     group.open_compute(*ctx.kernel.device);
     for (const Parameter* p : group.members()) {
-      state.gathers.push_back(
-          data_->all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
+      state.gathers.push_back(owners(*p).all_gather_parts(p->own_compute(), p->compute(),
+                                                          p->slice_counts(), p->name()));
     }
   });
 }
@@ -119,8 +123,8 @@ void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
     if (--state.writers > 0) return;
     Reduction& reduction = reductions_.emplace_back(Reduction{&group, {}});
     for (const Parameter* p : group.members()) {
-      reduction.handles.push_back(data_->reduce_scatter_parts(p->grad(), p->own_part(p->grad()),
-                                                              p->slice_counts(), p->name()));
+      reduction.handles.push_back(owners(*p).reduce_scatter_parts(p->grad(), p->own_part(p->grad()),
+                                                                  p->slice_counts(), p->name()));
     }
   };
   for_writers(units, Way::forth, reduce);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/autograd/tape.hpp"
-#include "lib/comm/communicator.hpp"
+#include "lib/mesh/mesh.hpp"
 #include "lib/param/parameter.hpp"
 
 namespace llmtrain::parallel {
@@ -27,10 +27,10 @@ class ShardedUnits {
     int begin = 0, end = 0;
   };
 
-  /// `shards` as the groups' parameters have them, slices of the ranks of `data`. All that is given
-  /// outlives this.
-  ShardedUnits(std::vector<Unit> units, const Shards& shards, Communicator& data)
-      : units_(std::move(units)), data_(&data), shards_(shards) {}
+  /// `shards` as the groups' parameters have them whose owners on `mesh` are several. All that is
+  /// given outlives this.
+  ShardedUnits(std::vector<Unit> units, const Shards& shards, const Mesh& mesh)
+      : units_(std::move(units)), mesh_(&mesh), shards_(shards) {}
 
   /// Around the operations of some units of a stage, which has those of `stage`. Their parameters
   /// are whole from the one to the other; meanwhile the next unit's travel. The tape of `ctx` does
@@ -65,8 +65,10 @@ class ShardedUnits {
   template <class Body>
   void for_writers(Range units, Way way, const Body& body);
 
+  Communicator& owners(const Parameter& p) const { return mesh_->owners(p.holders_of_data()); }
+
   std::vector<Unit> units_;
-  Communicator* data_;
+  const Mesh* mesh_;
   Shards shards_;
   std::map<ParameterGroup*, State> states_;
   std::vector<Reduction> reductions_;

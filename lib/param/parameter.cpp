@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "lib/base/philox.hpp"
@@ -68,8 +69,7 @@ namespace {
 // Words are drawn by logical index, so that they do not depend on what part this rank holds.
 StochasticRounding rounding_of(const Parameter& p, std::uint64_t seed) {
   const Box& box = p.box();
-  StochasticRounding rounding{
-      .on = true, .key = philox_key(seed, "stochastic rounding", p.name())};
+  StochasticRounding rounding{.on = true, .key = philox_key(seed, "stochastic rounding", p.name())};
   rounding.before = p.own_slice().first;
   rounding.columns = box.shape.numel();
   rounding.first = 0;
@@ -99,10 +99,13 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 
 void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
                            const Shards& shards) {
-  const int ranks = mesh_->owners().size();
-  if (ranks == 1) return;
-  std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks));
+  std::map<const Communicator*, std::vector<std::int64_t>> loads_of;
   for (Parameter* p : local_) {
+    const Communicator& owners = mesh_->owners(p->holders_of_data());
+    const int ranks = owners.size();
+    if (ranks == 1) continue;
+    std::vector<std::int64_t>& loads = loads_of[&owners];
+    loads.resize(static_cast<std::size_t>(ranks));
     const std::int64_t elements = p->box().shape.numel();
     if (whole(*p)) {
       p->slice_counts_.assign(static_cast<std::size_t>(ranks), 0);
@@ -113,7 +116,7 @@ void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
       const SlicedTensor tensor{.elements = elements};
       p->slice_counts_ = slice_counts(slice_cuts(std::span(&tensor, 1), ranks), 0, elements);
     }
-    const auto here = p->slice_counts_.begin() + mesh_->owners().rank();
+    const auto here = p->slice_counts_.begin() + owners.rank();
     p->own_ = {std::accumulate(p->slice_counts_.begin(), here, std::int64_t{0}), *here};
     p->shards_ = shards;
   }

@@ -72,6 +72,8 @@ class Parameter {
   ParameterRole role() const { return spec_.role; }
   const Initializer& initializer() const { return spec_.init; }
   const Placement& placement() const { return spec_.placement; }
+  /// Which data ranks hold the same as this one.
+  DataHolders holders_of_data() const { return spec_.placement.holders(); }
   const Box& box() const { return box_; }
   /// Ranks of Axis::pp, where not all of them have it.
   std::span<const int> holders() const { return spec_.holders; }
@@ -205,7 +207,8 @@ class ParameterStore {
   /// ParameterSpec::holders of what is declared from now on without any.
   void declare_on(std::vector<int> holders) { holders_ = std::move(holders); }
 
-  /// Divides what optimizers update among the ranks of Mesh::owners() (ZeRO), before allocation:
+  /// Divides what optimizers update among the ranks of Mesh::owners() that hold it (ZeRO), before
+  /// allocation:
   /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
   /// elements of such.
   void slice(const std::function<bool(const Parameter&)>& whole, const Shards& shards = {});

@@ -44,6 +44,14 @@ std::string nearest_sizes(std::int64_t whole, std::int64_t parts, std::int64_t r
 Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
               std::string_view tensor_name) {
   Box box{.offset = {}, .shape = global};
+  if (placement.of_experts && mesh.experts().size() > 1) {
+    const int ranks = mesh.experts().size();
+    require<RecipeError>(global[0] % ranks == 0,
+                         "{}: {} experts, which parallelism.ep = {} does not divide; {}",
+                         tensor_name, global[0], ranks, nearest_sizes(global[0], ranks, 1));
+    box.shape = global.with(0, global[0] / ranks);
+    box.offset[0] = box.shape[0] * mesh.experts().rank();
+  }
   for (int a = 0; a < kNumAxes; ++a) {
     const Axis axis{static_cast<std::uint8_t>(a)};
     const AxisPlacement& how = placement[axis];

@@ -32,6 +32,9 @@ std::int64_t largest_uneven_part(std::int64_t whole, int parts);
 
 struct Placement {
   std::array<AxisPlacement, kNumAxes> axes{};
+  /// The first dim is one of experts, of which each rank of Mesh::experts() has its part.
+  bool of_experts = false;
+  DataHolders holders() const { return of_experts ? DataHolders::same_experts : DataHolders::all; }
   const AxisPlacement& operator[](Axis axis) const { return axes[static_cast<int>(axis)]; }
   AxisPlacement& operator[](Axis axis) { return axes[static_cast<int>(axis)]; }
 };

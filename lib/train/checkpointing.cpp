@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "lib/base/log.hpp"
@@ -102,11 +103,13 @@ void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore&
 // the next one is whoever has written least.
 std::set<const Parameter*> written_here(engine::Engine& engine) {
   const Mesh& mesh = engine.mesh();
-  const bool sliced = engine.parameters().local().front()->is_sliced();
-  const Communicator& sharers = sliced ? mesh.replicas() : mesh.data();
-  std::vector<std::int64_t> written(static_cast<std::size_t>(sharers.size()));
+  std::map<const Communicator*, std::vector<std::int64_t>> written_by;
   std::set<const Parameter*> mine;
   for (const Parameter* p : engine.parameters().local()) {
+    const Communicator& sharers =
+        p->is_sliced() ? mesh.replicas() : mesh.data(p->holders_of_data());
+    std::vector<std::int64_t>& written = written_by[&sharers];
+    written.resize(static_cast<std::size_t>(sharers.size()));
     const auto least = std::min_element(written.begin(), written.end());
     *least += p->box().shape.numel();
     const bool turn = least - written.begin() == sharers.rank();

@@ -188,6 +188,8 @@ void Recipe::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] {
     parallelism.validate_blocks(issues, static_cast<std::int64_t>(shape.num_hidden_layers()));
   });
+  recipe::judge(issues,
+                [&] { parallelism.validate_experts(issues, model.spec().experts.num_experts); });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
@@ -307,13 +309,14 @@ engine::BatchGeometry Recipe::geometry() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"parallelism.ep", "this build has no mixture of experts"},
       recipe::Reserved{"offload", "this build keeps everything on the device"},
       recipe::Reserved{"profiler", "this build has no profiler window"},
       recipe::Reserved{"slurm", "this build writes no batch scripts"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
-      recipe::Reserved{"model.moe", "this build has no mixture of experts"},
+      recipe::Reserved{"model.moe",
+                       "experts are keys of the families that have them: "
+                       "model.architecture: mixtral or qwen3_moe"},
   };
   return kRows;
 }

@@ -22,6 +22,10 @@ const std::map<std::string_view, std::string_view> kOwnKeys{
     {"gemma2", "intermediate_size: 32, head_dim: 6, sliding_window: 5, query_pre_attn_scalar: 6"},
     {"mpt", "intermediate_size: null, attn_pdrop: 0.1"},
     {"gpt_oss_dense", "intermediate_size: 32, sliding_window: 5"},
+    {"mixtral", "intermediate_size: 24, num_local_experts: 4, sliding_window: 5"},
+    {"qwen3_moe",
+     "intermediate_size: 32, moe_intermediate_size: 24, num_experts: 5, num_experts_per_tok: 3, "
+     "mlp_only_layers: [0]"},
 };
 
 }  // namespace

@@ -223,6 +223,30 @@ const std::vector<Layout>& layouts() {
       {8, "qwen3_moe",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2",
        "training.micro_batch_size=2"},
+      {2, "mixtral", "parallelism.dp=2 | parallelism.ep=2", "model.num_local_experts=4"},
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2"},
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4 | parallelism.zero=1",
+       "training.micro_batch_size=2"},
+      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
+       "activation_checkpoint.mode=full"},
+      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.pp=2 | parallelism.ep=2 | "
+       "parallelism.pp_schedule=zb_h1"},
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=2"},
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=3",
+       "activation_checkpoint.mode=full"},
+      {4, "qwen3_moe",
+       "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=3 | parallelism.dp_replicate=2"},
+      {8, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.ep=2 | "
+       "parallelism.zero=1"},
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=2",
+       "optimizer.name=muon"},
+      // Most experts have no token.
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4",
+       "model.num_experts=64 | training.seq_len=4"},
   };
   return kLayouts;
 }

@@ -17,7 +17,7 @@ void scale_rows_of(const ScaleRows& op, std::int64_t begin, std::int64_t end) {
   const F f;
   with_fast_type(op.x.dtype, [&]<class T>() {
     for (std::int64_t p = begin; p < end; ++p) {
-      const V w = hn::Set(f, op.weight.as<float>()[op.source.as<std::int32_t>()[p]]);
+      const V w = hn::Set(f, op.weight.as<float>()[p]);
       const T* x = op.x.row<T>(p);
       T* y = op.y.row<T>(p);
       for_vectors(op.x.cols(), [&](std::int64_t j, auto lanes) {
@@ -31,8 +31,7 @@ void scale_rows_backward_of(const ScaleRowsBackward& op, std::int64_t begin, std
   const F f;
   with_fast_type(op.x.dtype, [&]<class T>() {
     for (std::int64_t p = begin; p < end; ++p) {
-      const std::int32_t choice = op.source.as<std::int32_t>()[p];
-      const V w = hn::Set(f, op.weight.as<float>()[choice]);
+      const V w = hn::Set(f, op.weight.as<float>()[p]);
       const T *x = op.x.row<T>(p), *dy = op.dy.row<T>(p);
       T* dx = op.dx.row<T>(p);
       V sum = hn::Zero(f);
@@ -41,7 +40,7 @@ void scale_rows_backward_of(const ScaleRowsBackward& op, std::int64_t begin, std
         sum = hn::Add(sum, keep(hn::Mul(d, load(x + j, lanes)), lanes));
         store(hn::Mul(w, d), dx + j, lanes);
       });
-      op.dweight.as<float>()[choice] = static_cast<float>(sum_of_lanes(sum));
+      op.dweight.as<float>()[p] = static_cast<float>(sum_of_lanes(sum));
     }
   });
 }

@@ -11,7 +11,7 @@ void scale_rows(const KernelCtx&, const ScaleRows& op, const View&) {
   with_type(op.x.dtype, [&]<class T>() {
     const auto* weight = op.weight.as<Wide<T>>();
     for (std::int64_t p = 0; p < op.x.rows(); ++p) {
-      const Wide<T> w = weight[op.source.as<std::int32_t>()[p]];
+      const Wide<T> w = weight[p];
       for (std::int64_t j = 0; j < op.x.cols(); ++j) {
         op.y.row<T>(p)[j] = narrow<T>(w * widen(op.x.row<T>(p)[j]));
       }
@@ -23,14 +23,13 @@ void scale_rows_backward(const KernelCtx&, const ScaleRowsBackward& op, const Vi
   with_type(op.x.dtype, [&]<class T>() {
     const auto* weight = op.weight.as<Wide<T>>();
     for (std::int64_t p = 0; p < op.x.rows(); ++p) {
-      const std::int32_t choice = op.source.as<std::int32_t>()[p];
       Wide<T> sum = 0;
       for (std::int64_t j = 0; j < op.x.cols(); ++j) {
         const Wide<T> dy = widen(op.dy.row<T>(p)[j]);
         sum += dy * widen(op.x.row<T>(p)[j]);
-        op.dx.row<T>(p)[j] = narrow<T>(weight[choice] * dy);
+        op.dx.row<T>(p)[j] = narrow<T>(weight[p] * dy);
       }
-      op.dweight.as<Wide<T>>()[choice] = sum;
+      op.dweight.as<Wide<T>>()[p] = sum;
     }
   });
 }

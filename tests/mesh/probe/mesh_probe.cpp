@@ -109,12 +109,17 @@ double sent_bytes(const World& world) {
   return static_cast<double>(counter());
 }
 
-/// All ranks together send in a step what their plans say together.
-void check_sent(Communicator& all, double sent, const plan::Plan& plan) {
+/// All ranks together send in a step what their plans say together, but for rows on their way to
+/// experts, of which routers decide how many there are: `uneven` bytes, which the plan takes to be
+/// those of experts that all have as many.
+void check_sent(Communicator& all, double sent, double uneven, const plan::Plan& plan) {
   struct Bytes {
     double sent, planned;
-  } sum{0, 0}, mine{sent, 0};
-  for (const auto& group : plan.step.collectives) mine.planned += group.sent_bytes();
+  } sum{0, 0}, mine{sent - uneven, 0};
+  for (const auto& group : plan.step.collectives) {
+    const bool to_experts = group.group == "experts" && group.kind == Collective::all_to_all;
+    if (!to_experts) mine.planned += group.sent_bytes();
+  }
   for (const Bytes& of : all.gather_values(mine, "sent bytes")) {
     sum.sent += of.sent;
     sum.planned += of.planned;
@@ -158,17 +163,22 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   engine.initialize();
   train::PlannedSteps steps(plan.step_trace);
   Output out(std::filesystem::path(arguments[1]) / fmt::format("rank-{}.txt", target.rank));
-  Communicator& data = engine.mesh().owners();
+  const auto owners = [&](const Parameter& p) -> Communicator& {
+    return engine.mesh().owners(p.holders_of_data());
+  };
   engine::StepBatch batch;
   for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
     fill(batch, step, geometry.global_batch_size(), options.seq_len, options.model.vocab_size,
          engine.mesh().size(Axis::dp), engine.mesh().index(Axis::dp));
     const double sent_before = sent_bytes(world);
+    const std::uint64_t uneven_before = engine.mesh().experts().uneven_bytes_sent();
     steps.launch(engine, device.device(), batch, step, 1.0);
-    check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, plan);
+    const auto uneven =
+        static_cast<double>(engine.mesh().experts().uneven_bytes_sent() - uneven_before);
+    check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, uneven, plan);
     if (step == 1) {
       for (const Parameter* p : engine.parameters().local()) {
-        out.box("gradient", *p, values_of_box(*p, p->own_grad(), data));
+        out.box("gradient", *p, values_of_box(*p, p->own_grad(), owners(*p)));
       }
     }
     const engine::StepOutcome outcome = engine.settle_step();
@@ -177,7 +187,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
   }
   for (const Parameter* p : engine.parameters().local()) {
-    out.box("master", *p, values_of_box(*p, p->master(), data));
+    out.box("master", *p, values_of_box(*p, p->master(), owners(*p)));
   }
   for (int c = 0; c < kNumCategories; ++c) {
     const auto of = [&](const Peak& peak) {

@@ -214,6 +214,53 @@ TEST_CASE("counts that do not fit the group or its tensors are refused") {
   });
 }
 
+// Member r sends r + m elements to member m, and nothing to itself.
+TEST_CASE("all_to_all of parts of any sizes brings each its own") {
+  run_job(4, [&](Transport& transport) {
+    Rank self(transport);
+    std::vector<std::int64_t> sends, receives;
+    for (int m = 0; m < 4; ++m) {
+      sends.push_back(m == self.rank() ? 0 : self.rank() + m - 1);
+      receives.push_back(sends.back());
+    }
+    const Tensor from = self.tensor(DType::i32, 20), to = self.tensor(DType::i32, 20);
+    std::int64_t at = 0;
+    for (int m = 0; m < 4; ++m) {
+      for (std::int64_t i = 0; i < sends[static_cast<std::size_t>(m)]; ++i) {
+        values<std::int32_t>(from)[static_cast<std::size_t>(at++)] =
+            static_cast<std::int32_t>(100 * self.rank() + 10 * m + i);
+      }
+    }
+    values<std::int32_t>(to)[19] = -1;
+    self.group->all_to_all_parts(from, sends, to, receives, "test").wait();
+    at = 0;
+    for (int m = 0; m < 4; ++m) {
+      for (std::int64_t i = 0; i < receives[static_cast<std::size_t>(m)]; ++i) {
+        if (values<std::int32_t>(to)[static_cast<std::size_t>(at++)] !=
+            static_cast<std::int32_t>(100 * m + 10 * self.rank() + i)) {
+          throw std::runtime_error("all_to_all of parts");
+        }
+      }
+    }
+    if (values<std::int32_t>(to)[19] != -1) throw std::runtime_error("beyond the parts");
+    if (self.group->uneven_bytes_sent() != static_cast<std::uint64_t>(at) * 4) {
+      throw std::runtime_error("bytes sent");
+    }
+    bool thrown = false;
+    try {
+      self.group->all_to_all_parts(from, {sends.data(), 3}, to, receives, "test").wait();
+    } catch (const InternalError&) {
+      thrown = true;
+    }
+    if (!thrown) throw std::runtime_error("three counts were taken");
+    const std::array<std::int64_t, 2> mine{self.rank(), 7};
+    if (self.group->gather_numbers(mine, "test") !=
+        std::vector<std::int64_t>{0, 7, 1, 7, 2, 7, 3, 7}) {
+      throw std::runtime_error("numbers");
+    }
+  });
+}
+
 TEST_CASE("all_to_all, broadcast, values and texts arrive where they belong") {
   run_job(4, [&](Transport& transport) {
     Rank self(transport);

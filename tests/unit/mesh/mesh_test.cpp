@@ -1,6 +1,7 @@
 #include "lib/mesh/mesh.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -33,6 +34,38 @@ TEST_CASE("the groups of an axis partition the world, innermost axis on neighbou
   }
   const Axis tp = Axis::tp;
   CHECK(group_of(shape, 5, {&tp, 1}) == std::vector<int>{4, 5, 6, 7});
+}
+
+// dp 4 x sp 2 x tp 2 in two sets of slices; data ranks of a set are 0, 2, 4, 6 and 8, 10, 12, 14.
+TEST_CASE("neighbours share the experts, and those with the same ones their gradients") {
+  MeshShape shape{.sizes = {4, 2, 1, 2}};
+  shape.ep = 2;
+  std::map<std::string, std::vector<int>> groups;
+  const auto factory = [&](std::string_view name, const std::vector<int>& members, int index) {
+    groups[std::string(name)] = members;
+    return make_meta_communicator(std::string(name), members, index, nullptr);
+  };
+  {
+    const Mesh mesh(shape, 6, factory);
+    CHECK(groups["experts"] == std::vector<int>{4, 6});
+    CHECK(mesh.experts().rank() == 1);
+    CHECK(groups["same experts"] == std::vector<int>{2, 6, 10, 14});
+    CHECK(groups["expert owners"] == std::vector<int>{2, 6, 10, 14});
+    CHECK(&mesh.data(DataHolders::same_experts) != &mesh.data());
+  }
+  shape.dp_replicate = 2;
+  {
+    const Mesh mesh(shape, 13, factory);
+    CHECK(groups["experts"] == std::vector<int>{13, 15});
+    CHECK(mesh.experts().rank() == 0);
+    CHECK(groups["expert owners"] == std::vector<int>{9, 13});
+    CHECK(groups["same experts"] == std::vector<int>{1, 5, 9, 13});
+    CHECK(groups["replicas"] == std::vector<int>{5, 13});
+  }
+  shape.ep = 1;
+  const Mesh mesh(shape, 13, factory);
+  CHECK(mesh.experts().size() == 1);
+  CHECK(&mesh.owners(DataHolders::same_experts) == &mesh.owners());
 }
 
 TEST_CASE("a process that runs alone refuses a layout of several ranks") {

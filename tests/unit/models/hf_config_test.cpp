@@ -78,6 +78,47 @@ TEST_CASE("a config.json with only its model_type is transformers' default model
   CHECK_FALSE(mpt.norm_bias);
   CHECK_FALSE(mpt.has_rope());
   CHECK(mpt.tie_word_embeddings);
+  const DecoderSpec mixtral = spec_from_hf_config(R"({"model_type": "mixtral"})", "test");
+  CHECK(mixtral.experts.num_experts == 8);
+  CHECK(mixtral.experts.intermediate_size == 14336);
+  CHECK(mixtral.experts.rule.top_k == 2);
+  CHECK(mixtral.experts.rule.normalize);
+  CHECK(mixtral.experts.aux_loss_coef == 0.001);
+  CHECK(mixtral.num_expert_layers() == 32);
+  CHECK(mixtral.norm.eps == 1e-5);
+  CHECK(mixtral.rope_theta == 1e6);
+  CHECK(mixtral.window_of(0) == 0);
+  const DecoderSpec moe = spec_from_hf_config(R"({"model_type": "qwen3_moe"})", "test");
+  CHECK(moe.experts.num_experts == 128);
+  CHECK(moe.experts.intermediate_size == 768);
+  CHECK(moe.experts.rule.top_k == 8);
+  CHECK_FALSE(moe.experts.rule.normalize);
+  CHECK(moe.num_expert_layers() == 24);
+  CHECK(moe.head_dim == 64);
+  CHECK(moe.qk_norm);
+}
+
+TEST_CASE("blocks with experts are transformers'; keys of experts are read strictly") {
+  const auto with = [](const std::string& keys) {
+    return spec_from_hf_config(
+        R"({"model_type": "qwen3_moe", "num_hidden_layers": 6, "num_experts": 4, )"
+        R"("num_experts_per_tok": 2, )" +
+            keys + "}",
+        "test");
+  };
+  const DecoderSpec spec = with(R"("decoder_sparse_step": 2, "mlp_only_layers": [3])");
+  CHECK(spec.has_experts(1));
+  CHECK_FALSE(spec.has_experts(2));
+  CHECK_FALSE(spec.has_experts(3));
+  CHECK(spec.num_expert_layers() == 2);
+  CHECK(with(R"("num_local_experts": 9)").experts.num_experts == 9);
+  for (const char* refused :
+       {R"("decoder_sparse_step": 7)", R"("mlp_only_layers": [0, "1"])", R"("mlp_only_layers": 3)",
+        R"("router_aux_loss_coef": -1)", R"("use_sliding_window": true)",
+        R"("num_experts_per_tok": 5)", R"("shared_expert_intermediate_size": 4)"}) {
+    CAPTURE(refused);
+    CHECK_THROWS_AS(with(refused), DataError);
+  }
 }
 
 TEST_CASE("what MPT's own object says is read as strictly as the rest") {

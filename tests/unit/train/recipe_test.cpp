@@ -107,7 +107,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:21:3: optimizer.lr: duplicate key, first given at r.yaml:20:3 (keep one of them)",
           "r.yaml:22:24: checkpoint.interval: expected an interval like 1000 steps, 30min, found "
           "`soon`",
-          "r.yaml:23:15: parallelism.ep: this build has no mixture of experts"});
+          "r.yaml:23:15: parallelism.ep: has nothing to share: the model has no experts"});
 }
 
 TEST_CASE("what cannot fit into the run is an issue of the recipe where its length is known") {
