@@ -81,7 +81,16 @@ Cost GroupedMatmul::cost() const {
 }
 
 std::array<std::int64_t, 4> GroupedMatmul::sizes() const {
-  return {expected_rows.value_or(rows()), out(), in(), experts()};
+  const std::int64_t mean = std::max<std::int64_t>(1, expected_rows.value_or(rows()) / experts());
+  switch (product) {
+    case GroupedProduct::forward:
+      return {mean, out(), in(), 0};
+    case GroupedProduct::input_grad:
+      return {mean, in(), out(), 1};
+    case GroupedProduct::weight_grad:
+      return {out(), in(), mean, 2};
+  }
+  return {};
 }
 
 Matmul GroupedMatmul::of_expert(std::int64_t e, std::int64_t begin, std::int64_t end) const {

@@ -86,6 +86,7 @@ struct GroupedMatmul {
   /// Of experts that all have as many rows.
   Cost cost() const;
   DType dtype() const { return a.dtype; }
+  /// As Matmul has them, of the product of one expert with the mean number of rows.
   std::array<std::int64_t, 4> sizes() const;
   std::uint64_t workspace_bytes(int threads) const;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/experts.hpp"
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 
@@ -31,9 +32,10 @@ bool is_ascending(const KernelModel::Axis& axis) {
 }  // namespace
 
 std::string_view timed_name(const kernels::LaunchRecord& launch) {
-  const bool rounds =
-      launch.tf32 && launch.dtype == DType::f32 && launch.name == kernels::Matmul::name;
-  return rounds ? kTf32Product : launch.name;
+  const bool multiplies =
+      launch.name == kernels::Matmul::name || launch.name == kernels::GroupedMatmul::name;
+  if (!multiplies) return launch.name;
+  return launch.tf32 && launch.dtype == DType::f32 ? kTf32Product : kernels::Matmul::name;
 }
 
 bool is_product(std::string_view timed_name) {

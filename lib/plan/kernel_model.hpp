@@ -21,7 +21,8 @@ struct KernelKey {
   std::int64_t variant = 0;
   auto operator<=>(const KernelKey&) const = default;
 };
-/// The kernel's name there: that of the launch, but "matmul_tf32" for products that round to TF32.
+/// The kernel's name there: that of the launch, but "matmul" for products of experts, which run at
+/// the rate of one of them, and "matmul_tf32" for products that round to TF32.
 std::string_view timed_name(const kernels::LaunchRecord& launch);
 /// Whether such a name is a matrix product's.
 bool is_product(std::string_view timed_name);

@@ -6,10 +6,13 @@
 #include "kernels/attention.hpp"
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/router.hpp"
+#include "kernels/scale_rows.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::kernels {
@@ -99,6 +102,15 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<LogitStatistics, none<LogitStatistics>>(),
       workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
       workspace_row_of<Sum, of_sum>(),
+      workspace_row_of<RouteTokens, none<RouteTokens>>(),
+      workspace_row_of<CountChoices, none<CountChoices>>(),
+      workspace_row_of<RouteTokensBackward, none<RouteTokensBackward>>(),
+      workspace_row_of<GroupByExpert, none<GroupByExpert>>(),
+      workspace_row_of<GatherRows, none<GatherRows>>(),
+      workspace_row_of<CombineRows, none<CombineRows>>(),
+      workspace_row_of<GroupedMatmul, none<GroupedMatmul>>(),
+      workspace_row_of<ScaleRows, none<ScaleRows>>(),
+      workspace_row_of<ScaleRowsBackward, none<ScaleRowsBackward>>(),
       workspace_row_of<SquaredNorm, as_on_the_cpu<SquaredNorm>>(),
       workspace_row_of<ClipByValue, none<ClipByValue>>(),
       workspace_row_of<JoinSquaredNorms, none<JoinSquaredNorms>>(),

@@ -24,6 +24,10 @@ using Values = std::vector<double>;
 /// Elements in logical order.
 inline Values values_of(const View& view) {
   Values values(static_cast<std::size_t>(view.numel()));
+  if (view.dtype == DType::i32) {
+    std::copy_n(view.as<std::int32_t>(), values.size(), values.begin());
+    return values;
+  }
   with_type(view.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < view.numel(); ++i) {
       values[static_cast<std::size_t>(i)] = widen(view.row<T>(i / view.cols())[i % view.cols()]);
@@ -43,6 +47,11 @@ std::vector<Output> outputs(const Tensors&... tensors) {
 }
 
 inline void set_values(const View& view, const Values& values) {
+  if (view.dtype == DType::i32) {
+    std::transform(values.begin(), values.end(), view.as<std::int32_t>(),
+                   [](double value) { return static_cast<std::int32_t>(value); });
+    return;
+  }
   with_type(view.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < view.numel(); ++i) {
       view.row<T>(i / view.cols())[i % view.cols()] =
