@@ -8,9 +8,9 @@ namespace {
 struct Qwen3MoeOptions : ExpertsOptions {
   Qwen3MoeOptions() : ExpertsOptions({"num_experts", 128}, 8) {}
 
-  recipe::Required<recipe::Count> moe_intermediate_size{
-      this, "moe_intermediate_size", "width of each expert",
-      recipe::between(1, limits::kIntermediateSize)};
+  recipe::Key<recipe::Count> moe_intermediate_size{this, "moe_intermediate_size", 768,
+                                                   "width of each expert",
+                                                   recipe::between(1, limits::kIntermediateSize)};
   recipe::Key<bool> norm_topk_prob{this, "norm_topk_prob", true,
                                    "the chosen experts share the probability"};
   recipe::Key<recipe::Count> decoder_sparse_step{this, "decoder_sparse_step", 1,

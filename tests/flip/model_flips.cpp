@@ -45,6 +45,12 @@ const std::vector<Flip> kModel{
     {"model.initializer_range", {weights}, "", {"model.initializer_range=0.1"}},
     {"model.scaled_residual_init", {weights}, "", {"model.scaled_residual_init=false"}},
     {"model.intermediate_size", {plan}, "", {"model.intermediate_size=48"}},
+    // Of blocks without experts.
+    {"model.intermediate_size",
+     {plan},
+     "model.mlp_only_layers=[0]",
+     {"model.intermediate_size=48"},
+     "model.architecture: qwen3_moe"},
     {"model.num_key_value_heads", {plan}, "", {"model.num_key_value_heads=1"}},
     {"model.hidden_act", {weights}},
     {"model.layer_norm_epsilon", {weights}, "", {"model.layer_norm_epsilon=1e-2"}},

@@ -101,7 +101,7 @@ TEST_CASE("a config.json with only its model_type is transformers' default model
 TEST_CASE("blocks with experts are transformers'; keys of experts are read strictly") {
   const auto with = [](const std::string& keys) {
     return spec_from_hf_config(
-        R"({"model_type": "qwen3_moe", "num_hidden_layers": 6, "num_experts": 4, )"
+        R"({"model_type": "qwen3_moe", "num_hidden_layers": 6, "num_local_experts": 4, )"
         R"("num_experts_per_tok": 2, )" +
             keys + "}",
         "test");
@@ -111,11 +111,11 @@ TEST_CASE("blocks with experts are transformers'; keys of experts are read stric
   CHECK_FALSE(spec.has_experts(2));
   CHECK_FALSE(spec.has_experts(3));
   CHECK(spec.num_expert_layers() == 2);
-  CHECK(with(R"("num_local_experts": 9)").experts.num_experts == 9);
+  CHECK(spec.experts.num_experts == 4);
   for (const char* refused :
        {R"("decoder_sparse_step": 7)", R"("mlp_only_layers": [0, "1"])", R"("mlp_only_layers": 3)",
-        R"("router_aux_loss_coef": -1)", R"("use_sliding_window": true)",
-        R"("num_experts_per_tok": 5)", R"("shared_expert_intermediate_size": 4)"}) {
+        R"("router_aux_loss_coef": -1)", R"("use_sliding_window": true)", R"("num_experts": 5)",
+        R"("shared_expert_intermediate_size": 4)"}) {
     CAPTURE(refused);
     CHECK_THROWS_AS(with(refused), DataError);
   }

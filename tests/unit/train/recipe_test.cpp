@@ -72,7 +72,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
       "  lr: -1\n"
       "  lr: 1\n"
       "checkpoint: {interval: soon}\n"
-      "parallelism: {ep: 2}\n";
+      "offload: {optimizer: host}\n";
 
   for (const recipe::Issue& issue :
        recipe::check(root, {.file = "r.yaml", .text = text, .reserved = reserved_keys()})) {
@@ -107,7 +107,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:21:3: optimizer.lr: duplicate key, first given at r.yaml:20:3 (keep one of them)",
           "r.yaml:22:24: checkpoint.interval: expected an interval like 1000 steps, 30min, found "
           "`soon`",
-          "r.yaml:23:15: parallelism.ep: has nothing to share: the model has no experts"});
+          "r.yaml:23:1: offload: this build keeps everything on the device"});
 }
 
 TEST_CASE("what cannot fit into the run is an issue of the recipe where its length is known") {
