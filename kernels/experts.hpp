@@ -22,7 +22,7 @@ struct GroupByExpert {
   std::int64_t experts() const { return offsets.numel() - 1; }
   void check() const;
   Cost cost() const;
-  DType dtype() const { return expert.dtype; }
+  DType dtype() const { return DType::f32; }  // ids are int32 in a model of any type
   std::array<std::int64_t, 4> sizes() const { return {expert.numel(), experts()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
