@@ -157,6 +157,53 @@ TEST_CASE("ranks that share a model train, decode and save what one rank does, f
   }
 }
 
+// A model with experts, on every axis that divides its parameters.
+TEST_CASE("experts are trained, sampled, saved and exported by ranks that share them as by one") {
+  using Overrides = std::vector<std::string>;
+  const Workshop w;
+  const std::string model =
+      "model={architecture: qwen3_moe, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2, "
+      "num_attention_heads: 2, intermediate_size: 32, moe_intermediate_size: 12, num_experts: 4, "
+      "num_experts_per_tok: 2, max_position_embeddings: 64";
+  const auto run = [&](int ranks, std::string_view name, std::string_view more,
+                       const Overrides& overrides) {
+    Overrides all{fmt::format("{}{}}}", model, more), fmt::format("run.output_dir={}", name)};
+    if (ranks > 1) all.push_back("parallelism={dp: 2, tp: 2, pp: 2, ep: 2}");
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const ProcessResult result = w.run(ranks, all);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  };
+  const auto exported = [&](std::string_view name) {
+    const std::string to = fmt::format("{}-hf", name);
+    const ProcessResult result =
+        run_process({LLMTRAIN_EXECUTABLE, "ckpt", "export", std::string(name), to},
+                    w.scratch.path().string(), {.limit_seconds = 60});
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    return read_file(w.scratch / to / "model.safetensors") +
+           read_file(w.scratch / to / "config.json");
+  };
+  run(1, "one", "", {});
+  run(8, "eight", "", {});
+  const std::vector<double> expected = losses_and_norms(w.scratch / "one");
+  const std::vector<double> found = losses_and_norms(w.scratch / "eight");
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CHECK(std::abs(found[i] - expected[i]) <= 1e-11 * expected[i]);
+  }
+  // What eight have trained, loaded by one and by eight, is the same again.
+  const std::string bytes = exported("eight");
+  const Overrides stay{"training.max_steps=1", "optimizer.lr=0", "run.seed=9"};
+  run(1, "again-one", ", init_from: eight-hf", stay);
+  run(8, "again-eight", ", init_from: eight-hf", stay);
+  CHECK(exported("again-one") == bytes);
+  CHECK(exported("again-eight") == bytes);
+  // One goes on where eight stopped.
+  Overrides longer{"training.max_steps=14"};
+  run(8, "eight", "", longer);
+  run(1, "one", "", longer);
+  CHECK(w.records("eight").size() == w.records("one").size());
+}
+
 TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from the other's saves") {
   using Overrides = std::vector<std::string>;
   for (const Overrides& settings : {Overrides{"precision.compute=fp32"},
