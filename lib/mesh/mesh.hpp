@@ -37,6 +37,9 @@ struct MeshShape {
   /// Neighbours among the ranks of dp x sp, within a group of dp_replicate, that each have some of
   /// the experts.
   int ep = 1;
+  /// Rows for which a rank's experts have room, as a multiple of their even share; 0: all that can
+  /// come.
+  double ep_room = 0;
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
   int world_size() const;

@@ -1,9 +1,11 @@
 #include "lib/ops/expert_parallel.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/experts.hpp"
+#include "lib/base/require.hpp"
 #include "lib/mesh/mesh.hpp"
 
 namespace llmtrain::ops {
@@ -54,6 +56,15 @@ std::vector<std::int32_t> experts_of(const Told& told, const Communicator& group
   }
   experts.resize(room, -1);
   return experts;
+}
+
+// For what comes to `here` experts when every member has `rows` rows: a row chooses an expert once.
+std::int64_t room_for(const MeshShape& shape, std::int64_t rows, std::int64_t top_k,
+                      std::int64_t here) {
+  const std::int64_t all = rows * shape.ep * std::min(top_k, here);
+  if (shape.ep_room == 0) return all;
+  return std::min(
+      all, static_cast<std::int64_t>(std::ceil(shape.ep_room * static_cast<double>(rows * top_k))));
 }
 
 std::vector<std::int64_t> times(std::vector<std::int64_t> counts, std::int64_t factor) {
@@ -131,17 +142,25 @@ ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int6
     exchange.receives.push_back(count(m, self));
     most_rows = std::max(most_rows, told.rows(m));
   }
-  // A row chooses an expert once.
-  const std::int64_t room = most_rows * static_cast<std::int64_t>(members) *
-                            std::min(top_k, static_cast<std::int64_t>(here));
+  exchange.sorted.expected =
+      std::accumulate(exchange.receives.begin(), exchange.receives.end(), std::int64_t{0});
+  const std::int64_t room =
+      room_for(ctx.mesh->shape(), most_rows, top_k, static_cast<std::int64_t>(here));
+  require<DataError>(
+      *exchange.sorted.expected <= room,
+      "the experts of rank {} got {} tokens of a micro-batch, {:.2f} times their "
+      "even share, with parallelism.ep_room {}; raise it, or leave it out",
+      ctx.mesh->rank(), *exchange.sorted.expected,
+      static_cast<double>(*exchange.sorted.expected) / static_cast<double>(most_rows * top_k),
+      ctx.mesh->shape().ep_room);
   const Tensor expert = ctx.allocate({room}, DType::i32, "experts of rows that come");
   if (!expert.device().is_meta()) {
     const auto values = experts_of(told, group, static_cast<std::size_t>(room));
     expert.device().copy_from_host(expert, std::as_bytes(std::span(values)));
   }
+  const auto expected = exchange.sorted.expected;
   exchange.sorted = sort_by_expert(ctx, expert, static_cast<std::int64_t>(here));
-  exchange.sorted.expected =
-      std::accumulate(exchange.receives.begin(), exchange.receives.end(), std::int64_t{0});
+  exchange.sorted.expected = expected;
   return exchange;
 }
 

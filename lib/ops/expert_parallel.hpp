@@ -12,7 +12,8 @@ namespace llmtrain::ops {
 bool shares_experts(const OpCtx& ctx);
 
 /// Which of this rank's sorted rows go to whom, and which come from whom. Numbers of rows are data,
-/// so every rank tells the others its own, and what comes has room for the most that can come.
+/// so every rank tells the others its own, and what comes has room for the most that can come, or
+/// MeshShape::ep_room.
 struct ExpertExchange {
   Communicator* group = nullptr;
   std::vector<std::int64_t> sends, receives;  // rows of each member
@@ -21,7 +22,7 @@ struct ExpertExchange {
   SortedRows sorted;
 };
 /// `sorted` by all E experts, of `rows` rows with `top_k` choices each. Waits for the members, and
-/// on a GPU for the device.
+/// on a GPU for the device. DataError when more comes than there is room for.
 ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int64_t rows,
                            std::int64_t top_k);
 

@@ -77,7 +77,10 @@ void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t nu
 }
 
 void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t num_experts) const {
-  if (ep() == 1) return;
+  if (ep() == 1) {
+    if (ep_room()) issues.add(ep_room, "does nothing: parallelism.ep is 1", "leave it out");
+    return;
+  }
   if (num_experts == 0) {
     issues.add(ep, "has nothing to share: the model has no experts", "leave it out");
   } else if (num_experts % ep() != 0) {
@@ -172,6 +175,7 @@ MeshShape ParallelismSection::shape(int ranks) const {
                        experts, sharers, sharers == 1 ? "" : "s",
                        groups == 1 ? "" : " in a group of dp_replicate");
   shape.ep = experts;
+  shape.ep_room = ep_room().value_or(0);
   shape.sizes[static_cast<int>(Axis::dp)] = data_ranks;
   shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
   shape.sizes[static_cast<int>(Axis::sp)] = static_cast<int>(sp());

@@ -59,6 +59,12 @@ struct ParallelismSection : recipe::Section {
       "neighbours among the ranks of dp x sp that each have some of the experts; the tokens travel "
       "to them",
       recipe::between(1, 1 << 16)};
+  recipe::Key<std::optional<double>> ep_room{
+      this, "ep_room", std::nullopt,
+      "room for the tokens of a rank's experts in a micro-batch, as a multiple of their even "
+      "share; "
+      "a run that needs more stops and says so; null = room for all that can come",
+      recipe::at_least(1)};
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,
       "what each rank of dp keeps of its slice alone (ZeRO): 0 nothing, 1 masters and optimizer "

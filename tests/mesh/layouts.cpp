@@ -244,6 +244,8 @@ const std::vector<Layout>& layouts() {
        "parallelism.zero=1"},
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=2",
        "optimizer.name=muon"},
+      {2, "qwen3_moe", "parallelism.dp=2 | parallelism.ep=2 | parallelism.ep_room=1.9",
+       "training.micro_batch_size=4"},
       // Most experts have no token.
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4",
        "model.num_experts=64 | training.seq_len=4"},

@@ -311,7 +311,22 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(2, {"parallelism.pp_schedule=zbv"}, 2, "does nothing: parallelism.pp is 1");
   refused(2, {"parallelism.pp=2", "parallelism.pp_stages_per_rank=2"}, 2,
           "does nothing: 1f1b has 1 on every rank");
+  refused(2, {"parallelism.ep=2"}, 2, "has nothing to share: the model has no experts");
+  const std::string experts = "model.architecture=mixtral";
+  refused(2, {experts, "model.num_local_experts=3", "parallelism.ep=2"}, 2, "1 and 3 do");
+  refused(2, {experts, "parallelism={ep: 4}"}, 2, "does not divide the 2 ranks of dp x sp");
+  refused(2, {experts, "parallelism={ep_room: 2}"}, 2, "does nothing: parallelism.ep is 1");
   refused(2, {"training.seq_leng=3"}, 2, "training.seq_leng");
+}
+
+TEST_CASE("a rank whose experts have no room for what comes ends the run and says so") {
+  const Workshop w;
+  const ProcessResult full =
+      w.run(2, {"model.architecture=mixtral", "parallelism={ep: 2, ep_room: 1}"});
+  CAPTURE(full.output);
+  CHECK(full.exit_code == 3);
+  CHECK(full.output.find("times their even share, with parallelism.ep_room 1; raise it") !=
+        std::string::npos);
 }
 
 TEST_CASE("ranks with different recipes are told apart at the start") {
