@@ -22,7 +22,7 @@ struct ExpertExchange {
   SortedRows sorted;
 };
 /// `sorted` by all E experts, of `rows` rows with `top_k` choices each. Waits for the members, and
-/// on a GPU for the device. DataError when more comes than there is room for.
+/// on a GPU for the device. DoesNotFitError when more comes than there is room for.
 ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int64_t rows,
                            std::int64_t top_k);
 
