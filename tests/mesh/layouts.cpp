@@ -146,10 +146,10 @@ const std::vector<Layout>& layouts() {
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ring"},
       {3, "llama", "parallelism.sp=3 | parallelism.sp_algo=ring", "training.micro_batch_size=2"},
       {4, "llama", "parallelism.sp=4 | parallelism.sp_algo=ring",
-       "training.micro_batch_size=2 | training.seq_len=16"},
-      {4, "gpt2", "parallelism.sp=4 | parallelism.sp_algo=ring",
-       "training.seq_len=16 | model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | "
-       "model.attn_pdrop=0.3 | activation_checkpoint.mode=full"},
+       "training.micro_batch_size=2 | training.seq_len=8"},
+      {3, "gpt2", "parallelism.sp=3 | parallelism.sp_algo=ring",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
+       "activation_checkpoint.mode=full"},
       {6, "gemma2",
        "parallelism.sp=3 | parallelism.sp_algo=ring | parallelism.dp=2 | parallelism.zero=3"},
       {3, "gpt_oss", "parallelism.sp=3 | parallelism.sp_algo=ring"},

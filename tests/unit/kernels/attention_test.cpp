@@ -378,6 +378,10 @@ TEST_CASE("a plan reserves on a GPU for the library's attention and ours alike")
   CHECK(bytes({}, forward) < kLibrary);
   CHECK_THROWS_AS(bytes({.attention = AttentionChoice::cudnn}, forward), RecipeError);
   CHECK_THROWS_AS(bytes({.attention = AttentionChoice::cudnn}, backward), RecipeError);
+  // Parts of sums are the CPU's.
+  forward.out.dtype = backward.dq.dtype = backward.dk.dtype = backward.dv.dtype = DType::f32;
+  CHECK_THROWS_AS(bytes({}, forward), RecipeError);
+  CHECK_THROWS_AS(bytes({}, backward), RecipeError);
 }
 
 }  // namespace llmtrain::kernels
