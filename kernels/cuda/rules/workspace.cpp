@@ -50,10 +50,11 @@ std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
 
 /// Parts of sums (ring attention) are FP32, which our kernels write for FP32 operands alone.
 void require_own_type(DType operands, DType results) {
-  require<RecipeError>(results == operands,
-                       "parallelism.sp_algo is ring, and attention on a GPU has no {} results of "
-                       "{} operands, which it merges; parallelism.sp_algo: all_gather needs none",
-                       to_string(results), to_string(operands));
+  require<RecipeError>(
+      results == operands,
+      "parallelism.sp_algo is ring, which merges attention in {}; on a GPU that of "
+      "{} operands has no such results; parallelism.sp_algo: all_gather needs none",
+      to_string(results), to_string(operands));
 }
 
 template <class K>
