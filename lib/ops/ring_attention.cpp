@@ -58,7 +58,7 @@ void go_around(const OpCtx& ctx, const View& k, const View& v, const Visit& visi
   }
 }
 
-/// A tensor that sums go to: `target` itself, where its type is theirs.
+/// Room for sums, undefined where `target` has their type and takes them itself.
 Tensor sums_of(const OpCtx& ctx, const View& target, DType sums, std::string_view tag) {
   if (target.dtype == sums) return {};
   return ctx.allocate({target.rows(), target.cols()}, sums, tag);
