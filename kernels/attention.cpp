@@ -99,7 +99,7 @@ void AttentionForward::check() const {
   operands.strided("q", q, q.rows(), q_cols, kComputeDTypes);
   operands.strided("k", k, k.rows(), k_cols, {q.dtype});
   operands.strided("v", v, k.rows(), k_cols, {q.dtype});
-  operands.strided("out", out, q.rows(), q_cols, {q.dtype});
+  operands.strided("out", out, q.rows(), q_cols, {q.dtype, sum_dtype(q.dtype)});
   operands.dense("lse", lse, q.rows() * shape.num_heads, {sum_dtype(q.dtype)});
   operands.distinct("out", out, "q", q);
   operands.distinct("out", out, "k", k);
@@ -132,9 +132,9 @@ void AttentionBackward::check() const {
   operands.strided("out", out, q.rows(), q_cols, {q.dtype});
   operands.strided("dout", dout, q.rows(), q_cols, {q.dtype});
   operands.dense("lse", lse, q.rows() * shape.num_heads, {sum_dtype(q.dtype)});
-  operands.strided("dq", dq, q.rows(), q_cols, {q.dtype});
-  operands.strided("dk", dk, k.rows(), k_cols, {q.dtype});
-  operands.strided("dv", dv, k.rows(), k_cols, {q.dtype});
+  operands.strided("dq", dq, q.rows(), q_cols, {q.dtype, sum_dtype(q.dtype)});
+  operands.strided("dk", dk, k.rows(), k_cols, {dq.dtype});
+  operands.strided("dv", dv, k.rows(), k_cols, {dq.dtype});
   operands.expects(shape.sink.defined() == dsink.defined(),
                    "a gradient of the sink if there is one");
   if (dsink.defined()) operands.dense("dsink", dsink, shape.num_heads, {sum_dtype(q.dtype)});
@@ -161,10 +161,28 @@ std::uint64_t AttentionBackward::workspace_bytes(int threads) const {
                              static_cast<std::int64_t>(size_of(sum_dtype(q.dtype)));
   if (q.dtype == DType::f64) return static_cast<std::uint64_t>(plain);
   const AttentionBackwardShared shared(shape.num_sequences, tq, shape.num_heads, shape.head_dim,
-                                       q.dtype == DType::f32);
+                                       dq.dtype == DType::f32);
   const std::int64_t tiled =
       (shared.floats() + threads * attention_backward_floats(shape.head_dim)) * 4;
   return static_cast<std::uint64_t>(std::max(plain, tiled));
+}
+
+void AttentionMerge::check() const {
+  const Operands operands(name);
+  operands.expects(num_sequences >= 0, "num_sequences >= 0");
+  operands.expects(num_heads > 0 && out.cols() % num_heads == 0, "out to hold num_heads heads");
+  operands.expects(num_sequences == 0 ? out.rows() == 0 : out.rows() % num_sequences == 0,
+                   "the same number of rows in every sequence");
+  operands.strided("out", out, out.rows(), out.cols(), {DType::f64, DType::f32});
+  operands.strided("part_out", part_out, out.rows(), out.cols(), {out.dtype});
+  operands.dense("lse", lse, out.rows() * num_heads, {out.dtype});
+  operands.dense("part_lse", part_lse, lse.numel(), {out.dtype});
+  operands.distinct("out", out, "part_out", part_out);
+  operands.distinct("lse", lse, "part_lse", part_lse);
+}
+
+Cost AttentionMerge::cost() const {
+  return memory_cost({out, lse, part_out, part_lse}, {out, lse});
 }
 
 void Rope::check() const {

@@ -68,7 +68,8 @@ struct AttentionShape {
 /// out = softmax(scale q k^T, capped and masked) v; lse = log sum exp of these scores, the sink's
 /// included.
 /// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16 | fp16; lse [S, H, Tq]
-/// FP32 (FP64 for fp64). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
+/// FP32 (FP64 for fp64). On the CPU out may be FP32 with narrower types, where it is part of a sum
+/// (AttentionMerge). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
 /// 2307.08691).
 struct AttentionForward {
   static constexpr std::string_view name = "attention_forward";
@@ -88,8 +89,9 @@ struct AttentionForward {
 /// dq, dk, dv from dout, with the *final* out and lse (which, under ring or all-gather sequence
 /// parallelism, cover more keys than k holds): delta = rowsum(dout * out), p = exp(s - lse),
 /// ds = p * (dout v^T - delta), times the slope of the cap. Deterministic: each of dq, dk, dv is
-/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q. With a sink, dsink
-/// [H] (FP32, FP64 for fp64) -= sum over all queries of exp(sink - lse) * delta, in their order.
+/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q, or on the CPU all
+/// FP32, where they are parts of sums. With a sink, dsink [H] (FP32, FP64 for fp64) -= sum over all
+/// queries of exp(sink - lse) * delta, in their order.
 struct AttentionBackward {
   static constexpr std::string_view name = "attention_backward";
   AttentionShape shape;
@@ -103,6 +105,23 @@ struct AttentionBackward {
             shape.num_heads, shape.head_dim};
   }
   std::uint64_t workspace_bytes(int threads) const;
+};
+
+/// Joins what queries get from two sets of keys, as if they had seen all of them at once:
+/// out = (exp(lse) out + exp(part_lse) part_out) / (exp(lse) + exp(part_lse)) and lse = the
+/// logarithm of that sum; -inf for a query that saw nothing. out, part_out: [S*Tq, H*D], strided,
+/// lse, part_lse: [S, H, Tq], all FP32 or all FP64.
+struct AttentionMerge {
+  static constexpr std::string_view name = "attention_merge";
+  std::int64_t num_sequences = 0;
+  std::int64_t num_heads = 0;
+  View part_out, part_lse;
+  View out, lse;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return out.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {out.rows(), out.cols()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
 /// Rotary position embedding (arXiv 2104.09864), Hugging Face's half-split form: with h = D/2, pair

@@ -17,6 +17,7 @@ void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_column_sum_rows(std::vector<KernelRow>& rows);
 void add_rope_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
+void add_attention_merge_rows(std::vector<KernelRow>& rows);
 void add_matmul_rows(std::vector<KernelRow>& rows);
 
 /// All of them.

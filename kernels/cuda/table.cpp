@@ -20,6 +20,7 @@ const KernelTable& cuda_table() {
         add_embedding_rows(rows);
         add_matmul_rows(rows);
         add_attention_rows(rows);
+        add_attention_merge_rows(rows);
         return rows;
       }(),
       workspace_rows(), fuses_activation);

@@ -35,7 +35,8 @@ struct RowMap {
 
   /// Where the ranks of Axis::sp have the rows of the sequences in parts: `position` and
   /// `document_begin` of all of them, each sequence's in the order of the ranks. int32
-  /// [num_sequences * seq_len].
+  /// [num_sequences * seq_len]. Where keys go around the ranks, `position` of every rank, one after
+  /// another, and no documents: those of the own queries do.
   Tensor all_position, all_document_begin;
 
   std::int64_t rows() const { return num_sequences * rows_per_sequence; }

@@ -37,6 +37,7 @@ BatchRows::BatchRows(const MeshShape& shape, int sp_index, std::int64_t seq_len)
     all_positions_.insert(all_positions_.end(), some.begin(), some.end());
   }
   require(std::ssize(all_positions_) == seq_len, "{} ranks cannot share {} rows", ranks, seq_len);
+  keys_travel_ = ranks > 1 && shape.sp_algo == SequenceSharing::ring;
   in_order_ = ranks == 1 || shape.sp_algo == SequenceSharing::ulysses;
 }
 
@@ -76,6 +77,8 @@ MicroBatch BatchRows::upload(Device& device, const StepBatch& batch, std::int64_
                    .targets = make("batch targets", DType::i32, rows)};
   if (in_parts()) {
     micro.rows.all_position = make("all row positions", DType::i32, count * seq_len_);
+  }
+  if (in_parts() && !keys_travel_) {
     micro.rows.all_document_begin = make("all documents", DType::i32, count * seq_len_);
   }
   if (device.is_meta()) return micro;
@@ -110,6 +113,17 @@ MicroBatch BatchRows::upload(Device& device, const StepBatch& batch, std::int64_
   send_rows(micro.tokens, batch.tokens);
   send_rows(micro.targets, batch.targets);
   if (!in_parts()) return micro;
+  if (keys_travel_) {
+    values_.clear();
+    for (std::int64_t r = 0; r * length < seq_len_; ++r) {
+      const auto of_rank = all_positions_.begin() + r * length;
+      for (std::int64_t s = 0; s < count; ++s) {
+        values_.insert(values_.end(), of_rank, of_rank + length);
+      }
+    }
+    send(micro.rows.all_position, values_);
+    return micro;
+  }
   send_positions(micro.rows.all_position, all_positions_);
   send(micro.rows.all_document_begin,
        pick(values_, all_positions_, first, count, batch.doc_begin.data()));

@@ -39,6 +39,7 @@ class BatchRows {
 
   std::int64_t seq_len_ = 0;
   bool in_order_ = true;
+  bool keys_travel_ = false;                 // each rank's positions are a part of their own
   std::vector<std::int32_t> positions_;      // of a sequence, on this rank
   std::vector<std::int32_t> all_positions_;  // on all, in their order
   std::vector<std::int64_t> ids_, samples_;

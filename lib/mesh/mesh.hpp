@@ -22,6 +22,7 @@ std::string_view to_string(Axis axis);
 enum class SequenceSharing : std::uint8_t {
   all_gather,  // each its own queries, to the keys and values of all
   ulysses,     // each some of the heads, over all rows (arXiv 2309.14509)
+  ring,        // each its own queries, to keys and values that go around (arXiv 2310.01889)
 };
 
 /// Sizes of the axes, all at least 1.

@@ -3,6 +3,7 @@
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/ops/ring_attention.hpp"
 #include "lib/ops/sequence_parallel.hpp"
 
 namespace llmtrain::ops {
@@ -146,17 +147,23 @@ class AttentionNode final : public Node {
       dk = dkeys.columns(0, cols);
       dv = dkeys.columns(cols, cols);
     }
-    ctx.launch(kernels::AttentionBackward{.shape = shape_of(ctx, options_),
-                                          .q = x.q,
-                                          .k = keys.k,
-                                          .v = keys.v,
-                                          .out = out_.get(ctx),
-                                          .lse = lse_.get(ctx),
-                                          .dout = dys[0],
-                                          .dq = dx.q,
-                                          .dk = dk,
-                                          .dv = dv,
-                                          .dsink = dsink_of(ctx, options_)});
+    const Tensor out = out_.get(ctx), lse = lse_.get(ctx);
+    const kernels::AttentionBackward backward{.shape = shape_of(ctx, options_),
+                                              .q = x.q,
+                                              .k = keys.k,
+                                              .v = keys.v,
+                                              .out = out,
+                                              .lse = lse,
+                                              .dout = dys[0],
+                                              .dq = dx.q,
+                                              .dk = dk,
+                                              .dv = dv,
+                                              .dsink = dsink_of(ctx, options_)};
+    if (shares_sequences(ctx, SequenceSharing::ring)) {
+      ring_attention_backward(ctx, backward);
+    } else {
+      ctx.launch(backward);
+    }
     if (dkeys.defined()) {
       const Tensor own = reduce_sequences(ctx, dkeys, "attention");
       ctx.launch(kernels::ScaleCast{.x = own.columns(0, cols), .y = dx.k});
@@ -194,8 +201,13 @@ Var attend(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
                             statistics_dtype(dtype), "attention lse");
   const QkvViews x(qkv.tensor, heads);
   const KeyValues keys(ctx, x);
-  ctx.launch(kernels::AttentionForward{
-      .shape = shape, .q = x.q, .k = keys.k, .v = keys.v, .out = out, .lse = lse});
+  const kernels::AttentionForward forward{
+      .shape = shape, .q = x.q, .k = keys.k, .v = keys.v, .out = out, .lse = lse};
+  if (shares_sequences(ctx, SequenceSharing::ring)) {
+    ring_attention(ctx, forward);
+  } else {
+    ctx.launch(forward);
+  }
   if (ctx.tape == nullptr) return {std::move(out), -1, nullptr};
   auto node = std::make_unique<AttentionNode>(options, qkv.tensor, out, std::move(lse));
   return ctx.tape->record_one(std::move(node), {&qkv}, std::move(out));

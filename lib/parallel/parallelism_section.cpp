@@ -116,7 +116,7 @@ int ParallelismSection::least_ranks() const {
 }
 
 std::int64_t ParallelismSection::sequence_parts() const {
-  const std::int64_t pieces = sp_algo() == SequenceSharing::all_gather && sp() > 1 ? 2 : 1;
+  const std::int64_t pieces = sp_algo() != SequenceSharing::ulysses && sp() > 1 ? 2 : 1;
   return pieces * sp() * (tp_sequence_parallel() ? tp() : 1);
 }
 

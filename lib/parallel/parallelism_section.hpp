@@ -51,9 +51,12 @@ struct ParallelismSection : recipe::Section {
   recipe::Key<SequenceSharing> sp_algo{
       this, "sp_algo", SequenceSharing::all_gather,
       "how ranks of sp attend to whole sequences: all_gather, each its own queries to the keys and "
-      "values of all; ulysses, each all tokens with some of the heads",
-      recipe::one_of<SequenceSharing>(
-          {{"all_gather", SequenceSharing::all_gather}, {"ulysses", SequenceSharing::ulysses}})};
+      "values of all; ulysses, each all tokens with some of the heads; ring, each its own queries "
+      "to "
+      "keys and values that go from rank to rank meanwhile",
+      recipe::one_of<SequenceSharing>({{"all_gather", SequenceSharing::all_gather},
+                                       {"ulysses", SequenceSharing::ulysses},
+                                       {"ring", SequenceSharing::ring}})};
   recipe::Key<std::int64_t> ep{
       this, "ep", 1,
       "neighbours among the ranks of dp x sp that each have some of the experts; the tokens travel "

@@ -122,6 +122,17 @@ LaunchTime rope(KernelBench& b, DType t, std::int64_t rows) {
                        .rotary_dim = kHeadDim});
 }
 
+// Sums are fp32, or fp64, whatever the model computes in.
+LaunchTime attention_merge(KernelBench& b, DType, std::int64_t rows) {
+  constexpr std::int64_t kHeads = kCols / kHeadDim;
+  return b.launch(AttentionMerge{.num_sequences = 1,
+                                 .num_heads = kHeads,
+                                 .part_out = b.input(rows, kCols, DType::f32),
+                                 .part_lse = b.input(1, rows * kHeads, DType::f32),
+                                 .out = b.result(rows, kCols, DType::f32),
+                                 .lse = b.result(1, rows * kHeads, DType::f32)});
+}
+
 LaunchTime column_sum(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(ColumnSum{.x = b.input(rows, kCols, t), .out = b.result(1, kCols, DType::f32)});
 }
@@ -297,6 +308,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"activation_backward gated", kCols, false, activation_backward<true>},
     {"dropout", kCols, false, dropout},
     {"rope", kCols, false, rope},
+    {"attention_merge", kCols, true, attention_merge},
     {"column_sum", kCols, false, column_sum},
     {"embedding_forward", kCols, false, embedding_forward},
     {"embedding_backward", kCols, false, embedding_backward},

@@ -169,6 +169,7 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
                                          "activation_forward",
                                          "adam_update",
                                          "add",
+                                         "attention_merge",
                                          "clip_by_value",
                                          "column_sum",
                                          "combine_rows",

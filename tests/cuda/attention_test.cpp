@@ -51,6 +51,38 @@ const std::vector<AttentionCase> kCases = {
 
 }  // namespace
 
+TEST_CASE("a merge of attention to two sets of keys has the reference's values") {
+  struct Case {
+    std::int64_t sequences, tq, heads, head_dim, gap;
+  };
+  for (const Case& c : {Case{2, 5, 3, 64, 0}, Case{1, 33, 2, 24, 8}, Case{3, 1, 1, 6, 3}}) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      compare(
+          [&](Machine& m) {
+            const Shape shape{c.sequences * c.tq, c.heads * c.head_dim};
+            const Shape statistics{c.sequences, c.heads, c.tq};
+            Values lse(static_cast<std::size_t>(statistics.numel()));
+            Values part_lse = lse;
+            for (std::size_t i = 0; i < lse.size(); ++i) {
+              lse[i] = i % 3 == 0 ? -INFINITY : static_cast<double>(i % 7) - 3;
+              part_lse[i] = i % 4 == 0 ? -INFINITY : static_cast<double>(i % 5) - 2;
+            }
+            const Tensor out = m.operand("out", shape, c.gap), part = m.operand("part", shape);
+            const Tensor to = m.of(lse, statistics, m.compute());
+            const Tensor part_to = m.of(part_lse, statistics, m.compute());
+            m.run(AttentionMerge{.num_sequences = c.sequences,
+                                 .num_heads = c.heads,
+                                 .part_out = part,
+                                 .part_lse = part_to,
+                                 .out = out,
+                                 .lse = to});
+            return outputs(m, out, to);
+          },
+          dtype);
+    }
+  }
+}
+
 TEST_CASE("attention in fp64 and fp32 has the reference's values with every feature") {
   for (const AttentionCase& c : kCases) {
     for (const DType dtype : {DType::f64, DType::f32}) {

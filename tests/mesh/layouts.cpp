@@ -153,6 +153,26 @@ const std::vector<Layout>& layouts() {
       {2, "gpt_oss", "parallelism.sp=2"},
       {4, "mpt", "parallelism.sp=4 | parallelism.sp_algo=ulysses"},
       {2, "mpt", "parallelism.sp=2"},
+      {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ring"},
+      {3, "llama", "parallelism.sp=3 | parallelism.sp_algo=ring", "training.micro_batch_size=2"},
+      {4, "llama", "parallelism.sp=4 | parallelism.sp_algo=ring",
+       "training.micro_batch_size=2 | training.seq_len=8"},
+      {3, "gpt2", "parallelism.sp=3 | parallelism.sp_algo=ring",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
+       "activation_checkpoint.mode=full"},
+      {6, "gemma2",
+       "parallelism.sp=3 | parallelism.sp_algo=ring | parallelism.dp=2 | parallelism.zero=3"},
+      {3, "gpt_oss", "parallelism.sp=3 | parallelism.sp_algo=ring"},
+      {6, "mpt", "parallelism.sp=3 | parallelism.sp_algo=ring | parallelism.tp=2"},
+      {8, "qwen3",
+       "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.tp=2 | "
+       "parallelism.tp_sequence_parallel=true | parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation] | "
+       "training.seq_len=16"},
+      {4, "gpt2",
+       "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.pp=2 | "
+       "parallelism.pp_schedule=zbv",
+       "model.num_hidden_layers=4 | model.attn_pdrop=0.3"},
       {8, "qwen3",
        "parallelism.sp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true | "
        "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",

@@ -113,7 +113,7 @@ TEST_CASE("ranks of mpirun train one run, which one rank writes and any number g
 TEST_CASE("ranks that share a model train, decode and save what one rank does, for any layout") {
   for (const std::string_view share :
        {"parallelism.tp=2", "parallelism.pp=2", "parallelism={pp: 2, pp_schedule: zbv}",
-        "parallelism.sp=2"}) {
+        "parallelism.sp=2", "parallelism={sp: 2, sp_algo: ring}"}) {
     CAPTURE(share);
     const Workshop w;
     const std::vector<std::string> common{"model.num_hidden_layers=4"};

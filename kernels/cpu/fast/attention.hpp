@@ -8,6 +8,7 @@ namespace llmtrain::kernels::fast {
 
 void attention_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace);
 void attention_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace);
+void attention_merge(const KernelCtx& ctx, const AttentionMerge& op, const View& workspace);
 void rope(const KernelCtx& ctx, const Rope& op, const View& workspace);
 
 /// One block of queries (forward) or keys (backward) of one head and sequence.

@@ -95,8 +95,13 @@ class BackwardBlock {
       if (sight == Sight::none) SharedGradients::await(turn[b], task_.block);
       SharedGradients::pass(turn[b], task_.block);
     }
-    write(dk_, scale, op_.dk.row<T>(row) + column, op_.dk.row_stride);
-    write(dv_, 1, op_.dv.row<T>(row) + column, op_.dv.row_stride);
+    if (op_.dk.dtype == DType::f32) {
+      write<float>(dk_, scale, op_.dk, row, column);
+      write<float>(dv_, 1, op_.dv, row, column);
+    } else {
+      write<T>(dk_, scale, op_.dk, row, column);
+      write<T>(dv_, 1, op_.dv, row, column);
+    }
   }
 
  private:
@@ -214,11 +219,13 @@ class BackwardBlock {
     }
   }
 
-  void write(const float* sum, float scale, T* target, std::int64_t stride) {
+  template <class E>
+  void write(const float* sum, float scale, const View& to, std::int64_t row, std::int64_t column) {
     const V factor = hn::Set(F(), scale);
     for (std::int64_t j = 0; j < keys_.rows; ++j) {
+      E* target = to.row<E>(row + j) + column;
       for_vectors(head_dim_, [&](std::int64_t d, auto lanes) {
-        store(hn::Mul(load(sum + j * columns_ + d), factor), target + j * stride + d, lanes);
+        store(hn::Mul(load(sum + j * columns_ + d), factor), target + d, lanes);
       });
     }
   }
@@ -334,7 +341,7 @@ void attention_backward(const KernelCtx& ctx, const AttentionBackward& op, const
   const AttentionShape& shape = op.shape;
   if (shape.num_sequences == 0) return;
   const std::int64_t tq = op.q.rows() / shape.num_sequences;
-  const bool direct = op.q.dtype == DType::f32;
+  const bool direct = op.dq.dtype == DType::f32;
   const AttentionBackwardShared sizes(shape.num_sequences, tq, shape.num_heads, shape.head_dim,
                                       direct);
   SharedGradients shared;

@@ -77,8 +77,18 @@ class ForwardBlock {
   }
 
   void finish() const {
+    if (op_.out.dtype == DType::f32) {
+      finish_as<float>();
+    } else {
+      finish_as<T>();
+    }
+  }
+
+ private:
+  template <class E>
+  void finish_as() const {
     const std::int64_t row = task_.sequence * task_.tq + queries_.begin;
-    T* out = op_.out.row<T>(row) + task_.head * head_dim_;
+    E* out = op_.out.row<E>(row) + task_.head * head_dim_;
     float* lse = op_.lse.as<float>() +
                  (task_.sequence * op_.shape.num_heads + task_.head) * task_.tq + queries_.begin;
     const float kept = static_cast<float>(1 / (1 - op_.shape.dropout.p));
@@ -93,7 +103,6 @@ class ForwardBlock {
     }
   }
 
- private:
   /// tile[j][i] = scale k_j q_i
   void scores(const KeyBlock& keys, bool whole) {
     if (whole) {

@@ -8,6 +8,7 @@
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/reference/rope.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/operands.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -18,6 +19,16 @@ Wide<T> dot(const T* a, const T* b, std::int64_t n) {
   Wide<T> sum = 0;
   for (std::int64_t d = 0; d < n; ++d) sum += widen(a[d]) * widen(b[d]);
   return sum;
+}
+
+/// Into a view of T, or of sums.
+template <class T>
+void put(const View& to, std::int64_t row, std::int64_t column, Wide<T> value) {
+  if (to.dtype == sum_dtype(to.dtype)) {
+    to.row<Wide<T>>(row)[column] = value;
+  } else {
+    to.row<T>(row)[column] = narrow<T>(value);
+  }
 }
 
 /// One (sequence, query head) of either direction: where its rows are and which pairs count.
@@ -33,6 +44,12 @@ struct Head {
   }
   T* k_row(const View& view, std::int64_t j) const {
     return view.row<T>(sequence * tk + j) + group() * shape.head_dim;
+  }
+  void put_q(const View& to, std::int64_t i, std::int64_t d, W value) const {
+    put<T>(to, sequence * tq + i, head * shape.head_dim + d, value);
+  }
+  void put_k(const View& to, std::int64_t j, std::int64_t d, W value) const {
+    put<T>(to, sequence * tk + j, group() * shape.head_dim + d, value);
   }
   std::int64_t statistic(std::int64_t i) const {
     return (sequence * shape.num_heads + head) * tq + i;
@@ -96,13 +113,12 @@ void forward_row(const AttentionForward& op, const Head<T>& head, std::int64_t i
   for (std::int64_t j = 0; j < head.tk; ++j) {
     if (probability[j] != 0) probability[j] *= head.kept(i, j);
   }
-  T* out = head.q_row(op.out, i);
   for (std::int64_t d = 0; d < op.shape.head_dim; ++d) {
     W value = 0;
     for (std::int64_t j = 0; j < head.tk; ++j) {
       if (probability[j] != 0) value += probability[j] * widen(head.k_row(op.v, j)[d]);
     }
-    out[d] = narrow<T>(blind ? W{0} : value / sum);
+    head.put_q(op.out, i, d, blind ? W{0} : value / sum);
   }
 }
 
@@ -151,13 +167,12 @@ class Group {
     for (std::int64_t r = 0; r < heads_ * tq_; ++r) {
       const Head<T> head = head_of(r);
       for (std::int64_t j = 0; j < tk_; ++j) pair(head, r, j, j);
-      T* dq = head.q_row(op_.dq, r % tq_);
       for (std::int64_t d = 0; d < op_.shape.head_dim; ++d) {
         W sum = 0;
         for (std::int64_t j = 0; j < tk_; ++j) {
           if (dscore_[j] != 0) sum += dscore_[j] * widen(head.k_row(op_.k, j)[d]);
         }
-        dq[d] = narrow<T>(static_cast<W>(op_.shape.scale) * sum);
+        head.put_q(op_.dq, r % tq_, d, static_cast<W>(op_.shape.scale) * sum);
       }
     }
   }
@@ -184,8 +199,8 @@ class Group {
           if (dscore_[r] != 0) dk += dscore_[r] * widen(head.q_row(op_.q, r % tq_)[d]);
           if (probability_[r] != 0) dv += probability_[r] * widen(head.q_row(op_.dout, r % tq_)[d]);
         }
-        any.k_row(op_.dk, j)[d] = narrow<T>(static_cast<W>(op_.shape.scale) * dk);
-        any.k_row(op_.dv, j)[d] = narrow<T>(dv);
+        any.put_k(op_.dk, j, d, static_cast<W>(op_.shape.scale) * dk);
+        any.put_k(op_.dv, j, d, dv);
       }
     }
   }
@@ -229,11 +244,44 @@ void backward(const KernelCtx&, const AttentionBackward& op, const View& workspa
   });
 }
 
+template <class T>
+void merge_row(const AttentionMerge& op, std::int64_t row, std::int64_t head) {
+  const std::int64_t head_dim = op.out.cols() / op.num_heads;
+  const std::int64_t tq = op.out.rows() / op.num_sequences;
+  const std::int64_t at = (row / tq * op.num_heads + head) * tq + row % tq;
+  T& lse = op.lse.as<T>()[at];
+  const T part_lse = op.part_lse.as<T>()[at];
+  const T max = std::max(lse, part_lse);
+  if (max == -std::numeric_limits<T>::infinity()) return;  // neither saw anything
+  const T weight = std::exp(lse - max), part_weight = std::exp(part_lse - max);
+  const T sum = weight + part_weight;
+  T* out = op.out.row<T>(row) + head * head_dim;
+  const T* part = op.part_out.row<T>(row) + head * head_dim;
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    out[d] = weight / sum * out[d] + part_weight / sum * part[d];
+  }
+  lse = max + std::log(sum);
+}
+
+void merge(const KernelCtx&, const AttentionMerge& op, const View&) {
+  const auto rows = [&]<class T>() {
+    for (std::int64_t row = 0; row < op.out.rows(); ++row) {
+      for (std::int64_t h = 0; h < op.num_heads; ++h) merge_row<T>(op, row, h);
+    }
+  };
+  if (op.out.dtype == DType::f64) {
+    rows.template operator()<double>();
+  } else {
+    rows.template operator()<float>();
+  }
+}
+
 }  // namespace
 
 void add_attention_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<AttentionForward, forward>());
   rows.push_back(row_of<AttentionBackward, backward>());
+  rows.push_back(row_of<AttentionMerge, merge>());
   rows.push_back(row_of<Rope, rope>());
 }
 

@@ -51,6 +51,15 @@ std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
   return ours ? 0 : ctx.library_workspace_bytes;
 }
 
+/// Parts of sums (ring attention) are FP32, which our kernels write for FP32 operands alone.
+void require_own_type(DType operands, DType results) {
+  require<RecipeError>(
+      results == operands,
+      "parallelism.sp_algo is ring, which merges attention in {}; on a GPU that of "
+      "{} operands has no such results; parallelism.sp_algo: all_gather needs none",
+      to_string(results), to_string(operands));
+}
+
 template <class K>
 AttentionScratch attention_scratch(const K& op) {
   require<RecipeError>(op.shape.head_dim <= kMaxHeadDim,
@@ -74,10 +83,12 @@ std::uint64_t for_cudnn(const KernelCtx& ctx, const K& op, const CudnnScratch& s
 }
 
 std::uint64_t of_attention_forward(const KernelCtx& ctx, const AttentionForward& op) {
+  require_own_type(op.q.dtype, op.out.dtype);
   return std::max(attention_scratch(op).forward_bytes, for_cudnn(ctx, op, CudnnScratch::forward()));
 }
 
 std::uint64_t of_attention_backward(const KernelCtx& ctx, const AttentionBackward& op) {
+  require_own_type(op.q.dtype, op.dq.dtype);
   return std::max(attention_scratch(op).backward_bytes,
                   for_cudnn(ctx, op, CudnnScratch::backward(op, ctx.determinism)));
 }
@@ -123,6 +134,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<Matmul, of_matmul>(),
       workspace_row_of<AttentionForward, of_attention_forward>(),
       workspace_row_of<AttentionBackward, of_attention_backward>(),
+      workspace_row_of<AttentionMerge, none<AttentionMerge>>(),
   };
 }
 

@@ -80,10 +80,14 @@ class AttentionRun {
     }
   }
 
-  void forward(AttentionData& data) {
+  void load(const AttentionData& data) {
     write_rows(q_, data.q);
     write_rows(k_, data.k);
     write_rows(v_, data.v);
+  }
+
+  void forward(AttentionData& data) {
+    load(data);
     launch_forward();
     data.out = read_rows(out_);
     data.lse = read_rows(lse_);
@@ -91,9 +95,7 @@ class AttentionRun {
 
   /// From data.out and data.lse.
   void backward(AttentionData& data) {
-    write_rows(q_, data.q);
-    write_rows(k_, data.k);
-    write_rows(v_, data.v);
+    load(data);
     write_rows(out_, data.out);
     write_rows(lse_, data.lse);
     write_rows(dout_, data.dout);

@@ -138,6 +138,117 @@ TEST_CASE("some heads of a layer are dropped as they are among all of them") {
   CHECK(found.dv == second_half(whole.dv));
 }
 
+namespace {
+
+// Keys [0, count) of a case, or those from `count` on, as a case of its own.
+AttentionCase some_keys(AttentionCase c, std::int64_t count, bool first) {
+  c.k_begin = first ? 0 : static_cast<std::int32_t>(count);
+  c.tk = first ? count : c.tk - count;
+  c.sink = c.sink && first;  // counts once
+  return c;
+}
+
+std::vector<double> of_keys(const AttentionCase& all, const AttentionCase& some,
+                            const std::vector<double>& values) {
+  const std::int64_t cols = all.kv_heads * all.head_dim;
+  std::vector<double> result;
+  for (std::int64_t s = 0; s < all.sequences; ++s) {
+    const auto from = values.begin() + (s * all.tk + some.k_begin) * cols;
+    result.insert(result.end(), from, from + some.tk * cols);
+  }
+  return result;
+}
+
+// What `table` makes of two halves of the keys one after another, merged.
+AttentionData in_two_parts(const AttentionCase& c, const AttentionData& all, std::int64_t count,
+                           DType dtype, const KernelTable& table) {
+  Machine machine(table, 2);
+  const DType wide = dtype == DType::f64 ? dtype : DType::f32;
+  Tensor out[2], lse[2];
+  for (const int part : {0, 1}) {
+    const AttentionCase some = some_keys(c, count, part == 0);
+    AttentionRun run(some, dtype, table);
+    AttentionData data = all;
+    data.k = of_keys(c, some, all.k);
+    data.v = of_keys(c, some, all.v);
+    run.load(data);
+    out[part] = machine.allocate({c.sequences * c.tq, c.heads * c.head_dim}, wide);
+    lse[part] = machine.allocate({c.sequences, c.heads, c.tq}, wide);
+    AttentionForward kernel = run.forward_kernel();
+    kernel.out = out[part];
+    kernel.lse = lse[part];
+    launch(machine.ctx(), kernel);
+  }
+  launch(machine.ctx(), AttentionMerge{.num_sequences = c.sequences,
+                                       .num_heads = c.heads,
+                                       .part_out = out[1],
+                                       .part_lse = lse[1],
+                                       .out = out[0],
+                                       .lse = lse[0]});
+  AttentionData merged = all;
+  merged.out = read_rows(out[0]);
+  merged.lse = read_rows(lse[0]);
+  return merged;
+}
+
+}  // namespace
+
+TEST_CASE("queries that see their keys in two parts get what they get of all at once") {
+  const AttentionCase cases[] = {
+      {.tq = 9, .tk = 9, .heads = 4, .kv_heads = 2, .head_dim = 6},
+      {.sequences = 2, .tq = 70, .tk = 70, .sink = true, .documents = {0, 20, 50}},
+      {.sequences = 2, .tq = 40, .tk = 40, .window = 7, .softcap = 3, .alibi = true},
+      {.sequences = 2, .tq = 40, .tk = 40, .dropout = 0.3},
+  };
+  for (const AttentionCase& c : cases) {
+    for (const KernelTable* table : {&cpu_table(), &cpu_reference_table()}) {
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+        CAPTURE(to_string(dtype));
+        CAPTURE(table == &cpu_table());
+        const AttentionData operands = random_operands(c, dtype);
+        const AttentionData exact = run_attention(c, operands, DType::f64, cpu_reference_table());
+        const AttentionData found = in_two_parts(c, operands, c.tk / 3, dtype, *table);
+        // Sums are FP32 for narrower types, too.
+        const double bound = dtype == DType::f64 ? 1e-13 : 5e-6;
+        for (std::size_t i = 0; i < exact.out.size(); ++i) {
+          REQUIRE(found.out[i] == doctest::Approx(exact.out[i]).epsilon(bound).scale(1));
+        }
+        for (std::size_t i = 0; i < exact.lse.size(); ++i) {
+          REQUIRE(found.lse[i] == doctest::Approx(exact.lse[i]).epsilon(bound).scale(1));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients of attention that are parts of sums are those in FP32") {
+  const AttentionCase c{.sequences = 2, .tq = 70, .tk = 70, .heads = 4, .kv_heads = 2};
+  for (const KernelTable* table : {&cpu_table(), &cpu_reference_table()}) {
+    AttentionData data = random_operands(c, DType::bf16);
+    Machine machine(*table, 2);
+    AttentionRun run(c, DType::bf16, *table);
+    run.forward(data);
+    run.backward(data);
+    AttentionBackward kernel = run.backward_kernel();
+    const Tensor dq = machine.allocate({c.sequences * c.tq, c.heads * c.head_dim}, DType::f32);
+    const Tensor dk = machine.allocate({c.sequences * c.tk, c.kv_heads * c.head_dim}, DType::f32);
+    const Tensor dv = machine.allocate(dk.shape(), DType::f32);
+    kernel.dq = dq;
+    kernel.dk = dk;
+    kernel.dv = dv;
+    launch(machine.ctx(), kernel);
+    CHECK(read_rows(dq) != data.dq);
+    CHECK(rounded(read_rows(dq), DType::bf16) == data.dq);
+    CHECK(rounded(read_rows(dk), DType::bf16) == data.dk);
+    CHECK(rounded(read_rows(dv), DType::bf16) == data.dv);
+    kernel.dk.dtype = DType::bf16;
+    CHECK_THROWS_AS(kernel.check(), InternalError);
+    kernel.dk = dk;
+    kernel.dq.dtype = DType::f16;
+    CHECK_THROWS_AS(kernel.check(), InternalError);
+  }
+}
+
 TEST_CASE("attention checks its operands") {
   const AttentionCase c{
       .sequences = 2, .tq = 3, .tk = 5, .heads = 4, .kv_heads = 2, .dropout = 0.1};
@@ -267,6 +378,10 @@ TEST_CASE("a plan reserves on a GPU for the library's attention and ours alike")
   CHECK(bytes({}, forward) < kLibrary);
   CHECK_THROWS_AS(bytes({.attention = AttentionChoice::cudnn}, forward), RecipeError);
   CHECK_THROWS_AS(bytes({.attention = AttentionChoice::cudnn}, backward), RecipeError);
+  // Parts of sums are the CPU's.
+  forward.out.dtype = backward.dq.dtype = backward.dk.dtype = backward.dv.dtype = DType::f32;
+  CHECK_THROWS_AS(bytes({}, forward), RecipeError);
+  CHECK_THROWS_AS(bytes({}, backward), RecipeError);
 }
 
 }  // namespace llmtrain::kernels
