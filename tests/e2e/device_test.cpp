@@ -82,6 +82,18 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
   CHECK(here.call({"bench", "recipe.yaml", "run.device=cuda"}).exit_code == 1);
 }
 
+TEST_CASE("experts are planned for a GPU, and refused by a run on it") {
+  const Workspace here(kTinyRecipe);
+  const std::string mixtral = "model.architecture=mixtral";
+  const auto plan =
+      here.call({"plan", "recipe.yaml", "--device", "cuda", "--profile", "h200", mixtral});
+  CHECK(plan.exit_code == 0);
+  CHECK(holds(plan.output, {"route_tokens", "predicted step time"}));
+  const auto run = here.run({"run.device=cuda", mixtral});
+  CHECK(run.exit_code == 1);
+  CHECK(holds(run.output, {"run.device is cuda", "no GPU kernels for experts", "run.device: cpu"}));
+}
+
 TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like one on the CPU" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
