@@ -146,7 +146,7 @@ ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int6
       std::accumulate(exchange.receives.begin(), exchange.receives.end(), std::int64_t{0});
   const std::int64_t room =
       room_for(ctx.mesh->shape(), most_rows, top_k, static_cast<std::int64_t>(here));
-  require<DataError>(
+  require<DoesNotFitError>(
       *exchange.sorted.expected <= room,
       "the experts of rank {} got {} tokens of a micro-batch, {:.2f} times their "
       "even share, with parallelism.ep_room {}; raise it, or leave it out",

@@ -9,12 +9,15 @@
 
 GPT-2 124M in fp32, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is what the two runs
 by themselves do together: they share caches and memory, too, but wait for nobody. A ratio is the median of the rounds'.
+Beside the measured time of a step stands the one that `llmtrain plan` predicts from what two ranks of `llmtrain doctor`
+measured before.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import tempfile
@@ -67,6 +70,13 @@ def turn(arguments, directory, number, overrides, ranks):
     return [step_seconds(directory / name) for name in names]
 
 
+def predicted_seconds(arguments, directory, overrides, ranks):
+    command = [arguments.executable, "plan", "recipe.yaml", "--ranks", str(ranks), "--profile", "profile.json", *overrides]
+    text = subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    value, unit = re.search(r"predicted step time +([\d.]+) (ms|s)", text).groups()
+    return float(value) * {"ms": 1e-3, "s": 1}[unit]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--executable", type=pathlib.Path, default=ROOT / "build/release/apps/llmtrain/llmtrain")
@@ -76,12 +86,17 @@ def main():
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     arguments.executable = arguments.executable.resolve()
-    alone, rates, number = [], {case: [] for case in arguments.cases}, 0
+    alone, rates, number, predicted = [], {case: [] for case in arguments.cases}, 0, {}
     with tempfile.TemporaryDirectory() as scratch:
         directory = pathlib.Path(scratch)
         (directory / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(arguments.steps)))
         (directory / "text.txt").write_text("\n".join(f"{i} {i * 7919 % 104729} words of a line" for i in range(2000)))
         turn(arguments, directory, "data", [], 1)  # tokens are prepared, pages are warm
+        subprocess.run(["mpirun", "-n", "2", arguments.executable, "doctor", "--threads", "1", "--output", "profile.json"],
+                       cwd=directory, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+        predicted[ALONE] = predicted_seconds(arguments, directory, [], 1)
+        for case in arguments.cases:
+            predicted[case] = predicted_seconds(arguments, directory, CASES[case], 2)
         for _ in range(arguments.rounds):
             alone.append(sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1)))
             for case in arguments.cases:
@@ -89,11 +104,17 @@ def main():
                 rates[case].append(8 / turn(arguments, directory, number, CASES[case], 2)[0])
             number += 1
     lines = [f"Rounds: {arguments.rounds}, of {arguments.steps - 1} steps.", "",
-             "| two ranks | sequences/s | of two runs by themselves |", "|---|---:|---:|",
-             f"| {ALONE} | {statistics.median(alone):.2f} | 100 % |"]
+             "| two ranks | sequences/s | of two runs by themselves | step | predicted | off |", "|---|---:|---:|---:|---:|---:|"]
+
+    def add(case, rate, share, steps):
+        measured = steps / rate
+        off = 100 * (predicted[case] / measured - 1)
+        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {measured:.2f} s | {predicted[case]:.2f} s | {off:+.0f} % |")
+
+    add(ALONE, statistics.median(alone), 1, 16)  # samples of both
     for case, of_case in rates.items():
         share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
-        lines.append(f"| {case} | {statistics.median(of_case):.2f} | {100 * share:.1f} % |")
+        add(case, statistics.median(of_case), share, 8)
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if arguments.write:
