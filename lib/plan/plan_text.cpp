@@ -110,6 +110,7 @@ std::string ranks_text(const Plan& plan) {
     if (plan.mesh[axis] == 1) continue;
     axes += fmt::format("{}{} {}", axes.empty() ? " = " : " x ", to_string(axis), plan.mesh[axis]);
   }
+  if (plan.mesh.ep > 1) axes += fmt::format(", ep {}", plan.mesh.ep);
   return fmt::format("{}{}; memory and time of rank {}", plan.mesh.world_size(), axes, plan.rank);
 }
 
@@ -118,6 +119,11 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   const StepPrediction& step = time->step;
   std::string text = row("predicted step time", format_duration(step.seconds));
   text += row("tokens per second", format_count(step.tokens_per_second));
+  if (const int ranks = plan.mesh.world_size(); ranks > 1) {
+    const double tokens = step.tokens_per_second / ranks;
+    text += row("of each rank", fmt::format("{} tokens/s, {} FLOP/s", format_count(tokens),
+                                            format_count(tokens * plan.model_flops_per_token)));
+  }
   if (step.peak_flops > 0) {
     text += row("MFU", fmt::format("{:.1f}%", 100 * step.mfu));
     text += fmt::format("    = {}\n",
@@ -125,6 +131,12 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   }
   if (time->run_seconds > 0) text += row(run_title(time->run), format_duration(time->run_seconds));
   text += fmt::format("    times from {}\n", time->source);
+  if (plan.mesh.world_size() > 1) {
+    text +=
+        "    assumed: no rank is slower than another, nobody else uses the network, and experts "
+        "get\n"
+        "    as many tokens each; docs/planner.md says what else\n";
+  }
   text += collective_rows(step);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
   for (std::size_t i = 0; i < std::min(kKernelsShown, step.kernels.size()); ++i) {
