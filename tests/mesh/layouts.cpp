@@ -192,6 +192,10 @@ const std::vector<Layout>& layouts() {
       {4, "gpt2", "parallelism.sp=2 | parallelism.pp=2 | parallelism.pp_schedule=zbv",
        "model.num_hidden_layers=4 | model.attn_pdrop=0.3"},
       // Every axis at 2.
+      {16, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
+       "parallelism.ep=2 | parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
+       "training.seq_len=16"},
       {16, "qwen3",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
        "parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
