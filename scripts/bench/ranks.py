@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Layouts of two ranks beside two runs of one rank that know nothing of each other, in turn, in one run.
 
-    scripts/bench/ranks.py [--executable FILE] [--rounds N] [--steps N] [--cases NAME ...] [--write]
+    scripts/bench/ranks.py [--executable FILE] [--rounds N] [--steps N] [--cases NAME ...] [--quick] [--write]
 
     --rounds N    times that each layout has its turn (3); --steps N: steps per turn of which the first is not counted (4)
     --cases ...   default: all of CASES below
+    --quick       predict from a coarser profile
     --write       put the table into docs/benchmarks.md
 
 GPT-2 124M in fp32, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is what the two runs
@@ -70,8 +71,8 @@ def turn(arguments, directory, number, overrides, ranks):
     return [step_seconds(directory / name) for name in names]
 
 
-def predicted_seconds(arguments, directory, overrides, ranks):
-    command = [arguments.executable, "plan", "recipe.yaml", "--ranks", str(ranks), "--profile", "profile.json", *overrides]
+def predicted_seconds(arguments, directory, overrides):
+    command = [arguments.executable, "plan", "recipe.yaml", "--ranks", "2", "--profile", "profile.json", *overrides]
     text = subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
     value, unit = re.search(r"predicted step time +([\d.]+) (ms|s)", text).groups()
     return float(value) * {"ms": 1e-3, "s": 1}[unit]
@@ -83,6 +84,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--quick", action="store_true", help="a coarser profile")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     arguments.executable = arguments.executable.resolve()
@@ -92,11 +94,11 @@ def main():
         (directory / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(arguments.steps)))
         (directory / "text.txt").write_text("\n".join(f"{i} {i * 7919 % 104729} words of a line" for i in range(2000)))
         turn(arguments, directory, "data", [], 1)  # tokens are prepared, pages are warm
-        subprocess.run(["mpirun", "-n", "2", arguments.executable, "doctor", "--threads", "1", "--output", "profile.json"],
-                       cwd=directory, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
-        predicted[ALONE] = predicted_seconds(arguments, directory, [], 1)
+        doctor = ["doctor", "--threads", "1", "--output", "profile.json", *(["--quick"] if arguments.quick else [])]
+        subprocess.run(["mpirun", "-n", "2", arguments.executable, *doctor], cwd=directory, env=ENVIRONMENT,
+                       stdout=subprocess.DEVNULL, check=True)
         for case in arguments.cases:
-            predicted[case] = predicted_seconds(arguments, directory, CASES[case], 2)
+            predicted[case] = predicted_seconds(arguments, directory, CASES[case])
         for _ in range(arguments.rounds):
             alone.append(sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1)))
             for case in arguments.cases:
@@ -106,15 +108,13 @@ def main():
     lines = [f"Rounds: {arguments.rounds}, of {arguments.steps - 1} steps.", "",
              "| two ranks | sequences/s | of two runs by themselves | step | predicted | off |", "|---|---:|---:|---:|---:|---:|"]
 
-    def add(case, rate, share, steps):
-        measured = steps / rate
-        off = 100 * (predicted[case] / measured - 1)
-        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {measured:.2f} s | {predicted[case]:.2f} s | {off:+.0f} % |")
-
-    add(ALONE, statistics.median(alone), 1, 16)  # samples of both
+    rate = statistics.median(alone)
+    lines.append(f"| {ALONE} | {rate:.2f} | 100 % | {16 / rate:.2f} s | | |")  # samples of both
     for case, of_case in rates.items():
         share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
-        add(case, statistics.median(of_case), share, 8)
+        rate = statistics.median(of_case)
+        measured, off = 8 / rate, 100 * (predicted[case] * rate / 8 - 1)
+        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {measured:.2f} s | {predicted[case]:.2f} s | {off:+.0f} % |")
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if arguments.write:
