@@ -195,7 +195,7 @@ const std::vector<Layout>& layouts() {
       {16, "qwen3_moe",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
        "parallelism.ep=2 | parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
-       "training.seq_len=16"},
+       "training.seq_len=8"},
       {16, "qwen3",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
        "parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
