@@ -190,6 +190,22 @@ TEST_CASE("experts are trained, sampled, saved and exported by ranks that share 
   for (std::size_t i = 0; i < found.size(); ++i) {
     CHECK(std::abs(found[i] - expected[i]) <= 1e-11 * expected[i]);
   }
+  // Loads of experts are those of all ranks; what a router's choices cost is at least that of even
+  // ones, num_experts_per_tok.
+  const auto loads = [&](const std::string& name) {
+    std::vector<std::string> texts;
+    for (const auto& record : train::read_metrics(w.scratch / name / "metrics.jsonl")) {
+      const auto* load = record.find("experts/load/1");
+      if (load == nullptr) continue;
+      texts.push_back(std::get<std::string>(*load));
+      CHECK(record.number("experts/max_load").value() >= 1);
+      CHECK(record.number("experts/balance_loss").value() > 1.9);
+      CHECK(record.number("experts/z_loss").value() > 0);
+    }
+    return texts;
+  };
+  CHECK(loads("one").size() == 12);
+  CHECK(loads("eight") == loads("one"));
   // What eight have trained, loaded by one and by eight, is the same again.
   const std::string bytes = exported("eight");
   const Overrides stay{"training.max_steps=1", "optimizer.lr=0", "run.seed=9"};
