@@ -1,5 +1,8 @@
 #include "lib/parallel/sharded_units.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/elementwise.hpp"
 
 namespace llmtrain::parallel {
@@ -24,8 +27,12 @@ class ShardedUnits::WayBackBegin final : public Node {
 // And this last. Values that are computed again for weight parts may need the parameters for it.
 class ShardedUnits::WayBackEnd final : public Node {
  public:
-  WayBackEnd(ShardedUnits& shards, Range units, bool computes_again)
-      : Node("sharded units"), shards_(&shards), units_(units), computes_again_(computes_again) {}
+  WayBackEnd(ShardedUnits& shards, Range units, Range stage, bool computes_again)
+      : Node("sharded units"),
+        shards_(&shards),
+        units_(units),
+        stage_(stage),
+        computes_again_(computes_again) {}
   std::vector<Tensor> input_grad(const OpCtx&, std::span<Tensor>) override {
     if (!computes_again_) shards_->release(units_, Way::back);
     return {};
@@ -33,12 +40,13 @@ class ShardedUnits::WayBackEnd final : public Node {
   bool has_weight_grad() const override { return true; }
   void weight_grad(const OpCtx& ctx) override {
     if (computes_again_) shards_->release(units_, Way::back);
+    shards_->for_tied(units_, stage_, [](ParameterGroup&, State& s) { --s.writers_to_come; });
     shards_->reduce_gradients(ctx, units_);
   }
 
  private:
   ShardedUnits* shards_;
-  Range units_;
+  Range units_, stage_;
   bool computes_again_;
 };
 
@@ -66,18 +74,34 @@ void ShardedUnits::for_writers(Range units, Way way, const Body& body) {
   }
 }
 
+template <class Body>
+void ShardedUnits::for_tied(Range units, Range stage, const Body& body) {
+  const int last = static_cast<int>(units_.size()) - 1;
+  if (units.begin != 0 || units.end > last || stage.end <= last) return;
+  for (ParameterGroup* group : units_.front().groups) {
+    if (std::ranges::count(units_.back().groups, group) > 0) body(*group, states_[group]);
+  }
+}
+
 void ShardedUnits::enter(const OpCtx& ctx, Range units, Range stage) {
   acquire(ctx, units, Way::forth);
   if (units.end < stage.end) gather(ctx, {units.end, units.end + 1}, Way::forth);
   if (ctx.tape == nullptr) return;
   open_gradients(ctx, units, Way::forth);
+  for_tied(units, stage, [](ParameterGroup&, State& state) {
+    ++state.readers;
+    ++state.writers_to_come;
+  });
   const bool computes_again = ctx.recomputed_ops != nullptr && !ctx.recomputed_ops->empty();
-  ctx.tape->record_stop(std::make_unique<WayBackEnd>(*this, units, computes_again));
+  ctx.tape->record_stop(std::make_unique<WayBackEnd>(*this, units, stage, computes_again));
 }
 
 void ShardedUnits::leave(const OpCtx& ctx, Range units, Range stage) {
   release(units, Way::forth);
   if (ctx.tape == nullptr) return;
+  if (units.end == stage.end) {
+    for_tied({0, 1}, stage, [this](ParameterGroup& group, State& state) { drop(group, state); });
+  }
   const Range before = units.begin > stage.begin ? Range{units.begin - 1, units.begin} : Range{};
   ctx.tape->record_stop(std::make_unique<WayBackBegin>(*this, units, before));
 }
@@ -103,14 +127,18 @@ void ShardedUnits::acquire(const OpCtx& ctx, Range units, Way way) {
 }
 
 void ShardedUnits::release(Range units, Way way) {
-  for_readers(units, way, [&](ParameterGroup& group, State& state) {
-    if (--state.readers == 0) group.close_compute();
-  });
+  for_readers(units, way, [this](ParameterGroup& group, State& state) { drop(group, state); });
+}
+
+void ShardedUnits::drop(ParameterGroup& group, State& state) {
+  const bool is_sliced = group.members().front()->shards().parameters;
+  if (--state.readers == 0 && is_sliced) group.close_compute();
 }
 
 void ShardedUnits::open_gradients(const OpCtx& ctx, Range units, Way way) {
   for_writers(units, way, [&](ParameterGroup& group, State& state) {
-    if (state.writers++ > 0) return;
+    ++state.writers;
+    if (std::exchange(state.gradient_is_open, true)) return;
     if (group.grad().defined()) settle(ctx);  // on its way to the owners still
     group.open_grad(*ctx.kernel.device);
     ctx.launch(kernels::Fill{.y = group.grad(), .value = 0});
@@ -120,7 +148,8 @@ void ShardedUnits::open_gradients(const OpCtx& ctx, Range units, Way way) {
 void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
   settle(ctx);  // of the unit before
   const auto reduce = [&](ParameterGroup& group, State& state) {
-    if (--state.writers > 0) return;
+    if (--state.writers > 0 || state.writers_to_come > 0) return;
+    state.gradient_is_open = false;
     Reduction& reduction = reductions_.emplace_back(Reduction{&group, {}});
     for (const Parameter* p : group.members()) {
       reduction.handles.push_back(owners(*p).reduce_scatter_parts(p->grad(), p->own_part(p->grad()),

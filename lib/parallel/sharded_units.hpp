@@ -35,7 +35,9 @@ class ShardedUnits {
   /// Around the operations of some units of a stage, which has those of `stage`. Their parameters
   /// are whole from the one to the other; meanwhile the next unit's travel. The tape of `ctx` does
   /// the same on the way back, where gradients are whole, too, until the last weight part; what was
-  /// added to them then goes to the slices' owners. Collective over the data ranks.
+  /// added to them then goes to the slices' owners. What is in the first and the last unit of a
+  /// stage with a tape, a tied table, stays whole from the first to the last, and so does its
+  /// gradient on the way back: each travels once. Collective over the data ranks.
   void enter(const OpCtx& ctx, Range units, Range stage);
   void leave(const OpCtx& ctx, Range units, Range stage);
   /// Awaits what is still under way to the slices' owners.
@@ -47,6 +49,9 @@ class ShardedUnits {
   enum class Way : std::uint8_t { forth, back };
   struct State {
     int readers = 0, writers = 0;
+    /// Micro-batches whose first unit adds to the gradient after the last one has.
+    int writers_to_come = 0;
+    bool gradient_is_open = false;
     std::vector<Handle> gathers;
   };
   struct Reduction {
@@ -57,8 +62,13 @@ class ShardedUnits {
   void gather(const OpCtx& ctx, Range units, Way way);
   void acquire(const OpCtx& ctx, Range units, Way way);
   void release(Range units, Way way);
+  void drop(ParameterGroup& group, State& state);
   void open_gradients(const OpCtx& ctx, Range units, Way way);
   void reduce_gradients(const OpCtx& ctx, Range units);
+  /// Groups of the first unit that are in the last one, too, where `units` begin a stage that has
+  /// both.
+  template <class Body>
+  void for_tied(Range units, Range stage, const Body& body);
   /// Groups of units that read their parameters on this way; that add to gradients on it.
   template <class Body>
   void for_readers(Range units, Way way, const Body& body);

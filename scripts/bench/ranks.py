@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Layouts of two ranks beside two runs of one rank that know nothing of each other, in turn, in one run.
 
-    scripts/bench/ranks.py [--executable FILE] [--rounds N] [--steps N] [--cases NAME ...] [--quick] [--write]
+    scripts/bench/ranks.py [--executable FILE] [--rounds N] [--steps N] [--cases NAME ...] [--quick] [--python FILE] [--write]
 
     --rounds N    times that each layout has its turn (3); --steps N: steps per turn of which the first is not counted (4)
     --cases ...   default: all of CASES below
     --quick       predict from a coarser profile
+    --python FILE an interpreter that has torch: PyTorch's DDP and FSDP over gloo beside two of its own runs
     --write       put the table into docs/benchmarks.md
 
 GPT-2 124M in fp32, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is what the two runs
@@ -35,6 +36,7 @@ CASES = {
     "pp 2": ["parallelism.pp=2", "parallelism.pp_layers=[9,3]"],
     "pp 2, zb_h1": ["parallelism.pp=2", "parallelism.pp_schedule=zb_h1", "parallelism.pp_layers=[9,3]"],
 }
+TORCH_CASES = {"PyTorch, DDP over gloo": "ddp", "PyTorch, FSDP over gloo": "fsdp"}
 RECIPE = """recipe: 1
 run: {threads: 1, device: cpu}
 model: {architecture: gpt2, vocab_size: 50304, hidden_size: 768, num_hidden_layers: 12, num_attention_heads: 12,
@@ -71,6 +73,32 @@ def turn(arguments, directory, number, overrides, ranks):
     return [step_seconds(directory / name) for name in names]
 
 
+def torch_seconds(arguments, mode):
+    """Seconds of a step of each run: two side by side that know nothing of each other, or one of two ranks."""
+    ranks, count = (1, 2) if mode == "alone" else (2, 1)
+    command = [arguments.python, ROOT / "scripts/bench/torch_ranks.py", mode, str(ranks), str(arguments.steps - 1)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    results = [json.loads(process.communicate(timeout=600)[0]) for process in processes]
+    return [statistics.median(result["seconds"]) for result in results], results[0]["version"]
+
+
+def torch_lines(arguments):
+    """Rows of a table like ours, of shares of PyTorch's own two runs."""
+    alone, rates, version = [], {case: [] for case in TORCH_CASES}, ""
+    for _ in range(arguments.rounds):
+        seconds, version = torch_seconds(arguments, "alone")
+        alone.append(sum(8 / of_run for of_run in seconds))
+        for case, mode in TORCH_CASES.items():
+            rates[case].append(8 / torch_seconds(arguments, mode)[0][0])
+    rate = statistics.median(alone)
+    lines = [f"| PyTorch {version}, {ALONE} | {rate:.2f} | 100 % | {16 / rate:.2f} s | | |"]
+    for case, of_case in rates.items():
+        share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
+        rate = statistics.median(of_case)
+        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {8 / rate:.2f} s | | |")
+    return lines
+
+
 def predicted_seconds(arguments, directory, overrides):
     command = [arguments.executable, "plan", "recipe.yaml", "--ranks", "2", "--profile", "profile.json", *overrides]
     text = subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
@@ -85,6 +113,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--quick", action="store_true", help="a coarser profile")
+    parser.add_argument("--python", type=pathlib.Path, help="an interpreter that has torch")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     arguments.executable = arguments.executable.resolve()
@@ -115,6 +144,8 @@ def main():
         rate = statistics.median(of_case)
         measured, off = 8 / rate, 100 * (predicted[case] * rate / 8 - 1)
         lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {measured:.2f} s | {predicted[case]:.2f} s | {off:+.0f} % |")
+    if arguments.python:
+        lines += torch_lines(arguments)
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if arguments.write:
