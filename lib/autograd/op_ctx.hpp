@@ -12,6 +12,7 @@
 namespace llmtrain {
 
 class Mesh;
+class ParameterGroup;
 class Tape;
 
 /// What changes from step to step.
@@ -30,6 +31,19 @@ struct StepKey {
 /// When the weight part of a node's backward runs.
 enum class WeightGrads : std::uint8_t { now, deferred };
 
+/// Of a table that is embedding and output head: which of the two adds to its gradient.
+enum class GradientPart : std::uint8_t { body, head };
+
+/// Where the operations of a micro-batch add to the gradients of parameters, if not to
+/// ParameterGroup::grad().
+class GradientSinks {
+ public:
+  virtual ~GradientSinks() = default;
+  /// Asked before each launch that adds, or several of one operation.
+  virtual const Tensor& sink(const kernels::KernelCtx& ctx, const ParameterGroup& group,
+                             GradientPart part) = 0;
+};
+
 /// Operations whose output may be computed again instead of kept: "norm", "activation".
 using RecomputedOps = std::set<std::string, std::less<>>;
 
@@ -44,6 +58,8 @@ struct OpCtx {
   const RowMap* rows = nullptr;
   StepKey step;
   const RecomputedOps* recomputed_ops = nullptr;
+  /// Null: the parameters' own.
+  GradientSinks* sinks = nullptr;
   /// During a backward walk: what Tape::backward was asked for.
   WeightGrads weight_grads = WeightGrads::now;
 

@@ -52,6 +52,12 @@ std::vector<parallel::Unit> units_of(const models::Decoder& decoder, const Param
   return units;
 }
 
+// A sum of micro-batches whose order is that of the tree is not cut before its end.
+Shards shards_of(const EngineOptions& options) {
+  return {.gradients = options.zero >= 2 && options.virtual_workers == 0,
+          .parameters = options.zero >= 3};
+}
+
 }  // namespace
 
 Engine::Engine(const EnginePlace& place, const EngineOptions& options)
@@ -62,6 +68,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       stages_(mesh_, options.pipeline, options.model.num_hidden_layers),
       decoder_(store_, options.model, stages_.places()),
       partial_gradients_(store_, mesh_, place.communicators),
+      data_ranks_(store_, mesh_),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
                                 options.records_launches) {
@@ -71,9 +78,11 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
   if (options.zero > 0 && options.optimizer != nullptr && mesh_.owners().size() > 1) {
-    const Shards shards{.gradients = options.zero >= 2, .parameters = options.zero >= 3};
+    const Shards shards = shards_of(options);
     store_.slice(optim::whole_parameters(*options.optimizer), shards);
-    if (shards.gradients) shards_.emplace(units_of(decoder_, store_), shards, mesh_);
+    if (shards.gradients || shards.parameters) {
+      shards_.emplace(units_of(decoder_, store_), shards, mesh_);
+    }
   }
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
   decoder_.allocate_tables(device, options.compute, options.seq_len);
@@ -89,6 +98,11 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                                     Category::activations, "step scalars");
     optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_,
                                                        mesh_, options.loss_scaling);
+    if (options.virtual_workers > 0) {
+      const bool both_ends = stages_.is_here(0) && stages_.is_here(stages_.last());
+      tree_.emplace(device, store_, options.virtual_workers / mesh_.size(Axis::dp),
+                    both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
+    }
     if (options.model.num_expert_layers() > 0) {
       decoder_.allocate_counters(device, options.compute);
       routers_.emplace(device, decoder_);
@@ -145,14 +159,15 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
     if (routers_) routers_->clear(kernel);
   });
+  if (tree_) {
+    tree_->begin_step(kernel, static_cast<int>(batch.num_samples / options_.micro_batch_size));
+  }
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
-  if (shards_) shards_->settle(context());
-  partial_gradients_.sum();
-  reduce_over_data();
+  finish_gradients(kernel);
   if (routers_) routers_->sum(mesh_);
   parts_.run(RecordedParts::Part::update,
              [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });
-  gather_updates();
+  data_ranks_.gather_updates();
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
   Launched& launched = in_flight_[static_cast<std::size_t>(slot)];
   launched.trained_tokens = batch.trained_tokens;
@@ -196,53 +211,17 @@ void Engine::run_micro_batches(const StepBatch& batch) {
   batch_ = nullptr;
 }
 
-void Engine::reduce_over_data() {
+void Engine::finish_gradients(const kernels::KernelCtx& kernel) {
+  if (tree_) tree_->finish(kernel);
+  if (shards_) shards_->settle(context());
+  data_ranks_.sum_gradients();
+  if (tree_ && tree_->tied() != nullptr) {
+    data_ranks_.add_summed(kernel, *tree_->tied()->members().front(), tree_->head_grad());
+  }
+  partial_gradients_.sum();
   // The last stage alone has added losses.
   if (stages_.divided()) mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "loss").wait();
-  Communicator& data = mesh_.data();
-  if (data.size() == 1) return;
-  sum_slices();
-  std::vector<Handle> handles;
-  for (const auto& group : store_.local_groups()) {
-    const Parameter& first = *group->members().front();
-    if (first.is_sliced()) continue;
-    Communicator& holders = mesh_.data(first.holders_of_data());
-    handles.push_back(holders.all_reduce(group->grad(), ReduceOp::sum, group->name()));
-  }
-  handles.push_back(data.all_reduce(loss_sum_, ReduceOp::sum, "loss"));
-  for (Handle& handle : handles) handle.wait();
-}
-
-// Over the owners, unless units have done so one by one, and then over the replicas.
-void Engine::sum_slices() {
-  const auto for_sliced = [&](const auto& reduce) {
-    std::vector<Handle> handles;
-    for (const Parameter* p : store_.local()) {
-      if (p->is_sliced()) handles.push_back(reduce(*p));
-    }
-    for (Handle& handle : handles) handle.wait();
-  };
-  if (!shards_) {
-    for_sliced([&](const Parameter& p) {
-      return mesh_.owners(p.holders_of_data())
-          .reduce_scatter_parts(p.grad(), p.own_grad(), p.slice_counts(), p.name());
-    });
-  }
-  if (mesh_.replicas().size() == 1) return;
-  for_sliced([&](const Parameter& p) {
-    return mesh_.replicas().all_reduce(p.own_grad(), ReduceOp::sum, p.name());
-  });
-}
-
-void Engine::gather_updates() {
-  std::vector<Handle> handles;
-  for (const Parameter* p : store_.local()) {
-    if (!p->is_sliced() || p->shards().parameters) continue;
-    handles.push_back(
-        mesh_.owners(p->holders_of_data())
-            .all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
-  }
-  for (Handle& handle : handles) handle.wait();
+  data_ranks_.sum(loss_sum_, "loss");
 }
 
 StepOutcome Engine::settle_step() {

@@ -20,7 +20,9 @@
 #include "lib/engine/target.hpp"
 #include "lib/models/decoder.hpp"
 #include "lib/optim/optimizer_set.hpp"
+#include "lib/parallel/data_ranks.hpp"
 #include "lib/parallel/executor.hpp"
+#include "lib/parallel/gradient_tree.hpp"
 #include "lib/parallel/partial_gradients.hpp"
 #include "lib/parallel/sharded_units.hpp"
 
@@ -52,6 +54,10 @@ struct EngineOptions {
   /// of its own slices of the parameters, and updates those; from 2 on their gradients, from 3 on
   /// the parameters themselves.
   int zero = 0;
+  /// run.determinism: layout: those among which the micro-batches of a step are divided
+  /// (parallel::GradientTree), a power of two and a multiple of the data ranks; gradients are then
+  /// whole until a step's end, whatever stage of ZeRO. 0: sums follow the layout.
+  int virtual_workers = 0;
   /// Of Axis::pp, where it has several ranks.
   PipelineOptions pipeline;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
@@ -162,12 +168,8 @@ class Engine final : private parallel::StageProgram {
   void run_micro_batches(const StepBatch& batch);
   /// The same by the pipeline's schedule.
   void run_schedule(const StepBatch& batch);
-  /// Makes gradients, of sliced parameters the own slices, and loss sums over all ranks that share
-  /// the step's samples.
-  void reduce_over_data();
-  void sum_slices();
-  /// Gives all data ranks what each of them has updated.
-  void gather_updates();
+  /// Makes gradients, of sliced parameters the own slices, and the loss those of the whole step.
+  void finish_gradients(const kernels::KernelCtx& kernel);
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
   Var run_blocks(const OpCtx& ctx, Var x, int stage);
   Var embed(const OpCtx& ctx, const Tensor& tokens);
@@ -189,7 +191,9 @@ class Engine final : private parallel::StageProgram {
   Stages stages_;
   models::Decoder decoder_;
   parallel::PartialGradients partial_gradients_;
+  parallel::DataRanks data_ranks_;
   std::optional<parallel::ShardedUnits> shards_;
+  std::optional<parallel::GradientTree> tree_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   std::optional<RouterReport> routers_;
   Tensor communication_staging_;

@@ -55,6 +55,7 @@ OpCtx Engine::begin(int micro_batch) {
   }
   OpCtx ctx = context();
   ctx.rows = &live_.at(micro_batch).rows;
+  if (tree_) ctx.sinks = tree_->sinks(micro_batch);
   return ctx;
 }
 
@@ -75,7 +76,9 @@ Tensor Engine::between_stages(std::int64_t rows) const {
 Var Engine::forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) {
   const MicroBatch& micro = live_.at(micro_batch);
   const Var x = run_blocks(ctx, stage == 0 ? embed(ctx, micro.tokens) : input, stage);
-  return stages_.is_last(stage) ? loss(ctx, x, micro.targets) : x;
+  if (!stages_.is_last(stage)) return x;
+  if (tree_) tree_->before_loss(ctx.kernel, micro_batch);
+  return loss(ctx, x, micro.targets);
 }
 
 void Engine::run_schedule(const StepBatch& batch) {

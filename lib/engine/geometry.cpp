@@ -1,6 +1,7 @@
 #include "lib/engine/geometry.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lib/base/require.hpp"
 
@@ -67,6 +68,14 @@ std::vector<std::int64_t> BatchGeometry::batch_sizes() const {
   std::vector<std::int64_t> sizes;
   for (const Level& level : ramp_) sizes.push_back(level.batch_size);
   return sizes;
+}
+
+std::int64_t BatchGeometry::common_micro_batches() const {
+  std::int64_t common = 0;
+  for (const Level& level : ramp_) {
+    common = std::gcd(common, level.batch_size / micro_batch_size_);
+  }
+  return common;
 }
 
 std::int64_t BatchGeometry::samples_in_step(std::int64_t step) const {

@@ -22,6 +22,9 @@ class BatchGeometry {
   /// Samples of a step, each size once: those of the ramp, if there is one, and the full one.
   std::vector<std::int64_t> batch_sizes() const;
 
+  /// The greatest number that divides the micro-batches of every step, on all ranks.
+  std::int64_t common_micro_batches() const;
+
   int data_ranks() const { return data_ranks_; }
   /// Samples of step `step`, counted from 1, on all ranks.
   std::int64_t samples_in_step(std::int64_t step) const;

@@ -143,6 +143,8 @@ class Decoder {
   /// What this rank has of the embedding, each block, the final norm and the head, in this order; a
   /// tied table is in two of them. `store` is the one of the construction.
   std::vector<std::vector<ParameterGroup*>> units(const ParameterStore& store) const;
+  /// The table of the embedding that is the head's weight, too; null where the head has its own.
+  const ParameterGroup* tied_table() const { return head_ == nullptr ? embedding_ : nullptr; }
   const DecoderSpec& spec() const { return spec_; }
   /// Of each layer, on this rank.
   const ops::HeadLayout& heads() const { return local_.heads; }

@@ -98,9 +98,9 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
 // Gradient of the sinks of the call's heads.
 View dsink_of(const OpCtx& ctx, const AttentionOptions& options) {
   if (options.sinks == nullptr) return {};
-  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return options.sinks->grad();
+  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return gradient_sink(ctx, *options.sinks);
   const std::int64_t heads = share_of(options.heads, ctx.mesh->size(Axis::sp)).num_heads;
-  return options.sinks->grad().columns(heads * ctx.mesh->index(Axis::sp), heads);
+  return gradient_sink(ctx, *options.sinks).columns(heads * ctx.mesh->index(Axis::sp), heads);
 }
 
 // Keys and values of a call: those of the own rows, or of all ranks' where these share them.

@@ -24,11 +24,13 @@ class EmbeddingNode final : public Node {
   bool has_weight_grad() const override { return true; }
   void weight_grad(const OpCtx& ctx) override {
     const Tensor dy = dy_.get(ctx);
-    ctx.launch(kernels::EmbeddingBackward{
-        .id = ids_.get(ctx), .dy = dy, .dtable = table_->grad(), .part = vocab_part(*table_)});
+    ctx.launch(kernels::EmbeddingBackward{.id = ids_.get(ctx),
+                                          .dy = dy,
+                                          .dtable = gradient_sink(ctx, *table_),
+                                          .part = vocab_part(*table_)});
     if (other_ == nullptr) return;
-    ctx.launch(
-        kernels::EmbeddingBackward{.id = other_ids_.get(ctx), .dy = dy, .dtable = other_->grad()});
+    ctx.launch(kernels::EmbeddingBackward{
+        .id = other_ids_.get(ctx), .dy = dy, .dtable = gradient_sink(ctx, *other_)});
   }
 
  private:

@@ -106,16 +106,19 @@ class ExpertLinearNode final : public Node {
   void weight_grad(const OpCtx& ctx) override {
     const Tensor dy = dy_.get(ctx);
     const Tensor x = x_.get(ctx);
-    std::int64_t begin = 0;
+    const Tensor& sums = gradient_sink(ctx, *weight_);
+    std::int64_t begin = 0, row = 0;
     for (const Parameter* p : weight_->members()) {
-      const std::int64_t out = p->box().shape[1];
+      const Shape& shape = p->box().shape;
+      const std::int64_t out = shape[1];
       ctx.launch(kernels::GroupedMatmul{.a = dy.columns(begin, out),
                                         .b = x,
-                                        .c = p->grad(),
+                                        .c = sums.row_range(row, shape.rows()).reshape(shape),
                                         .offsets = sorted_.offsets,
                                         .product = kernels::GroupedProduct::weight_grad,
                                         .expected_rows = sorted_.expected});
       begin += out;
+      row += shape.rows();
     }
   }
 

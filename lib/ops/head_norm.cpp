@@ -40,7 +40,7 @@ class HeadNormNode final : public Node {
                                          .s = s,
                                          .mean = {},
                                          .rstd = rstd[i],
-                                         .dweight = part.weight->grad(),
+                                         .dweight = gradient_sink(ctx, *part.weight),
                                          .dbias = {},
                                          .head_dim = head_dim_});
       ctx.launch(kernels::NormInputGrad{.kind = kernels::NormKind::rms_norm,

@@ -26,11 +26,12 @@ class LinearNode : public Node {
     const Tensor x = x_.get(ctx);
     ctx.launch(kernels::Matmul{.a = dy,
                                .b = x,
-                               .c = weight_->grad(),
+                               .c = gradient_sink(ctx, *weight_),
                                .bias = {},
                                .transpose_a = true,
                                .accumulate = true});
-    if (bias_ != nullptr) ctx.launch(kernels::ColumnSum{.x = dy, .out = bias_->grad()});
+    if (bias_ == nullptr) return;
+    ctx.launch(kernels::ColumnSum{.x = dy, .out = gradient_sink(ctx, *bias_)});
   }
 
   Saved x_{this, Part::weight};

@@ -52,7 +52,7 @@ void chunk_gradients(const OpCtx& ctx, const Tensor& dlogits, const Tensor& x,
   ctx.launch(kernels::Matmul{.a = dlogits, .b = weight.compute(), .c = dx, .bias = {}});
   ctx.launch(kernels::Matmul{.a = dlogits,
                              .b = x,
-                             .c = weight.grad(),
+                             .c = gradient_sink(ctx, weight, GradientPart::head),
                              .bias = {},
                              .transpose_a = true,
                              .accumulate = true});

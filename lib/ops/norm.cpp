@@ -65,13 +65,14 @@ class NormNode final : public Node {
     const Tensor s = sum_.get(ctx);
     const Tensor mean = mean_.get(ctx);
     const Tensor rstd = rstd_.get(ctx);
-    ctx.launch(kernels::NormWeightGrad{.kind = options_.kind,
-                                       .dy = dy,
-                                       .s = s,
-                                       .mean = mean.view(),
-                                       .rstd = rstd,
-                                       .dweight = weight_->grad(),
-                                       .dbias = bias_ != nullptr ? bias_->grad().view() : View{}});
+    ctx.launch(kernels::NormWeightGrad{
+        .kind = options_.kind,
+        .dy = dy,
+        .s = s,
+        .mean = mean.view(),
+        .rstd = rstd,
+        .dweight = gradient_sink(ctx, *weight_),
+        .dbias = bias_ != nullptr ? gradient_sink(ctx, *bias_).view() : View{}});
     Tensor dx = ctx.allocate(s.shape(), s.dtype(), "norm dx");
     ctx.launch(kernels::NormInputGrad{.kind = options_.kind,
                                       .dy = dy,

@@ -13,6 +13,12 @@
 
 namespace llmtrain::ops {
 
+/// Where an operation of ctx's micro-batch adds to the gradient of a group: of its shape.
+inline const Tensor& gradient_sink(const OpCtx& ctx, const ParameterGroup& group,
+                                   GradientPart part = GradientPart::body) {
+  return ctx.sinks == nullptr ? group.grad() : ctx.sinks->sink(ctx.kernel, group, part);
+}
+
 /// Parameters of a linear layer; a bias is optional.
 struct LinearWeights {
   const ParameterGroup* weight = nullptr;

@@ -29,7 +29,7 @@ class RouteNode final : public Node {
   void weight_grad(const OpCtx& ctx) override {
     ctx.launch(kernels::Matmul{.a = dlogits_.get(ctx),
                                .b = x_.get(ctx),
-                               .c = weight_->grad(),
+                               .c = gradient_sink(ctx, *weight_),
                                .bias = {},
                                .transpose_a = true,
                                .accumulate = true});

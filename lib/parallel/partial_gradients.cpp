@@ -72,7 +72,7 @@ void PartialGradients::sum() const {
   for (const Terms* terms : {&over_axis_, &over_replicas_, &over_holders_}) {
     std::vector<Handle> handles;
     for (const Parameter* p : terms->parameters) {
-      handles.push_back(terms->group->all_reduce(p->step_grad(), ReduceOp::sum, p->name()));
+      handles.push_back(terms->group->all_reduce(p->own_grad(), ReduceOp::sum, p->name()));
     }
     for (Handle& handle : handles) handle.wait();
   }

@@ -18,7 +18,8 @@ class PartialGradients {
                    const CommunicatorFactory& factory);
   /// Communicator::use_staging.
   void use_staging(const Tensor& staging) const;
-  /// Makes the gradients of the step whole along both axes. Collective over them.
+  /// Makes the gradients of the step, of sliced parameters the own slices, whole along both axes,
+  /// after their sum over the data ranks. Collective over the axes.
   void sum() const;
 
  private:

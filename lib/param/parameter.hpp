@@ -117,8 +117,6 @@ class Parameter {
   /// The own slice of the compute copy and of the step's gradient, in own_shape().
   const Tensor& own_compute() const { return own_compute_; }
   const Tensor& own_grad() const { return own_grad_; }
-  /// In what the terms of a step's gradient are summed up: grad(), or the own slice of it.
-  const Tensor& step_grad() const { return shards_.gradients ? own_grad_ : grad_; }
   /// The own slice of a tensor of the box's shape, in own_shape().
   Tensor own_part(const Tensor& of_box) const {
     if (owns_all()) return of_box;
@@ -164,7 +162,7 @@ class ParameterGroup {
   /// Both as those of the members.
   const Tensor& compute() const { return compute_; }
   const Tensor& grad() const { return grad_; }
-  /// Parameter::step_grad() of all members.
+  /// In what the terms of a step's gradient are summed up: grad(), or with Shards the own slices.
   const Tensor& step_grad() const { return step_grad_; }
   /// For messages: the first member's name.
   const std::string& name() const { return members_.front()->name(); }

@@ -86,7 +86,7 @@ engine::Target target_of(const Recipe& recipe) {
           .threads = recipe.threads(),
           .library_workspace_bytes = recipe.run.library_workspace().value,
           .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device),
-          .tune_products = recipe.run.tune_products(),
+          .tune_products = recipe.run.tunes_products(),
           .attention = recipe.run.attention(),
           .determinism = recipe.run.determinism()};
 }

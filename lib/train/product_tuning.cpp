@@ -24,7 +24,7 @@ kernels::KernelCtx context_of(const Recipe& recipe, RunDevice& device) {
 
 bool tunes(const Recipe& recipe, const RunDevice& device) {
   recipe.run.product_cache.mark_read();  // also where there is nothing to tune
-  return device.backend() != nullptr && recipe.run.tune_products();
+  return device.backend() != nullptr && recipe.run.tunes_products();
 }
 
 std::filesystem::path cache_of(const Recipe& recipe) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -33,6 +34,14 @@ void RunSection::validate(recipe::Issues& issues) const {
   if (attention() == kernels::AttentionChoice::cudnn && device() == DeviceChoice::cpu) {
     issues.add(attention, "is for a GPU, and run.device is cpu",
                "leave it out, or choose run.device: cuda");
+  }
+  if (!virtual_workers().value) return;
+  if (determinism() != kernels::Determinism::layout) {
+    issues.add(virtual_workers, "does nothing without run.determinism: layout", "leave it out");
+  } else if (const std::uint64_t workers = *virtual_workers().value;
+             !std::has_single_bit(workers)) {
+    issues.add(virtual_workers, fmt::format("{} is no power of two", workers),
+               fmt::format("{} and {} are", std::bit_floor(workers), std::bit_ceil(workers)));
   }
 }
 
@@ -190,6 +199,7 @@ void Recipe::validate(recipe::Issues& issues) const {
   });
   recipe::judge(issues,
                 [&] { parallelism.validate_experts(issues, model.spec().experts.num_experts); });
+  recipe::judge(issues, [&] { validate_virtual_workers(issues); });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
@@ -220,6 +230,18 @@ void Recipe::validate_horizon(recipe::Issues& issues) const {
   if (const recipe::Section* own = lr_scheduler.type.section()) {
     for (const recipe::Entry* entry : own->entries()) judge_entry(*entry);
   }
+}
+
+void Recipe::validate_virtual_workers(recipe::Issues& issues) const {
+  const auto& given = run.virtual_workers().value;
+  if (!given || run.determinism() != kernels::Determinism::layout) return;
+  const std::int64_t micro_batches = engine::BatchGeometry(training).common_micro_batches();
+  const auto workers = static_cast<std::int64_t>(given->value);
+  if (micro_batches % workers == 0) return;
+  issues.add(run.virtual_workers,
+             fmt::format("{} do not divide the {} micro-batches of {} step", workers, micro_batches,
+                         training.rampup_batch_size ? "every" : "a"),
+             fmt::format("{} do", micro_batches & -micro_batches));
 }
 
 namespace {
@@ -273,13 +295,24 @@ void Recipe::validate_stages(recipe::Issues& issues) const {
 engine::EngineOptions Recipe::engine_options() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());
-  options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
+  options.virtual_workers = virtual_workers();
+  // Sums of micro-batches join in other places of each.
+  options.records_launches =
+      run.cuda_graphs() == CudaGraphs::automatic && options.virtual_workers == 0;
   options.zero = static_cast<int>(parallelism.zero());
   options.pipeline = {.schedule = parallelism.pp_schedule(),
                       .stages_per_rank = parallelism.stages_per_rank(),
                       .layers = parallelism.pp_layers()};
   options.one_document = data.packing.cross_document_attention();
   return options;
+}
+
+int Recipe::virtual_workers() const {
+  if (run.determinism() != kernels::Determinism::layout) return 0;
+  if (const auto& given = run.virtual_workers().value) return static_cast<int>(given->value);
+  constexpr std::int64_t kMost = 64;
+  const std::int64_t micro_batches = engine::BatchGeometry(training).common_micro_batches();
+  return static_cast<int>(std::min(kMost, micro_batches & -micro_batches));
 }
 
 std::int64_t Recipe::eval_stride() const {
@@ -299,6 +332,16 @@ int Recipe::threads() const {
 engine::BatchGeometry Recipe::geometry() const {
   const MeshShape mesh = mesh_shape();
   engine::BatchGeometry geometry(training, mesh[Axis::dp]);
+  if (const int workers = virtual_workers(); workers > 0) {
+    require<RecipeError>(workers % mesh[Axis::dp] == 0,
+                         "{} ranks of parallelism.dp do not divide the {} virtual workers of "
+                         "run.determinism: layout; {}",
+                         mesh[Axis::dp], workers,
+                         run.virtual_workers().value
+                             ? "change run.virtual_workers or parallelism.dp"
+                             : "choose a power of two up to that, or a "
+                               "training.global_batch_size that has more of them");
+  }
   if (mesh[Axis::pp] > 1) {
     for (const std::int64_t samples : geometry.batch_sizes()) {
       parallelism.pipeline(samples / geometry.data_ranks() / geometry.micro_batch_size());

@@ -75,16 +75,31 @@ struct RunSection : recipe::Section {
   recipe::Key<kernels::Determinism> determinism{
       this, "determinism", kernels::Determinism::run,
       "what equal bits are promised for: run = the same recipe on the same machine, also when it "
-      "was stopped and resumed; fast = nothing on a GPU, whose libraries may then add in any order "
-      "(on the CPU the same as run)",
-      recipe::one_of<kernels::Determinism>(
-          {{"fast", kernels::Determinism::fast}, {"run", kernels::Determinism::run}})};
+      "was stopped and resumed; layout = with another parallelism.dp, pp, pp_schedule or zero, too "
+      "(docs/parallelism.md says what it costs); fast = nothing on a GPU, whose libraries may then "
+      "add in any order (on the CPU the same as run)",
+      recipe::one_of<kernels::Determinism>({{"fast", kernels::Determinism::fast},
+                                            {"run", kernels::Determinism::run},
+                                            {"layout", kernels::Determinism::layout}})};
+  recipe::Key<recipe::Auto<recipe::Count>> virtual_workers{
+      this,
+      "virtual_workers",
+      {},
+      "with determinism layout: parts of a step's micro-batches whose sums join by a binary tree, "
+      "a "
+      "power of two; parallelism.dp divides it, and results depend on it; auto = the most up to 64 "
+      "that divide the micro-batches of every step",
+      recipe::between(1, 1 << 16)};
   recipe::Key<CudaGraphs> cuda_graphs{
       this, "cuda_graphs", CudaGraphs::automatic,
       "on a GPU: launches of a step are recorded once and repeated as a whole, which spares the "
       "host making each; auto does so where all of them can be recorded",
       recipe::one_of<CudaGraphs>({{"auto", CudaGraphs::automatic}, {"off", CudaGraphs::off}})};
   void validate(recipe::Issues& issues) const override;
+  /// `tune_products`, where the library makes products: what is timed decides the order of sums.
+  bool tunes_products() const {
+    return tune_products() && determinism() != kernels::Determinism::layout;
+  }
 };
 
 struct BpeOptions : recipe::Section {
@@ -323,8 +338,11 @@ struct Recipe : recipe::Section {
   /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
+  void validate_virtual_workers(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
+  /// engine::EngineOptions::virtual_workers.
+  int virtual_workers() const;
   /// On the ranks of the job. RecipeError when the layout does not fit them.
   MeshShape mesh_shape() const { return parallelism.shape(job.size); }
   /// On the same. RecipeError when they cannot share the samples of every step.

@@ -155,7 +155,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   if (device_.backend().can_record() && !engine_.options().records_launches) {
-    log::info("launches are made one by one: run.cuda_graphs is off");
+    log::info("launches are made one by one: {}", engine_.options().virtual_workers > 0
+                                                      ? "run.determinism is layout"
+                                                      : "run.cuda_graphs is off");
   }
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }

@@ -78,6 +78,7 @@ double difference(const Logical& a, const Logical& b, double at_least) {
 void compare(const ProbeResult& found, const ProbeResult& expected) {
   REQUIRE(found.tensors.size() == expected.tensors.size());
   for (const auto& [name, tensor] : expected.tensors) {
+    if (name.starts_with("state")) continue;  // to the bit in order_test.cpp
     CAPTURE(name);
     REQUIRE(found.tensors.contains(name));
     const Logical& other = found.tensors.at(name);

@@ -17,7 +17,7 @@ struct Logical {
 
 struct ProbeResult {
   ProcessResult process;
-  /// "gradient <name>" and "master <name>".
+  /// "gradient <name>", "master <name>" and "state#<state> <name>".
   std::map<std::string, Logical> tensors;
   /// "loss <step>", "norm <step>": of rank 0; the others must have the same.
   std::map<std::string, double> numbers;

@@ -2,17 +2,20 @@
 //
 //   mesh_probe RECIPE OUT STEPS [override...]
 //
-// writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, and of all masters and
-// losses in the end. Every step is compared with the plan of this very rank. A process without a
-// launcher is one rank.
+// writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, and of all masters,
+// optimizer states and losses in the end. Every step is compared with the plan of this very rank. A
+// process without a launcher is one rank.
+#include <algorithm>
 #include <cstdio>
 #include <dlfcn.h>
 #include <fstream>
+#include <numeric>
 
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/world.hpp"
 #include "lib/mesh/mesh.hpp"
+#include "lib/plan/pipeline.hpp"
 #include "lib/plan/plan.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/peers.hpp"
@@ -143,6 +146,56 @@ std::vector<double> values_of_box(const Parameter& p, const Tensor& own, Communi
   return values_of(box);
 }
 
+/// What the executor did in a step.
+class ActionLog final : public parallel::ActionObserver {
+ public:
+  void began(const parallel::Action& action) override { done_.push_back(action); }
+  void ended(const parallel::Action&) override {}
+  std::vector<parallel::Action> take() { return std::exchange(done_, {}); }
+
+ private:
+  std::vector<parallel::Action> done_;
+};
+
+/// This rank's actions in the order in which the simulator begins them; none without a pipeline.
+std::vector<parallel::Action> simulated_order(const engine::EngineOptions& options,
+                                              std::int64_t samples, const engine::Target& target) {
+  if (target.mesh[Axis::pp] == 1) return {};
+  const plan::PipelinePlan pipeline = plan::plan_pipeline(options, samples, target);
+  std::vector<plan::ActionSeconds> seconds;
+  for (const plan::Plan& of_rank : pipeline.ranks) {
+    seconds.emplace_back(of_rank.step.actions.size(), 1.0);
+  }
+  const auto no_time = [](int, int) { return parallel::Link(); };
+  const auto simulation = plan::simulate(pipeline, seconds, no_time, true);
+  const auto at =
+      static_cast<std::size_t>(coordinate_of(target.mesh, target.rank)[static_cast<int>(Axis::pp)]);
+  const auto& actions = pipeline.schedule.ranks[at];
+  const auto& spans = simulation.ranks[at].actions;
+  std::vector<std::size_t> order(actions.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return spans[i].begin; });
+  std::vector<parallel::Action> sorted;
+  for (const std::size_t i : order) sorted.push_back(actions[i]);
+  return sorted;
+}
+
+// Of optimizers that keep tensors of the parameter's shape. All data ranks gather, also those whose
+// slice is empty and which thus have no state.
+void write_states(Output& out, engine::Engine& engine) {
+  std::map<std::string, const optim::StateTensor*> of_rank;
+  for (const auto& state : engine.optimizer()->states()) of_rank[state.name] = &state;
+  for (const Parameter* p : engine.parameters().local()) {
+    for (const std::string& name : engine.optimizer()->state_names()) {
+      if (!name.starts_with(p->name() + "#")) continue;
+      const auto found = of_rank.find(name);
+      const Tensor& own = found == of_rank.end() ? p->own_grad() : found->second->tensor;
+      out.box("state" + name.substr(p->name().size()), *p,
+              values_of_box(*p, own, engine.mesh().owners(p->holders_of_data())));
+    }
+  }
+}
+
 int probe(const std::vector<std::string>& arguments, World& world) {
   const auto recipe = train::load_recipe(
       arguments[0], std::vector<std::string>(arguments.begin() + 3, arguments.end()));
@@ -159,6 +212,9 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   place.mesh = target.mesh;
   place.rank = target.rank;
   place.communicators = world_factory(world);
+  ActionLog actions;
+  place.actions = &actions;
+  const auto planned_actions = simulated_order(options, geometry.global_batch_size(), target);
   engine::Engine engine(place, options);
   engine.initialize();
   train::PlannedSteps steps(plan.step_trace);
@@ -176,6 +232,9 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     const auto uneven =
         static_cast<double>(engine.mesh().experts().uneven_bytes_sent() - uneven_before);
     check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, uneven, plan);
+    const auto done = actions.take();
+    require(planned_actions.empty() || done == planned_actions,
+            "step {}: the executor's actions are not in the simulator's order", step);
     if (step == 1) {
       for (const Parameter* p : engine.parameters().local()) {
         out.box("gradient", *p, values_of_box(*p, p->own_grad(), owners(*p)));
@@ -189,6 +248,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   for (const Parameter* p : engine.parameters().local()) {
     out.box("master", *p, values_of_box(*p, p->master(), owners(*p)));
   }
+  write_states(out, engine);
   for (int c = 0; c < kNumCategories; ++c) {
     const auto of = [&](const Peak& peak) {
       return peak.per_category[static_cast<std::size_t>(c)];

@@ -1,0 +1,135 @@
+// With run.determinism: layout the number of data ranks, the stage of ZeRO and the pipeline show in
+// no bit.
+#include <algorithm>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tests/mesh/layouts.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+constexpr int kSteps = 20;
+
+struct Run {
+  int ranks;
+  std::vector<std::string> parallelism;
+};
+
+Run data(int dp, int zero) {
+  return {dp, {fmt::format("parallelism.dp={}", dp), fmt::format("parallelism.zero={}", zero)}};
+}
+
+Run pipeline(int dp, int pp, std::string_view schedule, int zero = 0, int stages_per_rank = 0) {
+  Run run = data(dp, zero);
+  run.ranks *= pp;
+  run.parallelism.push_back(fmt::format("parallelism.pp={}", pp));
+  run.parallelism.push_back(fmt::format("parallelism.pp_schedule={}", schedule));
+  if (stages_per_rank > 0) {
+    run.parallelism.push_back(fmt::format("parallelism.pp_stages_per_rank={}", stages_per_rank));
+  }
+  return run;
+}
+
+// Every data rank has another number of the step's micro-batches.
+std::vector<Run> runs() {
+  std::vector<Run> all{
+      data(2, 0),
+      data(4, 0),
+      data(8, 0),
+      data(2, 1),
+      data(4, 1),
+      data(8, 1),
+      data(2, 2),
+      data(8, 2),
+      data(2, 3),
+      data(4, 3),
+      pipeline(1, 2, "gpipe"),
+      pipeline(1, 2, "1f1b"),
+      pipeline(1, 2, "interleaved_1f1b", 0, 2),
+      pipeline(1, 2, "zb_h1"),
+      pipeline(1, 2, "zbv"),
+      pipeline(1, 2, "v_half"),
+      pipeline(1, 2, "dualpipev"),
+      pipeline(1, 4, "1f1b"),
+      pipeline(1, 4, "zb_h1"),
+      pipeline(2, 2, "1f1b", 1),
+      pipeline(2, 2, "zbv", 3),
+      pipeline(4, 2, "zb_h1", 2),
+      pipeline(2, 4, "1f1b", 3),
+  };
+  all.push_back(data(4, 2));
+  all.back().parallelism.push_back("parallelism.dp_replicate=2");
+  return all;
+}
+
+const ProbeModel& model_named(std::string_view name) {
+  const auto& models = probe_models();
+  return *std::find_if(models.begin(), models.end(),
+                       [&](const ProbeModel& model) { return model.name == name; });
+}
+
+void same_bits(const ProbeResult& found, const ProbeResult& expected) {
+  REQUIRE(found.problem == "");
+  REQUIRE(found.tensors.size() == expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) {
+    CAPTURE(name);
+    REQUIRE(found.tensors.contains(name));
+    REQUIRE((found.tensors.at(name).values == tensor.values));
+  }
+  for (const auto& [name, value] : expected.numbers) {
+    CAPTURE(name);
+    REQUIRE(found.numbers.at(name) == value);
+  }
+}
+
+// All runs have the bits of one rank.
+void compare_runs(const ProbeModel& model, const std::vector<Run>& several,
+                  std::vector<std::string> settings) {
+  settings.push_back("run.determinism=layout");
+  CAPTURE(fmt::format("{} {}", model.name, fmt::join(settings, " ")));
+  const ProbeResult one = run_probe(model, 1, kSteps, settings);
+  REQUIRE(one.problem == "");
+  REQUIRE(one.numbers.size() == 2 * kSteps);
+  for (const Run& run : several) {
+    CAPTURE(fmt::format("{} ranks {}", run.ranks, fmt::join(run.parallelism, " ")));
+    std::vector<std::string> overrides = settings;
+    overrides.insert(overrides.end(), run.parallelism.begin(), run.parallelism.end());
+    same_bits(run_probe(model, run.ranks, kSteps, overrides), one);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("with determinism: layout every layout has the bits of one rank") {
+  set_mpi_environment();
+  // A tied table, biases, dropout of three kinds; 16 micro-batches, two for each virtual worker.
+  const std::vector<std::string> shape{"training.global_batch_size=32", "run.virtual_workers=8",
+                                       "model.num_hidden_layers=4",     "model.resid_pdrop=0.2",
+                                       "model.embd_pdrop=0.1",          "model.attn_pdrop=0.3"};
+  for (const std::vector<std::string>& precision :
+       {std::vector<std::string>{"precision.compute=fp32"}, {"precision.compute=bf16"}}) {
+    std::vector<std::string> settings = shape;
+    settings.insert(settings.end(), precision.begin(), precision.end());
+    compare_runs(model_named("gpt2"), runs(), settings);
+  }
+}
+
+TEST_CASE(
+    "with determinism: layout sinks, experts and recomputed blocks have the bits of one rank") {
+  set_mpi_environment();
+  const std::vector<Run> some{data(4, 3), pipeline(2, 2, "zb_h1", 2)};
+  compare_runs(model_named("gpt_oss"), some, {"precision.compute=bf16"});
+  compare_runs(model_named("qwen3"), some,
+               {"precision.compute=fp32", "activation_checkpoint.mode=full"});
+  compare_runs(model_named("mixtral"), some, {"precision.compute=fp32"});
+  // In fp64 sums of losses round, too.
+  compare_runs(model_named("llama"), {data(4, 1)}, {"precision.compute=fp64"});
+  compare_runs(model_named("llama"), {data(2, 1)},
+               {"precision.compute=bf16", "optimizer.name=muon"});
+}
+
+}  // namespace llmtrain::test
