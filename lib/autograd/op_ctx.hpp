@@ -60,6 +60,8 @@ struct OpCtx {
   const RecomputedOps* recomputed_ops = nullptr;
   /// Null: the parameters' own.
   GradientSinks* sinks = nullptr;
+  /// The last of a step's: gradients are complete behind it.
+  bool last_micro_batch = false;
   /// During a backward walk: what Tape::backward was asked for.
   WeightGrads weight_grads = WeightGrads::now;
 

@@ -93,25 +93,31 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     partial_gradients_.use_staging(communication_staging_);
   }
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
-  if (options.optimizer != nullptr) {
-    step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
-                                    Category::activations, "step scalars");
-    optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options.optimizer, store_,
-                                                       mesh_, options.loss_scaling);
-    if (options.virtual_workers > 0) {
-      const bool both_ends = stages_.is_here(0) && stages_.is_here(stages_.last());
-      tree_.emplace(device, store_, options.virtual_workers / mesh_.size(Axis::dp),
-                    both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
-    }
-    if (options.model.num_expert_layers() > 0) {
-      decoder_.allocate_counters(device, options.compute);
-      routers_.emplace(device, decoder_);
-    }
-    for (Launched& launched : in_flight_) {
-      launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
-    }
-  }
+  if (options.optimizer != nullptr) allocate_optimizer();
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
+}
+
+void Engine::allocate_optimizer() {
+  Device& device = *place_.device;
+  step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
+                                  Category::activations, "step scalars");
+  optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_,
+                                                     mesh_, options_.loss_scaling);
+  if (options_.virtual_workers > 0) {
+    const bool both_ends = stages_.is_here(0) && stages_.is_here(stages_.last());
+    tree_.emplace(device, store_, options_.virtual_workers / mesh_.size(Axis::dp),
+                  both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
+  }
+  parallel::DataRanks::Completion complete;
+  if (tree_) complete = [this](const auto& ctx, const auto& group) { tree_->finish(ctx, group); };
+  data_ranks_.set_units(units_of(decoder_, store_), std::move(complete));
+  if (options_.model.num_expert_layers() > 0) {
+    decoder_.allocate_counters(device, options_.compute);
+    routers_.emplace(device, decoder_);
+  }
+  for (Launched& launched : in_flight_) {
+    launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
+  }
 }
 
 Engine::~Engine() = default;
@@ -214,7 +220,7 @@ void Engine::run_micro_batches(const StepBatch& batch) {
 void Engine::finish_gradients(const kernels::KernelCtx& kernel) {
   if (tree_) tree_->finish(kernel);
   if (shards_) shards_->settle(context());
-  data_ranks_.sum_gradients();
+  data_ranks_.sum_gradients(kernel);
   if (tree_ && tree_->tied() != nullptr) {
     data_ranks_.add_summed(kernel, *tree_->tied()->members().front(), tree_->head_grad());
   }

@@ -157,6 +157,9 @@ class Engine final : private parallel::StageProgram {
   }
 
  private:
+  /// What steps need beside the parameters.
+  void allocate_optimizer();
+
   OpCtx begin(int micro_batch) override;
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
   Tensor between_stages() override;

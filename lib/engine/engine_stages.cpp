@@ -24,6 +24,7 @@ parallel::ShardedUnits::Range Engine::units_of_stage(int stage) const {
 template <class Body>
 auto Engine::within(const OpCtx& ctx, parallel::ShardedUnits::Range units, int stage,
                     const Body& body) {
+  data_ranks_.enter(ctx, units);
   if (!shards_) return body();
   shards_->enter(ctx, units, units_of_stage(stage));
   auto result = body();
@@ -56,6 +57,7 @@ OpCtx Engine::begin(int micro_batch) {
   OpCtx ctx = context();
   ctx.rows = &live_.at(micro_batch).rows;
   if (tree_) ctx.sinks = tree_->sinks(micro_batch);
+  ctx.last_micro_batch = micro_batch == batch_->num_samples / options_.micro_batch_size - 1;
   return ctx;
 }
 

@@ -4,12 +4,40 @@
 
 namespace llmtrain::parallel {
 
-void DataRanks::for_sliced(const std::function<Handle(const Parameter&)>& start) const {
-  std::vector<Handle> handles;
-  for (const Parameter* p : store_->local()) {
-    if (p->is_sliced()) handles.push_back(start(*p));
+// The walk back meets this last of what was recorded in the units.
+class DataRanks::UnitEnd final : public Node {
+ public:
+  UnitEnd(DataRanks& ranks, ShardedUnits::Range units)
+      : Node("data ranks"), ranks_(&ranks), units_(units) {}
+  std::vector<Tensor> input_grad(const OpCtx&, std::span<Tensor>) override { return {}; }
+  bool has_weight_grad() const override { return true; }
+  void weight_grad(const OpCtx& ctx) override {
+    for (int u = units_.begin; u < units_.end; ++u) {
+      for (const ParameterGroup* group : ranks_->units_[static_cast<std::size_t>(u)]) {
+        ranks_->start(ctx.kernel, *group);
+      }
+    }
   }
-  for (Handle& handle : handles) handle.wait();
+
+ private:
+  DataRanks* ranks_;
+  ShardedUnits::Range units_;
+};
+
+void DataRanks::set_units(const std::vector<Unit>& units, Completion completion) {
+  completion_ = std::move(completion);
+  std::set<const ParameterGroup*> seen;
+  for (const Unit& unit : units) {
+    auto& groups = units_.emplace_back();
+    for (const ParameterGroup* group : unit.groups) {
+      if (seen.insert(group).second) groups.push_back(group);
+    }
+  }
+}
+
+void DataRanks::enter(const OpCtx& ctx, ShardedUnits::Range units) {
+  if (mesh_->data().size() == 1 || ctx.tape == nullptr || !ctx.last_micro_batch) return;
+  ctx.tape->record_stop(std::make_unique<UnitEnd>(*this, units));
 }
 
 Handle DataRanks::start_owners_sum(const Parameter& p, const Tensor& grad) const {
@@ -21,20 +49,31 @@ Handle DataRanks::start_replicas_sum(const Parameter& p, const Tensor& own) cons
   return mesh_->replicas().all_reduce(own, ReduceOp::sum, p.name());
 }
 
-void DataRanks::sum_gradients() const {
-  if (mesh_->data().size() == 1) return;
-  for_sliced([&](const Parameter& p) {
-    return p.shards().gradients ? Handle() : start_owners_sum(p, p.grad());
-  });
-  if (mesh_->replicas().size() > 1) {
-    for_sliced([&](const Parameter& p) { return start_replicas_sum(p, p.own_grad()); });
+void DataRanks::start(const kernels::KernelCtx& ctx, const ParameterGroup& group) {
+  if (!started_.insert(&group).second) return;
+  const Parameter& first = *group.members().front();
+  if (first.shards().gradients) return;  // by ShardedUnits
+  if (completion_) completion_(ctx, group);
+  if (!first.is_sliced()) {
+    Communicator& data = mesh_->data(first.holders_of_data());
+    under_way_.push_back(data.all_reduce(group.grad(), ReduceOp::sum, group.name()));
+    return;
   }
+  for (const Parameter* p : group.members()) {
+    under_way_.push_back(start_owners_sum(*p, p->grad()));
+  }
+}
+
+void DataRanks::sum_gradients(const kernels::KernelCtx& ctx) {
+  if (mesh_->data().size() == 1) return;
+  for (const ParameterGroup* group : store_->local_groups()) start(ctx, *group);
+  for (Handle& handle : under_way_) handle.wait();
+  under_way_.clear();
+  started_.clear();
+  if (mesh_->replicas().size() == 1) return;
   std::vector<Handle> handles;
-  for (const ParameterGroup* group : store_->local_groups()) {
-    const Parameter& first = *group->members().front();
-    if (first.is_sliced()) continue;
-    handles.push_back(mesh_->data(first.holders_of_data())
-                          .all_reduce(group->grad(), ReduceOp::sum, group->name()));
+  for (const Parameter* p : store_->local()) {
+    if (p->is_sliced()) handles.push_back(start_replicas_sum(*p, p->own_grad()));
   }
   for (Handle& handle : handles) handle.wait();
 }
@@ -58,11 +97,14 @@ void DataRanks::sum(const Tensor& scalars, std::string_view site) const {
 }
 
 void DataRanks::gather_updates() const {
-  for_sliced([&](const Parameter& p) {
-    if (p.shards().parameters) return Handle();
-    return mesh_->owners(p.holders_of_data())
-        .all_gather_parts(p.own_compute(), p.compute(), p.slice_counts(), p.name());
-  });
+  std::vector<Handle> handles;
+  for (const Parameter* p : store_->local()) {
+    if (!p->is_sliced() || p->shards().parameters) continue;
+    handles.push_back(
+        mesh_->owners(p->holders_of_data())
+            .all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
+  }
+  for (Handle& handle : handles) handle.wait();
 }
 
 }  // namespace llmtrain::parallel

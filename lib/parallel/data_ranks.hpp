@@ -1,11 +1,14 @@
 #pragma once
-/// What travels between data ranks at the end of a step: gradients to whoever updates by them, and
-/// what was updated back to all.
+/// What travels between data ranks: gradients to whoever updates by them, and what was updated back
+/// to all.
 
 #include <functional>
+#include <set>
+#include <vector>
 
-#include "kernels/kernel.hpp"
+#include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
+#include "lib/parallel/sharded_units.hpp"
 #include "lib/param/parameter.hpp"
 
 namespace llmtrain::parallel {
@@ -15,10 +18,19 @@ class DataRanks {
   /// Both outlive this.
   DataRanks(const ParameterStore& store, const Mesh& mesh) : store_(&store), mesh_(&mesh) {}
 
+  /// Called before a group's gradient leaves: the sum of this rank's micro-batches is in it then.
+  using Completion = std::function<void(const kernels::KernelCtx&, const ParameterGroup&)>;
+  /// The units of ShardedUnits, whose gradients go one by one while the backward is at work on the
+  /// next.
+  void set_units(const std::vector<Unit>& units, Completion completion = nullptr);
+  /// Before the operations of some units. In the last micro-batch of a step the tape of `ctx` sends
+  /// their gradients on their way behind the last weight part. Collective over the data ranks, and
+  /// so are the others.
+  void enter(const OpCtx& ctx, ShardedUnits::Range units);
   /// Makes gradients, of sliced parameters the own slices, sums over all ranks that share the
-  /// step's samples. What ShardedUnits has summed up over the owners goes over their replicas
-  /// alone. Collective over the data ranks, and so are the others.
-  void sum_gradients() const;
+  /// step's samples: those that are under way, and all others. What ShardedUnits has summed up over
+  /// the owners goes over their replicas alone.
+  void sum_gradients(const kernels::KernelCtx& ctx);
   /// The same of a tensor of its own for the gradient of `parameter`, and adds it to that.
   void add_summed(const kernels::KernelCtx& ctx, const Parameter& parameter,
                   const Tensor& grad) const;
@@ -27,12 +39,19 @@ class DataRanks {
   void gather_updates() const;
 
  private:
+  class UnitEnd;
+  /// Sums the gradient of a group over its owners, or where it is not sliced over all.
+  void start(const kernels::KernelCtx& ctx, const ParameterGroup& group);
   Handle start_owners_sum(const Parameter& parameter, const Tensor& grad) const;
   Handle start_replicas_sum(const Parameter& parameter, const Tensor& own) const;
-  void for_sliced(const std::function<Handle(const Parameter&)>& start) const;
 
   const ParameterStore* store_;
   const Mesh* mesh_;
+  Completion completion_;
+  /// By unit; a group that is in several of them is in the first, whose backward is the last.
+  std::vector<std::vector<const ParameterGroup*>> units_;
+  std::set<const ParameterGroup*> started_;
+  std::vector<Handle> under_way_;
 };
 
 }  // namespace llmtrain::parallel

@@ -80,9 +80,15 @@ void GradientTree::complete_worker(const kernels::KernelCtx& ctx, Sink& sink) co
 }
 
 void GradientTree::finish(const kernels::KernelCtx& ctx) {
-  for (Sink& sink : all_) {
-    while (sink.worker < workers_) complete_worker(ctx, sink);
-  }
+  for (Sink& sink : all_) finish(ctx, sink);
+}
+
+void GradientTree::finish(const kernels::KernelCtx& ctx, const ParameterGroup& group) {
+  finish(ctx, all_[of_group_.at(&group)]);
+}
+
+void GradientTree::finish(const kernels::KernelCtx& ctx, Sink& sink) const {
+  while (sink.worker < workers_) complete_worker(ctx, sink);
 }
 
 }  // namespace llmtrain::parallel

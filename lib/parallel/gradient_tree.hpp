@@ -32,8 +32,9 @@ class GradientTree {
   GradientSinks* sinks(int micro_batch);
   /// Before the loss of a micro-batch is added to `loss_sum`.
   void before_loss(const kernels::KernelCtx& ctx, int micro_batch);
-  /// After the last micro-batch: sinks hold the sums of this rank.
+  /// After the last micro-batch: sinks, or that of one group, hold the sums of this rank.
   void finish(const kernels::KernelCtx& ctx);
+  void finish(const kernels::KernelCtx& ctx, const ParameterGroup& group);
 
   /// The tied table, or null, and the head's part of its gradient.
   const ParameterGroup* tied() const { return tied_; }
@@ -60,6 +61,7 @@ class GradientTree {
   /// Sums of the workers before that of `micro_batch` are complete; the sink, for more.
   const Tensor& advance(const kernels::KernelCtx& ctx, std::size_t sink, int micro_batch);
   void complete_worker(const kernels::KernelCtx& ctx, Sink& sink) const;
+  void finish(const kernels::KernelCtx& ctx, Sink& sink) const;
 
   int workers_, levels_;
   int micro_batches_per_worker_ = 0;

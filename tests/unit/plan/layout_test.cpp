@@ -7,6 +7,49 @@
 
 namespace llmtrain::plan {
 
+namespace {
+
+// Two data ranks, two blocks, two micro-batches each.
+Plan plan_of_two(int zero) {
+  test::EngineRecipe recipe;
+  const std::string text = fmt::format(
+      "recipe: 1\nmodel: {{{}, max_position_embeddings: 16}}\n"
+      "training: {{seq_len: 10, micro_batch_size: 1, global_batch_size: 4, max_steps: 10}}\n",
+      test::kSmallModels[1]);
+  recipe::load(recipe, {.file = "test.yaml", .text = text});
+  engine::EngineOptions options = recipe.options(7);
+  options.zero = zero;
+  return make_plan(options, 4, engine::Target{.mesh = {.sizes = {2, 1, 1, 1}}});
+}
+
+}  // namespace
+
+TEST_CASE("gradients travel while the last micro-batch's backward goes on, and not before it") {
+  for (const int zero : {0, 1}) {
+    CAPTURE(zero);
+    const PassPlan step = plan_of_two(zero).step;
+    const Collective sum = zero == 0 ? Collective::all_reduce : Collective::reduce_scatter;
+    const auto is_launch = [&](const PassEvent& event, std::string_view name) {
+      return event.kind == PassEvent::Kind::launch && step.launches[event.index].name == name;
+    };
+    int losses = 0, look_ups = 0, sums = 0, sums_before_the_end = 0;
+    for (const PassEvent& event : step.events) {
+      losses += is_launch(event, "cross_entropy");
+      look_ups += is_launch(event, "embedding_backward");
+      if (event.kind != PassEvent::Kind::start || step.collectives[event.index].kind != sum)
+        continue;
+      ++sums;
+      CHECK(losses == 2);  // the last micro-batch is behind its forward
+      sums_before_the_end += look_ups < 2;
+    }
+    CHECK(look_ups == 2);
+    // All but those of the embedding, of which there is one parameter, and of the loss and the
+    // norm.
+    const int at_the_end = sums - sums_before_the_end;
+    CHECK(sums_before_the_end > 2 * at_the_end);
+  }
+}
+
 TEST_CASE("work per token and checkpoint are those of the whole model, whatever a rank has of it") {
   test::EngineRecipe recipe;
   // Four ranks hold each of two key/value heads twice.
