@@ -308,8 +308,9 @@ engine::EngineOptions Recipe::engine_options() const {
 }
 
 int Recipe::virtual_workers() const {
+  const auto& given = run.virtual_workers().value;
   if (run.determinism() != kernels::Determinism::layout) return 0;
-  if (const auto& given = run.virtual_workers().value) return static_cast<int>(given->value);
+  if (given) return static_cast<int>(given->value);
   constexpr std::int64_t kMost = 64;
   const std::int64_t micro_batches = engine::BatchGeometry(training).common_micro_batches();
   return static_cast<int>(std::min(kMost, micro_batches & -micro_batches));
