@@ -77,7 +77,7 @@ void ShardedUnits::for_writers(Range units, Way way, const Body& body) {
 template <class Body>
 void ShardedUnits::for_tied(Range units, Range stage, const Body& body) {
   const int last = static_cast<int>(units_.size()) - 1;
-  if (units.begin != 0 || units.end > last || stage.end <= last) return;
+  if (units.begin != 0 || units.end > last || stage.begin != 0 || stage.end <= last) return;
   for (ParameterGroup* group : units_.front().groups) {
     if (std::ranges::count(units_.back().groups, group) > 0) body(*group, states_[group]);
   }
