@@ -178,6 +178,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, uneven, plan);
     if (step == 1) {
       for (const Parameter* p : engine.parameters().local()) {
+        if (!p->is_trained()) continue;
         out.box("gradient", *p, values_of_box(*p, p->own_grad(), owners(*p)));
       }
     }
