@@ -150,8 +150,10 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   partial_gradients_.sum();
   reduce_over_data();
   if (routers_) routers_->sum(mesh_);
-  parts_.run(RecordedParts::Part::update,
-             [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });
+  parts_.run(RecordedParts::Part::update, [&] {
+    optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
+    if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
+  });
   gather_updates();
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
   Launched& launched = in_flight_[static_cast<std::size_t>(slot)];
