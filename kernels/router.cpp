@@ -67,4 +67,15 @@ Cost RouteTokensBackward::cost() const {
   return memory_cost({logits, expert, dweight, choices}, {dlogits, values});
 }
 
+void BalanceRouter::check() const {
+  const Operands operands(name);
+  operands.dense("bias", bias, bias.numel(), {DType::f64, DType::f32});
+  operands.dense("choices", choices, bias.numel(), {bias.dtype});
+  operands.distinct("bias", bias, "choices", choices);
+  check_decision(operands, decision);
+  operands.expects(std::isfinite(speed) && speed >= 0, "a finite speed");
+}
+
+Cost BalanceRouter::cost() const { return memory_cost({choices, bias}, {bias}); }
+
 }  // namespace llmtrain::kernels

@@ -95,4 +95,21 @@ struct RouteTokensBackward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
+/// bias[e] += speed where expert e was chosen less often than the mean expert, -= speed where more
+/// often, nothing where as often: balance without a loss (DeepSeek-V3, arXiv 2412.19437; arXiv
+/// 2408.15664). A decision (UpdateDecision) that does not apply changes nothing. choices and bias
+/// [E], fp32 | fp64; counts are exact below 2^24 | 2^53.
+struct BalanceRouter {
+  static constexpr std::string_view name = "balance_router";
+  View choices;
+  View bias;
+  View decision;
+  double speed = 0;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return bias.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {bias.numel()}; }
+  std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
 }  // namespace llmtrain::kernels

@@ -46,15 +46,20 @@ std::vector<std::byte> file_bytes(const ParameterStore& store, const HfStack& st
   return encode<float>(type, values);
 }
 
+StoredType type_of(const HfStack& stack, StoredType of_file) {
+  const bool narrow = of_file == StoredType::f16 || of_file == StoredType::bf16;
+  return narrow && stack.tensor->keeps_fp32 ? StoredType::f32 : of_file;
+}
+
 void write_weights(const fs::path& path, const ParameterStore& store,
                    const std::vector<HfStack>& stacks, StoredType type) {
   std::vector<TensorSpec> specs;
   for (const HfStack& stack : stacks) {
-    specs.push_back({stack.tensor->name, type, stack.file_shape()});
+    specs.push_back({stack.tensor->name, type_of(stack, type), stack.file_shape()});
   }
   SafetensorsWriter writer(path, specs, {{"format", "pt"}});
   for (const std::size_t i : file_order(specs)) {
-    writer.write(file_bytes(store, stacks[i], type));
+    writer.write(file_bytes(store, stacks[i], specs[i].type));
   }
   writer.sync();
   writer.close();

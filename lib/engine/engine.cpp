@@ -171,8 +171,10 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
   finish_gradients(kernel);
   if (routers_) routers_->sum(mesh_);
-  parts_.run(RecordedParts::Part::update,
-             [&] { optimizer_->launch_step(kernel, step_scalars_, loss_sum_); });
+  parts_.run(RecordedParts::Part::update, [&] {
+    optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
+    if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
+  });
   data_ranks_.gather_updates();
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
   Launched& launched = in_flight_[static_cast<std::size_t>(slot)];

@@ -1,7 +1,5 @@
 #include "lib/layers/experts.hpp"
 
-#include <optional>
-
 #include "lib/ops/expert_parallel.hpp"
 
 namespace llmtrain::layers {
@@ -28,12 +26,34 @@ Experts::Experts(ParameterStore& store, const std::string& name, const ExpertsCo
   // Each rank's outputs are terms of a sum, and so is what their weights learn from them.
   gate.placement[Axis::tp] = {.grad_partial = true};
   gate_ = &store.declare(std::move(gate));
+  if (config.correction_bias) {
+    router_.bias = &store.declare({.name = name + ".gate.e_score_correction_bias",
+                                   .shape = {experts},
+                                   .role = ParameterRole::bias,
+                                   .trained = false});
+  }
   const Shape in{experts, config.intermediate_size, config.hidden_size};
   in_ = &store.declare({experts_spec(name + ".experts.gate_proj.weight", in, config.init_std, 1),
                         experts_spec(name + ".experts.up_proj.weight", in, config.init_std, 1)});
   out_ = &store.declare(experts_spec(name + ".experts.down_proj.weight",
                                      {experts, config.hidden_size, config.intermediate_size},
                                      config.output_init_std, 2));
+  if (config.shared_size == 0) return;
+  shared_.emplace(store, name + ".shared_experts",
+                  MlpConfig{.hidden_size = config.hidden_size,
+                            .intermediate_size = config.shared_size,
+                            .activation = config.activation,
+                            .gated = true,
+                            .init_std = config.init_std,
+                            .output_init_std = config.output_init_std});
+}
+
+void Experts::balance(const kernels::KernelCtx& ctx, const View& decision, double speed) const {
+  if (router_.bias == nullptr || !router_.bias->members().front()->is_local()) return;
+  kernels::launch(ctx, kernels::BalanceRouter{.choices = router_.counters->choices,
+                                              .bias = router_.bias->compute(),
+                                              .decision = decision,
+                                              .speed = speed});
 }
 
 Var Experts::forward(const OpCtx& ctx, const Var& x) const {
@@ -54,7 +74,9 @@ Var Experts::forward(const OpCtx& ctx, const Var& x) const {
   h = ops::scale_rows(ctx, h, weight);
   h = ops::expert_linear(ctx, h, here, *out_);
   if (exchange) h = ops::from_experts(ctx, h, *exchange);
-  return ops::reduce_from_tp(ctx, ops::combine_rows(ctx, h, sorted, all.tensor.rows()));
+  h = ops::combine_rows(ctx, h, sorted, all.tensor.rows());
+  if (shared_) h = ops::add(ctx, h, shared_->term(ctx, all));
+  return ops::reduce_from_tp(ctx, std::move(h));
 }
 
 }  // namespace llmtrain::layers

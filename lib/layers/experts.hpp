@@ -1,9 +1,12 @@
 #pragma once
 /// A feed-forward block of experts (arXiv 1701.06538), of which each token sees a few: gated MLPs
-/// without biases, and a router. No token is dropped, none is padded.
+/// without biases, and a router. No token is dropped, none is padded. Beside them there may be one
+/// that every token sees (DeepSeekMoE, arXiv 2401.06066).
 
+#include <optional>
 #include <string>
 
+#include "lib/layers/mlp.hpp"
 #include "lib/ops/activations.hpp"
 #include "lib/ops/experts.hpp"
 
@@ -12,8 +15,11 @@ namespace llmtrain::layers {
 struct ExpertsConfig {
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;  // of each expert
+  std::int64_t shared_size = 0;        // of the one that every token sees; 0: there is none
   kernels::Activation activation{};
   ops::RouterOptions router;
+  /// The router has a correction bias, which decides which experts are chosen and no weight.
+  bool correction_bias = false;
   double init_std = 0.02;
   double output_init_std = 0.02;
 };
@@ -23,10 +29,14 @@ class Experts {
   /// Declares <name>.gate.weight [E, hidden], the router's, and <name>.experts.{gate_proj,up_proj}
   /// .weight [E, intermediate, hidden] and <name>.experts.down_proj.weight [E, hidden,
   /// intermediate]. The ranks of Axis::tp share each expert's intermediate columns, those
-  /// of Mesh::experts() the experts.
+  /// of Mesh::experts() the experts. With a correction bias <name>.gate.e_score_correction_bias
+  /// [E], which no gradient trains; with a shared expert the Mlp <name>.shared_experts.
   Experts(ParameterStore& store, const std::string& name, const ExpertsConfig& config);
   /// [rows, hidden] -> [rows, hidden].
   Var forward(const OpCtx& ctx, const Var& x) const;
+  /// Moves the correction bias, where there is one on this rank, by kernels::BalanceRouter as the
+  /// counters say, which hold the choices of a whole step.
+  void balance(const kernels::KernelCtx& ctx, const View& decision, double speed) const;
 
  private:
   kernels::Activation activation_;
@@ -34,6 +44,7 @@ class Experts {
   const ParameterGroup* gate_;
   const ParameterGroup* in_;
   const ParameterGroup* out_;
+  std::optional<Mlp> shared_;
 };
 
 }  // namespace llmtrain::layers

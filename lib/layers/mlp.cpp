@@ -27,11 +27,14 @@ Mlp::Mlp(ParameterStore& store, const std::string& name, const MlpConfig& config
             .split = TpSplit::inputs}) {}
 
 Var Mlp::forward(const OpCtx& ctx, const Var& x) const {
-  if (!gated_) {
-    return ops::reduce_from_tp(
-        ctx, ops::mlp(ctx, ops::copy_to_tp(ctx, x), in_.weights(), activation_, out_.weights()));
-  }
-  return out_.forward(ctx, ops::gated_activation(ctx, in_.forward(ctx, x), activation_));
+  return ops::reduce_from_tp(ctx, term(ctx, ops::copy_to_tp(ctx, x)));
+}
+
+Var Mlp::term(const OpCtx& ctx, const Var& x) const {
+  if (!gated_) return ops::mlp(ctx, x, in_.weights(), activation_, out_.weights());
+  return ops::linear(ctx,
+                     ops::gated_activation(ctx, ops::linear(ctx, x, in_.weights()), activation_),
+                     out_.weights());
 }
 
 }  // namespace llmtrain::layers

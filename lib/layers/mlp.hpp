@@ -25,6 +25,9 @@ class Mlp {
   Mlp(ParameterStore& store, const std::string& name, const MlpConfig& config);
   /// [rows, hidden] -> [rows, hidden].
   Var forward(const OpCtx& ctx, const Var& x) const;
+  /// This rank's term of that sum over Axis::tp, of what ops::copy_to_tp gave; for layers that add
+  /// terms of their own before they reduce them.
+  Var term(const OpCtx& ctx, const Var& x) const;
 
  private:
   kernels::Activation activation_;

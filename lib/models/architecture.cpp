@@ -8,8 +8,8 @@
 namespace llmtrain::models {
 
 std::span<const Architecture> architectures() {
-  static const std::array rows{kGpt2,   kLlama, kMistral,     kQwen2,   kQwen3,
-                               kGemma2, kMpt,   kGptOssDense, kMixtral, kQwen3Moe};
+  static const std::array rows{kGpt2, kLlama,       kMistral, kQwen2,    kQwen3, kGemma2,
+                               kMpt,  kGptOssDense, kMixtral, kQwen3Moe, kDots1};
   return rows;
 }
 
@@ -28,6 +28,20 @@ const Architecture& hf_architecture(std::string_view json, const std::string& so
 DecoderSpec spec_from_hf_config(std::string_view json, const std::string& source) {
   return hf_architecture(json, source).spec_from_hf_config(json, source);
 }
+
+namespace {
+
+std::string_view scores_name(const kernels::RouterRule& rule) {
+  return rule.scores == kernels::RouterScores::softmax ? "softmax" : "sigmoid";
+}
+
+// Groups that are all kept choose as none do.
+std::string groups_name(const kernels::RouterRule& rule) {
+  if (rule.kept_groups == rule.groups) return "none";
+  return fmt::format("{} of {}", rule.kept_groups, rule.groups);
+}
+
+}  // namespace
 
 std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
   std::vector<std::string> parts;
@@ -80,6 +94,11 @@ std::string computed_difference(const DecoderSpec& a, const DecoderSpec& b) {
     compare("width of experts", a.experts.intermediate_size, b.experts.intermediate_size);
     compare("num_experts_per_tok", x.top_k, y.top_k);
     compare("norm_topk_prob", x.normalize, y.normalize);
+    compare("n_shared_experts", a.experts.num_shared, b.experts.num_shared);
+    compare("scores of routers", scores_name(x), scores_name(y));
+    compare("routed_scaling_factor", x.scale, y.scale);
+    compare("groups of experts", groups_name(x), groups_name(y));
+    compare("correction bias of routers", a.experts.correction_bias, b.experts.correction_bias);
     for (std::int64_t i = 0; i < std::min(a.num_hidden_layers, b.num_hidden_layers); ++i) {
       if (a.has_experts(i) == b.has_experts(i)) continue;
       compare(fmt::format("experts in layer {}", i), a.has_experts(i), b.has_experts(i));

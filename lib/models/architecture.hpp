@@ -100,5 +100,6 @@ extern const Architecture kMpt;
 extern const Architecture kGptOssDense;
 extern const Architecture kMixtral;
 extern const Architecture kQwen3Moe;
+extern const Architecture kDots1;
 
 }  // namespace llmtrain::models

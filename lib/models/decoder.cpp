@@ -48,12 +48,14 @@ layers::ExpertsConfig experts_config(const DecoderSpec& spec, const ops::RouterC
   const auto blocks = static_cast<double>(spec.num_expert_layers());
   return {.hidden_size = spec.hidden_size,
           .intermediate_size = experts.intermediate_size,
+          .shared_size = experts.num_shared * experts.intermediate_size,
           .activation = spec.activation,
           .router = {.experts = experts.num_experts,
                      .rule = experts.rule,
                      .balance = experts.aux_loss_coef / blocks,
                      .z = experts.z_loss_coef / blocks,
                      .counters = counters},
+          .correction_bias = experts.correction_bias,
           .init_std = spec.init_std,
           .output_init_std = output_std(spec)};
 }
@@ -87,7 +89,7 @@ ParameterSpec vocabulary_spec(std::string name, ParameterRole role, const Decode
 }  // namespace
 
 bool DecoderSpec::has_experts(std::int64_t layer) const {
-  return experts.num_experts > 0 && (layer + 1) % experts.step == 0 &&
+  return experts.num_experts > 0 && layer >= experts.first && (layer + 1) % experts.step == 0 &&
          std::ranges::find(experts.plain_layers, layer) == experts.plain_layers.end();
 }
 
@@ -270,6 +272,14 @@ void Decoder::allocate_counters(Device& device, DType compute) {
   for (std::int64_t i = 0; i < blocks; ++i) {
     router_counters_[static_cast<std::size_t>(i)] = {.choices = router_choices_.row_range(i, 1),
                                                      .losses = router_losses_.row_range(i, 1)};
+  }
+}
+
+void Decoder::balance_routers(const kernels::KernelCtx& ctx, const View& decision) const {
+  const double speed = spec_.experts.bias_update_speed;
+  if (speed == 0) return;
+  for (const auto& block : blocks_) {
+    if (block->experts() != nullptr) block->experts()->balance(ctx, decision, speed);
   }
 }
 

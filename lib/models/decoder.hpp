@@ -18,10 +18,14 @@ namespace llmtrain::models {
 struct ExpertsSpec {
   std::int64_t num_experts = 0;  // 0: no block has any
   std::int64_t intermediate_size = 0;
+  std::int64_t num_shared = 0;  // as wide as so many experts, and seen by every token
   kernels::RouterRule rule;
+  bool correction_bias = false;               // of the scores by which experts are chosen
+  double bias_update_speed = 0;               // of it in a step; 0: it stays
   double aux_loss_coef = 0, z_loss_coef = 0;  // kernels::RouterLosses
-  /// Every `step`-th block has them, the last of each `step`, but for those with a plain MLP.
-  std::int64_t step = 1;
+  /// Every `step`-th block has them, the last of each `step`, but for the first ones and those with
+  /// a plain MLP.
+  std::int64_t first = 0, step = 1;
   std::vector<std::int64_t> plain_layers;
 };
 
@@ -94,6 +98,8 @@ class DecoderBlock {
                const ops::RopeTables* rope, const Tensor* alibi = nullptr,
                const ops::RouterCounters* counters = nullptr);
   Var forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache = nullptr) const;
+  /// Null where the block has none.
+  const layers::Experts* experts() const { return std::get_if<layers::Experts>(&mlp_); }
 
  private:
   std::string name_;
@@ -129,6 +135,9 @@ class Decoder {
   /// `compute` and losses FP64 [blocks, 2]; undefined without counters.
   const Tensor& router_choices() const { return router_choices_; }
   const Tensor& router_losses() const { return router_losses_; }
+  /// Moves the routers' correction biases by what router_choices() has counted over all ranks in a
+  /// step; nothing without ExpertsSpec::bias_update_speed.
+  void balance_routers(const kernels::KernelCtx& ctx, const View& decision) const;
 
   /// Token ids int32 [rows] -> [rows, hidden].
   Var embed(const OpCtx& ctx, const Tensor& ids) const;

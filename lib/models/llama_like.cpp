@@ -117,6 +117,17 @@ void add_experts(HfLayout& layout, const DecoderSpec& spec, const std::string& b
                  const HfExpertNames& names) {
   const std::string ours = block + "mlp.", theirs = fmt::format("{}{}.", block, names.block);
   layout.tensors.push_back({theirs + "gate.weight", {ours + "gate.weight"}});
+  if (spec.experts.correction_bias) {
+    layout.tensors.push_back({.name = theirs + "gate.e_score_correction_bias",
+                              .members = {ours + "gate.e_score_correction_bias"},
+                              .keeps_fp32 = true});
+  }
+  if (spec.experts.num_shared > 0) {
+    for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) {
+      const std::string name = fmt::format("shared_experts.{}.weight", projection);
+      layout.tensors.push_back({theirs + name, {ours + name}});
+    }
+  }
   for (std::int64_t e = 0; e < spec.experts.num_experts; ++e) {
     for (const auto& [name, member] :
          {std::pair{names.gate, "gate_proj"}, std::pair{names.up, "up_proj"},

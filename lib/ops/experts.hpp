@@ -17,6 +17,9 @@ struct RouterCounters {
 struct RouterOptions {
   std::int64_t experts = 0;
   kernels::RouterRule rule;
+  /// Added to the scores by which experts are chosen, not to their weights: [E] in the statistics
+  /// dtype, or none. No gradient goes there.
+  const ParameterGroup* bias = nullptr;
   /// Factors of the losses in the loss of a row.
   double balance = 0, z = 0;
   const RouterCounters* counters = nullptr;

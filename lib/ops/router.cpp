@@ -106,8 +106,11 @@ Routes route(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
   Tensor expert = ctx.allocate({rows, options.rule.top_k}, DType::i32, "chosen experts");
   Tensor chosen = ctx.allocate({rows, options.rule.top_k}, dtype, "weights of experts");
   ctx.launch(kernels::Matmul{.a = x.tensor, .b = w, .c = logits, .bias = {}, .transpose_b = true});
-  ctx.launch(kernels::RouteTokens{
-      .logits = logits, .bias = {}, .expert = expert, .weight = chosen, .rule = options.rule});
+  ctx.launch(kernels::RouteTokens{.logits = logits,
+                                  .bias = options.bias ? options.bias->compute().view() : View{},
+                                  .expert = expert,
+                                  .weight = chosen,
+                                  .rule = options.rule});
   if (ctx.tape == nullptr) return {std::move(expert), {std::move(chosen), -1, nullptr}};
   auto node = std::make_unique<RouteNode>(weight, options);
   node->x_.set(x);

@@ -70,10 +70,12 @@ Tensor upload(Device& device, const std::vector<T>& values, std::string_view tag
 GradientNorm::GradientNorm(Device& device, const ParameterStore& store, const Mesh& mesh)
     : mesh_(&mesh) {
   std::vector<const Parameter*> by_name;
-  for (const auto& parameter : store.all()) by_name.push_back(parameter.get());
+  for (const auto& parameter : store.all()) {
+    if (parameter->is_trained()) by_name.push_back(parameter.get());
+  }
   std::sort(by_name.begin(), by_name.end(),
             [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); });
-  const DType dtype = store.local().front()->own_grad().dtype();
+  const DType dtype = store.local_groups().front()->step_grad().dtype();
   sliced_ = std::ranges::any_of(store.local(), [](const auto* p) { return p->is_sliced(); });
   std::vector<std::int32_t> levels, first_runs{0};
   for (const Parameter* p : by_name) {

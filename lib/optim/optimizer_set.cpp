@@ -29,6 +29,7 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
+    if (!parameter.is_trained()) continue;
     for (const StateSpec& spec : optimizer_->states(parameter)) {
       state_names_.push_back(fmt::format("{}#{}", parameter.name(), spec.name));
     }

@@ -18,6 +18,7 @@ bool is_role(const std::string& selector) {
 }
 
 bool selects(const std::string& selector, const Parameter& parameter) {
+  if (!parameter.is_trained()) return false;
   return is_role(selector) ? to_string(parameter.role()) == selector
                            : fnmatch(selector.c_str(), parameter.name().c_str(), 0) == 0;
 }

@@ -17,6 +17,8 @@ struct HfTensor {
   /// The file holds [in, out].
   bool transposed = false;
   std::int64_t expert = 0;
+  /// In FP32 even in files of narrower types, as transformers keeps it.
+  bool keeps_fp32 = false;
 };
 
 /// A second name of a tensor: never written; in a file it must be absent or equal.

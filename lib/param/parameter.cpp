@@ -57,9 +57,12 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
     group->members_.push_back(parameters_.back().get());
     require(local == group->members_.front()->is_local(), "{}: a group that is partly local",
             group->name());
+    require(parameters_.back()->is_trained() == group->members_.front()->is_trained(),
+            "{}: a group that is partly trained", group->name());
     if (local) local_.push_back(parameters_.back().get());
   }
-  if (group->members_.front()->is_local()) local_groups_.push_back(group.get());
+  const Parameter& first = *group->members_.front();
+  if (first.is_local() && first.is_trained()) local_groups_.push_back(group.get());
   groups_.push_back(std::move(group));
   return *groups_.back();
 }
@@ -101,6 +104,7 @@ void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
                            const Shards& shards) {
   std::map<const Communicator*, std::vector<std::int64_t>> loads_of;
   for (Parameter* p : local_) {
+    if (!p->is_trained()) continue;
     const Communicator& owners = mesh_->owners(p->holders_of_data());
     const int ranks = owners.size();
     if (ranks == 1) continue;
@@ -173,10 +177,14 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
   require(!dtypes.rounding_seed || dtypes.form == MasterForm::none,
           "stochastic rounding of copies of masters");
   device_ = &device;
-  for (ParameterGroup* group : local_groups_) {
-    group->allocate(device, dtypes, trainable);
+  const ParameterDTypes untrained{.compute = dtypes.master, .master = dtypes.master};
+  for (const auto& group : groups_) {
+    const Parameter& first = *group->members_.front();
+    if (!first.is_local()) continue;
+    const bool trained = first.is_trained();
+    group->allocate(device, trained ? dtypes : untrained, trainable && trained);
     for (Parameter* p : group->members_) {
-      if (dtypes.rounding_seed) p->rounding_ = rounding_of(*p, *dtypes.rounding_seed);
+      if (trained && dtypes.rounding_seed) p->rounding_ = rounding_of(*p, *dtypes.rounding_seed);
     }
   }
 }
@@ -467,7 +475,7 @@ Parameter& ParameterStore::find(std::string_view name) const {
 
 std::int64_t ParameterStore::num_elements() const {
   std::int64_t n = 0;
-  for (const auto& p : parameters_) n += p->global_shape().numel();
+  for (const auto& p : parameters_) n += p->is_trained() ? p->global_shape().numel() : 0;
   return n;
 }
 

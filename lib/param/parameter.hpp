@@ -38,6 +38,9 @@ struct ParameterSpec {
   /// Ranks of Axis::pp that have it, ascending; empty: all. The others know its name and shape
   /// alone. Where several have it, each makes a term of its gradient.
   std::vector<int> holders = {};
+  /// False: a value that no gradient changes, as a correction bias of a router. It has no sink and
+  /// no optimizer state, every rank of its stage has all of it, and its dtype is the masters'.
+  bool trained = true;
 };
 
 /// How the values that the optimizer works on are held beside a narrower compute copy.
@@ -71,6 +74,8 @@ class Parameter {
   const Shape& global_shape() const { return spec_.shape; }
   ParameterRole role() const { return spec_.role; }
   const Initializer& initializer() const { return spec_.init; }
+  /// Without it only the values are there: neither gradients nor slices.
+  bool is_trained() const { return spec_.trained; }
   const Placement& placement() const { return spec_.placement; }
   /// Which data ranks hold the same as this one.
   DataHolders holders_of_data() const { return spec_.placement.holders(); }
@@ -199,7 +204,7 @@ class ParameterStore {
   const Mesh& mesh() const { return *mesh_; }
 
   /// Declares parameters that share one buffer; they agree in all dims but the first, and are local
-  /// together or not at all.
+  /// and trained together or not at all.
   ParameterGroup& declare(std::vector<ParameterSpec> specs);
   ParameterGroup& declare(ParameterSpec spec);
   /// ParameterSpec::holders of what is declared from now on without any.
@@ -232,10 +237,11 @@ class ParameterStore {
   std::span<const std::unique_ptr<Parameter>> all() const { return parameters_; }
   /// Those of which this rank holds something.
   std::span<Parameter* const> local() const { return local_; }
+  /// Of the trained ones.
   std::span<ParameterGroup* const> local_groups() const { return local_groups_; }
   /// InternalError when there is none.
   Parameter& find(std::string_view name) const;
-  /// Elements of the logical tensors, each once.
+  /// Elements of the logical tensors that are trained, each once.
   std::int64_t num_elements() const;
 
  private:

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/experts.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/optimizer.hpp"
-#include "kernels/router.hpp"
-#include "kernels/scale_rows.hpp"
 
 namespace llmtrain::plan {
 
@@ -231,66 +229,6 @@ LaunchTime step_update(KernelBench& b, DType t, std::int64_t rows) {
                              .decision = b.decision()});
 }
 
-constexpr std::int64_t kExperts = 64, kChosen = 4;
-
-LaunchTime route_tokens(KernelBench& b, DType, std::int64_t rows) {
-  return b.launch(RouteTokens{.logits = b.input(rows, kExperts, DType::f32),
-                              .bias = {},
-                              .expert = b.result(rows, kChosen, DType::i32),
-                              .weight = b.result(rows, kChosen, DType::f32),
-                              .rule = {.top_k = kChosen}});
-}
-
-LaunchTime count_choices(KernelBench& b, DType, std::int64_t rows) {
-  return b.launch(CountChoices{.expert = b.numbers(rows * kChosen, kExperts),
-                               .choices = b.result(1, kExperts, DType::f32)});
-}
-
-LaunchTime route_tokens_backward(KernelBench& b, DType, std::int64_t rows) {
-  return b.launch(RouteTokensBackward{.logits = b.input(rows, kExperts, DType::f32),
-                                      .expert = b.numbers(rows * kChosen, kExperts),
-                                      .dweight = b.input(rows, kChosen, DType::f32),
-                                      .choices = b.input(1, kExperts, DType::f32),
-                                      .dlogits = b.result(rows, kExperts, DType::f32),
-                                      .values = b.result(2, rows, DType::f32),
-                                      .rule = {.top_k = kChosen},
-                                      .losses = {.balance = 1, .seq_len = rows}});
-}
-
-LaunchTime group_by_expert(KernelBench& b, DType, std::int64_t rows) {
-  return b.launch(GroupByExpert{.expert = b.numbers(rows, kExperts),
-                                .offsets = b.result(1, kExperts + 1, DType::i32),
-                                .source = b.result(1, rows, DType::i32),
-                                .place = b.result(1, rows, DType::i32)});
-}
-
-// One choice of each row, in its place.
-LaunchTime gather_rows(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(GatherRows{.x = b.input(rows, kCols, t),
-                             .source = b.numbers(rows, rows),
-                             .offsets = b.numbers(2, rows + 1, DType::i32, rows),
-                             .y = b.result(rows, kCols, t)});
-}
-
-LaunchTime combine_rows(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(CombineRows{
-      .x = b.input(rows, kCols, t), .place = b.numbers(rows, rows), .y = b.result(rows, kCols, t)});
-}
-
-LaunchTime scale_rows(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(ScaleRows{.x = b.input(rows, kCols, t),
-                            .weight = b.input(1, rows, DType::f32),
-                            .y = b.result(rows, kCols, t)});
-}
-
-LaunchTime scale_rows_backward(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(ScaleRowsBackward{.x = b.input(rows, kCols, t),
-                                    .weight = b.input(1, rows, DType::f32),
-                                    .dy = b.input(rows, kCols, t),
-                                    .dx = b.result(rows, kCols, t),
-                                    .dweight = b.result(1, rows, DType::f32)});
-}
-
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"norm_forward", kCols, false, norm_forward<false>},
     {"norm_forward with residual", kCols, false, norm_forward<true>},
@@ -316,14 +254,6 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"cross_entropy", kVocab, true, cross_entropy<false>},
     {"cross_entropy with gradient", kVocab, true, cross_entropy<true>},
     {"sum", kCols, true, sum},
-    {"route_tokens", kExperts, true, route_tokens},
-    {"count_choices", kChosen, true, count_choices},
-    {"route_tokens_backward", kExperts, true, route_tokens_backward},
-    {"group_by_expert", 1, true, group_by_expert},
-    {"gather_rows", kCols, false, gather_rows},
-    {"combine_rows", kCols, false, combine_rows},
-    {"scale_rows", kCols, false, scale_rows},
-    {"scale_rows_backward", kCols, false, scale_rows_backward},
     {"squared_norm", kCols, true, squared_norm},
     {"join_squared_norms", 1, true, join_squared_norms},
     {"clip_by_value", kCols, true, clip_by_value},
@@ -336,7 +266,15 @@ constexpr auto kRowCases = std::to_array<RowCase>({
 
 }  // namespace
 
-std::span<const RowCase> row_cases() { return kRowCases; }
+std::span<const RowCase> row_cases() {
+  static const std::vector<RowCase> kAll = [] {
+    std::vector<RowCase> all(kRowCases.begin(), kRowCases.end());
+    const std::span<const RowCase> experts = expert_row_cases();
+    all.insert(all.end(), experts.begin(), experts.end());
+    return all;
+  }();
+  return kAll;
+}
 
 LaunchTime launch_matmul(KernelBench& b, DType t, int form, std::int64_t m, std::int64_t n,
                          std::int64_t k) {

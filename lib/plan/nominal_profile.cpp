@@ -170,6 +170,7 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
                                          "adam_update",
                                          "add",
                                          "attention_merge",
+                                         "balance_router",
                                          "clip_by_value",
                                          "column_sum",
                                          "combine_rows",

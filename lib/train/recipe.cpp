@@ -360,7 +360,7 @@ std::span<const recipe::Reserved> reserved_keys() {
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe",
                        "experts are keys of the families that have them: "
-                       "model.architecture: mixtral or qwen3_moe"},
+                       "model.architecture: mixtral, qwen3_moe or dots1"},
   };
   return kRows;
 }

@@ -7,7 +7,7 @@ from unittest import mock
 
 import torch
 from torch import nn
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import Dots1Config, Dots1ForCausalLM, Gemma2Config, Gemma2ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GptOssConfig, GptOssForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers import MistralConfig, MistralForCausalLM, MptConfig, MptForCausalLM
@@ -15,6 +15,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.dots1 import modeling_dots1
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
@@ -28,11 +29,12 @@ CLASSES = {GPT2Config: GPT2LMHeadModel, LlamaConfig: LlamaForCausalLM,
            MistralConfig: MistralForCausalLM, Qwen2Config: Qwen2ForCausalLM,
            Qwen3Config: Qwen3ForCausalLM, Gemma2Config: Gemma2ForCausalLM,
            MptConfig: MptForCausalLM, GptOssConfig: GptOssForCausalLM,
-           MixtralConfig: MixtralForCausalLM, Qwen3MoeConfig: Qwen3MoeForCausalLM}
+           MixtralConfig: MixtralForCausalLM, Qwen3MoeConfig: Qwen3MoeForCausalLM,
+           Dots1Config: Dots1ForCausalLM}
 # Modules that cast to FP32, with the first word of their classes.
 CASTING = {modeling_llama: "Llama", modeling_mistral: "Mistral", modeling_qwen2: "Qwen2",
            modeling_qwen3: "Qwen3", modeling_gemma2: "Gemma2", modeling_gpt_oss: "GptOss",
-           modeling_mixtral: "Mixtral", modeling_qwen3_moe: "Qwen3Moe"}
+           modeling_mixtral: "Mixtral", modeling_qwen3_moe: "Qwen3Moe", modeling_dots1: "Dots1"}
 
 
 class _DenseMlp(modeling_llama.LlamaMLP):
@@ -121,6 +123,22 @@ def own_names(model):
     return {n: special.get(n, ([n], False)) for n, _ in model.named_parameters()}
 
 
+def buffers(model):
+    """Values that no gradient changes, by name."""
+    return dict(b for b in model.named_buffers() if b[0].endswith(".e_score_correction_bias"))
+
+
+def narrow(model, dtype):
+    """The model in this type but for what transformers keeps in FP32 when it reads one."""
+    kept = {n: b.clone() for n, b in buffers(model).items()}
+    model = model.to(dtype)
+    if dtype.itemsize < 4:
+        for n, b in kept.items():
+            module, _, name = n.rpartition(".")
+            setattr(model.get_submodule(module), name, b)
+    return model
+
+
 def split(value, names, transposed):
     """A tensor of the HF model as our parameters."""
     value = value.t() if transposed else value
@@ -136,6 +154,8 @@ def load(model, make):
             whole = torch.cat([torch.from_numpy(make(n, tuple(p.shape))) for n, p in parts.items()],
                               max(0, parameters[hf].dim() - 2))
             parameters[hf].copy_(whole.t() if transposed else whole)
+        for name, buffer in buffers(model).items():
+            buffer.copy_(torch.from_numpy(make(name, tuple(buffer.shape))))
 
 
 def gradients(model):
@@ -156,6 +176,20 @@ def _router(self, x):
     logits = nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
     chosen, expert = torch.topk(nn.functional.softmax(logits, dim=-1), self.top_k, dim=-1)
     return logits, chosen / chosen.sum(-1, keepdim=True) if self.norm_topk_prob else chosen, expert
+
+
+def _sigmoid_router(self, x):
+    logits = nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    scores = logits.sigmoid()
+    keys = (scores + self.e_score_correction_bias).unflatten(-1, (self.num_group, -1))
+    kept = torch.topk(keys.topk(2, dim=-1)[0].sum(-1), self.topk_group, dim=-1)[1]
+    mask = torch.zeros(keys.shape[:2], dtype=torch.bool).scatter_(1, kept, True)
+    keys = keys.masked_fill(~mask[..., None], -math.inf).flatten(1)
+    expert = torch.topk(keys, self.top_k, dim=-1)[1]
+    chosen = scores.gather(1, expert)
+    if self.norm_topk_prob:
+        chosen = chosen / (chosen.sum(-1, keepdim=True) + 1e-20)
+    return logits, chosen * self.routed_scaling_factor, expert
 
 
 def watch_routers(model):
@@ -257,6 +291,7 @@ def pure_fp64():
         stack.enter_context(mock.patch.object(modeling_gemma2.Gemma2TextScaledWordEmbedding, "forward",
                                               _scaled_embedding))
         stack.enter_context(mock.patch.object(modeling_qwen3_moe.Qwen3MoeTopKRouter, "forward", _router))
+        stack.enter_context(mock.patch.object(modeling_dots1.Dots1TopkRouter, "forward", _sigmoid_router))
         for module, word in CASTING.items():
             for holder, name, value in (
                 (getattr(module, word + "RMSNorm"), "forward", _norm),

@@ -12,8 +12,9 @@ import sys
 
 import torch
 from safetensors import safe_open
-from transformers import (AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig,
-                          MixtralConfig, MptConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, Dots1Config, Gemma2Config, GPT2Config, LlamaConfig,
+                          MistralConfig, MixtralConfig, MptConfig, Qwen2Config, Qwen3Config,
+                          Qwen3MoeConfig)
 
 import families
 import formula
@@ -59,6 +60,12 @@ SAVED = {
                                     moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2,
                                     mlp_only_layers=[0]),
                      torch.bfloat16),
+    "hf_dots1": (Dots1Config(vocab_size=37, max_position_embeddings=64, hidden_size=16,
+                             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                             head_dim=6, intermediate_size=20, moe_intermediate_size=12,
+                             n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2,
+                             n_group=2, first_k_dense_replace=1, sliding_window=None),
+                 torch.bfloat16),
 }
 
 
@@ -66,7 +73,7 @@ def save():
     for name, (config, dtype) in SAVED.items():
         model = families.build(config, "eager")
         families.load(model, lambda n, shape: formula.weights(n, shape, 0.0, 1.0))
-        model.to(dtype).save_pretrained(GOLDEN / name)
+        families.narrow(model, dtype).save_pretrained(GOLDEN / name)
         (GOLDEN / name / "generation_config.json").unlink()
 
 

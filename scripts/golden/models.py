@@ -12,7 +12,8 @@ Weights are formulas (formula.py), scaled so that attention is sharp and logits 
     logits F64 [rows, vocab], loss F64 [1]              loss: mean over trained tokens
     error.logits, error.loss F64 [2]                    L2 distance of FP32, BF16 from FP64
     grad.<parameter> F64, meta.<parameter> F64 [4]      offset and scale of the formula, FP32 and BF16
-                                                        error of the gradient
+                                                        error of the gradient; what no gradient
+                                                        changes has meta alone
 and fp16_errors.json, for each model,
     {"logits": ..., "loss": ..., "gradients": {<parameter>: ...}}   L2 distance of FP16 from FP64
 """
@@ -24,8 +25,9 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import (Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, MistralConfig,
-                          MixtralConfig, MptConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+from transformers import (Dots1Config, Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig,
+                          MistralConfig, MixtralConfig, MptConfig, Qwen2Config, Qwen3Config,
+                          Qwen3MoeConfig)
 
 import families
 import formula
@@ -146,6 +148,20 @@ CASES = {
                        num_experts_per_tok=2, mlp_only_layers=[0], norm_topk_prob=True,
                        tie_word_embeddings=True, router_aux_loss_coef=0.75),
         [[0, 11]], 32, False),
+    "dots1_groups": (
+        Dots1Config(**LLAMA | {"num_hidden_layers": 3}, num_attention_heads=4,
+                    num_key_value_heads=2, head_dim=6, intermediate_size=28,
+                    moe_intermediate_size=12, n_routed_experts=9, n_shared_experts=2,
+                    num_experts_per_tok=4, n_group=3, topk_group=2, first_k_dense_replace=1,
+                    norm_topk_prob=True, routed_scaling_factor=2.5, rms_norm_eps=1e-5,
+                    rope_theta=1000000.0, sliding_window=None),
+        [[0, 6, 20], [0]], 29, True),
+    "dots1_one_group": (
+        Dots1Config(**LLAMA, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
+                    intermediate_size=28, moe_intermediate_size=14, n_routed_experts=5,
+                    n_shared_experts=1, num_experts_per_tok=2, attention_bias=True,
+                    tie_word_embeddings=True, routed_scaling_factor=0.75),
+        [[0, 11], [0, 3]], 19, False),
     # Heads of whole chunks of 16 bytes in BF16: what tensor cores and cuDNN take.
     "llama_whole_heads": (
         LlamaConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
@@ -161,6 +177,8 @@ CASES = {
 def fill(config, name, shape):
     """Offset and scale of a parameter's formula. Keys are large and queries small: the gradient of the
     keys' bias, whose exact value in GPT-2 is zero, is rounding noise in proportion to the queries."""
+    if name.endswith(".e_score_correction_bias"):
+        return 0.0, 0.5  # changes many choices by scores between 0 and 1
     if name.endswith(".mlp.gate.weight"):
         return 0.0, 6.0 * (3.0 / shape[1]) ** 0.5  # experts are not chosen by rounding errors
     gain = {"q_proj": 0.2, "k_proj": 14.0, "lm_head": 2.0}.get(name.split(".")[-2], 1.0)
@@ -223,7 +241,7 @@ def run(config, inputs, dtype, attention="eager"):
     model = families.build(config, attention)
     families.load(model, lambda n, shape: formula.weights(n, shape, *fill(config, n, shape)))
     routers = families.watch_routers(model)
-    out = forward(model.to(dtype), inputs)
+    out = forward(families.narrow(model, dtype), inputs)
     logits = out.logits.flatten(0, 1)
     if dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
@@ -236,7 +254,8 @@ def run(config, inputs, dtype, attention="eager"):
                         * families.balance_loss(config, tuple(routers)))
     whole.backward()
     return {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1),
-            "grads": families.gradients(model), "sharp": sharpness(out.attentions, begin)}
+            "grads": families.gradients(model), "sharp": sharpness(out.attentions, begin),
+            "buffers": {n: b.shape for n, b in families.buffers(model).items()}}
 
 
 def layer_of(name):
@@ -305,6 +324,9 @@ def main():
             formula_of = torch.tensor(fill(config, n, g.shape), dtype=torch.float64)
             tensors["grad." + n] = g.contiguous()
             tensors["meta." + n] = torch.cat([formula_of, errors(lambda r: r["grads"][n])])
+        for n, shape in exact["buffers"].items():
+            formula_of = torch.tensor(fill(config, n, shape), dtype=torch.float64)
+            tensors["meta." + n] = torch.cat([formula_of, torch.zeros_like(formula_of)])
         save_file(tensors, folder / f"{name}.safetensors",
                   {"config": families.config_text(config)})
     (folder / "fp16_errors.json").write_text(json.dumps(of_fp16, indent=1) + "\n")

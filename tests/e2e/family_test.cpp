@@ -26,6 +26,10 @@ const std::map<std::string_view, std::string_view> kOwnKeys{
     {"qwen3_moe",
      "intermediate_size: 32, moe_intermediate_size: 24, num_experts: 5, num_experts_per_tok: 3, "
      "mlp_only_layers: [0]"},
+    {"dots1",
+     "intermediate_size: 32, moe_intermediate_size: 24, n_routed_experts: 6, "
+     "num_experts_per_tok: 2, n_shared_experts: 1, n_group: 3, topk_group: 2, "
+     "bias_update_speed: 0.01"},
 };
 
 }  // namespace

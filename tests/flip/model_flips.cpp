@@ -14,6 +14,11 @@ constexpr std::string_view kYarnRope =
 
 constexpr std::string_view kExperts =
     "model.moe_intermediate_size=16 | model.num_experts=8 | model.num_experts_per_tok=2";
+constexpr std::string_view kDots1Experts =
+    "model.moe_intermediate_size=16 | model.n_routed_experts=8 | model.num_experts_per_tok=2";
+constexpr std::string_view kDots1Groups =
+    "model.moe_intermediate_size=16 | model.n_routed_experts=8 | model.num_experts_per_tok=2 | "
+    "model.n_group=4";
 
 const std::vector<Flip> kModel{
     {"model.architecture",
@@ -26,7 +31,8 @@ const std::vector<Flip> kModel{
      "",
      {"model.architecture=mistral | model.sliding_window=4", "model.architecture=qwen2",
       "model.architecture=gpt_oss_dense", "model.architecture=mixtral",
-      "model.architecture=qwen3_moe | model.moe_intermediate_size=16"}},
+      "model.architecture=qwen3_moe | model.moe_intermediate_size=16",
+      "model.architecture=dots1 | model.moe_intermediate_size=16"}},
     {"model.vocab_size", {plan}, "", {"model.vocab_size=320"}},
     {"model.hidden_size", {plan}, "", {"model.hidden_size=24"}},
     {"model.num_hidden_layers", {plan, operations}, "", {"model.num_hidden_layers=3"}},
@@ -166,6 +172,38 @@ const std::vector<Flip> kModel{
     {"model.norm_topk_prob", {weights}, kExperts, {"model.norm_topk_prob=false"}},
     {"model.decoder_sparse_step", {plan}, kExperts, {"model.decoder_sparse_step=2"}},
     {"model.mlp_only_layers", {plan}, kExperts, {"model.mlp_only_layers=[0]"}},
+    {"model.n_routed_experts", {plan}, kDots1Experts, {"model.n_routed_experts=16"}},
+    {"model.num_experts_per_tok",
+     {plan},
+     kDots1Experts,
+     {"model.num_experts_per_tok=1"},
+     "model.architecture: dots1"},
+    {"model.router_aux_loss_coef",
+     {weights},
+     kDots1Experts,
+     {"model.router_aux_loss_coef=0.5"},
+     "model.architecture: dots1"},
+    {"model.router_z_loss_coef",
+     {weights},
+     kDots1Experts,
+     {"model.router_z_loss_coef=0.5"},
+     "model.architecture: dots1"},
+    {"model.moe_intermediate_size",
+     {plan},
+     kDots1Experts,
+     {"model.moe_intermediate_size=24"},
+     "model.architecture: dots1"},
+    {"model.norm_topk_prob",
+     {weights},
+     kDots1Experts,
+     {"model.norm_topk_prob=false"},
+     "model.architecture: dots1"},
+    {"model.n_shared_experts", {plan}, kDots1Experts, {"model.n_shared_experts=1"}},
+    {"model.first_k_dense_replace", {plan}, kDots1Experts, {"model.first_k_dense_replace=0"}},
+    {"model.routed_scaling_factor", {weights}, kDots1Experts, {"model.routed_scaling_factor=1"}},
+    {"model.n_group", {weights}, kDots1Experts, {"model.n_group=4"}},
+    {"model.topk_group", {weights}, kDots1Groups, {"model.topk_group=2"}},
+    {"model.bias_update_speed", {weights}, kDots1Experts, {"model.bias_update_speed=0.1"}},
     {"model.query_pre_attn_scalar", {weights}, "", {"model.query_pre_attn_scalar=4"}},
     {"model.attn_logit_softcapping", {weights}, "", {"model.attn_logit_softcapping=0.01"}},
     {"model.final_logit_softcapping", {weights}, "", {"model.final_logit_softcapping=0.01"}},

@@ -60,6 +60,13 @@ const std::vector<ProbeModel>& probe_models() {
             "mlp_only_layers: [1], norm_topk_prob: false, router_aux_loss_coef: 0.03, "
             "max_position_embeddings: 64, initializer_range: 0.1",
             "seq_len: 12, micro_batch_size: 1, global_batch_size: 8, max_steps: 20"),
+      model("dots1",
+            "architecture: dots1, vocab_size: 259, hidden_size: 24, intermediate_size: 40, "
+            "head_dim: 6, num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, "
+            "n_routed_experts: 8, num_experts_per_tok: 3, moe_intermediate_size: 20, "
+            "n_shared_experts: 1, n_group: 4, topk_group: 2, bias_update_speed: 0.02, "
+            "router_aux_loss_coef: 0.01, max_position_embeddings: 64, initializer_range: 0.1",
+            "seq_len: 12, micro_batch_size: 1, global_batch_size: 8, max_steps: 20"),
   };
   return kModels;
 }
@@ -270,6 +277,11 @@ const std::vector<Layout>& layouts() {
        "optimizer.name=muon"},
       {2, "qwen3_moe", "parallelism.dp=2 | parallelism.ep=2 | parallelism.ep_room=1.9",
        "training.micro_batch_size=4"},
+      {2, "dots1", "parallelism.dp=2 | parallelism.ep=2"},
+      {2, "dots1", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
+       "activation_checkpoint.mode=full"},
+      {2, "dots1", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1"},
+      {4, "dots1", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=2 | parallelism.zero=3"},
       // Most experts have no token.
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4",
        "model.num_experts=64 | training.seq_len=4"},

@@ -1,11 +1,14 @@
 // `llmtrain run` under mpirun: what one user sees of several ranks.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <tuple>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "lib/base/file.hpp"
+#include "lib/checkpoint/safetensors.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/mesh/probe_run.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -218,6 +221,58 @@ TEST_CASE("experts are trained, sampled, saved and exported by ranks that share 
   run(8, "eight", "", longer);
   run(1, "one", "", longer);
   CHECK(w.records("eight").size() == w.records("one").size());
+}
+
+// They follow counts over all ranks, and are on every rank of a stage.
+TEST_CASE("biases of routers go on where another layout saved them") {
+  const Workshop w;
+  const std::string model =
+      "model={architecture: dots1, vocab_size: 300, hidden_size: 16, num_hidden_layers: 3, "
+      "num_attention_heads: 2, intermediate_size: 32, moe_intermediate_size: 12, "
+      "n_routed_experts: 6, num_experts_per_tok: 2, n_group: 3, topk_group: 2, "
+      "n_shared_experts: 1, max_position_embeddings: 64, bias_update_speed: 0.05}";
+  const auto with = [&](std::string_view name, std::string parallelism) {
+    std::vector<std::string> overrides{model, fmt::format("run.output_dir={}", name)};
+    if (!parallelism.empty()) overrides.push_back("parallelism=" + parallelism);
+    return overrides;
+  };
+  const auto biases = [&](std::string_view name) {
+    const std::string to = fmt::format("{}-hf", name);
+    const ProcessResult result =
+        run_process({LLMTRAIN_EXECUTABLE, "ckpt", "export", std::string(name), to},
+                    w.scratch.path().string(), {.limit_seconds = 60});
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    const auto file = checkpoint::SafetensorsFile::open(w.scratch / to / "model.safetensors");
+    std::vector<float> values;
+    for (const int layer : {1, 2}) {
+      std::vector<float> bias(6);
+      file.read_tensor(fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer),
+                       std::as_writable_bytes(std::span(bias)));
+      values.insert(values.end(), bias.begin(), bias.end());
+    }
+    return values;
+  };
+  const ProcessResult one = w.run(1, with("one", ""));
+  REQUIRE_MESSAGE(one.exit_code == 0, one.output);
+  const std::vector<double> expected = losses_and_norms(w.scratch / "one");
+  const std::vector<float> moved = biases("one");
+  CHECK(std::ranges::count(moved, 0.0f) < 6);
+  const std::string eight = "{dp: 2, tp: 2, pp: 2, ep: 2, zero: 1}", two = "{dp: 2, zero: 3}";
+  const ProcessEvents stop{.limit_seconds = 90, .signal = SIGTERM, .signal_after = "step-00000004"};
+  for (const auto& [from, of, to, on] :
+       {std::tuple(8, eight, 1, std::string()), std::tuple(1, std::string(), 2, two)}) {
+    const std::string name = fmt::format("from-{}", from);
+    REQUIRE(w.run(from, with(name, of), stop).exit_code != 0);
+    const ProcessResult rest = w.run(to, with(name, on));
+    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+    CHECK(rest.output.find("resumed from step") != std::string::npos);
+    const std::vector<double> found = losses_and_norms(w.scratch / name);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CHECK(std::abs(found[i] - expected[i]) <= 1e-11 * expected[i]);
+    }
+    CHECK(biases(name) == moved);
+  }
 }
 
 TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from the other's saves") {

@@ -34,7 +34,9 @@ const std::vector<std::string> kGoldenModels{"gpt2_tied",
                                              "mistral_whole_heads",
                                              "mixtral_window",
                                              "qwen3_moe_some_layers",
-                                             "qwen3_moe_balanced"};
+                                             "qwen3_moe_balanced",
+                                             "dots1_groups",
+                                             "dots1_one_group"};
 
 namespace {
 

@@ -52,7 +52,9 @@ Outcome run_golden(const Golden& golden, RunOptions options) {
   Outcome outcome;
   outcome.loss = model.forward_backward(golden.batch());
   outcome.logits = model.logits(golden.batch());
-  for (const auto& p : model.store().all()) outcome.gradients[p->name()] = to_doubles(p->grad());
+  for (const auto& p : model.store().all()) {
+    if (p->is_trained()) outcome.gradients[p->name()] = to_doubles(p->grad());
+  }
   return outcome;
 }
 

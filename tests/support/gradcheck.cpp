@@ -126,7 +126,7 @@ class Trial {
       result.gradients["input " + std::to_string(i)] = values_of(gradient);
     }
     for (const auto& p : place_.store().all()) {
-      result.gradients[p->name()] = values_of(p->grad());
+      if (p->is_trained()) result.gradients[p->name()] = values_of(p->grad());
     }
     result.peak_bytes = ledger.peak(Phase::step).total_bytes;
     result.kept_bytes = static_cast<std::int64_t>(ledger.held_bytes() - held);

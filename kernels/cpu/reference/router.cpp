@@ -47,12 +47,27 @@ void route_tokens_backward(const KernelCtx&, const RouteTokensBackward& op, cons
   });
 }
 
+void balance_router(const KernelCtx&, const BalanceRouter& op, const View&) {
+  if (!op.decision.as<UpdateDecision>()->applies()) return;
+  with_logits(op.bias.dtype, [&]<class T>() {
+    const T* choices = op.choices.as<T>();
+    const std::int64_t experts = op.bias.numel();
+    // As many times each count as there are experts: whole numbers, which no mean need be.
+    const double sum = std::accumulate(choices, choices + experts, 0.0);
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const double count = static_cast<double>(choices[e]) * static_cast<double>(experts);
+      if (count != sum) op.bias.as<T>()[e] += static_cast<T>(count < sum ? op.speed : -op.speed);
+    }
+  });
+}
+
 }  // namespace
 
 void add_router_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<RouteTokens, route_tokens>());
   rows.push_back(row_of<CountChoices, count_choices>());
   rows.push_back(row_of<RouteTokensBackward, route_tokens_backward>());
+  rows.push_back(row_of<BalanceRouter, balance_router>());
 }
 
 }  // namespace llmtrain::kernels::reference

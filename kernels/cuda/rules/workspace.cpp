@@ -116,6 +116,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<RouteTokens, none<RouteTokens>>(),
       workspace_row_of<CountChoices, none<CountChoices>>(),
       workspace_row_of<RouteTokensBackward, none<RouteTokensBackward>>(),
+      workspace_row_of<BalanceRouter, none<BalanceRouter>>(),
       workspace_row_of<GroupByExpert, none<GroupByExpert>>(),
       workspace_row_of<GatherRows, none<GatherRows>>(),
       workspace_row_of<CombineRows, none<CombineRows>>(),

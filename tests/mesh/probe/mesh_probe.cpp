@@ -237,6 +237,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
             "step {}: the executor's actions are not in the simulator's order", step);
     if (step == 1) {
       for (const Parameter* p : engine.parameters().local()) {
+        if (!p->is_trained()) continue;
         out.box("gradient", *p, values_of_box(*p, p->own_grad(), owners(*p)));
       }
     }

@@ -175,6 +175,30 @@ TEST_CASE("choices are counted by sequence; an id that no expert has is an error
   CHECK_THROWS_AS(machine.run(CountChoices{.expert = wrong, .choices = choices}), InternalError);
 }
 
+TEST_CASE("a bias follows the sign of what its expert lacks of the mean, if the step applies") {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Machine machine(cpu_table(), dtype, dtype, 2);
+    const auto moved = [&](const Values& choices, double apply) {
+      const auto experts = static_cast<std::int64_t>(choices.size());
+      const Values start(choices.size(), 1);
+      const Tensor bias = machine.of(start, {experts}, dtype);
+      Values decision(UpdateDecision::kScalars, 1);
+      decision[2] = apply;
+      machine.run(
+          BalanceRouter{.choices = machine.of(choices, {experts}, dtype),
+                        .bias = bias,
+                        .decision = machine.of(decision, {UpdateDecision::kScalars}, DType::f64),
+                        .speed = 0.25});
+      return values_of(bias);
+    };
+    CHECK(moved({5, 3, 1, 3}, 1) == Values{0.75, 1, 1.25, 1});
+    // A mean of 10 / 3, which no type holds.
+    CHECK(moved({3, 3, 4}, 1) == Values{1.25, 1.25, 0.75});
+    CHECK(moved({0, 0}, 1) == Values{1, 1});
+    CHECK(moved({5, 3, 1, 3}, 0) == Values{1, 1, 1, 1});
+  }
+}
+
 TEST_CASE("the gradient of logits is that of weights and losses") {
   for (const RouterRule& rule : rules()) {
     CAPTURE(rule.top_k);

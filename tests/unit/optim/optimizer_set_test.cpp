@@ -98,6 +98,29 @@ TEST_CASE("a role without parameters is fine in no_decay and refused as a group"
   CHECK_THROWS_AS(parameter_settings(with_group, 0.1, rig.store.all()), RecipeError);
 }
 
+TEST_CASE("what no gradient trains is no pattern's, has no state, and no update touches it") {
+  std::vector<ParameterSpec> specs = small_model();
+  specs.push_back({.name = "gate.bias", .shape = {5}, .role = ParameterRole::bias});
+  specs.back().trained = false;
+  const Rig rig({}, std::move(specs));
+  OptimizerOptions options;
+  read_options(options, "{lr: 1.0, weight_decay: 0.5, no_decay: []}");
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
+  for (const StateTensor& state : set.states()) CHECK(state.parameter->is_trained());
+  for (const std::string& name : set.state_names()) CHECK(name.find("gate.bias") == name.npos);
+  const Parameter& fixed = rig.store.find("gate.bias");
+  set_values(fixed.compute(), {1, 2, 3, 4, 5});
+  set.zero_grads(rig.ctx);
+  set.launch_step(rig.ctx, scalars_of(rig, set, 1.0), {});
+  CHECK(values_of(fixed.compute()) == std::vector<double>{1, 2, 3, 4, 5});
+  CHECK(decision_of(set).grad_norm == 0);
+
+  OptimizerOptions pattern;
+  read_options(pattern, "{no_decay: ['gate.*']}");
+  CHECK_THROWS_WITH_AS(parameter_settings(pattern, 0.1, rig.store.all()),
+                       doctest::Contains("selects no parameter"), RecipeError);
+}
+
 TEST_CASE("clipping by norm follows PyTorch and leaves the gradients as they are") {
   const Rig rig(kFp64);
   OptimizerOptions options;

@@ -317,6 +317,38 @@ TEST_CASE("data ranks share what is updated: cut at 1,024 elements, whole, or of
   CHECK(owners[1] == 3);
 }
 
+TEST_CASE(
+    "what no gradient trains is whole on every rank, in the masters' dtype, and has no sink") {
+  for (const MasterForm form : {MasterForm::whole, MasterForm::remainder, MasterForm::none}) {
+    Device device(make_cpu_memory(), 1 << 22);
+    const Mesh mesh({.sizes = {4, 1, 1, 1}}, 1, meta_factory(nullptr));
+    ParameterStore store(mesh);
+    store.declare({.name = "trained", .shape = {8, 1024}});
+    store.declare({.name = "fixed", .shape = {8, 1024}, .trained = false});
+    store.slice([](const Parameter&) { return false; }, {.gradients = true, .parameters = true});
+    store.allocate(device, {.compute = DType::bf16, .form = form}, true);
+    store.initialize(1);
+    const Parameter& fixed = store.find("fixed");
+    CHECK_FALSE(fixed.is_sliced());
+    CHECK_FALSE(fixed.grad().defined());
+    CHECK(fixed.compute().dtype() == DType::f32);
+    CHECK(fixed.stored_dtype() == DType::f32);
+    CHECK(store.num_elements() == 8 * 1024);
+    REQUIRE(store.local_groups().size() == 1);
+    CHECK(store.local_groups()[0]->name() == "trained");
+    CHECK(store.local().size() == 2);
+    std::vector<float> values(8 * 1024);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = 1 + static_cast<float>(i) / 7;
+    store.write(fixed, std::as_bytes(std::span(values)));
+    CHECK(values_of(store, fixed) == values);
+  }
+  const Mesh mesh({}, 0, self_factory());
+  ParameterStore store(mesh);
+  CHECK_THROWS_AS(
+      store.declare({{.name = "a", .shape = {2}}, {.name = "b", .shape = {2}, .trained = false}}),
+      InternalError);
+}
+
 TEST_CASE("a rank writes its slice of a master and all of the copy, and reads its slice alone") {
   std::vector<float> values(5 * 1024);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 1 + static_cast<float>(i) / 5000;

@@ -1,0 +1,100 @@
+#include "lib/layers/experts.hpp"
+
+#include <cstring>
+
+#include <doctest/doctest.h>
+
+#include "tests/support/gradcheck.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+constexpr std::int64_t kHidden = 6;
+constexpr kernels::RouterRule kGroups{.top_k = 3,
+                                      .scores = kernels::RouterScores::sigmoid,
+                                      .normalize = true,
+                                      .scale = 2.5,
+                                      .groups = 4,
+                                      .kept_groups = 2};
+
+layers::ExpertsConfig config(const kernels::RouterRule& rule) {
+  return {.hidden_size = kHidden,
+          .intermediate_size = 5,
+          .activation = kernels::Activation::silu,
+          .router = {.experts = 8, .rule = rule}};
+}
+
+Problem experts(const layers::ExpertsConfig& of) {
+  const RowLayout rows{.sequences = 2, .length = 5};
+  return {.rows = rows, .inputs = {{rows.rows(), kHidden}}, .build = [of](Place& place) -> Forward {
+            const auto layer = std::make_shared<layers::Experts>(place.store(), "mlp", of);
+            return [layer](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+              return {{layer->forward(ctx, x[0])}};
+            };
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("experts differentiate, with shared ones, groups and a bias of the choice") {
+  check_operation(experts(config({.top_k = 2})));
+  layers::ExpertsConfig all = config(kGroups);
+  check_operation(experts(all));
+  all.correction_bias = true;
+  check_operation(experts(all));
+  all.shared_size = 7;
+  check_operation(experts(all));
+}
+
+TEST_CASE("what every token sees is added to what its experts return") {
+  layers::ExpertsConfig all = config(kGroups);
+  all.shared_size = 7;
+  all.correction_bias = true;
+  Place place({.sequences = 2, .length = 5}, {});
+  const layers::Experts layer(place.store(), "mlp", all);
+  all.shared_size = 0;
+  const layers::Experts routed(place.store(), "routed", all);
+  const layers::Mlp shared(place.store(), "alone",
+                           {.hidden_size = kHidden,
+                            .intermediate_size = 7,
+                            .activation = kernels::Activation::silu,
+                            .gated = true});
+  place.store().allocate(place.device(), {DType::f64, DType::f64, DType::f64}, false);
+  place.store().initialize(3);
+  // The three parts have the values of the whole.
+  for (const auto& p : place.store().all()) {
+    std::string of = p->name();
+    if (of.starts_with("routed")) of.replace(0, 6, "mlp");
+    if (of.starts_with("alone")) of.replace(0, 5, "mlp.shared_experts");
+    place.store().write(*p, place.store().read(place.store().find(of)));
+  }
+  std::vector<double> rows;
+  for (int i = 0; i < 60; ++i) rows.push_back(0.1 * ((7 * i) % 23) - 1);
+  const Var x{place.tensor(rows, {10, kHidden}), -1, nullptr};
+  const OpCtx ctx = place.context();
+  const std::vector<double> whole = values_of(layer.forward(ctx, x).tensor);
+  const std::vector<double> a = values_of(routed.forward(ctx, x).tensor);
+  const std::vector<double> b = values_of(shared.forward(ctx, x).tensor);
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(whole[i] == a[i] + b[i]);
+  CHECK(b[0] != 0);
+}
+
+TEST_CASE("a correction bias has no gradient, no sink, and the dtype of masters") {
+  layers::ExpertsConfig biased = config(kGroups);
+  biased.correction_bias = true;
+  Place place({}, {.compute = DType::bf16});
+  const layers::Experts layer(place.store(), "mlp", biased);
+  place.store().allocate(place.device(), {DType::bf16, DType::f32, DType::f32}, true);
+  const Parameter& bias = place.store().find("mlp.gate.e_score_correction_bias");
+  CHECK_FALSE(bias.is_trained());
+  CHECK_FALSE(bias.grad().defined());
+  CHECK_FALSE(bias.has_separate_copy());
+  CHECK(bias.compute().dtype() == DType::f32);
+  CHECK(bias.compute().numel() == 8);
+  for (const ParameterGroup* group : place.store().local_groups()) {
+    CHECK(group->members().front() != &bias);
+  }
+}
+
+}  // namespace llmtrain::test
