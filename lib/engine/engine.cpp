@@ -63,8 +63,10 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       decoder_(store_, options.model, stages_.places()),
       partial_gradients_(store_, mesh_, place.communicators),
       // A recorder is told of every launch, so each must be made.
-      parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
-                                options.records_launches) {
+      parts_(*place.device,
+             place.device->backend().can_record() && place.recorder == nullptr &&
+                 options.records_launches,
+             [this] { return mesh_.collectives(); }) {
   require<RecipeError>(options.seq_len <= options.model.longest_sequence(),
                        "training.seq_len {} is longer than the model's longest sequence {}",
                        options.seq_len, options.model.longest_sequence());
@@ -243,6 +245,14 @@ void Engine::gather_updates() {
             .all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
   }
   for (Handle& handle : handles) handle.wait();
+}
+
+std::string Engine::not_recorded() const {
+  std::vector<std::string_view> parts;
+  if (stages_.divided()) parts.push_back("the pipeline's actions");
+  if (parts_.has_collectives(RecordedParts::Part::micro_step)) parts.push_back("micro-batches");
+  if (parts_.has_collectives(RecordedParts::Part::update)) parts.push_back("the update");
+  return fmt::format("{}", fmt::join(parts, " and "));
 }
 
 StepOutcome Engine::settle_step() {
