@@ -25,12 +25,15 @@ struct AcceleratorFacts {
   int multiprocessors = 0;
   std::uint64_t memory_bytes = 0;
   std::uint64_t cache_bytes = 0;  // of the last level
+  /// Why this build does not run on it; empty when it does.
+  std::string problem;
 };
 
 /// What a backend finds on this machine. To find it prepares no device for use.
 struct BackendReport {
   std::vector<AcceleratorFacts> devices;
-  /// Why there are none; empty when there are.
+  /// Why there are none, or what is wrong with the first, which a process by itself takes; empty
+  /// when all is well.
   std::string problem;
   /// Library -> version, e.g. "driver" -> "13.0".
   std::vector<std::pair<std::string, std::string>> versions;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/copy_queue.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 
@@ -142,6 +143,10 @@ std::unique_ptr<RecordedWork> CudaMemory::end_recording() {
 std::unique_ptr<HostRead> CudaMemory::make_host_read(std::uint64_t bytes) {
   check(cudaSetDevice(device_), "to choose the device");
   return std::make_unique<PinnedRead>(stream_, bytes);
+}
+
+std::unique_ptr<CopyQueue> CudaMemory::make_copy_queue() {
+  return std::make_unique<CudaCopyQueue>(device_, stream_);
 }
 
 void CudaMemory::copy_from_host(void* device, const void* host, std::uint64_t bytes) {

@@ -27,6 +27,7 @@ class CudaMemory final : public MemoryBackend {
   void copy_from_host(void* device, const void* host, std::uint64_t bytes) override;
   void copy_on_device(void* to, const void* from, std::uint64_t bytes) override;
   std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes) override;
+  std::unique_ptr<CopyQueue> make_copy_queue() override;
   Stream compute_stream() override { return {stream_}; }
   bool can_record() const override { return true; }
   void begin_recording() override;

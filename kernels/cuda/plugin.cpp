@@ -26,7 +26,9 @@ AcceleratorFacts facts_of(int device) {
           .capability = 10 * properties.major + properties.minor,
           .multiprocessors = properties.multiProcessorCount,
           .memory_bytes = properties.totalGlobalMem,
-          .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize)};
+          .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize),
+          .problem = architecture_problem(LLMTRAIN_CUDA_ARCHITECTURES,
+                                          10 * properties.major + properties.minor)};
 }
 
 class CudaBackend final : public Backend {
@@ -57,10 +59,7 @@ class CudaBackend final : public Backend {
     for (int device = 0; report.problem.empty() && device < count; ++device) {
       report.devices.push_back(facts_of(device));
     }
-    if (!report.devices.empty()) {  // the first is the one that a run takes
-      report.problem =
-          architecture_problem(LLMTRAIN_CUDA_ARCHITECTURES, report.devices.front().capability);
-    }
+    if (!report.devices.empty()) report.problem = report.devices.front().problem;
     return report;
   }
 

@@ -90,6 +90,8 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }
+  /// Collectives and messages so far.
+  std::uint64_t calls() const { return sequence_; }
 
   /// data = reduction over all members. Sums join neighbours in group order by pairs, level by
   /// level (as tree_sum does), in data's type; those of bf16 and fp16 in FP32, rounded once.
@@ -136,8 +138,9 @@ class Communicator {
   /// The text of member `root`, on every member. Waits.
   std::string share_text(std::string_view text, int root, std::string_view site);
 
-  /// Memory in which reductions over this group add, 0 if they need none; to be given before the
-  /// first, and to stay while any is under way. Groups of one process may share it.
+  /// Memory of the tensors' device in which reductions over this group add, 0 if they need none; to
+  /// be given before the first, and to stay while any is under way. Groups of one process may share
+  /// it.
   virtual std::uint64_t staging_bytes() const { return 0; }
   virtual void use_staging(const Tensor&) {}
 
@@ -187,13 +190,15 @@ class CollectiveRecorder {
   virtual void awaited(std::uint64_t number) = 0;
 };
 
-/// Staging of groups on the host, whatever their size.
+/// Staging of groups that add on the host, whatever their size.
 inline constexpr std::uint64_t kHostStagingBytes = std::uint64_t{1} << 20;
 
 /// The group of one rank: every collective is the identity.
 std::unique_ptr<Communicator> make_self_communicator(std::string name);
-/// A group of any size that moves nothing and reports to `recorder` (may be null).
-std::unique_ptr<Communicator> make_meta_communicator(std::string name, std::vector<int> members,
-                                                     int index, CollectiveRecorder* recorder);
+/// A group of any size that moves nothing and reports to `recorder` (may be null), with so much
+/// staging if it is larger than one.
+std::unique_ptr<Communicator> make_meta_communicator(
+    std::string name, std::vector<int> members, int index, CollectiveRecorder* recorder,
+    std::uint64_t staging_bytes = kHostStagingBytes);
 
 }  // namespace llmtrain

@@ -32,17 +32,19 @@ ExchangeQueue::~ExchangeQueue() {
   thread_.join();
 }
 
-std::shared_ptr<ExchangeQueue::Job> ExchangeQueue::enqueue(Work work, std::string what) {
+std::shared_ptr<ExchangeQueue::Job> ExchangeQueue::enqueue(Work work, std::string what,
+                                                           std::function<void()> then) {
   auto job = std::make_shared<Job>();
   job->work = std::move(work);
   job->what = std::move(what);
+  job->then = std::move(then);
   const std::lock_guard lock(waiting_);
   jobs_.push_back(job);
   return job;
 }
 
-Handle ExchangeQueue::submit(Work work, std::string what) {
-  auto job = enqueue(std::move(work), std::move(what));
+Handle ExchangeQueue::submit(Work work, std::string what, std::function<void()> then) {
+  auto job = enqueue(std::move(work), std::move(what), std::move(then));
   wake_.notify_one();
   return Handle(std::make_unique<Waiter>(*this, std::move(job)));
 }
@@ -76,6 +78,19 @@ void ExchangeQueue::give_up(const Job& job) {
   std::rethrow_exception(failure_);
 }
 
+void ExchangeQueue::complete(Job& job) {
+  try {
+    if (!failure_ && job.then) job.then();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  job.error = failure_;
+  // What they hold may be gone when whoever waits goes on.
+  job.work = nullptr;
+  job.then = nullptr;
+  job.done = true;
+}
+
 void ExchangeQueue::drive() {
   std::shared_ptr<Job> job;
   {
@@ -91,9 +106,8 @@ void ExchangeQueue::drive() {
     } catch (...) {
       failure_ = std::current_exception();
     }
-    job->error = failure_;
     if (job->tickets.empty()) {
-      job->done = true;
+      complete(*job);
     } else {
       under_way_.push_back(std::move(job));
     }
@@ -107,12 +121,9 @@ void ExchangeQueue::drive() {
     } catch (...) {
       failure_ = std::current_exception();
     }
-    if (failure_) {
-      message->error = failure_;
-      message->tickets.clear();
-    }
+    if (failure_) message->tickets.clear();
     if (!message->tickets.empty()) return false;
-    message->done = true;
+    complete(*message);
     return true;
   });
   const std::lock_guard lock(waiting_);

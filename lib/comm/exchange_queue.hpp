@@ -39,7 +39,8 @@ class ExchangeQueue {
 
   /// Returns what is still under way: a message, whose other end `what` names in errors.
   using Work = std::function<std::vector<Transport::Ticket>(Transport&)>;
-  Handle submit(Work work, std::string what = "");
+  /// `then` runs, once, when all of it has arrived, before the handle is done.
+  Handle submit(Work work, std::string what = "", std::function<void()> then = {});
   /// The same for a collective, done when it returns; no other thread is woken.
   void run(Work work);
 
@@ -47,13 +48,16 @@ class ExchangeQueue {
   struct Job {
     Work work;
     std::string what;
+    std::function<void()> then;
     std::vector<Transport::Ticket> tickets;
     std::exception_ptr error;
     std::atomic<bool> done{false};
   };
   class Waiter;
-  std::shared_ptr<Job> enqueue(Work work, std::string what);
+  std::shared_ptr<Job> enqueue(Work work, std::string what, std::function<void()> then = {});
   void finish(Job& job);
+  /// Nothing of the job is under way any more. `driving_` is held.
+  void complete(Job& job);
   /// Whose other end does not come.
   [[noreturn]] void give_up(const Job& job);
   /// Begins the next job, if there is one, and looks after messages. `driving_` is held.

@@ -11,11 +11,12 @@ namespace {
 class MetaCommunicator final : public Communicator {
  public:
   MetaCommunicator(std::string name, std::vector<int> members, int index,
-                   CollectiveRecorder* recorder)
+                   CollectiveRecorder* recorder, std::uint64_t staging_bytes)
       : Communicator(std::move(name), index, static_cast<int>(members.size())),
         members_(std::move(members)),
-        recorder_(recorder) {}
-  std::uint64_t staging_bytes() const override { return size() > 1 ? kHostStagingBytes : 0; }
+        recorder_(recorder),
+        staging_bytes_(staging_bytes) {}
+  std::uint64_t staging_bytes() const override { return size() > 1 ? staging_bytes_ : 0; }
   [[noreturn]] void abort(int code) override { std::_Exit(code); }
 
  protected:
@@ -64,14 +65,17 @@ class MetaCommunicator final : public Communicator {
 
   std::vector<int> members_;
   CollectiveRecorder* recorder_;
+  std::uint64_t staging_bytes_;
   std::uint64_t number_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_meta_communicator(std::string name, std::vector<int> members,
-                                                     int index, CollectiveRecorder* recorder) {
-  return std::make_unique<MetaCommunicator>(std::move(name), std::move(members), index, recorder);
+                                                     int index, CollectiveRecorder* recorder,
+                                                     std::uint64_t staging_bytes) {
+  return std::make_unique<MetaCommunicator>(std::move(name), std::move(members), index, recorder,
+                                            staging_bytes);
 }
 
 }  // namespace llmtrain

@@ -5,6 +5,7 @@
 
 #include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
+#include "lib/comm/staged_communicator.hpp"
 
 namespace llmtrain {
 
@@ -51,12 +52,17 @@ World::LongWait::~LongWait() {
 }
 
 std::unique_ptr<Communicator> World::make_group(std::string_view name,
-                                                const std::vector<int>& members, int index) {
+                                                const std::vector<int>& members, int index,
+                                                std::shared_ptr<PinnedStaging> staging) {
   const int id = groups_++;
   if (members.size() == 1) return make_self_communicator(std::string(name));
   require<RecipeError>(transport_ != nullptr,
                        "the layout needs {} ranks on {}, but this process runs alone",
                        members.size(), name);
+  if (staging != nullptr) {
+    return make_staged_communicator(std::string(name), members, index, id, *exchange_,
+                                    std::move(staging));
+  }
   return make_host_communicator(std::string(name), members, index, id, *exchange_);
 }
 

@@ -9,6 +9,7 @@
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/host_communicator.hpp"
 #include "lib/comm/job_place.hpp"
+#include "lib/comm/pinned_staging.hpp"
 #include "lib/comm/transport.hpp"
 
 namespace llmtrain {
@@ -49,9 +50,10 @@ class World {
 
   /// Collective over the members, which are ranks of this world; all processes make their groups in
   /// one order, and those that are made at the same time by different processes have no members in
-  /// common or all.
+  /// common or all. Its tensors are the CPU's, or those of the device that has the staging.
   std::unique_ptr<Communicator> make_group(std::string_view name, const std::vector<int>& members,
-                                           int index);
+                                           int index,
+                                           std::shared_ptr<PinnedStaging> staging = nullptr);
   /// Collective; when all is done. Without it the end of a process ends the others.
   void leave();
   /// Ends all processes at once.

@@ -70,8 +70,10 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       partial_gradients_(store_, mesh_, place.communicators),
       data_ranks_(store_, mesh_),
       // A recorder is told of every launch, so each must be made.
-      parts_(*place.device, place.device->backend().can_record() && place.recorder == nullptr &&
-                                options.records_launches) {
+      parts_(*place.device,
+             place.device->backend().can_record() && place.recorder == nullptr &&
+                 options.records_launches,
+             [this] { return mesh_.collectives(); }) {
   require<RecipeError>(options.seq_len <= options.model.longest_sequence(),
                        "training.seq_len {} is longer than the model's longest sequence {}",
                        options.seq_len, options.model.longest_sequence());
@@ -209,10 +211,14 @@ void Engine::run_micro_batches(const StepBatch& batch) {
     while (end < actions.size() && actions[end].micro_batch == micro_batch) ++end;
     const auto entry = live_.emplace(
         micro_batch, upload(micro_batch * options_.micro_batch_size, options_.micro_batch_size));
-    parts_.run(
-        RecordedParts::Part::micro_step,
-        [&] { parallel::Executor(shape, *this).run(actions.subspan(begin, end - begin)); },
-        entry.first->second.addresses());
+    const auto work = [&] {
+      parallel::Executor(shape, *this).run(actions.subspan(begin, end - begin));
+    };
+    if (end == actions.size() && mesh_.data().size() > 1) {
+      work();  // gradients leave
+    } else {
+      parts_.run(RecordedParts::Part::micro_step, work, entry.first->second.addresses());
+    }
     live_.erase(micro_batch);
     begin = end;
   }
@@ -230,6 +236,18 @@ void Engine::finish_gradients(const kernels::KernelCtx& kernel) {
   // The last stage alone has added losses.
   if (stages_.divided()) mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "loss").wait();
   data_ranks_.sum(loss_sum_, "loss");
+}
+
+std::string Engine::not_recorded() const {
+  std::vector<std::string_view> parts;
+  if (stages_.divided()) parts.push_back("the pipeline's actions");
+  if (parts_.has_collectives(RecordedParts::Part::micro_step)) {
+    parts.push_back("micro-batches");
+  } else if (mesh_.data().size() > 1) {
+    parts.push_back("the last micro-batch");
+  }
+  if (parts_.has_collectives(RecordedParts::Part::update)) parts.push_back("the update");
+  return fmt::format("{}", fmt::join(parts, " and "));
 }
 
 StepOutcome Engine::settle_step() {

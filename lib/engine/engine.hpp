@@ -125,6 +125,9 @@ class Engine final : private parallel::StageProgram {
   StepOutcome settle_step();
   /// Launched and not settled.
   int steps_in_flight() const { return static_cast<int>(launched_ - settled_); }
+  /// Parts of a step that no device records, because ranks exchange in them; known after the first
+  /// step. "micro-batches and the update"; empty where all are recorded.
+  std::string not_recorded() const;
   /// Launches a step and settles it; none may be in flight.
   StepOutcome train_step(const StepBatch& batch, std::int64_t step, double lr_factor);
   /// Losses without gradients and without dropout; the batch need not fill whole micro-batches. Of

@@ -8,7 +8,12 @@ namespace llmtrain::engine {
 void RecordedParts::run(Part part, const std::function<void()>& launches,
                         const std::vector<const void*>& inputs) {
   Recorded& recorded = recorded_[static_cast<std::size_t>(part)];
-  if (!enabled_ || recorded.runs++ == 0) return launches();
+  if (!enabled_ || recorded.runs++ == 0 || recorded.has_collectives) {
+    const std::uint64_t before = collectives_();
+    launches();
+    recorded.has_collectives |= collectives_() != before;
+    return;
+  }
   if (recorded.work == nullptr) {
     record(recorded, launches);
     recorded.inputs = inputs;

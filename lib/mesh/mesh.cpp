@@ -149,16 +149,25 @@ void Mesh::make_experts(const CommunicatorFactory& factory) {
   same_experts_ = make_subgroup("same experts", data, same_experts, factory);
 }
 
-void Mesh::use_staging(const Tensor& staging) const {
-  for (const auto& axis : axes_) axis->use_staging(staging);
-  data_->use_staging(staging);
-  if (owners_) owners_->use_staging(staging);
-  replicas_->use_staging(staging);
-  for (const auto* group : {&experts_, &expert_owners_, &same_experts_}) {
-    if (*group) (*group)->use_staging(staging);
+template <class Visit>
+void Mesh::for_each_group(const Visit& visit) const {
+  for (const auto& axis : axes_) visit(*axis);
+  for (const auto* group : {&data_, &owners_, &replicas_, &experts_, &expert_owners_,
+                            &same_experts_, &model_, &world_}) {
+    if (*group) visit(**group);
   }
-  model_->use_staging(staging);
-  world_->use_staging(staging);
+}
+
+std::uint64_t Mesh::collectives() const {
+  std::uint64_t calls = 0;
+  for_each_group([&](const Communicator& group) {
+    if (group.size() > 1) calls += group.calls();
+  });
+  return calls;
+}
+
+void Mesh::use_staging(const Tensor& staging) const {
+  for_each_group([&](Communicator& group) { group.use_staging(staging); });
 }
 
 CommunicatorFactory self_factory() {
@@ -176,9 +185,19 @@ CommunicatorFactory world_factory(World& world) {
   };
 }
 
-CommunicatorFactory meta_factory(CollectiveRecorder* recorder) {
-  return [recorder](std::string_view name, const std::vector<int>& members, int index) {
-    return make_meta_communicator(std::string(name), members, index, recorder);
+CommunicatorFactory world_factory(World& world, const Device& device) {
+  if (device.kind() == DeviceKind::cpu || world.place().size == 1) return world_factory(world);
+  const auto staging = std::make_shared<PinnedStaging>(device);
+  return [&world, staging](std::string_view name, const std::vector<int>& members, int index) {
+    return world.make_group(name, members, index, staging);
+  };
+}
+
+CommunicatorFactory meta_factory(CollectiveRecorder* recorder, DeviceKind device) {
+  // Groups of a GPU's tensors have theirs in the host's memory.
+  const std::uint64_t staging_bytes = device == DeviceKind::cpu ? kHostStagingBytes : 0;
+  return [=](std::string_view name, const std::vector<int>& members, int index) {
+    return make_meta_communicator(std::string(name), members, index, recorder, staging_bytes);
   };
 }
 

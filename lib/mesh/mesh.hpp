@@ -90,10 +90,14 @@ class Mesh {
   /// The ranks that hold one copy of the model together: tp * pp.
   Communicator& model() const { return *model_; }
   Communicator& world() const { return *world_; }
+  /// Collectives so far of the groups that have other members than this rank.
+  std::uint64_t collectives() const;
   /// Communicator::use_staging for every group.
   void use_staging(const Tensor& staging) const;
 
  private:
+  template <class Visit>
+  void for_each_group(const Visit& visit) const;
   void make_replicas(const CommunicatorFactory& factory);
   void make_experts(const CommunicatorFactory& factory);
   /// Of `members` those that `belongs` picks, this rank among them.
@@ -114,9 +118,11 @@ class Mesh {
 
 /// Groups of one use `self`; larger ones are refused with the reason.
 CommunicatorFactory self_factory();
-/// Groups of the processes of a job; `world` outlives them.
+/// Groups of the processes of a job for the CPU's tensors; `world` outlives them.
 CommunicatorFactory world_factory(World& world);
-/// Groups of any size that record to `recorder`.
-CommunicatorFactory meta_factory(CollectiveRecorder* recorder);
+/// For tensors of the device, which outlives them and the factory.
+CommunicatorFactory world_factory(World& world, const Device& device);
+/// Groups of any size that record to `recorder`, for a plan of this kind of device.
+CommunicatorFactory meta_factory(CollectiveRecorder* recorder, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace llmtrain

@@ -141,7 +141,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
           .determinism = target.determinism,
-          .communicators = meta_factory(recorder),
+          .communicators = meta_factory(recorder, target.device),
           .mesh = target.mesh,
           .rank = target.rank,
           .recorder = recorder,
@@ -233,6 +233,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   }
   add_tuning(plan, recorder.products().all(), target);
   plan.records_launches = options.records_launches;
+  plan.not_recorded = engine.not_recorded();
   return plan;
 }
 

@@ -68,6 +68,8 @@ struct Plan {
   std::uint64_t checkpoint_bytes = 0;
   /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
   bool records_launches = true;
+  /// But for these parts of a step (Engine::not_recorded).
+  std::string not_recorded;
   /// Allocations of one training step, line by line.
   std::vector<AllocationEvent> step_trace;
   /// For a GPU: the different products of the step and of the evaluation, whose addresses stand for

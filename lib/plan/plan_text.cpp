@@ -228,6 +228,12 @@ Json pass_json(const PassPlan& pass) {
   return json;
 }
 
+std::string launches_text(const Plan& plan) {
+  if (!plan.records_launches) return "one by one";
+  if (plan.not_recorded.empty()) return "CUDA graphs";
+  return fmt::format("CUDA graphs; one by one in {}, where ranks exchange", plan.not_recorded);
+}
+
 }  // namespace
 
 std::string to_text(const Plan& plan, const PlanContext& context) {
@@ -242,7 +248,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
   if (plan.device == DeviceKind::cuda) {
-    text += row("launches", plan.records_launches ? "CUDA graphs" : "one by one");
+    text += row("launches", launches_text(plan));
   }
   text += category_rows(plan);
   const PipelinePlan* pipeline = context.pipeline;
@@ -278,6 +284,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
+    json["not_recorded"] = plan.not_recorded;
   }
   for (int c = 0; c < kNumCategories; ++c) {
     json["held_bytes"][std::string(to_string(Category(c)))] =

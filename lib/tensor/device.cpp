@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <list>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
@@ -32,6 +33,27 @@ class ImmediateRead final : public HostRead {
  private:
   MemoryBackend* memory_;
   std::vector<std::byte> bytes_;
+};
+
+class ImmediateCopies final : public CopyQueue {
+ public:
+  explicit ImmediateCopies(MemoryBackend& memory) : memory_(&memory) {}
+  std::span<std::byte> pin(std::uint64_t bytes) override {
+    return pinned_.emplace_back(static_cast<std::size_t>(bytes));
+  }
+  std::shared_ptr<const Point> launched() override { return std::make_shared<const Point>(); }
+  void follow(const Point&) override {}
+  void to_host(void* pinned, const void* device, std::uint64_t bytes) override {
+    memory_->copy_to_host(pinned, device, bytes);
+  }
+  void to_device(void* device, const void* pinned, std::uint64_t bytes) override {
+    memory_->copy_from_host(device, pinned, bytes);
+  }
+  void finish() override {}
+
+ private:
+  MemoryBackend* memory_;
+  std::list<std::vector<std::byte>> pinned_;
 };
 
 class CpuMemory final : public MemoryBackend {
@@ -82,6 +104,10 @@ class MetaMemory final : public MemoryBackend {
 
 std::unique_ptr<HostRead> MemoryBackend::make_host_read(std::uint64_t bytes) {
   return std::make_unique<ImmediateRead>(*this, bytes);
+}
+
+std::unique_ptr<CopyQueue> MemoryBackend::make_copy_queue() {
+  return std::make_unique<ImmediateCopies>(*this);
 }
 
 void MemoryBackend::begin_recording() { fail("{} records no work", to_string(kind())); }

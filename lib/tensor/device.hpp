@@ -41,6 +41,29 @@ class RecordedWork {
   virtual void launch() = 0;
 };
 
+/// Copies between a device and pinned host memory, in an order of their own beside the compute
+/// stream. Threads of the host may take turns at it.
+class CopyQueue {
+ public:
+  /// A place in the order of launches.
+  class Point {
+   public:
+    virtual ~Point() = default;
+  };
+  virtual ~CopyQueue() = default;
+  /// Host memory for copies, of undefined content, which lives as long as this.
+  virtual std::span<std::byte> pin(std::uint64_t bytes) = 0;
+  /// Behind everything launched so far. To be called by the thread that launches.
+  virtual std::shared_ptr<const Point> launched() = 0;
+  /// Copies that are queued from now on begin when the device has come to that point.
+  virtual void follow(const Point& point) = 0;
+  virtual void to_host(void* pinned, const void* device, std::uint64_t bytes) = 0;
+  virtual void to_device(void* device, const void* pinned, std::uint64_t bytes) = 0;
+  /// Waits for the copies queued so far, and so for what they follow; not for later launches.
+  /// DeviceError if something before them failed.
+  virtual void finish() = 0;
+};
+
 /// What a backend provides underneath the arena. The CPU maps pages on demand, CUDA takes one slab,
 /// meta answers with addresses that nobody may touch.
 class MemoryBackend {
@@ -55,6 +78,8 @@ class MemoryBackend {
   /// Memory for `bytes` on the host, which a queue can write. It must not outlive this; without a
   /// queue the copy is done when start() returns.
   virtual std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes);
+  /// It must not outlive this; without a queue copies are done at once.
+  virtual std::unique_ptr<CopyQueue> make_copy_queue();
   /// The queue of launches and copies; without one, everything is done when the call returns.
   virtual Stream compute_stream() { return {}; }
   /// True for a queue that can record. Between begin_recording() and end_recording() launches, and
@@ -97,6 +122,8 @@ class Device {
   std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes) const {
     return backend_->make_host_read(bytes);
   }
+  /// It must not outlive the device.
+  std::unique_ptr<CopyQueue> make_copy_queue() const { return backend_->make_copy_queue(); }
   /// Copies a contiguous tensor of this device onto another of the same byte size, in stream order.
   void copy(const Tensor& from, const Tensor& to) const;
 

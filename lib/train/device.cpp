@@ -5,32 +5,38 @@
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/comm/job_place.hpp"
 #include "lib/plan/nominal_profile.hpp"
 
 namespace llmtrain::train {
 
 namespace {
 
-constexpr int kFirstGpu = 0;
-
-/// The GPU that a run would take, or why there is none.
+/// The GPU that this process would take, or why there is none.
 struct FoundGpu {
   const kernels::Backend* backend = nullptr;
+  GpuShare share;
   std::optional<kernels::AcceleratorFacts> facts;
   std::uint64_t free_bytes = 0;
   std::string problem;
   std::string cudnn_problem;
 };
 
+// Of this process, whatever rank is planned.
 FoundGpu find_gpu() {
   const kernels::LoadedBackend& loaded = kernels::load_backend(DeviceKind::cuda);
   if (loaded.backend == nullptr) return {.problem = loaded.problem};
   const kernels::BackendReport report = loaded.backend->report();
-  if (!report.problem.empty()) return {.problem = report.problem};
+  if (report.devices.empty()) return {.problem = report.problem};
+  const GpuShare share =
+      share_of_gpus(this_launch().place, static_cast<int>(report.devices.size()));
+  const kernels::AcceleratorFacts& facts = report.devices[static_cast<std::size_t>(share.gpu)];
+  if (!facts.problem.empty()) return {.problem = facts.problem};
   try {
     return {.backend = loaded.backend,
-            .facts = report.devices.at(kFirstGpu),
-            .free_bytes = loaded.backend->free_bytes(kFirstGpu),
+            .share = share,
+            .facts = facts,
+            .free_bytes = loaded.backend->free_bytes(share.gpu),
             .cudnn_problem = report.cudnn_problem};
   } catch (const DeviceError& error) {
     return {.problem = error.what()};  // others hold it, or have filled it
@@ -47,7 +53,23 @@ std::uint64_t without_reserve(std::uint64_t bytes) {
   return bytes - std::min(bytes, plan::kGpuReserveBytes);
 }
 
+/// "NVIDIA H200"; "NVIDIA H200, 4 for 8 ranks of this machine; ranks exchange through host memory".
+std::string device_line(const FoundGpu& gpu) {
+  const JobPlace& place = this_launch().place;
+  if (place.size == 1) return gpu.facts->name;
+  return fmt::format("{}, {} for {} rank{} of this machine; ranks exchange through host memory",
+                     gpu.facts->name, gpu.share.gpus, place.local_size,
+                     place.local_size == 1 ? "" : "s");
+}
+
 }  // namespace
+
+GpuShare share_of_gpus(const JobPlace& place, int gpus) {
+  const int gpu = place.local_rank % gpus;
+  return {.gpu = gpu,
+          .gpus = gpus,
+          .ranks = place.local_size / gpus + (gpu < place.local_size % gpus ? 1 : 0)};
+}
 
 DeviceKind device_of(const Recipe& recipe) {
   switch (recipe.run.device()) {
@@ -100,7 +122,9 @@ std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
   }
   const FoundGpu gpu = find_gpu();
   if (gpu.backend == nullptr) return std::nullopt;
-  return without_reserve(gpu.free_bytes);
+  // What is free changes while the others that share it take theirs.
+  const auto ranks = static_cast<std::uint64_t>(gpu.share.ranks);
+  return without_reserve(ranks == 1 ? gpu.free_bytes : gpu.facts->memory_bytes / ranks);
 }
 
 std::string gpu_problem() { return find_gpu().problem; }
@@ -126,12 +150,12 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
       target_.attention != kernels::AttentionChoice::cudnn || gpu.cudnn_problem.empty(),
       "run.attention is cudnn, but {}; run.attention: auto takes our own kernels",
       gpu.cudnn_problem);
-  log::info("device: {}", gpu.facts->name);
+  log::info("device: {}", device_line(gpu));
   const std::uint64_t limit = *memory_limit(recipe);  // before the device's own share is taken
   gpu_ = gpu.facts;
   backend_ = gpu.backend;
   table_ = &gpu.backend->kernels();
-  device_ = std::make_unique<Device>(gpu.backend->open(kFirstGpu), limit);
+  device_ = std::make_unique<Device>(gpu.backend->open(gpu.share.gpu), limit);
 }
 
 std::vector<std::string> RunDevice::choices() const {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/backend.hpp"
+#include "lib/comm/job_place.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/target.hpp"
 #include "lib/plan/hardware_profile.hpp"
@@ -16,12 +17,22 @@ namespace llmtrain::train {
 /// only where the recipe says cuda or the machine has NVIDIA's driver.
 DeviceKind device_of(const Recipe& recipe);
 
+/// Of the GPUs that a process sees, the one that it takes.
+struct GpuShare {
+  int gpu = 0;
+  int gpus = 1;
+  /// Of this machine's, on that GPU.
+  int ranks = 1;
+};
+/// Ranks of a machine take its GPUs in turn; more ranks than GPUs share them. `gpus` is not 0.
+GpuShare share_of_gpus(const JobPlace& place, int gpus);
+
 /// What a plan of the recipe must know. RecipeError for what the device does not do.
 engine::Target target_of(const Recipe& recipe);
 
 /// Bytes that the arena may have: run.memory_limit, or else those of the machine: of the GPU's
-/// profile if there is one, of the GPU itself, of this machine's memory. Nothing when a GPU is
-/// planned for that is neither here nor in a profile.
+/// profile if there is one, of the GPU itself (a rank that shares it has its part), of this
+/// machine's memory. Nothing when a GPU is planned for that is neither here nor in a profile.
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
                                           const plan::HardwareProfile* profile = nullptr);
 

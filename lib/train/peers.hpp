@@ -29,7 +29,10 @@ class Peers {
     return all_->gather_values(mine, site).front();
   }
   std::string text_of_first(std::string_view mine, std::string_view site) const {
-    return all_->share_text(mine, 0, site);
+    return text_of(0, mine, site);
+  }
+  std::string text_of(int rank, std::string_view mine, std::string_view site) const {
+    return all_->share_text(mine, rank, site);
   }
   /// The largest of all ranks'.
   int largest(int mine, std::string_view site) const {

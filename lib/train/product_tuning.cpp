@@ -64,6 +64,22 @@ std::string tune_products(const Recipe& recipe, RunDevice& device, const plan::P
   return tuned.choices;
 }
 
+std::string tune_products_in_turn(const Recipe& recipe, RunDevice& device, const plan::Plan& plan,
+                                  const Peers& peers, std::string_view choices) {
+  const JobPlace& place = peers.world().place();
+  if (place.size == 1 || !tunes(recipe, device)) {
+    return tune_products(recipe, device, plan, choices);
+  }
+  const World::LongWait patience(peers.world());
+  std::string all(choices);
+  for (int rank = 0; rank < place.size; ++rank) {
+    if (rank == place.rank) all = tune_products(recipe, device, plan, all);
+    all = peers.text_of(rank, all, "choices of products");
+  }
+  restore_product_choices(recipe, device, all);  // those of the ranks behind this one, too
+  return all;
+}
+
 void restore_product_choices(const Recipe& recipe, RunDevice& device, std::string_view choices) {
   if (!tunes(recipe, device)) return;
   device.backend()->tune_products(context_of(recipe, device), {}, {},

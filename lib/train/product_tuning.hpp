@@ -6,6 +6,7 @@
 
 #include "lib/plan/plan.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/peers.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -16,6 +17,12 @@ namespace llmtrain::train {
 /// choices that hold; as given on the CPU and with run.tune_products: false, where nothing happens.
 std::string tune_products(const Recipe& recipe, RunDevice& device, const plan::Plan& plan,
                           std::string_view choices);
+
+/// The same for all ranks of a run, one after the other: each takes over what those before it have
+/// chosen, so that ranks with the same products multiply alike and what rank 0 saves holds for all.
+/// Collective.
+std::string tune_products_in_turn(const Recipe& recipe, RunDevice& device, const plan::Plan& plan,
+                                  const Peers& peers, std::string_view choices);
 
 /// Takes choices over without timing anything, for whoever goes on with a run's weights.
 void restore_product_choices(const Recipe& recipe, RunDevice& device, std::string_view choices);

@@ -32,12 +32,19 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
   engine::EnginePlace place = device.place();
   place.mesh = recipe.mesh_shape();
   place.rank = peers.world().place().rank;
-  place.communicators = world_factory(peers.world());
-  require<RecipeError>(place.mesh.world_size() == 1 || place.device->kind() == DeviceKind::cpu,
-                       "run.device: {} ranks train on CPUs only, there is no NCCL yet; set "
-                       "run.device: cpu, or start one process",
-                       place.mesh.world_size());
+  place.communicators = world_factory(peers.world(), device.device());
   return place;
+}
+
+void log_launches(const Device& device, const plan::Plan& plan) {
+  if (!device.backend().can_record()) return;
+  if (!plan.records_launches) {
+    const bool layout = plan.determinism == kernels::Determinism::layout;
+    log::info("launches are made one by one: {}",
+              layout ? "run.determinism is layout" : "run.cuda_graphs is off");
+  } else if (!plan.not_recorded.empty()) {
+    log::info("launches are made one by one in {}, where ranks exchange", plan.not_recorded);
+  }
 }
 
 void write_start(const std::filesystem::path& directory, const Recipe& recipe,

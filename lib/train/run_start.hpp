@@ -27,8 +27,11 @@ struct NewestCheckpoint {
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const checkpoint::CheckpointStore& store);
 
-/// The device as this rank's place on the mesh. RecipeError for layouts that it does not train on.
+/// The device as this rank's place on the mesh.
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers);
+
+/// Says which launches a device that can record does not, and why.
+void log_launches(const Device& device, const plan::Plan& plan);
 
 /// The run's directory as far as it is there before the first step: resolved recipe, tokenizer,
 /// facts, plan, choices of products and the report of cleaning.

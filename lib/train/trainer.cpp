@@ -129,8 +129,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       run_device_(recipe),
       device_(run_device_.device()),
       product_choices_(
-          tune_products(recipe, run_device_, planned_.plan,
-                        newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
+          tune_products_in_turn(recipe, run_device_, planned_.plan, peers_,
+                                newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
       engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
       identity_{.seed = recipe.run.seed(),
                 .epoch_size = stream_.epoch_size(),
@@ -154,11 +154,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
-  if (device_.backend().can_record() && !engine_.options().records_launches) {
-    log::info("launches are made one by one: {}", engine_.options().virtual_workers > 0
-                                                      ? "run.determinism is layout"
-                                                      : "run.cuda_graphs is off");
-  }
+  log_launches(device_, planned_.plan);
   log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
 }
 
@@ -201,7 +197,9 @@ ExitCode Trainer::run() {
     try {
       launch_step();
     } catch (...) {
-      settle_all();  // what came of the steps before is told before what is wrong with this one
+      // What came of the steps before is told before what is wrong with this one; but nobody who
+      // has failed may wait for other ranks.
+      if (peers_.world().place().size == 1) settle_all();
       throw;
     }
     while (in_flight_.size() > steps_ahead()) settle_step();
@@ -252,12 +250,12 @@ void Trainer::launch_step() {
 }
 
 // A device whose work runs behind the host has the next step in its queue before this one is done,
-// unless something has to happen between the two.
+// unless something has to happen between the two: all ranks alike, so a signal, which they see at
+// different times, is none of it.
 std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
   const bool something_is_due = last >= total_steps_ || out_of_time() ||
-                                options_.eval_is_due(last) || save_is_due(last) ||
-                                stop_signal() != 0;
+                                options_.eval_is_due(last) || save_is_due(last);
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "tests/cuda_emulation/block.hpp"
 
@@ -14,11 +15,19 @@ namespace simt {
 
 namespace {
 
+/// Threads of the host call the runtime as they like; what one of them waits for is carried out by
+/// that one, while the others wait for it.
+std::recursive_mutex calls;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
 std::int64_t waits = 0, launches = 0;
 double now_microseconds = 0;
 
 /// What every call says until the device is as new, as it is after a kernel that failed.
 cudaError_t sticky = cudaSuccess;
+
+/// The calling thread's; threads begin with the first, whose memory they would take.
+thread_local int current_device = 0;
 
 /// Streams that record. Meanwhile the real runtime refuses what may wait for the device.
 int capturing = 0;
@@ -33,12 +42,14 @@ struct Graph {
 
 /// Work that nobody has waited for.
 struct Queue {
+  int device = current_device;
   std::deque<Work> work;
   std::int64_t done = 0;
   /// What is recorded instead of queued; null outside a capture.
   std::unique_ptr<Graph> captured;
 
   void push(Work next) {
+    if (current_device != device) die("work for another GPU than the thread's");
     captured ? captured->work.push_back(std::move(next)) : work.push_back(std::move(next));
   }
 
@@ -65,6 +76,7 @@ struct Mark {
 
 void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_bytes,
              std::function<void()> thread) {
+  const Lock lock(calls);
   if (stream == nullptr) die("a launch on the default stream");
   ++launches;
   stream->push([=, thread = std::move(thread)] {
@@ -81,6 +93,7 @@ void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_byte
 }
 
 void enqueue_call(cudaStream_t stream, std::function<void()> work) {
+  const Lock lock(calls);
   if (stream == nullptr) die("work on the default stream");
   ++launches;
   stream->push(std::move(work));
@@ -99,7 +112,8 @@ __attribute__((visibility("default"))) std::int64_t emulated_launches() { return
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
 cudaError_t cudaGetLastError() { return simt::sticky; }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  const char* gpus = std::getenv("LLMTRAIN_FAKE_GPUS");
+  *count = gpus != nullptr ? std::atoi(gpus) : 1;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -133,10 +147,13 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = simt::current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  simt::current_device = device;
+  return cudaSuccess;
+}
 /// LLMTRAIN_FAKE_WGMMA=lost: a device that nothing makes as new.
 cudaError_t cudaDeviceReset() {
   if (!simt::fakes_wgmma("lost")) simt::sticky = cudaSuccess;
@@ -148,6 +165,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 /// What is there is NaN, as far as tests with small tensors get.
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  const simt::Lock lock(simt::calls);
   constexpr std::size_t kPoisoned = 8 << 20;
   if (simt::sticky != cudaSuccess) return simt::sticky;
   if (simt::capturing > 0) return cudaErrorIllegalState;
@@ -157,6 +175,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  const simt::Lock lock(simt::calls);
   if (simt::capturing > 0) return cudaErrorIllegalState;
   std::free(memory);
   return simt::sticky;
@@ -167,12 +186,14 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  const simt::Lock lock(simt::calls);
   // It would copy what the host's memory holds when the graph is launched.
   if (stream->captured && kind != cudaMemcpyDeviceToDevice) return cudaErrorIllegalState;
   stream->push([=] { std::memmove(to, from, bytes); });
   return simt::sticky;
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  const simt::Lock lock(simt::calls);
   stream->push([=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
@@ -181,11 +202,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const simt::Lock lock(simt::calls);
   stream->drain();
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const simt::Lock lock(simt::calls);
   if (stream->captured) return cudaErrorIllegalState;
   ++simt::waits;
   stream->drain();
@@ -200,6 +223,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const simt::Lock lock(simt::calls);
   // Such an event would join streams inside the graph; nobody here does that.
   if (stream->captured) return cudaErrorIllegalState;
   event->queue = stream;
@@ -208,23 +232,27 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const simt::Lock lock(simt::calls);
   ++simt::waits;
   if (event->queue != nullptr) event->queue->drain_to(event->position);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const simt::Lock lock(simt::calls);
   if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
     stream->push([other, position = event->position] { other->drain_to(position); });
   }
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const simt::Lock lock(simt::calls);
   if (stream->captured) return cudaErrorIllegalState;
   stream->captured = std::make_unique<simt::Graph>();
   ++simt::capturing;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const simt::Lock lock(simt::calls);
   if (!stream->captured) return cudaErrorIllegalState;
   *graph = stream->captured.release();
   --simt::capturing;
@@ -235,6 +263,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, u
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t stream) {
+  const simt::Lock lock(simt::calls);
   for (const simt::Work& work : instance->work) stream->push(work);
   return cudaSuccess;
 }

@@ -21,5 +21,7 @@ struct Layout {
 
 const std::vector<ProbeModel>& probe_models();
 const std::vector<Layout>& layouts();
+/// Those that are tried on GPUs, too.
+const std::vector<Layout>& gpu_layouts();
 
 }  // namespace llmtrain::test

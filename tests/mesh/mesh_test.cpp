@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <tuple>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -51,13 +53,13 @@ bool is_chosen(const Layout& layout) {
   return text == nullptr || title_of(layout).find(text) != std::string::npos;
 }
 
-// One rank's run, kept for all layouts that are compared with it.
-const ProbeResult& one_rank(const Layout& layout) {
-  static std::map<std::pair<std::string_view, std::string_view>, ProbeResult> kept;
-  const auto key = std::pair(layout.model, layout.overrides);
+// One rank's run on the CPU, kept for all layouts that are compared with it.
+const ProbeResult& one_rank(const Layout& layout, int steps = kSteps) {
+  static std::map<std::tuple<std::string_view, std::string_view, int>, ProbeResult> kept;
+  const auto key = std::tuple(layout.model, layout.overrides, steps);
   const auto found = kept.find(key);
   if (found != kept.end()) return found->second;
-  return kept[key] = run_probe(model_of(layout), 1, kSteps, overrides_of(layout, false));
+  return kept[key] = run_probe(model_of(layout), 1, steps, overrides_of(layout, false));
 }
 
 // What is smaller than this throughout is noise around zero, like the gradient of a key's bias,
@@ -75,7 +77,7 @@ double difference(const Logical& a, const Logical& b, double at_least) {
   return off / largest;
 }
 
-void compare(const ProbeResult& found, const ProbeResult& expected) {
+void compare(const ProbeResult& found, const ProbeResult& expected, double bound = kBound) {
   REQUIRE(found.tensors.size() == expected.tensors.size());
   for (const auto& [name, tensor] : expected.tensors) {
     if (name.starts_with("state")) continue;  // to the bit in order_test.cpp
@@ -83,12 +85,12 @@ void compare(const ProbeResult& found, const ProbeResult& expected) {
     REQUIRE(found.tensors.contains(name));
     const Logical& other = found.tensors.at(name);
     REQUIRE(other.values.size() == tensor.values.size());
-    REQUIRE(difference(other, tensor, noise(name)) <= kBound);
+    REQUIRE(difference(other, tensor, noise(name)) <= bound);
   }
   for (const auto& [name, value] : expected.numbers) {
     CAPTURE(name);
     REQUIRE(found.numbers.contains(name));
-    REQUIRE(std::abs(found.numbers.at(name) - value) <= kBound * std::abs(value));
+    REQUIRE(std::abs(found.numbers.at(name) - value) <= bound * std::abs(value));
   }
 }
 
@@ -106,6 +108,27 @@ TEST_CASE("every layout has the gradients, losses and weights of one rank") {
         run_probe(model_of(layout), layout.ranks, kSteps, overrides_of(layout, true));
     REQUIRE(found.problem == "");
     compare(found, expected);
+  }
+}
+
+// Exchanges go through pinned memory, behind and before launches that only queues order. Ranks
+// share the one GPU that there is.
+TEST_CASE("on a GPU a layout has the gradients, losses and weights of one rank on the CPU" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  constexpr int kGpuSteps = 4;  // parts of a step are recorded in the second
+  constexpr double kGpuBound = 1e-9;
+  set_mpi_environment();
+  ::setenv("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU, 1);
+  for (const Layout& layout : gpu_layouts()) {
+    if (!is_chosen(layout)) continue;
+    CAPTURE(title_of(layout));
+    const ProbeResult& expected = one_rank(layout, kGpuSteps);
+    REQUIRE(expected.problem == "");
+    std::vector<std::string> overrides = overrides_of(layout, true);
+    overrides.insert(overrides.end(), {"run.device=cuda", "run.memory_limit=256 MiB"});
+    const ProbeResult found = run_probe(model_of(layout), layout.ranks, kGpuSteps, overrides);
+    REQUIRE(found.problem == "");
+    compare(found, expected, kGpuBound);
   }
 }
 

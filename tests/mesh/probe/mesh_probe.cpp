@@ -137,10 +137,11 @@ std::vector<double> values_of(const Tensor& tensor) {
   return doubles(bytes, tensor.dtype());
 }
 
-/// Of the local box, from this rank's slice and the others'.
+/// Of the local box, from this rank's slice and the others'. Between the phases that are planned.
 std::vector<double> values_of_box(const Parameter& p, const Tensor& own, Communicator& data) {
   if (!p.is_sliced()) return values_of(own);
-  Device device(make_cpu_memory(), std::uint64_t{1} << 24);
+  Device& device = own.device();
+  device.ledger().enter(Phase::save);
   const Tensor box = device.allocate(p.box().shape, own.dtype(), Category::activations, "box");
   data.all_gather_parts(own, box, p.slice_counts(), p.name()).wait();
   return values_of(box);
@@ -211,7 +212,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   engine::EnginePlace place = device.place();
   place.mesh = target.mesh;
   place.rank = target.rank;
-  place.communicators = world_factory(world);
+  place.communicators = world_factory(world, device.device());
   ActionLog actions;
   place.actions = &actions;
   const auto planned_actions = simulated_order(options, geometry.global_batch_size(), target);

@@ -1,0 +1,94 @@
+#pragma once
+/// Host memory as a device whose work nobody does before somebody waits for it.
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <vector>
+
+#include "lib/tensor/device.hpp"
+
+namespace llmtrain::testing {
+
+/// Launches and copies are two queues. What one of them follows in the other is done when it comes
+/// to that, as late as can be; so whoever does not wait reads what was there before.
+class LazyMemory final : public MemoryBackend {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  void* reserve(std::uint64_t bytes) override { return memory_->reserve(bytes); }
+  void copy_to_host(void* host, const void* device, std::uint64_t bytes) override {
+    synchronize();
+    memory_->copy_to_host(host, device, bytes);
+  }
+  void copy_from_host(void* device, const void* host, std::uint64_t bytes) override {
+    const auto* from = static_cast<const std::byte*>(host);
+    launch([this, device, bytes, kept = std::vector<std::byte>(from, from + bytes)] {
+      memory_->copy_from_host(device, kept.data(), bytes);
+    });
+  }
+  void copy_on_device(void* to, const void* from, std::uint64_t bytes) override {
+    launch([=, this] { memory_->copy_on_device(to, from, bytes); });
+  }
+  void synchronize() override {
+    const std::lock_guard lock(mutex_);
+    do_until(launched_);
+  }
+  std::unique_ptr<CopyQueue> make_copy_queue() override { return std::make_unique<Copies>(*this); }
+
+  /// A kernel.
+  void launch(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    launches_.push_back(std::move(work));
+    ++launched_;
+  }
+
+ private:
+  struct LaunchPoint final : CopyQueue::Point {
+    explicit LaunchPoint(std::int64_t n) : number(n) {}
+    std::int64_t number;
+  };
+  class Copies final : public CopyQueue {
+   public:
+    explicit Copies(LazyMemory& memory) : memory_(&memory) {}
+    std::span<std::byte> pin(std::uint64_t bytes) override {
+      return pinned_.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xff});
+    }
+    std::shared_ptr<const Point> launched() override {
+      const std::lock_guard lock(memory_->mutex_);
+      return std::make_shared<const LaunchPoint>(memory_->launched_);
+    }
+    void follow(const Point& point) override {
+      const std::int64_t number = static_cast<const LaunchPoint&>(point).number;
+      queue_.emplace_back([this, number] {
+        const std::lock_guard lock(memory_->mutex_);
+        memory_->do_until(number);
+      });
+    }
+    void to_host(void* pinned, const void* device, std::uint64_t bytes) override {
+      queue_.emplace_back([=, this] { memory_->memory_->copy_to_host(pinned, device, bytes); });
+    }
+    void to_device(void* device, const void* pinned, std::uint64_t bytes) override {
+      queue_.emplace_back([=, this] { memory_->memory_->copy_from_host(device, pinned, bytes); });
+    }
+    void finish() override {
+      for (; !queue_.empty(); queue_.pop_front()) queue_.front()();
+    }
+
+   private:
+    LazyMemory* memory_;
+    std::list<std::vector<std::byte>> pinned_;
+    std::deque<std::function<void()>> queue_;
+  };
+
+  void do_until(std::int64_t number) {
+    for (; done_ < number; ++done_, launches_.pop_front()) launches_.front()();
+  }
+
+  std::unique_ptr<MemoryBackend> memory_ = make_cpu_memory();
+  std::mutex mutex_;
+  std::deque<std::function<void()>> launches_;
+  std::int64_t launched_ = 0, done_ = 0;
+};
+
+}  // namespace llmtrain::testing
