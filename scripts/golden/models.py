@@ -161,7 +161,7 @@ CASES = {
                     intermediate_size=28, moe_intermediate_size=14, n_routed_experts=5,
                     n_shared_experts=1, num_experts_per_tok=2, attention_bias=True,
                     tie_word_embeddings=True, routed_scaling_factor=0.75),
-        [[0, 11], [0, 3]], 19, False),
+        [[0, 11], [0, 3]], 23, False),
     # Heads of whole chunks of 16 bytes in BF16: what tensor cores and cuDNN take.
     "llama_whole_heads": (
         LlamaConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=8,

@@ -18,7 +18,8 @@ recipe: 1
 model: {architecture: dots1, vocab_size: 61, hidden_size: 24, intermediate_size: 40, head_dim: 10,
         num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2,
         max_position_embeddings: 16, n_routed_experts: 6, num_experts_per_tok: 2, n_group: 3,
-        topk_group: 2, moe_intermediate_size: 12, bias_update_speed: 0.03125}
+        topk_group: 2, moe_intermediate_size: 12, bias_update_speed: 0.03125,
+        initializer_range: 0.3}
 training: {seq_len: 13, micro_batch_size: 2, global_batch_size: 4, max_steps: 10}
 optimizer: {lr: 1e-2}
 )";
