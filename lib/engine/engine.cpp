@@ -23,6 +23,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .rounding = precision.rounding().value_or(Rounding::stochastic),
           .loss_scaling = precision.loss_scaling(),
           .tf32 = precision.tf32(),
+          .grad_reduce = precision.grad_reduce(),
           .recompute = recompute.mode(),
           .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
           .recomputed_ops = {recompute.ops().begin(), recompute.ops().end()},
@@ -68,7 +69,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
       stages_(mesh_, options.pipeline, options.model.num_hidden_layers),
       decoder_(store_, options.model, stages_.places()),
       partial_gradients_(store_, mesh_, place.communicators),
-      data_ranks_(store_, mesh_),
+      data_ranks_(store_, mesh_, options.grad_reduce),
       // A recorder is told of every launch, so each must be made.
       parts_(*place.device,
              place.device->backend().can_record() && place.recorder == nullptr &&
@@ -83,7 +84,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     const Shards shards = shards_of(options);
     store_.slice(optim::whole_parameters(*options.optimizer), shards);
     if (shards.gradients || shards.parameters) {
-      shards_.emplace(units_of(decoder_, store_), shards, mesh_);
+      shards_.emplace(units_of(decoder_, store_), shards, mesh_, options.grad_reduce);
     }
   }
   store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);

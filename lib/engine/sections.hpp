@@ -83,6 +83,12 @@ struct PrecisionSection : recipe::Section {
       "bf16 count in the mean; nearest = they are lost; null = stochastic",
       recipe::one_of<Rounding>(
           {{"stochastic", Rounding::stochastic}, {"nearest", Rounding::nearest}})};
+  recipe::Key<std::optional<DType>> grad_reduce{
+      this, "grad_reduce", std::nullopt,
+      "type in which gradients travel between the ranks of dp x sp, where sums are made in fp32 and "
+      "rounded once: bf16 sends half of the bytes, and each term is rounded before; null = the "
+      "type that gradients are summed up in, fp32 (fp64 with compute fp64)",
+      recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}})};
   recipe::Key<bool> tf32{
       this, "tf32", false,
       "with compute fp32 on a GPU: matrix products round their operands to TF32 (10 bits of "

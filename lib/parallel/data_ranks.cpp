@@ -12,6 +12,8 @@ class DataRanks::UnitEnd final : public Node {
   std::vector<Tensor> input_grad(const OpCtx&, std::span<Tensor>) override { return {}; }
   bool has_weight_grad() const override { return true; }
   void weight_grad(const OpCtx& ctx) override {
+    // Copies that travel take memory: those of one unit at a time.
+    if (ranks_->grad_reduce_) ranks_->arrive(ctx.kernel);
     for (int u = units_.begin; u < units_.end; ++u) {
       for (const ParameterGroup* group : ranks_->units_[static_cast<std::size_t>(u)]) {
         ranks_->start(ctx.kernel, *group);
@@ -40,13 +42,14 @@ void DataRanks::enter(const OpCtx& ctx, ShardedUnits::Range units) {
   ctx.tape->record_stop(std::make_unique<UnitEnd>(*this, units));
 }
 
-Handle DataRanks::start_owners_sum(const Parameter& p, const Tensor& grad) const {
-  return mesh_->owners(p.holders_of_data())
-      .reduce_scatter_parts(grad, p.own_part(grad), p.slice_counts(), p.name());
+TravellingSum DataRanks::owners_sum(const kernels::KernelCtx& ctx, const Parameter& p,
+                                    const Tensor& grad) const {
+  return TravellingSum::to_owners(ctx, mesh_->owners(p.holders_of_data()), p, grad, grad_reduce_);
 }
 
-Handle DataRanks::start_replicas_sum(const Parameter& p, const Tensor& own) const {
-  return mesh_->replicas().all_reduce(own, ReduceOp::sum, p.name());
+TravellingSum DataRanks::replicas_sum(const kernels::KernelCtx& ctx, const Parameter& p,
+                                      const Tensor& own) const {
+  return TravellingSum::over(ctx, mesh_->replicas(), own, grad_reduce_, p.name());
 }
 
 void DataRanks::start(const kernels::KernelCtx& ctx, const ParameterGroup& group) {
@@ -56,36 +59,41 @@ void DataRanks::start(const kernels::KernelCtx& ctx, const ParameterGroup& group
   if (completion_) completion_(ctx, group);
   if (!first.is_sliced()) {
     Communicator& data = mesh_->data(first.holders_of_data());
-    under_way_.push_back(data.all_reduce(group.grad(), ReduceOp::sum, group.name()));
+    under_way_.push_back(
+        TravellingSum::over(ctx, data, group.grad(), grad_reduce_, group.name()));
     return;
   }
   for (const Parameter* p : group.members()) {
-    under_way_.push_back(start_owners_sum(*p, p->grad()));
+    under_way_.push_back(owners_sum(ctx, *p, p->grad()));
   }
+}
+
+void DataRanks::arrive(const kernels::KernelCtx& ctx) {
+  for (TravellingSum& sum : under_way_) sum.arrive(ctx);
+  under_way_.clear();
 }
 
 void DataRanks::sum_gradients(const kernels::KernelCtx& ctx) {
   if (mesh_->data().size() == 1) return;
   for (const ParameterGroup* group : store_->local_groups()) start(ctx, *group);
-  for (Handle& handle : under_way_) handle.wait();
-  under_way_.clear();
+  arrive(ctx);
   started_.clear();
   if (mesh_->replicas().size() == 1) return;
-  std::vector<Handle> handles;
   for (const Parameter* p : store_->local()) {
-    if (p->is_sliced()) handles.push_back(start_replicas_sum(*p, p->own_grad()));
+    if (p->is_sliced()) under_way_.push_back(replicas_sum(ctx, *p, p->own_grad()));
   }
-  for (Handle& handle : handles) handle.wait();
+  arrive(ctx);
 }
 
 void DataRanks::add_summed(const kernels::KernelCtx& ctx, const Parameter& p,
                            const Tensor& grad) const {
   const Tensor own = p.own_part(grad);
   if (p.is_sliced()) {
-    start_owners_sum(p, grad).wait();
-    if (mesh_->replicas().size() > 1) start_replicas_sum(p, own).wait();
+    owners_sum(ctx, p, grad).arrive(ctx);
+    if (mesh_->replicas().size() > 1) replicas_sum(ctx, p, own).arrive(ctx);
   } else if (mesh_->data().size() > 1) {
-    mesh_->data(p.holders_of_data()).all_reduce(grad, ReduceOp::sum, p.name()).wait();
+    Communicator& data = mesh_->data(p.holders_of_data());
+    TravellingSum::over(ctx, data, grad, grad_reduce_, p.name()).arrive(ctx);
   }
   if (p.own_slice().count == 0) return;
   const Tensor& sum = p.own_grad();

@@ -3,20 +3,23 @@
 /// to all.
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
 #include "lib/parallel/sharded_units.hpp"
+#include "lib/parallel/travelling_sum.hpp"
 #include "lib/param/parameter.hpp"
 
 namespace llmtrain::parallel {
 
 class DataRanks {
  public:
-  /// Both outlive this.
-  DataRanks(const ParameterStore& store, const Mesh& mesh) : store_(&store), mesh_(&mesh) {}
+  /// Store and mesh outlive this. Gradients travel in `grad_reduce`, without it in their own type.
+  DataRanks(const ParameterStore& store, const Mesh& mesh, std::optional<DType> grad_reduce)
+      : store_(&store), mesh_(&mesh), grad_reduce_(grad_reduce) {}
 
   /// Called before a group's gradient leaves: the sum of this rank's micro-batches is in it then.
   using Completion = std::function<void(const kernels::KernelCtx&, const ParameterGroup&)>;
@@ -42,16 +45,20 @@ class DataRanks {
   class UnitEnd;
   /// Sums the gradient of a group over its owners, or where it is not sliced over all.
   void start(const kernels::KernelCtx& ctx, const ParameterGroup& group);
-  Handle start_owners_sum(const Parameter& parameter, const Tensor& grad) const;
-  Handle start_replicas_sum(const Parameter& parameter, const Tensor& own) const;
+  TravellingSum owners_sum(const kernels::KernelCtx& ctx, const Parameter& parameter,
+                           const Tensor& grad) const;
+  TravellingSum replicas_sum(const kernels::KernelCtx& ctx, const Parameter& parameter,
+                             const Tensor& own) const;
+  void arrive(const kernels::KernelCtx& ctx);
 
   const ParameterStore* store_;
   const Mesh* mesh_;
+  std::optional<DType> grad_reduce_;
   Completion completion_;
   /// By unit; a group that is in several of them is in the first, whose backward is the last.
   std::vector<std::vector<const ParameterGroup*>> units_;
   std::set<const ParameterGroup*> started_;
-  std::vector<Handle> under_way_;
+  std::vector<TravellingSum> under_way_;
 };
 
 }  // namespace llmtrain::parallel

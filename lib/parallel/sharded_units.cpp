@@ -152,8 +152,8 @@ void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
     state.gradient_is_open = false;
     Reduction& reduction = reductions_.emplace_back(Reduction{&group, {}});
     for (const Parameter* p : group.members()) {
-      reduction.handles.push_back(owners(*p).reduce_scatter_parts(p->grad(), p->own_part(p->grad()),
-                                                                  p->slice_counts(), p->name()));
+      reduction.sums.push_back(
+          TravellingSum::to_owners(ctx.kernel, owners(*p), *p, p->grad(), grad_reduce_));
     }
   };
   for_writers(units, Way::forth, reduce);
@@ -162,11 +162,8 @@ void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
 
 void ShardedUnits::settle(const OpCtx& ctx) {
   for (Reduction& reduction : reductions_) {
-    for (Handle& handle : reduction.handles) handle.wait();
-    for (const Parameter* p : reduction.group->members()) {
-      if (p->own_slice().count == 0) continue;
-      const Tensor& sum = p->own_grad();
-      ctx.launch(kernels::Add{.a = sum, .b = p->own_part(p->grad()), .y = sum});
+    for (std::size_t i = 0; i < reduction.sums.size(); ++i) {
+      reduction.sums[i].arrive_onto(ctx.kernel, reduction.group->members()[i]->own_grad());
     }
     reduction.group->close_grad();
   }

@@ -9,6 +9,7 @@
 #include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
 #include "lib/param/parameter.hpp"
+#include "lib/parallel/travelling_sum.hpp"
 
 namespace llmtrain::parallel {
 
@@ -27,10 +28,11 @@ class ShardedUnits {
     int begin = 0, end = 0;
   };
 
-  /// `shards` as the groups' parameters have them whose owners on `mesh` are several. All that is
-  /// given outlives this.
-  ShardedUnits(std::vector<Unit> units, const Shards& shards, const Mesh& mesh)
-      : units_(std::move(units)), mesh_(&mesh), shards_(shards) {}
+  /// `shards` as the groups' parameters have them whose owners on `mesh` are several; gradients
+  /// travel in `grad_reduce`, without it in their own type. All that is given outlives this.
+  ShardedUnits(std::vector<Unit> units, const Shards& shards, const Mesh& mesh,
+               std::optional<DType> grad_reduce)
+      : units_(std::move(units)), mesh_(&mesh), shards_(shards), grad_reduce_(grad_reduce) {}
 
   /// Around the operations of some units of a stage, which has those of `stage`. Their parameters
   /// are whole from the one to the other; meanwhile the next unit's travel. The tape of `ctx` does
@@ -56,7 +58,7 @@ class ShardedUnits {
   };
   struct Reduction {
     ParameterGroup* group;
-    std::vector<Handle> handles;
+    std::vector<TravellingSum> sums;  // of its members
   };
 
   void gather(const OpCtx& ctx, Range units, Way way);
@@ -80,6 +82,7 @@ class ShardedUnits {
   std::vector<Unit> units_;
   const Mesh* mesh_;
   Shards shards_;
+  std::optional<DType> grad_reduce_;
   std::map<ParameterGroup*, State> states_;
   std::vector<Reduction> reductions_;
 };

@@ -200,6 +200,7 @@ void Recipe::validate(recipe::Issues& issues) const {
   recipe::judge(issues,
                 [&] { parallelism.validate_experts(issues, model.spec().experts.num_experts); });
   recipe::judge(issues, [&] { validate_virtual_workers(issues); });
+  recipe::judge(issues, [&] { validate_grad_reduce(issues); });
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
@@ -230,6 +231,18 @@ void Recipe::validate_horizon(recipe::Issues& issues) const {
   if (const recipe::Section* own = lr_scheduler.type.section()) {
     for (const recipe::Entry* entry : own->entries()) judge_entry(*entry);
   }
+}
+
+void Recipe::validate_grad_reduce(recipe::Issues& issues) const {
+  const std::optional<DType>& type = precision.grad_reduce();
+  if (!type || run.determinism() != kernels::Determinism::layout) return;
+  const DType own = statistics_dtype(precision.compute());
+  if (*type == own) return;
+  issues.add(precision.grad_reduce,
+             fmt::format("rounds what ranks exchange, which run.determinism: layout makes equal to "
+                         "what one rank has in {}",
+                         to_string(own)),
+             "leave it out, or choose run.determinism: run");
 }
 
 void Recipe::validate_virtual_workers(recipe::Issues& issues) const {

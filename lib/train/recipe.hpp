@@ -339,6 +339,7 @@ struct Recipe : recipe::Section {
   void validate_length(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
   void validate_virtual_workers(recipe::Issues& issues) const;
+  void validate_grad_reduce(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   /// engine::EngineOptions::virtual_workers.
