@@ -17,6 +17,7 @@
 #include "lib/base/exit_codes.hpp"
 #include "lib/base/log.hpp"
 #include "lib/data/pre_tokenizer.hpp"
+#include "lib/plan/hardware_sheet.hpp"
 #include "lib/recipe/suggest.hpp"
 
 namespace {
@@ -50,8 +51,9 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
                    "ranks of the job; default those that the recipe's parallelism names")
       ->check(CLI::Range(1, 1 << 20));
   plan->add_option("--profile", planned.profile,
-                   "hardware profile, or a GPU's name (a100, h100, h800, h200, b200); default the one "
-                   "of `doctor`");
+                   fmt::format("hardware profile of `doctor`, a data sheet *.yaml, or the name of "
+                               "one ({}); default the profile of `doctor`",
+                               fmt::join(plan::builtin_sheet_names(), ", ")));
   plan->add_option_function<std::string>(
       "--device",
       [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },

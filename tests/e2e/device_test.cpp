@@ -78,8 +78,33 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
   CHECK(holds(wrong.output, {"times of a cuda", "run.device"}));
   const auto nobody = here.call({"plan", "recipe.yaml", "--profile", "h2000"});
   CHECK(nobody.exit_code == 2);
-  CHECK(holds(nobody.output, {"h2000", "a100, h100, h800, h200, b200"}));
+  CHECK(holds(nobody.output, {"h2000", "did you mean `h200`?"}));
   CHECK(here.call({"bench", "recipe.yaml", "run.device=cuda"}).exit_code == 1);
+}
+
+TEST_CASE("a data sheet is a file of the user's as well, and the help names those that are known") {
+  const Workspace here(kTinyRecipe);
+  const auto plan = [&](const std::string& profile) {
+    return here.call({"plan", "recipe.yaml", "--device", "cuda", "--profile", profile});
+  };
+  here.write("mine.yaml",
+             "hardware: 1\ninclude: [h200]\ntitle: half an H200\n"
+             "memory: {capacity: 64GiB, bytes_per_second: 2.4e12}\n");
+  const auto mine = plan("mine.yaml");
+  CHECK(mine.exit_code == 0);
+  CHECK(holds(mine.output, {"half an H200, from the data sheet mine.yaml", "of 63.00 GiB"}));
+  here.write("bad.yaml", "include: [h200]\nmemory:\n  bytes_per_second: -1\n  size: 3\n");
+  const auto bad = plan("bad.yaml");
+  CHECK(bad.exit_code == 2);
+  CHECK(holds(bad.output, {"bad.yaml:3:21: memory.bytes_per_second: must be > 0",
+                           "bad.yaml:4:3: memory.size: unknown key"}));
+  CHECK(plan("nobody.yaml").exit_code == 2);
+  // Anything else is what `doctor` wrote.
+  here.write("other.json", "hardware: 1");
+  const auto other = plan("other.json");
+  CHECK(other.exit_code == 4);
+  CHECK(holds(other.output, {"other.json", "measure again"}));
+  CHECK(holds(here.call({"plan", "--help"}).output, {"a100, b200, ", "h100, h200, h800"}));
 }
 
 // Rank 0 of 16,384 has the embedding and 7 of 126 blocks, an eighth of each.

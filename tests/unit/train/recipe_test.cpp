@@ -1,6 +1,7 @@
 #include "lib/train/recipe.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <regex>
 
 #include <doctest/doctest.h>
@@ -218,6 +219,23 @@ TEST_CASE("every key that another tool's key is said to be is one of ours") {
     }
     if (row.ours.empty()) continue;
     CHECK((!recipe::find_keys(recipe, row.ours).empty() || reserved(row.ours)));
+  }
+}
+
+TEST_CASE("the executable brings every recipe of configs by its file's name") {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(LLMTRAIN_TESTS_DIR "/../configs")) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path().stem().string());
+  }
+  std::sort(files.begin(), files.end());
+  const auto names = builtin_recipe_names();
+  CHECK(std::vector<std::string>(names.begin(), names.end()) == files);
+  for (const std::string_view name : names) {
+    CAPTURE(std::string(name));
+    Recipe root;
+    recipe::LoadRequest request{.file = name, .builtin = builtin_recipe};
+    request.reserved = reserved_keys();
+    CHECK(recipe::check(root, request).empty());
   }
 }
 
