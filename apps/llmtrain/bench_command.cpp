@@ -322,6 +322,7 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
 ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  recipe->enter({});
   const engine::BatchGeometry geometry = recipe->geometry();
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report =

@@ -168,6 +168,12 @@ std::vector<Issue> check(Section& root, const LoadRequest& request) {
   return issues.sorted();
 }
 
+std::vector<Issue> check_rules(Section& root) {
+  Issues issues;
+  judge_rules(root, issues);
+  return issues.sorted();
+}
+
 void load(Section& root, const LoadRequest& request) {
   std::vector<Issue> issues = check(root, request);
   if (!issues.empty()) throw InvalidRecipe(std::move(issues));

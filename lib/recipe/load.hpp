@@ -50,6 +50,10 @@ struct LoadRequest {
 /// Mappings merge, everything else replaces. Keys that start with `x-` are comments.
 std::vector<Issue> check(Section& root, const LoadRequest& request);
 
+/// The rules over several keys once more, where the program has set some of them since a load
+/// without issues. What was read stays as it was.
+std::vector<Issue> check_rules(Section& root);
+
 /// As check(); throws InvalidRecipe if there are issues.
 void load(Section& root, const LoadRequest& request);
 

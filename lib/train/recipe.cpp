@@ -292,6 +292,13 @@ void Recipe::validate_stages(recipe::Issues& issues) const {
   }
 }
 
+void Recipe::enter(const JobPlace& place) {
+  job = place;
+  if (!parallelism.take_rest(place.size)) return;
+  std::vector<recipe::Issue> issues = recipe::check_rules(*this);
+  if (!issues.empty()) throw recipe::InvalidRecipe(std::move(issues));
+}
+
 engine::EngineOptions Recipe::engine_options() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());

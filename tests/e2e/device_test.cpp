@@ -107,6 +107,24 @@ TEST_CASE("a data sheet is a file of the user's as well, and the help names thos
   CHECK(holds(here.call({"plan", "--help"}).output, {"a100, b200, ", "h100, h200, h800"}));
 }
 
+TEST_CASE("a plan of an axis that takes the rest wants to know of how many ranks") {
+  const Workspace here(kTinyRecipe);
+  const std::string layout = "parallelism={dp: 2, tp: -1}";
+  const auto unknown = here.call({"plan", "recipe.yaml", layout});
+  CHECK(unknown.exit_code == 2);
+  CHECK(holds(unknown.output, {"parallelism.tp takes the rest of the ranks", "--ranks"}));
+  const auto four = here.call({"plan", "recipe.yaml", layout, "--ranks", "4"});
+  CHECK(four.exit_code == 0);
+  CHECK(holds(four.output, {"4 = dp 2 x tp 2"}));
+  CHECK(here.call({"plan", "recipe.yaml", layout, "--ranks", "5"}).exit_code == 2);
+  const auto checked = here.call({"check", "recipe.yaml", layout});
+  CHECK(checked.exit_code == 0);
+  CHECK(holds(checked.output, {"no issues; parallelism.tp takes the rest of the ranks"}));
+  CHECK(here.call({"check", "recipe.yaml", "parallelism.tp=-1"}).exit_code == 2);
+  CHECK(here.call({"bench", "recipe.yaml", "--steps", "1", "parallelism={dp: 1, tp: -1}"})
+            .exit_code == 0);
+}
+
 // Rank 0 of 16,384 has the embedding and 7 of 126 blocks, an eighth of each.
 TEST_CASE("a plan of 405 billion parameters on 16,384 GPUs has the bytes of arithmetic by hand") {
   const Workspace here(kTinyRecipe);

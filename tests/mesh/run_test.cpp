@@ -89,6 +89,28 @@ TEST_CASE("ranks that share a model train, decode and save what one rank does, f
   }
 }
 
+TEST_CASE("an axis that takes the rest of the ranks trains as if they had been counted") {
+  const Workshop w;
+  const ProcessResult counted = w.run(4, {"run.output_dir=counted", "parallelism={dp: 2, tp: 2}"});
+  REQUIRE_MESSAGE(counted.exit_code == 0, counted.output);
+  const std::vector<std::string> rest{"run.output_dir=rest", "parallelism={dp: 2, tp: -1}"};
+  const ProcessResult four = w.run(4, rest);
+  REQUIRE_MESSAGE(four.exit_code == 0, four.output);
+  CHECK(w.records("rest") == w.records("counted"));
+  const std::string resolved = read_file(w.scratch / "rest" / "resolved.yaml");
+  CHECK(resolved.find("tp: 2  # the rest of 4 ranks") != std::string::npos);
+  // Two ranks go on, on which nothing is left for tp to share; and one reads what they saved.
+  std::vector<std::string> longer = rest;
+  longer.push_back("training.max_steps=16");
+  const ProcessResult two = w.run(2, longer);
+  REQUIRE_MESSAGE(two.exit_code == 0, two.output);
+  CHECK(two.output.find("resumed from step") != std::string::npos);
+  const ProcessResult one =
+      run_process({LLMTRAIN_EXECUTABLE, "generate", "rest", "--prompt", "word"},
+                  w.scratch.path().string(), {.limit_seconds = 60});
+  CHECK_MESSAGE(one.exit_code == 0, one.output);
+}
+
 // A model with experts, on every axis that divides its parameters.
 TEST_CASE("experts are trained, sampled, saved and exported by ranks that share them as by one") {
   using Overrides = std::vector<std::string>;
@@ -290,6 +312,9 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(1, {"parallelism.dp=4"}, 2, "but the job has 1 rank; start 4");
   refused(3, {}, 2, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide");
   refused(3, {"parallelism.tp=2"}, 2, "parallelism.tp 2 does not divide the job's 3");
+  refused(3, {"parallelism={dp: 2, tp: -1}"}, 2, "parallelism.dp 2 does not divide the job's 3");
+  refused(2, {"parallelism.tp=-1"}, 2, "and so does parallelism.dp: -1 (its default)");
+  refused(4, {"parallelism={dp: 1, pp: -1}"}, 2, "4 stages of a pipeline need a block each");
   refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, 2, "with parallelism.tp 2, but the job has");
   refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");

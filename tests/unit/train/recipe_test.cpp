@@ -222,6 +222,39 @@ TEST_CASE("every key that another tool's key is said to be is one of ours") {
   }
 }
 
+TEST_CASE("a size that an axis takes when the ranks are known is judged like one that was given") {
+  const auto refused = [](const std::string& parallelism, int ranks, const char* message) {
+    CAPTURE(parallelism);
+    Recipe root;
+    recipe::load(root, {.file = "r.yaml",
+                        .text = fmt::format(R"(
+model: {{architecture: mixtral, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2,
+        num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 36,
+        num_local_experts: 4}}
+tokenizer: {{type: bytes}}
+data: {{sources: [{{path: text.txt}}]}}
+training: {{seq_len: 36, micro_batch_size: 1, global_batch_size: 12, max_steps: 100}}
+parallelism: {{{}}}
+)",
+                                            parallelism)});
+    if (message == nullptr) {
+      root.enter({.size = ranks});
+      CHECK(root.mesh_shape().world_size() == ranks);
+      // Judging is not using.
+      CHECK_FALSE(root.training.seq_len.was_read());
+      return;
+    }
+    CHECK_THROWS_WITH_AS(root.enter({.size = ranks}), doctest::Contains(message), RecipeError);
+  };
+  refused("dp: 2, pp: -1", 8, "4 stages of a pipeline need a block each, and the model has 2");
+  refused("dp: 1, sp: -1", 8, "36 tokens do not divide by the 16 parts");
+  refused("dp: 3, sp: -1, ep: -1", 6, "does not divide the model's 4 experts (4 does)");
+  refused("dp: 1, tp: -1, tp_sequence_parallel: true", 1, "has nobody to share tokens with");
+  refused("dp: 2, pp: -1, pp_layers: [2, 0]", 8, "2 numbers for 4 stages");
+  refused("dp: 2, pp: -1, pp_layers: [2, 0]", 4, nullptr);
+  refused("dp: 4, sp: -1, ep: -1", 4, nullptr);
+}
+
 TEST_CASE("the executable brings every recipe of configs by its file's name") {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(LLMTRAIN_TESTS_DIR "/../configs")) {
