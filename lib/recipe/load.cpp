@@ -168,10 +168,10 @@ std::vector<Issue> check(Section& root, const LoadRequest& request) {
   return issues.sorted();
 }
 
-std::vector<Issue> check_rules(Section& root) {
+void check_rules(Section& root) {
   Issues issues;
   judge_rules(root, issues);
-  return issues.sorted();
+  if (!issues.empty()) throw InvalidRecipe(issues.sorted());
 }
 
 void load(Section& root, const LoadRequest& request) {

@@ -51,8 +51,8 @@ struct LoadRequest {
 std::vector<Issue> check(Section& root, const LoadRequest& request);
 
 /// The rules over several keys once more, where the program has set some of them since a load
-/// without issues. What was read stays as it was.
-std::vector<Issue> check_rules(Section& root);
+/// without issues: InvalidRecipe if they break one. What was read stays as it was.
+void check_rules(Section& root);
 
 /// As check(); throws InvalidRecipe if there are issues.
 void load(Section& root, const LoadRequest& request);

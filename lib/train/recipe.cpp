@@ -294,9 +294,7 @@ void Recipe::validate_stages(recipe::Issues& issues) const {
 
 void Recipe::enter(const JobPlace& place) {
   job = place;
-  if (!parallelism.take_rest(place.size)) return;
-  std::vector<recipe::Issue> issues = recipe::check_rules(*this);
-  if (!issues.empty()) throw recipe::InvalidRecipe(std::move(issues));
+  if (parallelism.take_rest(place.size)) recipe::check_rules(*this);
 }
 
 engine::EngineOptions Recipe::engine_options() const {

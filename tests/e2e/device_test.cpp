@@ -82,49 +82,6 @@ TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused wit
   CHECK(here.call({"bench", "recipe.yaml", "run.device=cuda"}).exit_code == 1);
 }
 
-TEST_CASE("a data sheet is a file of the user's as well, and the help names those that are known") {
-  const Workspace here(kTinyRecipe);
-  const auto plan = [&](const std::string& profile) {
-    return here.call({"plan", "recipe.yaml", "--device", "cuda", "--profile", profile});
-  };
-  here.write("mine.yaml",
-             "hardware: 1\ninclude: [h200]\ntitle: half an H200\n"
-             "memory: {capacity: 64GiB, bytes_per_second: 2.4e12}\n");
-  const auto mine = plan("mine.yaml");
-  CHECK(mine.exit_code == 0);
-  CHECK(holds(mine.output, {"half an H200, from the data sheet mine.yaml", "of 63.00 GiB"}));
-  here.write("bad.yaml", "include: [h200]\nmemory:\n  bytes_per_second: -1\n  size: 3\n");
-  const auto bad = plan("bad.yaml");
-  CHECK(bad.exit_code == 2);
-  CHECK(holds(bad.output, {"bad.yaml:3:21: memory.bytes_per_second: must be > 0",
-                           "bad.yaml:4:3: memory.size: unknown key"}));
-  CHECK(plan("nobody.yaml").exit_code == 2);
-  // Anything else is what `doctor` wrote.
-  here.write("other.json", "hardware: 1");
-  const auto other = plan("other.json");
-  CHECK(other.exit_code == 4);
-  CHECK(holds(other.output, {"other.json", "measure again"}));
-  CHECK(holds(here.call({"plan", "--help"}).output, {"a100, b200, ", "h100, h200, h800"}));
-}
-
-TEST_CASE("a plan of an axis that takes the rest wants to know of how many ranks") {
-  const Workspace here(kTinyRecipe);
-  const std::string layout = "parallelism={dp: 2, tp: -1}";
-  const auto unknown = here.call({"plan", "recipe.yaml", layout});
-  CHECK(unknown.exit_code == 2);
-  CHECK(holds(unknown.output, {"parallelism.tp takes the rest of the ranks", "--ranks"}));
-  const auto four = here.call({"plan", "recipe.yaml", layout, "--ranks", "4"});
-  CHECK(four.exit_code == 0);
-  CHECK(holds(four.output, {"4 = dp 2 x tp 2"}));
-  CHECK(here.call({"plan", "recipe.yaml", layout, "--ranks", "5"}).exit_code == 2);
-  const auto checked = here.call({"check", "recipe.yaml", layout});
-  CHECK(checked.exit_code == 0);
-  CHECK(holds(checked.output, {"no issues; parallelism.tp takes the rest of the ranks"}));
-  CHECK(here.call({"check", "recipe.yaml", "parallelism.tp=-1"}).exit_code == 2);
-  CHECK(here.call({"bench", "recipe.yaml", "--steps", "1", "parallelism={dp: 1, tp: -1}"})
-            .exit_code == 0);
-}
-
 // Rank 0 of 16,384 has the embedding and 7 of 126 blocks, an eighth of each.
 TEST_CASE("a plan of 405 billion parameters on 16,384 GPUs has the bytes of arithmetic by hand") {
   const Workspace here(kTinyRecipe);

@@ -89,28 +89,6 @@ TEST_CASE("ranks that share a model train, decode and save what one rank does, f
   }
 }
 
-TEST_CASE("an axis that takes the rest of the ranks trains as if they had been counted") {
-  const Workshop w;
-  const ProcessResult counted = w.run(4, {"run.output_dir=counted", "parallelism={dp: 2, tp: 2}"});
-  REQUIRE_MESSAGE(counted.exit_code == 0, counted.output);
-  const std::vector<std::string> rest{"run.output_dir=rest", "parallelism={dp: 2, tp: -1}"};
-  const ProcessResult four = w.run(4, rest);
-  REQUIRE_MESSAGE(four.exit_code == 0, four.output);
-  CHECK(w.records("rest") == w.records("counted"));
-  const std::string resolved = read_file(w.scratch / "rest" / "resolved.yaml");
-  CHECK(resolved.find("tp: 2  # the rest of 4 ranks") != std::string::npos);
-  // Two ranks go on, on which nothing is left for tp to share; and one reads what they saved.
-  std::vector<std::string> longer = rest;
-  longer.push_back("training.max_steps=16");
-  const ProcessResult two = w.run(2, longer);
-  REQUIRE_MESSAGE(two.exit_code == 0, two.output);
-  CHECK(two.output.find("resumed from step") != std::string::npos);
-  const ProcessResult one =
-      run_process({LLMTRAIN_EXECUTABLE, "generate", "rest", "--prompt", "word"},
-                  w.scratch.path().string(), {.limit_seconds = 60});
-  CHECK_MESSAGE(one.exit_code == 0, one.output);
-}
-
 // A model with experts, on every axis that divides its parameters.
 TEST_CASE("experts are trained, sampled, saved and exported by ranks that share them as by one") {
   using Overrides = std::vector<std::string>;
