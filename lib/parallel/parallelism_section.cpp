@@ -28,10 +28,25 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
     issues.add(dp_replicate, "has no slices to repeat: parallelism.zero is 0",
                "set parallelism.zero, or leave this out");
   }
+  recipe::judge(issues, [&] { validate_sequences(issues); });
+  recipe::judge(issues, [&] { validate_pipeline(issues); });
+}
+
+void ParallelismSection::validate_sequences(recipe::Issues& issues) const {
   if (sp() == 1 && sp_algo() != SequenceSharing::all_gather) {
     issues.add(sp_algo, "does nothing: parallelism.sp is 1", "leave it out");
   }
-  recipe::judge(issues, [&] { validate_pipeline(issues); });
+  if (sp_ulysses() == 1 || sp() == kRest) return;  // kRest: again when the ranks are known
+  if (sp_algo() == SequenceSharing::ulysses) {
+    issues.add(sp_ulysses, "does nothing: with sp_algo: ulysses all ranks of sp share heads",
+               "leave it out, or choose how groups of such ranks attend: all_gather or ring");
+  } else if (sp() % sp_ulysses() != 0) {
+    issues.add(sp_ulysses, fmt::format("does not divide parallelism.sp {}", sp()),
+               fmt::format("{} does", std::gcd(sp(), sp_ulysses())));
+  } else if (sp_ulysses() == sp()) {
+    issues.add(sp_ulysses, "leaves one group, which has nobody to attend to",
+               "set sp_algo: ulysses, and leave this out");
+  }
 }
 
 void ParallelismSection::validate_sizes(recipe::Issues& issues) const {
@@ -267,6 +282,7 @@ MeshShape ParallelismSection::shape(int ranks) const {
   }
   shape.tp_sequence_parallel = tp_sequence_parallel();
   shape.sp_algo = sp_algo();
+  shape.sp_ulysses = static_cast<int>(sp_ulysses());
   return shape;
 }
 

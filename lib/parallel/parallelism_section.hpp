@@ -65,6 +65,11 @@ struct ParallelismSection : recipe::Section {
       recipe::one_of<SequenceSharing>({{"all_gather", SequenceSharing::all_gather},
                                        {"ulysses", SequenceSharing::ulysses},
                                        {"ring", SequenceSharing::ring}})};
+  recipe::Key<std::int64_t> sp_ulysses{
+      this, "sp_ulysses", 1,
+      "neighbours among the ranks of sp that share the heads of their rows as ulysses does, while "
+      "groups of them attend to whole sequences by sp_algo",
+      recipe::between(1, 1 << 16)};
   recipe::Key<std::int64_t> ep{
       this, "ep", 1,
       "neighbours among the ranks of dp x sp that each have some of the experts; the tokens travel "
@@ -124,6 +129,7 @@ struct ParallelismSection : recipe::Section {
 
  private:
   void validate_sizes(recipe::Issues& issues) const;
+  void validate_sequences(recipe::Issues& issues) const;
   void validate_pipeline(recipe::Issues& issues) const;
   /// Ranks of dp. RecipeError when the axes do not divide the ranks.
   int data_ranks(int ranks) const;

@@ -188,6 +188,22 @@ const std::vector<Layout>& layouts() {
       {8, "llama",
        "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.dp=2 | parallelism.zero=3 | "
        "parallelism.pp=2"},
+      // Neighbours share heads, groups of them rows.
+      {4, "llama", "parallelism.sp=4 | parallelism.sp_ulysses=2",
+       "training.micro_batch_size=2 | training.seq_len=8"},
+      {6, "gpt2", "parallelism.sp=6 | parallelism.sp_ulysses=2 | parallelism.sp_algo=ring",
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
+       "activation_checkpoint.mode=full"},
+      {4, "gpt_oss", "parallelism.sp=4 | parallelism.sp_ulysses=2", "training.seq_len=16"},
+      {4, "mpt", "parallelism.sp=4 | parallelism.sp_ulysses=2 | parallelism.sp_algo=ring",
+       "training.seq_len=16"},
+      {8, "gemma2",
+       "parallelism.sp=4 | parallelism.sp_ulysses=2 | parallelism.dp=2 | parallelism.zero=3",
+       "training.seq_len=16"},
+      {8, "qwen3",
+       "parallelism.sp=4 | parallelism.sp_ulysses=2 | parallelism.tp=2 | "
+       "parallelism.tp_sequence_parallel=true | parallelism.order=[sp, tp, dp, pp]",
+       "training.seq_len=16"},
       {4, "llama", "parallelism.sp=2 | parallelism.dp=2 | parallelism.zero=1"},
       {4, "gpt2", "parallelism.sp=2 | parallelism.dp=2 | parallelism.zero=2",
        "model.resid_pdrop=0.2 | activation_checkpoint.mode=every_k | activation_checkpoint.k=2"},
