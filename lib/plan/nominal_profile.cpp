@@ -184,6 +184,7 @@ std::optional<HardwareProfile> nominal_profile(std::string_view gpu) {
                                          "gather_rows",
                                          "group_by_expert",
                                          "join_squared_norms",
+                                         "limit_choices",
                                          "logit_statistics",
                                          "norm_forward",
                                          "norm_input_grad",
