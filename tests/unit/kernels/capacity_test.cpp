@@ -25,8 +25,9 @@ struct Choices {
 Values limit(Machine& machine, const Choices& c, std::int64_t capacity, DType dtype) {
   const Shape shape{c.rows(), c.top_k};
   const Tensor kept = machine.empty(shape, DType::i32);
-  const Tensor position =
-      c.position.empty() ? Tensor() : machine.of(c.position, {c.rows()}, DType::i32);
+  const Tensor position = c.position.empty() && c.rows() > 0
+                              ? Tensor()
+                              : machine.of(c.position, {c.rows()}, DType::i32);
   machine.run(LimitChoices{.expert = machine.of(c.expert, shape, DType::i32),
                            .score = machine.of(c.score, shape, dtype),
                            .position = position.view(),
@@ -188,7 +189,8 @@ TEST_CASE("scores of chosen experts are neither shared nor scaled") {
     const Tensor expert = machine.empty({1, 2}, DType::i32);
     const Tensor weight = machine.empty({1, 2}, DType::f32);
     const Tensor score = machine.empty({1, 2}, DType::f32);
-    RouteTokens route{.logits = machine.of({0, 2, 1}, {1, 3}, DType::f32),
+    const Tensor logits = machine.of({0, 2, 1}, {1, 3}, DType::f32);
+    RouteTokens route{.logits = logits,
                       .bias = {},
                       .expert = expert,
                       .weight = weight,
