@@ -44,8 +44,10 @@ struct RouteTokens {
 };
 
 /// Of each sequence's choices of an expert the `capacity` with the largest scores, equal ones by
-/// position, NaN before all numbers: it is to be seen. kept[c] = expert[c] of these, -1 of the
-/// others and of what is no choice (-1). expert and kept int32, score fp32 | fp64, [rows, top_k]. A
+/// position, NaN before all numbers: it is to be seen. Scores are compared by their first 16 bits
+/// (fp32) or 24 (fp64), rounded, so that errors of rounding, which differ between layouts, do not
+/// decide between rows that are equal. kept[c] = expert[c] of these, -1 of the others and of what
+/// is no choice (-1). expert and kept int32, score fp32 | fp64, [rows, top_k]. A
 /// row chooses an expert once at most. Rows are those of `parts` parts of all sequences: first the
 /// rows that part 0 has of each sequence, one after the other, equally many each. position int32
 /// [rows], in the sequence; absent where the rows of one part are in this order.

@@ -1,6 +1,7 @@
 #pragma once
 /// In which order the choices of an expert find room.
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -8,6 +9,15 @@
 #include "kernels/router.hpp"
 
 namespace llmtrain::kernels {
+
+/// What of a score counts: rows that are equal but for errors of rounding, as the first tokens of
+/// two documents, are to be equal whatever computed them.
+inline double counted_score(double score) { return static_cast<float>(score); }
+inline float counted_score(float score) {
+  constexpr std::uint32_t kDropped = 0xff;  // of the 24 bits of the significand
+  const std::uint32_t nearest = std::bit_cast<std::uint32_t>(score) + (kDropped + 1) / 2;
+  return std::bit_cast<float>(nearest & ~kDropped);
+}
 
 /// Of LimitChoices with scores of type T.
 template <class T>
@@ -30,7 +40,7 @@ class ChoiceOrder {
 
  private:
   T score(std::int64_t c) const {
-    return std::isnan(score_[c]) ? std::numeric_limits<T>::infinity() : score_[c];
+    return std::isnan(score_[c]) ? std::numeric_limits<T>::infinity() : counted_score(score_[c]);
   }
   std::int64_t position(std::int64_t c) const {
     return position_ == nullptr ? c / top_k_ : position_[c / top_k_];

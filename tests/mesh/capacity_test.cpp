@@ -12,7 +12,7 @@ TEST_CASE("the share of dropped choices is that of all ranks, and the one that o
       "model={architecture: qwen3_moe, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2, "
       "num_attention_heads: 2, intermediate_size: 32, moe_intermediate_size: 12, num_experts: 4, "
       "num_experts_per_tok: 2, max_position_embeddings: 64, capacity_factor: 0.75}";
-  const auto run = [&](int ranks, std::string_view name, const std::string& parallelism) {
+  const auto run = [&](int ranks, const std::string& name, const std::string& parallelism) {
     const ProcessResult result =
         w.run(ranks, {model, fmt::format("run.output_dir={}", name), parallelism});
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);

@@ -134,6 +134,22 @@ TEST_CASE("an expert keeps the choices with the largest scores, equal ones by po
   }
 }
 
+TEST_CASE("scores that differ by errors of rounding are equal") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    for (const auto& [dtype, error] : {std::pair(DType::f64, 1e-9), std::pair(DType::f32, 1e-6)}) {
+      for (const double score : {0.5, 0.25, 1.0, 0.375}) {
+        CAPTURE(score);
+        const auto kept = [&](double first, double second) {
+          const Choices c{.experts = 1, .expert = {0, 0}, .score = {first, second}};
+          return limit(c, 1, *table, dtype);
+        };
+        CHECK(kept(score * (1 - error), score * (1 + error)) == Values{0, -1});
+        CHECK(kept(score, score * (1 + 100 * error)) == Values{-1, 0});
+      }
+    }
+  }
+}
+
 TEST_CASE("a score that is no number finds room before all others, so that the step sees it") {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const Choices c{.experts = 1, .expert = {0, 0, 0, 0}, .score = {1, 0.5, kNan, kNan}};
