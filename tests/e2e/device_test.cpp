@@ -347,9 +347,10 @@ TEST_CASE("run.determinism: fast reaches the libraries, and its steps are as pla
   CHECK(holds(bench.output, {"determinism run"}));
   CHECK(holds(here.call({"plan", "recipe.yaml", "run.determinism=fast"}).output,
               {"determinism", "fast"}));
-  const auto layout = here.run({"run.determinism=layout"});
-  CHECK(layout.exit_code == 2);
-  CHECK(holds(layout.output, {"run.determinism", "unknown value `layout`", "allowed: fast, run"}));
+  const auto slow = here.run({"run.determinism=slow"});
+  CHECK(slow.exit_code == 2);
+  CHECK(holds(slow.output,
+              {"run.determinism", "unknown value `slow`", "allowed: fast, run, layout"}));
 }
 
 TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, and says so" *
