@@ -161,6 +161,30 @@ TEST_CASE("a refused value hides only the rules that ask for it") {
                      "run.threads: expected a count like 2000, 2M, 64Ki, found `many`"});
 }
 
+TEST_CASE("a capacity of experts is a positive number, with which one can be full") {
+  // 32 tokens with two choices each of eight experts, of whom each may see all 32.
+  const auto problems = [](std::string_view factor) {
+    return problems_with(
+        fmt::format("model={{architecture: mixtral, vocab_size: 300, hidden_size: 16, "
+                    "intermediate_size: 16, num_hidden_layers: 1, num_attention_heads: 2, "
+                    "max_position_embeddings: 32, capacity_factor: {}}}",
+                    factor));
+  };
+  CHECK(problems("null").empty());
+  CHECK(problems("0.01").empty());
+  CHECK(problems("3.87").empty());
+  for (const char* factor : {"3.88", "4", "100"}) {
+    CHECK(problems(factor) ==
+          std::vector<std::string>{"model.capacity_factor: does nothing: an expert has room for "
+                                   "all 32 tokens of a sequence"});
+  }
+  for (const char* factor : {"0", "-1", ".nan", ".inf"}) {
+    CAPTURE(factor);
+    REQUIRE(problems(factor).size() == 1);
+    CHECK(problems(factor).front().starts_with("model.capacity_factor: "));
+  }
+}
+
 TEST_CASE("the name of a run is one directory, and an interval is at least one") {
   for (const char* name : {"../x", "a/b", "..", "."}) {
     CAPTURE(name);
