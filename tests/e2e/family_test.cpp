@@ -28,8 +28,7 @@ const std::map<std::string_view, std::string_view> kOwnKeys{
      "mlp_only_layers: [0]"},
     {"dots1",
      "intermediate_size: 32, moe_intermediate_size: 24, n_routed_experts: 6, "
-     "num_experts_per_tok: 2, n_shared_experts: 1, n_group: 3, topk_group: 2, "
-     "bias_update_speed: 0.01"},
+     "num_experts_per_tok: 2, n_shared_experts: 1, n_group: 3, topk_group: 2"},
 };
 
 }  // namespace
@@ -44,7 +43,10 @@ TEST_CASE("every family trains 50 steps, is exported, and starts another run wit
         "num_attention_heads: 2, max_position_embeddings: 64, {}}}",
         family.name, kOwnKeys.at(family.name));
 
-    const auto trained = here.run({model, "training.max_steps=50", "checkpoint.interval=50"});
+    std::vector<std::string> training{model, "training.max_steps=50", "checkpoint.interval=50"};
+    // Moves weights whatever the learning rate is, so the run that must not move them goes without.
+    if (family.name == "dots1") training.push_back("model.bias_update_speed=0.01");
+    const auto trained = here.run(training);
     INFO(trained.output);
     REQUIRE(trained.exit_code == 0);
     std::vector<double> losses;
