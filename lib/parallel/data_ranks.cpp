@@ -59,8 +59,7 @@ void DataRanks::start(const kernels::KernelCtx& ctx, const ParameterGroup& group
   if (completion_) completion_(ctx, group);
   if (!first.is_sliced()) {
     Communicator& data = mesh_->data(first.holders_of_data());
-    under_way_.push_back(
-        TravellingSum::over(ctx, data, group.grad(), grad_reduce_, group.name()));
+    under_way_.push_back(TravellingSum::over(ctx, data, group.grad(), grad_reduce_, group.name()));
     return;
   }
   for (const Parameter* p : group.members()) {

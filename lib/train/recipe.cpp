@@ -186,22 +186,7 @@ void Recipe::validate(recipe::Issues& issues) const {
     if (!precision.tf32() || run.device() != DeviceChoice::cpu) return;
     issues.add(precision.tf32, "products on the CPU are fp32", "leave it out, or run.device: cuda");
   });
-  recipe::judge(issues, [&] {
-    const std::uint64_t seq_len = training.seq_len().value;
-    const auto parts = static_cast<std::uint64_t>(parallelism.sequence_parts());
-    if (seq_len % parts == 0) return;
-    issues.add(training.seq_len,
-               fmt::format("{} tokens do not divide by the {} parts into which {} cut them",
-                           seq_len, parts, parallelism.sequence_cutters()),
-               fmt::format("{} and {} do", seq_len / parts * parts, (seq_len / parts + 1) * parts));
-  });
-  recipe::judge(issues, [&] {
-    parallelism.validate_blocks(issues, static_cast<std::int64_t>(shape.num_hidden_layers()));
-  });
-  recipe::judge(issues,
-                [&] { parallelism.validate_experts(issues, model.spec().experts.num_experts); });
-  recipe::judge(issues, [&] { validate_virtual_workers(issues); });
-  recipe::judge(issues, [&] { validate_grad_reduce(issues); });
+  validate_layout(issues);
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
@@ -232,30 +217,6 @@ void Recipe::validate_horizon(recipe::Issues& issues) const {
   if (const recipe::Section* own = lr_scheduler.type.section()) {
     for (const recipe::Entry* entry : own->entries()) judge_entry(*entry);
   }
-}
-
-void Recipe::validate_grad_reduce(recipe::Issues& issues) const {
-  const std::optional<DType>& type = precision.grad_reduce();
-  if (!type || run.determinism() != kernels::Determinism::layout) return;
-  const DType own = statistics_dtype(precision.compute());
-  if (*type == own) return;
-  issues.add(precision.grad_reduce,
-             fmt::format("rounds what ranks exchange, which run.determinism: layout makes equal to "
-                         "what one rank has in {}",
-                         to_string(own)),
-             "leave it out, or choose run.determinism: run");
-}
-
-void Recipe::validate_virtual_workers(recipe::Issues& issues) const {
-  const auto& given = run.virtual_workers().value;
-  if (!given || run.determinism() != kernels::Determinism::layout) return;
-  const std::int64_t micro_batches = engine::BatchGeometry(training).common_micro_batches();
-  const auto workers = static_cast<std::int64_t>(given->value);
-  if (micro_batches % workers == 0) return;
-  issues.add(run.virtual_workers,
-             fmt::format("{} do not divide the {} micro-batches of {} step", workers, micro_batches,
-                         training.rampup_batch_size ? "every" : "a"),
-             fmt::format("{} do", micro_batches & -micro_batches));
 }
 
 namespace {
@@ -306,11 +267,6 @@ void Recipe::validate_stages(recipe::Issues& issues) const {
   }
 }
 
-void Recipe::enter(const JobPlace& place) {
-  job = place;
-  if (parallelism.take_rest(place.size)) recipe::check_rules(*this);
-}
-
 engine::EngineOptions Recipe::engine_options() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());
@@ -326,15 +282,6 @@ engine::EngineOptions Recipe::engine_options() const {
   return options;
 }
 
-int Recipe::virtual_workers() const {
-  const auto& given = run.virtual_workers().value;
-  if (run.determinism() != kernels::Determinism::layout) return 0;
-  if (given) return static_cast<int>(given->value);
-  constexpr std::int64_t kMost = 64;
-  const std::int64_t micro_batches = engine::BatchGeometry(training).common_micro_batches();
-  return static_cast<int>(std::min(kMost, micro_batches & -micro_batches));
-}
-
 std::int64_t Recipe::eval_stride() const {
   const std::uint64_t stride = eval.stride() ? eval.stride()->value : training.seq_len().value;
   return static_cast<std::int64_t>(stride);
@@ -347,27 +294,6 @@ int Recipe::threads() const {
   const auto all = static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   const auto sharers = static_cast<unsigned>(usable < all ? 1 : job.local_size);
   return static_cast<int>(std::max(1u, usable / sharers));
-}
-
-engine::BatchGeometry Recipe::geometry() const {
-  const MeshShape mesh = mesh_shape();
-  engine::BatchGeometry geometry(training, mesh[Axis::dp]);
-  if (const int workers = virtual_workers(); workers > 0) {
-    require<RecipeError>(workers % mesh[Axis::dp] == 0,
-                         "{} ranks of parallelism.dp do not divide the {} virtual workers of "
-                         "run.determinism: layout; {}",
-                         mesh[Axis::dp], workers,
-                         run.virtual_workers().value
-                             ? "change run.virtual_workers or parallelism.dp"
-                             : "choose a power of two up to that, or a "
-                               "training.global_batch_size that has more of them");
-  }
-  if (mesh[Axis::pp] > 1) {
-    for (const std::int64_t samples : geometry.batch_sizes()) {
-      parallelism.pipeline(samples / geometry.data_ranks() / geometry.micro_batch_size());
-    }
-  }
-  return geometry;
 }
 
 std::span<const recipe::Reserved> reserved_keys() {

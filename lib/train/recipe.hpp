@@ -340,6 +340,8 @@ struct Recipe : recipe::Section {
   /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
+  /// Rules between the layout and other sections.
+  void validate_layout(recipe::Issues& issues) const;
   void validate_virtual_workers(recipe::Issues& issues) const;
   void validate_grad_reduce(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;

@@ -61,6 +61,7 @@ const std::vector<Flip> kParallelism{
     {"parallelism.dp", {exit}, "", {"parallelism.dp=2"}},
     {"parallelism.tp", {exit}, "", {"parallelism.tp=2"}},
     {"parallelism.zero", {plan}, "parallelism.dp=2", {"parallelism.zero=1"}},
+    {"precision.grad_reduce", {plan}, "parallelism.dp=2", {"precision.grad_reduce=bf16"}},
     {"parallelism.ep",
      {plan},
      "parallelism.dp=2 | model.architecture=mixtral",

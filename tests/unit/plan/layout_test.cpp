@@ -10,7 +10,7 @@ namespace llmtrain::plan {
 namespace {
 
 // Two data ranks, two blocks, two micro-batches each.
-Plan plan_of_two(int zero) {
+Plan plan_of_two(int zero, std::optional<DType> grad_reduce = std::nullopt) {
   test::EngineRecipe recipe;
   const std::string text = fmt::format(
       "recipe: 1\nmodel: {{{}, max_position_embeddings: 16}}\n"
@@ -19,6 +19,7 @@ Plan plan_of_two(int zero) {
   recipe::load(recipe, {.file = "test.yaml", .text = text});
   engine::EngineOptions options = recipe.options(7);
   options.zero = zero;
+  options.grad_reduce = grad_reduce;
   return make_plan(options, 4, engine::Target{.mesh = {.sizes = {2, 1, 1, 1}}});
 }
 
@@ -47,6 +48,23 @@ TEST_CASE("gradients travel while the last micro-batch's backward goes on, and n
     // norm.
     const int at_the_end = sums - sums_before_the_end;
     CHECK(sums_before_the_end > 2 * at_the_end);
+  }
+}
+
+TEST_CASE("gradients that travel in bf16 take half of the bytes") {
+  for (const int zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    const auto sent = [&](std::optional<DType> type) {
+      double bytes = 0;
+      for (const CollectiveGroup& group : plan_of_two(zero, type).step.collectives) {
+        const bool sums = group.kind == Collective::all_reduce && group.bytes > 64;
+        if (sums || group.kind == Collective::reduce_scatter) bytes += group.sent_bytes();
+      }
+      return bytes;
+    };
+    CHECK(sent({}) > 0);
+    CHECK(sent(DType::bf16) == sent({}) / 2);
+    CHECK(sent(DType::f32) == sent({}));
   }
 }
 

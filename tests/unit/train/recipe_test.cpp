@@ -185,6 +185,17 @@ TEST_CASE("a capacity of experts is a positive number, with which one can be ful
   }
 }
 
+TEST_CASE("gradients cannot travel in bf16 where no bit may depend on the layout") {
+  const auto problems = problems_with("run.determinism=layout", "precision.grad_reduce=bf16");
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].find("precision.grad_reduce: rounds what ranks exchange") == 0);
+  CHECK(problems_with("run.determinism=layout", "precision.grad_reduce=fp32").empty());
+  CHECK(problems_with("run.determinism=layout", "precision.grad_reduce=fp32",
+                      "precision.compute=fp64")
+            .size() == 1);
+  CHECK(problems_with("precision.grad_reduce=bf16").empty());
+}
+
 TEST_CASE("the name of a run is one directory, and an interval is at least one") {
   for (const char* name : {"../x", "a/b", "..", "."}) {
     CAPTURE(name);
