@@ -33,7 +33,8 @@ TEST_CASE("ranks on GPUs train, evaluate, decode and go on as one rank on the CP
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Workshop w;
   const Variable plugin("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU);
-  const std::vector<std::string> common{"training.max_steps=6"};
+  // Enough of them that one is left, however late the signal below is heard.
+  const std::vector<std::string> common{"training.max_steps=10"};
   const auto run = [&](int ranks, std::vector<std::string> overrides, ProcessEvents events = {}) {
     overrides.insert(overrides.end(), common.begin(), common.end());
     events.limit_seconds = 60;
