@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Trains every layout of tests/mesh/layouts.cpp under mpirun and holds it to one rank: gradients, losses,
-# weights, planned memory, bytes sent. scripts/test.sh does the same as one of its tests.
+# weights, planned memory, bytes sent. scripts/test.sh does the same for a few of them.
 #
 #   scripts/mesh.sh [--build DIR] [TEXT]
 #
-#   TEXT         only the layouts with this text in their titles: "ep=2", "qwen3", "8 ranks"
+#   TEXT         only the layouts with this text in their titles: "ep=2", "qwen3", "8 ranks";
+#                "quick": those of scripts/test.sh
 #   --build DIR  a build directory with tests (build/ci)
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"

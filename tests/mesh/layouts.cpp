@@ -71,19 +71,21 @@ const std::vector<ProbeModel>& probe_models() {
   return kModels;
 }
 
+constexpr bool kQuick = true;
+
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> kLayouts{
       {2, "llama", "parallelism.dp=2"},
       {4, "llama", "parallelism.dp=-1"},
       {8, "llama", "parallelism.dp=8"},
       {2, "gpt2", "parallelism.dp=2",
-       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
+       "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3", kQuick},
       {4, "gpt2", "parallelism.dp=4", "activation_checkpoint.mode=full | model.resid_pdrop=0.2"},
       {6, "llama", "parallelism.dp=6", "training.global_batch_size=12"},
       {3, "llama", "parallelism.dp=3",
        "training.global_batch_size=6 | optimizer.max_grad_norm=null"},
       {2, "llama", "parallelism.tp=2"},
-      {4, "llama", "parallelism.tp=4"},  // each key/value head on two ranks
+      {4, "llama", "parallelism.tp=4", "", kQuick},  // each key/value head on two ranks
       {4, "llama", "parallelism.dp=2 | parallelism.tp=2", "activation_checkpoint.mode=full"},
       {2, "llama", "parallelism.tp=2",
        "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
@@ -106,13 +108,15 @@ const std::vector<Layout>& layouts() {
        "optimizer.max_grad_norm=null"},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=2"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=2",
-       "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=full"},
+       "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=full",
+       kQuick},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=3"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=3",
        "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=sqrt"},
       {4, "llama", "parallelism.dp=4 | parallelism.zero=3",
        "optimizer.name=muon | activation_checkpoint.mode=selective | "
-       "activation_checkpoint.ops=[norm,activation]"},
+       "activation_checkpoint.ops=[norm,activation]",
+       kQuick},
       {8, "gemma2", "parallelism.dp=4 | parallelism.tp=2 | parallelism.zero=3",
        "optimizer.max_grad_norm=null"},
       {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=2"},
@@ -129,7 +133,7 @@ const std::vector<Layout>& layouts() {
        "activation_checkpoint.mode=full"},
       {2, "llama", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
       {4, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
-       "activation_checkpoint.mode=full"},
+       "activation_checkpoint.mode=full", kQuick},
       {2, "llama", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
        "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
       {4, "gpt2", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
@@ -142,13 +146,13 @@ const std::vector<Layout>& layouts() {
        "model.resid_pdrop=0.2"},
       {8, "llama",
        "parallelism.dp=4 | parallelism.sp=2 | parallelism.zero=3 | parallelism.dp_replicate=2",
-       "optimizer.name=muon"},
+       "optimizer.name=muon", kQuick},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=3 | parallelism.dp_replicate=2"},
       {2, "llama", "parallelism.sp=2"},
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
       // Fewer key/value heads than ranks; several sequences in a micro-batch.
       {4, "llama", "parallelism.sp=4 | parallelism.sp_algo=ulysses", "training.micro_batch_size=2"},
-      {3, "llama", "parallelism.sp=3", "training.micro_batch_size=2"},
+      {3, "llama", "parallelism.sp=3", "training.micro_batch_size=2", kQuick},
       {2, "gpt2", "parallelism.sp=2",
        "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
       {4, "gpt2", "parallelism.sp=4 | parallelism.sp_algo=ulysses",
@@ -166,7 +170,8 @@ const std::vector<Layout>& layouts() {
        "training.micro_batch_size=2 | training.seq_len=8"},
       {3, "gpt2", "parallelism.sp=3 | parallelism.sp_algo=ring",
        "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
-       "activation_checkpoint.mode=full"},
+       "activation_checkpoint.mode=full",
+       kQuick},
       {6, "gemma2",
        "parallelism.sp=3 | parallelism.sp_algo=ring | parallelism.dp=2 | parallelism.zero=3"},
       {3, "gpt_oss", "parallelism.sp=3 | parallelism.sp_algo=ring"},
@@ -194,7 +199,7 @@ const std::vector<Layout>& layouts() {
       {6, "gpt2", "parallelism.sp=6 | parallelism.sp_ulysses=2 | parallelism.sp_algo=ring",
        "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
        "activation_checkpoint.mode=full"},
-      {4, "gpt_oss", "parallelism.sp=4 | parallelism.sp_ulysses=2", "training.seq_len=16"},
+      {4, "gpt_oss", "parallelism.sp=4 | parallelism.sp_ulysses=2", "training.seq_len=16", kQuick},
       {4, "mpt", "parallelism.sp=4 | parallelism.sp_ulysses=2 | parallelism.sp_algo=ring",
        "training.seq_len=16"},
       {8, "gemma2",
@@ -218,7 +223,7 @@ const std::vector<Layout>& layouts() {
       {16, "qwen3_moe",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
        "parallelism.ep=2 | parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
-       "training.seq_len=8"},
+       "training.seq_len=8", kQuick},
       {16, "qwen3",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.sp=2 | parallelism.pp=2 | "
        "parallelism.zero=3 | parallelism.tp_sequence_parallel=true",
@@ -227,10 +232,11 @@ const std::vector<Layout>& layouts() {
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2 | "
        "parallelism.order=[pp, dp, tp, sp]"},
       {2, "llama", "parallelism.pp=2"},
-      {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe"},
+      {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe", "", kQuick},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
        "model.tie_word_embeddings=false | model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | "
-       "model.attn_pdrop=0.3"},
+       "model.attn_pdrop=0.3",
+       kQuick},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_layers=[0,3,0]",
        "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
       // More stages than micro-batches.
@@ -238,12 +244,13 @@ const std::vector<Layout>& layouts() {
       {2, "llama",
        "parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "
        "parallelism.pp_stages_per_rank=2",
-       "model.num_hidden_layers=5 | activation_checkpoint.mode=full"},
-      {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=zbv", "model.num_hidden_layers=5"},
+       "model.num_hidden_layers=5 | activation_checkpoint.mode=full", kQuick},
+      {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=zbv", "model.num_hidden_layers=5",
+       kQuick},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=v_half",
-       "model.num_hidden_layers=7 | activation_checkpoint.mode=sqrt"},
+       "model.num_hidden_layers=7 | activation_checkpoint.mode=sqrt", kQuick},
       {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=dualpipev",
-       "model.num_hidden_layers=5"},
+       "model.num_hidden_layers=5", kQuick},
       {4, "llama", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1"},
       {4, "llama",
        "parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=zbv | "
@@ -255,7 +262,8 @@ const std::vector<Layout>& layouts() {
       {3, "gpt2", "parallelism.pp=3", "model.resid_pdrop=0.2 | training.global_batch_size=8"},
       {8, "gemma2",
        "parallelism.tp=2 | parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1 | "
-       "parallelism.tp_sequence_parallel=true"},
+       "parallelism.tp_sequence_parallel=true",
+       "", kQuick},
       {6, "llama", "parallelism.dp=2 | parallelism.pp=3 | parallelism.zero=1",
        "training.global_batch_size=4 | optimizer.name=muon"},
       {2, "mixtral", "parallelism.dp=2"},
@@ -275,7 +283,7 @@ const std::vector<Layout>& layouts() {
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4 | parallelism.zero=1",
        "training.micro_batch_size=2"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
-       "activation_checkpoint.mode=full"},
+       "activation_checkpoint.mode=full", kQuick},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
        "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
       {4, "qwen3_moe",
@@ -299,7 +307,7 @@ const std::vector<Layout>& layouts() {
        "activation_checkpoint.mode=full | optimizer.lr=5e-3"},
       {2, "dots1", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1", "optimizer.lr=5e-3"},
       {4, "dots1", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=2 | parallelism.zero=3",
-       "optimizer.lr=5e-3"},
+       "optimizer.lr=5e-3", kQuick},
       // Experts with room for some of their choices.
       {2, "mixtral", "parallelism.dp=2 | parallelism.ep=2",
        "model.num_local_experts=4 | model.capacity_factor=0.6"},
@@ -324,7 +332,7 @@ const std::vector<Layout>& layouts() {
        "model.capacity_factor=0.8 | optimizer.lr=5e-3"},
       // Most experts have no token.
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4",
-       "model.num_experts=64 | training.seq_len=4"},
+       "model.num_experts=64 | training.seq_len=4", kQuick},
   };
   return kLayouts;
 }

@@ -17,9 +17,12 @@ struct Layout {
   std::string_view parallelism;
   /// Of both.
   std::string_view overrides = "";
+  /// Among the few that stand for all where there is little time.
+  bool quick = false;
 };
 
 const std::vector<ProbeModel>& probe_models();
+/// Every axis, every schedule of pipelines and every way to share sequences is in a quick one, too.
 const std::vector<Layout>& layouts();
 /// Those that are tried on GPUs, too.
 const std::vector<Layout>& gpu_layouts();
