@@ -40,6 +40,8 @@ struct EngineOptions {
   std::optional<optim::LossScaling> loss_scaling;
   /// precision.tf32: as in KernelCtx.
   bool tf32 = false;
+  /// In which gradients travel between data ranks; without it in their own type.
+  std::optional<DType> grad_reduce;
   RecomputeMode recompute = RecomputeMode::none;
   std::int64_t recompute_every = 1;
   RecomputedOps recomputed_ops;
@@ -58,8 +60,6 @@ struct EngineOptions {
   /// (parallel::GradientTree), a power of two and a multiple of the data ranks; gradients are then
   /// whole until a step's end, whatever stage of ZeRO. 0: sums follow the layout.
   int virtual_workers = 0;
-  /// In which gradients travel between data ranks; without it in their own type.
-  std::optional<DType> grad_reduce;
   /// Of Axis::pp, where it has several ranks.
   PipelineOptions pipeline;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.

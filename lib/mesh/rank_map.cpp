@@ -69,6 +69,13 @@ std::vector<RankGroups> rank_groups(const MeshShape& shape) {
   for (const Axis axis : shape.order) {
     add(std::string(to_string(axis)), groups_along(shape, {&axis, 1}));
   }
+  if (const int sharers = shape.head_sharers(); sharers > 1 && shape.row_groups() > 1) {
+    constexpr std::array kSequence{Axis::sp};
+    const Groups sequence = groups_along(shape, kSequence);
+    const auto place = [&](int rank) { return index_of(shape, rank, Axis::sp); };
+    add("sp heads", divided(sequence, [&](int rank) { return place(rank) / sharers; }));
+    add("sp rows", divided(sequence, [&](int rank) { return place(rank) % sharers; }));
+  }
   constexpr std::array kData{Axis::dp, Axis::sp};
   const Groups data = groups_along(shape, kData);
   if (shape[Axis::dp] > 1 && shape[Axis::sp] > 1) add("dp x sp", data);

@@ -29,19 +29,27 @@ std::size_t lines_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("groups are those over which a mesh makes its communicators") {
-  MeshShape shape = shape_of(8, 2, 2, 2);
+  MeshShape shape = shape_of(8, 2, 1, 4);
   const std::map<std::string, std::string> of_mesh = {
-      {"dp", "dp"},         {"tp", "tp"},         {"pp", "pp"},      {"sp", "sp"},
-      {"dp x sp", "dp*sp"}, {"slices", "owners"}, {"ep", "experts"}, {"replicas", "replicas"}};
+      {"dp", "dp"},           {"tp", "tp"},
+      {"pp", "pp"},           {"sp", "sp"},
+      {"dp x sp", "dp*sp"},   {"slices", "owners"},
+      {"ep", "experts"},      {"replicas", "replicas"},
+      {"sp rows", "sp rows"}, {"sp heads", "sp heads"}};
   for (const int replicate : {1, 2, 4}) {
     for (const int ep : {1, 2, 4}) {
       for (const auto& order : {MeshShape{}.order, {Axis::sp, Axis::pp, Axis::dp, Axis::tp}}) {
         shape.dp_replicate = replicate;
         shape.ep = ep;
+        shape.sp_ulysses = 2;
         shape.order = order;
         const std::vector<RankGroups> kinds = rank_groups(shape);
-        CHECK(kinds.size() == 5u + 2 * (replicate > 1) + (ep > 1));
-        for (std::size_t i = 0; i < order.size(); ++i) CHECK(kinds[i].name == to_string(order[i]));
+        CHECK(kinds.size() == 6u + 2 * (replicate > 1) + (ep > 1));
+        std::vector<std::string> axes;
+        for (const Axis axis : order) {
+          if (axis != Axis::pp) axes.emplace_back(to_string(axis));
+        }
+        for (std::size_t i = 0; i < axes.size(); ++i) CHECK(kinds[i].name == axes[i]);
         std::map<std::string, std::vector<int>> made;
         const auto factory = [&](std::string_view name, const std::vector<int>& members, int i) {
           made[std::string(name)] = members;
