@@ -28,9 +28,31 @@ void RouteTokens::check() const {
   if (bias.defined()) operands.dense("bias", bias, experts, {logits.dtype});
   operands.dense("expert", expert, rows * rule.top_k, {DType::i32});
   operands.dense("weight", weight, rows * rule.top_k, {logits.dtype});
+  if (score.defined()) operands.dense("score", score, rows * rule.top_k, {logits.dtype});
 }
 
-Cost RouteTokens::cost() const { return memory_cost({logits, bias}, {expert, weight}); }
+Cost RouteTokens::cost() const { return memory_cost({logits, bias}, {expert, weight, score}); }
+
+void LimitChoices::check() const {
+  const Operands operands(name);
+  operands.dense("expert", expert, expert.numel(), {DType::i32});
+  operands.dense("score", score, expert.numel(), {DType::f64, DType::f32});
+  operands.dense("kept", kept, expert.numel(), {DType::i32});
+  operands.distinct("kept", kept, "expert", expert);
+  operands.expects(experts > 0 && capacity > 0, "experts with room for a choice");
+  operands.expects(sequences > 0 && parts > 0 && expert.rows() % (sequences * parts) == 0,
+                   "parts and sequences of equally many rows");
+  operands.expects(position.defined() || parts == 1, "positions of rows that lie in parts");
+  if (position.defined()) operands.dense("position", position, expert.rows(), {DType::i32});
+}
+
+Cost LimitChoices::cost() const { return memory_cost({expert, expert, score, position}, {kept}); }
+
+std::uint64_t LimitChoices::workspace_bytes(int) const {
+  // Choices by sequence and expert, and where each of these begins.
+  return static_cast<std::uint64_t>(expert.numel() + sequences * experts + 1) *
+         sizeof(std::int32_t);
+}
 
 void CountChoices::check() const {
   const Operands operands(name);

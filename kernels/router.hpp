@@ -27,18 +27,40 @@ struct RouterRule {
 /// Of each row the top_k experts with the largest keys = score + bias, largest first, equal ones by
 /// number; weight = score of the chosen, normalised and scaled as the rule says. A NaN among the
 /// logits makes all weights of its row NaN, so that the step is refused, and the choice some valid
-/// one. logits [rows, E] fp32 | fp64; expert int32 [rows, top_k]; weight [rows, top_k] and bias [E]
-/// (or absent) in the dtype of the logits.
+/// one. logits [rows, E] fp32 | fp64; expert int32 [rows, top_k]; weight [rows, top_k], bias [E]
+/// (or absent) and score [rows, top_k] (the scores of the chosen as they are, or absent) in the
+/// dtype of the logits.
 struct RouteTokens {
   static constexpr std::string_view name = "route_tokens";
   View logits, bias;
   View expert, weight;
+  View score = {};
   RouterRule rule;
   void check() const;
   Cost cost() const;
   DType dtype() const { return logits.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {logits.rows(), logits.cols(), rule.top_k}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
+};
+
+/// Of each sequence's choices of an expert the `capacity` with the largest scores, equal ones by
+/// position, NaN before all numbers: it is to be seen. Scores are compared by their first 16 bits
+/// (fp32) or 24 (fp64), rounded, so that errors of rounding, which differ between layouts, do not
+/// decide between rows that are equal. kept[c] = expert[c] of these, -1 of the others and of what
+/// is no choice (-1). expert and kept int32, score fp32 | fp64, [rows, top_k]. A
+/// row chooses an expert once at most. Rows are those of `parts` parts of all sequences: first the
+/// rows that part 0 has of each sequence, one after the other, equally many each. position int32
+/// [rows], in the sequence; absent where the rows of one part are in this order.
+struct LimitChoices {
+  static constexpr std::string_view name = "limit_choices";
+  View expert, score, position;
+  View kept;
+  std::int64_t experts = 0, sequences = 1, parts = 1, capacity = 0;
+  void check() const;
+  Cost cost() const;
+  DType dtype() const { return score.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {expert.numel(), experts}; }
+  std::uint64_t workspace_bytes(int threads) const;
 };
 
 /// choices[s, e] = how many of the choices of sequence s are expert e. expert int32 [rows, top_k],

@@ -60,7 +60,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
   MeasuredSteps measured{.clocked_steps = kClocked};
   plan::FmaRate peak;
   const kernels::AcceleratorFacts& gpu = *device.gpu();
-  if (const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes)) {
+  if (const plan::HardwareSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes)) {
     peak.peak = peak.mean = is_half_width(recipe.precision.compute()) ? sheet->bf16_flops
                             : recipe.precision.tf32()                 ? sheet->tf32_flops
                                                                       : sheet->fp32_flops;
@@ -322,6 +322,7 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
 ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  recipe->enter({});
   const engine::BatchGeometry geometry = recipe->geometry();
   const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
   const BenchReport report =

@@ -47,6 +47,18 @@ struct Measurement {
 };
 /// Prints what the machine is and measures its hardware profile.
 ExitCode doctor(const Measurement& arguments);
+
+/// As many GPUs as most machines have.
+inline constexpr int kUsualRanksPerNode = 8;
+/// What one process knows of a job that has not been started.
+struct AssumedJob {
+  /// As many as the recipe's layout names.
+  std::optional<int> ranks;
+  std::optional<int> ranks_per_node;
+};
+/// Prints which ranks form the groups of the recipe's layout, on which machines, and which groups
+/// cross between them. As one of the processes that a launcher started, with their machines.
+ExitCode show_layout(const RecipeArguments& arguments, const AssumedJob& assumed);
 /// Time per kernel of a few steps on random tokens, beside the predicted one.
 ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
                const std::optional<std::filesystem::path>& profile);

@@ -93,7 +93,7 @@ std::string gpu_text() {
     text += line(fmt::format("GPU {}", i),
                  fmt::format("{}, sm_{}, {} multiprocessors, {}", gpu.name, gpu.capability,
                              gpu.multiprocessors, memory_text(*loaded.backend, i, gpu)));
-    const plan::GpuSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes);
+    const plan::HardwareSheet* sheet = plan::sheet_of(gpu.name, gpu.memory_bytes);
     if (sheet != nullptr) {
       text +=
           line("  data sheet",

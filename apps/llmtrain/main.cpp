@@ -17,6 +17,7 @@
 #include "lib/base/exit_codes.hpp"
 #include "lib/base/log.hpp"
 #include "lib/data/pre_tokenizer.hpp"
+#include "lib/plan/hardware_sheet.hpp"
 #include "lib/recipe/suggest.hpp"
 
 namespace {
@@ -50,8 +51,9 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
                    "ranks of the job; default those that the recipe's parallelism names")
       ->check(CLI::Range(1, 1 << 20));
   plan->add_option("--profile", planned.profile,
-                   "hardware profile, or a GPU's name (a100, h100, h800, h200, b200); default the one "
-                   "of `doctor`");
+                   fmt::format("hardware profile of `doctor`, a data sheet *.yaml, or the name of "
+                               "one ({}); default the profile of `doctor`",
+                               fmt::join(plan::builtin_sheet_names(), ", ")));
   plan->add_option_function<std::string>(
       "--device",
       [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },
@@ -250,14 +252,43 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   export_verb->add_option("--dtype", to_export.dtype, "fp32, bf16 or fp16");
   export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
   export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
-  static app::Measurement measurement;
-  CLI::App* doctor = root.add_subcommand("doctor", "look at this machine and measure its kernels");
-  doctor->add_option("--threads", measurement.threads, "threads; default all cores");
-  doctor->add_option("--output", measurement.output, "profile to write");
-  doctor->add_flag("--quick", measurement.quick, "coarser, in a few seconds");
-  doctor->callback([&action] { action = [] { return app::doctor(measurement); }; });
   root.add_subcommand("version", "commit, compiler and features")->callback([&action] {
     action = [] { return app::version(); };
+  });
+}
+
+void add_doctor(CLI::App& root, Action& action) {
+  static app::Measurement measurement;
+  static app::RecipeArguments arguments;
+  static app::AssumedJob assumed;
+  CLI::App* doctor = root.add_subcommand(
+      "doctor", "look at this machine and measure its kernels, or show a recipe's layout");
+  CLI::Option* threads =
+      doctor->add_option("--threads", measurement.threads, "threads; default all cores");
+  CLI::Option* output = doctor->add_option("--output", measurement.output, "profile to write");
+  CLI::Option* quick = doctor->add_flag("--quick", measurement.quick, "coarser, in a few seconds");
+  CLI::Option* recipe =
+      doctor->add_option("recipe", arguments.recipe,
+                         "measure nothing: show which ranks of its layout share what, and where");
+  recipe->excludes(threads)->excludes(output)->excludes(quick);
+  doctor->add_option("overrides", arguments.overrides,
+                     "key.path=value, or ~key.path for the default");
+  doctor
+      ->add_option("--ranks", assumed.ranks,
+                   "with a recipe: ranks of the job; default those that its parallelism names")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(recipe);
+  doctor
+      ->add_option("--ranks-per-node", assumed.ranks_per_node,
+                   fmt::format("with a recipe: ranks of a machine; default {}",
+                               app::kUsualRanksPerNode))
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(recipe);
+  doctor->callback([&action] {
+    action = [] {
+      return arguments.recipe.empty() ? app::doctor(measurement)
+                                      : app::show_layout(arguments, assumed);
+    };
   });
 }
 
@@ -314,6 +345,7 @@ int main(int argc, char** argv) {
   add_tokenizer_verbs(root, action);
   add_model_verbs(root, action);
   add_run_directory_verbs(root, action);
+  add_doctor(root, action);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

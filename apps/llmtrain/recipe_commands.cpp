@@ -30,7 +30,7 @@ void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), std
 ExitCode run(const RecipeArguments& arguments) {
   return train::run_as_rank([&](World& world) {
     const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-    recipe->job = world.place();
+    recipe->enter(world.place());
     return train::run(*recipe, arguments.recipe, world);
   });
 }
@@ -60,8 +60,13 @@ void write_timeline(const train::RunPlan& planned, const std::filesystem::path& 
 ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
+  const std::string_view rest = recipe->parallelism.rest_axis();
+  require<RecipeError>(what.ranks || rest.empty(),
+                       "parallelism.{} takes the rest of the ranks: say how many there are with "
+                       "--ranks",
+                       rest);
   const int ranks = what.ranks.value_or(recipe->parallelism.least_ranks());
-  recipe->job = {.size = ranks, .local_size = ranks};
+  recipe->enter({.size = ranks, .local_size = ranks});
   const engine::BatchGeometry geometry = recipe->geometry();
   train::RunPlan planned = train::plan_run(*recipe, geometry, what.profile);
   if (what.now) train::measure_speed_now(planned);
@@ -73,13 +78,20 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
 
 ExitCode check(const RecipeArguments& arguments, bool resolved) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
-  recipe->job.size = recipe->parallelism.least_ranks();
-  recipe->geometry();  // what the layout asks of the batch
+  const std::string_view rest = recipe->parallelism.rest_axis();
+  if (rest.empty()) {
+    recipe->enter({.size = recipe->parallelism.least_ranks()});
+    recipe->geometry();  // what the layout asks of the batch
+  }
   plan::check_parameters(recipe->engine_options());
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   train::warn_of_unreached_stages(*recipe);
   print(resolved ? recipe::dump(*recipe)
-                 : fmt::format("{}: no issues\n", arguments.recipe.string()));
+                 : fmt::format("{}: no issues{}\n", arguments.recipe.string(),
+                               rest.empty() ? ""
+                                            : fmt::format("; parallelism.{} takes the rest of the "
+                                                          "ranks: see `llmtrain plan --ranks N`",
+                                                          rest)));
   return ExitCode::done;
 }
 

@@ -124,6 +124,11 @@ void route_row(const RouteTokens& op, std::int64_t i, RouterRow<T>& row) {
   for (std::int64_t k = 0; k < top_k; ++k) {
     weight[k] = factor * row.scores[static_cast<std::size_t>(expert[k])];
   }
+  if (!op.score.defined()) return;
+  for (std::int64_t k = 0; k < top_k; ++k) {
+    const T score = row.scores[static_cast<std::size_t>(expert[k])];
+    op.score.as<T>()[i * top_k + k] = std::isnan(row.log_sum) ? row.log_sum : score;
+  }
 }
 
 /// Adds to row.slopes, which are the gradients of the scores, those of the weights.

@@ -33,14 +33,16 @@ struct RowMap {
   std::int64_t own_begin = 0;
   std::int64_t own_rows = -1;
 
-  /// Where the ranks of Axis::sp have the rows of the sequences in parts: `position` and
-  /// `document_begin` of all of them, each sequence's in the order of the ranks. int32
-  /// [num_sequences * seq_len]. Where keys go around the ranks, `position` of every rank, one after
-  /// another, and no documents: those of the own queries do.
-  Tensor all_position, all_document_begin;
+  /// Where the ranks of Axis::sp have the rows of the sequences in parts. Of the ranks that share
+  /// heads: `position` and `document_begin` of their rows, each sequence's in the order of the
+  /// ranks. int32 [rows * ranks].
+  Tensor group_position, group_document_begin;
+  /// Of all groups that share rows: `position`, each sequence's in the order of the groups, or,
+  /// where keys go around them, one group after another. int32 [num_sequences * seq_len].
+  Tensor all_position;
 
   std::int64_t rows() const { return num_sequences * rows_per_sequence; }
-  bool in_parts() const { return all_position.defined(); }
+  bool in_parts() const { return group_position.defined() || all_position.defined(); }
   bool shared() const { return own_rows >= 0; }
   /// Of values [rows], those of the rows that this rank has between shared layers.
   Tensor own(const Tensor& values) const {

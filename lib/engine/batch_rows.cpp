@@ -8,21 +8,22 @@ namespace llmtrain::engine {
 
 namespace {
 
-void append_piece(std::vector<std::int32_t>& positions, std::int64_t piece, std::int64_t rows) {
+using Positions = std::vector<std::int32_t>;
+
+void append_piece(Positions& positions, std::int64_t piece, std::int64_t rows) {
   for (std::int64_t i = 0; i < rows; ++i) {
     positions.push_back(static_cast<std::int32_t>(piece * rows + i));
   }
 }
 
-std::vector<std::int32_t> positions_of(int rank, int ranks, SequenceSharing how,
-                                       std::int64_t seq_len) {
-  std::vector<std::int32_t> positions;
-  if (ranks == 1 || how == SequenceSharing::ulysses) {
-    append_piece(positions, rank, seq_len / ranks);
+Positions positions_of_group(int group, int groups, std::int64_t seq_len) {
+  Positions positions;
+  if (groups == 1) {
+    append_piece(positions, 0, seq_len);
     return positions;
   }
-  append_piece(positions, rank, seq_len / (2 * ranks));
-  append_piece(positions, 2 * ranks - 1 - rank, seq_len / (2 * ranks));
+  append_piece(positions, group, seq_len / (2 * groups));
+  append_piece(positions, 2 * groups - 1 - group, seq_len / (2 * groups));
   return positions;
 }
 
@@ -30,15 +31,18 @@ std::vector<std::int32_t> positions_of(int rank, int ranks, SequenceSharing how,
 
 BatchRows::BatchRows(const MeshShape& shape, int sp_index, std::int64_t seq_len)
     : seq_len_(seq_len) {
-  const int ranks = shape[Axis::sp];
-  positions_ = positions_of(sp_index, ranks, shape.sp_algo, seq_len);
-  for (int r = 0; r < ranks; ++r) {
-    const auto some = positions_of(r, ranks, shape.sp_algo, seq_len);
+  const int groups = shape.row_groups(), sharers = shape.head_sharers();
+  for (int g = 0; g < groups; ++g) {
+    const Positions some = positions_of_group(g, groups, seq_len);
     all_positions_.insert(all_positions_.end(), some.begin(), some.end());
   }
-  require(std::ssize(all_positions_) == seq_len, "{} ranks cannot share {} rows", ranks, seq_len);
-  keys_travel_ = ranks > 1 && shape.sp_algo == SequenceSharing::ring;
-  in_order_ = ranks == 1 || shape.sp_algo == SequenceSharing::ulysses;
+  group_positions_ = positions_of_group(sp_index / sharers, groups, seq_len);
+  const auto of_group = std::ssize(group_positions_);
+  require(std::ssize(all_positions_) == seq_len && of_group % sharers == 0,
+          "{} ranks cannot share {} rows", shape[Axis::sp], seq_len);
+  const auto begin = group_positions_.begin() + sp_index % sharers * (of_group / sharers);
+  positions_.assign(begin, begin + of_group / sharers);
+  if (groups > 1) groups_ = shape.sp_algo == SequenceSharing::ring ? Groups::ring : Groups::gather;
 }
 
 // Of `count` samples, the rows at `positions` of each.
@@ -72,14 +76,16 @@ MicroBatch BatchRows::upload(Device& device, const StepBatch& batch, std::int64_
                             .embedding_position = make("batch positions", DType::i32, rows),
                             .document_begin = make("batch documents", DType::i32, rows),
                             .sample = make("batch samples", DType::i64, count),
-                            .known = in_order_ ? known : kernels::KnownRows::nothing},
+                            .known = groups_ == Groups::one ? known : kernels::KnownRows::nothing},
                    .tokens = make("batch tokens", DType::i32, rows),
                    .targets = make("batch targets", DType::i32, rows)};
-  if (in_parts()) {
-    micro.rows.all_position = make("all row positions", DType::i32, count * seq_len_);
+  if (shares_heads()) {
+    const auto of_group = count * std::ssize(group_positions_);
+    micro.rows.group_position = make("group's row positions", DType::i32, of_group);
+    micro.rows.group_document_begin = make("group's documents", DType::i32, of_group);
   }
-  if (in_parts() && !keys_travel_) {
-    micro.rows.all_document_begin = make("all documents", DType::i32, count * seq_len_);
+  if (groups_ != Groups::one) {
+    micro.rows.all_position = make("all row positions", DType::i32, count * seq_len_);
   }
   if (device.is_meta()) return micro;
 
@@ -112,22 +118,23 @@ MicroBatch BatchRows::upload(Device& device, const StepBatch& batch, std::int64_
   send_rows(micro.rows.document_begin, batch.doc_begin);
   send_rows(micro.tokens, batch.tokens);
   send_rows(micro.targets, batch.targets);
-  if (!in_parts()) return micro;
-  if (keys_travel_) {
-    values_.clear();
-    for (std::int64_t r = 0; r * length < seq_len_; ++r) {
-      const auto of_rank = all_positions_.begin() + r * length;
-      for (std::int64_t s = 0; s < count; ++s) {
-        values_.insert(values_.end(), of_rank, of_rank + length);
-      }
-    }
-    send(micro.rows.all_position, values_);
-    return micro;
+  if (shares_heads()) {
+    send_positions(micro.rows.group_position, group_positions_);
+    send(micro.rows.group_document_begin,
+         pick(values_, group_positions_, first, count, batch.doc_begin.data()));
   }
-  send_positions(micro.rows.all_position, all_positions_);
-  send(micro.rows.all_document_begin,
-       pick(values_, all_positions_, first, count, batch.doc_begin.data()));
+  if (groups_ == Groups::gather) send_positions(micro.rows.all_position, all_positions_);
+  if (groups_ == Groups::ring) send(micro.rows.all_position, one_group_after_another(count));
   return micro;
+}
+
+const std::vector<std::int32_t>& BatchRows::one_group_after_another(std::int64_t count) {
+  values_.clear();
+  const auto length = std::ssize(group_positions_);
+  for (auto group = all_positions_.begin(); group != all_positions_.end(); group += length) {
+    for (std::int64_t s = 0; s < count; ++s) values_.insert(values_.end(), group, group + length);
+  }
+  return values_;
 }
 
 std::vector<const void*> MicroBatch::addresses() const {

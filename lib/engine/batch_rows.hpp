@@ -18,9 +18,10 @@ struct MicroBatch {
   std::vector<const void*> addresses() const;
 };
 
-/// Ranks of Axis::sp have the rows of every sequence in parts. Where each attends with its own
-/// queries, a sequence is cut into twice as many pieces as ranks and rank r has pieces r and
-/// 2n - 1 - r, so that all see equally many keys; where each has some of the heads, one piece.
+/// Ranks of Axis::sp have the rows of every sequence in parts. Where n groups share rows, each
+/// attending with its own queries, a sequence is cut into 2n pieces and group g has pieces g and
+/// 2n - 1 - g, so that all see equally many keys. The ranks of a group, who share heads, have as
+/// many of its rows each, in their order.
 class BatchRows {
  public:
   BatchRows() = default;
@@ -32,16 +33,21 @@ class BatchRows {
                     bool one_document);
 
  private:
-  bool in_parts() const { return positions_.size() != all_positions_.size(); }
+  /// What the groups' keys do.
+  enum class Groups : std::uint8_t { one, gather, ring };
+
+  bool shares_heads() const { return positions_.size() != group_positions_.size(); }
+  /// `all_positions_` for `count` samples, as they go around.
+  const std::vector<std::int32_t>& one_group_after_another(std::int64_t count);
   template <class T>
   const std::vector<T>& pick(std::vector<T>& to, const std::vector<std::int32_t>& positions,
                              std::int64_t first, std::int64_t count, const T* of_batch) const;
 
   std::int64_t seq_len_ = 0;
-  bool in_order_ = true;
-  bool keys_travel_ = false;                 // each rank's positions are a part of their own
-  std::vector<std::int32_t> positions_;      // of a sequence, on this rank
-  std::vector<std::int32_t> all_positions_;  // on all, in their order
+  Groups groups_ = Groups::one;
+  std::vector<std::int32_t> positions_;        // of a sequence, on this rank
+  std::vector<std::int32_t> group_positions_;  // of it and those that share heads with it
+  std::vector<std::int32_t> all_positions_;    // of all groups, in their order
   std::vector<std::int64_t> ids_, samples_;
   std::vector<std::int32_t> values_;
 };

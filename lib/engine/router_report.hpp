@@ -13,6 +13,7 @@ namespace llmtrain::engine {
 /// Of each block with experts, in their order.
 struct RouterOutcome {
   std::vector<std::vector<double>> choices;  // how many of each expert
+  std::vector<double> kept;                  // how many had room; empty: all
   std::vector<double> balance, z;            // kernels::RouterLosses, summed over rows
 };
 
@@ -34,7 +35,7 @@ class RouterReport {
  private:
   const models::Decoder* decoder_;
   struct Reads {
-    std::unique_ptr<HostRead> choices, losses;
+    std::unique_ptr<HostRead> choices, losses, kept;  // the last where room is limited
   };
   std::array<Reads, kSlots> reads_;
 };

@@ -56,10 +56,13 @@ void Experts::balance(const kernels::KernelCtx& ctx, const View& decision, doubl
                                               .speed = speed});
 }
 
-Var Experts::forward(const OpCtx& ctx, const Var& x) const {
+Var Experts::forward(const OpCtx& ctx, const Var& x, bool whole_sequences) const {
   const Var all = ops::copy_to_tp(ctx, x);
-  const ops::Routes routes = ops::route(ctx, all, *gate_, router_);
-  const ops::SortedRows sorted = ops::sort_by_expert(ctx, routes.expert, router_.experts);
+  ops::RouterOptions router = router_;
+  if (!whole_sequences) router.capacity_factor = 0;
+  const ops::Routes routes = ops::route(ctx, all, *gate_, router);
+  const ops::SortedRows sorted =
+      ops::sort_by_expert(ctx, routes.expert, router.experts, routes.capacity);
   Var weight = ops::sort_weights(ctx, routes.weight, sorted);
   Var h = ops::gather_rows(ctx, all, sorted);
   std::optional<ops::ExpertExchange> exchange;

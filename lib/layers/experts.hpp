@@ -1,7 +1,8 @@
 #pragma once
 /// A feed-forward block of experts (arXiv 1701.06538), of which each token sees a few: gated MLPs
-/// without biases, and a router. No token is dropped, none is padded. Beside them there may be one
-/// that every token sees (DeepSeekMoE, arXiv 2401.06066).
+/// without biases, and a router. No token is padded, and none is dropped unless
+/// RouterOptions::capacity_factor says so. Beside them there may be one that every token sees
+/// (DeepSeekMoE, arXiv 2401.06066).
 
 #include <optional>
 #include <string>
@@ -32,8 +33,9 @@ class Experts {
   /// of Mesh::experts() the experts. With a correction bias <name>.gate.e_score_correction_bias
   /// [E], which no gradient trains; with a shared expert the Mlp <name>.shared_experts.
   Experts(ParameterStore& store, const std::string& name, const ExpertsConfig& config);
-  /// [rows, hidden] -> [rows, hidden].
-  Var forward(const OpCtx& ctx, const Var& x) const;
+  /// [rows, hidden] -> [rows, hidden]. Of sequences that are not whole, as those behind a KV cache,
+  /// no token is dropped.
+  Var forward(const OpCtx& ctx, const Var& x, bool whole_sequences = true) const;
   /// Moves the correction bias, where there is one on this rank, by kernels::BalanceRouter as the
   /// counters say, which hold the choices of a whole step.
   void balance(const kernels::KernelCtx& ctx, const View& decision, double speed) const;

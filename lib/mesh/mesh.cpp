@@ -18,6 +18,10 @@ int MeshShape::world_size() const {
   return n;
 }
 
+int MeshShape::head_sharers() const {
+  return sp_algo == SequenceSharing::ulysses ? (*this)[Axis::sp] : sp_ulysses;
+}
+
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
   require(0 <= rank && rank < shape.world_size(), "rank {} of a world of {}", rank,
           shape.world_size());
@@ -78,6 +82,7 @@ Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
   }
   constexpr std::array kData{Axis::dp, Axis::sp};
   data_ = make_group(shape, rank, kData, "dp*sp", factory);
+  make_sequence_groups(factory);
   make_replicas(factory);
   make_experts(factory);
   constexpr std::array kModel{Axis::tp, Axis::pp};
@@ -104,6 +109,21 @@ std::unique_ptr<Communicator> Mesh::make_subgroup(std::string_view name, std::ve
   std::erase_if(members, [&](int member) { return !belongs(member); });
   const auto self = std::find(members.begin(), members.end(), rank_);
   return factory(name, members, static_cast<int>(self - members.begin()));
+}
+
+// Neighbours share heads, of which the groups are; the others have the same place in theirs.
+void Mesh::make_sequence_groups(const CommunicatorFactory& factory) {
+  const int sharers = shape_.head_sharers();
+  if (sharers == 1 || shape_.row_groups() == 1) return;
+  constexpr Axis kAxis = Axis::sp;
+  const std::vector<int> ranks = group_of(shape_, rank_, {&kAxis, 1});
+  const auto place = [&](int member) { return index_of(shape_, member, Axis::sp); };
+  head_sharers_ = make_subgroup(
+      "sp heads", ranks, [&](int r) { return place(r) / sharers == place(rank_) / sharers; },
+      factory);
+  row_sharers_ = make_subgroup(
+      "sp rows", ranks, [&](int r) { return place(r) % sharers == place(rank_) % sharers; },
+      factory);
 }
 
 void Mesh::make_replicas(const CommunicatorFactory& factory) {
@@ -152,8 +172,8 @@ void Mesh::make_experts(const CommunicatorFactory& factory) {
 template <class Visit>
 void Mesh::for_each_group(const Visit& visit) const {
   for (const auto& axis : axes_) visit(*axis);
-  for (const auto* group : {&data_, &owners_, &replicas_, &experts_, &expert_owners_,
-                            &same_experts_, &model_, &world_}) {
+  for (const auto* group : {&data_, &head_sharers_, &row_sharers_, &owners_, &replicas_, &experts_,
+                            &expert_owners_, &same_experts_, &model_, &world_}) {
     if (*group) visit(**group);
   }
 }

@@ -35,6 +35,9 @@ struct MeshShape {
   /// Groups of neighbours along Axis::dp, each with all slices of what ZeRO divides.
   int dp_replicate = 1;
   SequenceSharing sp_algo = SequenceSharing::all_gather;
+  /// Neighbours along Axis::sp that share heads as with `ulysses`, while groups of them share rows
+  /// by `sp_algo`.
+  int sp_ulysses = 1;
   /// Neighbours among the ranks of dp x sp, within a group of dp_replicate, that each have some of
   /// the experts.
   int ep = 1;
@@ -44,6 +47,9 @@ struct MeshShape {
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }
   int world_size() const;
+  /// Of Axis::sp, the ranks that share heads, and the groups of them that share rows.
+  int head_sharers() const;
+  int row_groups() const { return sizes[static_cast<int>(Axis::sp)] / head_sharers(); }
 };
 
 using MeshCoordinate = std::array<int, kNumAxes>;
@@ -85,6 +91,10 @@ class Mesh {
     return *(owners_ ? owners_ : data_);
   }
   Communicator& replicas() const { return *replicas_; }
+  /// Of Axis::sp, the ranks that share the heads of this one's group of rows, and those that share
+  /// all rows with this one's heads. Whoever asks for one shares with somebody.
+  Communicator& head_sharers() const { return *(head_sharers_ ? head_sharers_ : axes_[kSp]); }
+  Communicator& row_sharers() const { return *(row_sharers_ ? row_sharers_ : axes_[kSp]); }
   /// The ranks that have all experts together, in the order of these.
   Communicator& experts() const { return *experts_; }
   /// The ranks that hold one copy of the model together: tp * pp.
@@ -98,6 +108,7 @@ class Mesh {
  private:
   template <class Visit>
   void for_each_group(const Visit& visit) const;
+  void make_sequence_groups(const CommunicatorFactory& factory);
   void make_replicas(const CommunicatorFactory& factory);
   void make_experts(const CommunicatorFactory& factory);
   /// Of `members` those that `belongs` picks, this rank among them.
@@ -105,11 +116,14 @@ class Mesh {
                                               const std::function<bool(int)>& belongs,
                                               const CommunicatorFactory& factory) const;
 
+  static constexpr int kSp = static_cast<int>(Axis::sp);
+
   MeshShape shape_;
   int rank_;
   MeshCoordinate coordinate_;
   std::array<std::unique_ptr<Communicator>, kNumAxes> axes_;
   std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> head_sharers_, row_sharers_;
   std::unique_ptr<Communicator> owners_, replicas_;
   std::unique_ptr<Communicator> experts_, expert_owners_, same_experts_;
   std::unique_ptr<Communicator> model_;

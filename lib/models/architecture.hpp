@@ -42,6 +42,8 @@ struct CommonModelOptions : recipe::Section {
   DecoderSpec common_spec() const;
   /// DecoderSpec::longest_sequence, from the keys that it depends on alone.
   virtual std::uint64_t longest_sequence() const { return max_position_embeddings(); }
+  /// Issues of the keys that depend on how long the sequences of the training are.
+  virtual void validate_sequences(recipe::Issues&, std::uint64_t /*seq_len*/) const {}
 };
 
 /// What config.json says beside the model itself.

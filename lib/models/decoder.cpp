@@ -54,7 +54,8 @@ layers::ExpertsConfig experts_config(const DecoderSpec& spec, const ops::RouterC
                      .rule = experts.rule,
                      .balance = experts.aux_loss_coef / blocks,
                      .z = experts.z_loss_coef / blocks,
-                     .counters = counters},
+                     .counters = counters,
+                     .capacity_factor = experts.capacity_factor},
           .correction_bias = experts.correction_bias,
           .init_std = spec.init_std,
           .output_init_std = output_std(spec)};
@@ -121,7 +122,9 @@ Var DecoderBlock::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) c
   if (attention_output_norm_) h = attention_output_norm_->forward(ctx, h);
   h = ops::dropout(ctx, h, dropout_, name_ + ".self_attn.residual");
   ops::NormResult after = mlp_norm_.forward(ctx, h, x);
-  h = std::visit([&](const auto& mlp) { return mlp.forward(ctx, after.y); }, mlp_);
+  const layers::Experts* with_experts = experts();
+  h = with_experts != nullptr ? with_experts->forward(ctx, after.y, cache == nullptr)
+                              : std::get<layers::Mlp>(mlp_).forward(ctx, after.y);
   after.y = {};
   if (mlp_output_norm_) h = mlp_output_norm_->forward(ctx, h);
   h = ops::dropout(ctx, h, dropout_, name_ + ".mlp.residual");
@@ -269,9 +272,15 @@ void Decoder::allocate_counters(Device& device, DType compute) {
                                     Category::activations, "choices of routers");
   router_losses_ =
       device.allocate({blocks, 2}, DType::f64, Category::activations, "losses of routers");
+  if (spec_.experts.capacity_factor > 0) {
+    router_kept_ = device.allocate(router_choices_.shape(), router_choices_.dtype(),
+                                   Category::activations, "kept choices of routers");
+  }
   for (std::int64_t i = 0; i < blocks; ++i) {
-    router_counters_[static_cast<std::size_t>(i)] = {.choices = router_choices_.row_range(i, 1),
-                                                     .losses = router_losses_.row_range(i, 1)};
+    router_counters_[static_cast<std::size_t>(i)] = {
+        .choices = router_choices_.row_range(i, 1),
+        .kept = router_kept_.defined() ? router_kept_.row_range(i, 1) : Tensor(),
+        .losses = router_losses_.row_range(i, 1)};
   }
 }
 

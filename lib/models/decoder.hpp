@@ -23,6 +23,7 @@ struct ExpertsSpec {
   bool correction_bias = false;               // of the scores by which experts are chosen
   double bias_update_speed = 0;               // of it in a step; 0: it stays
   double aux_loss_coef = 0, z_loss_coef = 0;  // kernels::RouterLosses
+  double capacity_factor = 0;                 // ops::RouterOptions; 0: no token is dropped
   /// Every `step`-th block has them, the last of each `step`, but for the first ones and those with
   /// a plain MLP.
   std::int64_t first = 0, step = 1;
@@ -132,8 +133,10 @@ class Decoder {
   /// Where blocks with experts count what their routers do in a step; without these nothing is.
   void allocate_counters(Device& device, DType compute);
   /// Of the blocks with experts, in their order: choices [blocks, E] in the statistics dtype of
-  /// `compute` and losses FP64 [blocks, 2]; undefined without counters.
+  /// `compute`, those kept of these (undefined without ExpertsSpec::capacity_factor), and losses
+  /// FP64 [blocks, 2]; undefined without counters.
   const Tensor& router_choices() const { return router_choices_; }
+  const Tensor& router_kept() const { return router_kept_; }
   const Tensor& router_losses() const { return router_losses_; }
   /// Moves the routers' correction biases by what router_choices() has counted over all ranks in a
   /// step; nothing without ExpertsSpec::bias_update_speed.
@@ -165,7 +168,7 @@ class Decoder {
   layers::LocalHeads local_;
   ops::RopeTables rope_;
   Tensor alibi_;
-  Tensor router_choices_, router_losses_;
+  Tensor router_choices_, router_kept_, router_losses_;
   std::vector<ops::RouterCounters> router_counters_;  // of the blocks with experts
   const ParameterGroup* embedding_ = nullptr;
   const ParameterGroup* positions_ = nullptr;

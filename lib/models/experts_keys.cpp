@@ -1,5 +1,7 @@
 #include "lib/models/experts_keys.hpp"
 
+#include <cmath>
+
 namespace llmtrain::models {
 
 void ExpertsOptions::validate(recipe::Issues& issues) const {
@@ -10,6 +12,20 @@ void ExpertsOptions::validate(recipe::Issues& issues) const {
   }
 }
 
+void ExpertsOptions::validate_sequences(recipe::Issues& issues, std::uint64_t seq_len) const {
+  if (!capacity_factor() || num_experts_per_tok() > num_experts()) return;
+  const auto tokens = static_cast<std::int64_t>(seq_len);
+  const auto chosen = static_cast<std::int64_t>(num_experts_per_tok().value);
+  const auto experts = static_cast<std::int64_t>(num_experts().value);
+  if (ops::expert_capacity(*capacity_factor(), tokens, chosen, experts) < tokens) return;
+  const double largest =
+      static_cast<double>(experts * (tokens - 1)) / static_cast<double>(chosen * tokens);
+  issues.add(
+      capacity_factor,
+      fmt::format("does nothing: an expert has room for all {} tokens of a sequence", tokens),
+      fmt::format("leave it out, or take {:g} or less", std::floor(100 * largest) / 100));
+}
+
 DecoderSpec ExpertsOptions::experts_spec() const {
   DecoderSpec spec = llama_like_spec();
   ExpertsSpec& experts = spec.experts;
@@ -17,6 +33,7 @@ DecoderSpec ExpertsOptions::experts_spec() const {
   experts.rule.top_k = static_cast<std::int64_t>(num_experts_per_tok().value);
   experts.aux_loss_coef = router_aux_loss_coef();
   experts.z_loss_coef = router_z_loss_coef();
+  experts.capacity_factor = capacity_factor().value_or(0);
   return spec;
 }
 

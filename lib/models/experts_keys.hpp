@@ -36,7 +36,15 @@ struct ExpertsOptions : LlamaLikeOptions {
       this, "router_z_loss_coef", 0.0,
       "factor of the mean squared logsumexp of the routers' logits; 0 = none", recipe::at_least(0)};
 
+  recipe::Key<std::optional<double>> capacity_factor{
+      this, "capacity_factor", std::nullopt,
+      "an expert sees this part of its even share of each sequence's choices at most, rounded up, "
+      "those with the largest scores; tokens go without the others, but where text is generated; "
+      "null = no limit",
+      recipe::above(0)};
+
   void validate(recipe::Issues& issues) const override;
+  void validate_sequences(recipe::Issues& issues, std::uint64_t seq_len) const override;
   /// What the keys above say, with softmax routers; the family adds the rest.
   DecoderSpec experts_spec() const;
 };

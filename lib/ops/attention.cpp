@@ -48,7 +48,25 @@ class RopeNode final : public Node {
   RopeTables tables_;
 };
 
-// Rows and heads of a call: where sequences are shared by their heads, all rows and some heads.
+// Of the micro-batch's heads those of this rank, and the rows of all ranks that share them.
+void share_heads(const OpCtx& ctx, const AttentionOptions& options,
+                 kernels::AttentionShape& shape) {
+  const Communicator& sharers = ctx.mesh->head_sharers();
+  const HeadLayout share = share_of(options.heads, sharers.size());
+  const std::int64_t first = share.num_heads * sharers.rank();
+  shape.num_heads = share.num_heads;
+  shape.num_kv_heads = share.num_kv_heads;
+  if (options.alibi != nullptr) shape.alibi = options.alibi->columns(first, share.num_heads);
+  if (options.sinks != nullptr) {
+    shape.sink = options.sinks->compute().columns(first, share.num_heads);
+  }
+  shape.q_position = shape.k_position = ctx.rows->group_position;
+  shape.q_document_begin = ctx.rows->group_document_begin;
+  shape.dropout.heads = shape.dropout.heads_of_layer(options.heads.num_heads);
+  shape.dropout.first_head += first;
+}
+
+// Rows and heads of a call: where ranks share heads, the rows of all of these and some heads.
 kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& options) {
   const RowMap& rows = *ctx.rows;
   const double p = ctx.training ? options.dropout : 0;
@@ -75,37 +93,25 @@ kernels::AttentionShape shape_of(const OpCtx& ctx, const AttentionOptions& optio
           .first_head = options.first_head,
           .heads = options.heads_of_layer,
           .scalars = ctx.step.scalars}};
+  if (shares_sequences(ctx, SequenceSharing::ulysses)) share_heads(ctx, options, shape);
   if (shares_sequences(ctx, SequenceSharing::all_gather)) {
     shape.k_position = rows.all_position;
     shape.known_rows = kernels::KnownRows::nothing;
   }
-  if (!shares_sequences(ctx, SequenceSharing::ulysses)) return shape;
-  const HeadLayout share = share_of(options.heads, ctx.mesh->size(Axis::sp));
-  const std::int64_t first = share.num_heads * ctx.mesh->index(Axis::sp);
-  shape.num_heads = share.num_heads;
-  shape.num_kv_heads = share.num_kv_heads;
-  if (options.alibi != nullptr) shape.alibi = options.alibi->columns(first, share.num_heads);
-  if (options.sinks != nullptr) {
-    shape.sink = options.sinks->compute().columns(first, share.num_heads);
-  }
-  shape.q_position = shape.k_position = rows.all_position;
-  shape.q_document_begin = rows.all_document_begin;
-  shape.dropout.heads = shape.dropout.heads_of_layer(options.heads.num_heads);
-  shape.dropout.first_head += first;
   return shape;
 }
-
 // Gradient of the sinks of the call's heads.
 View dsink_of(const OpCtx& ctx, const AttentionOptions& options) {
   if (options.sinks == nullptr) return {};
   if (!shares_sequences(ctx, SequenceSharing::ulysses)) return gradient_sink(ctx, *options.sinks);
-  const std::int64_t heads = share_of(options.heads, ctx.mesh->size(Axis::sp)).num_heads;
-  return gradient_sink(ctx, *options.sinks).columns(heads * ctx.mesh->index(Axis::sp), heads);
+  const Communicator& sharers = ctx.mesh->head_sharers();
+  const std::int64_t heads = share_of(options.heads, sharers.size()).num_heads;
+  return gradient_sink(ctx, *options.sinks).columns(heads * sharers.rank(), heads);
 }
 
-// Keys and values of a call: those of the own rows, or of all ranks' where these share them.
+// Keys and values of a call: those of its queries' rows, or of all where ranks share these.
 struct KeyValues {
-  Tensor all;  // of all ranks, side by side; undefined where they are the own
+  Tensor all;  // side by side; undefined where they are those of the queries' rows
   Tensor k, v;
   KeyValues(const OpCtx& ctx, const QkvViews& own) : k(own.k), v(own.v) {
     if (!shares_sequences(ctx, SequenceSharing::all_gather)) return;
@@ -122,7 +128,7 @@ struct KeyValues {
 // Ranks that share sequences by their heads have some of the heads in a call.
 HeadLayout heads_of_call(const OpCtx& ctx, const HeadLayout& heads) {
   if (!shares_sequences(ctx, SequenceSharing::ulysses)) return heads;
-  return share_of(heads, ctx.mesh->size(Axis::sp));
+  return share_of(heads, ctx.mesh->head_sharers().size());
 }
 
 class AttentionNode final : public Node {
@@ -221,7 +227,7 @@ Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options)
           "attention: qkv {} for {} columns and {} rows", to_string(qkv.tensor.shape()),
           heads.cols(), ctx.rows->rows());
   if (!shares_sequences(ctx, SequenceSharing::ulysses)) return attend(ctx, qkv, options);
-  const int ranks = ctx.mesh->size(Axis::sp);
+  const int ranks = ctx.mesh->head_sharers().size();
   const Var some = rows_to_heads(ctx, qkv, shares_of_qkv(heads, ranks));
   return heads_to_rows(ctx, attend(ctx, some, options), shares_of_heads(heads, ranks));
 }

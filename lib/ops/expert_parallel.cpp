@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/elementwise.hpp"
 #include "kernels/experts.hpp"
 #include "lib/base/require.hpp"
 #include "lib/mesh/mesh.hpp"
@@ -17,13 +18,14 @@ bool shares_experts(const OpCtx& ctx) {
 namespace {
 
 // Where the rows of each expert begin, and at last their number. On meta, where nobody chooses, all
-// experts have as many.
+// experts have as many, and no more than they have room for.
 std::vector<std::int64_t> read_offsets(const SortedRows& sorted) {
   const auto n = static_cast<std::size_t>(sorted.offsets.numel());
   std::vector<std::int32_t> values(n);
   if (sorted.offsets.device().is_meta()) {
+    const std::int64_t all = sorted.expected.value_or(sorted.source.numel());
     for (std::size_t e = 0; e < n; ++e) {
-      values[e] = static_cast<std::int32_t>(sorted.source.numel() * static_cast<std::int64_t>(e) /
+      values[e] = static_cast<std::int32_t>(all * static_cast<std::int64_t>(e) /
                                             static_cast<std::int64_t>(n - 1));
     }
   } else {
@@ -58,10 +60,11 @@ std::vector<std::int32_t> experts_of(const Told& told, const Communicator& group
   return experts;
 }
 
-// For what comes to `here` experts when every member has `rows` rows: a row chooses an expert once.
+// For what comes to `here` experts when every member has `rows` rows, of which an expert takes
+// `taken` at most: a row chooses an expert once.
 std::int64_t room_for(const MeshShape& shape, std::int64_t rows, std::int64_t top_k,
-                      std::int64_t here) {
-  const std::int64_t all = rows * shape.ep * std::min(top_k, here);
+                      std::int64_t here, std::int64_t taken) {
+  const std::int64_t all = shape.ep * std::min(rows * std::min(top_k, here), here * taken);
   if (shape.ep_room == 0) return all;
   return std::min(
       all, static_cast<std::int64_t>(std::ceil(shape.ep_room * static_cast<double>(rows * top_k))));
@@ -90,6 +93,7 @@ Tensor return_rows(const OpCtx& ctx, const Tensor& y, const ExpertExchange& exch
   const Tensor go = ctx.allocate(y.shape(), y.dtype(), "rows for all senders");
   ctx.launch(kernels::CombineRows{.x = y, .place = exchange.sorted.place, .y = go});
   Tensor x = ctx.allocate({exchange.sent_rows, cols}, y.dtype(), "rows from experts");
+  if (!exchange.sends_all) ctx.launch(kernels::Fill{.y = x, .value = 0});
   exchange.group
       ->all_to_all_parts(go, times(exchange.receives, cols), x, times(exchange.sends, cols),
                          "from_experts")
@@ -131,7 +135,9 @@ ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int6
   const std::size_t experts = mine.size() - 1, here = experts / members;
   mine.push_back(rows);
   const Told told{group.gather_numbers(mine, "rows of experts"), experts};
-  ExpertExchange exchange{.group = &group, .sent_rows = sorted.source.numel()};
+  ExpertExchange exchange{.group = &group,
+                          .sent_rows = sorted.source.numel(),
+                          .sends_all = !sorted.capacity.has_value()};
   std::int64_t most_rows = 0;
   for (std::size_t m = 0; m < members; ++m) {
     const auto count = [&](std::size_t from, std::size_t to) {
@@ -144,8 +150,10 @@ ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int6
   }
   exchange.sorted.expected =
       std::accumulate(exchange.receives.begin(), exchange.receives.end(), std::int64_t{0});
+  const std::int64_t taken =
+      sorted.capacity ? most_rows / ctx.rows->rows_per_sequence * *sorted.capacity : most_rows;
   const std::int64_t room =
-      room_for(ctx.mesh->shape(), most_rows, top_k, static_cast<std::int64_t>(here));
+      room_for(ctx.mesh->shape(), most_rows, top_k, static_cast<std::int64_t>(here), taken);
   require<DoesNotFitError>(
       *exchange.sorted.expected <= room,
       "the experts of rank {} got {} tokens of a micro-batch, {:.2f} times their "

@@ -12,12 +12,13 @@ namespace llmtrain::ops {
 bool shares_experts(const OpCtx& ctx);
 
 /// Which of this rank's sorted rows go to whom, and which come from whom. Numbers of rows are data,
-/// so every rank tells the others its own, and what comes has room for the most that can come, or
-/// MeshShape::ep_room.
+/// so every rank tells the others its own, and what comes has room for the most that can come (as
+/// SortedRows::capacity allows), or MeshShape::ep_room.
 struct ExpertExchange {
   Communicator* group = nullptr;
   std::vector<std::int64_t> sends, receives;  // rows of each member
-  std::int64_t sent_rows = 0;                 // all of `sends`
+  std::int64_t sent_rows = 0;                 // all of `sends`, and choices without room
+  bool sends_all = true;                      // there are none without room
   /// Of what came: by the experts that are here, then by sender.
   SortedRows sorted;
 };
@@ -27,7 +28,7 @@ ExpertExchange exchange_of(const OpCtx& ctx, const SortedRows& sorted, std::int6
                            std::int64_t top_k);
 
 /// Sorted rows [sent_rows, cols] -> rows of the experts that are here, [room, cols], zeros behind
-/// the last; and back. Each is the other's backward.
+/// the last; and back, zeros for choices without room. Each is the other's backward.
 Var to_experts(const OpCtx& ctx, const Var& x, const ExpertExchange& exchange);
 Var from_experts(const OpCtx& ctx, const Var& x, const ExpertExchange& exchange);
 

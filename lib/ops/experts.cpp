@@ -6,12 +6,18 @@
 
 namespace llmtrain::ops {
 
-SortedRows sort_by_expert(const OpCtx& ctx, const Tensor& expert, std::int64_t experts) {
+SortedRows sort_by_expert(const OpCtx& ctx, const Tensor& expert, std::int64_t experts,
+                          std::optional<std::int64_t> capacity) {
   SortedRows sorted{.offsets = ctx.allocate({experts + 1}, DType::i32, "experts' rows"),
                     .source = ctx.allocate({expert.numel()}, DType::i32, "choices of sorted rows"),
                     .place = ctx.allocate({expert.numel()}, DType::i32, "places of choices")};
   ctx.launch(kernels::GroupByExpert{
       .expert = expert, .offsets = sorted.offsets, .source = sorted.source, .place = sorted.place});
+  if (!capacity) return sorted;
+  sorted.capacity = capacity;
+  // Of sequences in parts as much as this rank has of their rows.
+  const std::int64_t most = experts * *capacity * ctx.rows->rows() / ctx.rows->seq_len;
+  if (most < expert.numel()) sorted.expected = most;
   return sorted;
 }
 

@@ -11,6 +11,7 @@ namespace llmtrain::ops {
 /// backward adds, on each rank what its own rows chose.
 struct RouterCounters {
   Tensor choices;  // of each expert; statistics dtype [E]
+  Tensor kept;     // of these, what the expert had room for; or undefined
   Tensor losses;   // kernels::RouterLosses, balance and z, summed over rows; FP64 [2]
 };
 
@@ -23,17 +24,31 @@ struct RouterOptions {
   /// Factors of the losses in the loss of a row.
   double balance = 0, z = 0;
   const RouterCounters* counters = nullptr;
+  /// An expert has room for this much of its even share of a sequence's choices
+  /// (expert_capacity()), those with the largest scores, equal ones by position; the others add
+  /// nothing. 0: for all of them.
+  double capacity_factor = 0;
 };
 
-/// What a router says of each row: its experts, int32 [rows, k], and their weights [rows, k] in the
-/// statistics dtype.
+/// How many choices of a sequence of `tokens` tokens an expert has room for: the part `factor` of
+/// the even share, tokens * top_k / experts, rounded up (GShard, arXiv 2006.16668). What a decimal
+/// factor is off by does not count.
+std::int64_t expert_capacity(double factor, std::int64_t tokens, std::int64_t top_k,
+                             std::int64_t experts);
+
+/// What a router says of each row: its experts, int32 [rows, k], -1 for one that has no room, and
+/// their weights [rows, k] in the statistics dtype, in which room does not count.
 struct Routes {
   Tensor expert;
   Var weight;
+  /// Choices that an expert has room for in a sequence, where it is limited.
+  std::optional<std::int64_t> capacity = {};
 };
 /// Logits x w^T, in FP32 whatever the dtype of x, and the choice that follows. x [rows, in], weight
 /// group [E, in]. The backward also adds the gradients of the losses, once for all ranks of
-/// Axis::tp, and to the counters.
+/// Axis::tp, and to the counters; losses and `choices` see those without room, too. With
+/// `capacity_factor` the rows must be whole sequences of RowMap::seq_len, or this rank's parts of
+/// them: the ranks of Axis::sp then tell each other their choices.
 Routes route(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
              const RouterOptions& options);
 
@@ -42,8 +57,11 @@ struct SortedRows {
   Tensor offsets, source, place;
   /// How many of them are some expert's, where that is expected to be fewer than there is room for.
   std::optional<std::int64_t> expected = {};
+  /// As in Routes.
+  std::optional<std::int64_t> capacity = {};
 };
-SortedRows sort_by_expert(const OpCtx& ctx, const Tensor& expert, std::int64_t experts);
+SortedRows sort_by_expert(const OpCtx& ctx, const Tensor& expert, std::int64_t experts,
+                          std::optional<std::int64_t> capacity = {});
 
 /// Each row once for each of its experts, [rows, cols] -> [n, cols]. Its gradient's backward keeps
 /// x alone and gathers again.

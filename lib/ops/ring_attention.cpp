@@ -22,7 +22,7 @@ struct Exchange {
 };
 
 Exchange pass_on(const OpCtx& ctx, const Tensor& data, const Tensor& coming) {
-  Communicator& ring = ctx.mesh->axis(Axis::sp);
+  Communicator& ring = ctx.mesh->row_sharers();
   const int n = ring.size();
   Exchange exchange;
   exchange.sent = ring.send(data, (ring.rank() + 1) % n, kSite);
@@ -43,7 +43,8 @@ struct Pair {
 /// while they are passed on.
 template <class Visit>
 void go_around(const OpCtx& ctx, const View& k, const View& v, const Visit& visit) {
-  const int n = ctx.mesh->size(Axis::sp), rank = ctx.mesh->index(Axis::sp);
+  const Communicator& ring = ctx.mesh->row_sharers();
+  const int n = ring.size(), rank = ring.rank();
   Pair here(ctx, k, k.dtype, "k and v of one sp rank");
   Pair coming(ctx, k, k.dtype, "k and v of the next one");
   ctx.launch(kernels::ScaleCast{.x = k, .y = here.k});
@@ -51,7 +52,7 @@ void go_around(const OpCtx& ctx, const View& k, const View& v, const Visit& visi
   for (int step = 0; step < n; ++step) {
     Exchange exchange;
     if (step + 1 < n) exchange = pass_on(ctx, here.both, coming.both);
-    const std::int64_t owner = (rank + n - step) % n, rows = ctx.rows->rows();
+    const std::int64_t owner = (rank + n - step) % n, rows = k.rows();
     visit(step, ctx.rows->all_position.columns(owner * rows, rows), here);
     exchange.wait();
     std::swap(here, coming);

@@ -1,6 +1,7 @@
 #pragma once
 /// Attention over sequences whose keys and values go from rank to rank of Axis::sp (ring attention,
-/// arXiv 2310.01889). Legend: n ranks, each with the queries, keys and values of its own rows.
+/// arXiv 2310.01889). Legend: n ranks, each with the queries, keys and values of its own rows, or
+/// n groups whose ranks share heads (MeshShape::sp_ulysses), each with those of its group's rows.
 ///
 /// In step s of n, a rank attends to the keys of the rank s places before it, while these are
 /// already on their way to the next one. What the kernels see of other ranks' keys are their

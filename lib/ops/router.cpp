@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/elementwise.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
@@ -37,6 +40,7 @@ class RouteNode final : public Node {
 
   Saved x_{this, Part::weight};
   Saved logits_{this, Part::input}, expert_{this, Part::input};
+  Saved kept_{this, Part::input};  // where some have no room
 
  private:
   /// How many rows of each sequence chose an expert, here and on the other ranks that have rows of
@@ -53,9 +57,16 @@ class RouteNode final : public Node {
     return choices;
   }
 
+  void count_kept(const OpCtx& ctx, DType dtype) {
+    const Tensor kept = ctx.allocate({1, options_.experts}, dtype, "kept choices");
+    ctx.launch(kernels::CountChoices{.expert = kept_.get(ctx), .choices = kept});
+    ctx.launch(kernels::ColumnSum{.x = kept, .out = options_.counters->kept});
+  }
+
   Tensor logits_gradient(const OpCtx& ctx, const Tensor& dweight) {
     const Tensor logits = logits_.get(ctx), expert = expert_.get(ctx);
     const Tensor choices = count_choices(ctx, expert, logits.dtype());
+    if (counts() && options_.counters->kept.defined()) count_kept(ctx, logits.dtype());
     // The ranks of Axis::tp sum their terms: the losses are the first one's.
     const bool has_losses = ctx.mesh == nullptr || ctx.mesh->index(Axis::tp) == 0;
     const std::int64_t rows = logits.rows();
@@ -92,7 +103,57 @@ class RouteNode final : public Node {
   Saved dlogits_{this, Part::weight};
 };
 
+// `own` [rows, cols] of all ranks of Axis::sp, one after another.
+Tensor of_all_parts(const OpCtx& ctx, const Tensor& own, std::string_view tag) {
+  Communicator& group = ctx.mesh->axis(Axis::sp);
+  Tensor all = ctx.allocate({group.size() * own.rows(), own.cols()}, own.dtype(), tag);
+  group.all_gather(own, all, "choices of a sequence").wait();
+  return all;
+}
+
+// The choices that their experts have room for. In parts of sequences every rank finds those of
+// all ranks, and takes its own.
+Tensor limited(const OpCtx& ctx, const Tensor& expert, const Tensor& score, std::int64_t experts,
+               std::int64_t capacity) {
+  const RowMap& rows = *ctx.rows;
+  kernels::LimitChoices limit{.expert = expert,
+                              .score = score,
+                              .position = {},
+                              .kept = {},
+                              .experts = experts,
+                              .sequences = rows.num_sequences,
+                              .capacity = capacity};
+  if (!rows.in_parts()) {
+    Tensor kept = ctx.allocate(expert.shape(), DType::i32, "kept choices");
+    limit.kept = kept;
+    ctx.launch(limit);
+    return kept;
+  }
+  const Communicator& group = ctx.mesh->axis(Axis::sp);
+  const Tensor position = rows.position.reshape({expert.rows(), 1});
+  const Tensor all_expert = of_all_parts(ctx, expert, "choices of all sp ranks");
+  const Tensor all_score = of_all_parts(ctx, score, "scores of all sp ranks");
+  const Tensor all_position = of_all_parts(ctx, position, "positions of all sp ranks");
+  const Tensor kept = ctx.allocate(all_expert.shape(), DType::i32, "kept of all sp ranks");
+  limit.expert = all_expert;
+  limit.score = all_score;
+  limit.position = all_position;
+  limit.kept = kept;
+  limit.parts = group.size();
+  ctx.launch(limit);
+  return kept.row_range(group.rank() * expert.rows(), expert.rows());
+}
+
 }  // namespace
+
+std::int64_t expert_capacity(double factor, std::int64_t tokens, std::int64_t top_k,
+                             std::int64_t experts) {
+  constexpr double kExact = 1 - 1e-12;
+  const double share = factor * static_cast<double>(tokens) * static_cast<double>(top_k) /
+                       static_cast<double>(experts);
+  return static_cast<std::int64_t>(
+      std::min(static_cast<double>(tokens), std::ceil(share * kExact)));
+}
 
 Routes route(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
              const RouterOptions& options) {
@@ -106,17 +167,28 @@ Routes route(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
   Tensor expert = ctx.allocate({rows, options.rule.top_k}, DType::i32, "chosen experts");
   Tensor chosen = ctx.allocate({rows, options.rule.top_k}, dtype, "weights of experts");
   ctx.launch(kernels::Matmul{.a = x.tensor, .b = w, .c = logits, .bias = {}, .transpose_b = true});
+  Tensor score;
+  if (options.capacity_factor > 0) score = ctx.allocate(chosen.shape(), dtype, "chosen scores");
   ctx.launch(kernels::RouteTokens{.logits = logits,
                                   .bias = options.bias ? options.bias->compute().view() : View{},
                                   .expert = expert,
                                   .weight = chosen,
+                                  .score = score.view(),
                                   .rule = options.rule});
-  if (ctx.tape == nullptr) return {std::move(expert), {std::move(chosen), -1, nullptr}};
+  Routes routes{.expert = expert, .weight = {std::move(chosen), -1, nullptr}};
+  if (score.defined()) {
+    routes.capacity = expert_capacity(options.capacity_factor, ctx.rows->seq_len,
+                                      options.rule.top_k, options.experts);
+    routes.expert = limited(ctx, expert, score, options.experts, *routes.capacity);
+  }
+  if (ctx.tape == nullptr) return routes;
   auto node = std::make_unique<RouteNode>(weight, options);
   node->x_.set(x);
   node->logits_.set(std::move(logits));
-  node->expert_.set(expert);
-  return {std::move(expert), ctx.tape->record_one(std::move(node), {&x}, std::move(chosen))};
+  node->expert_.set(std::move(expert));
+  if (routes.capacity) node->kept_.set(routes.expert);
+  routes.weight = ctx.tape->record_one(std::move(node), {&x}, std::move(routes.weight.tensor));
+  return routes;
 }
 
 }  // namespace llmtrain::ops

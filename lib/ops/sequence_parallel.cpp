@@ -6,17 +6,20 @@
 namespace llmtrain::ops {
 
 bool shares_sequences(const OpCtx& ctx, SequenceSharing how) {
-  return ctx.mesh != nullptr && ctx.rows != nullptr && ctx.rows->in_parts() &&
-         ctx.mesh->shape().sp_algo == how;
+  if (ctx.mesh == nullptr || ctx.rows == nullptr || !ctx.rows->in_parts()) return false;
+  const MeshShape& shape = ctx.mesh->shape();
+  if (how == SequenceSharing::ulysses) return shape.head_sharers() > 1;
+  return shape.sp_algo == how && shape.row_groups() > 1;
 }
 
 Tensor gather_sequences(const OpCtx& ctx, const Tensor& own, std::string_view site) {
   const RowMap& rows = *ctx.rows;
+  const std::int64_t length = own.rows() / rows.num_sequences;
   Tensor all = ctx.allocate({rows.num_sequences * rows.seq_len, own.cols()}, own.dtype(),
                             "rows of all sp ranks");
   for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
-    ctx.mesh->axis(Axis::sp)
-        .all_gather(own.row_range(s * rows.rows_per_sequence, rows.rows_per_sequence),
+    ctx.mesh->row_sharers()
+        .all_gather(own.row_range(s * length, length),
                     all.row_range(s * rows.seq_len, rows.seq_len), site)
         .wait();
   }
@@ -25,11 +28,14 @@ Tensor gather_sequences(const OpCtx& ctx, const Tensor& own, std::string_view si
 
 Tensor reduce_sequences(const OpCtx& ctx, const Tensor& terms, std::string_view site) {
   const RowMap& rows = *ctx.rows;
-  Tensor own = ctx.allocate({rows.rows(), terms.cols()}, terms.dtype(), "own rows of a sum");
+  Communicator& sharers = ctx.mesh->row_sharers();
+  const std::int64_t length = rows.seq_len / sharers.size();
+  Tensor own = ctx.allocate({rows.num_sequences * length, terms.cols()}, terms.dtype(),
+                            "own rows of a sum");
   for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
-    ctx.mesh->axis(Axis::sp)
+    sharers
         .reduce_scatter(terms.row_range(s * rows.seq_len, rows.seq_len),
-                        own.row_range(s * rows.rows_per_sequence, rows.rows_per_sequence), site)
+                        own.row_range(s * length, length), site)
         .wait();
   }
   return own;
@@ -38,7 +44,7 @@ Tensor reduce_sequences(const OpCtx& ctx, const Tensor& terms, std::string_view 
 HeadLayout share_of(const HeadLayout& heads, int ranks) {
   const bool shares_kv = heads.num_kv_heads % ranks == 0 || ranks % heads.num_kv_heads == 0;
   require<RecipeError>(heads.num_heads % ranks == 0 && shares_kv,
-                       "parallelism.sp is {}, which cannot share {} heads and {} key/value heads; "
+                       "{} ranks of parallelism.sp cannot share {} heads and {} key/value heads; "
                        "parallelism.sp_algo: all_gather can, whatever the heads",
                        ranks, heads.num_heads, heads.num_kv_heads);
   return {.num_heads = heads.num_heads / ranks,
@@ -77,20 +83,24 @@ HeadShares shares_of_qkv(const HeadLayout& heads, int ranks) {
 
 namespace {
 
-// Rows of a sequence that come from, or go to, one rank, in a buffer of all ranks'.
-Tensor block_of(const RowMap& rows, const Tensor& all, std::int64_t sequence, std::size_t rank) {
+// Rows of a sequence in a buffer of the ranks that share heads.
+std::int64_t shared_rows(const OpCtx& ctx) {
+  return ctx.rows->rows_per_sequence * ctx.mesh->head_sharers().size();
+}
+
+// Of these, the ones that come from, or go to, one rank.
+Tensor block_of(const OpCtx& ctx, const Tensor& all, std::int64_t sequence, std::size_t rank) {
+  const std::int64_t length = ctx.rows->rows_per_sequence;
   const auto r = static_cast<std::int64_t>(rank);
-  return all.row_range(sequence * rows.seq_len + r * rows.rows_per_sequence,
-                       rows.rows_per_sequence);
+  return all.row_range(sequence * shared_rows(ctx) + r * length, length);
 }
 
 Tensor exchange(const OpCtx& ctx, const Tensor& parts, std::string_view site) {
-  const RowMap& rows = *ctx.rows;
+  const std::int64_t length = shared_rows(ctx);
   Tensor got = ctx.allocate(parts.shape(), parts.dtype(), "parts of all sp ranks");
-  for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
-    ctx.mesh->axis(Axis::sp)
-        .all_to_all(parts.row_range(s * rows.seq_len, rows.seq_len),
-                    got.row_range(s * rows.seq_len, rows.seq_len), site)
+  for (std::int64_t s = 0; s < ctx.rows->num_sequences; ++s) {
+    ctx.mesh->head_sharers()
+        .all_to_all(parts.row_range(s * length, length), got.row_range(s * length, length), site)
         .wait();
   }
   return got;
@@ -98,12 +108,12 @@ Tensor exchange(const OpCtx& ctx, const Tensor& parts, std::string_view site) {
 
 Tensor to_heads(const OpCtx& ctx, const Tensor& x, const HeadShares& shares) {
   const RowMap& rows = *ctx.rows;
-  const Tensor parts = ctx.allocate({rows.num_sequences * rows.seq_len, shares.share_cols},
+  const Tensor parts = ctx.allocate({rows.num_sequences * shared_rows(ctx), shares.share_cols},
                                     x.dtype(), "parts for all sp ranks");
   for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
     const Tensor own = x.row_range(s * rows.rows_per_sequence, rows.rows_per_sequence);
     for (std::size_t r = 0; r < shares.of_rank.size(); ++r) {
-      const Tensor part = block_of(rows, parts, s, r);
+      const Tensor part = block_of(ctx, parts, s, r);
       for (const SharedColumns& columns : shares.of_rank[r]) {
         ctx.launch(kernels::ScaleCast{.x = own.columns(columns.whole, columns.count),
                                       .y = part.columns(columns.share, columns.count)});
@@ -120,7 +130,7 @@ Tensor to_rows(const OpCtx& ctx, const Tensor& x, const HeadShares& shares) {
   for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
     const Tensor own = whole.row_range(s * rows.rows_per_sequence, rows.rows_per_sequence);
     for (std::size_t r = 0; r < shares.of_rank.size(); ++r) {
-      const Tensor part = block_of(rows, parts, s, r);
+      const Tensor part = block_of(ctx, parts, s, r);
       for (const SharedColumns& columns : shares.of_rank[r]) {
         ctx.launch(kernels::ScaleCast{.x = part.columns(columns.share, columns.count),
                                       .y = own.columns(columns.whole, columns.count),

@@ -1,6 +1,7 @@
 #pragma once
 /// Sequences whose rows the ranks of Axis::sp have in parts (RowMap::in_parts). Legend: S sequences
-/// of T rows, n ranks with T / n of each.
+/// of T rows, n ranks with T / n of each. Of these h are neighbours that share heads, and n / h
+/// such groups share rows (MeshShape::sp_ulysses).
 
 #include <vector>
 
@@ -10,11 +11,12 @@
 
 namespace llmtrain::ops {
 
+/// Whether this is a way, perhaps one of two, in which ranks share the micro-batch's sequences.
 bool shares_sequences(const OpCtx& ctx, SequenceSharing how);
 
-/// All ranks' rows of every sequence, in the order of the ranks: [S * T/n, cols] -> [S * T, cols].
+/// All groups' rows of every sequence, in their order: [S * T*h/n, cols] -> [S * T, cols].
 Tensor gather_sequences(const OpCtx& ctx, const Tensor& own, std::string_view site);
-/// The sum of all ranks' terms for the own rows: [S * T, cols] -> [S * T/n, cols].
+/// The sum of all groups' terms for the own rows: [S * T, cols] -> [S * T*h/n, cols].
 Tensor reduce_sequences(const OpCtx& ctx, const Tensor& terms, std::string_view site);
 
 /// Some columns of a matrix, and where they are in a rank's share of the heads.
@@ -36,8 +38,8 @@ HeadShares shares_of_heads(const HeadLayout& heads, int ranks);
 /// Of each rank's call.
 HeadLayout share_of(const HeadLayout& heads, int ranks);
 
-/// From own rows with all columns to all rows with the own share, [S * T/n, whole_cols] ->
-/// [S * T, share_cols], and back.
+/// From own rows with all columns to the group's rows with the own share, [S * T/n, whole_cols] ->
+/// [S * T*h/n, share_cols], and back.
 Var rows_to_heads(const OpCtx& ctx, const Var& x, const HeadShares& shares);
 Var heads_to_rows(const OpCtx& ctx, const Var& x, const HeadShares& shares);
 

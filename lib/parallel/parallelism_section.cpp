@@ -15,7 +15,7 @@ std::vector<std::string> schedule_names() {
 }
 
 void ParallelismSection::validate(recipe::Issues& issues) const {
-  if (dp() == 0) issues.add(dp, "is a number of ranks", "-1 takes all ranks that there are");
+  recipe::judge(issues, [&] { validate_sizes(issues); });
   if (tp_sequence_parallel() && tp() == 1) {
     issues.add(tp_sequence_parallel, "has nobody to share tokens with: parallelism.tp is 1",
                "set parallelism.tp, or leave this out");
@@ -28,10 +28,52 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
     issues.add(dp_replicate, "has no slices to repeat: parallelism.zero is 0",
                "set parallelism.zero, or leave this out");
   }
+  recipe::judge(issues, [&] { validate_sequences(issues); });
+  recipe::judge(issues, [&] { validate_pipeline(issues); });
+}
+
+void ParallelismSection::validate_sequences(recipe::Issues& issues) const {
   if (sp() == 1 && sp_algo() != SequenceSharing::all_gather) {
     issues.add(sp_algo, "does nothing: parallelism.sp is 1", "leave it out");
   }
-  recipe::judge(issues, [&] { validate_pipeline(issues); });
+  if (sp_ulysses() == 1 || sp() == kRest) return;  // kRest: again when the ranks are known
+  if (sp_algo() == SequenceSharing::ulysses) {
+    issues.add(sp_ulysses, "does nothing: with sp_algo: ulysses all ranks of sp share heads",
+               "leave it out, or choose how groups of such ranks attend: all_gather or ring");
+  } else if (sp() % sp_ulysses() != 0) {
+    issues.add(sp_ulysses, fmt::format("does not divide parallelism.sp {}", sp()),
+               fmt::format("{} does", std::gcd(sp(), sp_ulysses())));
+  } else if (sp_ulysses() == sp()) {
+    issues.add(sp_ulysses, "leaves one group, which has nobody to attend to",
+               "set sp_algo: ulysses, and leave this out");
+  }
+}
+
+void ParallelismSection::validate_sizes(recipe::Issues& issues) const {
+  const recipe::Key<std::int64_t>* rest = nullptr;
+  const recipe::Key<std::int64_t>* largest = &dp;
+  double named = 1;
+  for (const auto* axis : {&dp, &tp, &pp, &sp}) {
+    if ((*axis)() == 0) {
+      issues.add(*axis, "is a number of ranks", "-1 takes all ranks that the other axes leave");
+    }
+    named *= static_cast<double>(std::max<std::int64_t>(1, (*axis)()));
+    if ((*axis)() > (*largest)()) largest = axis;
+    if ((*axis)() != kRest) continue;
+    if (rest != nullptr) {
+      const std::string_view how = rest->is_set() ? "" : " (its default)";
+      issues.add(
+          *axis,
+          fmt::format("takes the ranks that are left, and so does {}: -1{}", rest->path(), how),
+          fmt::format("give one of them a number: {}=1, say", rest->path()));
+    }
+    rest = axis;
+  }
+  if (ep() == 0) issues.add(ep, "is a number of ranks", "-1 takes all of dp x sp");
+  if (named > kMostRanks) {
+    issues.add(*largest, fmt::format("makes a job of {:.0f} ranks", named),
+               fmt::format("{} is the most", kMostRanks));
+  }
 }
 
 void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
@@ -55,6 +97,7 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
 }
 
 void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const {
+  if (pp() == kRest) return;  // again when the ranks are known
   const std::vector<std::int64_t>& layers = pp_layers();
   if (layers.empty()) {
     if (num_blocks >= num_stages()) return;
@@ -83,12 +126,16 @@ void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t n
   }
   if (num_experts == 0) {
     issues.add(ep, "has nothing to share: the model has no experts", "leave it out");
+  } else if (ep() == kRest) {
+    return;  // again when the ranks are known
   } else if (num_experts % ep() != 0) {
     std::int64_t below = ep(), above = ep();
     while (num_experts % below != 0) --below;
     while (above < num_experts && num_experts % above != 0) ++above;
+    above = std::min(above, num_experts);
     issues.add(ep, fmt::format("does not divide the model's {} experts", num_experts),
-               fmt::format("{} and {} do", below, std::min(above, num_experts)));
+               below == above ? fmt::format("{} does", below)
+                              : fmt::format("{} and {} do", below, above));
   }
 }
 
@@ -110,14 +157,16 @@ ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const
 }
 
 int ParallelismSection::least_ranks() const {
-  const std::int64_t data = (ep() * dp_replicate() + sp() - 1) / sp();
-  return static_cast<int>(std::max<std::int64_t>({1, dp(), dp_replicate(), data}) * tp() * pp() *
-                          sp());
+  const auto named = [](std::int64_t size) { return std::max<std::int64_t>(1, size); };
+  const std::int64_t data = (named(ep()) * dp_replicate() + named(sp()) - 1) / named(sp());
+  const std::int64_t replicas = std::max({named(dp()), dp_replicate(), data});
+  return static_cast<int>(std::min(kMostRanks, replicas * named(tp()) * named(pp()) * named(sp())));
 }
 
 std::int64_t ParallelismSection::sequence_parts() const {
   const std::int64_t pieces = sp_algo() != SequenceSharing::ulysses && sp() > 1 ? 2 : 1;
-  return pieces * sp() * (tp_sequence_parallel() ? tp() : 1);
+  const auto known = [](std::int64_t size) { return std::max<std::int64_t>(1, size); };
+  return pieces * known(sp()) * (tp_sequence_parallel() ? known(tp()) : 1);
 }
 
 std::string ParallelismSection::sequence_cutters() const {
@@ -141,34 +190,79 @@ std::string words_of(std::initializer_list<std::pair<std::string_view, std::int6
   return text;
 }
 
+/// How often axes of `share` ranks together, named by `words`, go into `ranks`.
+int rest_of(int ranks, std::int64_t share, const std::string& words) {
+  if (ranks % share == 0) return static_cast<int>(ranks / share);
+  const std::int64_t below = ranks / share * share, above = below + share;
+  std::int64_t smaller = std::min<std::int64_t>(share, ranks), larger = smaller;
+  while (ranks % smaller != 0) --smaller;
+  while (ranks % larger != 0) ++larger;
+  fail<RecipeError>(
+      "{} does not divide the job's {} rank{}; start {}{} (mpirun -n {} llmtrain run ...), or "
+      "choose "
+      "sizes that do: {}{}",
+      words, ranks, ranks == 1 ? "" : "s", below == 0 ? "" : fmt::format("{} or ", below), above,
+      above, smaller, larger == smaller ? "" : fmt::format(" or {}", larger));
+}
+
 }  // namespace
+
+std::string_view ParallelismSection::rest_axis() const {
+  for (const auto* axis : {&tp, &pp, &sp}) {
+    if ((*axis)() == kRest) return axis->name();
+  }
+  return "";
+}
+
+bool ParallelismSection::take_rest(int ranks) {
+  bool any = false;
+  const std::string who = fmt::format("the rest of {} rank{}", ranks, ranks == 1 ? "" : "s");
+  for (auto* axis : {&tp, &pp, &sp}) {
+    if ((*axis)() != kRest) continue;
+    const auto others = [&](const auto* other) { return other == axis ? 1 : (*other)(); };
+    const std::int64_t share = others(&dp) * others(&tp) * others(&pp) * others(&sp);
+    const std::string words = words_of(
+        {{"dp", others(&dp)}, {"tp", others(&tp)}, {"pp", others(&pp)}, {"sp", others(&sp)}});
+    axis->set(rest_of(ranks, share, words), who);
+    any = true;
+  }
+  if (ep() != kRest) return any;
+  ep.set(expert_sharers(ranks), who);
+  return true;
+}
+
+int ParallelismSection::data_ranks(int ranks) const {
+  require(tp() > 0 && pp() > 0 && sp() > 0, "parallelism.{} has not taken its rest", rest_axis());
+  const std::int64_t share = tp() * sp() * pp();
+  const std::string model = words_of({{"tp", tp()}, {"sp", sp()}, {"pp", pp()}});
+  const int rest = rest_of(ranks, share, model);
+  const std::int64_t needed = dp() * share;
+  require<RecipeError>(
+      dp() == kRest || needed == ranks,
+      "parallelism.dp is {}{}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run "
+      "...), or set parallelism.dp=-1",
+      dp(), share == 1 ? "" : fmt::format(" with {}", model), ranks, ranks == 1 ? "" : "s", needed,
+      needed);
+  return rest;
+}
+
+int ParallelismSection::expert_sharers(int ranks) const {
+  const int data = data_ranks(ranks);
+  const auto groups = static_cast<int>(dp_replicate());
+  require<RecipeError>(data % groups == 0,
+                       "parallelism.dp_replicate is {}, which does not divide the {} rank{} of dp; "
+                       "choose a size that does",
+                       groups, data, data == 1 ? "" : "s");
+  return data / groups * static_cast<int>(sp());
+}
 
 MeshShape ParallelismSection::shape(int ranks) const {
   MeshShape shape;
-  const auto share = static_cast<int>(tp() * sp() * pp());
-  const std::string model = words_of({{"tp", tp()}, {"sp", sp()}, {"pp", pp()}});
-  const std::string_view plural = ranks == 1 ? "" : "s";
-  const int above = (ranks + share - 1) / share * share;
-  require<RecipeError>(ranks % share == 0,
-                       "{} does not divide the job's {} rank{}; start {} (mpirun -n {} llmtrain "
-                       "run ...), or choose sizes that do",
-                       model, ranks, plural, above, above);
-  const auto wanted = static_cast<int>(dp());
-  const int needed = wanted * share;
-  require<RecipeError>(
-      wanted == -1 || needed == ranks,
-      "parallelism.dp is {}{}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run "
-      "...), or set parallelism.dp=-1",
-      wanted, share == 1 ? "" : fmt::format(" with {}", model), ranks, plural, needed, needed);
-  const int data_ranks = ranks / share;
   const auto groups = static_cast<int>(dp_replicate());
-  require<RecipeError>(data_ranks % groups == 0,
-                       "parallelism.dp_replicate is {}, which does not divide the {} rank{} of dp; "
-                       "choose a size that does",
-                       groups, data_ranks, data_ranks == 1 ? "" : "s");
   shape.dp_replicate = groups;
-  const int sharers = data_ranks / groups * static_cast<int>(sp());
+  const int sharers = expert_sharers(ranks);
   const auto experts = static_cast<int>(ep());
+  require(experts > 0, "parallelism.ep has not taken its rest");
   require<RecipeError>(sharers % experts == 0,
                        "parallelism.ep is {}, which does not divide the {} rank{} of dp x sp{}; "
                        "choose a size that does",
@@ -176,7 +270,7 @@ MeshShape ParallelismSection::shape(int ranks) const {
                        groups == 1 ? "" : " in a group of dp_replicate");
   shape.ep = experts;
   shape.ep_room = ep_room().value_or(0);
-  shape.sizes[static_cast<int>(Axis::dp)] = data_ranks;
+  shape.sizes[static_cast<int>(Axis::dp)] = data_ranks(ranks);
   shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
   shape.sizes[static_cast<int>(Axis::sp)] = static_cast<int>(sp());
   shape.sizes[static_cast<int>(Axis::pp)] = static_cast<int>(pp());
@@ -188,6 +282,7 @@ MeshShape ParallelismSection::shape(int ranks) const {
   }
   shape.tp_sequence_parallel = tp_sequence_parallel();
   shape.sp_algo = sp_algo();
+  shape.sp_ulysses = static_cast<int>(sp_ulysses());
   return shape;
 }
 

@@ -12,25 +12,31 @@ namespace llmtrain::parallel {
 inline constexpr const char* kDefaultSchedule = "1f1b";
 std::vector<std::string> schedule_names();
 
+/// Of an axis: as many ranks as the others leave.
+inline constexpr std::int64_t kRest = -1;
+inline constexpr std::int64_t kMostRanks = 1 << 20;
+
 struct ParallelismSection : recipe::Section {
   recipe::Key<std::int64_t> dp{
       this, "dp", -1,
-      "ranks that share the samples of a step, each with the whole model; -1 = as many as there "
-      "are",
-      recipe::at_least(-1)};
+      "ranks that share the samples of a step, each with the whole model; -1 = as many as the "
+      "other axes leave",
+      recipe::between(kRest, kMostRanks)};
   recipe::Key<std::int64_t> tp{
       this, "tp", 1,
       "neighbouring ranks that share every layer: the heads of attention, the columns of the MLP, "
-      "and the vocabulary of embedding and output head",
-      recipe::between(1, 1 << 16)};
+      "and the vocabulary of embedding and output head; -1 = as many as the other axes leave",
+      recipe::between(kRest, 1 << 16)};
   recipe::Key<bool> tp_sequence_parallel{
       this, "tp_sequence_parallel", false,
       "between shared layers, ranks of tp share the tokens, too: norms, dropout and what the "
       "backward keeps of them are computed and held once"};
 
-  recipe::Key<std::int64_t> pp{this, "pp", 1,
-                               "ranks that each have some of the blocks, as stages of a pipeline",
-                               recipe::between(1, 1 << 16)};
+  recipe::Key<std::int64_t> pp{
+      this, "pp", 1,
+      "ranks that each have some of the blocks, as stages of a pipeline; -1 = as many as the other "
+      "axes leave",
+      recipe::between(kRest, 1 << 16)};
   recipe::Key<std::string> pp_schedule{
       this, "pp_schedule", kDefaultSchedule,
       "order in which the stages work on the micro-batches (docs/pipeline-schedules.md)",
@@ -45,9 +51,11 @@ struct ParallelismSection : recipe::Section {
                                                    "blocks of each stage of the pipeline, in their "
                                                    "order; without it as even as whole blocks are",
                                                    recipe::at_least(0)};
-  recipe::Key<std::int64_t> sp{this, "sp", 1,
-                               "ranks that each have some of the tokens of every sequence",
-                               recipe::between(1, 1 << 16)};
+  recipe::Key<std::int64_t> sp{
+      this, "sp", 1,
+      "ranks that each have some of the tokens of every sequence; -1 = as many as the other axes "
+      "leave",
+      recipe::between(kRest, 1 << 16)};
   recipe::Key<SequenceSharing> sp_algo{
       this, "sp_algo", SequenceSharing::all_gather,
       "how ranks of sp attend to whole sequences: all_gather, each its own queries to the keys and "
@@ -57,11 +65,16 @@ struct ParallelismSection : recipe::Section {
       recipe::one_of<SequenceSharing>({{"all_gather", SequenceSharing::all_gather},
                                        {"ulysses", SequenceSharing::ulysses},
                                        {"ring", SequenceSharing::ring}})};
+  recipe::Key<std::int64_t> sp_ulysses{
+      this, "sp_ulysses", 1,
+      "neighbours among the ranks of sp that share the heads of their rows as ulysses does, while "
+      "groups of them attend to whole sequences by sp_algo",
+      recipe::between(1, 1 << 16)};
   recipe::Key<std::int64_t> ep{
       this, "ep", 1,
       "neighbours among the ranks of dp x sp that each have some of the experts; the tokens travel "
-      "to them",
-      recipe::between(1, 1 << 16)};
+      "to them; -1 = all of these, within a group of dp_replicate",
+      recipe::between(kRest, 1 << 16)};
   recipe::Key<std::optional<double>> ep_room{
       this, "ep_room", std::nullopt,
       "room for the tokens of a rank's experts in a micro-batch, as a multiple of their even "
@@ -88,9 +101,17 @@ struct ParallelismSection : recipe::Section {
       recipe::any_of({"tp", "sp", "dp", "pp"}) & recipe::length(4)};
 
   void validate(recipe::Issues& issues) const override;
-  /// Sizes of the axes on `ranks` ranks. RecipeError, naming layouts that fit, when they do not.
+  /// "tp", "pp" or "sp" where that is kRest: the layout is open until the ranks are known.
+  std::string_view rest_axis() const;
+  /// Gives that axis, and an `ep` of kRest, their sizes on `ranks` ranks; false if there is none of
+  /// them. What the sizes break is for the recipe's rules to find (recipe::check_rules).
+  /// RecipeError, naming layouts that divide, when the other axes do not.
+  bool take_rest(int ranks);
+  /// Sizes of the axes on `ranks` ranks, none but dp of kRest. RecipeError, naming layouts that
+  /// fit, when they do not.
   MeshShape shape(int ranks) const;
-  /// Ranks that the keys name by themselves: what a plan takes when nobody says how many.
+  /// Ranks that the keys name by themselves, one for an axis that takes the rest: what a plan takes
+  /// when nobody says how many.
   int least_ranks() const;
   /// Of pp_schedule on the ranks of pp.
   int stages_per_rank() const;
@@ -107,7 +128,13 @@ struct ParallelismSection : recipe::Section {
   ScheduleShape pipeline(std::int64_t num_micro_batches) const;
 
  private:
+  void validate_sizes(recipe::Issues& issues) const;
+  void validate_sequences(recipe::Issues& issues) const;
   void validate_pipeline(recipe::Issues& issues) const;
+  /// Ranks of dp. RecipeError when the axes do not divide the ranks.
+  int data_ranks(int ranks) const;
+  /// Of them x sp, those that may share experts. Likewise for dp_replicate.
+  int expert_sharers(int ranks) const;
 };
 
 }  // namespace llmtrain::parallel

@@ -1,4 +1,5 @@
 // Launches of routers and experts.
+#include <algorithm>
 #include <array>
 
 #include "kernels/experts.hpp"
@@ -22,6 +23,20 @@ LaunchTime route_tokens(KernelBench& b, DType, std::int64_t rows) {
                               .expert = b.result(rows, kChosen, DType::i32),
                               .weight = b.result(rows, kChosen, DType::f32),
                               .rule = {.top_k = kChosen}});
+}
+
+// Of experts that all have room for half of their choices.
+LaunchTime limit_choices(KernelBench& b, DType, std::int64_t rows) {
+  View expert = b.numbers(rows * kChosen, kExperts);
+  expert.shape = {rows, kChosen};
+  expert.row_stride = kChosen;
+  return b.launch(
+      LimitChoices{.expert = expert,
+                   .score = b.input(rows, kChosen, DType::f32),
+                   .position = {},
+                   .kept = b.result(rows, kChosen, DType::i32),
+                   .experts = kExperts,
+                   .capacity = std::max<std::int64_t>(1, rows * kChosen / kExperts / 2)});
 }
 
 LaunchTime count_choices(KernelBench& b, DType, std::int64_t rows) {
@@ -83,6 +98,7 @@ LaunchTime scale_rows_backward(KernelBench& b, DType t, std::int64_t rows) {
 
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"route_tokens", kExperts, true, route_tokens},
+    {"limit_choices", kChosen, true, limit_choices},
     {"count_choices", kChosen, true, count_choices},
     {"route_tokens_backward", kExperts, true, route_tokens_backward},
     {"balance_router", 1, true, balance_router},

@@ -231,17 +231,21 @@ PlannedTime planned_time(const Plan& plan, const HardwareProfile& profile, const
                        "{} has the times of a {}, but the run is for a {}; choose another profile, "
                        "or set run.device",
                        source, to_string(profile.device), to_string(run.device));
+  const std::string_view verb = profile.network ? "is of" : "was measured with";
+  const std::string measure =
+      profile.network
+          ? ""
+          : fmt::format("measure again with `llmtrain doctor --threads {}`, or ", run.threads);
   require<RecipeError>(profile.threads == run.threads,
-                       "{} was measured with {} threads, but the run has {}; measure again with "
-                       "`llmtrain doctor --threads {}`, or set run.threads",
-                       source, profile.threads, run.threads, run.threads);
+                       "{} {} {} threads, but the run has {}; {}set run.threads={}", source, verb,
+                       profile.threads, run.threads, measure, profile.threads);
   const int ranks = plan.mesh.world_size();
-  require<RecipeError>(profile.device != DeviceKind::cpu || profile.ranks == ranks,
-                       "{} was measured by {} process{} at a time, but the run has {} rank{}; "
-                       "measure again with `{}llmtrain doctor --threads {}`",
-                       source, profile.ranks, profile.ranks == 1 ? "" : "es", ranks,
-                       ranks == 1 ? "" : "s", ranks == 1 ? "" : fmt::format("mpirun -n {} ", ranks),
-                       run.threads);
+  require<RecipeError>(
+      profile.device != DeviceKind::cpu || profile.network || profile.ranks == ranks,
+      "{} was measured by {} process{} at a time, but the run has {} rank{}; "
+      "measure again with `{}llmtrain doctor --threads {}`",
+      source, profile.ranks, profile.ranks == 1 ? "" : "es", ranks, ranks == 1 ? "" : "s",
+      ranks == 1 ? "" : fmt::format("mpirun -n {} ", ranks), run.threads);
   PlannedTime time{.step = predict_step(plan, profile, run.compute, pipeline),
                    .run = run,
                    .source = std::move(source)};

@@ -264,4 +264,13 @@ void fill(Section& root, const Node& tree, bool complete, const LoadRequest& req
   });
 }
 
+void judge_rules(Section& root, Issues& issues) {
+  std::vector<std::pair<const Entry*, bool>> reads;
+  each_section(root, [&](Section& section) {
+    for (const Entry* entry : section.entries()) reads.emplace_back(entry, entry->was_read());
+  });
+  each_section(root, [&](Section& section) { section.validate(issues); });
+  for (const auto& [entry, was_read] : reads) entry->mark_read(was_read);
+}
+
 }  // namespace llmtrain::recipe

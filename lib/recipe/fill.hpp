@@ -15,4 +15,7 @@ namespace llmtrain::recipe {
 void fill(Section& root, const Node& tree, bool complete, const LoadRequest& request,
           Issues& issues);
 
+/// check_rules() of load.hpp.
+void judge_rules(Section& root, Issues& issues);
+
 }  // namespace llmtrain::recipe

@@ -75,7 +75,8 @@ class FileReader {
       std::string problem = error.what();
       // A file that nobody asked for in another one is the place of its own problem.
       if (!asked && problem.starts_with(place.name + ": ")) problem.erase(0, place.name.size() + 2);
-      return report(std::move(problem), "a recipe is a file of at most 1 MiB or a name of `recipes ls`");
+      return report(std::move(problem), fmt::format("a {} is a file of at most 1 MiB or {}",
+                                                    request_.kind.noun, request_.kind.names));
     }
     return read_text(place, text, out);
   }
@@ -91,7 +92,8 @@ class FileReader {
     if (!read_yaml(text, source, file, issues_)) return false;
     const Where start{source, 1, 1};
     if (file.kind == Node::Kind::null) {
-      issues_.add({source, 0, 0}, {}, "the file holds no keys", "start with `recipe: 1`");
+      issues_.add({source, 0, 0}, {}, "the file holds no keys",
+                  fmt::format("start with `{}: 1`", request_.kind.version_key));
       return false;
     }
     if (file.kind != Node::Kind::mapping) {
@@ -103,20 +105,22 @@ class FileReader {
     open_.push_back(place.identity);
     const bool good = read_includes(place, file, out);
     open_.pop_back();
+    const std::string_view key = request_.kind.version_key;
     std::erase_if(file.members,
-                  [](const Member& m) { return m.key == "recipe" || m.key == "include"; });
+                  [&](const Member& m) { return m.key == key || m.key == "include"; });
     merge(out, std::move(file));
     return good;
   }
 
   void check_version(Node& file) {
-    const Node* version = file.find("recipe");
+    const std::string key(request_.kind.version_key);
+    const Node* version = file.find(key);
     if (version == nullptr) return;
     if (version->kind == Node::Kind::scalar && !version->quoted && version->text == "1") return;
-    issues_.add(
-        version->where, "recipe",
-        fmt::format("this program reads recipes of version 1, found {}", describe(*version)),
-        "write recipe: 1");
+    issues_.add(version->where, key,
+                fmt::format("this program reads {}s of version 1, found {}", request_.kind.noun,
+                            describe(*version)),
+                fmt::format("write {}: 1", key));
   }
 
   bool read_includes(const Place& place, Node& file, Node& out) {
@@ -127,11 +131,12 @@ class FileReader {
                   "write include: [base.yaml]");
       return false;
     };
-    if (includes->kind != Node::Kind::sequence) return refuse(*includes, "a list of recipes");
+    if (includes->kind != Node::Kind::sequence)
+      return refuse(*includes, fmt::format("a list of {}s", request_.kind.noun));
     bool good = true;
     for (const Node& item : includes->items) {
       if (item.kind != Node::Kind::scalar || item.text.empty()) {
-        good = refuse(item, "a path or the name of a built-in recipe");
+        good = refuse(item, fmt::format("a path or the name of a built-in {}", request_.kind.noun));
         continue;
       }
       Node included;
@@ -161,6 +166,12 @@ std::vector<Issue> check(Section& root, const LoadRequest& request) {
   }
   fill(root, tree, complete, request, issues);
   return issues.sorted();
+}
+
+void check_rules(Section& root) {
+  Issues issues;
+  judge_rules(root, issues);
+  if (!issues.empty()) throw InvalidRecipe(issues.sorted());
 }
 
 void load(Section& root, const LoadRequest& request) {

@@ -21,6 +21,13 @@ struct Reserved {
   std::string_view reason;  ///< "this build has no mixture of experts yet"
 };
 
+/// What messages call a file, and the key under which it says its version.
+struct FileKind {
+  std::string_view noun = "recipe";
+  std::string_view version_key = "recipe";
+  std::string_view names = "a name of `recipes ls`";  ///< what may stand for a file
+};
+
 struct LoadRequest {
   /// A path, or the name of a built-in recipe. With `text`, only its name in messages and the
   /// folder that includes are relative to.
@@ -32,6 +39,7 @@ struct LoadRequest {
   std::function<std::optional<std::string>(std::string_view)> builtin;
   std::span<const Reserved> reserved;
   std::span<const ForeignKey> foreign = foreign_keys();
+  FileKind kind;
 };
 
 /// Fills `root` (whatever it held before) and returns all issues in the order of their positions.
@@ -41,6 +49,10 @@ struct LoadRequest {
 /// Order of precedence: defaults < `include:` files in order < the file < overrides in order.
 /// Mappings merge, everything else replaces. Keys that start with `x-` are comments.
 std::vector<Issue> check(Section& root, const LoadRequest& request);
+
+/// The rules over several keys once more, where the program has set some of them since a load
+/// without issues: InvalidRecipe if they break one. What was read stays as it was.
+void check_rules(Section& root);
 
 /// As check(); throws InvalidRecipe if there are issues.
 void load(Section& root, const LoadRequest& request);

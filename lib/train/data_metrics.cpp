@@ -17,13 +17,18 @@ void set_experts(StepRecord& record, const models::DecoderSpec& model,
                  const engine::RouterOutcome& routers, std::int64_t rows) {
   const std::size_t blocks = routers.choices.size();
   if (blocks == 0) return;
-  double max_load = 0;
+  double max_load = 0, kept = 0;
   std::size_t block = 0;
   for (std::int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
     if (!model.has_experts(layer)) continue;
-    const std::vector<double>& choices = routers.choices[block++];
-    const double mean =
-        static_cast<double>(rows * model.experts.rule.top_k) / static_cast<double>(choices.size());
+    const std::vector<double>& choices = routers.choices[block];
+    const auto all = static_cast<double>(rows * model.experts.rule.top_k);
+    const double mean = all / static_cast<double>(choices.size());
+    if (!routers.kept.empty()) {
+      record.set(fmt::format("experts/dropped/{}", layer), 1 - routers.kept[block] / all);
+      kept += routers.kept[block] / (all * static_cast<double>(blocks));
+    }
+    ++block;
     std::vector<std::string> loads;
     for (const double count : choices) {
       max_load = std::max(max_load, count / mean);
@@ -38,6 +43,7 @@ void set_experts(StepRecord& record, const models::DecoderSpec& model,
   record.set("experts/max_load", max_load);
   record.set("experts/balance_loss", mean(routers.balance));
   record.set("experts/z_loss", mean(routers.z));
+  if (!routers.kept.empty()) record.set("experts/dropped_share", 1 - kept);
 }
 
 void set_memory(StepRecord& record, const Peak& peak) {

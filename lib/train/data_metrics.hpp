@@ -15,8 +15,10 @@ void set_shares(StepRecord& record, const BatchShares& shares);
 
 /// Of a model with experts, of each of its blocks `experts/load/<block>`, the share of the step's
 /// choices that each expert got, times the number of experts, and of all blocks
-/// `experts/max_load`, the largest of these, `experts/balance_loss` and `experts/z_loss`, means over
-/// the step's `rows` and the blocks, without their factors.
+/// `experts/max_load`, the largest of these, `experts/balance_loss` and `experts/z_loss`, means
+/// over the step's `rows` and the blocks, without their factors. Where experts have limited room,
+/// `experts/dropped/<block>` and, of all blocks, `experts/dropped_share`: the share of the choices
+/// that found none.
 void set_experts(StepRecord& record, const models::DecoderSpec& model,
                  const engine::RouterOutcome& routers, std::int64_t rows);
 

@@ -116,7 +116,11 @@ engine::Target target_of(const Recipe& recipe) {
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
                                           const plan::HardwareProfile* profile) {
   if (const auto& given = recipe.run.memory_limit().value) return given->value;
-  if (device_of(recipe) == DeviceKind::cpu) return physical_memory_bytes();
+  if (device_of(recipe) == DeviceKind::cpu) {
+    const bool is_elsewhere =
+        profile != nullptr && profile->device == DeviceKind::cpu && profile->network.has_value();
+    return is_elsewhere ? profile->machine.memory_bytes : physical_memory_bytes();
+  }
   if (profile != nullptr && profile->device == DeviceKind::cuda) {
     return without_reserve(profile->machine.memory_bytes);
   }

@@ -6,6 +6,7 @@
 #include "lib/base/units.hpp"
 #include "lib/plan/fma_peak.hpp"
 #include "lib/plan/nominal_profile.hpp"
+#include "lib/recipe/suggest.hpp"
 #include "lib/train/device.hpp"
 
 namespace llmtrain::train {
@@ -51,16 +52,17 @@ std::string RunPlan::mfu_formula() const {
 
 namespace {
 
-/// A file, or the name of a GPU whose data sheet is known.
+/// A data sheet (a file *.yaml, or the name of one that is known), or what `doctor` has measured.
 plan::HardwareProfile profile_of(const std::filesystem::path& named) {
+  const std::filesystem::path kind = named.extension();
+  if (kind == ".yaml" || kind == ".yml") return plan::nominal_profile(plan::load_sheet(named));
   if (std::filesystem::exists(named)) return plan::load_profile(named);
   auto nominal = plan::nominal_profile(named.string());
-  std::vector<std::string_view> names;
-  for (const plan::GpuSheet& gpu : plan::gpu_sheets()) names.push_back(gpu.name);
-  require<RecipeError>(
-      nominal.has_value(),
-      "--profile {}: no such file, and none of the GPUs that are known by name: {}", named.string(),
-      fmt::join(names, ", "));
+  const auto known = plan::builtin_sheet_names();
+  const std::vector<std::string> names(known.begin(), known.end());
+  require<RecipeError>(nominal.has_value(),
+                       "--profile {}: no such file, and no hardware that is known by name; {}",
+                       named.string(), recipe::suggestion(named.string(), names));
   return *std::move(nominal);
 }
 
@@ -95,10 +97,9 @@ RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
     return planned;
   }
   const plan::HardwareProfile named = profile_of(*profile);
-  planned.time =
-      plan::planned_time(planned.plan, named, run,
-                         std::filesystem::exists(*profile) ? profile->string() : named.machine.host,
-                         planned.pipeline_plan());
+  planned.time = plan::planned_time(planned.plan, named, run,
+                                    named.network ? named.machine.host : profile->string(),
+                                    planned.pipeline_plan());
   planned.limit_bytes = memory_limit(recipe, &named);
   return planned;
 }

@@ -32,8 +32,8 @@ struct RunPlan {
   std::string mfu_formula() const;
 };
 
-/// Plans on the meta device. Times come from `profile` (a file, or the name of a GPU in
-/// plan::gpu_sheets), whose faults are errors, or else from the default profile: without one there
+/// Plans on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet
+/// *.yaml, or the name of one in plan::hardware_sheets), whose faults are errors, or else from the default profile: without one there
 /// are none, and one that does not suit is a warning.
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile);

@@ -160,6 +160,7 @@ void Recipe::validate(recipe::Issues& issues) const {
                fmt::format("longer than model.max_position_embeddings {}{}", trained,
                            trained < shape.longest_sequence() ? " x rope_scaling.factor" : ""));
   });
+  recipe::judge(issues, [&] { shape.validate_sequences(issues, training.seq_len().value); });
   recipe::judge(issues, [&] {
     if (!eval.stride() || eval.stride()->value <= training.seq_len()) return;
     issues.add(eval.stride,
@@ -290,6 +291,11 @@ void Recipe::validate_stages(recipe::Issues& issues) const {
   } catch (const recipe::RefusedValue& refused) {
     refused.add_to(issues);
   }
+}
+
+void Recipe::enter(const JobPlace& place) {
+  job = place;
+  if (parallelism.take_rest(place.size)) recipe::check_rules(*this);
 }
 
 engine::EngineOptions Recipe::engine_options() const {

@@ -331,8 +331,10 @@ struct Recipe : recipe::Section {
   recipe::Sub<DebugSection> debug{this, "debug", "checks that take their time"};
 
   /// The processes among which this one runs the recipe, which no key says: alone, unless whoever
-  /// loaded the recipe knows better.
+  /// loaded the recipe knows better and calls enter(), which also gives an axis of parallelism that
+  /// takes the rest of the ranks its size. InvalidRecipe when the recipe's rules refuse this size.
   JobPlace job;
+  void enter(const JobPlace& place);
 
   void validate(recipe::Issues& issues) const override;
   /// Rules over the length of the run.

@@ -201,6 +201,37 @@ def watch_routers(model):
     return logits
 
 
+def limit_experts(model, factor, sequences):
+    """From now on an expert takes of each sequence's choices those with the largest scores, as many as
+    `factor` of its even share, rounded up; weights of the others are zero, and those that stay are
+    what they were. Returns a list to which each router adds the least relative distance between the
+    scores of the last choice that stays and the first that goes, and how many go."""
+    seen = []
+
+    def limit(_, inputs, out):
+        logits, weights, expert = out
+        scores = nn.functional.softmax(logits.detach().float(), dim=-1).gather(1, expert)
+        tokens, top_k = len(expert) // sequences, expert.shape[1]
+        room = math.ceil(factor * tokens * top_k / logits.shape[1])
+        kept, gap = torch.ones_like(weights), math.inf
+        for first in range(0, len(expert), tokens):
+            for e in range(logits.shape[1]):
+                choices = [(-scores[row, k].item(), row, k) for row in range(first, first + tokens)
+                           for k in range(top_k) if expert[row, k] == e]
+                choices.sort()
+                for _, row, k in choices[room:]:
+                    kept[row, k] = 0
+                if len(choices) > room:
+                    gap = min(gap, 1 - choices[room][0] / choices[room - 1][0])
+        seen.append((gap, int((kept == 0).sum())))
+        return logits, weights * kept, expert
+
+    for name, module in model.named_modules():
+        if name.endswith(".mlp.gate"):
+            module.register_forward_hook(limit)
+    return seen
+
+
 def balance_loss(config, router_logits):
     return modeling_mixtral.load_balancing_loss_func(
         router_logits, config.num_local_experts, config.num_experts_per_tok)

@@ -86,8 +86,11 @@ def check(folder):
             expected = file.get_tensor("logits")
             inputs = [file.get_tensor(k).long() for k in
                       ("tokens", "targets", "document_begin", "embedding_position")]
+            factor = file.metadata().get("capacity_factor")
         model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
         assert model.dtype == torch.float32, model.dtype
+        if factor is not None:
+            families.limit_experts(model, float(factor), len(inputs[0]))
         logits = models.forward(model, inputs).logits.flatten(0, 1).double()
         error = ((logits - expected).norm() / expected.norm()).item()
         print(f"{path.name}: {model.config.model_type}, logits differ by {error:.1e}")

@@ -8,6 +8,8 @@ two in small tensors, and the larger counts.
 
 Weights are formulas (formula.py), scaled so that attention is sharp and logits are large. A file holds
     metadata "config"                                   transformers' config.json
+    metadata "capacity_factor"                          of experts that drop tokens, which transformers
+                                                        does not know
     tokens, targets, document_begin, embedding_position I32 [sequences, T]; target -1 = untrained
     logits F64 [rows, vocab], loss F64 [1]              loss: mean over trained tokens
     error.logits, error.loss F64 [2]                    L2 distance of FP32, BF16 from FP64
@@ -148,6 +150,11 @@ CASES = {
                        num_experts_per_tok=2, mlp_only_layers=[0], norm_topk_prob=True,
                        tie_word_embeddings=True, router_aux_loss_coef=0.75),
         [[0, 11]], 32, False),
+    "qwen3_moe_capacity": (
+        Qwen3MoeConfig(**LLAMA, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                       intermediate_size=28, moe_intermediate_size=12, num_experts=6,
+                       num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.0),
+        [[0, 6, 20], [0]], 29, True),
     "dots1_groups": (
         Dots1Config(**LLAMA | {"num_hidden_layers": 3}, num_attention_heads=4,
                     num_key_value_heads=2, head_dim=6, intermediate_size=28,
@@ -172,6 +179,9 @@ CASES = {
                       intermediate_size=44, sliding_window=7, rms_norm_eps=1e-5),
         [[0, 13, 14], [0]], 31, False),
 }
+
+# Experts that take no more than this part of their even share of a sequence's choices.
+CAPACITY_FACTORS = {"qwen3_moe_capacity": 0.8}
 
 
 def fill(config, name, shape):
@@ -236,11 +246,12 @@ def sharpness(attentions, begin):
     return [a.detach().amax(-1).transpose(0, 1)[:, rows].max().item() for a in attentions or ()]
 
 
-def run(config, inputs, dtype, attention="eager"):
+def run(config, inputs, dtype, attention="eager", capacity_factor=None):
     _, targets, begin, _ = inputs
     model = families.build(config, attention)
     families.load(model, lambda n, shape: formula.weights(n, shape, *fill(config, n, shape)))
     routers = families.watch_routers(model)
+    limits = (families.limit_experts(model, capacity_factor, len(targets)) if capacity_factor else [])
     out = forward(families.narrow(model, dtype), inputs)
     logits = out.logits.flatten(0, 1)
     if dtype in (torch.bfloat16, torch.float16):
@@ -255,6 +266,7 @@ def run(config, inputs, dtype, attention="eager"):
     whole.backward()
     return {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1),
             "grads": families.gradients(model), "sharp": sharpness(out.attentions, begin),
+            "limits": limits,
             "buffers": {n: b.shape for n, b in families.buffers(model).items()}}
 
 
@@ -267,6 +279,7 @@ def check(name, exact, single):
     span = (exact["logits"].max() - exact["logits"].min()).item()
     assert min(exact["sharp"]) > 0.5, "attention is flat"
     assert span > 10, "logits are small"
+    assert all(gap > 0.02 and dropped > 5 for gap, dropped in exact["limits"]), exact["limits"]
     largest = {}
     for n, g in exact["grads"].items():
         largest[layer_of(n)] = max(largest.get(layer_of(n), 0), g.norm().item())
@@ -280,9 +293,9 @@ def check(name, exact, single):
           f"fp32 gradient error {worst:.1e}")
 
 
-def narrow_runs(config, inputs, dtype):
+def narrow_runs(config, inputs, dtype, factor):
     fused = families.CLASSES[type(config)]._supports_sdpa
-    return [run(config, inputs, dtype, a) for a in ("eager", "sdpa")[: 1 + fused]]
+    return [run(config, inputs, dtype, a, factor) for a in ("eager", "sdpa")[: 1 + fused]]
 
 
 def fp16_errors(runs, bf16_runs, exact):
@@ -302,11 +315,12 @@ def main():
     of_fp16 = {}
     for name, (config, documents, length, restart) in CASES.items():
         inputs = batch(name, documents, length, restart, config.vocab_size)
+        factor = CAPACITY_FACTORS.get(name)
         with families.pure_fp64():
-            exact = run(config, inputs, torch.float64)
-        single = run(config, inputs, torch.float32)
-        half = narrow_runs(config, inputs, torch.bfloat16)
-        of_fp16[name] = fp16_errors(narrow_runs(config, inputs, torch.float16), half, exact)
+            exact = run(config, inputs, torch.float64, capacity_factor=factor)
+        single = run(config, inputs, torch.float32, capacity_factor=factor)
+        half = narrow_runs(config, inputs, torch.bfloat16, factor)
+        of_fp16[name] = fp16_errors(narrow_runs(config, inputs, torch.float16, factor), half, exact)
         check(name, exact, single)
         luck = max((h["loss"] / exact["loss"] - 1).abs().item() for h in half)
         assert luck > 2e-4, f"PyTorch's bf16 loss is right by luck: {luck:.1e}"
@@ -327,8 +341,10 @@ def main():
         for n, shape in exact["buffers"].items():
             formula_of = torch.tensor(fill(config, n, shape), dtype=torch.float64)
             tensors["meta." + n] = torch.cat([formula_of, torch.zeros_like(formula_of)])
-        save_file(tensors, folder / f"{name}.safetensors",
-                  {"config": families.config_text(config)})
+        metadata = {"config": families.config_text(config)}
+        if factor is not None:
+            metadata["capacity_factor"] = str(factor)
+        save_file(tensors, folder / f"{name}.safetensors", metadata)
     (folder / "fp16_errors.json").write_text(json.dumps(of_fp16, indent=1) + "\n")
 
 

@@ -86,6 +86,7 @@ const std::vector<Flip> kParallelism{
      {plan},
      "parallelism.sp=2",
      {"parallelism.sp_algo=ulysses", "parallelism.sp_algo=ring"}},
+    {"parallelism.sp_ulysses", {plan}, "parallelism.sp=4", {"parallelism.sp_ulysses=2"}},
     {"parallelism.pp", {exit}, "", {"parallelism.pp=2"}},
     {"parallelism.pp_schedule",
      {plan},

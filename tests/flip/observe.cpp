@@ -149,7 +149,7 @@ std::unique_ptr<train::Recipe> load(const std::vector<std::string>& overrides) {
 
 // Of the first of as many ranks as the recipe names.
 plan::Plan plan_of(train::Recipe& recipe) {
-  recipe.job.size = recipe.parallelism.least_ranks();
+  recipe.enter({.size = recipe.parallelism.least_ranks()});
   const engine::BatchGeometry geometry = recipe.geometry();
   engine::Target target = train::target_of(recipe);
   target.mesh = recipe.mesh_shape();

@@ -290,6 +290,9 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(1, {"parallelism.dp=4"}, 2, "but the job has 1 rank; start 4");
   refused(3, {}, 2, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide");
   refused(3, {"parallelism.tp=2"}, 2, "parallelism.tp 2 does not divide the job's 3");
+  refused(3, {"parallelism={dp: 2, tp: -1}"}, 2, "parallelism.dp 2 does not divide the job's 3");
+  refused(2, {"parallelism.tp=-1"}, 2, "and so does parallelism.dp: -1 (its default)");
+  refused(4, {"parallelism={dp: 1, pp: -1}"}, 2, "4 stages of a pipeline need a block each");
   refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, 2, "with parallelism.tp 2, but the job has");
   refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");
@@ -300,6 +303,9 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(2, {"parallelism.sp=2", "training.seq_len=14"}, 2, "12 and 16 do");
   refused(3, {"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"}, 2,
           "cannot share 2 heads and 2 key/value heads; parallelism.sp_algo: all_gather can");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 3}"}, 2, "does not divide parallelism.sp 4");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 4}"}, 2, "set sp_algo: ulysses, and leave this");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 2, sp_algo: ulysses}"}, 2, "does nothing");
   refused(3, {"parallelism.pp=2"}, 2, "parallelism.pp 2 does not divide the job's 3");
   refused(2,
           {"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4",

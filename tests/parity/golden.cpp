@@ -35,6 +35,7 @@ const std::vector<std::string> kGoldenModels{"gpt2_tied",
                                              "mixtral_window",
                                              "qwen3_moe_some_layers",
                                              "qwen3_moe_balanced",
+                                             "qwen3_moe_capacity",
                                              "dots1_groups",
                                              "dots1_one_group"};
 
@@ -69,6 +70,11 @@ Golden::Golden(const std::string& name)
             .targets = read<std::int32_t>(file_, "targets"),
             .document_begin = read<std::int32_t>(file_, "document_begin"),
             .embedding_position = read<std::int32_t>(file_, "embedding_position")};
+  // transformers' config.json has no such key.
+  const auto capacity = file_.metadata().find("capacity_factor");
+  if (capacity != file_.metadata().end()) {
+    spec_.experts.capacity_factor = std::stod(capacity->second);
+  }
   const nlohmann::json fp16 = read_fp16_errors().at(name);
   fp16_logits_error_ = fp16.at("logits");
   fp16_loss_error_ = fp16.at("loss");

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <vector>
 
+#include "kernels/cpu/choice_order.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/router_row.hpp"
 #include "kernels/cpu/rows.hpp"
@@ -21,6 +23,29 @@ void route_tokens(const KernelCtx&, const RouteTokens& op, const View&) {
   with_logits(op.logits.dtype, [&]<class T>() {
     RouterRow<T> row(op.rule, op.logits.cols());
     for (std::int64_t i = 0; i < op.logits.rows(); ++i) route_row(op, i, row);
+  });
+}
+
+void limit_choices(const KernelCtx&, const LimitChoices& op, const View&) {
+  const auto* expert = op.expert.as<std::int32_t>();
+  auto* kept = op.kept.as<std::int32_t>();
+  with_logits(op.score.dtype, [&]<class T>() {
+    const ChoiceOrder<T> order(op);
+    std::vector<std::vector<std::int64_t>> choices(
+        static_cast<std::size_t>(op.sequences * op.experts));
+    for (std::int64_t c = 0; c < op.expert.numel(); ++c) {
+      check_expert(LimitChoices::name, c, expert[c], op.experts);
+      kept[c] = -1;
+      if (expert[c] < 0) continue;
+      choices[static_cast<std::size_t>(order.sequence(c) * op.experts + expert[c])].push_back(c);
+    }
+    for (std::vector<std::int64_t>& of_expert : choices) {
+      std::ranges::sort(of_expert, [&](auto a, auto b) { return order.before(a, b); });
+      if (std::ssize(of_expert) > op.capacity) {
+        of_expert.resize(static_cast<std::size_t>(op.capacity));
+      }
+      for (const std::int64_t c : of_expert) kept[c] = expert[c];
+    }
   });
 }
 
@@ -65,6 +90,7 @@ void balance_router(const KernelCtx&, const BalanceRouter& op, const View&) {
 
 void add_router_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<RouteTokens, route_tokens>());
+  rows.push_back(row_of<LimitChoices, limit_choices>());
   rows.push_back(row_of<CountChoices, count_choices>());
   rows.push_back(row_of<RouteTokensBackward, route_tokens_backward>());
   rows.push_back(row_of<BalanceRouter, balance_router>());

@@ -114,6 +114,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
       workspace_row_of<Sum, of_sum>(),
       workspace_row_of<RouteTokens, none<RouteTokens>>(),
+      workspace_row_of<LimitChoices, as_on_the_cpu<LimitChoices>>(),
       workspace_row_of<CountChoices, none<CountChoices>>(),
       workspace_row_of<RouteTokensBackward, none<RouteTokensBackward>>(),
       workspace_row_of<BalanceRouter, none<BalanceRouter>>(),

@@ -200,7 +200,7 @@ void write_states(Output& out, engine::Engine& engine) {
 int probe(const std::vector<std::string>& arguments, World& world) {
   const auto recipe = train::load_recipe(
       arguments[0], std::vector<std::string>(arguments.begin() + 3, arguments.end()));
-  recipe->job = world.place();
+  recipe->enter(world.place());
   const engine::BatchGeometry geometry = recipe->geometry();
   const engine::EngineOptions options = recipe->engine_options();
   engine::Target target = train::target_of(*recipe);

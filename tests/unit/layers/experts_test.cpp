@@ -47,6 +47,47 @@ TEST_CASE("experts differentiate, with shared ones, groups and a bias of the cho
   check_operation(experts(all));
 }
 
+TEST_CASE("experts with limited room differentiate") {
+  layers::ExpertsConfig some = config({.top_k = 2});
+  some.router.capacity_factor = 0.7;  // one of each sequence's five tokens
+  check_operation(experts(some));
+  some = config(kGroups);
+  some.router.capacity_factor = 0.6;
+  some.shared_size = 7;
+  check_operation(experts(some));
+}
+
+TEST_CASE("a token that no expert has room for gets nothing, the others what they got before") {
+  layers::ExpertsConfig all = config({.top_k = 1});
+  layers::ExpertsConfig some = all;
+  some.router.capacity_factor = 0.1;  // one token of each sequence
+  Place place({.sequences = 2, .length = 5}, {});
+  const layers::Experts dropless(place.store(), "mlp", all), limited(place.store(), "other", some);
+  place.store().allocate(place.device(), {DType::f64, DType::f64, DType::f64}, false);
+  place.store().initialize(3);
+  for (const auto& p : place.store().all()) {
+    std::string of = p->name();
+    if (of.starts_with("other")) of.replace(0, 5, "mlp");
+    place.store().write(*p, place.store().read(place.store().find(of)));
+  }
+  // All rows are multiples of one, so all choose the same expert, and the largest scores highest.
+  const std::vector<double> factors{1, 3, 2, 3, 1, 2, 2, 1, 2, 1};
+  std::vector<double> rows;
+  for (const double factor : factors) {
+    for (int j = 0; j < kHidden; ++j) rows.push_back(factor * (0.4 * ((5 * j) % 7) - 1));
+  }
+  const Var x{place.tensor(rows, {10, kHidden}), -1, nullptr};
+  const OpCtx ctx = place.context();
+  const std::vector<double> before = values_of(dropless.forward(ctx, x).tensor);
+  const std::vector<double> after = values_of(limited.forward(ctx, x).tensor);
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const std::size_t row = i / kHidden;
+    CHECK(before[i] != 0);
+    CHECK(after[i] == (row == 1 || row == 5 ? before[i] : 0));
+  }
+  CHECK(values_of(limited.forward(ctx, x, false).tensor) == before);
+}
+
 TEST_CASE("what every token sees is added to what its experts return") {
   layers::ExpertsConfig all = config(kGroups);
   all.shared_size = 7;

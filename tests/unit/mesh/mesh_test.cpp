@@ -68,6 +68,34 @@ TEST_CASE("neighbours share the experts, and those with the same ones their grad
   CHECK(&mesh.owners(DataHolders::same_experts) == &mesh.owners());
 }
 
+// sp 6 x tp 2: the ranks of sp with this one's tp are 1, 3, 5, 7, 9, 11.
+TEST_CASE("neighbours along sp share heads, and those with the same heads rows") {
+  MeshShape shape{.sizes = {1, 2, 1, 6}, .sp_ulysses = 3};
+  CHECK(shape.head_sharers() == 3);
+  CHECK(shape.row_groups() == 2);
+  std::map<std::string, std::vector<int>> groups;
+  const auto factory = [&](std::string_view name, const std::vector<int>& members, int index) {
+    groups[std::string(name)] = members;
+    return make_meta_communicator(std::string(name), members, index, nullptr);
+  };
+  {
+    const Mesh mesh(shape, 9, factory);
+    CHECK(groups["sp heads"] == std::vector<int>{7, 9, 11});
+    CHECK(groups["sp rows"] == std::vector<int>{3, 9});
+    CHECK(mesh.head_sharers().rank() == 1);
+    CHECK(mesh.row_sharers().rank() == 1);
+  }
+  shape.sp_ulysses = 1;
+  {
+    const Mesh mesh(shape, 9, factory);
+    CHECK(&mesh.row_sharers() == &mesh.axis(Axis::sp));
+  }
+  shape.sp_algo = SequenceSharing::ulysses;
+  const Mesh mesh(shape, 9, factory);
+  CHECK(shape.row_groups() == 1);
+  CHECK(&mesh.head_sharers() == &mesh.axis(Axis::sp));
+}
+
 TEST_CASE("a process that runs alone refuses a layout of several ranks") {
   CHECK_NOTHROW(Mesh({}, 0, self_factory()));
   CHECK_THROWS_AS(Mesh({.sizes = {2, 1, 1, 1}}, 0, self_factory()), RecipeError);

@@ -20,8 +20,8 @@ double seconds_of_product(const HardwareProfile& gpu, double m, double n, double
 
 }  // namespace
 
-TEST_CASE("every kernel of a step has a time on every GPU, and no GPU exceeds its sheet") {
-  for (const GpuSheet& sheet : gpu_sheets()) {
+TEST_CASE("every kernel of a step has a time on every machine, and none exceeds its sheet") {
+  for (const HardwareSheet& sheet : hardware_sheets()) {
     CAPTURE(sheet.name);
     const auto gpu = nominal_profile(sheet.name);
     REQUIRE(gpu.has_value());

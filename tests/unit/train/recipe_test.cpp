@@ -1,6 +1,7 @@
 #include "lib/train/recipe.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <regex>
 
 #include <doctest/doctest.h>
@@ -160,6 +161,30 @@ TEST_CASE("a refused value hides only the rules that ask for it") {
                      "run.threads: expected a count like 2000, 2M, 64Ki, found `many`"});
 }
 
+TEST_CASE("a capacity of experts is a positive number, with which one can be full") {
+  // 32 tokens with two choices each of eight experts, of whom each may see all 32.
+  const auto problems = [](std::string_view factor) {
+    return problems_with(
+        fmt::format("model={{architecture: mixtral, vocab_size: 300, hidden_size: 16, "
+                    "intermediate_size: 16, num_hidden_layers: 1, num_attention_heads: 2, "
+                    "max_position_embeddings: 32, capacity_factor: {}}}",
+                    factor));
+  };
+  CHECK(problems("null").empty());
+  CHECK(problems("0.01").empty());
+  CHECK(problems("3.87").empty());
+  for (const char* factor : {"3.88", "4", "100"}) {
+    CHECK(problems(factor) ==
+          std::vector<std::string>{"model.capacity_factor: does nothing: an expert has room for "
+                                   "all 32 tokens of a sequence"});
+  }
+  for (const char* factor : {"0", "-1", ".nan", ".inf"}) {
+    CAPTURE(factor);
+    REQUIRE(problems(factor).size() == 1);
+    CHECK(problems(factor).front().starts_with("model.capacity_factor: "));
+  }
+}
+
 TEST_CASE("the name of a run is one directory, and an interval is at least one") {
   for (const char* name : {"../x", "a/b", "..", "."}) {
     CAPTURE(name);
@@ -218,6 +243,56 @@ TEST_CASE("every key that another tool's key is said to be is one of ours") {
     }
     if (row.ours.empty()) continue;
     CHECK((!recipe::find_keys(recipe, row.ours).empty() || reserved(row.ours)));
+  }
+}
+
+TEST_CASE("a size that an axis takes when the ranks are known is judged like one that was given") {
+  const auto refused = [](const std::string& parallelism, int ranks, const char* message) {
+    CAPTURE(parallelism);
+    Recipe root;
+    recipe::load(root, {.file = "r.yaml",
+                        .text = fmt::format(R"(
+model: {{architecture: mixtral, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2,
+        num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 36,
+        num_local_experts: 4}}
+tokenizer: {{type: bytes}}
+data: {{sources: [{{path: text.txt}}]}}
+training: {{seq_len: 36, micro_batch_size: 1, global_batch_size: 12, max_steps: 100}}
+parallelism: {{{}}}
+)",
+                                            parallelism)});
+    if (message == nullptr) {
+      root.enter({.size = ranks});
+      CHECK(root.mesh_shape().world_size() == ranks);
+      // Judging is not using.
+      CHECK_FALSE(root.training.seq_len.was_read());
+      return;
+    }
+    CHECK_THROWS_WITH_AS(root.enter({.size = ranks}), doctest::Contains(message), RecipeError);
+  };
+  refused("dp: 2, pp: -1", 8, "4 stages of a pipeline need a block each, and the model has 2");
+  refused("dp: 1, sp: -1", 8, "36 tokens do not divide by the 16 parts");
+  refused("dp: 3, sp: -1, ep: -1", 6, "does not divide the model's 4 experts (4 does)");
+  refused("dp: 1, tp: -1, tp_sequence_parallel: true", 1, "has nobody to share tokens with");
+  refused("dp: 2, pp: -1, pp_layers: [2, 0]", 8, "2 numbers for 4 stages");
+  refused("dp: 2, pp: -1, pp_layers: [2, 0]", 4, nullptr);
+  refused("dp: 4, sp: -1, ep: -1", 4, nullptr);
+}
+
+TEST_CASE("the executable brings every recipe of configs by its file's name") {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(LLMTRAIN_TESTS_DIR "/../configs")) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path().stem().string());
+  }
+  std::sort(files.begin(), files.end());
+  const auto names = builtin_recipe_names();
+  CHECK(std::vector<std::string>(names.begin(), names.end()) == files);
+  for (const std::string_view name : names) {
+    CAPTURE(std::string(name));
+    Recipe root;
+    recipe::LoadRequest request{.file = name, .builtin = builtin_recipe};
+    request.reserved = reserved_keys();
+    CHECK(recipe::check(root, request).empty());
   }
 }
 
