@@ -2,10 +2,11 @@
 # Trains every layout of tests/mesh/layouts.cpp under mpirun and holds it to one rank: gradients, losses,
 # weights, planned memory, bytes sent. scripts/test.sh does the same for a few of them.
 #
-#   scripts/mesh.sh [--build DIR] [TEXT]
+#   scripts/mesh.sh [--build DIR] [--all] [TEXT]
 #
 #   TEXT         only the layouts with this text in their titles: "ep=2", "qwen3", "8 ranks";
 #                "quick": those of scripts/test.sh
+#   --all        each of them in fp32 and bf16, too, else every fifth
 #   --build DIR  a build directory with tests (build/ci)
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
@@ -14,6 +15,7 @@ text=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --build) build="$(realpath "$2")" && shift ;;
+    --all) export LLMTRAIN_LAYOUTS_STRIDE=1 ;;
     -h | --help)
       sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
       exit 0
