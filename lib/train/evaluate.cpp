@@ -28,20 +28,29 @@ EvalReport& EvalReport::operator+=(const EvalReport& other) {
 
 namespace {
 
+// Of a pass on this rank. The stages of a pipeline work at the same time when there are several
+// micro-batches; where ranks need each other's parameters or experts, all make as many.
+std::uint64_t samples_of_pass(const engine::Engine& engine) {
+  const bool fills_pipeline = engine.mesh().size(Axis::pp) > 1 && !engine.passes_together();
+  constexpr std::int64_t kMicroBatches = 16;
+  return static_cast<std::uint64_t>(engine.options().micro_batch_size *
+                                    (fills_pipeline ? kMicroBatches : 1));
+}
+
 EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_out,
                          std::optional<std::uint64_t> max_samples, engine::StepBatch& batch) {
   const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
-  const auto micro = static_cast<std::uint64_t>(engine.options().micro_batch_size);
+  const std::uint64_t samples = samples_of_pass(engine);
   Communicator& data = engine.mesh().axis(Axis::dp);
   const auto ranks = static_cast<std::uint64_t>(data.size());
   EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};
-  for (std::uint64_t round = 0; round < count; round += micro * ranks) {
-    const std::uint64_t mine = round + micro * static_cast<std::uint64_t>(data.rank());
+  for (std::uint64_t round = 0; round < count; round += samples * ranks) {
+    const std::uint64_t mine = round + samples * static_cast<std::uint64_t>(data.rank());
     const bool idle = mine >= count;
     if (idle && !engine.passes_together()) break;
     const std::uint64_t first = idle ? 0 : mine;  // the others need this rank's parameters
-    fill_eval_batch(held_out, first, static_cast<std::int64_t>(std::min(micro, count - first)),
+    fill_eval_batch(held_out, first, static_cast<std::int64_t>(std::min(samples, count - first)),
                     batch);
     const engine::EvalOutcome outcome = engine.evaluate(batch);
     if (idle) break;
