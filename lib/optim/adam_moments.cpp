@@ -16,7 +16,8 @@ std::vector<StateSpec> AdamMoments::states(const Parameter& parameter) const {
   return {{"m", dtype}, {"v", dtype}};
 }
 
-void AdamMoments::bind(Device& device, std::span<const OptimizedParameter> parameters) {
+void AdamMoments::bind(Device& device, const Mesh&,
+                       std::span<const OptimizedParameter> parameters) {
   for (const OptimizedParameter& p : parameters) {
     tensors_.push_back({.to = update_operands(*p.parameter),
                         .m = p.states[0],

@@ -29,7 +29,8 @@ class AdamMoments final : public Optimizer {
 
   MomentDecays corrected_decays() const override { return {beta1_, beta2_}; }
   std::vector<StateSpec> states(const Parameter& parameter) const override;
-  void bind(Device& device, std::span<const OptimizedParameter> parameters) override;
+  void bind(Device& device, const Mesh& mesh,
+            std::span<const OptimizedParameter> parameters) override;
   void update(const kernels::KernelCtx& ctx, const View& decision) const override;
 
  private:

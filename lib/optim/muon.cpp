@@ -8,6 +8,7 @@
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 #include "lib/optim/adam_moments.hpp"
+#include "lib/optim/matrix_parts.hpp"
 #include "lib/optim/rows.hpp"
 
 namespace llmtrain::optim {
@@ -89,12 +90,14 @@ class Muon final : public Optimizer {
     return parameter.role() == ParameterRole::matrix;
   }
 
-  void bind(Device& device, std::span<const OptimizedParameter> parameters) override {
+  void bind(Device& device, const Mesh& mesh,
+            std::span<const OptimizedParameter> parameters) override {
+    mesh_ = &mesh;
     for (const OptimizedParameter& p : parameters) {
       const bool is_matrix = p.parameter->role() == ParameterRole::matrix;
       (is_matrix ? matrices_ : not_matrices_).push_back(p);
     }
-    others_.bind(device, not_matrices_);
+    others_.bind(device, mesh, not_matrices_);
   }
 
   void update(const kernels::KernelCtx& ctx, const View& decision) const override {
@@ -107,26 +110,23 @@ class Muon final : public Optimizer {
                      const View& decision) const {
     const Parameter& parameter = *p.parameter;
     const Shape& shape = parameter.box().shape;
-    // Experts have a matrix each.
-    const int dims = shape.rank();
-    require<RecipeError>(shape[dims - 1] == parameter.global_shape()[dims - 1] &&
-                             shape[dims - 2] == parameter.global_shape()[dims - 2],
-                         "Muon needs {} whole, but with parallelism.tp a rank holds a part of it; "
-                         "choose another optimizer, or parallelism.tp=1",
-                         parameter.name());
+    const MatrixParts parts(parameter, *mesh_);
     const Tensor ahead = look_ahead(ctx, parameter, p.states[0], decision);
+    const auto orthogonal = [&](const Tensor& part) {
+      const Tensor x = unit_length(ctx, part, parts, parameter.compute_dtype());
+      return orthogonalized(ctx, parts.whole(ctx, x), steps_);
+    };
     Tensor step;
-    if (dims == 2) {
-      step = orthogonalized(ctx, unit_length(ctx, ahead, parameter.compute_dtype()), steps_);
+    if (shape.rank() == 2 && !parts.are_several()) {
+      step = orthogonal(ahead);
     } else {
       step =
           ctx.device->allocate(shape, parameter.compute_dtype(), Category::workspace, "muon.steps");
-      for (std::int64_t e = 0; e < shape[0]; ++e) {
-        const Tensor of_expert = orthogonalized(
-            ctx,
-            unit_length(ctx, ahead.row_range(e * shape[1], shape[1]), parameter.compute_dtype()),
-            steps_);
-        launch(ctx, ScaleCast{.x = of_expert, .y = step.row_range(e * shape[1], shape[1])});
+      // Experts have a matrix each.
+      const std::int64_t rows = shape[shape.rank() - 2];
+      for (std::int64_t at = 0; at < step.view().rows(); at += rows) {
+        const Tensor whole = orthogonal(ahead.row_range(at, rows));
+        launch(ctx, ScaleCast{.x = parts.own(whole.view()), .y = step.row_range(at, rows)});
       }
     }
     kernels::UpdateOperands along = update_operands(parameter);
@@ -161,11 +161,13 @@ class Muon final : public Optimizer {
     return ahead;
   }
 
-  /// What Newton-Schulz starts from, in the dtype of the products.
-  static Tensor unit_length(const kernels::KernelCtx& ctx, const Tensor& ahead, DType dtype) {
+  /// This rank's part of what Newton-Schulz starts from, in the dtype of the products.
+  static Tensor unit_length(const kernels::KernelCtx& ctx, const Tensor& ahead,
+                            const MatrixParts& parts, DType dtype) {
     const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");
     launch(ctx, kernels::SquaredNorm{
                     .gradients = std::span(&ahead.view(), 1), .table = {}, .out = square});
+    parts.sum(ctx, square);
     Tensor x = ctx.device->allocate(ahead.shape(), dtype, Category::workspace, "muon.x");
     launch(ctx, kernels::Normalize{.x = ahead, .squared_norm = square, .y = x});
     return x;
@@ -179,6 +181,7 @@ class Muon final : public Optimizer {
   }
 
   AdamMoments others_;
+  const Mesh* mesh_ = nullptr;
   std::vector<OptimizedParameter> matrices_, not_matrices_;
   double momentum_;
   bool nesterov_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/optimizer.hpp"
+#include "lib/mesh/mesh.hpp"
 #include "lib/param/parameter.hpp"
 #include "lib/recipe/section.hpp"
 
@@ -50,13 +51,14 @@ class Optimizer {
   virtual bool needs_whole(const Parameter&) const { return false; }
   /// State tensors of an allocated parameter.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
-  /// Called once, before the first update. `parameters` outlive this and stay where they are.
-  virtual void bind(Device&, std::span<const OptimizedParameter> parameters) {
+  /// Called once, before the first update. All that is given outlives this and stays where it is.
+  virtual void bind(Device&, const Mesh&, std::span<const OptimizedParameter> parameters) {
     parameters_ = parameters;
   }
   /// Updates masters, compute copies and states of all parameters from their gradients, which are
   /// left as they are. `decision` is kernels::UpdateDecision on the device: where it does not
-  /// apply, all stay as they are, to the bit. Local to the rank; in stream order, without waiting.
+  /// apply, all stay as they are, to the bit. In stream order; only what must be whole and is not
+  /// (MatrixParts) waits for other ranks.
   virtual void update(const kernels::KernelCtx& ctx, const View& decision) const = 0;
 
  protected:

@@ -45,7 +45,7 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
       states_.push_back({std::move(name), &parameter, state});
     }
   }
-  optimizer_->bind(*ctx.device, parameters_);
+  optimizer_->bind(*ctx.device, mesh, parameters_);
 }
 
 void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {

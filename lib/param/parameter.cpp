@@ -111,7 +111,7 @@ void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
     std::vector<std::int64_t>& loads = loads_of[&owners];
     loads.resize(static_cast<std::size_t>(ranks));
     const std::int64_t elements = p->box().shape.numel();
-    if (whole(*p)) {
+    if (whole(*p)) {  // parts on ranks of tp are as large: each chooses the same owner
       p->slice_counts_.assign(static_cast<std::size_t>(ranks), 0);
       const auto owner = std::min_element(loads.begin(), loads.end());
       *owner += elements;

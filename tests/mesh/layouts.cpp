@@ -106,6 +106,18 @@ const std::vector<Layout>& layouts() {
       {8, "gemma2", "parallelism.dp=8 | parallelism.zero=1",
        "training.global_batch_size=8 | activation_checkpoint.mode=full | "
        "optimizer.max_grad_norm=null"},
+      // Matrices that Muon needs whole, of which ranks of tp have parts, some of them the same.
+      {2, "llama", "parallelism.tp=2", "optimizer.name=muon"},
+      {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
+       "optimizer.name=muon"},
+      {4, "qwen3", "parallelism.dp=2 | parallelism.tp=2 | parallelism.zero=1",
+       "optimizer.name=muon"},
+      {8, "llama",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3 | "
+       "parallelism.pp_schedule=zbv",
+       "model.num_hidden_layers=5 | optimizer.name=muon"},
+      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
+       "optimizer.name=muon"},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=2"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=2",
        "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=full",
@@ -345,6 +357,7 @@ const std::vector<Layout>& gpu_layouts() {
       {3, "llama", "parallelism.dp=3 | parallelism.zero=2", "training.global_batch_size=6"},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=3", "activation_checkpoint.mode=full"},
       {2, "llama", "parallelism.tp=2"},
+      {2, "llama", "parallelism.tp=2", "optimizer.name=muon"},
       {2, "qwen3", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
       {2, "llama", "parallelism.pp=2"},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zbv", "model.num_hidden_layers=4"},
