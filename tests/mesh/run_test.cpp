@@ -296,7 +296,6 @@ TEST_CASE("a layout that does not fit the job is refused once, with what fits") 
   refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, 2, "with parallelism.tp 2, but the job has");
   refused(4, {"parallelism.tp=4"}, 2, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, 2, "1 and 3 do");
-  refused(2, {"parallelism.tp=2", "optimizer.name=muon"}, 2, "choose another optimizer");
   refused(2, {"parallelism.order=[tp, tp, dp, pp]"}, 2, "names an axis twice");
   refused(2, {"parallelism.zero=1", "parallelism.dp_replicate=3"}, 2,
           "does not divide the 2 ranks");
