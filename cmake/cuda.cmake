@@ -54,6 +54,9 @@ if(cuda_wanted)
   # cuDNN is loaded when a GPU is opened: only its headers are needed here.
   find_path(CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   llmtrain_cuda_library(cudnn CUDNN_INCLUDE_DIR)
+  # Likewise NCCL, when ranks on GPUs first need it.
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  llmtrain_cuda_library(nccl NCCL_INCLUDE_DIR)
   llmtrain_plugin_library(llmtrain_cuda ${cuda_sources})
   # CMake drops the toolkit's folder from the run path, because the linker searches it by itself.
   set_target_properties(llmtrain_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
@@ -74,6 +77,10 @@ if(cuda_wanted)
   if(CUDNN_INCLUDE_DIR)
     target_include_directories(llmtrain_cuda SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})
     target_compile_definitions(llmtrain_cuda PRIVATE LLMTRAIN_CUDNN_LIBRARY="libcudnn.so.9")
+  endif()
+  if(NCCL_INCLUDE_DIR)
+    target_include_directories(llmtrain_cuda SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
+    target_compile_definitions(llmtrain_cuda PRIVATE LLMTRAIN_NCCL_LIBRARY="libnccl.so.2")
   endif()
   install(TARGETS llmtrain_cuda LIBRARY DESTINATION lib/llmtrain)
 endif()

@@ -39,6 +39,8 @@ struct BackendReport {
   std::vector<std::pair<std::string, std::string>> versions;
   /// Why no attention is computed by cuDNN; empty when it may be.
   std::string cudnn_problem;
+  /// Why no ranks exchange by NCCL; empty when they may.
+  std::string nccl_problem;
 };
 
 struct Matmul;

@@ -51,7 +51,7 @@ THIRD_PARTY = {
     "utf8proc.h": ("cpp", ("lib/data",)),
     "doctest/": ("any", ("tests",)),
     "mpi.h": ("cpp", ("lib/comm",)),
-    "nccl.h": ("cpp", ("lib/comm", "kernels/cuda")),
+    "nccl.h": ("any", ("kernels/cuda",)),
     "cublas": ("any", ("kernels/cuda",)),
     "cudnn": ("any", ("kernels/cuda",)),
     "cuda_runtime.h": ("any", ("kernels/cuda", "tests")),

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cuda/copy_queue.hpp"
+#include "kernels/cuda/library_group.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 
@@ -147,6 +148,13 @@ std::unique_ptr<HostRead> CudaMemory::make_host_read(std::uint64_t bytes) {
 
 std::unique_ptr<CopyQueue> CudaMemory::make_copy_queue() {
   return std::make_unique<CudaCopyQueue>(device_, stream_);
+}
+
+DeviceGroupId CudaMemory::new_group_id() { return new_library_group_id(); }
+
+std::unique_ptr<DeviceGroup> CudaMemory::join_group(const DeviceGroupId& id, int rank, int size) {
+  return join_library_group(
+      {.device = device_, .launches = stream_, .id = id, .rank = rank, .size = size});
 }
 
 void CudaMemory::copy_from_host(void* device, const void* host, std::uint64_t bytes) {

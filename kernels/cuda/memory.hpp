@@ -28,6 +28,8 @@ class CudaMemory final : public MemoryBackend {
   void copy_on_device(void* to, const void* from, std::uint64_t bytes) override;
   std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes) override;
   std::unique_ptr<CopyQueue> make_copy_queue() override;
+  DeviceGroupId new_group_id() override;
+  std::unique_ptr<DeviceGroup> join_group(const DeviceGroupId& id, int rank, int size) override;
   Stream compute_stream() override { return {stream_}; }
   bool can_record() const override { return true; }
   void begin_recording() override;

@@ -1,12 +1,14 @@
 // The plugin's entry: what the executable sees of CUDA.
+#include "lib/base/plugin.hpp"
+
 #include <interface_hash.h>  // generated: cmake/interface_hash.cmake
 
 #include "kernels/backend.hpp"
+#include "kernels/cuda/library_group.hpp"
 #include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/memory.hpp"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/cuda/rules/architectures.hpp"
-#include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -49,6 +51,9 @@ class CudaBackend final : public Backend {
     report.cudnn_problem = attention.problem;
     report.versions.emplace_back("cuDNN",
                                  attention.problem.empty() ? attention.version : attention.problem);
+    const LibraryVersion groups = group_library_version();
+    report.nccl_problem = groups.problem;
+    report.versions.emplace_back("NCCL", groups.problem.empty() ? groups.version : groups.problem);
     int count = 0;
     if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
       cudaGetLastError();

@@ -13,11 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "lib/tensor/device_group.hpp"
 #include "lib/tensor/tensor.hpp"
 
 namespace llmtrain {
-
-enum class ReduceOp : std::uint8_t { sum, max, min };
 
 enum class Collective : std::uint8_t {
   all_reduce,
@@ -94,7 +93,8 @@ class Communicator {
   std::uint64_t calls() const { return sequence_; }
 
   /// data = reduction over all members. Sums join neighbours in group order by pairs, level by
-  /// level (as tree_sum does), in data's type; those of bf16 and fp16 in FP32, rounded once.
+  /// level (as tree_sum does), in data's type; those of bf16 and fp16 in FP32, rounded once. (On
+  /// devices whose library adds, in its own order and in data's type.)
   Handle all_reduce(const Tensor& data, ReduceOp op, std::string_view site);
   /// out = concatenation of the members' `in` in group order (out has size() times its elements).
   Handle all_gather(const Tensor& in, const Tensor& out, std::string_view site);
@@ -121,6 +121,9 @@ class Communicator {
   Handle send(const Tensor& data, int to, std::string_view site);
   Handle recv(const Tensor& data, int from, std::string_view site);
   void barrier(std::string_view site);
+  /// Collective: to be called before messages between members that are neighbours in group order,
+  /// the last one and the first among them; no others may follow.
+  virtual void open_channels() {}
 
   /// Collective, for what the host knows: a value of every member, in group order. Waits.
   template <class T>

@@ -46,6 +46,8 @@ class HostCollectives : public Communicator {
   };
 
   std::size_t count() const { return members_.size(); }
+  /// What was called last.
+  const CollectiveRecord& last_call() const { return call_; }
   /// Memory for the terms of others; what is exchanged at a time fits it.
   void set_terms(Bytes memory) { terms_ = memory; }
   /// Bytes of one member's part of what is exchanged at a time, whole elements.

@@ -5,6 +5,7 @@
 
 #include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
+#include "lib/comm/device_communicator.hpp"
 #include "lib/comm/staged_communicator.hpp"
 
 namespace llmtrain {
@@ -64,6 +65,20 @@ std::unique_ptr<Communicator> World::make_group(std::string_view name,
                                     std::move(staging));
   }
   return make_host_communicator(std::string(name), members, index, id, *exchange_);
+}
+
+std::unique_ptr<Communicator> World::make_device_group(std::string_view name,
+                                                       const std::vector<int>& members, int index,
+                                                       const Device& device,
+                                                       std::shared_ptr<DeviceWatch> watch) {
+  const int id = groups_++;
+  if (members.size() == 1) return make_self_communicator(std::string(name));
+  return make_device_communicator(std::string(name), members, index, id, *exchange_, device,
+                                  std::move(watch));
+}
+
+std::shared_ptr<DeviceWatch> World::watch_devices(DeviceWatch::GiveUp give_up) {
+  return std::make_shared<DeviceWatch>(exchange_->queue, std::move(give_up));
 }
 
 void World::leave() {

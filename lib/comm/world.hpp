@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/comm/communicator.hpp"
+#include "lib/comm/device_watch.hpp"
 #include "lib/comm/host_communicator.hpp"
 #include "lib/comm/job_place.hpp"
 #include "lib/comm/pinned_staging.hpp"
@@ -54,6 +55,13 @@ class World {
   std::unique_ptr<Communicator> make_group(std::string_view name, const std::vector<int>& members,
                                            int index,
                                            std::shared_ptr<PinnedStaging> staging = nullptr);
+  /// The same for tensors of a device that a library connects with the others'.
+  std::unique_ptr<Communicator> make_device_group(std::string_view name,
+                                                  const std::vector<int>& members, int index,
+                                                  const Device& device,
+                                                  std::shared_ptr<DeviceWatch> watch);
+  /// For such groups of this process; there are others than this one.
+  std::shared_ptr<DeviceWatch> watch_devices(DeviceWatch::GiveUp give_up);
   /// Collective; when all is done. Without it the end of a process ends the others.
   void leave();
   /// Ends all processes at once.

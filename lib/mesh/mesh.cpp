@@ -88,6 +88,10 @@ Mesh::Mesh(const MeshShape& shape, int rank, const CommunicatorFactory& factory)
   constexpr std::array kModel{Axis::tp, Axis::pp};
   model_ = make_group(shape, rank, kModel, "tp*pp", factory);
   world_ = make_group(shape, rank, shape.order, "world", factory);
+  if (size(Axis::pp) > 1) axis(Axis::pp).open_channels();
+  if (shape.row_groups() > 1 && shape.sp_algo == SequenceSharing::ring) {
+    row_sharers().open_channels();
+  }
 }
 
 namespace {
@@ -211,6 +215,14 @@ CommunicatorFactory world_factory(World& world, const Device& device) {
   return [&world, staging](std::string_view name, const std::vector<int>& members, int index) {
     return world.make_group(name, members, index, staging);
   };
+}
+
+CommunicatorFactory world_factory(World& world, const Device& device,
+                                  std::shared_ptr<DeviceWatch> watch) {
+  return
+      [&world, &device, watch](std::string_view name, const std::vector<int>& members, int index) {
+        return world.make_device_group(name, members, index, device, watch);
+      };
 }
 
 CommunicatorFactory meta_factory(CollectiveRecorder* recorder, DeviceKind device) {

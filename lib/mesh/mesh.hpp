@@ -136,6 +136,9 @@ CommunicatorFactory self_factory();
 CommunicatorFactory world_factory(World& world);
 /// For tensors of the device, which outlives them and the factory.
 CommunicatorFactory world_factory(World& world, const Device& device);
+/// Of tensors of a device that a library connects with the others'; `watch` sees to it.
+CommunicatorFactory world_factory(World& world, const Device& device,
+                                  std::shared_ptr<DeviceWatch> watch);
 /// Groups of any size that record to `recorder`, for a plan of this kind of device.
 CommunicatorFactory meta_factory(CollectiveRecorder* recorder, DeviceKind device = DeviceKind::cpu);
 

@@ -1,12 +1,18 @@
 #include "lib/parallel/parallelism_section.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 
 #include "lib/base/require.hpp"
 
 namespace llmtrain::parallel {
+
+std::string_view to_string(GpuCollectives how) {
+  constexpr std::array<std::string_view, 3> kNames{"auto", "nccl", "host"};
+  return kNames[static_cast<std::size_t>(how)];
+}
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
@@ -133,9 +139,9 @@ void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t n
     while (num_experts % below != 0) --below;
     while (above < num_experts && num_experts % above != 0) ++above;
     above = std::min(above, num_experts);
-    issues.add(ep, fmt::format("does not divide the model's {} experts", num_experts),
-               below == above ? fmt::format("{} does", below)
-                              : fmt::format("{} and {} do", below, above));
+    issues.add(
+        ep, fmt::format("does not divide the model's {} experts", num_experts),
+        below == above ? fmt::format("{} does", below) : fmt::format("{} and {} do", below, above));
   }
 }
 

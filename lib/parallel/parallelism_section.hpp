@@ -16,6 +16,9 @@ std::vector<std::string> schedule_names();
 inline constexpr std::int64_t kRest = -1;
 inline constexpr std::int64_t kMostRanks = 1 << 20;
 
+enum class GpuCollectives : std::uint8_t { automatic, nccl, host };
+std::string_view to_string(GpuCollectives how);
+
 struct ParallelismSection : recipe::Section {
   recipe::Key<std::int64_t> dp{
       this, "dp", -1,
@@ -99,6 +102,14 @@ struct ParallelismSection : recipe::Section {
       {"tp", "sp", "dp", "pp"},
       "axes from the one that neighbouring ranks share to the one of the ranks farthest apart",
       recipe::any_of({"tp", "sp", "dp", "pp"}) & recipe::length(4)};
+
+  recipe::Key<GpuCollectives> gpu_collectives{
+      this, "gpu_collectives", GpuCollectives::automatic,
+      "how ranks on GPUs exchange tensors: nccl from one GPU to the other, host through memory of "
+      "the host and MPI; auto = nccl where it is there and every rank has a GPU of its own",
+      recipe::one_of<GpuCollectives>({{"auto", GpuCollectives::automatic},
+                                      {"nccl", GpuCollectives::nccl},
+                                      {"host", GpuCollectives::host}})};
 
   void validate(recipe::Issues& issues) const override;
   /// "tp", "pp" or "sp" where that is kRest: the layout is open until the ranks are known.

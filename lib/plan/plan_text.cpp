@@ -234,6 +234,12 @@ std::string launches_text(const Plan& plan) {
   return fmt::format("CUDA graphs; one by one in {}, where ranks exchange", plan.not_recorded);
 }
 
+std::string exchange_text(std::string_view gpu_collectives) {
+  if (gpu_collectives == "nccl") return "NCCL";
+  if (gpu_collectives == "host") return "host memory";
+  return "NCCL, or host memory where ranks share a GPU";
+}
+
 }  // namespace
 
 std::string to_text(const Plan& plan, const PlanContext& context) {
@@ -249,6 +255,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));
+    if (!context.gpu_collectives.empty()) {
+      text += row("exchange", exchange_text(context.gpu_collectives));
+    }
   }
   text += category_rows(plan);
   const PipelinePlan* pipeline = context.pipeline;
@@ -285,6 +294,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
     json["not_recorded"] = plan.not_recorded;
+    if (!context.gpu_collectives.empty()) json["gpu_collectives"] = context.gpu_collectives;
   }
   for (int c = 0; c < kNumCategories; ++c) {
     json["held_bytes"][std::string(to_string(Category(c)))] =

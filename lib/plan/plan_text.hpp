@@ -15,6 +15,8 @@ struct PlanContext {
   std::optional<std::uint64_t> limit_bytes;
   /// All ranks of the planned one's pipeline; null without one.
   const PipelinePlan* pipeline = nullptr;
+  /// How ranks on GPUs exchange tensors: "auto", "nccl", "host"; empty elsewhere.
+  std::string_view gpu_collectives = {};
 };
 
 /// Without times, says how to get them; with a limit, whether the plan fits.

@@ -110,6 +110,14 @@ std::unique_ptr<CopyQueue> MemoryBackend::make_copy_queue() {
   return std::make_unique<ImmediateCopies>(*this);
 }
 
+DeviceGroupId MemoryBackend::new_group_id() {
+  fail<DeviceError>("no library connects devices of {}", to_string(kind()));
+}
+
+std::unique_ptr<DeviceGroup> MemoryBackend::join_group(const DeviceGroupId&, int, int) {
+  fail<DeviceError>("no library connects devices of {}", to_string(kind()));
+}
+
 void MemoryBackend::begin_recording() { fail("{} records no work", to_string(kind())); }
 std::unique_ptr<RecordedWork> MemoryBackend::end_recording() {
   fail("{} records no work", to_string(kind()));

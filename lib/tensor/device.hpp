@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lib/tensor/address_space.hpp"
+#include "lib/tensor/device_group.hpp"
 #include "lib/tensor/ledger.hpp"
 #include "lib/tensor/tensor.hpp"
 
@@ -80,6 +81,10 @@ class MemoryBackend {
   virtual std::unique_ptr<HostRead> make_host_read(std::uint64_t bytes);
   /// It must not outlive this; without a queue copies are done at once.
   virtual std::unique_ptr<CopyQueue> make_copy_queue();
+  /// An id for join_group(), where a library connects devices. DeviceError without one.
+  virtual DeviceGroupId new_group_id();
+  /// As member `rank` of `size`; waits for the others. It must not outlive this.
+  virtual std::unique_ptr<DeviceGroup> join_group(const DeviceGroupId& id, int rank, int size);
   /// The queue of launches and copies; without one, everything is done when the call returns.
   virtual Stream compute_stream() { return {}; }
   /// True for a queue that can record. Between begin_recording() and end_recording() launches, and

@@ -20,6 +20,7 @@ struct FoundGpu {
   std::uint64_t free_bytes = 0;
   std::string problem;
   std::string cudnn_problem;
+  std::string nccl_problem;
 };
 
 // Of this process, whatever rank is planned.
@@ -37,7 +38,8 @@ FoundGpu find_gpu() {
             .share = share,
             .facts = facts,
             .free_bytes = loaded.backend->free_bytes(share.gpu),
-            .cudnn_problem = report.cudnn_problem};
+            .cudnn_problem = report.cudnn_problem,
+            .nccl_problem = report.nccl_problem};
   } catch (const DeviceError& error) {
     return {.problem = error.what()};  // others hold it, or have filled it
   }
@@ -53,13 +55,12 @@ std::uint64_t without_reserve(std::uint64_t bytes) {
   return bytes - std::min(bytes, plan::kGpuReserveBytes);
 }
 
-/// "NVIDIA H200"; "NVIDIA H200, 4 for 8 ranks of this machine; ranks exchange through host memory".
+/// "NVIDIA H200"; "NVIDIA H200, 4 for 8 ranks of this machine".
 std::string device_line(const FoundGpu& gpu) {
   const JobPlace& place = this_launch().place;
   if (place.size == 1) return gpu.facts->name;
-  return fmt::format("{}, {} for {} rank{} of this machine; ranks exchange through host memory",
-                     gpu.facts->name, gpu.share.gpus, place.local_size,
-                     place.local_size == 1 ? "" : "s");
+  return fmt::format("{}, {} for {} rank{} of this machine", gpu.facts->name, gpu.share.gpus,
+                     place.local_size, place.local_size == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -102,6 +103,11 @@ engine::Target target_of(const Recipe& recipe) {
   require<RecipeError>(!recipe.precision.tf32() || device == DeviceKind::cuda,
                        "precision.tf32: products on the CPU are fp32, and run.device is {} here; "
                        "leave the key out, or train on a GPU",
+                       to_string(device));
+  require<RecipeError>(device == DeviceKind::cuda || recipe.parallelism.gpu_collectives() ==
+                                                         parallel::GpuCollectives::automatic,
+                       "parallelism.gpu_collectives: run.device is {} here, where there is no GPU; "
+                       "leave the key out",
                        to_string(device));
   const auto& chunk = recipe.training.loss_chunk().value;
   return {.device = device,
@@ -157,6 +163,8 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
   log::info("device: {}", device_line(gpu));
   const std::uint64_t limit = *memory_limit(recipe);  // before the device's own share is taken
   gpu_ = gpu.facts;
+  share_ = gpu.share;
+  nccl_problem_ = gpu.nccl_problem;
   backend_ = gpu.backend;
   table_ = &gpu.backend->kernels();
   device_ = std::make_unique<Device>(gpu.backend->open(gpu.share.gpu), limit);

@@ -45,9 +45,13 @@ class RunDevice {
   /// DeviceError, with the reason, when the recipe's device is not there.
   explicit RunDevice(const Recipe& recipe);
 
-  Device& device() { return *device_; }
+  Device& device() const { return *device_; }
   /// Nothing on the CPU.
   const std::optional<kernels::AcceleratorFacts>& gpu() const { return gpu_; }
+  /// Of a GPU.
+  const GpuShare& share() const { return share_; }
+  /// Why ranks on GPUs cannot exchange by NCCL; empty when they can.
+  const std::string& nccl_problem() const { return nccl_problem_; }
   /// Null on the CPU.
   const kernels::Backend* backend() const { return backend_; }
   /// Which of several kernels computed what so far, and why: a line for each; none on the CPU.
@@ -61,6 +65,8 @@ class RunDevice {
   const kernels::Backend* backend_ = nullptr;
   std::unique_ptr<Device> device_;
   std::optional<kernels::AcceleratorFacts> gpu_;
+  GpuShare share_;
+  std::string nccl_problem_;
 };
 
 }  // namespace llmtrain::train

@@ -37,9 +37,7 @@ void Peers::check_same(std::string_view recipe) const {
   }
 }
 
-namespace {
-
-[[noreturn]] void end_all(World& world, ExitCode code, std::string_view message) {
+void end_all(World& world, ExitCode code, std::string_view message) {
   constexpr std::chrono::seconds kFirstWord{2};
   if (code == ExitCode::peer_lost) {
     // Each rank knows for whom it waits, and some wait for one that waits itself: all are heard.
@@ -54,8 +52,6 @@ namespace {
   }
   world.abort(static_cast<int>(code));
 }
-
-}  // namespace
 
 ExitCode run_as_rank(const std::function<ExitCode(World&)>& body) {
   const std::unique_ptr<World> world = World::join(this_launch());

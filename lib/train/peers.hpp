@@ -58,6 +58,10 @@ class Peers {
   std::unique_ptr<Communicator> all_;
 };
 
+/// Says what is wrong on this rank, with its last collectives where another one is missing, and
+/// ends all of them.
+[[noreturn]] void end_all(World& world, ExitCode code, std::string_view message);
+
 /// Runs `body` as one rank of a job. An error is logged and ends all ranks with its exit code;
 /// rank 0, where most errors are everybody's, is given the first word, but where a rank is lost
 /// every other says for whom it waits. A process of its own throws as ever.

@@ -90,6 +90,9 @@ RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
   target.mesh = recipe.mesh_shape();
   target.rank = recipe.job.rank;
   RunPlan planned = plan_ranks(recipe.engine_options(), geometry.global_batch_size(), target);
+  if (target.device == DeviceKind::cuda && target.mesh.world_size() > 1) {
+    planned.gpu_collectives = to_string(recipe.parallelism.gpu_collectives());
+  }
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);

@@ -20,7 +20,12 @@ struct RunPlan {
   std::optional<std::uint64_t> limit_bytes;
 
   const plan::PipelinePlan* pipeline_plan() const { return pipeline ? &*pipeline : nullptr; }
-  plan::PlanContext context() const { return {time, limit_bytes, pipeline_plan()}; }
+  /// parallelism.gpu_collectives, of several ranks on GPUs.
+  std::string_view gpu_collectives;
+
+  plan::PlanContext context() const {
+    return {time, limit_bytes, pipeline_plan(), gpu_collectives};
+  }
   std::uint64_t extent_bytes() const {
     return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();
   }
@@ -32,9 +37,9 @@ struct RunPlan {
   std::string mfu_formula() const;
 };
 
-/// Plans on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet
-/// *.yaml, or the name of one in plan::hardware_sheets), whose faults are errors, or else from the default profile: without one there
-/// are none, and one that does not suit is a warning.
+/// Plans on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet *.yaml,
+/// or the name of one in plan::hardware_sheets), whose faults are errors, or else from the default
+/// profile: without one there are none, and one that does not suit is a warning.
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile);
 

@@ -26,6 +26,13 @@ void Recipe::validate_layout(recipe::Issues& issues) const {
                 [&] { parallelism.validate_experts(issues, model.spec().experts.num_experts); });
   recipe::judge(issues, [&] { validate_virtual_workers(issues); });
   recipe::judge(issues, [&] { validate_grad_reduce(issues); });
+  recipe::judge(issues, [&] {
+    const bool by_tree = run.determinism() == kernels::Determinism::layout;
+    if (!by_tree || parallelism.gpu_collectives() != parallel::GpuCollectives::nccl) return;
+    issues.add(parallelism.gpu_collectives,
+               "run.determinism: layout has an order of sums, NCCL its own",
+               "leave it out, or choose run.determinism: run");
+  });
 }
 
 void Recipe::validate_grad_reduce(recipe::Issues& issues) const {

@@ -4,6 +4,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/data_stages.hpp"
+#include "lib/train/device_links.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/run_directory.hpp"
 
@@ -32,7 +33,7 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
   engine::EnginePlace place = device.place();
   place.mesh = recipe.mesh_shape();
   place.rank = peers.world().place().rank;
-  place.communicators = world_factory(peers.world(), device.device());
+  place.communicators = communicators_of(peers.world(), device, recipe);
   return place;
 }
 

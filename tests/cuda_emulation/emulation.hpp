@@ -16,6 +16,11 @@ void set_order(Order order);
 /// stands still otherwise.
 void enqueue_call(cudaStream_t stream, std::function<void()> work);
 void pass_time(double microseconds);
+/// The same for work that waits for another process and calls run_what_is_ready() meanwhile; with
+/// `ready` it would not have to wait.
+void enqueue_exchange(cudaStream_t stream, std::function<void()> work, std::function<bool()> ready);
+/// Other streams go on, as far as what they begin with is ready.
+void run_what_is_ready();
 
 }  // namespace simt
 

@@ -1,5 +1,6 @@
 // The CUDA runtime of the emulated GPU: memory, streams, events and graphs.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <cuda.h>
@@ -8,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "tests/cuda_emulation/block.hpp"
 
@@ -35,6 +37,7 @@ int capturing = 0;
 }  // namespace
 
 using Work = std::function<void()>;
+using Ready = std::function<bool()>;
 
 struct Graph {
   std::vector<Work> work;
@@ -43,31 +46,54 @@ struct Graph {
 /// Work that nobody has waited for.
 struct Queue {
   int device = current_device;
-  std::deque<Work> work;
-  std::int64_t done = 0;
+  struct Item {
+    Work run;
+    /// Whether it would wait for nobody; null: it is done when somebody waits for it.
+    Ready ready;
+  };
+  std::deque<Item> work;
+  int drained = 0;  // at the moment, how often
+  std::int64_t begun = 0;
+  /// Of the work; events look at it whoever drains the queue.
+  std::shared_ptr<std::atomic<std::int64_t>> done = std::make_shared<std::atomic<std::int64_t>>(0);
   /// What is recorded instead of queued; null outside a capture.
   std::unique_ptr<Graph> captured;
 
-  void push(Work next) {
+  void push(Work next, Ready ready = {}) {
     if (current_device != device) die("work for another GPU than the thread's");
-    captured ? captured->work.push_back(std::move(next)) : work.push_back(std::move(next));
+    if (captured) {
+      captured->work.push_back(std::move(next));
+    } else {
+      work.push_back({std::move(next), std::move(ready)});
+    }
   }
 
   /// What has been queued so far, in number.
-  std::int64_t end() const { return done + static_cast<std::int64_t>(work.size()); }
+  std::int64_t end() const { return begun + static_cast<std::int64_t>(work.size()); }
   void drain() { drain_to(end()); }
   void drain_to(std::int64_t position) {
-    while (done < position) {
-      const auto next = std::move(work.front());
-      work.pop_front();
-      ++done;
-      next();
-    }
+    while (begun < position) run_first();
+  }
+  void run_first() {
+    const Item next = std::move(work.front());
+    work.pop_front();
+    ++begun;
+    ++drained;
+    next.run();
+    --drained;
+    ++*done;
+  }
+  /// What streams do of themselves on a GPU, whoever waits for which.
+  void run_what_is_ready() {
+    while (drained == 0 && !work.empty() && work.front().ready && work.front().ready()) run_first();
   }
 };
 
+std::vector<Queue*> queues;
+
 struct Mark {
   Queue* queue = nullptr;
+  std::shared_ptr<std::atomic<std::int64_t>> done;  // the queue's, which it may outlive
   /// Of the queue, behind what the event waits for.
   std::int64_t position = 0;
   /// When the device came to it; outlives the event.
@@ -97,6 +123,16 @@ void enqueue_call(cudaStream_t stream, std::function<void()> work) {
   if (stream == nullptr) die("work on the default stream");
   ++launches;
   stream->push(std::move(work));
+}
+void enqueue_exchange(cudaStream_t stream, std::function<void()> work,
+                      std::function<bool()> ready) {
+  const Lock lock(calls);
+  if (stream == nullptr) die("work on the default stream");
+  ++launches;
+  stream->push(std::move(work), std::move(ready));
+}
+void run_what_is_ready() {
+  for (Queue* const queue : queues) queue->run_what_is_ready();
 }
 void pass_time(double microseconds) { now_microseconds += microseconds; }
 
@@ -198,12 +234,15 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const simt::Lock lock(simt::calls);
   *stream = new simt::Queue;
+  simt::queues.push_back(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const simt::Lock lock(simt::calls);
   stream->drain();
+  std::erase(simt::queues, stream);
   delete stream;
   return cudaSuccess;
 }
@@ -227,9 +266,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   // Such an event would join streams inside the graph; nobody here does that.
   if (stream->captured) return cudaErrorIllegalState;
   event->queue = stream;
-  stream->push([time = event->microseconds] { *time = simt::now_microseconds; });
+  event->done = stream->done;
+  stream->push([time = event->microseconds] { *time = simt::now_microseconds; },
+               [] { return true; });
   event->position = stream->end();
   return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->done == nullptr || *event->done >= event->position) return cudaSuccess;
+  return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const simt::Lock lock(simt::calls);
@@ -240,7 +285,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const simt::Lock lock(simt::calls);
   if (simt::Queue* other = event->queue; other != nullptr && other != stream) {
-    stream->push([other, position = event->position] { other->drain_to(position); });
+    stream->push([other, position = event->position] { other->drain_to(position); },
+                 [done = event->done, position = event->position] { return *done >= position; });
   }
   return cudaSuccess;
 }

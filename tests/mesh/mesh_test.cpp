@@ -118,10 +118,9 @@ TEST_CASE("every layout has the gradients, losses and weights of one rank") {
   }
 }
 
-// Exchanges go through pinned memory, behind and before launches that only queues order. Ranks
-// share the one GPU that there is.
-TEST_CASE("on a GPU a layout has the gradients, losses and weights of one rank on the CPU" *
-          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+namespace {
+
+void compare_on_gpus(const std::string& how) {
   constexpr int kGpuSteps = 3;  // parts of a step are recorded in the second, if not before
   constexpr double kGpuBound = 1e-9;
   set_mpi_environment();
@@ -132,11 +131,28 @@ TEST_CASE("on a GPU a layout has the gradients, losses and weights of one rank o
     const ProbeResult& expected = one_rank(layout, kGpuSteps);
     REQUIRE(expected.problem == "");
     std::vector<std::string> overrides = overrides_of(layout, true);
-    overrides.insert(overrides.end(), {"run.device=cuda", "run.memory_limit=256 MiB"});
+    overrides.insert(overrides.end(), {"run.device=cuda", "run.memory_limit=256 MiB",
+                                       "parallelism.gpu_collectives=" + how});
     const ProbeResult found = run_probe(model_of(layout), layout.ranks, kGpuSteps, overrides);
     REQUIRE(found.problem == "");
     compare(found, expected, kGpuBound);
   }
+}
+
+}  // namespace
+
+// Exchanges go through pinned memory, behind and before launches that only queues order. Ranks
+// share the one GPU that there is.
+TEST_CASE("on a GPU a layout has the gradients, losses and weights of one rank on the CPU" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  compare_on_gpus("host");
+}
+
+TEST_CASE("on GPUs that NCCL connects a layout has the gradients, losses and weights of one rank" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  ::setenv("LLMTRAIN_FAKE_GPUS", "4", 1);
+  compare_on_gpus("nccl");
+  ::unsetenv("LLMTRAIN_FAKE_GPUS");
 }
 
 namespace {
