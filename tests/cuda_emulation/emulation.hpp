@@ -19,6 +19,8 @@ void pass_time(double microseconds);
 /// The same for work that waits for another process and calls run_what_is_ready() meanwhile; with
 /// `ready` it would not have to wait.
 void enqueue_exchange(cudaStream_t stream, std::function<void()> work, std::function<bool()> ready);
+/// All that the stream holds, as if somebody waited for it.
+void carry_out(cudaStream_t stream);
 /// Other streams go on, as far as what they begin with is ready.
 void run_what_is_ready();
 

@@ -131,6 +131,10 @@ void enqueue_exchange(cudaStream_t stream, std::function<void()> work,
   ++launches;
   stream->push(std::move(work), std::move(ready));
 }
+void carry_out(cudaStream_t stream) {
+  const Lock lock(calls);
+  stream->drain();
+}
 void run_what_is_ready() {
   for (Queue* const queue : queues) queue->run_what_is_ready();
 }

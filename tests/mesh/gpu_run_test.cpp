@@ -29,8 +29,10 @@ bool says(const ProcessResult& result, std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("ranks on GPUs train, evaluate, decode and go on as one rank on the CPU does" *
-          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+namespace {
+
+// `how`: what the run says of exchanges.
+void compare_with_one_rank(std::string_view how) {
   const Workshop w;
   const Variable plugin("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU);
   // Enough of them that one is left, however late the signal below is heard.
@@ -52,9 +54,8 @@ TEST_CASE("ranks on GPUs train, evaluate, decode and go on as one rank on the CP
     const ProcessResult rest = run(2, layout);
     REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
     CHECK(says(rest, "steps took memory as planned"));
-    CHECK(says(rest,
-               "device: emulated GPU, 1 for 2 ranks of this machine; ranks exchange through host "
-               "memory"));
+    CHECK(says(rest, "for 2 ranks of this machine\n"));
+    CHECK(says(rest, how));
     CHECK(says(rest, "launches are made one by one in "));
     const auto others = losses_and_norms(w.scratch / "gpus");
     REQUIRE(others.size() == numbers.size());
@@ -67,6 +68,74 @@ TEST_CASE("ranks on GPUs train, evaluate, decode and go on as one rank on the CP
   }
 }
 
+}  // namespace
+
+TEST_CASE("ranks on GPUs train, evaluate, decode and go on as one rank on the CPU does" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  compare_with_one_rank("ranks exchange through host memory (rank 0: 2 ranks share a GPU)");
+}
+
+TEST_CASE("ranks on GPUs that NCCL connects train and go on as one rank on the CPU does" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Variable gpus("LLMTRAIN_FAKE_GPUS", "2");
+  compare_with_one_rank("ranks exchange by NCCL");
+}
+
+TEST_CASE("where NCCL cannot be, all ranks know, and refuse it if the recipe wants it" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Workshop w;
+  const Variable plugin("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU);
+  const Variable gpus("LLMTRAIN_FAKE_GPUS", "2");
+  const auto run = [&](std::vector<std::string> overrides, int ranks = 2) {
+    overrides.insert(overrides.begin(), {"run.device=cuda", "training.max_steps=1",
+                                         "eval.interval=null", "eval.sample_prompts=[]"});
+    return w.run(ranks, overrides);
+  };
+  const auto refused = [&](const ProcessResult& result, std::string_view text) {
+    CAPTURE(result.output);
+    CHECK(result.exit_code != 0);
+    CHECK(says(result, text));
+  };
+  const std::string wanted = "parallelism.gpu_collectives=nccl";
+  refused(run({wanted, "training.global_batch_size=3"}, 3),
+          "parallelism.gpu_collectives is nccl, which cannot be (rank 0: 2 ranks share a GPU)");
+  refused(run({wanted, "run.determinism=layout"}), "has an order of sums, NCCL its own");
+  refused(run({wanted, "run.device=cpu"}), "parallelism.gpu_collectives: run.device is cpu here");
+  const ProcessResult by_choice = run({"parallelism.gpu_collectives=host"});
+  CHECK(by_choice.exit_code == 0);
+  CHECK(says(by_choice, "ranks exchange through host memory\n"));
+  {
+    const Variable old("LLMTRAIN_FAKE_NCCL", "old");
+    refused(run({wanted}), "NCCL 2.12.5 is used from 2.13.0 on");
+    CHECK(says(run({}), "host memory (rank 0: NCCL 2.12.5 is used from 2.13.0 on)"));
+  }
+  CHECK(says(run({"run.determinism=layout"}), "(rank 0: run.determinism is layout)"));
+  const Variable absent("LLMTRAIN_NCCL", "/no/such/libnccl.so");
+  refused(run({wanted}), "/no/such/libnccl.so is not there");
+}
+
+TEST_CASE("a rank on a GPU that stops answering ends the others, who know what they wait for" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Workshop w;
+  const Variable plugin("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU);
+  const Variable gpus("LLMTRAIN_FAKE_GPUS", "2");
+  std::vector<std::string> command = mpirun(2);
+  command.insert(
+      command.end(),
+      {"/bin/sh", "-c",
+       fmt::format("[ $OMPI_COMM_WORLD_RANK = 1 ] && (sleep 4; kill -STOP $$) & exec {} run r.yaml "
+                   "run.output_dir=h training.max_steps=1000000 run.device=cuda eval.interval=null "
+                   "checkpoint.interval=null resilience.hang_timeout=2s",
+                   LLMTRAIN_EXECUTABLE)});
+  const ProcessResult result =
+      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  CAPTURE(result.output);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code == 6);
+  CHECK(says(result, "no answer within 2 s from ranks 0, 1: #"));
+  CHECK(says(result, "last collectives of this rank: #"));
+}
+
 TEST_CASE("ranks take the GPUs of their machine in turn" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Workshop w;
@@ -75,7 +144,7 @@ TEST_CASE("ranks take the GPUs of their machine in turn" *
   const ProcessResult two = w.run(2, {"run.output_dir=d", "run.device=cuda", "training.max_steps=2",
                                       "eval.interval=null", "eval.sample_prompts=[]"});
   REQUIRE_MESSAGE(two.exit_code == 0, two.output);
-  CHECK(says(two, "device: emulated GPU, 2 for 2 ranks of this machine; "));
+  CHECK(says(two, "device: emulated GPU, 2 for 2 ranks of this machine\n"));
   // Gradients leave there.
   CHECK(says(two, "launches are made one by one in the last micro-batch, where ranks exchange"));
 }
