@@ -51,8 +51,11 @@ constexpr std::string_view kNoGpuExperts = "this build has no GPU kernels for ex
 
 bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
-std::uint64_t without_reserve(std::uint64_t bytes) {
-  return bytes - std::min(bytes, plan::kGpuReserveBytes);
+// Libraries take memory outside of the arena, NCCL for each group of ranks.
+std::uint64_t without_reserve(std::uint64_t bytes, const Recipe& recipe) {
+  const bool exchanges = recipe.job.size > 1 &&
+                         recipe.parallelism.gpu_collectives() != parallel::GpuCollectives::host;
+  return bytes - std::min(bytes, plan::kGpuReserveBytes * (exchanges ? 2 : 1));
 }
 
 /// "NVIDIA H200"; "NVIDIA H200, 4 for 8 ranks of this machine".
@@ -128,13 +131,13 @@ std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
     return is_elsewhere ? profile->machine.memory_bytes : physical_memory_bytes();
   }
   if (profile != nullptr && profile->device == DeviceKind::cuda) {
-    return without_reserve(profile->machine.memory_bytes);
+    return without_reserve(profile->machine.memory_bytes, recipe);
   }
   const FoundGpu gpu = find_gpu();
   if (gpu.backend == nullptr) return std::nullopt;
   // What is free changes while the others that share it take theirs.
   const auto ranks = static_cast<std::uint64_t>(gpu.share.ranks);
-  return without_reserve(ranks == 1 ? gpu.free_bytes : gpu.facts->memory_bytes / ranks);
+  return without_reserve(ranks == 1 ? gpu.free_bytes : gpu.facts->memory_bytes / ranks, recipe);
 }
 
 std::string gpu_problem() { return find_gpu().problem; }
