@@ -10,6 +10,7 @@
 namespace llmtrain::plan {
 
 /// Bytes of a GPU that are not the arena's: context, libraries' code, what the driver keeps.
+/// Ranks that exchange leave as much again to the library that connects them.
 inline constexpr std::uint64_t kGpuReserveBytes = std::uint64_t{1} << 30;
 
 /// Times of every kernel from the sheet's rates and the shares of them that good kernels reach; no

@@ -53,8 +53,8 @@ bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
 // Libraries take memory outside of the arena, NCCL for each group of ranks.
 std::uint64_t without_reserve(std::uint64_t bytes, const Recipe& recipe) {
-  const bool exchanges = recipe.job.size > 1 &&
-                         recipe.parallelism.gpu_collectives() != parallel::GpuCollectives::host;
+  const bool exchanges =
+      recipe.job.size > 1 && recipe.parallelism.gpu_collectives() != parallel::GpuCollectives::host;
   return bytes - std::min(bytes, plan::kGpuReserveBytes * (exchanges ? 2 : 1));
 }
 
