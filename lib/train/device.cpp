@@ -51,10 +51,11 @@ constexpr std::string_view kNoGpuExperts = "this build has no GPU kernels for ex
 
 bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
-// Libraries take memory outside of the arena, NCCL for each group of ranks.
-std::uint64_t without_reserve(std::uint64_t bytes, const Recipe& recipe) {
-  const bool exchanges =
-      recipe.job.size > 1 && recipe.parallelism.gpu_collectives() != parallel::GpuCollectives::host;
+// Libraries take memory outside of the arena, and NCCL, among ranks that share no GPU, for each
+// group of them.
+std::uint64_t without_reserve(std::uint64_t bytes, const Recipe& recipe, int ranks_on_gpu) {
+  const bool exchanges = recipe.job.size > 1 && ranks_on_gpu == 1 &&
+                         recipe.parallelism.gpu_collectives() != parallel::GpuCollectives::host;
   return bytes - std::min(bytes, plan::kGpuReserveBytes * (exchanges ? 2 : 1));
 }
 
@@ -107,8 +108,9 @@ engine::Target target_of(const Recipe& recipe) {
                        "precision.tf32: products on the CPU are fp32, and run.device is {} here; "
                        "leave the key out, or train on a GPU",
                        to_string(device));
-  require<RecipeError>(device == DeviceKind::cuda || recipe.parallelism.gpu_collectives() ==
-                                                         parallel::GpuCollectives::automatic,
+  const bool any_exchange =
+      recipe.parallelism.gpu_collectives() == parallel::GpuCollectives::automatic;
+  require<RecipeError>(any_exchange || device == DeviceKind::cuda,
                        "parallelism.gpu_collectives: run.device is {} here, where there is no GPU; "
                        "leave the key out",
                        to_string(device));
@@ -131,13 +133,15 @@ std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
     return is_elsewhere ? profile->machine.memory_bytes : physical_memory_bytes();
   }
   if (profile != nullptr && profile->device == DeviceKind::cuda) {
-    return without_reserve(profile->machine.memory_bytes, recipe);
+    return without_reserve(profile->machine.memory_bytes, recipe, 1);
   }
   const FoundGpu gpu = find_gpu();
   if (gpu.backend == nullptr) return std::nullopt;
   // What is free changes while the others that share it take theirs.
-  const auto ranks = static_cast<std::uint64_t>(gpu.share.ranks);
-  return without_reserve(ranks == 1 ? gpu.free_bytes : gpu.facts->memory_bytes / ranks, recipe);
+  const int ranks = gpu.share.ranks;
+  return without_reserve(
+      ranks == 1 ? gpu.free_bytes : gpu.facts->memory_bytes / static_cast<std::uint64_t>(ranks),
+      recipe, ranks);
 }
 
 std::string gpu_problem() { return find_gpu().problem; }

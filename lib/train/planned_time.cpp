@@ -84,15 +84,18 @@ RunPlan plan_ranks(const engine::EngineOptions& options, std::int64_t samples_pe
 
 }  // namespace
 
+std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& target) {
+  const bool exchanges = target.device == DeviceKind::cuda && target.mesh.world_size() > 1;
+  return exchanges ? to_string(recipe.parallelism.gpu_collectives()) : "";
+}
+
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
   engine::Target target = target_of(recipe);
   target.mesh = recipe.mesh_shape();
   target.rank = recipe.job.rank;
   RunPlan planned = plan_ranks(recipe.engine_options(), geometry.global_batch_size(), target);
-  if (target.device == DeviceKind::cuda && target.mesh.world_size() > 1) {
-    planned.gpu_collectives = to_string(recipe.parallelism.gpu_collectives());
-  }
+  planned.gpu_collectives = gpu_collectives_of(recipe, target);
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);

@@ -20,7 +20,7 @@ struct RunPlan {
   std::optional<std::uint64_t> limit_bytes;
 
   const plan::PipelinePlan* pipeline_plan() const { return pipeline ? &*pipeline : nullptr; }
-  /// parallelism.gpu_collectives, of several ranks on GPUs.
+  /// As gpu_collectives_of().
   std::string_view gpu_collectives;
 
   plan::PlanContext context() const {
@@ -36,6 +36,9 @@ struct RunPlan {
   /// What it is a fraction of, in words; empty without a peak.
   std::string mfu_formula() const;
 };
+
+/// parallelism.gpu_collectives of several ranks on GPUs; empty elsewhere.
+std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& target);
 
 /// Plans on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet *.yaml,
 /// or the name of one in plan::hardware_sheets), whose faults are errors, or else from the default

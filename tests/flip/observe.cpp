@@ -20,6 +20,7 @@
 #include "lib/train/corpus.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/metrics.hpp"
+#include "lib/train/planned_time.hpp"
 #include "tests/flip/flip_table.hpp"
 #include "tests/support/compressed.hpp"
 #include "tests/support/process.hpp"
@@ -148,12 +149,16 @@ std::unique_ptr<train::Recipe> load(const std::vector<std::string>& overrides) {
 }
 
 // Of the first of as many ranks as the recipe names.
-plan::Plan plan_of(train::Recipe& recipe) {
+std::string plan_of(train::Recipe& recipe) {
   recipe.enter({.size = recipe.parallelism.least_ranks()});
   const engine::BatchGeometry geometry = recipe.geometry();
   engine::Target target = train::target_of(recipe);
   target.mesh = recipe.mesh_shape();
-  return plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target);
+  const plan::Plan plan =
+      plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target);
+  plan::PlanContext context;
+  context.gpu_collectives = train::gpu_collectives_of(recipe, target);
+  return plan::to_json(plan, context);
 }
 
 class LaunchLog final : public kernels::Recorder {
@@ -340,7 +345,7 @@ std::string Workshop::see(Sight sight, const std::vector<std::string>& overrides
                           bool after_a_run) {
   switch (sight) {
     case Sight::plan:
-      return plan::to_json(plan_of(*load(overrides)), {});
+      return plan_of(*load(overrides));
     case Sight::operations:
       return operations_of(*load(overrides));
     case Sight::data:
