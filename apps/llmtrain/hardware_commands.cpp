@@ -46,7 +46,7 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   line("disk free here", format_bytes(free_disk_bytes(".")));
   line("disk free, cache", format_bytes(free_disk_bytes(output)));
   const std::filesystem::path mpi = plugin_file("mpi");  // to load it would start MPI
-  line("MPI plugin", mpi.empty() ? "none: one process a run" : mpi.string());
+  line("MPI plugin", mpi.empty() ? "none: several processes of a run meet by TCP" : mpi.string());
   return text;
 }
 

@@ -85,7 +85,7 @@ std::optional<Launch> of_torchrun(const Environment& environment, bool is_step) 
   // So may anything else be called RANK.
   if (!size && text_of(environment, "MASTER_ADDR").empty()) return std::nullopt;
   if (rank && size && *size <= 1) {
-    require<RecipeError>(*rank == 0, "RANK is {} of a WORLD_SIZE of {}", *rank, *size);
+    require<RecipeError>(*rank < *size, "RANK is {}, but WORLD_SIZE is {}", *rank, *size);
     // One process of torchrun is a task of a bigger step, perhaps, but not for that.
     return Launch{.launcher = "torchrun", .place = {}};
   }

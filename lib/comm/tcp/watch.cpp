@@ -18,7 +18,7 @@ using std::chrono::seconds;
 
 // A rank that waits for others says itself what happened, and how far it was. One that computes for
 // longer than this ends without.
-constexpr seconds kLastWords{10};
+constexpr seconds kLastWords{5};
 // From the end of one connection to the news about it on another.
 constexpr seconds kNews{1};
 
