@@ -78,7 +78,25 @@ class Host {
     for (const auto& guest : guests_) {
       if (guest) tell(guest->socket, bytes);
     }
+  }
+  /// Tells those who are here, and those who are on their way, why there is no job.
+  void refuse(const std::string& why) {
+    answer({.refusal = why});
+    const std::vector<std::byte> bytes = format_answer({.refusal = why});
     if (latest_.is_open()) tell(latest_, bytes);
+    std::ptrdiff_t expected =
+        std::count_if(guests_.begin() + 1, guests_.end(), [](const auto& g) { return !g; });
+    if (latest_.is_open()) --expected;
+    const auto end = Clock::now() + std::chrono::seconds(1);
+    try {
+      for (; expected > 0; --expected) {
+        const auto guest = reception_.next(end);
+        if (!guest) return;
+        tell(guest->socket, bytes);
+      }
+    } catch (const CommError&) {
+      // Words that make no sense need no answer.
+    }
   }
   std::vector<RankAddress> addresses(int own_port) const {
     std::vector<RankAddress> ranks{{.address = "", .port = own_port, .host = job_->host}};
@@ -137,7 +155,7 @@ Meeting host_all(const TcpJob& job, Clock::time_point end) {
     host.gather(end);
     meeting.ranks = host.addresses(port_of(meeting.listener));
   } catch (const CommError& error) {
-    host.answer({.refusal = error.what()});
+    host.refuse(error.what());
     throw;
   }
   host.answer({.ranks = meeting.ranks});
@@ -148,7 +166,6 @@ Meeting host_all(const TcpJob& job, Clock::time_point end) {
 /// All but rank 0.
 Meeting join_first(const TcpJob& job, Clock::time_point end) {
   Meeting meeting{.listener = listen_at(0)};
-  const std::string where = fmt::format("{}:{}", job.meeting.host, job.meeting.port);
   std::vector<std::byte> bytes(kAnswerHeaderBytes);
   try {
     meeting.control.push_back(connect_to(job.meeting.host, job.meeting.port, end));
@@ -164,8 +181,8 @@ Meeting join_first(const TcpJob& job, Clock::time_point end) {
     bytes.resize(kAnswerHeaderBytes + *more);
     recv_all(first, std::span(bytes).subspan(kAnswerHeaderBytes), answered);
   } catch (const CommError& error) {
-    fail<CommError>("rank {} on {} cannot join rank 0 at {} (MASTER_ADDR, MASTER_PORT): {}",
-                    job.rank, job.host, where, error.what());
+    fail<CommError>("rank {} on {} cannot join rank 0 at {} port {} (MASTER_ADDR, MASTER_PORT): {}",
+                    job.rank, job.host, job.meeting.host, job.meeting.port, error.what());
   }
   Answer answer = parse_answer(bytes, job.size);
   require<CommError>(answer.refusal.empty(), "{}", answer.refusal);
@@ -244,8 +261,8 @@ std::vector<Socket> connect_all(const TcpJob& job, const Meeting& meeting, Clock
       send_all(socket, hello, end);
     } catch (const CommError& error) {
       check();
-      fail<CommError>("{} cannot connect to {}: {}", rank_text(job.rank, job.host),
-                      rank_text(rank, place.host), error.what());
+      fail<CommError>("{} cannot connect to {} at {} port {}: {}", rank_text(job.rank, job.host),
+                      rank_text(rank, place.host), address, place.port, error.what());
     }
   }
   Reception reception(meeting.listener);

@@ -182,7 +182,7 @@ Socket connect_to(const std::string& host, int port, Clock::time_point end,
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(500));
   }
-  fail<CommError>("{} port {}: {}", host, port, why);
+  fail<CommError>("{}", why);
 }
 
 void send_all(const Socket& socket, std::span<const std::byte> bytes, Clock::time_point end) {

@@ -1,6 +1,6 @@
 // Messages over TCP, between threads that are the ranks of a job.
+#include <atomic>
 #include <chrono>
-#include <numeric>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -170,34 +170,39 @@ TEST_CASE("a wait ends at its limit and tells what is open, which goes on afterw
 }
 
 TEST_CASE("a message of another size than its receiver expects is an error of its own") {
-  std::vector<std::string> texts(2);
+  std::vector<std::string> texts;
   run_tcp_job(2, [&](Transport& t) {
+    const Bytes ten = pattern(10, 1), many = pattern(3'000'000, 2), right = pattern(10, 3);
     if (t.place().rank == 1) {
-      const Bytes a = pattern(10, 1), b = pattern(3'000'000, 2), c = pattern(10, 3);
-      finish(t, {t.send(0, 4, a), t.send(0, 4, b), t.send(0, 4, c)});
+      finish(t, {t.send(0, 4, ten), t.send(0, 4, ten), t.send(0, 4, many), t.send(0, 4, right),
+                 t.send(0, 5, ten), t.send(0, 6, right)});
       return;
     }
-    Bytes small(8), other(2'999'999), right(10), behind(1);
-    // Expected before it comes, and after.
-    const Ticket first = t.recv(1, 4, small);
-    try {
-      finish(t, {first});
-    } catch (const CommError& error) {
-      texts[0] = error.what();
-    }
-    const Ticket second = t.recv(1, 4, other), third = t.recv(1, 4, right);
-    finish(t, {third});
-    expect(right == pattern(10, 3), "the message behind");
-    try {
-      t.is_done(second);
-    } catch (const CommError& error) {
-      texts[1] = error.what();
-    }
+    const auto refused = [&](Ticket ticket) {
+      try {
+        finish(t, {ticket});
+      } catch (const CommError& error) {
+        texts.push_back(error.what());
+      }
+    };
+    // Larger and smaller than what is expected, before it comes; then what has come already.
+    Bytes small(8), large(11), other(2'999'999), good(10), kept(9);
+    refused(t.recv(1, 4, small));
+    refused(t.recv(1, 4, large));
+    const Ticket bad = t.recv(1, 4, other), behind = t.recv(1, 4, good);
+    finish(t, {behind});
+    expect(good == right, "the message behind");
+    refused(bad);
+    finish(t, {t.recv(1, 6, good)});
+    refused(t.recv(1, 5, kept));
   });
+  REQUIRE(texts.size() == 4);
   CHECK(texts[0] ==
         "rank 1 sent 10 B where 8 were expected: the ranks do not call the same "
         "(debug.check_collectives finds where)");
-  CHECK(texts[1].find("rank 1 sent 3000000 B where 2999999 were expected") == 0);
+  CHECK(texts[1].find("rank 1 sent 10 B where 11 were expected") == 0);
+  CHECK(texts[2].find("rank 1 sent 3000000 B where 2999999 were expected") == 0);
+  CHECK(texts[3].find("rank 1 sent 10 B where 9 were expected") == 0);
 }
 
 TEST_CASE("a rank leaves when all do, and no earlier") {
