@@ -46,7 +46,7 @@ std::string machine_text(const plan::MachineFacts& machine, const std::filesyste
   line("disk free here", format_bytes(free_disk_bytes(".")));
   line("disk free, cache", format_bytes(free_disk_bytes(output)));
   const std::filesystem::path mpi = plugin_file("mpi");  // to load it would start MPI
-  line("MPI plugin", mpi.empty() ? "none: one process a run" : mpi.string());
+  line("MPI plugin", mpi.empty() ? "none: several processes of a run meet by TCP" : mpi.string());
   return text;
 }
 
@@ -127,9 +127,9 @@ std::string kernels_text(const plan::HardwareProfile& profile) {
   return text;
 }
 
-/// "rank 3  node-b, process 1 of 2 there".
-std::string ranks_text(const std::vector<std::string>& places) {
-  std::string text;
+/// "rank 3  node-b, process 1 of 2 there", and what connects them.
+std::string ranks_text(const std::vector<std::string>& places, std::string_view connection) {
+  std::string text = fmt::format("{:<20}{}\n", "ranks connected by", connection);
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     text += fmt::format("{:<20}{}\n", fmt::format("rank {}", rank), places[rank]);
   }
@@ -188,7 +188,7 @@ ExitCode doctor_of_rank(const Measurement& arguments, World& world) {
       "places of ranks");
   const bool is_first = place.rank == 0;
   if (is_first) print(machine_text(machine, output) + gpu_text());
-  if (is_first && place.size > 1) print(ranks_text(places));
+  if (is_first && place.size > 1) print(ranks_text(places, world.kind()));
   require<RecipeError>(arguments.threads >= 0 && arguments.threads <= 4096,
                        "--threads is {}, expected 1 to 4096 (0 = all cores)", arguments.threads);
   const Clock::time_point begin = Clock::now();

@@ -1,6 +1,6 @@
 #pragma once
 /// Messages between the processes of a job, from and to host memory: what a library like MPI
-/// provides, and all that collectives on the host are made of.
+/// provides, or sockets do, and all that collectives on the host are made of.
 
 #include <chrono>
 #include <cstddef>
@@ -21,7 +21,7 @@ using TimeLimit = std::chrono::duration<double>;
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// "mpi".
+  /// "mpi", "tcp".
   virtual std::string_view name() const = 0;
   virtual JobPlace place() const = 0;
 

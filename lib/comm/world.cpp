@@ -7,18 +7,47 @@
 #include "lib/base/require.hpp"
 #include "lib/comm/device_communicator.hpp"
 #include "lib/comm/staged_communicator.hpp"
+#include "lib/comm/tcp/socket.hpp"
+#include "lib/comm/tcp/tcp_transport.hpp"
 
 namespace llmtrain {
 
-std::unique_ptr<World> World::join(const Launch& launch) {
-  if (launch.place.size == 1) return std::unique_ptr<World>(new World());
+namespace {
+
+Transport& load_mpi(const Launch& launch) {
   const LoadedPlugin mpi = load_plugin("mpi", LLMTRAIN_INTERFACE_HASH);
   require<CommError>(mpi.interface != nullptr,
                      "process {} of {} of {} needs MPI to find the others, and its library does "
-                     "not load ({}); build with MPI (docs/install.md), or start one process",
+                     "not load ({}); build with MPI (docs/install.md), or start without it "
+                     "(docs/parallelism.md)",
                      launch.place.rank, launch.place.size, launch.launcher, mpi.problem);
-  auto& transport = *static_cast<Transport*>(mpi.interface);
-  auto world = std::make_unique<World>(transport);
+  return *static_cast<Transport*>(mpi.interface);
+}
+
+std::unique_ptr<Transport> connect_by_tcp(const Launch& launch) {
+  auto transport = tcp::make_transport({.rank = launch.place.rank,
+                                        .size = launch.place.size,
+                                        .local_rank = launch.place.local_rank,
+                                        .local_size = launch.place.local_size,
+                                        .meeting = launch.meeting,
+                                        .build = LLMTRAIN_INTERFACE_HASH,
+                                        .host = tcp::host_name()});
+  const JobPlace place = transport->place();
+  if (launch.place.local_size == 0) set_local_place(place.local_rank, place.local_size);
+  return transport;
+}
+
+}  // namespace
+
+std::unique_ptr<World> World::join(const Launch& launch) {
+  if (launch.place.size == 1) return std::unique_ptr<World>(new World());
+  if (launch.connection == Connection::tcp) {
+    auto transport = connect_by_tcp(launch);
+    auto world = std::make_unique<World>(*transport);
+    world->own_ = std::move(transport);
+    return world;
+  }
+  auto world = std::make_unique<World>(load_mpi(launch));
   require<CommError>(world->place().size == launch.place.size,
                      "{} started {} processes, but MPI found {}: llmtrain was built with another "
                      "MPI than that of the launcher",

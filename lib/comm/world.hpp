@@ -19,7 +19,8 @@ class World {
  public:
   /// Connects this process to the others of its launch; to do once, by all of them. A process that
   /// was started by itself is a world of one and loads nothing. CommError when the library that
-  /// connects them cannot be had or found other processes than the launcher said.
+  /// connects them cannot be had or found other processes than the launcher said, or when they do
+  /// not find each other.
   static std::unique_ptr<World> join(const Launch& launch);
   /// For tests: over a transport that outlives it.
   explicit World(Transport& transport);
@@ -46,7 +47,7 @@ class World {
     World* world_;
   };
 
-  /// "mpi", or "self" for a world of one.
+  /// "mpi", "tcp", or "self" for a world of one.
   std::string_view kind() const { return transport_ == nullptr ? "self" : transport_->name(); }
 
   /// Collective over the members, which are ranks of this world; all processes make their groups in
@@ -70,6 +71,7 @@ class World {
  private:
   World() = default;
 
+  std::unique_ptr<Transport> own_;  // where no library has it
   Transport* transport_ = nullptr;
   JobPlace place_;
   TimeLimit patience_ = kDefaultPatience;

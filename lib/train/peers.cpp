@@ -54,6 +54,7 @@ void end_all(World& world, ExitCode code, std::string_view message) {
 }
 
 ExitCode run_as_rank(const std::function<ExitCode(World&)>& body) {
+  log::set_rank(this_launch().place.rank);  // in the errors of those who do not meet
   const std::unique_ptr<World> world = World::join(this_launch());
   log::set_rank(world->place().rank);
   if (world->place().size == 1) return body(*world);

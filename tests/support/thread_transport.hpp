@@ -1,9 +1,11 @@
 #pragma once
-/// A job whose processes are threads of this one.
+/// A job whose processes are threads of this one, which hand their messages over in memory, or by
+/// TCP where LLMTRAIN_TEST_TRANSPORT is "tcp".
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -11,11 +13,13 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "lib/comm/transport.hpp"
+#include "tests/support/tcp_job.hpp"
 
 namespace llmtrain::testing {
 
@@ -101,25 +105,50 @@ class ThreadTransport final : public Transport {
   std::vector<std::optional<Expected>> open_;
 };
 
+/// Counts what another one sends.
+class CountingTransport final : public Transport {
+ public:
+  explicit CountingTransport(Transport& counted) : counted_(&counted) {}
+  std::string_view name() const override { return counted_->name(); }
+  JobPlace place() const override { return counted_->place(); }
+  Ticket send(int to, int tag, std::span<const std::byte> data) override {
+    sent_bytes += data.size();
+    return counted_->send(to, tag, data);
+  }
+  Ticket recv(int from, int tag, std::span<std::byte> data) override {
+    return counted_->recv(from, tag, data);
+  }
+  bool is_done(Ticket ticket) override { return counted_->is_done(ticket); }
+  std::vector<std::size_t> wait(std::span<const Ticket> tickets, TimeLimit limit) override {
+    return counted_->wait(tickets, std::min(limit, TimeLimit(30)));
+  }
+  void leave() override { counted_->leave(); }
+  [[noreturn]] void abort(int) override { std::terminate(); }
+
+  std::uint64_t sent_bytes = 0;
+
+ private:
+  Transport* counted_;
+};
+
 /// Runs `body(transport)` as each rank of a job of `size`; rethrows what the first of them threw.
+/// Returns the bytes that each has sent.
 inline std::vector<std::uint64_t> run_job(int size, const std::function<void(Transport&)>& body) {
-  MailRoom room(size);
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        ThreadTransport transport(room, rank, size);
-        body(transport);
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
+  const char* kind = std::getenv("LLMTRAIN_TEST_TRANSPORT");
+  if (kind != nullptr && std::string_view(kind) == "tcp") {
+    std::vector<std::uint64_t> sent(static_cast<std::size_t>(size));
+    run_tcp_job(size, [&](Transport& transport) {
+      CountingTransport counting(transport);
+      body(counting);
+      sent[static_cast<std::size_t>(transport.place().rank)] = counting.sent_bytes;
     });
+    return sent;
   }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  MailRoom room(size);
+  in_threads(size, [&](int rank) {
+    ThreadTransport transport(room, rank, size);
+    body(transport);
+  });
   return room.sent_bytes;
 }
 

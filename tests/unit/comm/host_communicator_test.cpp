@@ -408,36 +408,3 @@ TEST_CASE("groups of the same ranks in several axes do not mix what they send") 
     }
   });
 }
-
-TEST_CASE("a launch is what mpirun or srun say, or a process by itself") {
-  using Variables = std::map<std::string, std::string>;
-  const auto launch = [](const Variables& variables) {
-    return launch_of([&](const char* name) -> const char* {
-      const auto found = variables.find(name);
-      return found == variables.end() ? nullptr : found->second.c_str();
-    });
-  };
-  CHECK(launch({}).place.size == 1);
-  CHECK(launch({}).launcher.empty());
-  const Launch mpirun = launch({{"OMPI_COMM_WORLD_SIZE", "8"},
-                                {"OMPI_COMM_WORLD_RANK", "5"},
-                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
-  CHECK(mpirun.launcher == "mpirun");
-  CHECK(mpirun.place.rank == 5);
-  CHECK(mpirun.place.size == 8);
-  CHECK(mpirun.place.local_rank == 1);
-  CHECK(mpirun.place.local_size == 4);
-  Variables srun{{"SLURM_STEP_NUM_TASKS", "8"},
-                 {"SLURM_STEP_NUM_NODES", "2"},
-                 {"SLURM_PROCID", "6"},
-                 {"SLURM_LOCALID", "2"},
-                 {"PMIX_RANK", "6"}};
-  CHECK(launch(srun).place.rank == 6);
-  CHECK(launch(srun).place.local_size == 4);
-  srun.erase("PMIX_RANK");
-  CHECK_THROWS_WITH_AS(launch(srun), doctest::Contains("--mpi=pmix"), RecipeError);
-  // A batch script is no task of a step.
-  CHECK(launch({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).place.size == 1);
-  CHECK_THROWS_AS(launch({{"OMPI_COMM_WORLD_SIZE", "many"}}), RecipeError);
-}
