@@ -156,6 +156,21 @@ Launch of_srun(const Environment& environment, int tasks, bool has_mpi) {
   return launch;
 }
 
+// MPICH, Intel MPI and others of its kind.
+Launch of_mpiexec(const Environment& environment) {
+  const int size = number(environment, "PMI_SIZE").value_or(1);
+  if (size == 1) return {};
+  const int rank = number(environment, "PMI_RANK", "rank").value_or(0);
+  require<RecipeError>(rank < size, "PMI_RANK is {}, but PMI_SIZE is {}: ranks are 0 to {}", rank,
+                       size, size - 1);
+  return {.launcher = "mpiexec",
+          .place = {.rank = rank,
+                    .size = size,
+                    .local_rank = number(environment, "MPI_LOCALRANKID", "rank").value_or(rank),
+                    .local_size = number(environment, "MPI_LOCALNRANKS").value_or(size)},
+          .connection = Connection::mpi};
+}
+
 }  // namespace
 
 int step_port(std::uint64_t job, std::uint64_t step) {
@@ -188,7 +203,7 @@ Launch launch_of(const Environment& environment, bool has_mpi) {
   // A batch script has SLURM_NTASKS too, but it is no step.
   const int tasks = number(environment, "SLURM_STEP_NUM_TASKS").value_or(1);
   if (auto launch = of_torchrun(environment, tasks > 1)) return *launch;
-  return tasks > 1 ? of_srun(environment, tasks, has_mpi) : Launch{};
+  return tasks > 1 ? of_srun(environment, tasks, has_mpi) : of_mpiexec(environment);
 }
 
 namespace {

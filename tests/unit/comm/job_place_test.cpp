@@ -86,6 +86,24 @@ TEST_CASE("a launch is what mpirun or srun with PMI say, or a process by itself"
   CHECK_THROWS_AS(launch({{"OMPI_COMM_WORLD_SIZE", "many"}}), RecipeError);
 }
 
+TEST_CASE("processes of MPICH's mpiexec are no processes by themselves") {
+  const Variables hydra{
+      {"PMI_SIZE", "4"}, {"PMI_RANK", "3"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  const Launch found = launch(hydra);
+  CHECK(found.launcher == "mpiexec");
+  CHECK(found.connection == Connection::mpi);
+  CHECK(found.place.rank == 3);
+  CHECK(found.place.size == 4);
+  CHECK(found.place.local_rank == 1);
+  CHECK(found.place.local_size == 2);
+  CHECK(launch(with(hydra, {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}})).launcher.empty());
+  CHECK(refusal(with(hydra, {{"PMI_RANK", "4"}})) ==
+        "PMI_RANK is 4, but PMI_SIZE is 4: ranks are 0 to 3");
+  CHECK(launch(with(hydra, kMpirun)).launcher == "mpirun");
+  CHECK(launch(with(hydra, kTorchrun)).launcher == "torchrun");
+  CHECK(launch(with(hydra, kSrun)).launcher == "srun");
+}
+
 TEST_CASE("processes of torchrun meet where it says") {
   const Launch torchrun = launch(kTorchrun);
   CHECK(torchrun.launcher == "torchrun");
