@@ -51,6 +51,7 @@ void append_tensor(std::string& out, const TensorRecord& tensor) {
     append_json_string(out, stored.file);
     out += ", \"name_in_file\": ";
     append_json_string(out, stored.name_in_file);
+    if (stored.xxh3_128) out += fmt::format(", \"xxh3_128\": \"{}\"", to_hex(*stored.xxh3_128));
     out += '}';
   }
   out += "]}";

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lib/base/hash.hpp"
 #include "lib/checkpoint/box.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/safetensors_writer.hpp"
@@ -16,7 +18,8 @@
 
 namespace llmtrain::checkpoint {
 
-inline constexpr std::uint64_t kManifestVersion = 1;
+/// Written; 1, which has no hashes of boxes, is read too.
+inline constexpr std::uint64_t kManifestVersion = 2;
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
 
@@ -44,6 +47,7 @@ struct StoredBox {
   Box box;
   std::string file;
   std::string name_in_file;
+  std::optional<Hash128> xxh3_128 = {};  // of its values: tells which tensor of a file is damaged
   bool operator==(const StoredBox&) const = default;
 };
 

@@ -100,6 +100,8 @@ StoredBox parse_box(JsonReader& json) {
       stored.file = json.read_string(255);
     } else if (key == "name_in_file") {
       stored.name_in_file = json.read_string(kMaxTensorNameBytes);
+    } else if (key == "xxh3_128") {
+      stored.xxh3_128 = parse_hash(json);
     } else {
       json.fail_here(fmt::format("unknown key '{}'", printable(key)));
     }
@@ -221,8 +223,8 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
     seen.once(key);
     if (key == "format_version") {
       const std::uint64_t version = json.read_unsigned();
-      require<CheckpointError>(version == kManifestVersion,
-                               "{}: format version {}, but this program reads version {}", source,
+      require<CheckpointError>(version >= 1 && version <= kManifestVersion,
+                               "{}: format version {}, but this program reads 1 to {}", source,
                                version, kManifestVersion);
       continue;
     }

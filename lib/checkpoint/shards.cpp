@@ -19,18 +19,30 @@ void hit(const Failpoint& failpoint, std::string_view point) {
   if (failpoint) failpoint(point);
 }
 
-/// Bytes of a device's tensor that lie on the host at a time.
-constexpr std::uint64_t kFetchBytes = std::uint64_t{16} << 20;
+/// Written at a time; of a device's tensor, what lies on the host.
+constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 
-void write_box(SafetensorsWriter& writer, const TensorBox& box) {
-  if (!box.fetch) return writer.write(box.bytes);
-  const std::uint64_t total = box.size_bytes();
-  std::vector<std::byte> part;
-  for (std::uint64_t first = 0; first < total; first += part.size()) {
-    part.resize(static_cast<std::size_t>(std::min(kFetchBytes, total - first)));
-    box.fetch(first, part);
+/// Returns the hash of its values.
+Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const std::stop_token& stop) {
+  Hasher128 hasher;
+  const auto write = [&](std::span<const std::byte> part) {
     writer.write(part);
+    hasher.update(part);
+  };
+  const std::uint64_t total = box.size_bytes();
+  std::vector<std::byte> fetched;
+  for (std::uint64_t first = 0; first < total; first += kPartBytes) {
+    require<StorageError>(!stop.stop_requested(), "the save was given up");
+    const auto bytes = static_cast<std::size_t>(std::min(kPartBytes, total - first));
+    if (!box.fetch) {
+      write(box.bytes.subspan(first, bytes));
+      continue;
+    }
+    fetched.resize(bytes);
+    box.fetch(first, fetched);
+    write(fetched);
   }
+  return hasher.digest();
 }
 
 void check_box(const TensorBox& box) {
@@ -47,8 +59,14 @@ void check_box(const TensorBox& box) {
           to_string(box.dtype), to_string(box.box.shape), box.bytes.size());
 }
 
-FileRecord write_shard(const std::filesystem::path& path, std::span<const TensorBox> boxes,
-                       const Failpoint& failpoint) {
+struct WrittenShard {
+  FileRecord file;
+  std::vector<Hash128> hashes;  // of the boxes
+};
+
+WrittenShard write_shard(const std::filesystem::path& path, std::span<const TensorBox> boxes,
+                         const ShardOptions& options) {
+  const Failpoint& failpoint = options.failpoint;
   std::vector<TensorSpec> specs;
   specs.reserve(boxes.size());
   for (const TensorBox& box : boxes) {
@@ -57,17 +75,23 @@ FileRecord write_shard(const std::filesystem::path& path, std::span<const Tensor
   }
   hit(failpoint, "shard.create");
   SafetensorsWriter writer(path, specs, {{"format", "pt"}});
-  for (const std::size_t i : file_order(specs)) {
-    hit(failpoint, "shard.write");
-    write_box(writer, boxes[i]);
+  WrittenShard shard{.file = {}, .hashes = std::vector<Hash128>(boxes.size())};
+  const std::vector<std::size_t> order = file_order(specs);
+  for (const std::size_t& i : order) {
+    hit(failpoint, &i == &order.front()  ? "shard.write.first"
+                   : &i == &order.back() ? "shard.write.last"
+                                         : "shard.write");
+    shard.hashes[i] = write_box(writer, boxes[i], options.stop);
   }
   hit(failpoint, "shard.sync");
   writer.sync();
   hit(failpoint, "shard.close");
-  return writer.close();
+  shard.file = writer.close();
+  return shard;
 }
 
-void add_box(WrittenShards& written, const TensorBox& box, const std::string& file) {
+void add_box(WrittenShards& written, const TensorBox& box, const std::string& file,
+             const Hash128& hash) {
   const auto [at, is_new] = written.tensors.try_emplace(
       box.name, TensorRecord{.dtype = box.dtype, .shape = box.global_shape, .boxes = {}});
   TensorRecord& tensor = at->second;
@@ -75,7 +99,7 @@ void add_box(WrittenShards& written, const TensorBox& box, const std::string& fi
                            "tensor '{}' comes as {} {} and as {} {}", printable(box.name),
                            to_string(tensor.dtype), to_string(tensor.shape), to_string(box.dtype),
                            to_string(box.global_shape));
-  tensor.boxes.push_back({box.box, file, name_in_file(box.name, box.global_shape, box.box)});
+  tensor.boxes.push_back({box.box, file, name_in_file(box.name, box.global_shape, box.box), hash});
 }
 
 }  // namespace
@@ -98,8 +122,11 @@ WrittenShards write_shards(const std::filesystem::path& directory, std::span<con
     }
     const std::string file = fmt::format("shard-{:04}-{:04}.safetensors", options.writer, shard);
     const auto group = boxes.subspan(begin, end - begin);
-    written.files[file] = write_shard(directory / file, group, options.failpoint);
-    for (const TensorBox& box : group) add_box(written, box, file);
+    const WrittenShard shard_written = write_shard(directory / file, group, options);
+    written.files[file] = shard_written.file;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      add_box(written, group[i], file, shard_written.hashes[i]);
+    }
     begin = end;
   }
   return written;

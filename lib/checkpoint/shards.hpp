@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,7 @@ struct ShardOptions {
   int writer = 0;  // distinguishes the files of concurrent writers of one checkpoint
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
   Failpoint failpoint = {};
+  std::stop_token stop = {};  // a StorageError soon after the request
 };
 
 /// The name of a box in its shard: the tensor's own if the box is the whole tensor, so that any

@@ -20,8 +20,9 @@ std::string format_shards(const WrittenShards& shards) {
     record = {{"dtype", static_cast<int>(tensor.dtype)}, {"shape", tensor.shape}};
     record["boxes"] = Json::array();
     for (const StoredBox& stored : tensor.boxes) {
-      record["boxes"].push_back(
-          {stored.box.offset, stored.box.shape, stored.file, stored.name_in_file});
+      const Hash128 hash = stored.xxh3_128.value();
+      record["boxes"].push_back({stored.box.offset, stored.box.shape, stored.file,
+                                 stored.name_in_file, hash.high, hash.low});
     }
   }
   return json.dump();
@@ -41,7 +42,8 @@ WrittenShards parse_shards(std::string_view text) {
       for (const Json& box : tensor.at("boxes")) {
         record.boxes.push_back({.box = {box.at(0).get<Dims>(), box.at(1).get<Dims>()},
                                 .file = box.at(2).get<std::string>(),
-                                .name_in_file = box.at(3).get<std::string>()});
+                                .name_in_file = box.at(3).get<std::string>(),
+                                .xxh3_128 = Hash128{box.at(4), box.at(5)}});
       }
     }
   } catch (const Json::exception& error) {

@@ -97,8 +97,9 @@ TEST_CASE("a sealed manifest that breaks a rule is refused with the rule") {
   };
   const std::string file = "shard-0000-0000.safetensors";
   for (const Edit& edit : std::vector<Edit>{
-           {"\"format_version\": 1", "\"format_version\": 2", "reads version 1"},
-           {"\"format_version\": 1,\n", "", "format_version"},
+           {"\"format_version\": 2", "\"format_version\": 3", "reads 1 to 2"},
+           {"\"format_version\": 2", "\"format_version\": 0", "reads 1 to 2"},
+           {"\"format_version\": 2,\n", "", "format_version"},
            {"\"step\": 1200", "\"step\": -1", "non-negative"},
            {"\"step\": 1200", "\"step\": 1.0", "integer"},
            {"\"step\": 1200,\n", "", "no 'step'"},
