@@ -1,7 +1,9 @@
 #include "lib/checkpoint/store_lock.hpp"
 
 #include <cerrno>
+#include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
@@ -15,6 +17,7 @@
 
 #include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 
@@ -28,7 +31,14 @@ struct Owner {
   std::string host;
   std::uint64_t pid = 0;
   std::uint64_t start_ticks = 0;  // tells a later process with the same pid apart
+  std::string job;                // of Slurm; empty without one
+  std::uint64_t restarts = 0;     // of that job, before this process
 };
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 std::string this_host() {
   char name[256] = {};
@@ -54,6 +64,23 @@ std::optional<std::uint64_t> start_ticks_of(std::uint64_t pid) {
   return ticks;
 }
 
+/// This process as an owner.
+Owner this_process() {
+  const auto pid = static_cast<std::uint64_t>(::getpid());
+  Owner self{.host = this_host(),
+             .pid = pid,
+             .start_ticks = start_ticks_of(pid).value_or(0),
+             .job = variable("SLURM_JOB_ID")};
+  const std::string restarts = variable("SLURM_RESTART_COUNT");  // absent the first time
+  std::from_chars(restarts.data(), restarts.data() + restarts.size(), self.restarts);
+  return self;
+}
+
+/// Slurm ends a job before it starts it again, perhaps on other nodes.
+bool is_earlier_start(const Owner& owner, const Owner& self) {
+  return !owner.job.empty() && owner.job == self.job && owner.restarts < self.restarts;
+}
+
 /// In doubt, yes.
 bool is_running(const Owner& owner) {
   if (::kill(static_cast<pid_t>(owner.pid), 0) != 0 && errno == ESRCH) return false;
@@ -63,7 +90,13 @@ bool is_running(const Owner& owner) {
 void write_owner(const fs::path& path, const Owner& owner) {
   std::string text = "{\"host\": ";
   append_json_string(text, owner.host);
-  text += fmt::format(", \"pid\": {}, \"start_ticks\": {}}}\n", owner.pid, owner.start_ticks);
+  text += fmt::format(", \"pid\": {}, \"start_ticks\": {}", owner.pid, owner.start_ticks);
+  if (!owner.job.empty()) {
+    text += ", \"job\": ";
+    append_json_string(text, owner.job);
+    text += fmt::format(", \"restarts\": {}", owner.restarts);
+  }
+  text += "}\n";
   remove_tree(path);
   File file = File::create_new(path);
   file.write(text);
@@ -85,6 +118,10 @@ Owner parse_owner(const std::string& text, const std::string& source) {
       owner.pid = json.read_unsigned(std::numeric_limits<pid_t>::max());
     } else if (key == "start_ticks") {
       owner.start_ticks = json.read_unsigned();
+    } else if (key == "job") {
+      owner.job = json.read_string(256);
+    } else if (key == "restarts") {
+      owner.restarts = json.read_unsigned();
     } else {
       json.fail_here("unknown key");
     }
@@ -125,10 +162,9 @@ class GuardedFile {
 
 StoreLock StoreLock::acquire(const fs::path& root) {
   const fs::path path = root / "lock";
-  const auto pid = static_cast<std::uint64_t>(::getpid());
-  const Owner self{this_host(), pid, start_ticks_of(pid).value_or(0)};
+  const Owner self = this_process();
   // The lock appears with its content (link) and changes owner with its content (rename).
-  const RemovedOnExit mine{root / fmt::format("lock.tmp-{}-{}", self.host, pid)};
+  const RemovedOnExit mine{root / fmt::format("lock.tmp-{}-{}", self.host, self.pid)};
   constexpr int kMaxAttempts = 100;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     write_owner(mine.path, self);
@@ -139,10 +175,17 @@ StoreLock StoreLock::acquire(const fs::path& root) {
     const GuardedFile guard(path);  // of two that find the same dead owner, one takes over
     if (!guard.is_current()) continue;
     const Owner owner = parse_owner(read_file(path, 4096), path.string());
-    require<StorageError>(owner.host == self.host && !is_running(owner),
-                          "{}: held by process {} on host {}; two runs must not write to one "
-                          "directory. If that process no longer runs, delete the file",
-                          path.string(), owner.pid, printable(owner.host));
+    const std::string job =
+        owner.job.empty() ? "" : fmt::format(" (Slurm job {})", printable(owner.job));
+    if (is_earlier_start(owner, self)) {
+      log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
+                path.string(), owner.pid, printable(owner.host), self.job);
+    } else {
+      require<StorageError>(owner.host == self.host && !is_running(owner),
+                            "{}: held by process {} on host {}{}; two runs must not write to one "
+                            "directory. If that process no longer runs, delete the file",
+                            path.string(), owner.pid, printable(owner.host), job);
+    }
     rename_path(mine.path, path);
     return StoreLock(path, ::getpid());
   }

@@ -7,8 +7,9 @@
 namespace llmtrain::checkpoint {
 
 /// Holds `<root>/lock` until destroyed. Taking it over from a process of this host that no longer
-/// runs is silent; any other owner is a StorageError naming host and process. A process that was
-/// forked while the lock was held does not own it.
+/// runs is silent, and from an earlier start of the same Slurm job, on whatever host, is said; any
+/// other owner is a StorageError naming host, process and job. A process that was forked while the
+/// lock was held does not own it.
 class StoreLock {
  public:
   static StoreLock acquire(const std::filesystem::path& root);

@@ -281,6 +281,23 @@ TEST_CASE("two writers of one directory exclude each other; a dead one is taken 
   CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
 }
 
+TEST_CASE("a Slurm job that was started again takes over the lock of its earlier start alone") {
+  const ScratchDir dir;
+  const auto open_as = [&](const char* job, const char* restarts) {
+    ::setenv("SLURM_JOB_ID", job, 1);
+    ::setenv("SLURM_RESTART_COUNT", restarts, 1);
+    return message_of([&] { CheckpointStore::open_writer(dir.path()); });
+  };
+  spill(dir.path() / "lock",
+        R"({"host": "another", "pid": 5, "start_ticks": 7, "job": "81", "restarts": 1})");
+  CHECK(open_as("82", "2").find("process 5 on host another (Slurm job 81)") != std::string::npos);
+  CHECK_FALSE(open_as("81", "1").empty());
+  CHECK_FALSE(open_as("81", "0").empty());
+  CHECK(open_as("81", "2").empty());
+  ::unsetenv("SLURM_JOB_ID");
+  ::unsetenv("SLURM_RESTART_COUNT");
+}
+
 TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {
   const ScratchDir dir;
   std::optional<CheckpointStore> store = CheckpointStore::open_writer(dir.path());
