@@ -67,6 +67,7 @@ void PendingSave::commit(const RunState& run, std::span<const WrittenShards> sha
   make_visible();
   hit("latest.write");
   write_file_atomic(root_ / "latest", step_directory_name(step_) + "\n");
+  hit("latest.written");
 }
 
 void PendingSave::make_visible() {

@@ -14,14 +14,16 @@
 
 namespace llmtrain::checkpoint {
 
-/// Every point at which the protocol calls its failpoint, in order ("shard.*" once per file or
-/// tensor, "replace.*" only if the step was saved before, "retention.*" only if a checkpoint is
-/// deleted).
+/// Every point at which a save calls its failpoint, in order ("shard.*" once per file or tensor,
+/// "replace.*" only if the step was saved before, "retention.*" only if a checkpoint is deleted).
+/// Those up to "save.written", but for "directory.*", and the last one are passed by every writer.
 inline constexpr std::string_view kFailpoints[] = {
-    "directory.create", "shard.create",  "shard.write",   "shard.sync",     "shard.close",
-    "manifest.create",  "manifest.half", "manifest.sync", "directory.sync", "replace.aside",
-    "commit.rename",    "commit.sync",   "replace.trash", "latest.write",   "retention.rename",
-    "retention.delete", "save.end"};
+    "save.begin",        "directory.create", "directory.created", "shard.create",
+    "shard.write.first", "shard.write",      "shard.write.last",  "shard.sync",
+    "shard.close",       "save.written",     "manifest.create",   "manifest.half",
+    "manifest.sync",     "directory.sync",   "replace.aside",     "commit.rename",
+    "commit.sync",       "replace.trash",    "latest.write",      "latest.written",
+    "retention.rename",  "retention.delete", "retention.half",    "save.end"};
 
 class PendingSave {
  public:

@@ -6,7 +6,6 @@
 #include "lib/base/directory.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
-#include "lib/checkpoint/shards_text.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -97,53 +96,24 @@ PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
       root_, step, {.max_shard_bytes = options_.max_shard_bytes, .failpoint = options_.failpoint});
 }
 
-void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
-                           const RunState& run) {
+void CheckpointStore::save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run) {
   const auto alone = make_self_communicator("writers");
-  save(step, boxes, run, *alone);
+  save(step, std::move(boxes), run, *alone);
 }
 
-void CheckpointStore::commit_with(std::uint64_t step, std::span<const TensorBox> boxes,
-                                  const RunState& run, Communicator& writers) {
-  constexpr std::string_view kSite = "save of a checkpoint";
-  PendingSave pending = begin_save(step);
-  writers.share_text(pending.directory().string(), 0, kSite);
-  const WrittenShards mine = pending.write(boxes);
-  std::vector<WrittenShards> shards;
-  for (const std::string& text : writers.gather_texts(format_shards(mine), kSite)) {
-    shards.push_back(parse_shards(text));
+void CheckpointStore::save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run,
+                           Communicator& writers) {
+  const auto saving = begin(step, std::move(boxes), run, writers, Writing::by_caller);
+  while (!saving->advance()) {
   }
-  pending.commit(run, shards);
 }
 
-void CheckpointStore::save(std::uint64_t step, std::span<const TensorBox> boxes,
-                           const RunState& run, Communicator& writers) {
-  constexpr std::string_view kSite = "save of a checkpoint";
-  std::uint64_t mine = 0;
-  for (const TensorBox& box : boxes) mine += box.size_bytes();
-  std::uint64_t bytes = 0;
-  for (const std::uint64_t of_writer : writers.gather_values(mine, kSite)) bytes += of_writer;
-  if (writers.rank() != 0) {
-    const std::string directory = writers.share_text("", 0, kSite);
-    const WrittenShards shards = write_shards(
-        directory, boxes, {.writer = writers.rank(), .max_shard_bytes = options_.max_shard_bytes});
-    writers.gather_texts(format_shards(shards), kSite);
-    writers.barrier(kSite);  // until it is committed
-    return;
-  }
-  check_free_space(bytes);
+std::unique_ptr<CollectiveSave> CheckpointStore::begin(std::uint64_t step,
+                                                       std::vector<TensorBox> boxes,
+                                                       const RunState& run, Communicator& writers,
+                                                       Writing writing) {
   verified_.erase(step);
-  try {
-    commit_with(step, boxes, run, writers);
-  } catch (const StorageError& error) {
-    fail<StorageError>(
-        "saving step {} failed: {}; earlier checkpoints are intact. Check the disk's "
-        "space, quota and health, or save to another one",
-        step, error.what());
-  }
-  apply_retention();
-  writers.barrier(kSite);
-  hit("save.end");
+  return std::make_unique<CollectiveSave>(*this, step, std::move(boxes), run, writers, writing);
 }
 
 std::vector<std::uint64_t> CheckpointStore::apply_retention() {
@@ -183,7 +153,10 @@ void CheckpointStore::remove(std::uint64_t step) const {
       root_ / fmt::format("{}{}-{}", kTrashPrefix, step_directory_name(step), make_nonce());
   hit("retention.rename");
   rename_path(directory_of(step), trash);
+  sync_directory(root_);  // a loss of power brings back the whole of it or nothing
   hit("retention.delete");
+  remove_tree(trash / kManifestName);
+  hit("retention.half");
   remove_tree(trash);
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "lib/base/file.hpp"
+#include "lib/checkpoint/collective_save.hpp"
 #include "lib/checkpoint/loader.hpp"
 #include "lib/checkpoint/pending_save.hpp"
 #include "lib/checkpoint/store_lock.hpp"
@@ -44,7 +46,8 @@ struct NewestValid {
   std::vector<Rejected> rejected;  // newer ones that are not valid, newest first
 };
 
-/// One thread at a time.
+/// One thread at a time; the thread of a save that is under way in the background counts for
+/// save(), begin() and apply_retention().
 class CheckpointStore {
  public:
   /// For looking, and for saving as one of several writers but the first: takes no lock and changes
@@ -57,12 +60,19 @@ class CheckpointStore {
   /// Saves all boxes of all tensors as `step`, replacing a checkpoint of the same step, then
   /// deletes what retention no longer keeps. Collective over `writers`, of whom each gives other
   /// boxes and writes files of its own; the first one has opened the store as a writer and
-  /// commits, and its `run` counts. StorageError with the remedy if the disk is too small,
-  /// full or failing; the temporary directory is then gone and every earlier checkpoint untouched.
-  void save(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run,
+  /// commits, and its `run` counts. StorageError on all of them, with the remedy, if the disk is
+  /// too small, full or failing; the temporary directory is then gone and every earlier checkpoint
+  /// untouched.
+  void save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run,
             Communicator& writers);
   /// By this process alone.
-  void save(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run);
+  void save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run);
+  /// The same as far as the temporary directory; CollectiveSave::advance() does the rest. Store and
+  /// writers outlive it, and where it writes in the background, so does what boxes point to. One at
+  /// a time.
+  std::unique_ptr<CollectiveSave> begin(std::uint64_t step, std::vector<TensorBox> boxes,
+                                        const RunState& run, Communicator& writers,
+                                        Writing writing);
 
   /// StorageError unless 1.2 times `checkpoint_bytes` is free.
   void check_free_space(std::uint64_t checkpoint_bytes) const;
@@ -74,6 +84,7 @@ class CheckpointStore {
   std::vector<std::uint64_t> apply_retention();
 
   const std::filesystem::path& root() const { return root_; }
+  const StoreOptions& options() const { return options_; }
   std::filesystem::path directory_of(std::uint64_t step) const;
   /// Steps that have a directory, ascending; nothing is said about their validity.
   std::vector<std::uint64_t> list() const;
@@ -86,9 +97,8 @@ class CheckpointStore {
   CheckpointStore(std::filesystem::path root, StoreOptions options)
       : root_(std::move(root)), options_(std::move(options)) {}
 
+  friend class CollectiveSave;
   void hit(std::string_view point) const;
-  void commit_with(std::uint64_t step, std::span<const TensorBox> boxes, const RunState& run,
-                   Communicator& writers);
   void clear_leftovers() const;
   void remove(std::uint64_t step) const;
 

@@ -7,6 +7,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/step_scalars.hpp"
 #include "lib/base/require.hpp"
+#include "lib/engine/checkpoint_share.hpp"
 
 namespace llmtrain::engine {
 
@@ -97,6 +98,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   }
   loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
   if (options.optimizer != nullptr) allocate_optimizer();
+  if (options.optimizer != nullptr && place.keeps_snapshot) allocate_snapshot();
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
 }
 
@@ -121,6 +123,16 @@ void Engine::allocate_optimizer() {
   for (Launched& launched : in_flight_) {
     launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
   }
+}
+
+void Engine::allocate_snapshot() {
+  Device& device = *place_.device;
+  const std::uint64_t bytes = written_bytes(written_here(store_, mesh_), *optimizer_);
+  if (bytes == 0) return;
+  snapshot_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8, Category::snapshot,
+                              "snapshot of a save");
+  // Its pages are there before the first save, which would wait for them.
+  if (device.kind() == DeviceKind::cpu) std::memset(snapshot_.view().data, 0, bytes);
 }
 
 Engine::~Engine() = default;

@@ -80,6 +80,9 @@ struct EnginePlace {
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   kernels::Determinism determinism = kernels::Determinism::run;
+  /// What this rank writes of a checkpoint has a second place in the device's memory, from which it
+  /// is written while the run goes on (Engine::snapshot).
+  bool keeps_snapshot = false;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;
@@ -142,6 +145,9 @@ class Engine final : private parallel::StageProgram {
   const models::Decoder& model() const { return decoder_; }
   const EngineOptions& options() const { return options_; }
   Device& device() const { return *place_.device; }
+  /// Bytes, held as long as the run; undefined without EnginePlace::keeps_snapshot, without an
+  /// optimizer and where this rank writes nothing.
+  const Tensor& snapshot() const { return snapshot_; }
   const Mesh& mesh() const { return mesh_; }
   const Stages& stages() const { return stages_; }
   /// A context without tape, for decoding.
@@ -164,6 +170,7 @@ class Engine final : private parallel::StageProgram {
  private:
   /// What steps need beside the parameters.
   void allocate_optimizer();
+  void allocate_snapshot();
 
   OpCtx begin(int micro_batch) override;
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
@@ -205,6 +212,7 @@ class Engine final : private parallel::StageProgram {
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   std::optional<RouterReport> routers_;
   Tensor communication_staging_;
+  Tensor snapshot_;
   Tensor loss_sum_;
   Tensor step_scalars_;  // kernels::StepScalars
   RecordedParts parts_;

@@ -26,6 +26,8 @@ struct Target {
   bool tune_products = false;
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   kernels::Determinism determinism = kernels::Determinism::run;
+  /// EnginePlace::keeps_snapshot.
+  bool keeps_snapshot = false;
   /// The layout, and the rank in it that is planned.
   MeshShape mesh;
   int rank = 0;

@@ -4,11 +4,11 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <map>
 #include <set>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/engine/checkpoint_share.hpp"
 #include "lib/recipe/keys.hpp"
 
 namespace llmtrain::train {
@@ -99,26 +99,6 @@ void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore&
             });
 }
 
-// Parameters of which this rank writes what it updates. Where ranks hold the same, they take turns:
-// the next one is whoever has written least.
-std::set<const Parameter*> written_here(engine::Engine& engine) {
-  const Mesh& mesh = engine.mesh();
-  std::map<const Communicator*, std::vector<std::int64_t>> written_by;
-  std::set<const Parameter*> mine;
-  for (const Parameter* p : engine.parameters().local()) {
-    const Communicator& sharers =
-        p->is_sliced() ? mesh.replicas() : mesh.data(p->holders_of_data());
-    std::vector<std::int64_t>& written = written_by[&sharers];
-    written.resize(static_cast<std::size_t>(sharers.size()));
-    const auto least = std::min_element(written.begin(), written.end());
-    *least += p->box().shape.numel();
-    const bool turn = least - written.begin() == sharers.rank();
-    const bool writes = turn && p->own_slice().count > 0;
-    if (writes && counts_here(*p, mesh)) mine.insert(p);
-  }
-  return mine;
-}
-
 constexpr std::string_view kProductChoicesKey = "run.product_choices";
 constexpr std::string_view kLossScaleKey = "optimizer.loss_scale";
 constexpr std::string_view kGoodStepsKey = "optimizer.good_steps";
@@ -139,16 +119,20 @@ checkpoint::StoreOptions store_options(const CheckpointSection& section) {
   return options;
 }
 
-void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
-                     const LoopState& state, const RunIdentity& identity) {
+std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine) {
   std::vector<checkpoint::TensorBox> boxes;
-  const std::set<const Parameter*> mine = written_here(engine);
+  const std::set<const Parameter*> mine = engine::written_here(engine.parameters(), engine.mesh());
   for (const Parameter* p : engine.parameters().local()) {
     if (mine.contains(p)) add_master(boxes, engine.parameters(), *p);
   }
   for (const optim::StateTensor& s : engine.optimizer()->states()) {
     if (mine.contains(s.parameter)) add_boxes(boxes, s.name, *s.parameter, s.tensor);
   }
+  return boxes;
+}
+
+checkpoint::RunState run_state(engine::Engine& engine, const LoopState& state,
+                               const RunIdentity& identity) {
   checkpoint::RunState run;
   run.tokens_seen = state.trained_tokens;
   run.schedule_position = static_cast<std::uint64_t>(state.step);
@@ -173,7 +157,7 @@ void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
   }
   run.environment = identity.environment;
   run.recipe = identity.recipe;
-  store.save(static_cast<std::uint64_t>(state.step), boxes, run, engine.mesh().world());
+  return run;
 }
 
 namespace {

@@ -46,14 +46,16 @@ struct RunIdentity {
   std::string product_choices;
 };
 
-/// Masters and optimizer states as `<parameter>` and `<parameter>#<state>`, and the loop's state.
-/// Collective: each box is written by one of the ranks that hold it, so that all write about as
-/// much. Errors as CheckpointStore::save.
-void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
-                     const LoopState& state, const RunIdentity& identity);
+/// This rank's boxes of masters and optimizer states, `<parameter>` and `<parameter>#<state>`, read
+/// where they lie. Each is given by one of the ranks that hold it, so that all write about as much.
+std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine);
 
-/// Restores what save_checkpoint wrote. CheckpointError when tensors differ from the engine's or
-/// the data is not the run's.
+/// The loop's state, and everything else of a checkpoint that is no tensor.
+checkpoint::RunState run_state(engine::Engine& engine, const LoopState& state,
+                               const RunIdentity& identity);
+
+/// Restores the engine and returns the loop's state. CheckpointError when tensors differ from the
+/// engine's or the data is not the run's.
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
                           engine::Engine& engine, const RunIdentity& identity);
 

@@ -121,7 +121,8 @@ engine::Target target_of(const Recipe& recipe) {
           .loss_chunk_bytes = chunk ? chunk->value : engine::default_loss_chunk_bytes(device),
           .tune_products = recipe.run.tunes_products(),
           .attention = recipe.run.attention(),
-          .determinism = recipe.run.determinism()};
+          .determinism = recipe.run.determinism(),
+          .keeps_snapshot = recipe.checkpoint.async() && device == DeviceKind::cpu};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -188,7 +189,8 @@ engine::EnginePlace RunDevice::place() {
           .library_workspace_bytes = target_.library_workspace_bytes,
           .loss_chunk_bytes = target_.loss_chunk_bytes,
           .attention = target_.attention,
-          .determinism = target_.determinism};
+          .determinism = target_.determinism,
+          .keeps_snapshot = target_.keeps_snapshot};
 }
 
 }  // namespace llmtrain::train

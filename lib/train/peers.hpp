@@ -14,7 +14,7 @@
 
 namespace llmtrain::train {
 
-/// Everything but is_first() and world() is collective over the job.
+/// Everything but is_first(), world() and group() is collective over the job.
 class Peers {
  public:
   /// CommError, naming a rank, unless all have this recipe and the same executable.
@@ -39,6 +39,8 @@ class Peers {
     const std::vector<int> all = all_->gather_values(mine, site);
     return *std::max_element(all.begin(), all.end());
   }
+  /// Whether it is true on all ranks.
+  bool all_of(bool mine, std::string_view site) const { return largest(mine ? 0 : 1, site) == 0; }
   /// `make` by rank 0, and then by the others, who find what it has left in files, however long
   /// that takes.
   template <class Make>
@@ -50,6 +52,7 @@ class Peers {
     return made;
   }
   void barrier(std::string_view site) const { all_->barrier(site); }
+  Communicator& group() const { return *all_; }
 
  private:
   void check_same(std::string_view recipe) const;

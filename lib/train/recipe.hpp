@@ -245,6 +245,10 @@ struct CheckpointSection : recipe::Section {
   recipe::Key<recipe::Bytes> max_shard_size{
       this, "max_shard_size", recipe::Bytes(std::uint64_t{4} << 30),
       "files of a checkpoint are cut at this size", recipe::at_least(1 << 16)};
+  recipe::Key<bool> async{
+      this, "async", false,
+      "write checkpoints while the run goes on, from a copy that takes as much memory again as a "
+      "rank saves; one is under way at a time, so a crash may cost up to two intervals"};
   recipe::Key<Resume> resume{
       this, "resume", Resume::automatic,
       "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "

@@ -3,6 +3,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/recipe/dump.hpp"
 #include "lib/train/data_stages.hpp"
 #include "lib/train/device_links.hpp"
 #include "lib/train/first_weights.hpp"
@@ -10,23 +11,50 @@
 
 namespace llmtrain::train {
 
+checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
+                                             const std::filesystem::path& directory) {
+  const std::filesystem::path root = directory / "checkpoints";
+  const checkpoint::StoreOptions options = store_options(recipe.checkpoint);
+  return peers.first_then_others(
+      [&] {
+        return peers.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
+                                : checkpoint::CheckpointStore::open_reader(root, options);
+      },
+      "opening of checkpoints");
+}
+
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const checkpoint::CheckpointStore& store) {
   NewestCheckpoint found;
+  const Resume mode = recipe.checkpoint.resume();
   if (peers.is_first()) {
     const auto newest = store.newest_valid(checkpoint::VerifyLevel::hash);
     for (const checkpoint::Rejected& rejected : newest.rejected) {
       log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
     }
-    const bool may_begin = recipe.checkpoint.resume() != Resume::must && newest.rejected.empty();
+    const bool may_begin = mode != Resume::must && newest.rejected.empty();
     require<CheckpointError>(newest.step || may_begin,
                              "{}: no valid checkpoint to resume from; restore one, or choose "
                              "another run.output_dir",
                              store.root().string());
+    require<RecipeError>(!newest.step || mode != Resume::never,
+                         "{} holds checkpoints and checkpoint.resume is never; choose another "
+                         "run.output_dir",
+                         store.root().string());
     found = {newest.step, std::ssize(newest.rejected)};
     if (!found.step) check_first_weights(recipe);  // before the data, which may take hours
   }
   return peers.of_first(found, "checkpoint to resume from");
+}
+
+RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
+                        const std::string& product_choices) {
+  return {.seed = recipe.run.seed(),
+          .epoch_size = epoch_size,
+          .data_fingerprint = corpus.fingerprint,
+          .recipe = recipe::dump(recipe),
+          .environment = environment(recipe.threads(), recipe.run.determinism()),
+          .product_choices = product_choices};
 }
 
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers) {

@@ -16,16 +16,24 @@
 
 namespace llmtrain::train {
 
+/// The run's checkpoints in `directory`, which rank 0 may write. Collective.
+checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
+                                             const std::filesystem::path& directory);
+
 struct NewestCheckpoint {
   std::optional<std::uint64_t> step;  // of the newest valid one
   std::int64_t newer_and_not_valid = 0;
 };
 
 /// As rank 0 finds; what is not valid is said. Collective. CheckpointError when there is none and
-/// the recipe, or what is not valid, forbids to begin; what check_first_weights throws when there
-/// is none.
+/// the recipe, or what is not valid, forbids to begin; RecipeError when there is one and the recipe
+/// wants none; what check_first_weights throws when there is none.
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const checkpoint::CheckpointStore& store);
+
+/// What this run's checkpoints will say of it.
+RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
+                        const std::string& product_choices);
 
 /// The device as this rank's place on the mesh.
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers);

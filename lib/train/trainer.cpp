@@ -25,6 +25,7 @@
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_output.hpp"
 #include "lib/train/run_start.hpp"
+#include "lib/train/saver.hpp"
 #include "lib/train/signals.hpp"
 #include "lib/train/throughput.hpp"
 
@@ -45,6 +46,7 @@ class Trainer {
   ExitCode run();
 
  private:
+  ExitCode train();
   std::optional<std::int64_t> resume();
   /// The signal that asked some rank to stop, or 0. Collective, like all that follows.
   int stop_signal_of_any() const { return peers_.largest(stop_signal(), "signals"); }
@@ -88,6 +90,7 @@ class Trainer {
   Device& device_;
   std::string product_choices_;
   engine::Engine engine_;
+  Saver saver_;
   RunIdentity identity_;
   LoopState state_;  // of settled steps
   std::deque<LaunchedStep> in_flight_;
@@ -112,14 +115,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       geometry_(recipe.geometry()),
       planned_(plan_that_fits(recipe, geometry_, directory_)),
       planned_steps_(planned_.plan.step_trace),
-      store_(peers_.first_then_others(
-          [&] {
-            const std::filesystem::path root = directory_ / "checkpoints";
-            const auto options = store_options(recipe.checkpoint);
-            return peers_.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
-                                     : checkpoint::CheckpointStore::open_reader(root, options);
-          },
-          "opening of checkpoints")),
+      store_(open_checkpoints(recipe, peers_, directory_)),
       newest_(newest_checkpoint(recipe, peers_, store_)),
       corpus_(peers_.first_then_others([&] { return open_corpus(recipe); }, "preparing of data")),
       stream_(corpus_.stream(recipe.run.seed())),
@@ -132,12 +128,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
           tune_products_in_turn(recipe, run_device_, planned_.plan, peers_,
                                 newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
       engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
-      identity_{.seed = recipe.run.seed(),
-                .epoch_size = stream_.epoch_size(),
-                .data_fingerprint = corpus_.fingerprint,
-                .recipe = recipe::dump(recipe),
-                .environment = environment(recipe.threads(), recipe.run.determinism()),
-                .product_choices = product_choices_},
+      saver_(store_, engine_, peers_, recipe.checkpoint.async(),
+             [this](std::string_view line) { message(line); }),
+      identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
       resumed_step_(resume()) {
   check_prompts(recipe, *corpus_.tokenizer);
   const bool tensorboard = recipe.metrics.tensorboard();
@@ -159,17 +152,12 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
 }
 
 std::optional<std::int64_t> Trainer::resume() {
-  const Resume mode = recipe_.checkpoint.resume();
   if (!newest_.step) {
     engine_.initialize();
     import_first_weights(recipe_, engine_.parameters());
     return std::nullopt;
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
-  require<RecipeError>(mode != Resume::never,
-                       "{} holds checkpoints and checkpoint.resume is never; choose another "
-                       "run.output_dir",
-                       directory_.string());
   state_ = load_checkpoint(store_, *newest_.step, engine_, identity_);
   saved_step_ = state_.step;
   log::info("resumed from step {}{}", state_.step,
@@ -181,6 +169,15 @@ std::optional<std::int64_t> Trainer::resume() {
 }
 
 ExitCode Trainer::run() {
+  try {
+    return train();
+  } catch (const NumericError&) {  // on all ranks; what was good until then is worth keeping
+    saver_.finish();
+    throw;
+  }
+}
+
+ExitCode Trainer::train() {
   if (output_) output_->header();
   if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
   publish_records();  // of step 0, or of the step that the run resumes from
@@ -203,6 +200,7 @@ ExitCode Trainer::run() {
       throw;
     }
     while (in_flight_.size() > steps_ahead()) settle_step();
+    saver_.poll();
     if (!in_flight_.empty()) {
       publish_records();
       continue;
@@ -217,8 +215,9 @@ ExitCode Trainer::run() {
     publish_records();
   }
   settle_all();
+  if (!finished && saved_step_ != state_.step) save();
+  saver_.finish();
   if (!finished) {
-    if (saved_step_ != state_.step) save();
     message(
         fmt::format("stopped by signal {} after step {}; state saved, run again to "
                     "continue",
@@ -374,12 +373,11 @@ void Trainer::message(std::string_view line) {
 void Trainer::save() {
   device_.ledger().enter(Phase::save);
   if (output_) output_->sync();
-  save_checkpoint(store_, engine_, state_, identity_);
+  saver_.save(state_, identity_);
   saved_step_ = state_.step;
   last_save_seconds_ = state_.elapsed_seconds;
   publish_records();
-  message(fmt::format("saved {}",
-                      store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
+  saver_.poll();
 }
 
 }  // namespace

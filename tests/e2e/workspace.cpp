@@ -44,6 +44,12 @@ std::vector<train::StepRecord> Workspace::metrics() const {
   return train::read_metrics(path / "run" / "metrics.jsonl");
 }
 
+std::int64_t Workspace::last_step() const {
+  if (!fs::exists(path / "run" / "metrics.jsonl")) return 0;
+  const auto records = metrics();
+  return records.empty() ? 0 : records.back().step;
+}
+
 void run_well(const Workspace& here, const std::vector<std::string>& overrides) {
   const auto result = here.run(overrides);
   INFO(result.output);
@@ -79,6 +85,11 @@ std::string fingerprint(const fs::path& where, std::uint64_t step) {
     }
   }
   return text;
+}
+
+std::int64_t number_after(const std::string& output, std::string_view text) {
+  const std::size_t at = output.rfind(text);
+  return at == std::string::npos ? -1 : std::stoll(output.substr(at + text.size()));
 }
 
 bool holds(const std::string& text, const std::vector<std::string>& parts) {

@@ -44,6 +44,8 @@ struct Workspace {
                           const test::ProcessEvents& events = {}) const;
   /// Records of the run in `run`.
   std::vector<train::StepRecord> metrics() const;
+  /// The last step of which they have one, or 0.
+  std::int64_t last_step() const;
 };
 
 /// `run` there, which must reach its end.
@@ -52,6 +54,9 @@ void run_well(const Workspace& here, const std::vector<std::string>& overrides);
 /// Everything of the run in `where`/run that must be equal after a step: tensors, state and
 /// metrics, without times and host names.
 std::string fingerprint(const std::filesystem::path& where, std::uint64_t step);
+
+/// The number behind the last occurrence of `text`, or -1.
+std::int64_t number_after(const std::string& output, std::string_view text);
 
 /// Whether `text` holds each of the parts.
 bool holds(const std::string& text, const std::vector<std::string>& parts);

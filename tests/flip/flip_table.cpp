@@ -334,6 +334,7 @@ const std::vector<Flip> kLoop{
      "checkpoint.interval=1 | checkpoint.keep_latest=2 | training.max_steps=6",
      {"checkpoint.keep_every=2"}},
     {"checkpoint.max_shard_size", {files}, "", {"checkpoint.max_shard_size=64KiB"}},
+    {"checkpoint.async", {plan}, "", {"checkpoint.async=true"}},
     {"checkpoint.resume", {exit}, "", {"checkpoint.resume=must"}},
     {"checkpoint.resume", {exit}, "", {"checkpoint.resume=never"}, {}, true},
     {"eval.interval", {metrics}, "", {"eval.interval=1", "eval.interval=null"}},

@@ -37,6 +37,12 @@ struct Place {
   }
 };
 
+void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
+                     const LoopState& state, const RunIdentity& identity) {
+  store.save(static_cast<std::uint64_t>(state.step), boxes_to_save(engine),
+             run_state(engine, state, identity));
+}
+
 std::vector<std::byte> bytes_of(const Tensor& tensor) {
   std::vector<std::byte> bytes(tensor.view().bytes());
   tensor.device().copy_to_host(bytes, tensor);

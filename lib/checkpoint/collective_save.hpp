@@ -1,0 +1,71 @@
+#pragma once
+/// A save by all writers of a checkpoint. What is slow, writing files, may be done by a thread that
+/// sends no message and starts no other; what they agree on is agreed where their callers meet.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/pending_save.hpp"
+#include "lib/comm/communicator.hpp"
+
+namespace llmtrain::checkpoint {
+
+class CheckpointStore;
+
+enum class Writing : std::uint8_t {
+  by_caller,      // when it advances
+  in_background,  // by a thread that reads the boxes until the writer is idle
+};
+
+/// First all write their shards; when those of every writer are durable, the first one commits.
+class CollectiveSave {
+ public:
+  /// As CheckpointStore::begin. Collective, like advance().
+  CollectiveSave(CheckpointStore& store, std::uint64_t step, std::vector<TensorBox> boxes,
+                 RunState run, Communicator& writers, Writing writing);
+  /// Gives up what is under way: the temporary directory goes, earlier checkpoints stay.
+  ~CollectiveSave() = default;
+  CollectiveSave(const CollectiveSave&) = delete;
+  CollectiveSave& operator=(const CollectiveSave&) = delete;
+
+  std::uint64_t step() const { return step_; }
+  /// Waits for so long, or until this writer has nothing to write for now; true then.
+  bool is_idle(std::chrono::milliseconds wait = {});
+  /// What comes next, to be called when all writers are idle; else it waits. True when the
+  /// checkpoint is there. Where a writer failed, all throw what it threw, with its rank; nothing of
+  /// the save is left then, or, where only its retention failed, the checkpoint is there.
+  bool advance();
+
+ private:
+  enum class Stage : std::uint8_t { writing, committing, done };
+
+  void start(std::function<std::string()> work);
+  std::string write(const std::string& directory);
+  std::string commit(const std::vector<std::string>& shards);
+  /// Of the text that each writer has, or throws what one of them threw.
+  std::vector<std::string> agree(const std::function<std::string()>& mine);
+
+  CheckpointStore* store_;
+  std::uint64_t step_;
+  std::vector<TensorBox> boxes_;
+  RunState run_;
+  Communicator* writers_;
+  Writing writing_;
+  Stage stage_ = Stage::writing;
+  std::unique_ptr<PendingSave> pending_;  // of the first writer
+  // Last, so that nothing above goes while its thread lives; the request comes before the wait.
+  struct Work {
+    std::stop_source stop;
+    std::future<std::string> text;
+    ~Work() { stop.request_stop(); }
+  };
+  Work work_;
+};
+
+}  // namespace llmtrain::checkpoint

@@ -1,0 +1,93 @@
+#include "lib/train/saver.hpp"
+
+#include <cstring>
+
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+Saver::Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers,
+             bool async, Say say)
+    : store_(&store), engine_(&engine), peers_(&peers), async_(async), say_(std::move(say)) {}
+
+std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
+  if (bytes == 0) return {};
+  if (engine_->device().kind() == DeviceKind::cpu) {
+    const Tensor& snapshot = engine_->snapshot();
+    return {snapshot.view().as<std::byte>(), snapshot.view().bytes()};
+  }
+  if (!pinned_) {
+    log::info("a save copies {} to pinned memory of the host", format_bytes(bytes));
+    pinned_ = engine_->device().make_copy_queue();
+    snapshot_ = pinned_->pin(bytes);
+  }
+  return snapshot_;
+}
+
+void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
+  std::uint64_t bytes = 0;
+  for (const checkpoint::TensorBox& box : boxes) bytes += box.size_bytes();
+  std::span<std::byte> memory = snapshot_memory(bytes);
+  require(memory.size() == bytes, "a snapshot of {} bytes in {}", bytes, memory.size());
+  for (checkpoint::TensorBox& box : boxes) {
+    const std::span<std::byte> copy = memory.first(box.size_bytes());
+    memory = memory.subspan(copy.size());
+    if (box.fetch) {
+      box.fetch(0, copy);
+    } else {
+      std::memcpy(copy.data(), box.bytes.data(), copy.size());
+    }
+    box.fetch = {};
+    box.bytes = copy;
+  }
+}
+
+void Saver::save(const LoopState& state, const RunIdentity& identity) {
+  poll();
+  if (under_way_) {
+    say_(fmt::format(
+        "the save of step {} waits: step {} is being written since {:.1f} s; storage is slower "
+        "than checkpoint.interval",
+        state.step, under_way_->save->step(), seconds_since(under_way_->begin)));
+    finish();
+  }
+  std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
+  if (async_) take_snapshot(boxes);
+  using checkpoint::Writing;
+  under_way_ =
+      UnderWay{.save = store_->begin(static_cast<std::uint64_t>(state.step), std::move(boxes),
+                                     run_state(*engine_, state, identity), peers_->group(),
+                                     async_ ? Writing::in_background : Writing::by_caller),
+               .begin = Clock::now()};
+  while (!async_ && !under_way_->committed) under_way_->committed = under_way_->save->advance();
+}
+
+void Saver::advance(std::chrono::milliseconds wait) {
+  if (!under_way_) return;
+  if (!under_way_->committed) {
+    if (!peers_->all_of(under_way_->save->is_idle(wait), "whether a save is written")) return;
+    under_way_->committed = under_way_->save->advance();
+  }
+  if (!under_way_->committed) return;
+  say_(fmt::format("saved {}", store_->directory_of(under_way_->save->step()).string()));
+  under_way_.reset();
+}
+
+void Saver::finish() {
+  constexpr std::chrono::milliseconds kBetweenAnswers{50};
+  while (under_way_) advance(kBetweenAnswers);
+}
+
+}  // namespace llmtrain::train

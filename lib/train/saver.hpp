@@ -1,0 +1,62 @@
+#pragma once
+/// When and how the loop's checkpoints come to disk.
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lib/checkpoint/store.hpp"
+#include "lib/engine/engine.hpp"
+#include "lib/train/checkpointing.hpp"
+#include "lib/train/peers.hpp"
+
+namespace llmtrain::train {
+
+/// Saves in place of the run, or beside it (checkpoint.async). Beside it a save is a copy of what
+/// this rank writes, a thread that writes the copy, and agreements of all ranks between steps; at
+/// most one save is under way. Everything is collective, and what it throws is thrown by all ranks:
+/// what CheckpointStore::save throws.
+class Saver {
+ public:
+  using Say = std::function<void(std::string_view line)>;
+  /// Everything outlives it; `say` may begin to speak later.
+  Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers, bool async,
+        Say say);
+
+  /// No step may be in flight. Returns when the checkpoint is there; or, beside the run, when the
+  /// state is copied, before which it waits for the save under way and says so.
+  void save(const LoopState& state, const RunIdentity& identity);
+  /// Goes on with the save under way where all ranks are ready, and says which step was saved.
+  /// Waits for no file.
+  void poll() { advance({}); }
+  /// Waits until no save is under way. Ranks keep answering each other, so that a slow disk is not
+  /// taken for a lost rank.
+  void finish();
+
+ private:
+  struct UnderWay {
+    std::unique_ptr<checkpoint::CollectiveSave> save;
+    std::chrono::steady_clock::time_point begin;
+    bool committed = false;
+  };
+
+  void advance(std::chrono::milliseconds wait);
+  /// The boxes' bytes, copied to where a thread may read them.
+  void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
+  std::span<std::byte> snapshot_memory(std::uint64_t bytes);
+
+  checkpoint::CheckpointStore* store_;
+  engine::Engine* engine_;
+  const Peers* peers_;
+  bool async_;
+  Say say_;
+  std::unique_ptr<CopyQueue> pinned_;  // of a device that is not the host, owner of the memory
+  std::span<std::byte> snapshot_;
+  std::optional<UnderWay> under_way_;
+};
+
+}  // namespace llmtrain::train

@@ -1,0 +1,98 @@
+// checkpoint.async: the same checkpoints, written while the run goes on.
+#include <csignal>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/checkpoint/store.hpp"
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+const std::vector<std::string> kAsync{"checkpoint.async=true"};
+
+std::vector<std::string> with_async(std::vector<std::string> overrides) {
+  overrides.insert(overrides.end(), kAsync.begin(), kAsync.end());
+  return overrides;
+}
+
+std::size_t count(const std::string& text, std::string_view part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+// By file, hashes of everything that was saved but the manifest.
+std::string saved_bytes(const Workspace& here, std::uint64_t step) {
+  const auto store = checkpoint::CheckpointStore::open_reader(here.path / "run" / "checkpoints");
+  REQUIRE(store.verify(step, checkpoint::VerifyLevel::hash).empty());
+  std::string text;
+  for (const auto& [name, file] : store.load(step).manifest().files) {
+    text += name + " " + to_hex(file.xxh3_128) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("saves beside the run are those in place of it, byte for byte, each said once") {
+  for (const char* more :
+       {"precision.compute=fp32", "precision={compute: bf16, master: bf16+remainder}"}) {
+    CAPTURE(more);
+    const Workspace sync(kTinyRecipe), async(kTinyRecipe);
+    run_well(sync, {more});
+    const auto result = async.run(with_async({more}));
+    INFO(result.output);
+    REQUIRE(result.exit_code == 0);
+    for (const std::uint64_t step : {2u, 4u, 6u}) {
+      CHECK(saved_bytes(async, step) == saved_bytes(sync, step));
+    }
+    CHECK(count(result.output, "saved run/checkpoints/step-") == 3);
+    CHECK(holds(result.output, {"6 steps took memory as planned"}));
+  }
+}
+
+TEST_CASE("a save beside the run takes memory that the plan has, and the run as planned") {
+  const Workspace here(kTinyRecipe);
+  const auto snapshot = [&](const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments{"plan", "recipe.yaml"};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    const auto plan = here.call(arguments);
+    REQUIRE(plan.exit_code == 0);
+    return plan.output.find("snapshot") != std::string::npos;
+  };
+  CHECK_FALSE(snapshot({}));
+  CHECK(snapshot(kAsync));
+}
+
+TEST_CASE("a signal waits for the save under way and for its own, and the run goes on from there") {
+  const std::vector<std::string> overrides =
+      with_async({"training.max_steps=400", "checkpoint.interval=3", "eval.interval=null"});
+  const Workspace whole(kTinyRecipe), part(kTinyRecipe);
+  run_well(whole, overrides);
+  const auto stopped = part.run(overrides, {.signal = SIGTERM, .signal_after = "  50/400"});
+  INFO(stopped.output);
+  REQUIRE(stopped.exit_code == 75);
+  const auto resumed = part.run(overrides);
+  INFO(resumed.output);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(fingerprint(part.path, 400) == fingerprint(whole.path, 400));
+}
+
+TEST_CASE("a run that a bad number stops keeps the save that was under way") {
+  const Workspace here(kTinyRecipe);
+  const auto result = here.run(with_async({"optimizer.lr=1e38", "optimizer.max_grad_norm=null",
+                                           "checkpoint.interval=1", "training.max_steps=40"}));
+  INFO(result.output);
+  REQUIRE(result.exit_code == 5);
+  // Each step that was good is saved, the last of them too.
+  const std::int64_t last = here.metrics().back().step;
+  CHECK(last >= 1);
+  CHECK(holds(result.output, {fmt::format("saved run/checkpoints/step-{:08}", last)}));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,205 @@
+// Saves by several writers, in place and in the background: who waits, who learns of a failure.
+#include "lib/checkpoint/collective_save.hpp"
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/error.hpp"
+#include "lib/comm/world.hpp"
+#include "tests/support/thread_transport.hpp"
+#include "tests/unit/checkpoint/support.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A point of the protocol at which writers stay until they are let go.
+class Gate {
+ public:
+  explicit Gate(std::string point) : point_(std::move(point)) {}
+  Failpoint failpoint() {
+    return [this](std::string_view at) {
+      if (at != point_) return;
+      arrived_ = true;
+      opened_.wait();
+    };
+  }
+  bool was_reached() const { return arrived_; }
+  void open() { opener_.set_value(); }
+
+ private:
+  std::string point_;
+  std::atomic<bool> arrived_ = false;
+  std::promise<void> opener_;
+  std::shared_future<void> opened_ = opener_.get_future().share();
+};
+
+/// What writer `rank` of `size` saves of small_state(step): its rows of every tensor that has as
+/// many, and the first one all others.
+struct Share {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorBox> boxes;
+
+  Share(std::uint64_t step, int rank, int size) {
+    for (const WholeTensor& tensor : small_state(step)) {
+      Box box = whole_box(tensor.shape);
+      if (!tensor.shape.empty() && tensor.shape[0] >= size) {
+        const std::int64_t begin = tensor.shape[0] * rank / size;
+        box.offset[0] = begin;
+        box.shape[0] = tensor.shape[0] * (rank + 1) / size - begin;
+      } else if (rank != 0) {
+        continue;
+      }
+      bytes.push_back(cut(tensor, box));
+      boxes.push_back({tensor.name, tensor.dtype, tensor.shape, box, bytes.back(), {}});
+    }
+  }
+};
+
+/// The store of a writer: the first one's may write.
+CheckpointStore open_as(int rank, const fs::path& root, Failpoint failpoint = {}) {
+  StoreOptions options{.max_shard_bytes = 600, .keep_last = 2, .failpoint = std::move(failpoint)};
+  return rank == 0 ? CheckpointStore::open_writer(root, std::move(options))
+                   : CheckpointStore::open_reader(root, std::move(options));
+}
+
+bool has_leftovers(const fs::path& root) {
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a save in the background is written while its caller goes on, and seen when committed") {
+  const ScratchDir dir;
+  Gate gate("shard.sync");
+  CheckpointStore store = open_as(0, dir.path(), gate.failpoint());
+  const auto alone = make_self_communicator("writers");
+  Share share(5, 0, 1);
+  const auto save =
+      store.begin(5, std::move(share.boxes), small_run(5), *alone, Writing::in_background);
+  CHECK_FALSE(save->is_idle());
+  CHECK_FALSE(save->is_idle(milliseconds(20)));
+  CHECK(store.list().empty());
+  gate.open();
+  while (!save->is_idle(milliseconds(1000))) {
+  }
+  CHECK(store.list().empty());  // nothing is committed before all agree
+  CHECK_FALSE(save->advance());
+  CHECK(save->advance());
+  CHECK(holds_small(store, 5));
+  CHECK(save->advance());  // and no more
+}
+
+TEST_CASE("three writers commit one checkpoint, which none sees before all have written") {
+  for (const Writing writing : {Writing::by_caller, Writing::in_background}) {
+    const ScratchDir dir;
+    std::atomic<int> written = 0;
+    std::atomic<int> seen_early = 0;
+    testing::run_job(3, [&](Transport& transport) {
+      World world(transport);
+      const int rank = world.place().rank;
+      const auto writers = world.make_group("writers", {0, 1, 2}, rank);
+      CheckpointStore store = open_as(rank, dir.path(), [&](std::string_view point) {
+        if (point == "save.written") ++written;
+        if (point == "manifest.create" && written < 3) ++seen_early;
+      });
+      for (const std::uint64_t step : {1u, 2u, 3u, 4u}) {
+        Share share(step, rank, 3);
+        const auto save =
+            store.begin(step, std::move(share.boxes), small_run(step), *writers, writing);
+        while (!save->advance()) {
+        }
+        CHECK(CheckpointStore::open_reader(dir.path()).list().back() == step);
+        writers->barrier("test");
+        written = 0;
+        writers->barrier("test");
+      }
+    });
+    CHECK(seen_early == 0);
+    const CheckpointStore store = CheckpointStore::open_reader(dir.path());
+    CHECK(store.list() == std::vector<std::uint64_t>{3, 4});
+    CHECK(holds_small(store, 3));
+    CHECK(holds_small(store, 4));
+  }
+}
+
+TEST_CASE("what fails on one writer is thrown by all with its rank, and leaves nothing") {
+  struct Case {
+    int rank;
+    std::string point;
+  };
+  for (const Writing writing : {Writing::by_caller, Writing::in_background}) {
+    for (const Case& c : {Case{0, "directory.create"}, Case{0, "directory.created"},
+                          Case{1, "shard.create"}, Case{2, "shard.sync"}, Case{0, "shard.close"},
+                          Case{1, "save.written"}, Case{0, "manifest.half"}}) {
+      CAPTURE(c.rank);
+      CAPTURE(c.point);
+      const ScratchDir dir;
+      std::atomic<int> failed = 0;
+      testing::run_job(3, [&](Transport& transport) {
+        World world(transport);
+        const int rank = world.place().rank;
+        const auto writers = world.make_group("writers", {0, 1, 2}, rank);
+        std::uint64_t saving = 0;
+        CheckpointStore store = open_as(rank, dir.path(), [&](std::string_view point) {
+          if (saving == 2 && rank == c.rank && point == c.point) throw StorageError("injected");
+        });
+        for (saving = 1; saving <= 3; ++saving) {
+          Share share(saving, rank, 3);
+          std::string message;
+          try {
+            const auto save =
+                store.begin(saving, std::move(share.boxes), small_run(saving), *writers, writing);
+            while (!save->advance()) {
+            }
+          } catch (const StorageError& error) {
+            message = error.what();
+          }
+          CHECK(message.empty() == (saving != 2));
+          if (message.find(fmt::format("rank {}: injected", c.rank)) != std::string::npos &&
+              message.find("earlier checkpoints are intact") != std::string::npos) {
+            ++failed;
+          }
+          writers->barrier("test");
+          CHECK_FALSE(has_leftovers(dir.path()));
+        }
+      });
+      CHECK(failed == 3);
+      const CheckpointStore store = CheckpointStore::open_reader(dir.path());
+      CHECK(store.list() == std::vector<std::uint64_t>{1, 3});
+      CHECK(holds_small(store, 1));
+    }
+  }
+}
+
+TEST_CASE("a save that is given up stops soon and takes its directory with it") {
+  const ScratchDir dir;
+  Gate gate("shard.write.first");
+  CheckpointStore store = open_as(0, dir.path(), gate.failpoint());
+  const auto alone = make_self_communicator("writers");
+  Share share(1, 0, 1);
+  auto save = store.begin(1, std::move(share.boxes), small_run(1), *alone, Writing::in_background);
+  while (!gate.was_reached()) std::this_thread::yield();
+  CHECK(has_leftovers(dir.path()));
+  std::thread opener([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    gate.open();
+  });
+  save.reset();
+  opener.join();
+  CHECK_FALSE(has_leftovers(dir.path()));
+  CHECK(store.list().empty());
+}
+
+}  // namespace llmtrain::checkpoint
