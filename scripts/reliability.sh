@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Kills, failing disks, damage, foreign directories and changes of layout, one by one, and counts what does
+# not hold afterwards: docs/reliability.md. scripts/test.sh tries a part of the cases.
+#
+#   scripts/reliability.sh [--build DIR] [--fresh] [CLASS...]
+#   scripts/reliability.sh --quick
+#   scripts/reliability.sh --table
+#
+#   CLASS        T1, T2, T3, T5, T6, T11 or T16; all of them if none is named
+#   --quick      a part of the cases of every class, in minutes, as scripts/test.sh does
+#   --table      only what was tried so far
+#   --fresh      forgets what was tried
+#   --build DIR  a build directory with tests (build/ci)
+#
+# What was tried stays in DIR/reliability, so an interrupted run goes on where it was; cases that held at
+# other sources are forgotten by themselves. Exit code 1 if something did not hold.
+set -euo pipefail
+root="$(cd "$(dirname "$0")/.." && pwd)"
+build="$root/build/ci"
+classes=()
+quick=no
+table=no
+fresh=no
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --build) build="$(realpath "$2")" && shift ;;
+    --quick) quick=yes ;;
+    --table) table=yes ;;
+    --fresh) fresh=yes ;;
+    -h | --help)
+      sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
+      exit 0
+      ;;
+    T1 | T2 | T3 | T5 | T6 | T11 | T16) classes+=("$1") ;;
+    *) printf 'reliability: unknown class or option %s (try --help)\n' "$1" >&2 && exit 2 ;;
+  esac
+  shift
+done
+if [ ! -x "$build/tests/reliability_test" ]; then
+  printf 'reliability: %s has no tests: scripts/test.sh builds them, or name another with --build\n' "$build" >&2
+  exit 2
+fi
+export LLMTRAIN_MPI_PLUGIN="$build/apps/llmtrain/libllmtrain_mpi.so"
+tried="$build/reliability"
+
+print_table() {
+  printf '%-10s %8s %11s\n' class cases violations
+  local file
+  for file in "$tried"/T*.txt; do
+    [ -e "$file" ] || continue
+    # The last word about a case counts.
+    awk -F '\t' -v name="$(basename "$file" .txt)" '
+      { word[$2] = $1 }
+      END {
+        for (c in word) { cases++; if (word[c] != "held") violations++ }
+        printf "%-10s %8d %11d\n", name, cases, violations
+      }' "$file"
+  done | sort -V
+}
+
+if [ "$table" = yes ]; then
+  print_table
+  exit 0
+fi
+cmake --build "$build" --target reliability_test
+if [ "$quick" = yes ]; then
+  exec "$build/tests/reliability_test"
+fi
+[ "$fresh" = no ] || rm -rf "$tried"
+mkdir -p "$tried"
+sources="$(git -C "$root" ls-files -s lib apps tests/reliability kernels | sha256sum | cut -d' ' -f1) $(git -C "$root" diff HEAD -- lib apps tests/reliability kernels | sha256sum | cut -d' ' -f1)"
+if [ "$(cat "$tried/sources" 2>/dev/null)" != "$sources" ]; then
+  rm -f "$tried"/T*.txt
+  printf '%s\n' "$sources" >"$tried/sources"
+fi
+[ ${#classes[@]} -gt 0 ] || classes=(T3 T6 T16 T1 T2 T5 T11)
+status=0
+for class in "${classes[@]}"; do
+  LLMTRAIN_RELIABILITY="$tried" "$build/tests/reliability_test" -tc="$class *" || status=1
+done
+print_table
+exit $status

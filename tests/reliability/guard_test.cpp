@@ -1,0 +1,188 @@
+// A run in a directory that is not its own: T16 of docs/reliability.md.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/file.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "tests/reliability/job.hpp"
+#include "tests/reliability/journal.hpp"
+
+namespace llmtrain::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Guard {
+  std::string name;
+  Overrides overrides;
+  int exit_code = 0;
+  std::string says;
+  std::function<void(const Job&)> before = {};
+  Environment environment = {};
+};
+
+void spill(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::trunc) << bytes;
+}
+
+void write_lock(const Job& job, const std::string& host, std::uint64_t pid,
+                const std::string& more = "") {
+  spill(job.checkpoints() / "lock",
+        fmt::format(R"({{"host": "{}", "pid": {}, "start_ticks": 1{}}})", host, pid, more));
+}
+
+std::string this_host() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// Another run's checkpoint, with a number above all of this one's.
+void add_higher_step(const Job& job, bool damaged) {
+  fs::copy(job.checkpoints() / "step-00000002", job.checkpoints() / "step-00000099",
+           fs::copy_options::recursive);
+  if (!damaged) return;
+  fs::remove(job.checkpoints() / "step-00000099" / "manifest.json");
+}
+
+std::vector<Guard> guards() {
+  const std::string other_model = "of another model or optimizer";
+  const std::string other_data = "is not what step 4 was trained on";
+  std::vector<Guard> list{
+      {"another seed", {"run.seed=6"}, 4, "made with run.seed 5, the recipe says 6"},
+      {"another text",
+       {},
+       4,
+       other_data,
+       [](const Job& job) {
+         std::ofstream(job.directory() / "text.txt", std::ios::app) << "one more line\n";
+       }},
+      {"another division of the text", {"data.eval_modulus=5"}, 4, other_data},
+      {"another sequence length", {"training.seq_len=32"}, 4, other_data},
+      {"another packing", {"data.packing.cross_document_attention=true"}, 0, "changed since then"},
+      {"another tokenizer", {"tokenizer={type: bpe, vocab_size: 257}"}, 4, other_data},
+      {"another width", {"model.hidden_size=32"}, 4, "in the checkpoint, but this run needs"},
+      {"another inner width", {"model.intermediate_size=96"}, 4, "but this run needs"},
+      {"a layer more", {"model.num_hidden_layers=3"}, 4, other_model},
+      {"a layer fewer", {"model.num_hidden_layers=1"}, 4, other_model},
+      {"another vocabulary", {"model.vocab_size=300"}, 4, "but this run needs"},
+      {"another family",
+       {"model={architecture: gpt2, vocab_size: 257, hidden_size: 64, "
+        "num_hidden_layers: 2, num_attention_heads: 4, "
+        "max_position_embeddings: 64}"},
+       4,
+       other_model},
+      {"tied tables", {"model.tie_word_embeddings=true"}, 4, other_model},
+      {"other heads of the same size",
+       {"model.num_attention_heads=2"},
+       0,
+       "changed since then: model.num_attention_heads: 4 -> 2"},
+      {"another optimizer", {"optimizer.name=sgd"}, 4, other_model},
+      {"another with other states", {"optimizer.name=muon"}, 4, other_model},
+      {"another learning rate", {"optimizer.lr=1e-3"}, 0, "changed since then: optimizer.lr"},
+      {"a run that shall begin", {"checkpoint.resume=never"}, 2, "checkpoint.resume is never"},
+      {"a run that shall go on where nothing is",
+       {"checkpoint.resume=must", "run.output_dir=elsewhere"},
+       4,
+       "no valid checkpoint to resume from"},
+      {"another run's directory of a higher step",
+       {},
+       0,
+       "checkpoint of step 99 is not used",
+       [](const Job& job) { add_higher_step(job, false); }},
+      {"a damaged one",
+       {},
+       0,
+       "checkpoint of step 99 is not used",
+       [](const Job& job) { add_higher_step(job, true); }},
+      {"a lock of a process that runs",
+       {},
+       7,
+       fmt::format("held by process {}", ::getppid()),
+       [](const Job& job) {
+         std::ifstream file(fmt::format("/proc/{}/stat", ::getppid()));
+         std::string stat;
+         std::getline(file, stat);
+         std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+         std::string field;
+         for (int number = 3; number <= 22; ++number) fields >> field;
+         spill(job.checkpoints() / "lock",
+               fmt::format(R"({{"host": "{}", "pid": {}, "start_ticks": {}}})", this_host(),
+                           ::getppid(), field));
+       }},
+      {"a lock of a process that is gone",
+       {},
+       0,
+       "resumed from step 4",
+       [](const Job& job) { write_lock(job, this_host(), 4'000'000); }},
+      {"a lock of a later process with its number",
+       {},
+       0,
+       "resumed from step 4",
+       [](const Job& job) {
+         write_lock(job, this_host(), static_cast<std::uint64_t>(::getpid()));
+       }},
+      {"a lock of another host",
+       {},
+       7,
+       "on host elsewhere; two runs must not write",
+       [](const Job& job) { write_lock(job, "elsewhere", 12); }},
+      {"a lock of another Slurm job",
+       {},
+       7,
+       "(Slurm job 70)",
+       [](const Job& job) { write_lock(job, "elsewhere", 12, R"(, "job": "70", "restarts": 0)"); },
+       {{"SLURM_JOB_ID", "71"}, {"SLURM_RESTART_COUNT", "1"}}},
+      {"a lock of this Slurm job's earlier start",
+       {},
+       0,
+       "an earlier start of this Slurm job 71",
+       [](const Job& job) { write_lock(job, "elsewhere", 12, R"(, "job": "71", "restarts": 0)"); },
+       {{"SLURM_JOB_ID", "71"}, {"SLURM_RESTART_COUNT", "1"}}},
+      {"a lock that nobody can read",
+       {},
+       4,
+       "checkpoints/lock",
+       [](const Job& job) { spill(job.checkpoints() / "lock", "junk"); }},
+  };
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("T16 a run in a directory that is not its own says so, and changes nothing there") {
+  Journal journal("T16", 4);
+  const Layout layout;
+  int cases = 0;
+  for (const Guard& guard : guards()) {
+    ++cases;
+    journal.run(guard.name, [&]() -> std::string {
+      const Job job(layout, &prepared_job(layout, 4));
+      if (guard.before) guard.before(job);
+      const ProcessResult result = job.run(guard.environment, guard.overrides);
+      const bool says = result.output.find(guard.says) != std::string::npos;
+      if (result.exit_code != guard.exit_code || !says) {
+        return fmt::format("exit code {}: {}", result.exit_code, result.output);
+      }
+      const auto store = checkpoint::CheckpointStore::open_reader(job.checkpoints());
+      const auto newest = store.newest_valid(checkpoint::VerifyLevel::hash);
+      const std::uint64_t expected = guard.exit_code == 0 ? 6 : 4;
+      if (newest.step != expected) {
+        return fmt::format("step {} is the newest", newest.step.value_or(0));
+      }
+      // Nothing newer than a good one makes retention delete that.
+      return store.list().size() >= 2 ? "" : "one checkpoint is left";
+    });
+  }
+  CHECK(cases >= 24);
+  journal.check();
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,255 @@
+// Stands between a program and the C library's calls that change files, counts those under one
+// directory, and makes one of them fail, be late, or be the last thing that the process does. To be
+// loaded before the program (LD_PRELOAD), which knows nothing of it. Its environment:
+//
+//   IO_FAULT_UNDER  only paths with this text count
+//   IO_FAULT_RANK   only in this rank of the job; every process without it
+//   IO_FAULT_CALLS  names of calls that count, between commas; all without it
+//   IO_FAULT_AT     the number, from 1, of the call that is hit; 0: all of them
+//   IO_FAULT_DO     kill | tear (half of a write is done, then it is killed) | short (half of a
+//                   write is done) | delay:MILLISECONDS | the name of an errno
+//   IO_FAULT_TRACE  a file to which every call that counts is appended, with what it wrote
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+struct Settings {
+  std::string under = variable("IO_FAULT_UNDER");
+  std::string calls = "," + variable("IO_FAULT_CALLS") + ",";
+  std::string act = variable("IO_FAULT_DO");
+  std::string trace = variable("IO_FAULT_TRACE");
+  long at = std::atol(variable("IO_FAULT_AT").c_str());
+  std::string rank = variable("OMPI_COMM_WORLD_RANK");  // of a process of its own: none
+  bool here =
+      rank.empty() || variable("IO_FAULT_RANK").empty() || variable("IO_FAULT_RANK") == rank;
+};
+
+const Settings& settings() {
+  static const Settings* const kSettings = new Settings;  // outlives every other destructor
+  return *kSettings;
+}
+
+std::atomic<long> counted{0};
+
+// Paths of descriptors that may be written.
+constexpr int kMaxDescriptors = 1024;
+std::array<std::array<char, PATH_MAX>, kMaxDescriptors>& paths() {
+  static auto* const kPaths = new std::array<std::array<char, PATH_MAX>, kMaxDescriptors>{};
+  return *kPaths;
+}
+
+std::string path_of(int fd) {
+  return fd >= 0 && fd < kMaxDescriptors ? paths()[static_cast<std::size_t>(fd)].data() : "";
+}
+
+void set_path(int fd, const std::string& path) {
+  if (fd < 0 || fd >= kMaxDescriptors) return;
+  std::snprintf(paths()[static_cast<std::size_t>(fd)].data(), PATH_MAX, "%s", path.c_str());
+}
+
+std::string at_directory(int directory, const char* name) {
+  if (name[0] == '/') return name;
+  std::array<char, PATH_MAX> base{};
+  const std::string link =
+      directory == AT_FDCWD ? "/proc/self/cwd" : "/proc/self/fd/" + std::to_string(directory);
+  const ssize_t n = ::readlink(link.c_str(), base.data(), base.size() - 1);
+  return std::string(base.data(), n > 0 ? static_cast<std::size_t>(n) : 0) + "/" + name;
+}
+
+template <class F>
+F real(const char* name) {
+  return reinterpret_cast<F>(::dlsym(RTLD_NEXT, name));
+}
+
+int errno_named(std::string_view name) {
+  struct Row {
+    std::string_view name;
+    int value;
+  };
+  constexpr std::array kRows{Row{"ENOSPC", ENOSPC}, Row{"EDQUOT", EDQUOT}, Row{"EIO", EIO},
+                             Row{"EINTR", EINTR},   Row{"EROFS", EROFS},   Row{"EXDEV", EXDEV}};
+  for (const Row& row : kRows) {
+    if (row.name == name) return row.value;
+  }
+  return 0;
+}
+
+// "call <path> <second path> <bytes>\n", tabs between, and as many bytes.
+void trace(std::string_view call, const std::string& path, const std::string& second,
+           std::string_view data) {
+  static std::mutex mutex;
+  static const int fd =
+      static_cast<int>(::syscall(SYS_openat, AT_FDCWD, settings().trace.c_str(),
+                                 O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  std::string line(call);
+  line += "\t" + path + "\t" + second + "\t" + std::to_string(data.size()) + "\n";
+  line += data;
+  const std::lock_guard lock(mutex);
+  ::syscall(SYS_write, fd, line.data(), line.size());
+}
+
+enum class Verdict { go_on, fails, halves };
+
+// What happens to a call that changes `path`; errno is set where it fails.
+Verdict judge(std::string_view call, const std::string& path, const std::string& second = "",
+              std::string_view data = {}) {
+  const Settings& s = settings();
+  if (s.under.empty() || path.find(s.under) == std::string::npos) return Verdict::go_on;
+  if (s.calls != ",," && s.calls.find("," + std::string(call) + ",") == std::string::npos) {
+    return Verdict::go_on;
+  }
+  if (!s.here) return Verdict::go_on;
+  if (!s.trace.empty()) trace(call, path, second, data);
+  const long number = ++counted;
+  if (s.act.empty() || (s.at != 0 && number != s.at)) return Verdict::go_on;
+  if (s.act == "kill") ::kill(::getpid(), SIGKILL);
+  if (s.act == "tear" || s.act == "short") {
+    if (call == "write") return Verdict::halves;
+    if (s.act == "tear") ::kill(::getpid(), SIGKILL);
+    return Verdict::go_on;
+  }
+  if (s.act.starts_with("delay:")) {
+    ::usleep(static_cast<useconds_t>(1000 * std::atol(s.act.c_str() + 6)));
+    return Verdict::go_on;
+  }
+  errno = errno_named(s.act);
+  return Verdict::fails;
+}
+
+int after_open(int fd, const std::string& path, int flags) {
+  const bool directory = (flags & O_DIRECTORY) != 0;
+  if (fd >= 0 && ((flags & O_ACCMODE) != O_RDONLY || directory)) set_path(fd, path);
+  return fd;
+}
+
+int open_judged(int directory, const char* name, int flags, mode_t mode) {
+  const std::string path = at_directory(directory, name);
+  if ((flags & O_CREAT) != 0 && judge("open", path) == Verdict::fails) return -1;
+  const auto fd = static_cast<int>(::syscall(SYS_openat, directory, name, flags, mode));
+  return after_open(fd, path, flags);
+}
+
+mode_t mode_of(int flags, va_list arguments) {
+  return (flags & (O_CREAT | __O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int open(const char* name, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_judged(AT_FDCWD, name, flags, mode);
+}
+
+int open64(const char* name, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_judged(AT_FDCWD, name, flags, mode);
+}
+
+int openat(int directory, const char* name, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_judged(directory, name, flags, mode);
+}
+
+ssize_t write(int fd, const void* data, std::size_t size) {
+  const auto call = real<ssize_t (*)(int, const void*, std::size_t)>("write");
+  const std::string path = path_of(fd);
+  if (path.empty()) return call(fd, data, size);
+  switch (judge("write", path, "", {static_cast<const char*>(data), size})) {
+    case Verdict::go_on:
+      return call(fd, data, size);
+    case Verdict::fails:
+      return -1;
+    case Verdict::halves:
+      break;
+  }
+  const ssize_t half = call(fd, data, size > 1 ? size / 2 : size);
+  if (settings().act == "tear") ::kill(::getpid(), SIGKILL);
+  return half;
+}
+
+int fsync(int fd) {
+  if (judge("fsync", path_of(fd)) == Verdict::fails) return -1;
+  return real<int (*)(int)>("fsync")(fd);
+}
+
+int close(int fd) {
+  const std::string path = path_of(fd);
+  const bool fails = !path.empty() && judge("close", path) == Verdict::fails;
+  const int reason = errno;
+  set_path(fd, "");
+  const int result = real<int (*)(int)>("close")(fd);
+  if (!fails) return result;
+  errno = reason;
+  return -1;
+}
+
+int rename(const char* from, const char* to) {
+  const std::string path = at_directory(AT_FDCWD, from);
+  if (judge("rename", path, at_directory(AT_FDCWD, to)) == Verdict::fails) return -1;
+  return real<int (*)(const char*, const char*)>("rename")(from, to);
+}
+
+int link(const char* from, const char* to) {
+  const std::string path = at_directory(AT_FDCWD, from);
+  if (judge("link", path, at_directory(AT_FDCWD, to)) == Verdict::fails) return -1;
+  return real<int (*)(const char*, const char*)>("link")(from, to);
+}
+
+int mkdir(const char* name, mode_t mode) {
+  if (judge("mkdir", at_directory(AT_FDCWD, name)) == Verdict::fails) return -1;
+  return real<int (*)(const char*, mode_t)>("mkdir")(name, mode);
+}
+
+int unlink(const char* name) {
+  if (judge("unlink", at_directory(AT_FDCWD, name)) == Verdict::fails) return -1;
+  return real<int (*)(const char*)>("unlink")(name);
+}
+
+int unlinkat(int directory, const char* name, int flags) {
+  if (judge("unlink", at_directory(directory, name)) == Verdict::fails) return -1;
+  return real<int (*)(int, const char*, int)>("unlinkat")(directory, name, flags);
+}
+
+int rmdir(const char* name) {
+  if (judge("unlink", at_directory(AT_FDCWD, name)) == Verdict::fails) return -1;
+  return real<int (*)(const char*)>("rmdir")(name);
+}
+
+int remove(const char* name) {
+  if (judge("unlink", at_directory(AT_FDCWD, name)) == Verdict::fails) return -1;
+  return real<int (*)(const char*)>("remove")(name);
+}
+}

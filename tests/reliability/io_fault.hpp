@@ -1,0 +1,34 @@
+#pragma once
+/// Environments in which inject/io_faults.cpp hits a run that goes on from step 2.
+
+#include <algorithm>
+#include <string>
+
+#include "lib/base/require.hpp"
+#include "tests/reliability/job.hpp"
+#include "tests/reliability/trace.hpp"
+
+namespace llmtrain::test {
+
+/// The n-th call of a rank that changes something in the directory of checkpoints.
+inline Environment io_fault(int rank, int n, const Environment& what) {
+  Environment environment{{"LD_PRELOAD", LLMTRAIN_IO_FAULTS},
+                          {"IO_FAULT_UNDER", "/run/checkpoints"},
+                          {"IO_FAULT_RANK", std::to_string(rank)},
+                          {"IO_FAULT_AT", std::to_string(n)}};
+  environment.insert(environment.end(), what.begin(), what.end());
+  return environment;
+}
+
+/// How many calls of a rank `what` may hit in a whole run.
+inline int count_calls(const Layout& layout, int rank, Environment what) {
+  const Job job(layout, &prepared_job(layout, 2));
+  std::erase_if(what, [](const auto& entry) { return entry.first == "IO_FAULT_DO"; });
+  const std::string trace = (job.directory() / "trace").string();
+  what.emplace_back("IO_FAULT_TRACE", trace);
+  const ProcessResult result = job.run(io_fault(rank, 0, what));
+  require(result.exit_code == 0, "a run that is only watched fails: {}", result.output);
+  return static_cast<int>(read_trace(trace).size());
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,132 @@
+// Disks that lose power and calls that fail: T3, T5 of docs/reliability.md.
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/file.hpp"
+#include "lib/base/philox.hpp"
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "tests/reliability/io_fault.hpp"
+#include "tests/reliability/journal.hpp"
+
+namespace llmtrain::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// One save over two earlier ones, after which the first of these is deleted: every call of it, and
+/// what was there before and after.
+struct RecordedSave {
+  Job job{{}, &prepared_job({}, 4)};
+  PowerLoss disk{job.checkpoints()};
+  std::vector<IoCall> calls;
+  std::map<std::uint64_t, std::string> manifests;
+  std::size_t durable_after = 0;  // calls after which the new checkpoint may not be lost
+
+  RecordedSave() {
+    for (const std::uint64_t step : {2u, 4u}) add_manifest(step);
+    const std::string trace = (job.directory() / "trace").string();
+    const ProcessResult run = job.run(io_fault(0, 0, {{"IO_FAULT_TRACE", trace}}));
+    require(run.exit_code == 0, "{}", run.output);
+    calls = read_trace(trace);
+    add_manifest(6);
+    bool renamed = false;
+    for (std::size_t i = 0; i < calls.size() && durable_after == 0; ++i) {
+      const bool visible = calls[i].second.ends_with("step-00000006");
+      renamed = renamed || (calls[i].call == "rename" && visible);
+      if (renamed && calls[i].call == "fsync" && calls[i].path == job.checkpoints()) {
+        durable_after = i + 1;
+      }
+    }
+    require(durable_after > 0, "the directory was not synced after the commit");
+  }
+  void add_manifest(std::uint64_t step) {
+    manifests[step] =
+        read_file(job.checkpoints() / checkpoint::step_directory_name(step) / "manifest.json");
+  }
+};
+
+/// What does not hold when a run starts on this disk.
+std::string check_state(const fs::path& root, const RecordedSave& save, bool is_durable) {
+  const auto store = checkpoint::CheckpointStore::open_writer(root);
+  const std::vector<std::uint64_t> steps = store.list();
+  for (const std::uint64_t step : steps) {
+    const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
+    if (!problems.empty()) return fmt::format("step {}: {}", step, to_string(problems.front()));
+    if (read_file(store.directory_of(step) / "manifest.json") != save.manifests.at(step)) {
+      return fmt::format("step {} is a mixture", step);
+    }
+  }
+  if (steps.empty() || steps.back() < (is_durable ? 6 : 4)) {
+    return fmt::format("the newest is {}", steps.empty() ? 0 : steps.back());
+  }
+  if (steps.size() < 2) return "one checkpoint is left";
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("T3 a loss of power at any call of a save leaves the old or the new checkpoint") {
+  Journal journal("T3", 7);
+  const RecordedSave save;
+  REQUIRE(save.calls.size() > 40);
+  const std::uint64_t seeds = 2000 / save.calls.size() + 3;
+  for (std::size_t calls = 0; calls <= save.calls.size(); ++calls) {
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+      journal.run(fmt::format("after {} calls, choice {}", calls, seed), [&] {
+        const TempDir place;
+        save.disk.write_state(save.calls, calls, seed, place / "disk");
+        return check_state(place / "disk", save, calls >= save.durable_after);
+      });
+    }
+  }
+  journal.check();
+}
+
+TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and harms nothing") {
+  Journal journal("T5", 97);
+  struct Fault {
+    const char* what;
+    const char* calls;
+    bool is_harmless;  // a call that is made again
+  };
+  const std::vector<Fault> faults{{"ENOSPC", "open,write,mkdir", false},
+                                  {"EDQUOT", "open,write,mkdir", false},
+                                  {"EIO", "", false},
+                                  {"EROFS", "open,mkdir,rename,unlink,link", false},
+                                  {"EXDEV", "rename", false},
+                                  {"EINTR", "write", true},
+                                  {"short", "write", true}};
+  for (const Layout& layout : {Layout{1, false}, {1, true}, {2, false}, {2, true}}) {
+    for (const Fault& fault : faults) {
+      for (int victim = 0; victim < layout.ranks; ++victim) {
+        const Environment hit{{"IO_FAULT_CALLS", fault.calls}, {"IO_FAULT_DO", fault.what}};
+        const int calls = count_calls(layout, victim, hit);
+        // Two ranks do the same twice; of those every third is enough.
+        for (int n = 1; n <= calls; n += layout.ranks > 1 ? 3 : 1) {
+          journal.run(
+              fmt::format("{}, {} of rank {} at call {}", layout.name(), fault.what, victim, n),
+              [&]() -> std::string {
+                const Job job(layout, &prepared_job(layout, 2));
+                const ProcessResult result = job.run(io_fault(victim, n, hit));
+                if (result.timed_out) return "hangs: " + result.output;
+                const bool ends = result.exit_code == 7 && !fault.is_harmless;
+                if (!ends && result.exit_code != 0) {
+                  return fmt::format("exit code {}: {}", result.exit_code, result.output);
+                }
+                if (ends && result.output.find("cannot ") == std::string::npos) {
+                  return "no reason: " + result.output;
+                }
+                return check_recovery(job, layout, result.output, 2);
+              });
+        }
+      }
+    }
+  }
+  journal.check();
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,174 @@
+#include "tests/reliability/job.hpp"
+
+#include <fstream>
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "lib/train/metrics.hpp"
+#include "tests/e2e/workspace.hpp"
+#include "tests/mesh/probe_run.hpp"
+
+namespace llmtrain::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kRecipe = R"(
+recipe: 1
+run: {device: cpu, output_dir: run, seed: 5, threads: 1}
+model: {architecture: llama, vocab_size: 257, hidden_size: 64, num_hidden_layers: 2,
+        num_attention_heads: 4, intermediate_size: 128, max_position_embeddings: 64}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt, max_document_bytes: 1024}], eval_modulus: 4}
+training: {seq_len: 16, micro_batch_size: 1, global_batch_size: 6, max_steps: 6}
+optimizer: {lr: 5.0e-3}
+checkpoint: {interval: 2, keep_latest: 2, max_shard_size: 64KiB}
+eval: {interval: null, max_samples: 2}
+metrics: {interval: 1, tensorboard: false}
+)";
+
+std::string text() {
+  std::string words;
+  for (int i = 0; i < 700; ++i) {
+    words += fmt::format("word{}{}", i * 7919 % 61, i % 9 == 8 ? "\n" : " ");
+    if (i % 90 == 89) words += "\n";
+  }
+  return words;
+}
+
+bool has_leftovers(const fs::path& root) {
+  for (const auto& entry : fs::directory_iterator(root)) {
+    const std::string name = entry.path().filename();
+    if (name.find(".tmp-") != std::string::npos || name.find(".old-") != std::string::npos ||
+        name.starts_with(".trash-")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string check_store(const fs::path& root) {
+  for (int restart = 0; restart < 2; ++restart) {
+    const auto store = checkpoint::CheckpointStore::open_writer(root);
+    const auto found = store.newest_valid(checkpoint::VerifyLevel::hash);
+    if (!found.rejected.empty()) return "not valid: " + found.rejected.front().reason;
+    if (has_leftovers(root)) return "leftovers stay";
+  }
+  return "";
+}
+
+}  // namespace
+
+Overrides Layout::overrides() const {
+  return {fmt::format("checkpoint.async={}", async), fmt::format("training.max_steps={}", kSteps)};
+}
+
+std::string Layout::name() const {
+  return fmt::format("{} rank{}, {}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync");
+}
+
+Job::Job(const Layout& layout, const Job* prepared) : layout_(layout) {
+  set_mpi_environment();
+  if (prepared != nullptr) {
+    fs::copy(prepared->directory(), directory(), fs::copy_options::recursive);
+    return;
+  }
+  std::ofstream(directory() / "recipe.yaml") << kRecipe;
+  std::ofstream(directory() / "text.txt") << text();
+}
+
+ProcessResult Job::run(const Environment& environment, const Overrides& more,
+                       const std::string& executable) const {
+  std::vector<std::string> command;
+  if (layout_.ranks > 1) command = mpirun(layout_.ranks);
+  command.push_back("/usr/bin/env");
+  for (const auto& [name, value] : environment) command.push_back(name + "=" + value);
+  command.insert(command.end(), {executable, "run", "recipe.yaml"});
+  for (const Overrides& overrides : {layout_.overrides(), more}) {
+    command.insert(command.end(), overrides.begin(), overrides.end());
+  }
+  return run_process(command, directory().string(), {.limit_seconds = 90});
+}
+
+ProcessResult Job::run_or_fail(const Overrides& more) const {
+  ProcessResult result = run({}, more);
+  require(result.exit_code == 0, "{}: exit code {}: {}", layout_.name(), result.exit_code,
+          result.output);
+  return result;
+}
+
+std::string Job::fingerprint(std::int64_t step) const {
+  return llmtrain::fingerprint(directory(), static_cast<std::uint64_t>(step));
+}
+
+std::int64_t Job::reported() const {
+  const fs::path file = directory() / "run" / "metrics.jsonl";
+  if (!fs::exists(file)) return 0;
+  const auto records = train::read_metrics(file);
+  return records.empty() ? 0 : records.back().step;
+}
+
+const Job& prepared_job(const Layout& layout, std::int64_t steps) {
+  static std::map<std::string, std::unique_ptr<Job>> made;
+  std::unique_ptr<Job>& job = made[fmt::format("{} {}", layout.name(), steps)];
+  if (job) return *job;
+  job = std::make_unique<Job>(layout);
+  job->run_or_fail({"checkpoint.keep_latest=null"});
+  if (steps == 0) {
+    fs::remove_all(job->directory() / "run");
+    return *job;
+  }
+  for (std::int64_t later = steps + Layout::kInterval; later <= Layout::kSteps;
+       later += Layout::kInterval) {
+    fs::remove_all(job->checkpoints() / fmt::format("step-{:08}", later));
+  }
+  const fs::path file = job->directory() / "run" / "metrics.jsonl";
+  std::string lines;
+  for (const train::StepRecord& record : train::read_metrics(file)) {
+    if (record.step <= steps) lines += train::to_line(record) + '\n';
+  }
+  std::ofstream(file) << lines;
+  return *job;
+}
+
+const std::string& expected_fingerprint(const Layout& layout) {
+  static std::map<std::string, std::string> known;
+  std::string& expected = known[layout.name()];
+  if (expected.empty()) {
+    const Job job(layout, &prepared_job(layout, 0));
+    job.run_or_fail();
+    expected = job.fingerprint(Layout::kSteps);
+  }
+  return expected;
+}
+
+std::string check_recovery(const Job& job, const Layout& layout, const std::string& output,
+                           std::int64_t steps_before) {
+  const std::string& expected = expected_fingerprint(layout);
+  if (fs::exists(job.checkpoints())) {
+    if (const std::string wrong = check_store(job.checkpoints()); !wrong.empty()) return wrong;
+  }
+  const std::int64_t saved =
+      std::max(steps_before, number_after(output, "saved run/checkpoints/step-"));
+  const std::int64_t reported = job.reported();
+  const ProcessResult again = job.run();
+  if (again.exit_code != 0) {
+    return fmt::format("the next start: exit code {}: {}", again.exit_code, again.output);
+  }
+  const std::int64_t resumed =
+      std::max<std::int64_t>(0, number_after(again.output, "resumed from step "));
+  if (resumed < saved) return fmt::format("resumed from {}, {} was saved", resumed, saved);
+  const std::int64_t bound = Layout::kInterval * (layout.async ? 2 : 1);
+  if (reported - resumed >= bound) {
+    return fmt::format("resumed from {}, {} was reported", resumed, reported);
+  }
+  if (job.fingerprint(Layout::kSteps) != expected) return "ends with another state";
+  return "";
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,65 @@
+#pragma once
+/// A small run that is hit by faults, and what must hold of it afterwards.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/process.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace llmtrain::test {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+using Overrides = std::vector<std::string>;
+
+/// About a megabyte of state in three shards a rank or more; six steps, a save every second one.
+struct Layout {
+  int ranks = 1;
+  bool async = false;
+
+  static constexpr std::int64_t kSteps = 6, kInterval = 2;
+  Overrides overrides() const;
+  std::string name() const;  // "2 ranks, async"
+};
+
+/// A directory with recipe, text and prepared tokens, as a run finds it that has never saved; or
+/// with what earlier steps have saved.
+class Job {
+ public:
+  /// A directory of its own with a copy of what `prepared` has.
+  explicit Job(const Layout& layout, const Job* prepared = nullptr);
+
+  const std::filesystem::path& directory() const { return directory_.path(); }
+  std::filesystem::path checkpoints() const { return directory() / "run" / "checkpoints"; }
+
+  /// `llmtrain run` by all ranks, with this in their environment.
+  ProcessResult run(const Environment& environment = {}, const Overrides& more = {},
+                    const std::string& executable = LLMTRAIN_EXECUTABLE) const;
+  ProcessResult run_or_fail(const Overrides& more = {}) const;
+  /// Tensors, state and metrics of a step.
+  std::string fingerprint(std::int64_t step) const;
+  /// Last step that metrics.jsonl has.
+  std::int64_t reported() const;
+
+ private:
+  Layout layout_;
+  TempDir directory_;
+};
+
+/// A job of this layout that has prepared its data and was cut right after the save of `steps` (0:
+/// before the first step), with all earlier saves; and the fingerprint after the last step when
+/// nothing goes wrong. Made once.
+const Job& prepared_job(const Layout& layout, std::int64_t steps);
+const std::string& expected_fingerprint(const Layout& layout);
+
+/// After a run that printed `output` and ended somehow: opening the store twice finds the old or
+/// the new checkpoint and no leftovers; another run goes on from what was said to be saved, has
+/// lost less than an interval (two with a save beside the run), and ends as if nothing had
+/// happened. Returns what does not hold, or "".
+std::string check_recovery(const Job& job, const Layout& layout, const std::string& output,
+                           std::int64_t steps_before);
+
+}  // namespace llmtrain::test

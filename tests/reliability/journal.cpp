@@ -1,0 +1,54 @@
+#include "tests/reliability/journal.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+
+#include <doctest/doctest.h>
+
+namespace llmtrain::test {
+
+namespace {
+constexpr std::string_view kHeld = "held\t";
+}  // namespace
+
+Journal::Journal(const std::string& class_name, int stride) : stride_(stride) {
+  const char* const directory = std::getenv("LLMTRAIN_RELIABILITY");
+  if (directory == nullptr) return;
+  std::filesystem::create_directories(directory);
+  file_ = std::filesystem::path(directory) / (class_name + ".txt");
+  std::ifstream in(file_);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with(kHeld)) held_.insert(line.substr(kHeld.size()));
+  }
+}
+
+void Journal::run(const std::string& name, const std::function<std::string()>& body) {
+  const int number = cases_++;
+  if (tries_all() ? held_.contains(name) : number % stride_ != 0) return;
+  ++tried_;
+  std::string violation;
+  try {
+    violation = body();
+  } catch (const std::exception& error) {
+    violation = error.what();
+  }
+  std::replace(violation.begin(), violation.end(), '\n', '|');
+  CAPTURE(name);
+  CHECK(violation == "");
+  violated_ += violation.empty() ? 0 : 1;
+  if (!tries_all()) return;
+  std::ofstream out(file_, std::ios::app);
+  out << (violation.empty() ? "held\t" + name : "VIOLATED\t" + name + "\t" + violation)
+      << std::endl;
+}
+
+void Journal::check() const {
+  MESSAGE(cases_, " cases, ", tried_, " tried now");
+  CHECK(cases_ > 0);
+  CHECK((tries_all() || tried_ > 0));
+  CHECK(violated_ == 0);
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,210 @@
+// Every layout goes on from every other one's checkpoints: T11 of docs/reliability.md.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/hash.hpp"
+#include "lib/base/require.hpp"
+#include "lib/checkpoint/store.hpp"
+#include "lib/train/metrics.hpp"
+#include "tests/mesh/probe_run.hpp"
+#include "tests/reliability/journal.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace llmtrain::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Odd sizes: nothing but the axes' own conditions divides anything.
+constexpr std::string_view kRecipe = R"(
+recipe: 1
+run: {device: cpu, seed: 5, threads: 1}
+model: {architecture: qwen3_moe, vocab_size: 263, hidden_size: 20, num_hidden_layers: 3,
+        num_attention_heads: 4, num_key_value_heads: 2, head_dim: 6, intermediate_size: 28,
+        moe_intermediate_size: 12, num_experts: 4, num_experts_per_tok: 2,
+        max_position_embeddings: 64, initializer_range: 0.2}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt, max_document_bytes: 1024}], eval_modulus: 4}
+training: {seq_len: 12, micro_batch_size: 1, global_batch_size: 12, max_steps: 4}
+optimizer: {lr: 1.0e-2}
+lr_scheduler: {type: constant, warmup: 0}
+precision: {compute: fp64}
+checkpoint: {interval: 4, keep_latest: null}
+eval: {interval: null, max_samples: 2}
+metrics: {interval: 1, tensorboard: false}
+)";
+constexpr std::uint64_t kStep = 4;
+constexpr std::int64_t kMoreSteps = 8;
+
+struct Sharing {
+  int ranks;
+  std::string parallelism;
+};
+const std::vector<Sharing>& sharings() {
+  static const std::vector<Sharing> kSharings{
+      {1, "{}"},
+      {2, "{dp: 2}"},
+      {2, "{dp: 2, zero: 1}"},
+      {3, "{dp: 3, zero: 2}"},
+      {4, "{dp: 4, zero: 3}"},
+      {2, "{tp: 2}"},
+      {4, "{dp: 2, tp: 2, tp_sequence_parallel: true, zero: 1}"},
+      {2, "{pp: 2}"},
+      {3, "{pp: 3, pp_schedule: zb_h1}"},
+      {2, "{sp: 2}"},
+      {2, "{dp: 2, ep: 2}"},
+      {4, "{dp: 2, sp: 2, ep: 4, zero: 2}"},
+      {6, "{dp: 3, pp: 2, zero: 1}"},
+      {8, "{dp: 2, tp: 2, pp: 2, ep: 2, zero: 3}"},
+  };
+  return kSharings;
+}
+
+struct Shop {
+  Shop() {
+    set_mpi_environment();
+    std::string text;
+    for (int i = 0; i < 3000; ++i) {
+      text += fmt::format("word{}{}", i * 7919 % 613, i % 9 == 0 ? "\n" : " ");
+    }
+    std::ofstream(scratch / "text.txt") << text;
+    std::ofstream(scratch / "recipe.yaml") << kRecipe;
+  }
+  void start(int ranks, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = ranks > 1 ? mpirun(ranks) : std::vector<std::string>();
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const ProcessResult result =
+        run_process(command, scratch.path().string(), {.limit_seconds = 120});
+    require(result.exit_code == 0, "{}: exit code {}: {}", fmt::join(command, " "),
+            result.exit_code, result.output);
+  }
+  fs::path saved_by(std::size_t i) const { return scratch / fmt::format("run-{}", i); }
+  fs::path saved_again(std::size_t from, std::size_t by) const {
+    return scratch / fmt::format("again-{}-{}", from, by);
+  }
+
+  TempDir scratch;
+};
+
+/// Names, types, shapes and the hashes of gathered values.
+std::map<std::string, std::string> tensors_of(const fs::path& root) {
+  const auto store = checkpoint::CheckpointStore::open_reader(root);
+  checkpoint::Loader loader = store.load(kStep);
+  std::map<std::string, std::string> tensors;
+  for (const auto& [name, record] : loader.manifest().tensors) {
+    std::vector<std::byte> values(
+        static_cast<std::size_t>(*checkpoint::num_elements(record.shape)) * size_of(record.dtype));
+    loader.read_box({name,
+                     record.dtype,
+                     record.shape,
+                     {checkpoint::Dims(record.shape.size(), 0), record.shape}},
+                    values);
+    tensors[name] =
+        fmt::format("{} {} {}", to_string(record.dtype), checkpoint::to_string(record.shape),
+                    to_hex(hash128(std::span<const std::byte>(values))));
+  }
+  return tensors;
+}
+
+std::vector<double> losses(const fs::path& run) {
+  std::vector<double> values;
+  for (const auto& record : train::read_metrics(run / "metrics.jsonl")) {
+    for (const auto key : {train::metric::kLoss, train::metric::kEvalLoss}) {
+      if (const auto value = record.number(key)) values.push_back(*value);
+    }
+  }
+  return values;
+}
+
+std::string check_continuation(const Shop& shop, std::size_t from, std::size_t by,
+                               const std::vector<double>& expected) {
+  const std::string name = fmt::format("on-{}-{}", from, by);
+  fs::copy(shop.saved_by(from), shop.scratch / name, fs::copy_options::recursive);
+  shop.start(sharings()[by].ranks,
+             {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=" + name,
+              "checkpoint.resume=must", fmt::format("training.max_steps={}", kMoreSteps),
+              "parallelism=" + sharings()[by].parallelism});
+  const std::vector<double> found = losses(shop.scratch / name);
+  fs::remove_all(shop.scratch / name);
+  if (found.size() != expected.size()) return fmt::format("{} losses", found.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (std::abs(found[i] - expected[i]) > 1e-11 * expected[i]) {
+      return fmt::format("loss {} is {}, not {}", i, found[i], expected[i]);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes on") {
+  Journal bits("T11-bits", 1), steps("T11-steps", 41);
+  const Shop shop;
+  // In a part of the cases: the first, the last and every third between.
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < sharings().size(); ++i) {
+    if (bits.tries_all() || i % 3 == 1 || i == 0) chosen.push_back(i);
+  }
+  std::map<std::size_t, std::map<std::string, std::string>> saved;
+  for (const std::size_t i : chosen) {
+    const std::string name = fmt::format("run-{}", i);
+    shop.start(sharings()[i].ranks,
+               {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=" + name,
+                "parallelism=" + sharings()[i].parallelism});
+    saved[i] = tensors_of(shop.saved_by(i) / "checkpoints");
+  }
+  // Layouts that sum in other orders have other bits: what is compared is not the same by itself.
+  std::set<std::map<std::string, std::string>> different;
+  for (const auto& [i, tensors] : saved) different.insert(tensors);
+  CHECK(different.size() >= 3);
+
+  for (const std::size_t by : chosen) {
+    std::vector<std::string> from, to;
+    for (const std::size_t i : chosen) {
+      if (i == by) continue;
+      from.push_back((shop.saved_by(i) / "checkpoints").string());
+      to.push_back(shop.saved_again(i, by).string());
+    }
+    shop.start(sharings()[by].ranks,
+               {LLMTRAIN_RESHARD_PROBE, "recipe.yaml", std::to_string(kStep),
+                fmt::format("{}", fmt::join(from, ",")), fmt::format("{}", fmt::join(to, ",")),
+                "parallelism=" + sharings()[by].parallelism});
+  }
+  std::vector<double> expected;
+  for (const std::size_t from : chosen) {
+    for (const std::size_t by : chosen) {
+      if (from == by) continue;
+      const std::string name = fmt::format("{} ranks {} by {} ranks {}", sharings()[from].ranks,
+                                           sharings()[from].parallelism, sharings()[by].ranks,
+                                           sharings()[by].parallelism);
+      bits.run(name, [&]() -> std::string {
+        const auto again = tensors_of(shop.saved_again(from, by));
+        for (const auto& [tensor, value] : saved[from]) {
+          if (!again.contains(tensor) || again.at(tensor) != value) return tensor + " differs";
+        }
+        return again.size() == saved[from].size() ? "" : "other tensors";
+      });
+      steps.run(name, [&] {
+        if (expected.empty()) {
+          shop.start(
+              1, {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=straight",
+                  fmt::format("training.max_steps={}", kMoreSteps), "checkpoint.interval=null"});
+          expected = losses(shop.scratch / "straight");
+        }
+        return check_continuation(shop, from, by, expected);
+      });
+    }
+  }
+  bits.check();
+  steps.check();
+}
+
+}  // namespace llmtrain::test
