@@ -66,7 +66,7 @@ std::vector<Guard> guards() {
        }},
       {"another division of the text", {"data.eval_modulus=5"}, 4, other_data},
       {"another sequence length", {"training.seq_len=32"}, 4, other_data},
-      {"another packing", {"data.packing.cross_document_attention=true"}, 0, "changed since then"},
+      {"another packing", {"data.packing.cross_document_attention=true"}, 4, other_data},
       {"another tokenizer", {"tokenizer={type: bpe, vocab_size: 257}"}, 4, other_data},
       {"another width", {"model.hidden_size=32"}, 4, "in the checkpoint, but this run needs"},
       {"another inner width", {"model.intermediate_size=96"}, 4, "but this run needs"},

@@ -15,7 +15,7 @@ namespace llmtrain::test {
 using Environment = std::vector<std::pair<std::string, std::string>>;
 using Overrides = std::vector<std::string>;
 
-/// About a megabyte of state in three shards a rank or more; six steps, a save every second one.
+/// About a megabyte of state, in six files of one rank, in two of each of three; six steps, a save every second one.
 struct Layout {
   int ranks = 1;
   bool async = false;
