@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <deque>
 #include <utility>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/batch_source.hpp"
@@ -24,8 +24,10 @@
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_output.hpp"
+#include "lib/train/run_requests.hpp"
 #include "lib/train/run_start.hpp"
-#include "lib/train/signals.hpp"
+#include "lib/train/sampling.hpp"
+#include "lib/train/step_record.hpp"
 #include "lib/train/throughput.hpp"
 
 namespace llmtrain::train {
@@ -41,13 +43,14 @@ double seconds_since(Clock::time_point start) {
 // Everything a run holds; members are made in this order.
 class Trainer {
  public:
-  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world);
+  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
+          StatusFile& status);
   ExitCode run();
 
  private:
   std::optional<std::int64_t> resume();
-  /// The signal that asked some rank to stop, or 0. Collective, like all that follows.
-  int stop_signal_of_any() const { return peers_.largest(stop_signal(), "signals"); }
+  /// Whether somebody wants the run to end here. Collective, like all that follows.
+  bool asked_to_stop();
   bool out_of_time() const { return time_over() >= 1; }
   /// Part of training.max_time that was over after the last step. What is due follows from the
   /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
@@ -62,16 +65,17 @@ class Trainer {
   void settle_step();
   void settle_all();
   void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
-  /// False when the run should stop early.
+  /// False when the run should stop early. Gives up, with request_ set, when asked to stop.
   bool run_evaluation(bool final);
+  ExitCode stop();
   bool out_of_patience() const { return options_.out_of_patience(state_.evals_without_progress); }
-  void write_samples();
   void message(std::string_view line);
   void save();
   /// Shows the step's records that nobody has seen yet.
   void publish_records();
 
   const Recipe& recipe_;
+  StatusFile& status_;
   Peers peers_;
   LoopOptions options_;
   std::filesystem::path directory_;
@@ -102,26 +106,29 @@ class Trainer {
   double last_save_seconds_ = 0;  // as state_.elapsed_seconds
   std::int64_t saved_step_ = -1;
   bool choices_said_ = false;  // after the first step
+  RunRequests requests_;
+  Request request_;  // that has not been met
 };
 
-Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world)
+Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
+                 StatusFile& status)
     : recipe_(recipe),
+      status_(status),
       peers_(world, recipe::dump(recipe)),
       options_(recipe),
       directory_(output_dir(recipe, file)),
       geometry_(recipe.geometry()),
       planned_(plan_that_fits(recipe, geometry_, directory_)),
       planned_steps_(planned_.plan.step_trace),
-      store_(peers_.first_then_others(
-          [&] {
-            const std::filesystem::path root = directory_ / "checkpoints";
-            const auto options = store_options(recipe.checkpoint);
-            return peers_.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
-                                     : checkpoint::CheckpointStore::open_reader(root, options);
-          },
-          "opening of checkpoints")),
+      store_(open_store(recipe, peers_, directory_)),
       newest_(newest_checkpoint(recipe, peers_, store_)),
-      corpus_(peers_.first_then_others([&] { return open_corpus(recipe); }, "preparing of data")),
+      corpus_(peers_.first_then_others(
+          [&] {
+            if (peers_.is_first()) begin_start(recipe, world.place(), newest_, directory_, status);
+            open_rank_log(directory_, world.place());
+            return open_corpus(recipe);
+          },
+          "preparing of data")),
       stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
@@ -132,13 +139,11 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
           tune_products_in_turn(recipe, run_device_, planned_.plan, peers_,
                                 newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
       engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
-      identity_{.seed = recipe.run.seed(),
-                .epoch_size = stream_.epoch_size(),
-                .data_fingerprint = corpus_.fingerprint,
-                .recipe = recipe::dump(recipe),
-                .environment = environment(recipe.threads(), recipe.run.determinism()),
-                .product_choices = product_choices_},
-      resumed_step_(resume()) {
+      identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
+      resumed_step_(resume()),
+      requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())) {
+  status_.length(total_steps_);
+  write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);
   const bool tensorboard = recipe.metrics.tensorboard();
   if (peers_.is_first()) {
@@ -182,18 +187,20 @@ std::optional<std::int64_t> Trainer::resume() {
 
 ExitCode Trainer::run() {
   if (output_) output_->header();
-  if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
-  publish_records();  // of step 0, or of the step that the run resumes from
-  start_ = Clock::now();
   bool finished = state_.step >= total_steps_ || out_of_time() || out_of_patience();
   if (finished) {
-    message(fmt::format("nothing left to train: step {} is saved, the run has {} steps{}{}",
-                        state_.step, total_steps_,
-                        out_of_time() ? ", training.max_time is over" : "",
-                        out_of_patience() ? ", it ran out of eval.patience" : ""));
+    message(nothing_left(state_.step, total_steps_, out_of_time(), out_of_patience()));
   }
-  int signal = 0;
-  while (!finished && (signal = stop_signal_of_any()) == 0) {
+  if (evaluation_is_missing(options_, state_, finished)) run_evaluation(finished);
+  publish_records();  // of step 0, or of the step that the run resumes from
+  start_ = Clock::now();
+  status_.enter("training");
+  while (!(finished && !request_.stops()) && !asked_to_stop()) {
+    if (request_.kind == Request::Kind::save) {
+      settle_all();
+      if (saved_step_ != state_.step) save();
+      request_ = {};
+    }
     try {
       launch_step();
     } catch (...) {
@@ -213,24 +220,37 @@ ExitCode Trainer::run() {
     if (!save_due) publish_records();
     if (!finished && options_.eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
-    if (finished || save_due) save();
+    if ((finished || save_due) && !request_.stops()) save();
     publish_records();
   }
   settle_all();
-  if (!finished) {
-    if (saved_step_ != state_.step) save();
-    message(
-        fmt::format("stopped by signal {} after step {}; state saved, run again to "
-                    "continue",
-                    signal, state_.step));
-    return ExitCode::preempted;
-  }
+  if (request_.stops()) return stop();
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
+  status_.end("done", ExitCode::done, "");
   if (output_) write_report(directory_, directory_ / "report.html");
   message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
+}
+
+bool Trainer::asked_to_stop() {
+  Request now = requests_.poll();
+  if (now.kind > request_.kind) request_ = std::move(now);
+  return request_.stops();
+}
+
+ExitCode Trainer::stop() {
+  if (saved_step_ != state_.step) save();
+  const std::string text =
+      fmt::format("stopped by {} after step {}; state saved, run again to continue", request_.text,
+                  state_.step);
+  message(text);
+  // Who has asked for it by hand does not want a batch job to begin again.
+  const bool by_hand = request_.kind == Request::Kind::control_stop;
+  const ExitCode code = by_hand ? ExitCode::done : ExitCode::preempted;
+  status_.end("stopped", code, text);
+  return code;
 }
 
 void Trainer::launch_step() {
@@ -254,8 +274,8 @@ void Trainer::launch_step() {
 // different times, is none of it.
 std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
-  const bool something_is_due = last >= total_steps_ || out_of_time() ||
-                                options_.eval_is_due(last) || save_is_due(last);
+  const bool something_is_due =
+      last >= total_steps_ || out_of_time() || options_.eval_is_due(last) || save_is_due(last);
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
 
@@ -272,6 +292,8 @@ void Trainer::settle_step() {
   const Clock::time_point begin = std::max(step.begin, last_settled_);
   last_settled_ = Clock::now();
   state_.step = step.number;
+  requests_.deadline().note_step(std::chrono::duration<double>(last_settled_ - begin).count());
+  status_.at_step(state_.step);
   state_.next_sample = step.end_sample();
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
   state_.elapsed_seconds =
@@ -295,53 +317,33 @@ void Trainer::settle_all() {
 }
 
 void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& outcome) {
-  StepRecord record{.step = state_.step, .fields = {}};
-  record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
-  if (std::isfinite(outcome.loss_sum)) {  // else a norm means nothing
-    record.set(metric::kGradNorm, outcome.update.grad_norm);
-    record.set(metric::kLearningRate, outcome.update.lr);
-  }
-  record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
-  set_shares(record, step.shares);
-  record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
-  set_sources(record, corpus_, state_.next_sample);
-  set_experts(record, engine_.options().model, outcome.routers,
-              step.num_samples * geometry_.seq_len());
-  record.set("train/skipped_steps", state_.skipped_steps);
-  if (engine_.options().loss_scaling) {
-    record.set("train/loss_scale", outcome.update.loss_scale);
-  }
-  set_memory(record, device_.ledger().peak(Phase::step));
-  const double tokens_per_second = unrecorded_.tokens_per_second();
-  const double step_seconds = unrecorded_.seconds_per_step();
+  state_.records.push_back(record_of_step({state_, step, outcome, corpus_, engine_.options(),
+                                           device_.ledger().peak(Phase::step), unrecorded_,
+                                           planned_, options_, total_steps_}));
   unrecorded_ = {};
-  record.set(metric::kTokensPerSecond, tokens_per_second);
-  if (const auto mfu = planned_.mfu(tokens_per_second)) record.set(metric::kMfu, *mfu);
-  record.set(metric::kStepSeconds, step_seconds);
-  record.set(metric::kElapsedSeconds, state_.elapsed_seconds);
-  double eta = static_cast<double>(total_steps_ - state_.step) * step_seconds;
-  if (options_.max_time) {
-    eta = std::clamp(options_.max_time->seconds - state_.elapsed_seconds, 0.0, eta);
-  }
-  record.set(metric::kEtaSeconds, eta);
-  state_.records.push_back(std::move(record));
 }
 
 void Trainer::publish_records() {
   for (; published_ < state_.records.size(); ++published_) {
     if (output_) output_->write(state_.records[published_]);
+    status_.add(state_.records[published_]);
   }
   if (output_) output_->flush();
 }
 
 bool Trainer::run_evaluation(bool final) {
+  status_.enter("evaluating");
   std::optional<std::uint64_t> limit;
   if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
-  const std::vector<EvalReport> reports = evaluate(engine_, corpus_.parts, limit, batch_);
+  const auto reports =
+      evaluate(engine_, corpus_.parts, limit, batch_, [this] { return asked_to_stop(); });
+  status_.enter("training");
+  if (!reports) return true;
   StepRecord record{.step = state_.step, .fields = {}};
-  const double loss = set_evaluation(record, corpus_, reports);
+  const double loss = set_evaluation(record, corpus_, *reports);
   state_.records.push_back(std::move(record));
-  write_samples();
+  write_samples(engine_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
+                output_ ? &*output_ : nullptr);
   if (final) return true;
   if (state_.best_eval_loss == 0 || loss < state_.best_eval_loss) {
     state_.best_eval_loss = loss;
@@ -355,28 +357,22 @@ bool Trainer::run_evaluation(bool final) {
   return false;
 }
 
-void Trainer::write_samples() {
-  // Where a rank has the whole model, the first does it alone; else all of them decode the same.
-  const bool has_all = engine_.mesh().model().size() == 1 && !engine_.passes_together();
-  if (!output_ && has_all) return;
-  for (const std::string& prompt : options_.sample_prompts) {
-    const std::string text =
-        generate(engine_, *corpus_.tokenizer, prompt,
-                 {.max_tokens = options_.sample_tokens, .seed = recipe_.run.seed()});
-    if (output_) output_->add_sample({.step = state_.step, .prompt = prompt, .text = text});
-  }
-}
-
 void Trainer::message(std::string_view line) {
+  log::note(line);
   if (output_) output_->message(line);
 }
 
 void Trainer::save() {
+  status_.enter("saving");
+  const Clock::time_point begin = Clock::now();
   device_.ledger().enter(Phase::save);
   if (output_) output_->sync();
   save_checkpoint(store_, engine_, state_, identity_);
   saved_step_ = state_.step;
   last_save_seconds_ = state_.elapsed_seconds;
+  requests_.deadline().note_save(seconds_since(begin));
+  status_.saved(state_.step);
+  status_.enter("training");
   publish_records();
   message(fmt::format("saved {}",
                       store_.directory_of(static_cast<std::uint64_t>(state_.step)).string()));
@@ -385,13 +381,17 @@ void Trainer::save() {
 }  // namespace
 
 ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
-  install_signal_handlers();
+  install_stop_handlers();
   world.configure(TimeLimit(recipe.resilience.hang_timeout().seconds),
                   recipe.debug.check_collectives());
-  Trainer trainer(recipe, file, world);
-  const std::vector<std::string> unread = recipe::unread_keys(recipe);
-  require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
-  return trainer.run();
+  for (const recipe::Entry* key : recipe.slurm.entries()) key->mark_read();  // of `llmtrain slurm`
+  StatusFile status;
+  return status.watch([&] {
+    Trainer trainer(recipe, file, world, status);
+    const std::vector<std::string> unread = recipe::unread_keys(recipe);
+    require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
+    return trainer.run();
+  });
 }
 
 }  // namespace llmtrain::train
