@@ -299,7 +299,6 @@ int Recipe::threads() const {
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
       recipe::Reserved{"offload", "this build keeps everything on the device"},
-      recipe::Reserved{"profiler", "this build has no profiler window"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe",

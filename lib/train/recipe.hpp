@@ -16,6 +16,7 @@
 #include "lib/parallel/parallelism_section.hpp"
 #include "lib/recipe/load.hpp"
 #include "lib/train/cleaning_section.hpp"
+#include "lib/train/profiler_section.hpp"
 #include "lib/train/slurm_section.hpp"
 
 namespace llmtrain::train {
@@ -341,6 +342,7 @@ struct Recipe : recipe::Section {
   recipe::Sub<CheckpointSection> checkpoint{this, "checkpoint", "saving and resuming"};
   recipe::Sub<EvalSection> eval{this, "eval", "evaluation on the held-out text"};
   recipe::Sub<MetricsSection> metrics{this, "metrics", "what is written while training"};
+  recipe::Sub<ProfilerSection> profiler{this, "profiler", "a window of steps, looked at closely"};
   recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
   recipe::Sub<SlurmSection> slurm{this, "slurm",
                                   "the job that `llmtrain slurm` asks a cluster for"};

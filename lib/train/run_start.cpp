@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 8> kTold{"SLURM_", "OMP_",  "GOMP_",     
 
 }  // namespace
 
-checkpoint::CheckpointStore open_store(const Recipe& recipe, const Peers& peers,
-                                       const std::filesystem::path& directory) {
+checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
+                                             const std::filesystem::path& directory) {
   const std::filesystem::path root = directory / "checkpoints";
   const auto options = store_options(recipe.checkpoint);
   return peers.first_then_others(
@@ -75,7 +75,7 @@ void open_rank_log(const std::filesystem::path& directory, const JobPlace& place
                         this_job().id.empty() ? "" : ", job " + this_job().id));
 }
 
-void begin_start(const Recipe& recipe, const JobPlace& place, const NewestCheckpoint& newest,
+void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
                  const std::filesystem::path& directory, StatusFile& status) {
   const Job& job = this_job();
   Start start{.time = unix_time(),
@@ -85,9 +85,7 @@ void begin_start(const Recipe& recipe, const JobPlace& place, const NewestCheckp
               .job = job.id,
               .restarts = job.restarts,
               .step = newest.step};
-  check_progress(
-      directory, job, start.step,
-      static_cast<std::int64_t>(recipe.resilience.max_restarts_without_progress().value));
+  check_progress(directory, job, start.step, max_restarts);
   const std::vector<Start> before = read_starts(directory);
   if (const auto last = read_status(directory)) {
     start.lost_steps = std::max<std::int64_t>(0, last->step - start.step.value_or(0));

@@ -18,8 +18,8 @@
 namespace llmtrain::train {
 
 /// The store in the run's `directory`; rank 0 writes its own files. Collective.
-checkpoint::CheckpointStore open_store(const Recipe& recipe, const Peers& peers,
-                                       const std::filesystem::path& directory);
+checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
+                                             const std::filesystem::path& directory);
 
 RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
                         std::string product_choices);
@@ -39,8 +39,8 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
 void open_rank_log(const std::filesystem::path& directory, const JobPlace& place);
 
 /// On rank 0, behind newest_checkpoint: the start's line in starts.jsonl, and status.json from here
-/// on. NoProgressError when restarts of this job have brought the run no further.
-void begin_start(const Recipe& recipe, const JobPlace& place, const NewestCheckpoint& newest,
+/// on. NoProgressError when more than `max_restarts` of this job have brought the run no further.
+void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
                  const std::filesystem::path& directory, StatusFile& status);
 
 /// The device as this rank's place on the mesh.

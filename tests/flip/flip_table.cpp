@@ -356,6 +356,8 @@ const std::vector<Flip> kLoop{
      {exit},
      "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
      {"resilience.max_skipped_steps=2"}},
+    {"profiler.first_step", {files}, "", {"profiler.first_step=2"}},
+    {"profiler.num_steps", {files}, "profiler.first_step=1", {"profiler.num_steps=1"}},
     {"resilience.exit_margin", {exit}, "", {"resilience.exit_margin=2h"}},
     {"resilience.max_restarts_without_progress",
      {exit},

@@ -81,7 +81,11 @@ JobFacts facts_of(const std::string& job) {
 
 JobFacts wait_for(const std::string& job, std::string_view state, double seconds) {
   JobFacts facts;
-  const bool there = within(seconds, [&] { return (facts = facts_of(job)).state == state; });
+  const auto is_over = [&] {
+    facts = facts_of(job);
+    return facts.state == state || facts.state == "FAILED" || facts.state == "CANCELLED";
+  };
+  const bool there = within(seconds, is_over) && facts.state == state;
   INFO(fmt::format("job {} is {} with exit code {}, not {}", job, facts.state, facts.exit_code,
                    state));
   REQUIRE(there);

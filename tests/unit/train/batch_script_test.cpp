@@ -99,7 +99,7 @@ TEST_CASE("the job array that prepares data") {
   const std::string script = make({"slurm.setup=[module load gcc]"}).data;
   for (const char* line :
        {"#SBATCH --job-name=my_run-data", "#SBATCH --array=0-15", "#SBATCH --ntasks=1",
-        "module load gcc", "llmtrain data prepare r.yaml --slurm-array"}) {
+        "module load gcc", "exec llmtrain data prepare r.yaml --slurm-array"}) {
     CAPTURE(line);
     CHECK(has_line(script, line));
   }
@@ -116,11 +116,11 @@ TEST_CASE("what the job does not fit is refused when the script is made") {
   refuses({"parallelism.dp=4"}, "2 machines x 4 tasks are 8 ranks: parallelism.dp is 4");
   refuses({"parallelism.tp=3"}, "2 machines x 4 tasks are 8 ranks: parallelism.tp 3 does not");
   refuses({"training.global_batch_size=4"}, "8 ranks cannot share");
-  refuses({"slurm.gpus_per_node=4"}, "slurm.gpus_per_node: asks for GPUs, and run.device is cpu");
+  refuses({"slurm.gpus_per_node=4"}, "slurm.gpus_per_node=4: asks for GPUs, and run.device is cpu");
   refuses({"run.device=cuda"}, "slurm.gpus_per_node: missing: run.device is cuda");
   refuses({"run.device=cuda", "slurm.gpus_per_node=8"}, "4 tasks for gpus_per_node 8");
   refuses({"slurm.time=2min"}, "slurm.signal_lead: is not shorter than slurm.time");
-  refuses({"slurm.partition=a b"}, "slurm.partition: has white space");
+  refuses({"slurm.partition=a b"}, "slurm.partition=a b: has white space");
   refuses({"slurm.directives=[--time=1]"}, "--time comes from slurm.time");
   refuses({"slurm.directives=[-t 1]"}, "`-t 1` is no long option of one line");
   refuses({"slurm.nodse=1"}, "slurm.nodse");
