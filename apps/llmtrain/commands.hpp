@@ -141,6 +141,8 @@ ExitCode evaluate(const std::filesystem::path& run, std::optional<std::uint64_t>
 
 enum class ReportForm { html, text, check };
 ExitCode report(const std::filesystem::path& run, ReportForm form);
+/// Prints two runs side by side.
+ExitCode compare_runs(const std::filesystem::path& a, const std::filesystem::path& b);
 
 /// What the run is doing. Exit code 0 when it lives or has ended well; its own when it has failed;
 /// peer_lost when its process is gone without a word.

@@ -43,11 +43,35 @@ void add_status_verb(CLI::App& root, Action& action) {
   status->callback([&action] { action = [] { return app::status(run, json); }; });
 }
 
+void add_report_verb(CLI::App& root, Action& action) {
+  static std::filesystem::path run, other;
+  static bool text = false;
+  static bool check = false;
+  static bool compare = false;
+  CLI::App* report = root.add_subcommand("report", "write report.html of a run");
+  report->add_option("run", run, "output directory of a run")->required();
+  CLI::Option* second = report->add_option("other", other, "with --compare: that of another one");
+  report->add_flag("--text", text, "print the loss curve instead");
+  report->add_flag("--check", check, "open and parse the report that is there");
+  CLI::Option* compares = report->add_flag("--compare", compare, "print two runs side by side");
+  compares->needs(second);
+  second->needs(compares);
+  report->callback([&action] {
+    action = [] {
+      if (compare) return app::compare_runs(run, other);
+      return app::report(run, check  ? app::ReportForm::check
+                              : text ? app::ReportForm::text
+                                     : app::ReportForm::html);
+    };
+  });
+}
+
 }  // namespace
 
 void add_job_verbs(CLI::App& root, Action& action) {
   add_slurm_verbs(root, action);
   add_status_verb(root, action);
+  add_report_verb(root, action);
 }
 
 }  // namespace llmtrain::app

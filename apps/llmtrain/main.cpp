@@ -218,19 +218,6 @@ void add_model_verbs(CLI::App& root, Action& action) {
 
 void add_run_directory_verbs(CLI::App& root, Action& action) {
   static std::filesystem::path run;
-  static bool text = false;
-  static bool check = false;
-  CLI::App* report = root.add_subcommand("report", "write report.html of a run");
-  report->add_option("run", run, "output directory of a run")->required();
-  report->add_flag("--text", text, "print the loss curve instead");
-  report->add_flag("--check", check, "open and parse the report that is there");
-  report->callback([&action] {
-    action = [] {
-      return app::report(run, check  ? app::ReportForm::check
-                              : text ? app::ReportForm::text
-                                     : app::ReportForm::html);
-    };
-  });
   CLI::App* ckpt = root.add_subcommand("ckpt", "checkpoints of a run");
   ckpt->require_subcommand(1);
   for (const bool verify : {false, true}) {

@@ -9,6 +9,7 @@
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/report.hpp"
+#include "lib/train/report_runs.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_status.hpp"
 #include "lib/train/saved_run.hpp"
@@ -67,6 +68,11 @@ ExitCode report(const std::filesystem::path& run, ReportForm form) {
       print(train::to_line(train::read_report_facts(read_file(html))) + "\n");
       break;
   }
+  return ExitCode::done;
+}
+
+ExitCode compare_runs(const std::filesystem::path& a, const std::filesystem::path& b) {
+  print(train::compare_runs(a, b));
   return ExitCode::done;
 }
 

@@ -16,7 +16,7 @@ using Action = std::function<ExitCode()>;
 
 /// The recipe and its overrides.
 void add_recipe(CLI::App* verb, RecipeArguments& to);
-/// slurm, status.
+/// slurm, status, report.
 void add_job_verbs(CLI::App& root, Action& action);
 
 }  // namespace llmtrain::app

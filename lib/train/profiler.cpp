@@ -156,7 +156,7 @@ std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
   const std::string table = profile_table(ranks);
   write_file_atomic(to / "ranks.txt", table);
   return fmt::format("steps {} to {}, traced in {}\n{}", first, last_step,
-                     (to / "trace.json").string(), table);
+                     (to / "trace.json").string(), table.substr(0, table.size() - 1));
 }
 
 }  // namespace llmtrain::train

@@ -1,0 +1,22 @@
+#pragma once
+/// Of a report: what was planned beside what was measured, the starts of a run, and two runs side
+/// by side.
+
+#include <filesystem>
+#include <string>
+
+#include "lib/train/report_data.hpp"
+
+namespace llmtrain::train {
+
+/// Step time, speed, MFU and peak memory, planned and measured; empty where nothing has both.
+std::string planned_section(const RunData& run, const StepRecord& facts);
+
+/// A row for each start, if there were several: when, where, from which checkpoint, steps lost.
+std::string starts_section(const RunData& run);
+
+/// Key figures of two runs beside each other, where their losses part, and the recipe keys that
+/// differ; at most 80 columns wide. DataError for unusable input files.
+std::string compare_runs(const std::filesystem::path& a, const std::filesystem::path& b);
+
+}  // namespace llmtrain::train
