@@ -9,7 +9,6 @@
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/report.hpp"
-#include "lib/train/report_runs.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_status.hpp"
 #include "lib/train/saved_run.hpp"

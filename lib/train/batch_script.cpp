@@ -1,5 +1,6 @@
 #include "lib/train/batch_script.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <filesystem>
@@ -36,6 +37,12 @@ class Directives {
  private:
   std::string text_;
 };
+
+// With the command that makes it again.
+std::string opening(std::string arguments) {
+  std::ranges::replace(arguments, '\n', ' ');
+  return fmt::format("#!/usr/bin/env bash\n# llmtrain slurm script {}\n", arguments);
+}
 
 // What both jobs ask for.
 void add_common(const SlurmSection& slurm, Directives& lines) {
@@ -129,12 +136,12 @@ std::string training_script(const Recipe& recipe, const BatchScript& script) {
   if (slurm.gpus_per_node()) lines.add("--gres=gpu:{}", slurm.gpus_per_node()->value);
   add_common(slurm, lines);
   lines.add("--signal=USR1@{:.0f}", std::ceil(slurm.signal_lead().seconds));
-  std::string text = fmt::format(
-      "#!/usr/bin/env bash\n"
-      "# Made by `llmtrain slurm script {0}`: {1} ranks. To be submitted from the directory that "
-      "the recipe's\n"
-      "# paths start at. --signal has no B:, so every task gets it, not this script.\n",
-      script.arguments, slurm.tasks());
+  std::string text =
+      opening(script.arguments) +
+      fmt::format(
+          "# {} ranks. To be submitted from the directory that the recipe's paths start at.\n"
+          "# --signal has no B:, so every task gets it, not this script.\n",
+          slurm.tasks());
   text += lines.take() + "\nset -u\n" + setup_lines(slurm);
   text += fmt::format(
       R"sh(# An error ends all tasks by itself, after the first has said what it is; the time is for those that hang.
@@ -164,12 +171,9 @@ std::string data_script(const Recipe& recipe, const BatchScript& script, int tas
   lines.add("--array=0-{}", tasks - 1);
   lines.add("--ntasks=1");
   add_common(slurm, lines);
-  return fmt::format(
-             "#!/usr/bin/env bash\n"
-             "# Made by `llmtrain slurm script {} --data-tasks {}`: each task makes its share of "
-             "the token files.\n",
-             script.arguments, tasks) +
-         lines.take() + "\nset -u\n" + setup_lines(slurm) +
+  return opening(fmt::format("{} --data-tasks {}", script.arguments, tasks)) +
+         "# Each task makes its share of the token files.\n" + lines.take() + "\nset -u\n" +
+         setup_lines(slurm) +
          fmt::format("exec {} data prepare {} --slurm-array\n", executable(slurm),
                      script.arguments);
 }

@@ -12,6 +12,7 @@
 #include "lib/base/units.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/recipe.hpp"
+#include "lib/train/report.hpp"
 #include "lib/train/report_chart.hpp"
 
 namespace llmtrain::train {

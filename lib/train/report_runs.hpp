@@ -15,8 +15,4 @@ std::string planned_section(const RunData& run, const StepRecord& facts);
 /// A row for each start, if there were several: when, where, from which checkpoint, steps lost.
 std::string starts_section(const RunData& run);
 
-/// Key figures of two runs beside each other, where their losses part, and the recipe keys that
-/// differ; at most 80 columns wide. DataError for unusable input files.
-std::string compare_runs(const std::filesystem::path& a, const std::filesystem::path& b);
-
 }  // namespace llmtrain::train

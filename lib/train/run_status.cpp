@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -36,9 +37,12 @@ std::optional<std::int64_t> start_of(std::int64_t pid) {
   return fields >> start ? std::optional(start) : std::nullopt;
 }
 
-template <class T>
-void put(Json& json, const char* key, const std::optional<T>& value) {
+void put(Json& json, const char* key, const std::optional<std::int64_t>& value) {
   if (value) json[key] = *value;
+}
+// JSON has no number for a loss that is none.
+void put(Json& json, const char* key, const std::optional<double>& value) {
+  if (value && std::isfinite(*value)) json[key] = *value;
 }
 
 template <class T>

@@ -60,7 +60,7 @@ TEST_CASE("a signal while data are prepared or a tokenizer is trained: nothing i
   const Workspace here(kTinyRecipe);
   {
     std::ofstream text(here.path / "text.txt");
-    for (int i = 0; i < 400'000; ++i)
+    for (std::int64_t i = 0; i < 400'000; ++i)
       text << "word" << i * 7919 % 60'013 << (i % 9 == 8 ? "\n" : " ");
   }
   const std::vector<std::string> small{"data.shard_size=4KiB"};

@@ -9,7 +9,6 @@
 #include "lib/base/file.hpp"
 #include "lib/train/report_chart.hpp"
 #include "lib/train/report_data.hpp"
-#include "lib/train/report_runs.hpp"
 #include "tests/support/relative.hpp"
 #include "tests/support/temp_dir.hpp"
 

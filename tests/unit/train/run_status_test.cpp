@@ -1,6 +1,7 @@
 #include "lib/train/run_status.hpp"
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <sys/wait.h>
 #include <thread>
@@ -51,6 +52,8 @@ TEST_CASE("a status is read as it was written") {
   CHECK(to_json(parse_status(text, "s")) == text);
   status.checkpoint_step = 2;
   status.exit_code = 75;
+  status.loss = std::nan("");
+  CHECK(!parse_status(to_json(status), "s").loss);
   const std::string ended = to_json(status);
   CHECK(to_json(parse_status(ended, "s")) == ended);
   for (const std::string& wrong :
