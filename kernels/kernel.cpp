@@ -4,6 +4,7 @@
 #include <array>
 
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 
 namespace llmtrain::kernels {
 
@@ -76,6 +77,7 @@ void launch(const KernelCtx& ctx, std::string_view name, const void* kernel, con
                                      Category::workspace, name);
   }
   if (ctx.device->is_meta()) return;
+  const trace::Scope span(trace::Kind::compute, name);
   ctx.table->find(name)(ctx, kernel, workspace.view());
 }
 

@@ -84,6 +84,16 @@ ExitCode list_data(const RecipeArguments& arguments, bool held_out);
 /// The text of the held-out documents, byte for byte.
 ExitCode print_held_out(const RecipeArguments& arguments);
 
+struct BatchOptions {
+  /// Tasks of a job array that prepares the data; none without.
+  std::optional<int> data_tasks;
+};
+/// Prints the batch script of the recipe's job for Slurm, or that of the job array.
+ExitCode print_batch_script(const RecipeArguments& arguments, const BatchOptions& options);
+/// Writes the scripts into the run's directory, hands them to sbatch and prints the jobs' numbers;
+/// the run waits for the array.
+ExitCode submit_batch(const RecipeArguments& arguments, const BatchOptions& options);
+
 struct TokenizerTraining {
   std::vector<std::filesystem::path> files;
   std::filesystem::path output;
@@ -131,6 +141,12 @@ ExitCode evaluate(const std::filesystem::path& run, std::optional<std::uint64_t>
 
 enum class ReportForm { html, text, check };
 ExitCode report(const std::filesystem::path& run, ReportForm form);
+/// Prints two runs side by side.
+ExitCode compare_runs(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// What the run is doing. Exit code 0 when it lives or has ended well; its own when it has failed;
+/// peer_lost when its process is gone without a word.
+ExitCode status(const std::filesystem::path& run, bool as_json);
 
 ExitCode list_checkpoints(const std::filesystem::path& run);
 ExitCode verify_checkpoints(const std::filesystem::path& run);

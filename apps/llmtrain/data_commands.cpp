@@ -2,7 +2,9 @@
 #include <cstdio>
 
 #include "apps/llmtrain/commands.hpp"
+#include "apps/llmtrain/shell_words.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/data/inspect.hpp"
 #include "lib/data/preparation_speed.hpp"
 #include "lib/train/corpus.hpp"
@@ -14,23 +16,10 @@ namespace {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-/// Recipe and overrides as one would type them.
-std::string shell_words(const RecipeArguments& arguments) {
-  std::vector<std::string> words{arguments.recipe.string()};
-  words.insert(words.end(), arguments.overrides.begin(), arguments.overrides.end());
-  std::string line;
-  for (const std::string& word : words) {
-    const bool plain = word.find_first_not_of(
-                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                           "0123456789_./=:,+-") == word.npos;
-    line += (line.empty() ? "" : " ") + (plain ? word : fmt::format("'{}'", word));
-  }
-  return line;
-}
-
 }  // namespace
 
 ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& share) {
+  install_stop_handlers();
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   if (share.shard || share.slurm_array || share.finish) {
     const data::Share part = share.finish        ? data::Share::nothing()

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <string>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "apps/llmtrain/commands.hpp"
+#include "apps/llmtrain/verbs.hpp"
 #include "lib/base/exit_codes.hpp"
 #include "lib/base/log.hpp"
 #include "lib/data/pre_tokenizer.hpp"
@@ -24,13 +24,9 @@ namespace {
 
 using namespace llmtrain;
 
-// The verb that was given; set by CLI11's callbacks, run after parsing.
-using Action = std::function<ExitCode()>;
-
-void add_recipe(CLI::App* verb, app::RecipeArguments& to) {
-  verb->add_option("recipe", to.recipe, "recipe file, or the name of a shipped one")->required();
-  verb->add_option("overrides", to.overrides, "key.path=value, or ~key.path for the default");
-}
+using app::Action;
+using app::add_job_verbs;
+using app::add_recipe;
 
 void add_recipe_verbs(CLI::App& root, Action& action) {
   static app::RecipeArguments arguments;
@@ -58,10 +54,12 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
       "--device",
       [](const std::string& device) { arguments.overrides.push_back("run.device=" + device); },
       "plan for this device instead of run.device: cpu or cuda");
-  plan->add_flag("--now", planned.now, "times at the speed that this machine has now, not undisturbed");
-  plan->add_option("--timeline", planned.timeline,
-                   "write what each rank of the pipeline does when: FILE.svg, FILE.txt, or FILE.json "
-                   "for ui.perfetto.dev");
+  plan->add_flag("--now", planned.now,
+                 "times at the speed that this machine has now, not undisturbed");
+  plan->add_option(
+      "--timeline", planned.timeline,
+      "write what each rank of the pipeline does when: FILE.svg, FILE.txt, or FILE.json "
+      "for ui.perfetto.dev");
   plan->callback([&action] { action = [] { return app::plan(arguments, planned); }; });
 
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
@@ -220,19 +218,6 @@ void add_model_verbs(CLI::App& root, Action& action) {
 
 void add_run_directory_verbs(CLI::App& root, Action& action) {
   static std::filesystem::path run;
-  static bool text = false;
-  static bool check = false;
-  CLI::App* report = root.add_subcommand("report", "write report.html of a run");
-  report->add_option("run", run, "output directory of a run")->required();
-  report->add_flag("--text", text, "print the loss curve instead");
-  report->add_flag("--check", check, "open and parse the report that is there");
-  report->callback([&action] {
-    action = [] {
-      return app::report(run, check  ? app::ReportForm::check
-                              : text ? app::ReportForm::text
-                                     : app::ReportForm::html);
-    };
-  });
   CLI::App* ckpt = root.add_subcommand("ckpt", "checkpoints of a run");
   ckpt->require_subcommand(1);
   for (const bool verify : {false, true}) {
@@ -279,9 +264,9 @@ void add_doctor(CLI::App& root, Action& action) {
       ->check(CLI::Range(1, 1 << 20))
       ->needs(recipe);
   doctor
-      ->add_option("--ranks-per-node", assumed.ranks_per_node,
-                   fmt::format("with a recipe: ranks of a machine; default {}",
-                               app::kUsualRanksPerNode))
+      ->add_option(
+          "--ranks-per-node", assumed.ranks_per_node,
+          fmt::format("with a recipe: ranks of a machine; default {}", app::kUsualRanksPerNode))
       ->check(CLI::Range(1, 1 << 20))
       ->needs(recipe);
   doctor->callback([&action] {
@@ -342,6 +327,7 @@ int main(int argc, char** argv) {
   add_recipe_verbs(root, action);
   add_shipped_recipe_verbs(root, action);
   add_data_verbs(root, action);
+  add_job_verbs(root, action);
   add_tokenizer_verbs(root, action);
   add_model_verbs(root, action);
   add_run_directory_verbs(root, action);

@@ -10,6 +10,7 @@
 #include "lib/train/generate.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
+#include "lib/train/run_status.hpp"
 #include "lib/train/saved_run.hpp"
 #include "lib/train/trainer.hpp"
 
@@ -43,7 +44,7 @@ ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t
   const train::Corpus corpus = run.corpus();
   engine::StepBatch batch;
   const train::EvalReport report =
-      train::total(train::evaluate(run.engine(), corpus.parts, std::nullopt, batch));
+      train::total(*train::evaluate(run.engine(), corpus.parts, std::nullopt, batch));
   const auto bits = report.bits_per_byte();
   print(fmt::format("step {}: loss {:.4f}, perplexity {:.3f}{} over {} tokens{}\n", run.step(),
                     report.loss(), std::exp(report.loss()),
@@ -67,6 +68,25 @@ ExitCode report(const std::filesystem::path& run, ReportForm form) {
       break;
   }
   return ExitCode::done;
+}
+
+ExitCode compare_runs(const std::filesystem::path& a, const std::filesystem::path& b) {
+  print(train::compare_runs(a, b));
+  return ExitCode::done;
+}
+
+ExitCode status(const std::filesystem::path& run, bool as_json) {
+  const auto status = train::read_status(run);
+  require<RecipeError>(status.has_value(),
+                       "{}: no run, or none that has begun (it has no status.json); give the "
+                       "run.output_dir of one",
+                       run.string());
+  const double now = train::unix_time();
+  print(as_json ? train::to_json(*status)
+                : fmt::format("{}: {}", run.string(), train::describe(*status, now)));
+  if (status->has_ended()) return static_cast<ExitCode>(*status->exit_code);
+  const train::Life life = train::life_of(*status, now);
+  return life == train::Life::alive ? ExitCode::done : ExitCode::peer_lost;
 }
 
 namespace {

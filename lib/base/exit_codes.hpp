@@ -25,7 +25,7 @@ inline constexpr std::array kExitCodes{
                 "files cannot be written: storage is full, fails or holds others"},
     ExitCodeRow{ExitCode::preempted, "stopped by a signal and saved: start it again to go on"},
     ExitCodeRow{ExitCode::no_progress,
-                "restarts without progress: do not start again (not used yet)"},
+                "restarts without progress: do not start again"},
 };
 
 }  // namespace llmtrain

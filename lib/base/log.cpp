@@ -1,17 +1,52 @@
 #include "lib/base/log.hpp"
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace llmtrain::log {
 
 namespace {
+
 std::atomic<int> g_rank{0};
+std::atomic<int> g_file{-1};
+
+// "2026-11-24 20:14:08.123", in UTC as the logs of several machines.
+std::string now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  const std::time_t seconds = ms / 1000;
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:03}", utc.tm_year + 1900,
+                     utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
 }
+
+}  // namespace
 
 void set_rank(int rank) { g_rank = rank; }
 
+void open_file(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) warning("{}: no log of this rank: {}", path.string(), std::strerror(errno));
+  if (const int before = g_file.exchange(file); before >= 0) ::close(before);
+}
+
+void note(std::string_view message) {
+  const int file = g_file;
+  if (file < 0) return;
+  const std::string line = fmt::format("{} {}\n", now(), message);
+  // One write, so that lines of several threads do not mix; a full disk ends the run elsewhere.
+  [[maybe_unused]] const auto written = ::write(file, line.data(), line.size());
+}
+
 void write(std::string_view severity, std::string_view message) {
+  note(fmt::format("{}{}", severity, message));
   const int rank = g_rank;
   if (rank != 0 && severity.empty()) return;
   const std::string line = rank == 0 ? fmt::format("{}{}\n", severity, message)

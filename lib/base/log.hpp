@@ -1,7 +1,8 @@
 #pragma once
 /// One-line messages for the user on standard error, prefixed by severity and, above rank 0, by
-/// rank.
+/// rank; and all of them, with the time, in a file of the rank's own.
 
+#include <filesystem>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -10,6 +11,12 @@ namespace llmtrain::log {
 
 /// Set once at start-up; ranks other than 0 print warnings and errors only.
 void set_rank(int rank);
+
+/// From here on messages are appended to this file, too, also those of other ranks than 0 that are
+/// not printed. One that cannot be opened is a warning.
+void open_file(const std::filesystem::path& path);
+/// Into the file only: what is printed elsewhere.
+void note(std::string_view message);
 
 void write(std::string_view severity, std::string_view message);
 

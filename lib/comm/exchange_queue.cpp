@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 
 namespace llmtrain {
 
@@ -52,6 +53,8 @@ Handle ExchangeQueue::submit(Work work, std::string what, std::function<void()> 
 void ExchangeQueue::run(Work work) { finish(*enqueue(std::move(work), "")); }
 
 void ExchangeQueue::finish(Job& job) {
+  const trace::Scope span(trace::Kind::wait,
+                          [&] { return job.what.empty() ? std::string("collectives") : job.what; });
   const auto begin = std::chrono::steady_clock::now();
   // Collectives have a limit of their own, in which they know who is missing.
   const auto too_late = [&] {

@@ -123,6 +123,7 @@ void HostCollectives::do_barrier() {
 
 void HostCollectives::do_gather_bytes(std::span<const std::byte> mine, Bytes all) {
   exchange_->queue.run([&](Transport& t) {
+    const trace::Scope span(trace::Kind::communication, [&] { return to_string(call_); });
     const std::vector<std::int64_t> counts(count(), static_cast<std::int64_t>(mine.size()));
     gather({&t, &call_}, mine, parts_of(all, counts, DType::u8));
     return std::vector<Ticket>();

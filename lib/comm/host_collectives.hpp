@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/trace.hpp"
 #include "lib/comm/collective_log.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/exchange_queue.hpp"
@@ -57,6 +58,7 @@ class HostCollectives : public Communicator {
   template <class Body>
   Handle submit(Body body) {
     return exchange_->queue.submit([body = std::move(body), call = call_](Transport& t) {
+      const trace::Scope span(trace::Kind::communication, [&] { return to_string(call); });
       body(Call{&t, &call});
       return std::vector<Transport::Ticket>();
     });

@@ -11,6 +11,7 @@
 
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/data/byte_level.hpp"
 #include "lib/data/parallel.hpp"
 
@@ -33,6 +34,7 @@ PieceCounts count_pieces(std::span<const std::string_view> documents,
   parallel_for(parts.size(), [&](std::size_t part) {
     PreTokenizer::Worker worker(pre_tokenizer);
     for (std::size_t d = part; d < documents.size(); d += parts.size()) {
+      stop_if_asked("training the tokenizer");
       worker.split(documents[d], [&](std::string_view piece) { ++parts[part][piece]; });
     }
   });
@@ -83,6 +85,7 @@ class PairTable {
 
   /// Replaces `pair` by `merged` everywhere, left to right in each word.
   void merge(Pair pair, std::int32_t merged) {
+    stop_if_asked("training the tokenizer");
     const auto found = pairs_.find(pair);
     std::vector<std::uint32_t> where = std::move(found->second.words);
     pairs_.erase(found);

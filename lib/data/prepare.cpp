@@ -12,6 +12,7 @@
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/data/parallel.hpp"
 #include "lib/data/shard_plan.hpp"
 
@@ -145,6 +146,7 @@ void make_shards(std::span<const SourceFile> files, const Tokenizer& tokenizer,
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (!share.has(i)) continue;
+    stop_if_asked("preparing the data");
     const fs::path path = directory / shard_file_name(i);
     const std::uint64_t build_key = shard_build_key(key, i);
     headers[i] = finished_shard(path, build_key, ShardCheck::payload);

@@ -1,6 +1,7 @@
 #include "lib/parallel/executor.hpp"
 
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 
 namespace llmtrain::parallel {
 
@@ -53,6 +54,7 @@ void Executor::run(const Schedule& schedule, const MessagePlan& plan) {
 }
 
 Tensor Executor::perform(const Action& action) {
+  const trace::Scope span(trace::Kind::action, [&] { return to_string(action); });
   if (observer_ != nullptr) observer_->began(action);
   Tensor made = dispatch(action);
   if (observer_ != nullptr) observer_->ended(action);

@@ -6,7 +6,6 @@
 #include "lib/base/require.hpp"
 #include "lib/base/tree_sum.hpp"
 #include "lib/train/batch_source.hpp"
-#include "lib/train/signals.hpp"
 #include "lib/train/trainer.hpp"
 
 namespace llmtrain::train {
@@ -37,8 +36,10 @@ std::uint64_t samples_of_pass(const engine::Engine& engine) {
                                     (fills_pipeline ? kMicroBatches : 1));
 }
 
-EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_out,
-                         std::optional<std::uint64_t> max_samples, engine::StepBatch& batch) {
+std::optional<EvalReport> evaluate_part(engine::Engine& engine, const data::EvalWindows& held_out,
+                                        std::optional<std::uint64_t> max_samples,
+                                        engine::StepBatch& batch,
+                                        const std::function<bool()>& stop) {
   const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
   const std::uint64_t samples = samples_of_pass(engine);
@@ -48,6 +49,7 @@ EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_o
   for (std::uint64_t round = 0; round < count; round += samples * ranks) {
     const std::uint64_t mine = round + samples * static_cast<std::uint64_t>(data.rank());
     const bool idle = mine >= count;
+    if (stop && stop()) return std::nullopt;
     if (idle && !engine.passes_together()) break;
     const std::uint64_t first = idle ? 0 : mine;  // the others need this rank's parameters
     fill_eval_batch(held_out, first, static_cast<std::int64_t>(std::min(samples, count - first)),
@@ -79,12 +81,16 @@ EvalReport evaluate_part(engine::Engine& engine, const data::EvalWindows& held_o
 
 }  // namespace
 
-std::vector<EvalReport> evaluate(engine::Engine& engine, const std::vector<CorpusPart>& parts,
-                                 std::optional<std::uint64_t> max_samples,
-                                 engine::StepBatch& batch) {
+std::optional<std::vector<EvalReport>> evaluate(engine::Engine& engine,
+                                                const std::vector<CorpusPart>& parts,
+                                                std::optional<std::uint64_t> max_samples,
+                                                engine::StepBatch& batch,
+                                                const std::function<bool()>& stop) {
   std::vector<EvalReport> reports;
   for (const CorpusPart& part : parts) {
-    reports.push_back(evaluate_part(engine, *part.held_out, max_samples, batch));
+    auto report = evaluate_part(engine, *part.held_out, max_samples, batch, stop);
+    if (!report) return std::nullopt;
+    reports.push_back(*report);
   }
   return reports;
 }

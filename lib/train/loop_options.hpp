@@ -26,7 +26,9 @@ struct LoopOptions {
         sample_tokens(static_cast<std::int64_t>(recipe.eval.sample_tokens().value)),
         metrics_interval(static_cast<std::int64_t>(recipe.metrics.interval().value)),
         on_non_finite(recipe.resilience.on_non_finite()),
-        max_skipped_steps(static_cast<std::int64_t>(recipe.resilience.max_skipped_steps().value)) {}
+        max_skipped_steps(static_cast<std::int64_t>(recipe.resilience.max_skipped_steps().value)),
+        max_restarts(
+            static_cast<std::int64_t>(recipe.resilience.max_restarts_without_progress().value)) {}
 
   std::int64_t total_steps(const engine::BatchGeometry& geometry,
                            const engine::TrainingSection& training,
@@ -64,7 +66,7 @@ struct LoopOptions {
   std::vector<std::string> sample_prompts;
   std::int64_t sample_tokens, metrics_interval;
   NonFinite on_non_finite;
-  std::int64_t max_skipped_steps;
+  std::int64_t max_skipped_steps, max_restarts;
 };
 
 }  // namespace llmtrain::train

@@ -2,7 +2,6 @@
 /// What the ranks of a run tell each other so that all of them go on alike. Rank 0 writes the files
 /// of a run and talks to people; its clock is the run's.
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -34,10 +33,13 @@ class Peers {
   std::string text_of(int rank, std::string_view mine, std::string_view site) const {
     return all_->share_text(mine, rank, site);
   }
-  /// The largest of all ranks'.
-  int largest(int mine, std::string_view site) const {
-    const std::vector<int> all = all_->gather_values(mine, site);
-    return *std::max_element(all.begin(), all.end());
+  /// Everybody's, by rank.
+  template <class T>
+  std::vector<T> of_all(const T& mine, std::string_view site) const {
+    return all_->gather_values(mine, site);
+  }
+  std::vector<std::string> texts_of_all(std::string_view mine, std::string_view site) const {
+    return all_->gather_texts(mine, site);
   }
   /// Whether it is true on all ranks.
   bool all_of(bool mine, std::string_view site) const { return largest(mine ? 0 : 1, site) == 0; }

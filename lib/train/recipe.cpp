@@ -299,8 +299,6 @@ int Recipe::threads() const {
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
       recipe::Reserved{"offload", "this build keeps everything on the device"},
-      recipe::Reserved{"profiler", "this build has no profiler window"},
-      recipe::Reserved{"slurm", "this build writes no batch scripts"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe",
@@ -332,9 +330,12 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
 
 }  // namespace
 
+std::string run_name(const Recipe& recipe, const std::filesystem::path& file) {
+  return replaced(recipe.run.name(), "%recipe", file.stem().string());
+}
+
 std::filesystem::path output_dir(const Recipe& recipe, const std::filesystem::path& file) {
-  const std::string name = replaced(recipe.run.name(), "%recipe", file.stem().string());
-  return replaced(recipe.run.output_dir(), "%name", name);
+  return replaced(recipe.run.output_dir(), "%name", run_name(recipe, file));
 }
 
 }  // namespace llmtrain::train

@@ -16,6 +16,8 @@
 #include "lib/parallel/parallelism_section.hpp"
 #include "lib/recipe/load.hpp"
 #include "lib/train/cleaning_section.hpp"
+#include "lib/train/profiler_section.hpp"
+#include "lib/train/slurm_section.hpp"
 
 namespace llmtrain::train {
 
@@ -305,6 +307,19 @@ struct ResilienceSection : recipe::Section {
       "how long a rank waits for another before it names it and ends the run; what one rank does "
       "for all, as preparing data, takes the time that it takes",
       recipe::at_least(1)};
+  recipe::Key<recipe::Auto<recipe::Duration>> exit_margin{
+      this,
+      "exit_margin",
+      {},
+      "in a Slurm job: save and end so long before the end of its time (SLURM_JOB_END_TIME); auto "
+      "= "
+      "10 s and twice the longest step and the longest save so far",
+      recipe::at_least(0)};
+  recipe::Key<recipe::Count> max_restarts_without_progress{
+      this, "max_restarts_without_progress", 3,
+      "in a Slurm job: most restarts in a row without a newer checkpoint; one more ends with exit "
+      "code 93",
+      recipe::Rule{}};
 };
 
 struct DebugSection : recipe::Section {
@@ -331,7 +346,10 @@ struct Recipe : recipe::Section {
   recipe::Sub<CheckpointSection> checkpoint{this, "checkpoint", "saving and resuming"};
   recipe::Sub<EvalSection> eval{this, "eval", "evaluation on the held-out text"};
   recipe::Sub<MetricsSection> metrics{this, "metrics", "what is written while training"};
+  recipe::Sub<ProfilerSection> profiler{this, "profiler", "a window of steps, looked at closely"};
   recipe::Sub<ResilienceSection> resilience{this, "resilience", "what to do when things go wrong"};
+  recipe::Sub<SlurmSection> slurm{this, "slurm",
+                                  "the job that `llmtrain slurm` asks a cluster for"};
   recipe::Sub<DebugSection> debug{this, "debug", "checks that take their time"};
 
   /// The processes among which this one runs the recipe, which no key says: alone, unless whoever
@@ -373,7 +391,8 @@ std::vector<std::string_view> builtin_recipe_names();
 std::unique_ptr<Recipe> load_recipe(const std::filesystem::path& file,
                                     const std::vector<std::string>& overrides);
 
-/// run.output_dir with its placeholders replaced.
+/// run.name and run.output_dir with their placeholders replaced.
+std::string run_name(const Recipe& recipe, const std::filesystem::path& file);
 std::filesystem::path output_dir(const Recipe& recipe, const std::filesystem::path& file);
 
 }  // namespace llmtrain::train

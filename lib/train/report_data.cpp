@@ -134,6 +134,7 @@ RunData load_run(const std::filesystem::path& run_dir) {
   read_measured_memory(run);
   run.samples = read_samples(run_dir / "samples.jsonl");
   run.recipe = read_optional(run_dir / "resolved.yaml");
+  run.starts = read_starts(run_dir);
   return run;
 }
 
@@ -174,12 +175,18 @@ StepRecord summarize(const RunData& run) {
   if (best != eval.end()) set("best_eval_loss", best->y);
   set("last_bits_per_byte", last(metric::kEvalBitsPerByte));
   set("tokens", last(metric::kTokens));
+  set("step_seconds", median(series_of(run.records, metric::kStepSeconds)));
   set("tokens_per_second", median(series_of(run.records, metric::kTokensPerSecond)));
   set("mfu", median(series_of(run.records, metric::kMfu)));
   const std::vector<Point> peaks = series_of(run.records, metric::kPeakBytes);  // one per start
   const auto peak = std::max_element(peaks.begin(), peaks.end(), by_value);
   if (peak != peaks.end()) set("peak_bytes", peak->y);
   set("elapsed_seconds", last(metric::kElapsedSeconds));
+  if (run.starts.empty()) return facts;
+  std::int64_t lost = 0;
+  for (const Start& start : run.starts) lost += start.lost_steps;
+  facts.set("summary/starts", static_cast<std::int64_t>(run.starts.size()));
+  facts.set("summary/lost_steps", lost);
   return facts;
 }
 

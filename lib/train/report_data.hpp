@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/train/metrics.hpp"
+#include "lib/train/starts.hpp"
 
 namespace llmtrain::train {
 
@@ -36,6 +37,7 @@ struct RunData {
       memory;                   // plan.json "memory.planned"; "memory/<category>_bytes" of metrics
   std::vector<Sample> samples;  // samples.jsonl
   std::string recipe;           // resolved.yaml
+  std::vector<Start> starts;    // starts.jsonl
 };
 
 /// DataError naming file (and line) when metrics.jsonl is missing or a file is not what it should
@@ -52,7 +54,8 @@ std::vector<Point> series_of(const std::vector<StepRecord>& records, std::string
 
 /// "run/<key>" for each fact, then "summary/<name>" for what the run reached: steps, records,
 /// first_loss, last_loss, last_eval_loss, best_eval_loss, last_bits_per_byte, tokens,
-/// tokens_per_second and mfu (medians), peak_bytes, elapsed_seconds. `step` is the last step.
+/// step_seconds, tokens_per_second and mfu (medians), peak_bytes, starts, lost_steps,
+/// elapsed_seconds. `step` is the last step.
 StepRecord summarize(const RunData& run);
 
 }  // namespace llmtrain::train

@@ -1,8 +1,16 @@
 #include "lib/train/run_start.hpp"
 
+#include <algorithm>
+#include <array>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/plan/machine.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/train/data_stages.hpp"
 #include "lib/train/device_links.hpp"
@@ -11,16 +19,34 @@
 
 namespace llmtrain::train {
 
+namespace {
+
+// Variables by their beginnings. Others may hold secrets.
+constexpr std::array<std::string_view, 8> kTold{"SLURM_", "OMP_",  "GOMP_",     "LLMTRAIN_",
+                                                "CUDA_",  "NCCL_", "OMPI_MCA_", "MASTER_"};
+
+}  // namespace
+
 checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
                                              const std::filesystem::path& directory) {
   const std::filesystem::path root = directory / "checkpoints";
-  const checkpoint::StoreOptions options = store_options(recipe.checkpoint);
+  const auto options = store_options(recipe.checkpoint);
   return peers.first_then_others(
       [&] {
         return peers.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
                                 : checkpoint::CheckpointStore::open_reader(root, options);
       },
       "opening of checkpoints");
+}
+
+RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
+                        std::string product_choices) {
+  return {.seed = recipe.run.seed(),
+          .epoch_size = epoch_size,
+          .data_fingerprint = corpus.fingerprint,
+          .recipe = recipe::dump(recipe),
+          .environment = environment(recipe.threads(), recipe.run.determinism()),
+          .product_choices = std::move(product_choices)};
 }
 
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
@@ -47,14 +73,33 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
   return peers.of_first(found, "checkpoint to resume from");
 }
 
-RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
-                        const std::string& product_choices) {
-  return {.seed = recipe.run.seed(),
-          .epoch_size = epoch_size,
-          .data_fingerprint = corpus.fingerprint,
-          .recipe = recipe::dump(recipe),
-          .environment = environment(recipe.threads(), recipe.run.determinism()),
-          .product_choices = product_choices};
+void open_rank_log(const std::filesystem::path& directory, const JobPlace& place) {
+  create_directories_durably(directory / "logs");
+  log::open_file(directory / "logs" / fmt::format("rank-{}.log", place.rank));
+  log::note(fmt::format("start on {}, process {}{}", plan::machine_facts().host, ::getpid(),
+                        this_job().id.empty() ? "" : ", job " + this_job().id));
+}
+
+void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
+                 const std::filesystem::path& directory, StatusFile& status) {
+  const Job& job = this_job();
+  Start start{.time = unix_time(),
+              .host = plan::machine_facts().host,
+              .pid = ::getpid(),
+              .ranks = place.size,
+              .job = job.id,
+              .restarts = job.restarts,
+              .step = newest.step};
+  check_progress(directory, job, start.step, max_restarts);
+  const std::vector<Start> before = read_starts(directory);
+  if (const auto last = read_status(directory)) {
+    start.lost_steps = std::max<std::int64_t>(0, last->step - start.step.value_or(0));
+  }
+  std::int64_t lost = start.lost_steps;
+  for (const Start& other : before) lost += other.lost_steps;
+  append_start(directory, start);
+  status.begin(directory, start, std::ssize(before) + 1, lost);
+  status.enter("preparing data");
 }
 
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers) {
@@ -74,6 +119,34 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   } else if (!plan.not_recorded.empty()) {
     log::info("launches are made one by one in {}, where ranks exchange", plan.not_recorded);
   }
+}
+
+void write_environment(const std::filesystem::path& directory, const Peers& peers) {
+  using Json = nlohmann::ordered_json;
+  const plan::MachineFacts machine = plan::machine_facts();
+  const Json mine{{"host", machine.host},
+                  {"cpu", machine.cpu},
+                  {"instruction_set", machine.instruction_set},
+                  {"cores", machine.cores},
+                  {"memory_bytes", machine.memory_bytes},
+                  {"pid", ::getpid()}};
+  const auto replace = Json::error_handler_t::replace;
+  const auto all = peers.texts_of_all(mine.dump(-1, ' ', false, replace), "machines of ranks");
+  if (!peers.is_first()) return;
+  Json json;
+  for (const auto& [key, value] : build_facts()) json["build"][key] = value;
+  json["launcher"] = this_launch().launcher;
+  json["connection"] = peers.world().kind();
+  for (const std::string& rank : all) json["ranks"].push_back(Json::parse(rank));
+  json["variables"] = Json::object();
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool known =
+        std::ranges::any_of(kTold, [&](auto part) { return name.starts_with(part); });
+    if (known) json["variables"][std::string(name)] = text.substr(name.size() + 1);
+  }
+  write_file_atomic(directory / "environment.json", json.dump(2, ' ', false, replace) + "\n");
 }
 
 void write_start(const std::filesystem::path& directory, const Recipe& recipe,

@@ -13,12 +13,16 @@
 #include "lib/train/peers.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/recipe.hpp"
+#include "lib/train/run_status.hpp"
 
 namespace llmtrain::train {
 
-/// The run's checkpoints in `directory`, which rank 0 may write. Collective.
+/// The store in the run's `directory`; rank 0 writes its own files. Collective.
 checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
                                              const std::filesystem::path& directory);
+
+RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
+                        std::string product_choices);
 
 struct NewestCheckpoint {
   std::optional<std::uint64_t> step;  // of the newest valid one
@@ -31,15 +35,23 @@ struct NewestCheckpoint {
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const checkpoint::CheckpointStore& store);
 
-/// What this run's checkpoints will say of it.
-RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
-                        const std::string& product_choices);
+/// From here on this rank's messages go into logs/rank-N.log, too.
+void open_rank_log(const std::filesystem::path& directory, const JobPlace& place);
+
+/// On rank 0, behind newest_checkpoint: the start's line in starts.jsonl, and status.json from here
+/// on. NoProgressError when more than `max_restarts` of this job have brought the run no further.
+void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
+                 const std::filesystem::path& directory, StatusFile& status);
 
 /// The device as this rank's place on the mesh.
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers);
 
 /// Says which launches a device that can record does not, and why.
 void log_launches(const Device& device, const plan::Plan& plan);
+
+/// environment.json: build, machine of each rank, variables that launchers and libraries go by.
+/// Collective; rank 0 writes.
+void write_environment(const std::filesystem::path& directory, const Peers& peers);
 
 /// The run's directory as far as it is there before the first step: resolved recipe, tokenizer,
 /// facts, plan, choices of products and the report of cleaning.

@@ -19,8 +19,13 @@ double seconds_since(Clock::time_point begin) {
 }  // namespace
 
 Saver::Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers,
-             bool async, Say say)
-    : store_(&store), engine_(&engine), peers_(&peers), async_(async), say_(std::move(say)) {}
+             bool async, Say say, Saved saved)
+    : store_(&store),
+      engine_(&engine),
+      peers_(&peers),
+      async_(async),
+      say_(std::move(say)),
+      saved_(std::move(saved)) {}
 
 std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
   if (bytes == 0) return {};
@@ -81,7 +86,7 @@ void Saver::advance(std::chrono::milliseconds wait) {
     under_way_->committed = under_way_->save->advance();
   }
   if (!under_way_->committed) return;
-  say_(fmt::format("saved {}", store_->directory_of(under_way_->save->step()).string()));
+  saved_(static_cast<std::int64_t>(under_way_->save->step()), seconds_since(under_way_->begin));
   under_way_.reset();
 }
 

@@ -23,14 +23,16 @@ namespace llmtrain::train {
 class Saver {
  public:
   using Say = std::function<void(std::string_view line)>;
-  /// Everything outlives it; `say` may begin to speak later.
+  /// The checkpoint of a step is there; its save began so many seconds ago.
+  using Saved = std::function<void(std::int64_t step, double seconds)>;
+  /// Everything outlives it; `say` and `saved` may begin to speak later.
   Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers, bool async,
-        Say say);
+        Say say, Saved saved);
 
   /// No step may be in flight. Returns when the checkpoint is there; or, beside the run, when the
   /// state is copied, before which it waits for the save under way and says so.
   void save(const LoopState& state, const RunIdentity& identity);
-  /// Goes on with the save under way where all ranks are ready, and says which step was saved.
+  /// Goes on with the save under way where all ranks are ready, and tells when it is there.
   /// Waits for no file.
   void poll() { advance({}); }
   /// Waits until no save is under way. Ranks keep answering each other, so that a slow disk is not
@@ -54,6 +56,7 @@ class Saver {
   const Peers* peers_;
   bool async_;
   Say say_;
+  Saved saved_;
   std::unique_ptr<CopyQueue> pinned_;  // of a device that is not the host, owner of the memory
   std::span<std::byte> snapshot_;
   std::optional<UnderWay> under_way_;

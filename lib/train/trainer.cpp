@@ -1,114 +1,26 @@
 #include "lib/train/trainer.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <deque>
 #include <utility>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
-#include "lib/train/batch_source.hpp"
-#include "lib/train/data_metrics.hpp"
-#include "lib/train/device.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
-#include "lib/train/launched_step.hpp"
-#include "lib/train/loop_options.hpp"
-#include "lib/train/peers.hpp"
-#include "lib/train/planned_step.hpp"
-#include "lib/train/planned_time.hpp"
 #include "lib/train/product_tuning.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
-#include "lib/train/run_output.hpp"
-#include "lib/train/run_start.hpp"
-#include "lib/train/saver.hpp"
-#include "lib/train/signals.hpp"
-#include "lib/train/throughput.hpp"
+#include "lib/train/step_record.hpp"
+#include "lib/train/trainer_loop.hpp"
 
 namespace llmtrain::train {
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Everything a run holds; members are made in this order.
-class Trainer {
- public:
-  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world);
-  ExitCode run();
-
- private:
-  ExitCode train();
-  std::optional<std::int64_t> resume();
-  /// The signal that asked some rank to stop, or 0. Collective, like all that follows.
-  int stop_signal_of_any() const { return peers_.largest(stop_signal(), "signals"); }
-  bool out_of_time() const { return time_over() >= 1; }
-  /// Part of training.max_time that was over after the last step. What is due follows from the
-  /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
-  /// on.
-  double time_over() const { return options_.time_over(state_.elapsed_seconds); }
-  bool save_is_due(std::int64_t step) const {
-    return options_.save_is_due(step, state_.elapsed_seconds - last_save_seconds_);
-  }
-  void launch_step();
-  /// Steps that stay under way while the next one is prepared and launched.
-  std::size_t steps_ahead() const;
-  void settle_step();
-  void settle_all();
-  void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
-  /// False when the run should stop early.
-  bool run_evaluation(bool final);
-  bool out_of_patience() const { return options_.out_of_patience(state_.evals_without_progress); }
-  void write_samples();
-  void message(std::string_view line);
-  void save();
-  /// Shows the step's records that nobody has seen yet.
-  void publish_records();
-
-  const Recipe& recipe_;
-  Peers peers_;
-  LoopOptions options_;
-  std::filesystem::path directory_;
-  engine::BatchGeometry geometry_;
-  RunPlan planned_;
-  PlannedSteps planned_steps_;
-  checkpoint::CheckpointStore store_;
-  NewestCheckpoint newest_;
-  Corpus corpus_;
-  data::MixedStream stream_;
-  std::int64_t total_steps_;
-  optim::LrSchedule schedule_;
-  RunDevice run_device_;
-  Device& device_;
-  std::string product_choices_;
-  engine::Engine engine_;
-  Saver saver_;
-  RunIdentity identity_;
-  LoopState state_;  // of settled steps
-  std::deque<LaunchedStep> in_flight_;
-  std::size_t published_ = 0;  // of state_.records
-  std::optional<std::int64_t> resumed_step_;
-  std::optional<RunOutput> output_;  // of rank 0
-  engine::StepBatch batch_;          // this rank's, of the step or of an evaluation
-  Throughput unrecorded_;
-  Clock::time_point last_settled_{};
-  Clock::time_point start_ = Clock::now();
-  double elapsed_before_ = 0;
-  double last_save_seconds_ = 0;  // as state_.elapsed_seconds
-  std::int64_t saved_step_ = -1;
-  bool choices_said_ = false;  // after the first step
-};
-
-Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world)
+Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
+                 StatusFile& status)
     : recipe_(recipe),
+      status_(status),
       peers_(world, recipe::dump(recipe)),
       options_(recipe),
       directory_(output_dir(recipe, file)),
@@ -117,7 +29,15 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       planned_steps_(planned_.plan.step_trace),
       store_(open_checkpoints(recipe, peers_, directory_)),
       newest_(newest_checkpoint(recipe, peers_, store_)),
-      corpus_(peers_.first_then_others([&] { return open_corpus(recipe); }, "preparing of data")),
+      corpus_(peers_.first_then_others(
+          [&] {
+            if (peers_.is_first()) {
+              begin_start(world.place(), newest_, options_.max_restarts, directory_, status);
+            }
+            open_rank_log(directory_, world.place());
+            return open_corpus(recipe);
+          },
+          "preparing of data")),
       stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
@@ -128,10 +48,16 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
           tune_products_in_turn(recipe, run_device_, planned_.plan, peers_,
                                 newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
       engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
-      saver_(store_, engine_, peers_, recipe.checkpoint.async(),
-             [this](std::string_view line) { message(line); }),
+      saver_(
+          store_, engine_, peers_, recipe.checkpoint.async(),
+          [this](std::string_view line) { message(line); },
+          [this](std::int64_t step, double seconds) { note_saved(step, seconds); }),
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
-      resumed_step_(resume()) {
+      resumed_step_(resume()),
+      requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
+      profiler_(recipe.profiler, directory_) {
+  status_.length(total_steps_);
+  write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);
   const bool tensorboard = recipe.metrics.tensorboard();
   if (peers_.is_first()) {
@@ -179,27 +105,21 @@ ExitCode Trainer::run() {
 
 ExitCode Trainer::train() {
   if (output_) output_->header();
-  if (options_.eval_at_start && !resumed_step_) run_evaluation(false);
-  publish_records();  // of step 0, or of the step that the run resumes from
-  start_ = Clock::now();
   bool finished = state_.step >= total_steps_ || out_of_time() || out_of_patience();
   if (finished) {
-    message(fmt::format("nothing left to train: step {} is saved, the run has {} steps{}{}",
-                        state_.step, total_steps_,
-                        out_of_time() ? ", training.max_time is over" : "",
-                        out_of_patience() ? ", it ran out of eval.patience" : ""));
+    message(nothing_left(state_.step, total_steps_, out_of_time(), out_of_patience()));
   }
-  int signal = 0;
-  while (!finished && (signal = stop_signal_of_any()) == 0) {
-    try {
-      launch_step();
-    } catch (...) {
-      // What came of the steps before is told before what is wrong with this one; but nobody who
-      // has failed may wait for other ranks.
-      if (peers_.world().place().size == 1) settle_all();
-      throw;
+  if (evaluation_is_missing(options_, state_, finished)) run_evaluation(finished);
+  publish_records();  // of step 0, or of the step that the run resumes from
+  start_ = Clock::now();
+  status_.enter("training");
+  while (!(finished && !request_.stops()) && !asked_to_stop()) {
+    if (request_.kind == Request::Kind::save) {
+      settle_all();
+      if (saved_step_ != state_.step) save();
+      request_ = {};
     }
-    while (in_flight_.size() > steps_ahead()) settle_step();
+    advance();
     saver_.poll();
     if (!in_flight_.empty()) {
       publish_records();
@@ -211,185 +131,54 @@ ExitCode Trainer::train() {
     if (!save_due) publish_records();
     if (!finished && options_.eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
-    if (finished || save_due) save();
+    if ((finished || save_due) && !request_.stops()) save();
     publish_records();
   }
   settle_all();
-  if (!finished && saved_step_ != state_.step) save();
+  message(profiler_.finish(state_.step, peers_));
+  if (request_.stops()) return stop();
   saver_.finish();
-  if (!finished) {
-    message(
-        fmt::format("stopped by signal {} after step {}; state saved, run again to "
-                    "continue",
-                    signal, state_.step));
-    return ExitCode::preempted;
-  }
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
+  status_.end("done", ExitCode::done, "");
   if (output_) write_report(directory_, directory_ / "report.html");
   message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
 }
 
-void Trainer::launch_step() {
-  LaunchedStep step{.begin = Clock::now()};
-  step.number = state_.step + static_cast<std::int64_t>(in_flight_.size()) + 1;
-  step.first_sample = in_flight_.empty() ? state_.next_sample : in_flight_.back().end_sample();
-  step.num_samples = geometry_.samples_in_step(step.number);
-  step.shares = fill_share_of_batch(stream_, step.first_sample, step.num_samples,
-                                    engine_.mesh().axis(Axis::dp), batch_);
-  const double lr_factor = schedule_.factor(step.number, time_over());
-  if (step.num_samples == geometry_.global_batch_size()) {
-    planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor);
-  } else {  // smaller steps at the start of a ramp have no plan
-    engine_.launch_step(batch_, step.number, lr_factor);
-  }
-  in_flight_.push_back(step);
+bool Trainer::asked_to_stop() {
+  Request now = requests_.poll();
+  if (now.kind > request_.kind) request_ = std::move(now);
+  return request_.stops();
 }
 
-// A device whose work runs behind the host has the next step in its queue before this one is done,
-// unless something has to happen between the two: all ranks alike, so a signal, which they see at
-// different times, is none of it.
-std::size_t Trainer::steps_ahead() const {
-  const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
-  const bool something_is_due = last >= total_steps_ || out_of_time() ||
-                                options_.eval_is_due(last) || save_is_due(last);
-  return device_.runs_behind() && !something_is_due ? 1 : 0;
+ExitCode Trainer::stop() {
+  if (saved_step_ != state_.step) save();
+  saver_.finish();
+  const std::string text =
+      fmt::format("stopped by {} after step {}; state saved, run again to continue", request_.text,
+                  state_.step);
+  message(text);
+  // Who has asked for it by hand does not want a batch job to begin again.
+  const bool by_hand = request_.kind == Request::Kind::control_stop;
+  const ExitCode code = by_hand ? ExitCode::done : ExitCode::preempted;
+  status_.end("stopped", code, text);
+  return code;
 }
-
-void Trainer::settle_step() {
-  publish_records();  // of the step before
-  state_.records.clear();
-  published_ = 0;
-  const engine::StepOutcome outcome = engine_.settle_step();
-  if (!std::exchange(choices_said_, true)) {
-    for (const std::string& line : run_device_.choices()) message(line);
-  }
-  const LaunchedStep step = in_flight_.front();
-  in_flight_.pop_front();
-  const Clock::time_point begin = std::max(step.begin, last_settled_);
-  last_settled_ = Clock::now();
-  state_.step = step.number;
-  state_.next_sample = step.end_sample();
-  state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
-  state_.elapsed_seconds =
-      peers_.of_first(elapsed_before_ + seconds_since(start_), "time of the run");
-  count_non_finite(options_, step, outcome, state_);
-  unrecorded_.add(step.num_samples * geometry_.seq_len(),
-                  std::chrono::duration<double>(last_settled_ - begin).count());
-  if (step.number == 1 || step.number % options_.metrics_interval == 0 ||
-      step.number == total_steps_ || out_of_time() || !outcome.finite) {
-    record_step(step, outcome);
-  }
-  const double steps_over = static_cast<double>(step.number) / static_cast<double>(total_steps_);
-  if (output_) {
-    output_->progress(std::max(steps_over, time_over()), fmt::format("step {}", step.number));
-  }
-}
-
-void Trainer::settle_all() {
-  while (!in_flight_.empty()) settle_step();
-  publish_records();
-}
-
-void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& outcome) {
-  StepRecord record{.step = state_.step, .fields = {}};
-  record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
-  if (std::isfinite(outcome.loss_sum)) {  // else a norm means nothing
-    record.set(metric::kGradNorm, outcome.update.grad_norm);
-    record.set(metric::kLearningRate, outcome.update.lr);
-  }
-  record.set(metric::kTokens, static_cast<std::int64_t>(state_.trained_tokens));
-  set_shares(record, step.shares);
-  record.set("train/samples", static_cast<std::int64_t>(state_.next_sample));
-  set_sources(record, corpus_, state_.next_sample);
-  set_experts(record, engine_.options().model, outcome.routers,
-              step.num_samples * geometry_.seq_len());
-  record.set("train/skipped_steps", state_.skipped_steps);
-  if (engine_.options().loss_scaling) {
-    record.set("train/loss_scale", outcome.update.loss_scale);
-  }
-  set_memory(record, device_.ledger().peak(Phase::step));
-  const double tokens_per_second = unrecorded_.tokens_per_second();
-  const double step_seconds = unrecorded_.seconds_per_step();
-  unrecorded_ = {};
-  record.set(metric::kTokensPerSecond, tokens_per_second);
-  if (const auto mfu = planned_.mfu(tokens_per_second)) record.set(metric::kMfu, *mfu);
-  record.set(metric::kStepSeconds, step_seconds);
-  record.set(metric::kElapsedSeconds, state_.elapsed_seconds);
-  double eta = static_cast<double>(total_steps_ - state_.step) * step_seconds;
-  if (options_.max_time) {
-    eta = std::clamp(options_.max_time->seconds - state_.elapsed_seconds, 0.0, eta);
-  }
-  record.set(metric::kEtaSeconds, eta);
-  state_.records.push_back(std::move(record));
-}
-
-void Trainer::publish_records() {
-  for (; published_ < state_.records.size(); ++published_) {
-    if (output_) output_->write(state_.records[published_]);
-  }
-  if (output_) output_->flush();
-}
-
-bool Trainer::run_evaluation(bool final) {
-  std::optional<std::uint64_t> limit;
-  if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
-  const std::vector<EvalReport> reports = evaluate(engine_, corpus_.parts, limit, batch_);
-  StepRecord record{.step = state_.step, .fields = {}};
-  const double loss = set_evaluation(record, corpus_, reports);
-  state_.records.push_back(std::move(record));
-  write_samples();
-  if (final) return true;
-  if (state_.best_eval_loss == 0 || loss < state_.best_eval_loss) {
-    state_.best_eval_loss = loss;
-    state_.evals_without_progress = 0;
-    return true;
-  }
-  ++state_.evals_without_progress;
-  if (!out_of_patience()) return true;
-  message(fmt::format("stopping early: {} evaluations without a lower loss",
-                      state_.evals_without_progress));
-  return false;
-}
-
-void Trainer::write_samples() {
-  // Where a rank has the whole model, the first does it alone; else all of them decode the same.
-  const bool has_all = engine_.mesh().model().size() == 1 && !engine_.passes_together();
-  if (!output_ && has_all) return;
-  for (const std::string& prompt : options_.sample_prompts) {
-    const std::string text =
-        generate(engine_, *corpus_.tokenizer, prompt,
-                 {.max_tokens = options_.sample_tokens, .seed = recipe_.run.seed()});
-    if (output_) output_->add_sample({.step = state_.step, .prompt = prompt, .text = text});
-  }
-}
-
-void Trainer::message(std::string_view line) {
-  if (output_) output_->message(line);
-}
-
-void Trainer::save() {
-  device_.ledger().enter(Phase::save);
-  if (output_) output_->sync();
-  saver_.save(state_, identity_);
-  saved_step_ = state_.step;
-  last_save_seconds_ = state_.elapsed_seconds;
-  publish_records();
-  saver_.poll();
-}
-
-}  // namespace
 
 ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
-  install_signal_handlers();
+  install_stop_handlers();
   world.configure(TimeLimit(recipe.resilience.hang_timeout().seconds),
                   recipe.debug.check_collectives());
-  Trainer trainer(recipe, file, world);
-  const std::vector<std::string> unread = recipe::unread_keys(recipe);
-  require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
-  return trainer.run();
+  for (const recipe::Entry* key : recipe.slurm.entries()) key->mark_read();  // of `llmtrain slurm`
+  StatusFile status;
+  return status.watch([&] {
+    Trainer trainer(recipe, file, world, status);
+    const std::vector<std::string> unread = recipe::unread_keys(recipe);
+    require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
+    return trainer.run();
+  });
 }
 
 }  // namespace llmtrain::train

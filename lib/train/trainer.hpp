@@ -2,7 +2,9 @@
 /// The loop around the engine: data, metrics, evaluation, checkpoints, signals.
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/store.hpp"
@@ -37,10 +39,13 @@ struct EvalReport {
 /// Evaluates each part on at most `max_samples` windows (all if empty); reports in the order of the
 /// parts. DataError when a part's windows have no trained token. `batch` is where samples are read
 /// to; its content is lost.
-/// Collective: ranks that share samples share the windows.
-std::vector<EvalReport> evaluate(engine::Engine& engine, const std::vector<CorpusPart>& parts,
-                                 std::optional<std::uint64_t> max_samples,
-                                 engine::StepBatch& batch);
+/// Collective: ranks that share samples share the windows. `stop`, if given, is asked by all ranks
+/// before each pass; when it says yes, to all alike, there are no reports.
+std::optional<std::vector<EvalReport>> evaluate(engine::Engine& engine,
+                                                const std::vector<CorpusPart>& parts,
+                                                std::optional<std::uint64_t> max_samples,
+                                                engine::StepBatch& batch,
+                                                const std::function<bool()>& stop = {});
 /// The parts' reports as one.
 EvalReport total(const std::vector<EvalReport>& reports);
 

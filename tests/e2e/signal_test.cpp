@@ -74,7 +74,7 @@ TEST_CASE("a signal during set-up: nothing is done twice by the next start") {
   const Workspace whole(kTinyRecipe);
   REQUIRE(whole.run(overrides).exit_code == 0);
   const Workspace part(kTinyRecipe);
-  const auto stopped = part.run(overrides, {.signal = SIGTERM, .signal_after = "plan: "});
+  const auto stopped = part.run(overrides, {.signal = SIGTERM, .signal_after = "determinism: "});
   INFO(stopped.output);
   REQUIRE(stopped.exit_code == 75);
   const std::int64_t step = saved_step(stopped.output);

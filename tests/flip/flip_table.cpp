@@ -357,6 +357,37 @@ const std::vector<Flip> kLoop{
      {exit},
      "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
      {"resilience.max_skipped_steps=2"}},
+    {"profiler.first_step", {files}, "", {"profiler.first_step=2"}},
+    {"profiler.num_steps", {files}, "profiler.first_step=1", {"profiler.num_steps=1"}},
+    {"resilience.exit_margin", {exit}, "", {"resilience.exit_margin=2h"}},
+    {"resilience.max_restarts_without_progress",
+     {exit},
+     "",
+     {"resilience.max_restarts_without_progress=0"},
+     {},
+     true},
+};
+
+const std::vector<Flip> kSlurm{
+    {"slurm.nodes", {job}, "", {"slurm.nodes=2"}},
+    {"slurm.tasks_per_node", {job}, "", {"slurm.tasks_per_node=2"}},
+    {"slurm.gpus_per_node", {job}, "slurm.gpus_per_node=1", {"slurm.gpus_per_node=2"}},
+    {"slurm.gpus_per_node", {job}, "", {"slurm.gpus_per_node=1"}},
+    {"slurm.cpus_per_task", {job}, "", {"slurm.cpus_per_task=3"}},
+    {"slurm.memory_per_node", {job}, "", {"slurm.memory_per_node=3GiB"}},
+    {"slurm.time", {job}, "", {"slurm.time=3h"}},
+    {"slurm.partition", {job}, "", {"slurm.partition=gpu"}},
+    {"slurm.account", {job}, "", {"slurm.account=me"}},
+    {"slurm.qos", {job}, "", {"slurm.qos=low"}},
+    {"slurm.signal_lead", {job}, "", {"slurm.signal_lead=60"}},
+    {"slurm.max_requeues", {job}, "", {"slurm.max_requeues=0"}},
+    {"slurm.node_failure_wait", {job}, "", {"slurm.node_failure_wait=0"}},
+    {"slurm.preflight", {job}, "", {"slurm.preflight=false"}},
+    {"slurm.mpi", {job}},
+    {"slurm.log", {job}, "", {"slurm.log=job.txt"}},
+    {"slurm.directives", {job}, "", {"slurm.directives=[--constraint=h100]"}},
+    {"slurm.setup", {job}, "", {"slurm.setup=[module load cuda]"}},
+    {"slurm.executable", {job}, "", {"slurm.executable=/opt/llmtrain"}},
 };
 
 }  // namespace
@@ -365,7 +396,7 @@ std::span<const Flip> flip_table() {
   static const std::vector<Flip> rows = [] {
     std::vector<Flip> all;
     for (const auto* part :
-         {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
+         {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop, &kSlurm}) {
       all.insert(all.end(), part->begin(), part->end());
     }
     for (const std::span<const Flip> part : {model_flips(), cleaning_flips()}) {

@@ -17,8 +17,10 @@
 #include "lib/engine/geometry.hpp"
 #include "lib/plan/plan.hpp"
 #include "lib/plan/plan_text.hpp"
+#include "lib/train/batch_script.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/job.hpp"
 #include "lib/train/metrics.hpp"
 #include "lib/train/planned_time.hpp"
 #include "tests/flip/flip_table.hpp"
@@ -161,6 +163,12 @@ std::string plan_of(train::Recipe& recipe) {
   return plan::to_json(plan, context);
 }
 
+std::string job_of(train::Recipe& recipe) {
+  train::enter_job(recipe);
+  const train::BatchScript script{.name = "run", .arguments = "recipe.yaml"};
+  return train::training_script(recipe, script) + train::data_script(recipe, script, 2);
+}
+
 class LaunchLog final : public kernels::Recorder {
  public:
   void record(const kernels::LaunchRecord& launch) override {
@@ -275,8 +283,8 @@ const std::set<std::string> kInputs{"text.txt",     "text.txt.gz",  "other.txt",
 }  // namespace
 
 std::string_view to_string(Sight sight) {
-  constexpr std::array<std::string_view, 8> kNames{"plan",    "operations", "data",    "metrics",
-                                                   "weights", "files",      "samples", "exit"};
+  constexpr std::array<std::string_view, 9> kNames{
+      "plan", "operations", "data", "metrics", "weights", "files", "samples", "exit", "job"};
   return kNames.at(static_cast<std::size_t>(sight));
 }
 
@@ -301,6 +309,9 @@ constexpr const char* kPlugin = "none";
 Workshop::Workshop() : before_(fs::current_path()) {
   ::setenv("LLMTRAIN_CUDA_PLUGIN", kPlugin, 1);
   ::setenv("XDG_CACHE_HOME", "user_cache", 1);  // relative: in what a run leaves here
+  // As in a job of Slurm that has an hour left.
+  ::setenv("SLURM_JOB_ID", "1", 1);
+  ::setenv("SLURM_JOB_END_TIME", fmt::format("{:.0f}", train::unix_time() + 3600).c_str(), 1);
   std::string name = (fs::temp_directory_path() / "llmtrain-flip-XXXXXX").string();
   require<StorageError>(::mkdtemp(name.data()) != nullptr, "cannot create {}", name);
   directory_ = name;
@@ -328,7 +339,12 @@ const Workshop::Run& Workshop::run(const std::vector<std::string>& overrides, bo
     if (run.overrides == overrides && run.after_a_run == after_a_run) return run;
   }
   empty_runs();
-  if (after_a_run) execute({"run", std::string(kRecipeFile)}, 0);
+  if (after_a_run) {
+    // Twice: of a job that Slurm starts again, the second is no progress.
+    ::setenv("SLURM_RESTART_COUNT", "0", 1);
+    for (int i = 0; i < 2; ++i) execute({"run", std::string(kRecipeFile)}, 0);
+    ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  }
   std::vector<std::string> arguments{"run", std::string(kRecipeFile)};
   arguments.insert(arguments.end(), overrides.begin(), overrides.end());
   const int code = execute(arguments, -1);
@@ -360,6 +376,8 @@ std::string Workshop::see(Sight sight, const std::vector<std::string>& overrides
       return run(overrides, after_a_run).samples;
     case Sight::exit:
       return run(overrides, after_a_run).exit;
+    case Sight::job:
+      return job_of(*load(overrides));
   }
   return {};
 }

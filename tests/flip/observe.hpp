@@ -21,10 +21,11 @@ enum class Sight : std::uint8_t {
   files,       // what a run leaves on the disk, without the bytes inside
   samples,     // texts written while training
   exit,        // exit code
+  job,         // batch scripts of `llmtrain slurm`
 };
 inline constexpr std::array kAllSights{Sight::plan,    Sight::operations, Sight::data,
                                        Sight::metrics, Sight::weights,    Sight::files,
-                                       Sight::samples, Sight::exit};
+                                       Sight::samples, Sight::exit,       Sight::job};
 std::string_view to_string(Sight sight);
 
 /// Inputs that the recipes of the table read, and a place to run them in.

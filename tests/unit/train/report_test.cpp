@@ -253,4 +253,47 @@ TEST_CASE("the text report draws the loss falling and fits 80 columns") {
   CHECK(report_of(dir).ends_with("</html>\n"));
 }
 
+TEST_CASE("starts, steps made twice, and what was planned beside what was measured") {
+  const test::TempDir dir;
+  write_run(dir.path(), 10);
+  CHECK(report_of(dir).find("<h2>Starts</h2>") == std::string::npos);
+  append_start(dir.path(), {.time = 0, .host = "n1", .ranks = 4});
+  append_start(dir.path(),
+               {.time = 90'000, .host = "n<2", .job = "17", .step = 6, .lost_steps = 3});
+  write_file_atomic(dir / "plan.json",
+                    R"({"predicted_tokens_per_second": 3.0, "predicted_step_seconds": 2})");
+  const std::string html = report_of(dir);
+  CHECK(html.find("<td>1970-01-02 01:00</td><td>n&lt;2</td><td>17</td>") != std::string::npos);
+  const StepRecord facts = read_report_facts(html);
+  CHECK(facts.number("summary/starts") == 2);
+  CHECK(facts.number("summary/lost_steps") == 3);
+  // 6 of 3 tokens per second; no step time was measured.
+  CHECK(html.find("<td class=\"num\">3</td><td class=\"num\">6</td><td "
+                  "class=\"num\">2.000</td>") != std::string::npos);
+  CHECK(html.find("step, median") == std::string::npos);
+}
+
+TEST_CASE("two runs side by side: their figures, and where their losses part") {
+  const test::TempDir a, b;
+  write_run(a.path(), 10);
+  write_run(b.path(), 10);
+  CHECK(compare_runs(a.path(), b.path()).find("losses of 10 steps are equal to the bit") !=
+        std::string::npos);
+  StepRecord other{.step = 7, .fields = {}};
+  other.set(metric::kLoss, 5.0 / 7 + 0.25);
+  MetricsWriter(b / "metrics.jsonl", 7).write(other);
+  const std::string text = compare_runs(a.path(), b.path());
+  CAPTURE(text);
+  CHECK(text.find("part at step 7; the largest of 7 differences is 0.25, at step 7") !=
+        std::string::npos);
+  std::size_t longest = 0;
+  for (std::size_t begin = text.find("\n\n"); begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    longest = std::max(longest, end - begin);
+    begin = end + 1;
+  }
+  CHECK(longest <= 80);
+  CHECK_THROWS_AS(compare_runs(a.path(), a / "none"), DataError);
+}
+
 }  // namespace llmtrain::train

@@ -1,0 +1,52 @@
+#include "lib/base/stop_request.hpp"
+
+#include <csignal>
+#include <initializer_list>
+#include <unistd.h>
+
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;
+
+extern "C" void on_signal(int signal) {
+  if (signal == SIGINT && g_signal == SIGINT) ::_exit(128 + SIGINT);
+  g_signal = signal;
+}
+
+extern "C" void leave(int) {
+  constexpr char kText[] = "stopped by a signal before the run began; run again\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+  ::_exit(static_cast<int>(ExitCode::preempted));
+}
+
+void handle(void (*handler)(int)) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace
+
+void leave_on_stop_signals() { handle(leave); }
+
+void install_stop_handlers() {
+  handle(on_signal);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+int stop_signal() { return g_signal; }
+
+void stop_if_asked(std::string_view doing) {
+  if (g_signal == 0) return;
+  fail<Stopped>("stopped by signal {} while {}; nothing is lost, run again to continue",
+                static_cast<int>(g_signal), doing);
+}
+
+}  // namespace llmtrain

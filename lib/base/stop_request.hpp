@@ -1,0 +1,28 @@
+#pragma once
+/// Requests to stop: SIGTERM, SIGUSR1 and SIGINT only set a flag, which every loop polls.
+
+#include <string_view>
+
+#include "lib/base/error.hpp"
+
+namespace llmtrain {
+
+/// Asked to stop before there was anything to save: what is done so far is on the disk, and the
+/// next start goes on from there.
+class Stopped : public ErrorWith<ExitCode::preempted> {
+  using ErrorWith::ErrorWith;
+};
+
+/// Until the handlers below are installed, a request ends the process at once, with 75: while it
+/// waits for others to start, nobody polls and there is nothing to save.
+void leave_on_stop_signals();
+/// Installs the handlers. A second SIGINT ends the process at once, with 128 + SIGINT; writing to a
+/// pipe that nobody reads any more is an error of that write and ends nothing.
+void install_stop_handlers();
+/// The signal that asked to stop, or 0.
+int stop_signal();
+/// Throws Stopped, naming what is being done ("preparing the data"), if a signal asked to stop. For
+/// loops before the first step, on any thread.
+void stop_if_asked(std::string_view doing);
+
+}  // namespace llmtrain

@@ -1,0 +1,20 @@
+#pragma once
+/// `profiler` of the recipe.
+
+#include <optional>
+
+#include "lib/recipe/load.hpp"
+
+namespace llmtrain::train {
+
+struct ProfilerSection : recipe::Section {
+  recipe::Key<std::optional<recipe::Count>> first_step{
+      this, "first_step", std::nullopt,
+      "first of the steps that are traced, into profile/ of the run's directory; null = none",
+      recipe::at_least(1)};
+  recipe::Key<recipe::Count> num_steps{this, "num_steps", 3, "with first_step: how many",
+                                       recipe::between(1, 10'000)};
+  void validate(recipe::Issues& issues) const override;
+};
+
+}  // namespace llmtrain::train

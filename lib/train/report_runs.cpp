@@ -1,0 +1,170 @@
+#include "lib/train/report_runs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <ctime>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "lib/base/units.hpp"
+#include "lib/recipe/keys.hpp"
+#include "lib/train/recipe.hpp"
+#include "lib/train/report.hpp"
+#include "lib/train/report_chart.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+std::string seconds_text(double x) { return format_duration(std::clamp(x, 0.0, 1e12)); }
+std::string percent_text(double x) { return fmt::format("{:.1f} %", 100 * x); }
+std::string fixed_text(double x) { return fmt::format("{:.4f}", x); }
+std::string whole_text(double x) { return fmt::format("{:.0f}", x); }
+std::string bytes_text(double x) {
+  return format_bytes(static_cast<std::uint64_t>(std::clamp(x, 0.0, 0x1p62)));
+}
+
+std::optional<double> planned_number(const RunData& run, std::string_view key) {
+  for (const auto& [name, text] : run.plan) {
+    double value = 0;
+    const char* end = text.data() + text.size();
+    if (name == key && std::from_chars(text.data(), end, value).ptr == end) return value;
+  }
+  return std::nullopt;
+}
+
+struct Figure {
+  std::string_view label, summary, planned;
+  std::string (*text)(double);
+};
+
+constexpr std::array kPlanned{
+    Figure{"step, median", "step_seconds", "predicted_step_seconds", seconds_text},
+    Figure{"tokens per second, median", "tokens_per_second", "predicted_tokens_per_second",
+           short_number},
+    Figure{"MFU, median", "mfu", "predicted_mfu", percent_text},
+    Figure{"peak memory", "peak_bytes", "peak_bytes", bytes_text}};
+
+constexpr std::array kCompared{
+    Figure{"steps", "steps", "", whole_text},
+    Figure{"tokens", "tokens", "", short_number},
+    Figure{"training loss, last step", "last_loss", "", fixed_text},
+    Figure{"held-out loss", "last_eval_loss", "", fixed_text},
+    Figure{"held-out loss, best", "best_eval_loss", "", fixed_text},
+    Figure{"held-out bits per byte", "last_bits_per_byte", "", fixed_text},
+    Figure{"step, median", "step_seconds", "", seconds_text},
+    Figure{"tokens per second, median", "tokens_per_second", "", short_number},
+    Figure{"MFU, median", "mfu", "", percent_text},
+    Figure{"peak memory", "peak_bytes", "", bytes_text},
+    Figure{"training time", "elapsed_seconds", "", seconds_text},
+    Figure{"starts", "starts", "", whole_text},
+    Figure{"steps made twice", "lost_steps", "", whole_text}};
+
+std::optional<double> figure_of(const StepRecord& facts, std::string_view name) {
+  return facts.number(fmt::format("summary/{}", name));
+}
+
+std::string date(double time) {
+  const auto seconds = static_cast<std::time_t>(time);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}", utc.tm_year + 1900, utc.tm_mon + 1,
+                     utc.tm_mday, utc.tm_hour, utc.tm_min);
+}
+
+// Where the two series part, among the steps that both have.
+std::string parting_text(const RunData& a, const RunData& b) {
+  std::map<double, double> of_a;
+  for (const Point& point : series_of(a.records, metric::kLoss)) of_a[point.x] = point.y;
+  std::optional<double> first;
+  double largest = 0, at = 0;
+  std::size_t common = 0;
+  for (const Point& point : series_of(b.records, metric::kLoss)) {
+    const auto other = of_a.find(point.x);
+    if (other == of_a.end()) continue;
+    ++common;
+    const double difference = std::abs(other->second - point.y);
+    if (difference > 0 && !first) first = point.x;
+    if (difference > largest) {
+      largest = difference;
+      at = point.x;
+    }
+  }
+  if (common == 0) return "no step has a training loss in both\n";
+  if (!first) return fmt::format("training losses of {} steps are equal to the bit\n", common);
+  return fmt::format(
+      "training losses part at step {:.0f}; the largest of {} differences is "
+      "{:.4g}, at step {:.0f}\n",
+      *first, common, largest, at);
+}
+
+std::string recipe_differences(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto file = [](const std::filesystem::path& run) { return run / "resolved.yaml"; };
+  if (!std::filesystem::exists(file(a)) || !std::filesystem::exists(file(b))) return "";
+  const auto changes = recipe::changed_values(*load_recipe(file(a), {}), *load_recipe(file(b), {}));
+  if (changes.empty()) return "the recipes are the same\n";
+  std::string text = "recipe, A -> B:\n";
+  for (const std::string& change : changes) text += "  " + change + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string planned_section(const RunData& run, const StepRecord& facts) {
+  std::string rows;
+  for (const Figure& figure : kPlanned) {
+    const auto planned = planned_number(run, figure.planned);
+    const auto measured = figure_of(facts, figure.summary);
+    if (!planned || !measured) continue;
+    rows += fmt::format(
+        "<tr><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
+        "<td class=\"num\">{:.3f}</td></tr>\n",
+        figure.label, figure.text(*planned), figure.text(*measured),
+        *planned > 0 ? *measured / *planned : 0.0);
+  }
+  if (rows.empty()) return "";
+  return "<section><h2>Planned and measured</h2>\n<table><thead><tr><th></th>"
+         "<th class=\"num\">Planned</th><th class=\"num\">Measured</th>"
+         "<th class=\"num\">Measured / planned</th></tr></thead><tbody>\n" +
+         rows + "</tbody></table></section>\n";
+}
+
+std::string starts_section(const RunData& run) {
+  if (run.starts.size() < 2) return "";
+  std::string html =
+      "<section><h2>Starts</h2>\n<table><thead><tr><th>UTC</th><th>Host</th><th>Job</th>"
+      "<th class=\"num\">Ranks</th><th class=\"num\">From step</th>"
+      "<th class=\"num\">Steps lost</th></tr></thead><tbody>\n";
+  for (const Start& start : run.starts) {
+    html += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
+        "<td class=\"num\">{}</td></tr>\n",
+        date(start.time), html_escape(start.host), html_escape(start.job), start.ranks,
+        start.step.value_or(0), start.lost_steps);
+  }
+  return html + "</tbody></table></section>\n";
+}
+
+std::string compare_runs(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const RunData run_a = load_run(a), run_b = load_run(b);
+  const StepRecord facts_a = summarize(run_a), facts_b = summarize(run_b);
+  std::string text = fmt::format("A: {}\nB: {}\n\n  {:<28}{:>14}{:>14}{:>12}\n", a.string(),
+                                 b.string(), "", "A", "B", "B / A");
+  for (const Figure& figure : kCompared) {
+    const auto of_a = figure_of(facts_a, figure.summary);
+    const auto of_b = figure_of(facts_b, figure.summary);
+    if (!of_a && !of_b) continue;
+    const auto cell = [&](const std::optional<double>& value) {
+      return value ? figure.text(*value) : std::string("-");
+    };
+    const bool both = of_a && of_b && *of_a != 0;
+    text += fmt::format("  {:<28}{:>14}{:>14}{:>12}\n", figure.label, cell(of_a), cell(of_b),
+                        both ? fmt::format("{:.4f}", *of_b / *of_a) : "-");
+  }
+  return text + "\n" + parting_text(run_a, run_b) + recipe_differences(a, b);
+}
+
+}  // namespace llmtrain::train

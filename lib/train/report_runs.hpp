@@ -1,0 +1,18 @@
+#pragma once
+/// Of a report: what was planned beside what was measured, the starts of a run, and two runs side
+/// by side.
+
+#include <filesystem>
+#include <string>
+
+#include "lib/train/report_data.hpp"
+
+namespace llmtrain::train {
+
+/// Step time, speed, MFU and peak memory, planned and measured; empty where nothing has both.
+std::string planned_section(const RunData& run, const StepRecord& facts);
+
+/// A row for each start, if there were several: when, where, from which checkpoint, steps lost.
+std::string starts_section(const RunData& run);
+
+}  // namespace llmtrain::train

@@ -1,0 +1,68 @@
+#include "lib/train/run_requests.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+std::string text_of(Request::Kind kind, int signal, const Deadline& deadline) {
+  switch (kind) {
+    case Request::Kind::none:
+      break;
+    case Request::Kind::save:
+      return "control/save";
+    case Request::Kind::control_stop:
+      return "control/stop";
+    case Request::Kind::deadline:
+      return fmt::format("the end of its job's time, in {:.0f} s",
+                         std::max(0.0, deadline.end().value_or(0) - unix_time()));
+    case Request::Kind::signal:
+      return fmt::format("signal {}", signal);
+  }
+  return "";
+}
+
+}  // namespace
+
+RunRequests::RunRequests(const Peers& peers, std::filesystem::path directory,
+                         const Deadline& deadline)
+    : peers_(&peers), control_(std::move(directory) / "control"), deadline_(deadline) {
+  if (!peers_->is_first()) return;
+  for (const char* name : {"save", "stop"}) take(name);
+}
+
+bool RunRequests::take(const char* name) const {
+  std::error_code ignored;  // asked again at the next look
+  return std::filesystem::remove(control_ / name, ignored);
+}
+
+RunRequests::Heard RunRequests::listen() {
+  if (const int signal = stop_signal()) return {Request::Kind::signal, signal};
+  if (!peers_->is_first()) return {};
+  if (deadline_.is_over(unix_time())) return {Request::Kind::deadline};
+  // A look at a shared disk may take as long as a small step.
+  constexpr std::chrono::milliseconds kPause{500};
+  const auto now = std::chrono::steady_clock::now();
+  if (now - looked_ < kPause) return {};
+  looked_ = now;
+  if (take("stop")) return {Request::Kind::control_stop};
+  if (take("save")) return {Request::Kind::save};
+  return {};
+}
+
+Request RunRequests::poll() {
+  const auto heard = peers_->of_all(listen(), "requests");
+  const auto most = std::ranges::max_element(heard, [](const Heard& a, const Heard& b) {
+    return std::pair(a.kind, a.signal) < std::pair(b.kind, b.signal);
+  });
+  return {.kind = most->kind,
+          .signal = most->signal,
+          .text = text_of(most->kind, most->signal, deadline_)};
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,77 @@
+#pragma once
+/// What asks a run to save or to stop, between two of its steps: signals, the end of its job's
+/// time, and files that people put into its directory. All ranks hear of it at the same step.
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "lib/recipe/quantity.hpp"
+#include "lib/train/job.hpp"
+#include "lib/train/peers.hpp"
+
+namespace llmtrain::train {
+
+struct Request {
+  enum class Kind : std::uint8_t { none, save, control_stop, deadline, signal };
+  Kind kind = Kind::none;
+  int signal = 0;
+
+  bool stops() const { return kind > Kind::save; }
+  /// "signal 15", "the end of job 17's time, in 12 s", "control/stop".
+  std::string text;
+};
+
+/// When a run has to begin to save so that it has ended before its job does.
+class Deadline {
+ public:
+  /// `margin` is resilience.exit_margin.
+  Deadline(const Job& job, recipe::Auto<recipe::Duration> margin)
+      : end_(job.end), margin_(margin) {}
+
+  void note_step(double seconds) { longest_step_ = std::max(longest_step_, seconds); }
+  void note_save(double seconds) { longest_save_ = std::max(longest_save_, seconds); }
+  /// Seconds before the end.
+  double margin() const {
+    if (margin_.value) return margin_.value->seconds;
+    return kLeast + 2 * (longest_step_ + longest_save_);
+  }
+  /// False without an end.
+  bool is_over(double now) const { return end_ && now >= *end_ - margin(); }
+  std::optional<double> end() const { return end_; }
+
+ private:
+  static constexpr double kLeast = 10;
+  std::optional<double> end_;
+  recipe::Auto<recipe::Duration> margin_;
+  double longest_step_ = 0, longest_save_ = 0;
+};
+
+class RunRequests {
+ public:
+  /// Looks for `directory`/control/save and control/stop, on rank 0; left-overs of an earlier start
+  /// are removed.
+  RunRequests(const Peers& peers, std::filesystem::path directory, const Deadline& deadline);
+
+  /// Collective. The most urgent request of any rank. A file that asks is removed.
+  Request poll();
+  Deadline& deadline() { return deadline_; }
+
+ private:
+  struct Heard {
+    Request::Kind kind = Request::Kind::none;
+    int signal = 0;
+  };
+  /// This rank's.
+  Heard listen();
+  bool take(const char* name) const;
+
+  const Peers* peers_;
+  std::filesystem::path control_;
+  Deadline deadline_;
+  std::chrono::steady_clock::time_point looked_{};  // for files
+};
+
+}  // namespace llmtrain::train

@@ -1,0 +1,315 @@
+#include "lib/train/run_status.hpp"
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/strict_json.hpp"
+#include "lib/base/units.hpp"
+#include "lib/plan/machine.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* kFile = "status.json";
+
+// When the process began, in ticks since the machine did; nothing if there is none.
+std::optional<std::int64_t> start_of(std::int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  if (!std::getline(file, text)) return std::nullopt;
+  // Behind the name, which may hold anything.
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string field;
+  for (int i = 3; i < 22; ++i) fields >> field;
+  std::int64_t start = 0;
+  return fields >> start ? std::optional(start) : std::nullopt;
+}
+
+void put(Json& json, const char* key, const std::optional<std::int64_t>& value) {
+  if (value) json[key] = *value;
+}
+// JSON has no number for a loss that is none.
+void put(Json& json, const char* key, const std::optional<double>& value) {
+  if (value && std::isfinite(*value)) json[key] = *value;
+}
+
+template <class T>
+void get(const Json& json, const char* key, std::optional<T>& value) {
+  if (const auto found = json.find(key); found != json.end()) value = found->get<T>();
+}
+
+// The new file is whole or not there. Not durable: after a loss of power nobody asks what ran.
+void replace_file(const std::filesystem::path& path, std::string_view content) {
+  const std::filesystem::path temporary = path.string() + fmt::format(".tmp-{}", ::getpid());
+  std::filesystem::remove(temporary);
+  File file = File::create_new(temporary);
+  file.write(content);
+  file.close();
+  std::filesystem::rename(temporary, path);
+}
+
+std::string ago(double seconds) { return format_duration(std::max(0.0, seconds)) + " ago"; }
+
+}  // namespace
+
+std::string to_json(const RunStatus& status) {
+  Json json;
+  json["phase"] = status.phase;
+  json["step"] = status.step;
+  json["total_steps"] = status.total_steps;
+  put(json, "tokens", status.tokens);
+  put(json, "loss", status.loss);
+  put(json, "tokens_per_second", status.tokens_per_second);
+  put(json, "step_seconds", status.step_seconds);
+  put(json, "eta_seconds", status.eta_seconds);
+  put(json, "checkpoint_step", status.checkpoint_step);
+  put(json, "checkpoint_time", status.checkpoint_time);
+  json["host"] = status.host;
+  json["pid"] = status.pid;
+  json["pid_start"] = status.pid_start;
+  json["ranks"] = status.ranks;
+  json["job"] = status.job;
+  json["starts"] = status.starts;
+  json["lost_steps"] = status.lost_steps;
+  json["started"] = status.started;
+  json["updated"] = status.updated;
+  put(json, "exit_code", status.exit_code);
+  json["message"] = status.message;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+RunStatus parse_status(std::string_view content, std::string_view name) {
+  try {
+    const Json json = Json::parse(content, JsonDepth{name, "it is none of llmtrain's"});
+    RunStatus status;
+    status.phase = json.at("phase").get<std::string>();
+    status.step = json.at("step").get<std::int64_t>();
+    status.total_steps = json.at("total_steps").get<std::int64_t>();
+    get(json, "tokens", status.tokens);
+    get(json, "loss", status.loss);
+    get(json, "tokens_per_second", status.tokens_per_second);
+    get(json, "step_seconds", status.step_seconds);
+    get(json, "eta_seconds", status.eta_seconds);
+    get(json, "checkpoint_step", status.checkpoint_step);
+    get(json, "checkpoint_time", status.checkpoint_time);
+    status.host = json.at("host").get<std::string>();
+    status.pid = json.at("pid").get<std::int64_t>();
+    status.pid_start = json.at("pid_start").get<std::int64_t>();
+    status.ranks = json.at("ranks").get<std::int64_t>();
+    status.job = json.at("job").get<std::string>();
+    status.starts = json.at("starts").get<std::int64_t>();
+    status.lost_steps = json.at("lost_steps").get<std::int64_t>();
+    status.started = json.at("started").get<double>();
+    status.updated = json.at("updated").get<double>();
+    get(json, "exit_code", status.exit_code);
+    status.message = json.at("message").get<std::string>();
+    return status;
+  } catch (const Json::exception& error) {
+    fail<DataError>("{}: no status of a run: {}", name, error.what());
+  }
+}
+
+std::optional<RunStatus> read_status(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kFile;
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return parse_status(read_file(path, 1 << 20), path.string());
+}
+
+Life life_of(const RunStatus& status, double now) {
+  if (status.has_ended()) return Life::ended;
+  const bool wrote = now - status.updated < kSilenceSeconds;
+  if (status.host != plan::machine_facts().host) return wrote ? Life::alive : Life::missing;
+  if (start_of(status.pid) != status.pid_start) return Life::dead;
+  return wrote ? Life::alive : Life::silent;
+}
+
+std::string describe(const RunStatus& status, double now) {
+  std::string text = status.phase;
+  if (status.total_steps > 0) {
+    text += fmt::format(
+        ", step {} of {} ({:.1f} %)", status.step, status.total_steps,
+        100.0 * static_cast<double>(status.step) / static_cast<double>(status.total_steps));
+  }
+  if (status.loss) text += fmt::format(", loss {:.4f}", *status.loss);
+  if (status.tokens_per_second) {
+    text += fmt::format(", {} tokens/s", format_count(*status.tokens_per_second));
+  }
+  if (!status.has_ended() && status.step_seconds) {
+    text += fmt::format(", {:.3g} s per step", *status.step_seconds);
+  }
+  if (!status.has_ended() && status.eta_seconds) {
+    text += fmt::format(", {} to go", format_duration(*status.eta_seconds));
+  }
+  const std::string who =
+      fmt::format("process {} on {}{}{}", status.pid, status.host,
+                  status.job.empty() ? "" : ", job " + status.job,
+                  status.ranks > 1 ? fmt::format(", first of {} ranks", status.ranks) : "");
+  const std::string wrote = ago(now - status.updated);
+  switch (life_of(status, now)) {
+    case Life::ended:
+      text += fmt::format("\nended {} with exit code {}{}{}\n", wrote, *status.exit_code,
+                          status.message.empty() ? "" : ": ", status.message);
+      break;
+    case Life::alive:
+      text += fmt::format("\nalive: {}, started {}\n", who, ago(now - status.started));
+      break;
+    case Life::silent:
+      text += fmt::format("\nsilent: {} is there, but wrote last {}\n", who, wrote);
+      break;
+    case Life::dead:
+      text += fmt::format("\ndead: {} is not there any more, and wrote last {}\n", who, wrote);
+      break;
+    case Life::missing:
+      text += fmt::format("\nmissing: {} wrote last {}; look there, or ask squeue\n", who, wrote);
+      break;
+  }
+  text += status.checkpoint_step
+              ? fmt::format("last checkpoint: step {}{}\n", *status.checkpoint_step,
+                            status.checkpoint_time ? ", " + ago(now - *status.checkpoint_time) : "")
+              : "no checkpoint yet\n";
+  if (status.starts > 1) {
+    text += fmt::format("{} starts, {} steps were made twice\n", status.starts, status.lost_steps);
+  }
+  return text;
+}
+
+StatusFile::~StatusFile() {
+  if (!writer_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_all();
+  writer_.join();
+}
+
+void StatusFile::begin(const std::filesystem::path& directory, const Start& start,
+                       std::int64_t starts, std::int64_t lost_steps) {
+  directory_ = directory;
+  status_.phase = "setting up";
+  status_.host = start.host;
+  status_.pid = start.pid;
+  status_.pid_start = start_of(start.pid).value_or(0);
+  status_.ranks = start.ranks;
+  status_.job = start.job;
+  status_.started = start.time;
+  status_.step = start.step.value_or(0);
+  status_.checkpoint_step = start.step;
+  status_.starts = starts;
+  status_.lost_steps = lost_steps;
+  write_now();
+  writer_ = std::thread([this] { keep_writing(); });
+}
+
+ExitCode StatusFile::watch(const std::function<ExitCode()>& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    const bool stopped = error.exit_code() == ExitCode::preempted;
+    end(stopped ? "stopped" : "failed", error.exit_code(), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    end("failed", ExitCode::runtime, error.what());
+    throw;
+  }
+}
+
+template <class Change>
+void StatusFile::change(const Change& change) {
+  const std::lock_guard lock(mutex_);
+  change(status_);
+  changed_ = true;
+}
+
+void StatusFile::enter(std::string_view phase) {
+  change([&](RunStatus& status) { status.phase = phase; });
+}
+void StatusFile::length(std::int64_t total_steps) {
+  change([&](RunStatus& status) { status.total_steps = total_steps; });
+}
+void StatusFile::at_step(std::int64_t step) {
+  change([&](RunStatus& status) { status.step = step; });
+}
+
+void StatusFile::add(const StepRecord& record) {
+  change([&](RunStatus& status) {
+    const auto take = [&](std::string_view key, std::optional<double>& value) {
+      if (const auto number = record.number(key)) value = number;
+    };
+    take(metric::kLoss, status.loss);
+    take(metric::kTokensPerSecond, status.tokens_per_second);
+    take(metric::kStepSeconds, status.step_seconds);
+    take(metric::kEtaSeconds, status.eta_seconds);
+    if (const auto tokens = record.number(metric::kTokens)) {
+      status.tokens = static_cast<std::int64_t>(*tokens);
+    }
+  });
+}
+
+void StatusFile::saved(std::int64_t step) {
+  change([&](RunStatus& status) {
+    status.checkpoint_step = step;
+    status.checkpoint_time = unix_time();
+  });
+}
+
+void StatusFile::end(std::string_view phase, ExitCode code, std::string_view message) {
+  if (!writer_.joinable()) return;
+  change([&](RunStatus& status) {
+    status.phase = phase;
+    status.exit_code = static_cast<std::int64_t>(code);
+    status.message = message;
+  });
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_all();
+  writer_.join();
+  write_now();
+}
+
+// A full disk ends the run where it saves, not here.
+void StatusFile::write_now() {
+  std::string content;
+  {
+    const std::lock_guard lock(mutex_);
+    status_.updated = unix_time();
+    content = to_json(status_);
+    changed_ = false;
+  }
+  try {
+    replace_file(directory_ / kFile, content);
+    failed_ = false;
+  } catch (const std::exception& error) {
+    if (!std::exchange(failed_, true)) log::warning("status.json is not written: {}", error.what());
+  }
+}
+
+void StatusFile::keep_writing() {
+  using std::chrono::seconds;
+  constexpr int kHeartbeat = 10;
+  int quiet = 0;
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, seconds(1), [&] { return ends_; })) {
+    if (!changed_ && ++quiet < kHeartbeat) continue;
+    quiet = 0;
+    lock.unlock();
+    write_now();
+    lock.lock();
+  }
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,116 @@
+#pragma once
+/// The loop around the engine as a class: trainer.cpp sets it up, runs and ends it,
+/// trainer_steps.cpp makes what happens in it.
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lib/data/mixed_stream.hpp"
+#include "lib/engine/engine.hpp"
+#include "lib/optim/lr_schedule.hpp"
+#include "lib/train/checkpointing.hpp"
+#include "lib/train/corpus.hpp"
+#include "lib/train/device.hpp"
+#include "lib/train/launched_step.hpp"
+#include "lib/train/loop_options.hpp"
+#include "lib/train/peers.hpp"
+#include "lib/train/planned_step.hpp"
+#include "lib/train/planned_time.hpp"
+#include "lib/train/profiler.hpp"
+#include "lib/train/recipe.hpp"
+#include "lib/train/run_output.hpp"
+#include "lib/train/run_requests.hpp"
+#include "lib/train/run_start.hpp"
+#include "lib/train/run_status.hpp"
+#include "lib/train/saver.hpp"
+#include "lib/train/throughput.hpp"
+
+namespace llmtrain::train {
+
+/// Everything a run holds; members are made in this order.
+class Trainer {
+ public:
+  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
+          StatusFile& status);
+  ExitCode run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  ExitCode train();
+  std::optional<std::int64_t> resume();
+  /// Whether somebody wants the run to end here. Collective, like all that follows.
+  bool asked_to_stop();
+  bool out_of_time() const { return time_over() >= 1; }
+  /// Part of training.max_time that was over after the last step. What is due follows from the
+  /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
+  /// on.
+  double time_over() const { return options_.time_over(state_.elapsed_seconds); }
+  bool save_is_due(std::int64_t step) const {
+    return options_.save_is_due(step, state_.elapsed_seconds - last_save_seconds_);
+  }
+  /// Launches the next step, and settles those before it that need not stay under way.
+  void advance();
+  void launch_step();
+  /// Steps that stay under way while the next one is prepared and launched.
+  std::size_t steps_ahead() const;
+  void settle_step();
+  void settle_all();
+  void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
+  /// False when the run should stop early. Gives up, with request_ set, when asked to stop.
+  bool run_evaluation(bool final);
+  ExitCode stop();
+  bool out_of_patience() const { return options_.out_of_patience(state_.evals_without_progress); }
+  void message(std::string_view line);
+  void save();
+  /// The checkpoint of a step is there, begun so many seconds ago.
+  void note_saved(std::int64_t step, double seconds);
+  /// Shows the step's records that nobody has seen yet.
+  void publish_records();
+
+  const Recipe& recipe_;
+  StatusFile& status_;
+  Peers peers_;
+  LoopOptions options_;
+  std::filesystem::path directory_;
+  engine::BatchGeometry geometry_;
+  RunPlan planned_;
+  PlannedSteps planned_steps_;
+  checkpoint::CheckpointStore store_;
+  NewestCheckpoint newest_;
+  Corpus corpus_;
+  data::MixedStream stream_;
+  std::int64_t total_steps_;
+  optim::LrSchedule schedule_;
+  RunDevice run_device_;
+  Device& device_;
+  std::string product_choices_;
+  engine::Engine engine_;
+  Saver saver_;
+  RunIdentity identity_;
+  LoopState state_;  // of settled steps
+  std::deque<LaunchedStep> in_flight_;
+  std::size_t published_ = 0;  // of state_.records
+  std::optional<std::int64_t> resumed_step_;
+  std::optional<RunOutput> output_;  // of rank 0
+  engine::StepBatch batch_;          // this rank's, of the step or of an evaluation
+  Throughput unrecorded_;
+  Clock::time_point last_settled_{};
+  Clock::time_point start_ = Clock::now();
+  double elapsed_before_ = 0;
+  double last_save_seconds_ = 0;  // as state_.elapsed_seconds
+  std::int64_t saved_step_ = -1;
+  bool choices_said_ = false;  // after the first step
+  RunRequests requests_;
+  Request request_;  // that has not been met
+  Profiler profiler_;
+};
+
+}  // namespace llmtrain::train

@@ -1,0 +1,168 @@
+// What happens in the loop: steps, evaluations, saves, and what is said of them.
+#include <algorithm>
+#include <utility>
+
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
+#include "lib/train/batch_source.hpp"
+#include "lib/train/data_metrics.hpp"
+#include "lib/train/sampling.hpp"
+#include "lib/train/step_record.hpp"
+#include "lib/train/trainer.hpp"
+#include "lib/train/trainer_loop.hpp"
+
+namespace llmtrain::train {
+
+void Trainer::advance() {
+  const std::int64_t number = state_.step + static_cast<std::int64_t>(in_flight_.size()) + 1;
+  message(profiler_.before_step(number, peers_));
+  const trace::Scope phase(trace::Kind::phase, [&] { return fmt::format("step {}", number); });
+  try {
+    launch_step();
+  } catch (...) {
+    // What came of the steps before is told before what is wrong with this one; but nobody who has
+    // failed may wait for other ranks.
+    if (peers_.world().place().size == 1) settle_all();
+    throw;
+  }
+  while (in_flight_.size() > steps_ahead()) settle_step();
+}
+
+void Trainer::launch_step() {
+  LaunchedStep step{.begin = Clock::now()};
+  step.number = state_.step + static_cast<std::int64_t>(in_flight_.size()) + 1;
+  step.first_sample = in_flight_.empty() ? state_.next_sample : in_flight_.back().end_sample();
+  step.num_samples = geometry_.samples_in_step(step.number);
+  {
+    const trace::Scope span(trace::Kind::io, "samples");
+    step.shares = fill_share_of_batch(stream_, step.first_sample, step.num_samples,
+                                      engine_.mesh().axis(Axis::dp), batch_);
+  }
+  const double lr_factor = schedule_.factor(step.number, time_over());
+  if (step.num_samples == geometry_.global_batch_size()) {
+    planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor);
+  } else {  // smaller steps at the start of a ramp have no plan
+    engine_.launch_step(batch_, step.number, lr_factor);
+  }
+  in_flight_.push_back(step);
+}
+
+// A device whose work runs behind the host has the next step in its queue before this one is done,
+// unless something has to happen between the two: all ranks alike, so a signal, which they see at
+// different times, is none of it.
+std::size_t Trainer::steps_ahead() const {
+  const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
+  const bool something_is_due =
+      last >= total_steps_ || out_of_time() || options_.eval_is_due(last) || save_is_due(last);
+  return device_.runs_behind() && !something_is_due ? 1 : 0;
+}
+
+void Trainer::settle_step() {
+  publish_records();  // of the step before
+  state_.records.clear();
+  published_ = 0;
+  const engine::StepOutcome outcome = [&] {
+    const trace::Scope span(trace::Kind::wait, "end of a step");
+    return engine_.settle_step();
+  }();
+  if (!std::exchange(choices_said_, true)) {
+    for (const std::string& line : run_device_.choices()) message(line);
+  }
+  const LaunchedStep step = in_flight_.front();
+  in_flight_.pop_front();
+  const Clock::time_point begin = std::max(step.begin, last_settled_);
+  last_settled_ = Clock::now();
+  state_.step = step.number;
+  requests_.deadline().note_step(std::chrono::duration<double>(last_settled_ - begin).count());
+  status_.at_step(state_.step);
+  state_.next_sample = step.end_sample();
+  state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
+  state_.elapsed_seconds =
+      peers_.of_first(elapsed_before_ + seconds_since(start_), "time of the run");
+  count_non_finite(options_, step, outcome, state_);
+  unrecorded_.add(step.num_samples * geometry_.seq_len(),
+                  std::chrono::duration<double>(last_settled_ - begin).count());
+  if (step.number == 1 || step.number % options_.metrics_interval == 0 ||
+      step.number == total_steps_ || out_of_time() || !outcome.finite) {
+    record_step(step, outcome);
+  }
+  const double steps_over = static_cast<double>(step.number) / static_cast<double>(total_steps_);
+  if (output_) {
+    output_->progress(std::max(steps_over, time_over()), fmt::format("step {}", step.number));
+  }
+}
+
+void Trainer::settle_all() {
+  while (!in_flight_.empty()) settle_step();
+  publish_records();
+}
+
+void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& outcome) {
+  state_.records.push_back(record_of_step({state_, step, outcome, corpus_, engine_.options(),
+                                           device_.ledger().peak(Phase::step), unrecorded_,
+                                           planned_, options_, total_steps_}));
+  unrecorded_ = {};
+}
+
+void Trainer::publish_records() {
+  for (; published_ < state_.records.size(); ++published_) {
+    if (output_) output_->write(state_.records[published_]);
+    status_.add(state_.records[published_]);
+  }
+  if (output_) output_->flush();
+}
+
+bool Trainer::run_evaluation(bool final) {
+  const trace::Scope span(trace::Kind::action, "evaluation");
+  status_.enter("evaluating");
+  std::optional<std::uint64_t> limit;
+  if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
+  const auto reports =
+      evaluate(engine_, corpus_.parts, limit, batch_, [this] { return asked_to_stop(); });
+  status_.enter("training");
+  if (!reports) return true;
+  StepRecord record{.step = state_.step, .fields = {}};
+  const double loss = set_evaluation(record, corpus_, *reports);
+  state_.records.push_back(std::move(record));
+  write_samples(engine_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
+                output_ ? &*output_ : nullptr);
+  if (final) return true;
+  if (state_.best_eval_loss == 0 || loss < state_.best_eval_loss) {
+    state_.best_eval_loss = loss;
+    state_.evals_without_progress = 0;
+    return true;
+  }
+  ++state_.evals_without_progress;
+  if (!out_of_patience()) return true;
+  message(fmt::format("stopping early: {} evaluations without a lower loss",
+                      state_.evals_without_progress));
+  return false;
+}
+
+void Trainer::message(std::string_view line) {
+  if (line.empty()) return;
+  log::note(line);
+  if (output_) output_->message(line);
+}
+
+void Trainer::save() {
+  const trace::Scope span(trace::Kind::io, "checkpoint");
+  status_.enter("saving");
+  device_.ledger().enter(Phase::save);
+  if (output_) output_->sync();
+  saver_.save(state_, identity_);
+  saved_step_ = state_.step;
+  last_save_seconds_ = state_.elapsed_seconds;
+  status_.enter("training");
+  publish_records();
+  saver_.poll();
+}
+
+void Trainer::note_saved(std::int64_t step, double seconds) {
+  requests_.deadline().note_save(seconds);
+  status_.saved(step);
+  message(fmt::format("saved {}", store_.directory_of(static_cast<std::uint64_t>(step)).string()));
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,190 @@
+// A run is asked to save or to stop wherever it is: in an evaluation, while it prepares data, in a
+// step, by files in its directory, by the end of its job's time.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/file.hpp"
+#include "lib/base/require.hpp"
+#include "lib/train/run_status.hpp"
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// `script` by a shell here, where $LLMTRAIN is the executable.
+test::ProcessResult shell(const Workspace& here, const std::string& script) {
+  return test::run_process(
+      {"/bin/bash", "-c", fmt::format("LLMTRAIN={}\n{}", LLMTRAIN_EXECUTABLE, script)}, here.path,
+      {.limit_seconds = 120});
+}
+
+bool has_evaluation(const Workspace& here, std::int64_t step) {
+  for (const train::StepRecord& record : here.metrics()) {
+    if (record.step == step && record.find(train::metric::kEvalLoss) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a signal in an evaluation: it is given up, and made by the next start") {
+  // Each held-out token is a window of its own.
+  std::vector<std::string> overrides{"eval.stride=1", "eval.interval=2",
+                                     "checkpoint.interval=null"};
+  for (const std::string& at : {std::string("   2/6"), std::string("   6/6")}) {
+    CAPTURE(at);
+    const std::int64_t step = at[3] - '0';
+    const Workspace whole(kTinyRecipe);
+    REQUIRE(whole.run(overrides).exit_code == 0);
+    const Workspace part(kTinyRecipe);
+    const auto stopped = part.run(overrides, {.signal = SIGTERM, .signal_after = at});
+    INFO(stopped.output);
+    REQUIRE(stopped.exit_code == 75);
+    CHECK(holds(stopped.output, {fmt::format("stopped by signal 15 after step {};", step)}));
+    CHECK(!has_evaluation(part, step));
+    const auto resumed = part.run(overrides);
+    INFO(resumed.output);
+    REQUIRE(resumed.exit_code == 0);
+    CHECK(has_evaluation(part, step));
+    CHECK(fingerprint(part.path, 6) == fingerprint(whole.path, 6));
+  }
+}
+
+TEST_CASE("a signal while data are prepared or a tokenizer is trained: nothing is lost, 75") {
+  const Workspace here(kTinyRecipe);
+  {
+    std::ofstream text(here.path / "text.txt");
+    for (std::int64_t i = 0; i < 400'000; ++i)
+      text << "word" << i * 7919 % 60'013 << (i % 9 == 8 ? "\n" : " ");
+  }
+  const std::vector<std::string> small{"data.shard_size=4KiB"};
+  const auto preparing = here.run(small, {.signal = SIGUSR1, .signal_after = "tokenising"});
+  INFO(preparing.output);
+  CHECK(preparing.exit_code == 75);
+  CHECK(
+      holds(preparing.output, {"stopped by signal 10 while preparing the data; nothing is lost"}));
+  CHECK(train::read_status(here.path / "run")->phase == "stopped");
+  const auto of_array =
+      here.call({"data", "prepare", "recipe.yaml", "--shard", "0/1", "data.shard_size=8KiB"},
+                {.kill_after_seconds = 30, .signal = SIGTERM, .signal_after = ""});
+  INFO(of_array.output);
+  CHECK(of_array.exit_code == 75);
+
+  const std::vector<std::string> bpe{"tokenizer={type: bpe, vocab_size: 60000}",
+                                     "model.vocab_size=60000", "training.max_steps=1"};
+  const auto training = shell(
+      here,
+      fmt::format("$LLMTRAIN run recipe.yaml '{}' & p=$!; while ! [ -e run/logs/rank-0.log ]; do "
+                  "sleep 0.02; done; sleep 0.2; kill -TERM $p; wait $p; echo code $?",
+                  fmt::join(bpe, "' '")));
+  INFO(training.output);
+  CHECK(holds(training.output, {"code 75"}));
+}
+
+TEST_CASE("a second SIGINT leaves at once, whatever the run is at") {
+  const Workspace here(kTinyRecipe);
+  // One step of many seconds, in which nobody looks.
+  const auto begin = std::chrono::steady_clock::now();
+  const auto result =
+      shell(here,
+            "$LLMTRAIN run recipe.yaml training.global_batch_size=524288 & p=$!\n"
+            "while ! grep -q '\"training\"' run/status.json 2>/dev/null; do sleep 0.05; done\n"
+            "sleep 0.5; kill -INT $p; sleep 0.5; kill -0 $p && echo waits; kill -INT $p; wait $p; "
+            "echo code $?");
+  INFO(result.output);
+  CHECK(holds(result.output, {"waits\n", "code 130\n"}));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+}
+
+TEST_CASE("a signal before the run has begun ends it with 75") {
+  const Workspace here(kTinyRecipe);
+  // It waits for a process that does not come.
+  const auto result = shell(
+      here,
+      "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=20917 "
+      "$LLMTRAIN run recipe.yaml & p=$!; sleep 1; kill -USR1 $p; wait $p; echo code $?");
+  INFO(result.output);
+  CHECK(holds(result.output, {"stopped by a signal before the run began", "code 75"}));
+}
+
+TEST_CASE("control/save saves at once; control/stop saves and ends with 0") {
+  const Workspace here(kTinyRecipe);
+  const auto result =
+      shell(here,
+            "$LLMTRAIN run recipe.yaml training.max_steps=10000000 checkpoint.interval=null "
+            "eval.interval=null > out & p=$!\n"
+            "mkdir -p run/control; while ! [ -e run/metrics.jsonl ]; do sleep 0.05; done\n"
+            "touch run/control/save; while [ -e run/control/save ]; do sleep 0.05; done\n"
+            "until ls run/checkpoints/step-* > saved; do sleep 0.05; done\n"
+            "$LLMTRAIN status run && kill -0 $p && echo goes on\n"
+            "touch run/control/stop; wait $p; echo code $?; tail -n 1 out; $LLMTRAIN status run");
+  INFO(result.output);
+  CHECK(holds(result.output, {"alive: process ", "goes on", "code 0",
+                              "stopped by control/stop after step", "run: stopped, step "}));
+  CHECK(!fs::exists(here.path / "run" / "control" / "stop"));
+  CHECK(here.call({"ckpt", "verify", "run"}).exit_code == 0);
+  CHECK(here.call({"status", "run"}).exit_code == 0);
+}
+
+TEST_CASE("a job whose time is over stops, and ends with 93 when it comes no further") {
+  const Workspace here(kTinyRecipe);
+  const auto start = [&](int restarts, std::string_view margin) {
+    return shell(here, fmt::format("SLURM_JOB_ID=5 SLURM_RESTART_COUNT={} "
+                                   "SLURM_JOB_END_TIME=$(($(date +%s) + 1000)) $LLMTRAIN run "
+                                   "recipe.yaml resilience.exit_margin={}",
+                                   restarts, margin));
+  };
+  const auto first = start(0, "1h");
+  INFO(first.output);
+  REQUIRE(first.exit_code == 75);
+  CHECK(holds(first.output, {"stopped by the end of its job's time, in 1000 s after step 0"}));
+  for (int restarts = 1; restarts <= 4; ++restarts) REQUIRE(start(restarts, "1h").exit_code == 75);
+  const auto last = start(5, "1h");
+  INFO(last.output);
+  CHECK(last.exit_code == 93);
+  CHECK(holds(last.output,
+              {"job 5 was started 4 times before and came never beyond the checkpoint of "
+               "step 0; resilience.max_restarts_without_progress is 3"}));
+  CHECK(holds(here.call({"status", "run"}).output, {"step 0"}));
+  // Another job, or a person, may go on.
+  CHECK(here.run().exit_code == 0);
+}
+
+TEST_CASE("status tells a dead run, a living one, and what is none") {
+  const Workspace here(kTinyRecipe);
+  CHECK(here.call({"status", "run"}).exit_code == 2);
+  const auto result =
+      shell(here,
+            "$LLMTRAIN run recipe.yaml training.max_steps=10000000 > out & p=$!\n"
+            "while ! grep -q '\"training\"' run/status.json 2>/dev/null; do sleep 0.05; done\n"
+            "$LLMTRAIN status run; echo code $?; kill -KILL $p; wait $p; $LLMTRAIN status run; "
+            "echo code $?");
+  INFO(result.output);
+  const std::size_t killed = result.output.find("dead: process ");
+  REQUIRE(killed != std::string::npos);
+  CHECK(holds(result.output.substr(0, killed), {"alive: process ", "code 0"}));
+  CHECK(holds(result.output.substr(killed), {"code 6"}));
+  REQUIRE(here.run({"training.max_steps=10"}).exit_code == 0);
+  CHECK(holds(here.call({"status", "run"}).output, {"done, step ", "2 starts, "}));
+}
+
+TEST_CASE("what a run leaves to be looked at: starts, a log, its environment") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  const fs::path run = here.path / "run";
+  CHECK(train::read_starts(run).size() == 1);
+  CHECK(holds(read_file(run / "logs" / "rank-0.log"),
+              {" start on ", ", process ", " determinism: run\n",
+               " saved run/checkpoints/step-00000006\n"}));
+  CHECK(holds(
+      read_file(run / "environment.json"),
+      {"\"commit\"", "\"ranks\"", "\"instruction_set\"", "\"OMP_WAIT_POLICY\": \"passive\""}));
+}
+
+}  // namespace llmtrain
