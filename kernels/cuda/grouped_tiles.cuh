@@ -85,7 +85,11 @@ struct GroupedOperands {
 
   /// False where the block has nothing to do.
   __device__ __forceinline__ bool find(ExpertProduct<T, C>& found) const {
-    return kOfWeight ? find_weights(found) : find_rows(found);
+    if constexpr (kOfWeight) {
+      return find_weights(found);
+    } else {
+      return find_rows(found);
+    }
   }
 
  private:
@@ -95,11 +99,11 @@ struct GroupedOperands {
     const bool nobodys = tile.expert == experts;
     if (tile.begin == tile.end || (nobodys && accumulate)) return false;
     const std::int64_t terms = nobodys ? 0 : kAdjoinB ? in : out;
-    found = {.a = {a, tile.end - tile.begin, terms, kAdjoinA},
-             .b = {b, kAdjoinB ? out : in, terms, kAdjoinB},
-             .c = c,
-             .first_row = 0,
-             .first_col = place.col * kSize};
+    found.a = Operand<T>{a, tile.end - tile.begin, terms, kAdjoinA};
+    found.b = Operand<T>{b, kAdjoinB ? out : in, terms, kAdjoinB};
+    found.c = c;
+    found.first_row = 0;
+    found.first_col = place.col * kSize;
     found.a.rows.data = a.row(tile.begin);
     found.c.data = c.row(tile.begin);
     if (!nobodys) found.b.rows.data = b.row(tile.expert * out);
@@ -111,11 +115,11 @@ struct GroupedOperands {
     const std::int32_t begin = offsets[expert], end = offsets[expert + 1];
     if (begin == end) return false;
     const TilePlace place = tile_of(blockIdx.x - expert * tiles, tiles_m, tiles_n);
-    found = {.a = {a, out, end - begin, kAdjoinA},
-             .b = {b, in, end - begin, kAdjoinB},
-             .c = c,
-             .first_row = place.row * kSize,
-             .first_col = place.col * kSize};
+    found.a = Operand<T>{a, out, end - begin, kAdjoinA};
+    found.b = Operand<T>{b, in, end - begin, kAdjoinB};
+    found.c = c;
+    found.first_row = place.row * kSize;
+    found.first_col = place.col * kSize;
     found.a.rows.data = a.row(begin);
     found.b.rows.data = b.row(begin);
     found.c.data = c.row(expert * out);

@@ -1,4 +1,6 @@
 // Routers: a warp per row, which keeps what it knows of each expert in shared memory.
+#include <algorithm>
+
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.hpp"
