@@ -64,16 +64,18 @@ TEST_CASE("models of experts train on an emulated GPU like on the CPU, and as pl
 TEST_CASE("models of experts in bf16 resume bit for bit on an emulated GPU" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const std::vector<std::string> bf16 = {"run.device=cuda", "precision.compute=bf16", kLongEnough};
+  // Emulated tensor cores multiply whole tiles, whatever a model's size.
+  const std::vector<std::string> bf16 = {"run.device=cuda", "precision.compute=bf16",
+                                         "training.max_steps=12"};
   const Workspace whole(with_model(kDots)), cut(with_model(kDots)), cpu(with_model(kDots));
   const auto run = whole.run(bf16);
   INFO(run.output);
   REQUIRE(run.exit_code == 0);
-  CHECK(holds(run.output, {"24 steps took memory as planned"}));
-  const auto stopped = cut.run(bf16, {.signal = SIGTERM, .signal_after = kSecondStep});
+  CHECK(holds(run.output, {"12 steps took memory as planned"}));
+  const auto stopped = cut.run(bf16, {.signal = SIGTERM, .signal_after = " 2/12 "});
   CHECK(stopped.exit_code == 75);
   run_well(cut, bf16);
-  CHECK(fingerprint(cut.path, 24) == fingerprint(whole.path, 24));
+  CHECK(fingerprint(cut.path, 12) == fingerprint(whole.path, 12));
   run_well(cpu, {bf16[1], bf16[2]});
   const std::vector<double> x = values_of(cpu, "train/loss"), y = values_of(whole, "train/loss");
   REQUIRE(x.size() == y.size());
