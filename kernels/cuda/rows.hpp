@@ -19,6 +19,10 @@ void add_rope_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_attention_merge_rows(std::vector<KernelRow>& rows);
 void add_matmul_rows(std::vector<KernelRow>& rows);
+void add_router_rows(std::vector<KernelRow>& rows);
+void add_router_choices_rows(std::vector<KernelRow>& rows);
+void add_experts_rows(std::vector<KernelRow>& rows);
+void add_scale_rows_rows(std::vector<KernelRow>& rows);
 
 /// All of them.
 const KernelTable& cuda_table();

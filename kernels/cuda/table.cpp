@@ -21,6 +21,10 @@ const KernelTable& cuda_table() {
         add_matmul_rows(rows);
         add_attention_rows(rows);
         add_attention_merge_rows(rows);
+        add_router_rows(rows);
+        add_router_choices_rows(rows);
+        add_experts_rows(rows);
+        add_scale_rows_rows(rows);
         return rows;
       }(),
       workspace_rows(), fuses_activation);

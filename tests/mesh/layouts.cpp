@@ -365,6 +365,13 @@ const std::vector<Layout>& gpu_layouts() {
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ring"},
       {4, "llama", "parallelism.dp=2 | parallelism.tp=2"},
+      {2, "mixtral", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
+      {2, "dots1", "parallelism.pp=2", "optimizer.lr=5e-3"},
+      {2, "qwen3_moe", "parallelism.sp=2", "model.capacity_factor=0.7"},
+      {2, "dots1", "parallelism.dp=2 | parallelism.ep=2", "optimizer.lr=5e-3"},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2 | parallelism.zero=3",
+       "model.capacity_factor=1.2 | activation_checkpoint.mode=full"},
   };
   return kLayouts;
 }

@@ -5,6 +5,7 @@
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cuda/rules/attention.hpp"
+#include "kernels/cuda/rules/experts.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/loss.hpp"
@@ -93,6 +94,20 @@ std::uint64_t of_attention_backward(const KernelCtx& ctx, const AttentionBackwar
                   for_cudnn(ctx, op, CudnnScratch::backward(op, ctx.determinism)));
 }
 
+template <class K>
+std::uint64_t of_router(const KernelCtx&, const K& op) {
+  const std::int64_t experts = op.logits.cols();
+  require<RecipeError>(experts <= kMaxRoutedExperts,
+                       "the model has blocks of {} experts: routers on a GPU take up to {}; "
+                       "run.device: cpu takes any",
+                       experts, kMaxRoutedExperts);
+  return 0;
+}
+
+std::uint64_t of_group_by_expert(const KernelCtx&, const GroupByExpert& op) {
+  return group_by_expert_bytes(op.expert.numel(), op.experts());
+}
+
 }  // namespace
 
 std::vector<WorkspaceRow> workspace_rows() {
@@ -113,12 +128,12 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<LogitStatistics, none<LogitStatistics>>(),
       workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
       workspace_row_of<Sum, of_sum>(),
-      workspace_row_of<RouteTokens, none<RouteTokens>>(),
+      workspace_row_of<RouteTokens, of_router<RouteTokens>>(),
       workspace_row_of<LimitChoices, as_on_the_cpu<LimitChoices>>(),
       workspace_row_of<CountChoices, none<CountChoices>>(),
-      workspace_row_of<RouteTokensBackward, none<RouteTokensBackward>>(),
+      workspace_row_of<RouteTokensBackward, of_router<RouteTokensBackward>>(),
       workspace_row_of<BalanceRouter, none<BalanceRouter>>(),
-      workspace_row_of<GroupByExpert, none<GroupByExpert>>(),
+      workspace_row_of<GroupByExpert, of_group_by_expert>(),
       workspace_row_of<GatherRows, none<GatherRows>>(),
       workspace_row_of<CombineRows, none<CombineRows>>(),
       workspace_row_of<GroupedMatmul, none<GroupedMatmul>>(),
