@@ -123,7 +123,7 @@ constexpr bool kBackward = std::is_same_v<K, AttentionBackward>;
 template <class K>
 bool by_library(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned,
                 AttentionChoices& choices, std::string& why) {
-  CudnnObstacle obstacle = cudnn_obstacle(ctx.attention, op);
+  CudnnObstacle obstacle = cudnn_obstacle(ctx, op);
   if (obstacle == CudnnObstacle::none && !aligned) obstacle = CudnnObstacle::strides;
   if (obstacle != CudnnObstacle::none) {
     why = to_string(obstacle);
@@ -152,7 +152,9 @@ void run(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned)
     choices.record(kBackward<K>, "cuDNN " + attention_library_version().version, why);
     return;
   }
-  const bool warpgroups = choices.warpgroups().used;
+  // What a trial on this machine said is no fixed rule.
+  const bool warpgroups =
+      choices.warpgroups().used && ctx.determinism != Determinism::layout;
   AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned, warpgroups);
   if (attention_rule(op.shape, op.q.dtype, aligned, true) !=
       attention_rule(op.shape, op.q.dtype, aligned, false)) {

@@ -23,9 +23,9 @@ bool strides_fit(std::initializer_list<View> views) {
                      [](const View& view) { return view.row_stride % kElements == 0; });
 }
 
-CudnnObstacle obstacle_of_shape(AttentionChoice choice, const AttentionShape& shape,
-                                const View& q) {
-  if (choice == AttentionChoice::own) return CudnnObstacle::choice;
+CudnnObstacle obstacle_of_shape(const KernelCtx& ctx, const AttentionShape& shape, const View& q) {
+  if (ctx.attention == AttentionChoice::own) return CudnnObstacle::choice;
+  if (ctx.determinism == Determinism::layout) return CudnnObstacle::layout;
   if (!is_half_width(q.dtype)) return CudnnObstacle::dtype;
   if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) return CudnnObstacle::head_dim;
   if (shape.softcap > 0) return CudnnObstacle::softcap;
@@ -37,7 +37,7 @@ CudnnObstacle obstacle_of_shape(AttentionChoice choice, const AttentionShape& sh
   // Its backward refuses single rows in its documentation; no sequences, no launch.
   if (q.rows() <= shape.num_sequences) return CudnnObstacle::single_row;
   const bool divided = shape.known_rows != KnownRows::one_document;
-  if (divided && choice == AttentionChoice::automatic) return CudnnObstacle::documents;
+  if (divided && ctx.attention == AttentionChoice::automatic) return CudnnObstacle::documents;
   return CudnnObstacle::none;
 }
 
@@ -92,6 +92,8 @@ std::string_view to_string(CudnnObstacle obstacle) {
     case CudnnObstacle::none:
     case CudnnObstacle::choice:
       return {};
+    case CudnnObstacle::layout:
+      return "run.determinism is layout";
     case CudnnObstacle::dtype:
       return "another type than bf16 and fp16";
     case CudnnObstacle::head_dim:
@@ -122,14 +124,14 @@ bool is_recipes(CudnnObstacle obstacle) {
   return obstacle >= CudnnObstacle::dtype && obstacle <= CudnnObstacle::scale;
 }
 
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionForward& op) {
-  const CudnnObstacle obstacle = obstacle_of_shape(choice, op.shape, op.q);
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionForward& op) {
+  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q);
   if (obstacle != CudnnObstacle::none) return obstacle;
   return strides_fit({op.q, op.k, op.v, op.out}) ? CudnnObstacle::none : CudnnObstacle::strides;
 }
 
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionBackward& op) {
-  const CudnnObstacle obstacle = obstacle_of_shape(choice, op.shape, op.q);
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionBackward& op) {
+  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q);
   if (obstacle != CudnnObstacle::none) return obstacle;
   return strides_fit({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv})
              ? CudnnObstacle::none

@@ -52,6 +52,7 @@ struct AttentionScratch {
 enum class CudnnObstacle : std::uint8_t {
   none,
   choice,  // AttentionChoice::own
+  layout,  // Determinism::layout, which leaves nothing to a library
   dtype,
   head_dim,
   softcap,
@@ -69,10 +70,11 @@ std::string_view to_string(CudnnObstacle obstacle);
 /// Whether it is the recipe's, so that AttentionChoice::cudnn is an error, and not the launch's.
 bool is_recipes(CudnnObstacle obstacle);
 
-/// Pure functions of the launch, addresses aside. With AttentionChoice::automatic documents are our
-/// kernels': they leave out tiles that a document hides from another.
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionForward& op);
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionBackward& op);
+/// Pure functions of the launch, addresses aside, and of `ctx.attention` and `ctx.determinism`. With
+/// AttentionChoice::automatic documents are our kernels': they leave out tiles that a document hides
+/// from another.
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionForward& op);
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionBackward& op);
 
 /// Workspace of an attention by cuDNN, in this order: in the backward delta [S, H, T] and, where
 /// sums of dq may be added in any order (Determinism::fast), those sums [S, H, T, D]; then what is

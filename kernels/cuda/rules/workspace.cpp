@@ -74,7 +74,7 @@ AttentionScratch attention_scratch(const K& op) {
 /// only, so that plans reserve for either.
 template <class K>
 std::uint64_t for_cudnn(const KernelCtx& ctx, const K& op, const CudnnScratch& scratch) {
-  const CudnnObstacle obstacle = cudnn_obstacle(ctx.attention, op);
+  const CudnnObstacle obstacle = cudnn_obstacle(ctx, op);
   require<RecipeError>(ctx.attention != AttentionChoice::cudnn || !is_recipes(obstacle),
                        "run.attention is cudnn, which computes no attention with {}; "
                        "run.attention: auto takes our own kernels",
