@@ -138,6 +138,7 @@ TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
   CHECK(has(choices_of(c), "a key/value cache"));
   for (const AttentionCase& lacking :
        {AttentionCase{.name = "softcap", .softcap = 3},
+        AttentionCase{.name = "parts", .wide = true}, AttentionCase{.name = "alibi", .alibi = true},
         AttentionCase{.name = "sink", .sink = true}, AttentionCase{.name = "drop", .dropout = 0.5},
         AttentionCase{.name = "head_dim", .head_dim = 12},
         AttentionCase{.name = "scale", .scale = -1}}) {

@@ -23,10 +23,12 @@ bool strides_fit(std::initializer_list<View> views) {
                      [](const View& view) { return view.row_stride % kElements == 0; });
 }
 
-CudnnObstacle obstacle_of_shape(const KernelCtx& ctx, const AttentionShape& shape, const View& q) {
+CudnnObstacle obstacle_of_shape(const KernelCtx& ctx, const AttentionShape& shape, const View& q,
+                                DType results) {
   if (ctx.attention == AttentionChoice::own) return CudnnObstacle::choice;
   if (ctx.determinism == Determinism::layout) return CudnnObstacle::layout;
   if (!is_half_width(q.dtype)) return CudnnObstacle::dtype;
+  if (results != q.dtype) return CudnnObstacle::parts;
   if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) return CudnnObstacle::head_dim;
   if (shape.softcap > 0) return CudnnObstacle::softcap;
   if (shape.alibi.defined()) return CudnnObstacle::alibi;
@@ -69,7 +71,7 @@ AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool al
       shape.head_dim > kMaxHeadDim) {
     return AttentionKernel::plain;
   }
-  if (warpgroups && dtype == DType::bf16 && shape.head_dim <= 128) {
+  if (warpgroups && shape.head_dim <= 128) {
     return shape.head_dim <= 64 ? AttentionKernel::warpgroup_64 : AttentionKernel::warpgroup_128;
   }
   if (shape.head_dim <= 64) return AttentionKernel::tensor_64;
@@ -96,6 +98,8 @@ std::string_view to_string(CudnnObstacle obstacle) {
       return "run.determinism is layout";
     case CudnnObstacle::dtype:
       return "another type than bf16 and fp16";
+    case CudnnObstacle::parts:
+      return "sequences in parts (parallelism.sp_algo: ring)";
     case CudnnObstacle::head_dim:
       return "head_dim";
     case CudnnObstacle::softcap:
@@ -125,13 +129,13 @@ bool is_recipes(CudnnObstacle obstacle) {
 }
 
 CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionForward& op) {
-  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q);
+  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q, op.out.dtype);
   if (obstacle != CudnnObstacle::none) return obstacle;
   return strides_fit({op.q, op.k, op.v, op.out}) ? CudnnObstacle::none : CudnnObstacle::strides;
 }
 
 CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionBackward& op) {
-  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q);
+  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q, op.dq.dtype);
   if (obstacle != CudnnObstacle::none) return obstacle;
   return strides_fit({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv})
              ? CudnnObstacle::none

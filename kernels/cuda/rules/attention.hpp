@@ -13,7 +13,7 @@ enum class AttentionKernel : std::uint8_t {
   tensor_96,
   tensor_128,
   tensor_256,
-  warpgroup_64,  // bf16 with wgmma, on sm_90a alone
+  warpgroup_64,  // the same with wgmma, on sm_90a alone
   warpgroup_128,
 };
 std::string_view to_string(AttentionKernel kernel);
@@ -22,8 +22,8 @@ std::string_view to_string(AttentionKernel kernel);
 inline constexpr std::int64_t kMaxHeadDim = 256;
 
 /// A pure function of the problem: bf16 or fp16 whose heads are whole chunks of 16 bytes, at most
-/// 256 elements, goes to tensor cores; of these bf16 with heads of at most 128 elements to the
-/// kernels with wgmma where there are `warpgroups` (has_wgmma, code for it, and kernels that have
+/// 256 elements, goes to tensor cores; with heads of at most 128 elements to the kernels with wgmma
+/// where there are `warpgroups` (has_wgmma, code for it, and kernels that have
 /// been found to compute what the others do). `aligned` says that all rows of all matrices begin at
 /// multiples of 16 bytes.
 AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned,
@@ -54,6 +54,7 @@ enum class CudnnObstacle : std::uint8_t {
   choice,  // AttentionChoice::own
   layout,  // Determinism::layout, which leaves nothing to a library
   dtype,
+  parts,  // results are wider than the operands: parts of sums
   head_dim,
   softcap,
   alibi,
@@ -70,9 +71,9 @@ std::string_view to_string(CudnnObstacle obstacle);
 /// Whether it is the recipe's, so that AttentionChoice::cudnn is an error, and not the launch's.
 bool is_recipes(CudnnObstacle obstacle);
 
-/// Pure functions of the launch, addresses aside, and of `ctx.attention` and `ctx.determinism`. With
-/// AttentionChoice::automatic documents are our kernels': they leave out tiles that a document hides
-/// from another.
+/// Pure functions of the launch, addresses aside, and of `ctx.attention` and `ctx.determinism`.
+/// With AttentionChoice::automatic documents are our kernels': they leave out tiles that a document
+/// hides from another.
 CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionForward& op);
 CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionBackward& op);
 
