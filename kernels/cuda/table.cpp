@@ -13,6 +13,7 @@ const KernelTable& cuda_table() {
         add_gradient_norm_rows(rows);
         add_optimizer_rows(rows);
         add_norm_rows(rows);
+        add_head_norm_rope_rows(rows);
         add_column_sum_rows(rows);
         add_rope_rows(rows);
         add_dropout_rows(rows);

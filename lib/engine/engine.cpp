@@ -23,6 +23,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .rounding = precision.rounding().value_or(Rounding::stochastic),
           .loss_scaling = precision.loss_scaling(),
           .tf32 = precision.tf32(),
+          .z_loss_coef = training.z_loss_coef(),
           .grad_reduce = precision.grad_reduce(),
           .recompute = recompute.mode(),
           .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
@@ -95,7 +96,8 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     mesh_.use_staging(communication_staging_);
     partial_gradients_.use_staging(communication_staging_);
   }
-  loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
+  loss_sum_ = device.allocate({options.z_loss_coef > 0 ? 2 : 1}, DType::f64, Category::activations,
+                              "loss sum");
   if (options.optimizer != nullptr) allocate_optimizer();
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
 }
@@ -147,7 +149,8 @@ OpCtx Engine::context() const {
 double Engine::read_loss(double planned) const {
   if (place_.device->is_meta()) return planned;
   double value = 0;
-  place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)), loss_sum_);
+  place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)),
+                              loss_sum_.columns(0, 1));
   return value;
 }
 
@@ -261,6 +264,7 @@ StepOutcome Engine::settle_step() {
     std::memcpy(&decision, launched.decision->wait().data(), sizeof(decision));
   }
   return {.loss_sum = decision.loss_sum,
+          .z_loss_sum = decision.z_loss_sum,
           .trained_tokens = launched.trained_tokens,
           .update = optim::step_result(decision),
           .finite = decision.applies(),

@@ -40,6 +40,8 @@ struct EngineOptions {
   std::optional<optim::LossScaling> loss_scaling;
   /// precision.tf32: as in KernelCtx.
   bool tf32 = false;
+  /// Of ops::LossHeadOptions, in training.
+  double z_loss_coef = 0;
   /// In which gradients travel between data ranks; without it in their own type.
   std::optional<DType> grad_reduce;
   RecomputeMode recompute = RecomputeMode::none;
@@ -91,9 +93,11 @@ struct EnginePlace {
 struct StepOutcome {
   /// Sum over the step's trained tokens, in nats.
   double loss_sum = 0;
+  /// The same of z-losses, times their coefficient.
+  double z_loss_sum = 0;
   std::int64_t trained_tokens = 0;
   optim::StepResult update;
-  /// Loss and gradient norm are finite; otherwise nothing was updated.
+  /// Losses and gradient norm are finite; otherwise nothing was updated.
   bool finite = true;
   RouterOutcome routers;
 };
@@ -205,7 +209,7 @@ class Engine final : private parallel::StageProgram {
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   std::optional<RouterReport> routers_;
   Tensor communication_staging_;
-  Tensor loss_sum_;
+  Tensor loss_sum_;      // FP64 [1], with a z-loss [2]
   Tensor step_scalars_;  // kernels::StepScalars
   RecordedParts parts_;
 

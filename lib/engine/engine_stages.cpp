@@ -37,8 +37,9 @@ Var Engine::embed(const OpCtx& ctx, const Tensor& tokens) {
 }
 
 Var Engine::loss(const OpCtx& ctx, const Var& x, const Tensor& targets) {
-  return within(ctx, units_of_head(), stages_.last(),
-                [&] { return decoder_.loss(ctx, x, targets, loss_sum_, place_.loss_chunk_bytes); });
+  return within(ctx, units_of_head(), stages_.last(), [&] {
+    return decoder_.loss(ctx, x, targets, loss_sum_, place_.loss_chunk_bytes, options_.z_loss_coef);
+  });
 }
 
 Tensor Engine::logits(const OpCtx& ctx, const Tensor& x) {

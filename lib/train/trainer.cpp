@@ -254,8 +254,8 @@ void Trainer::launch_step() {
 // different times, is none of it.
 std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
-  const bool something_is_due = last >= total_steps_ || out_of_time() ||
-                                options_.eval_is_due(last) || save_is_due(last);
+  const bool something_is_due =
+      last >= total_steps_ || out_of_time() || options_.eval_is_due(last) || save_is_due(last);
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
 
@@ -297,6 +297,9 @@ void Trainer::settle_all() {
 void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& outcome) {
   StepRecord record{.step = state_.step, .fields = {}};
   record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
+  if (engine_.options().z_loss_coef > 0) {
+    record.set("train/z_loss", outcome.z_loss_sum / static_cast<double>(outcome.trained_tokens));
+  }
   if (std::isfinite(outcome.loss_sum)) {  // else a norm means nothing
     record.set(metric::kGradNorm, outcome.update.grad_norm);
     record.set(metric::kLearningRate, outcome.update.lr);

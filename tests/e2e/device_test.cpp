@@ -316,7 +316,8 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
          "6 steps took memory as planned"}));
     CHECK(fingerprint(here.path, 6) == fingerprint(off.path, 6));
   };
-  says("wrong", "no wgmma: their results for head_dim 64 are not those of mma.sync");
+  says("wrong", "no wgmma: their results in bf16 for head_dim 64 are not those of mma.sync");
+  says("wrong-fp16", "no wgmma: their results in fp16 for head_dim 64 are not those of mma.sync");
   says("fails",
        "no wgmma: their trial failed (CUDA: the trial failed: an error of the emulated GPU)");
   says("undescribed", "no wgmma: the driver refuses to describe a matrix (error 1)");
@@ -345,6 +346,10 @@ TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
   const auto cpu = here.run({"run.device=cpu", "run.attention=cudnn"});
   CHECK(cpu.exit_code == 2);
   CHECK(holds(cpu.output, {"run.attention", "is for a GPU"}));
+  const auto layout =
+      here.run({"run.device=cuda", "run.attention=cudnn", "run.determinism=layout"});
+  CHECK(layout.exit_code == 2);
+  CHECK(holds(layout.output, {"run.attention", "run.determinism: layout by fixed rules"}));
   const auto fp32 = here.run({"run.device=cuda", "run.attention=cudnn"});
   CHECK(fp32.exit_code == 2);
   CHECK(holds(fp32.output,
