@@ -143,7 +143,9 @@ __global__ void __launch_bounds__(kHeadThreads)
     const int head = first + h;
     if (!live || head >= op.heads) continue;
     if (walk.lane() == 0) op.rstd[row * op.heads + head] = rstd;
-    const Affine<T>& weight = head < op.q_heads ? op.q_weight : op.k_weight;
+    // A reference to either would put all operands into memory.
+    Affine<T> weight = op.q_weight;
+    if (head >= op.q_heads) weight = op.k_weight;
     T* const y = op.y.row(row) + head * walk.head_dim;
     walk.for_pairs([&](int i) {
       const Pairs<T, V> pairs = pairs_at(h, i);

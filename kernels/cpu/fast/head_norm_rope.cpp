@@ -46,18 +46,30 @@ HWY_INLINE Pair turned(Pair x, const float* cosine, V sine, std::int64_t i, L la
           hn::Add(hn::Mul(x.b, c), hn::Mul(x.a, sine))};
 }
 
+/// Sum over a head of term(offset, lanes), whose lanes beyond the head must be zero. Two running
+/// sums hide the latency of an addition.
+template <class Term>
+HWY_INLINE float sum_of_head(std::int64_t width, const Term& term) {
+  V sums[2] = {constant(0), constant(0)};
+  int turn = 0;
+  for_vectors(width, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    sums[turn] = hn::Add(sums[turn], term(j, lanes));
+    turn ^= 1;
+  });
+  return sum_of_lanes(hn::Add(sums[0], sums[1]));
+}
+
 template <class T, class W>
 void forward_head(const HeadNormRope& op, std::int64_t i) {
   const NormRows rows = op.norms();
   const Head<W> head(op, i);
   const T* x = rows.at<T>(op.x, i);
   T* y = rows.at<T>(op.y, i);
-  V squares = constant(0);
-  for_vectors(rows.width, [&](std::int64_t j, auto lanes) HWY_ATTR {
+  const float squares = sum_of_head(rows.width, [&](std::int64_t j, auto lanes) HWY_ATTR {
     const V value = load(x + j, lanes);
-    squares = hn::Add(squares, hn::Mul(value, value));
+    return hn::Mul(value, value);
   });
-  const float mean = sum_of_lanes(squares) / static_cast<float>(rows.width);
+  const float mean = squares / static_cast<float>(rows.width);
   const float rstd = 1 / std::sqrt(mean + static_cast<float>(op.eps));
   op.rstd.as<float>()[i] = rstd;
   const V scale = constant(rstd);
@@ -95,16 +107,15 @@ void backward_head(const HeadNormRopeBackward& op, std::int64_t i, float* g, flo
     store(load(dy + 2 * half + j, lanes), g + 2 * half + j, lanes);
   });
   const V rstd = constant(op.rstd.as<float>()[i]);
-  V sums = constant(0);
-  for_vectors(rows.width, [&](std::int64_t j, auto lanes) HWY_ATTR {
+  const float sum = sum_of_head(rows.width, [&](std::int64_t j, auto lanes) HWY_ATTR {
     const V gradient = load(g + j, lanes);
     const V n = hn::Mul(load(x + j, lanes), rstd);
     store(hn::Add(load(dweight + j, lanes), hn::Mul(gradient, n)), dweight + j, lanes);
     const V weighted = hn::Mul(gradient, load(head.weight + j, lanes));
     store(weighted, g + j, lanes);
-    sums = hn::Add(sums, hn::Mul(weighted, n));
+    return hn::Mul(weighted, n);
   });
-  const V mean = constant(sum_of_lanes(sums) / static_cast<float>(rows.width));
+  const V mean = constant(sum / static_cast<float>(rows.width));
   for_vectors(rows.width, [&](std::int64_t j, auto lanes) HWY_ATTR {
     const V n = hn::Mul(load(x + j, lanes), rstd);
     store(hn::Mul(rstd, hn::Sub(load(g + j, lanes), hn::Mul(n, mean))), dx + j, lanes);
