@@ -50,6 +50,8 @@ std::vector<parallel::Unit> units_of(const models::Decoder& decoder, const Param
   units.front().reads_on_way_back = false;
   units.back().reads_on_way_back = false;
   units.back().writes_on_way_forth = true;
+  // The way back begins with the final norm and the last block.
+  for (const std::size_t behind : {2, 3}) units[units.size() - behind].stays_until_way_back = true;
   return units;
 }
 
