@@ -277,23 +277,13 @@ StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double
 
 EvalOutcome Engine::evaluate(const StepBatch& batch) {
   place_.device->ledger().enter(Phase::eval);
-  batch_ = &batch;
   key_ = {.seed = options_.seed};
   kernels::launch(context().kernel, kernels::Fill{.y = loss_sum_, .value = 0});
-  for (std::int64_t s = 0; s < batch.num_samples; s += options_.micro_batch_size) {
-    const MicroBatch micro = upload(s, std::min(options_.micro_batch_size, batch.num_samples - s));
-    OpCtx ctx = context();
-    ctx.rows = &micro.rows;
-    const Var x = through_stages(
-        ctx, micro.tokens, [&](int stage, Var h) { return run_blocks(ctx, std::move(h), stage); });
-    if (!stages_.is_here(stages_.last())) continue;
-    loss(ctx, x, micro.targets);
-  }
+  evaluate_micro_batches(batch);
   for (const Axis axis : {Axis::sp, Axis::pp}) {
     if (mesh_.size(axis) == 1) continue;
     mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
   }
-  batch_ = nullptr;
   return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
 }
 
