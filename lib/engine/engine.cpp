@@ -51,6 +51,8 @@ std::vector<parallel::Unit> units_of(const models::Decoder& decoder, const Param
   units.front().reads_on_way_back = false;
   units.back().reads_on_way_back = false;
   units.back().writes_on_way_forth = true;
+  // The way back begins with the final norm and the last block.
+  for (const std::size_t behind : {2, 3}) units[units.size() - behind].stays_until_way_back = true;
   return units;
 }
 
@@ -279,23 +281,13 @@ StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double
 
 EvalOutcome Engine::evaluate(const StepBatch& batch) {
   place_.device->ledger().enter(Phase::eval);
-  batch_ = &batch;
   key_ = {.seed = options_.seed};
   kernels::launch(context().kernel, kernels::Fill{.y = loss_sum_, .value = 0});
-  for (std::int64_t s = 0; s < batch.num_samples; s += options_.micro_batch_size) {
-    const MicroBatch micro = upload(s, std::min(options_.micro_batch_size, batch.num_samples - s));
-    OpCtx ctx = context();
-    ctx.rows = &micro.rows;
-    const Var x = through_stages(
-        ctx, micro.tokens, [&](int stage, Var h) { return run_blocks(ctx, std::move(h), stage); });
-    if (!stages_.is_here(stages_.last())) continue;
-    loss(ctx, x, micro.targets);
-  }
+  evaluate_micro_batches(batch);
   for (const Axis axis : {Axis::sp, Axis::pp}) {
     if (mesh_.size(axis) == 1) continue;
     mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
   }
-  batch_ = nullptr;
   return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
 }
 
