@@ -68,7 +68,7 @@ struct AttentionShape {
 /// out = softmax(scale q k^T, capped and masked) v; lse = log sum exp of these scores, the sink's
 /// included.
 /// q, out: [S*Tq, H*D], k, v: [S*Tk, G*D], all strided, fp64 | fp32 | bf16 | fp16; lse [S, H, Tq]
-/// FP32 (FP64 for fp64). On the CPU out may be FP32 with narrower types, where it is part of a sum
+/// FP32 (FP64 for fp64). out may be FP32 with narrower types, where it is part of a sum
 /// (AttentionMerge). Scores and sums in FP32. Online softmax as in FlashAttention-2 (arXiv
 /// 2307.08691).
 struct AttentionForward {
@@ -89,8 +89,8 @@ struct AttentionForward {
 /// dq, dk, dv from dout, with the *final* out and lse (which, under ring or all-gather sequence
 /// parallelism, cover more keys than k holds): delta = rowsum(dout * out), p = exp(s - lse),
 /// ds = p * (dout v^T - delta), times the slope of the cap. Deterministic: each of dq, dk, dv is
-/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q, or on the CPU all
-/// FP32, where they are parts of sums. With a sink, dsink [H] (FP32, FP64 for fp64) -= sum over all
+/// summed in a fixed order. dq, dk, dv: strided, overwritten, same dtype as q, or all FP32, where
+/// they are parts of sums. With a sink, dsink [H] (FP32, FP64 for fp64) -= sum over all
 /// queries of exp(sink - lse) * delta, in their order.
 struct AttentionBackward {
   static constexpr std::string_view name = "attention_backward";

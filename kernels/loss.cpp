@@ -78,6 +78,9 @@ void CrossEntropy::check() const {
     operands.expects(part.end(num_classes) == num_classes, "statistics of all parts");
   }
   operands.dense("loss", loss, logits.rows(), {sum_dtype(logits.dtype)});
+  operands.expects(z_loss_coef >= 0 && std::isfinite(z_loss_coef), "z_loss_coef >= 0 (0: none)");
+  operands.expects(z_loss.defined() == (z_loss_coef > 0), "z_loss where it has a coefficient");
+  if (z_loss.defined()) operands.dense("z_loss", z_loss, logits.rows(), {loss.dtype});
   check_step_scalars(operands, scalars);
   if (decision.defined()) check_decision(operands, decision);
   if (!dlogits.defined()) return;
@@ -96,7 +99,7 @@ void CrossEntropy::check() const {
 }
 
 Cost CrossEntropy::cost() const {
-  Cost cost = memory_cost({logits, target, statistics}, {loss, dlogits});
+  Cost cost = memory_cost({logits, target, statistics}, {loss, z_loss, dlogits});
   // Given the statistics, the loss alone asks for no logit.
   if (statistics.defined() && !dlogits.defined()) {
     cost.bytes_read -= static_cast<double>(logits.bytes());

@@ -72,7 +72,9 @@ struct LogitStatistics {
 /// may alias logits when their rows begin at the same addresses. Only the first `num_classes`
 /// columns are classes; the rest is padding: no probability, no gradient. Where the logits are
 /// those of one part of the vocabulary, `statistics` [parts * rows, 3] are those of all parts, one
-/// after the other, joined in this order.
+/// after the other, joined in this order. With z_loss_coef, z_loss [rows] = z_loss_coef * lse(z)^2
+/// in trained rows (PaLM's, arXiv 2204.02311, section 5), and dlogits is the gradient of loss +
+/// z_loss: softmax(z) counts 1 + 2 z_loss_coef lse(z) times.
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
   View logits, target;  // [rows, vocab], int32 [rows]
@@ -83,6 +85,8 @@ struct CrossEntropy {
   View statistics{};
   double grad_scale = 1;
   double softcap = 0;  // 0 = none
+  double z_loss_coef = 0;
+  View z_loss{};  // as `loss`; where z_loss_coef is not 0
   /// Where given (StepScalars), its grad_scale counts, as it is when the kernel runs.
   View scalars;
   /// Where given (UpdateDecision), its loss_scale counts, too, as it is when the kernel runs.

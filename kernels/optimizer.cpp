@@ -108,7 +108,10 @@ Cost ClipByValue::cost() const { return memory_cost({g}, {g}); }
 void DecideUpdate::check() const {
   const Operands operands(name);
   operands.dense("squares", squares, squares.numel(), {DType::f64});
-  if (loss_sum.defined()) operands.dense("loss_sum", loss_sum, 1, {DType::f64});
+  if (loss_sum.defined()) {
+    operands.expects(num_losses() == 1 || num_losses() == 2, "a loss, or a loss and a z-loss");
+    operands.dense("loss_sum", loss_sum, num_losses(), {DType::f64});
+  }
   check_decision(operands, decision);
   check_step_scalars(operands, scalars);
   operands.expects(max_norm > 0, "max_norm > 0");

@@ -99,9 +99,9 @@ struct ClipByValue {
 
 /// Writes `decision` (UpdateDecision, of which it reads what a step finds there) from the squared
 /// norms of all gradients, FP64 [n], joined as llmtrain::tree_sum joins them, and the loss, FP64
-/// [1]; without one (undefined) it counts as 0. Gradients were multiplied with the decision's
-/// loss_scale; norm and clipping are those of the gradients themselves. Clipping is that of
-/// torch.nn.utils.clip_grad_norm_, down to its 1e-6.
+/// [1], or with the z-loss behind it [2]; without one (undefined) it counts as 0. Gradients were
+/// multiplied with the decision's loss_scale; norm and clipping are those of the gradients
+/// themselves. Clipping is that of torch.nn.utils.clip_grad_norm_, down to its 1e-6.
 struct DecideUpdate {
   static constexpr std::string_view name = "decide_update";
   View squares, loss_sum, decision;
@@ -120,18 +120,20 @@ struct DecideUpdate {
   /// Room for the sums.
   std::uint64_t workspace_bytes(int) const { return squares.bytes(); }
 
+  std::int64_t num_losses() const { return loss_sum.defined() ? loss_sum.numel() : 0; }
   /// For kernels of the CPU.
   double lr_now() const { return scalars.defined() ? scalars.as<StepScalars>()->lr : lr; }
   /// The decision itself, after `squares` were added up. Constexpr, so that device code has the
   /// very same operations.
-  constexpr void decide(double sum_of_squares, double loss, double lr_now,
+  constexpr void decide(double sum_of_squares, double loss, double z_loss, double lr_now,
                         UpdateDecision& to) const {
     to.used_loss_scale = to.loss_scale;
     to.loss_sum = loss;
+    to.z_loss_sum = z_loss;
     to.grad_norm = std::sqrt(sum_of_squares) / to.used_loss_scale;
     // Neither NaN nor infinite: their difference with themselves is NaN.
     const bool finite_gradients = to.grad_norm - to.grad_norm == 0;
-    const bool finite_loss = loss - loss == 0;
+    const bool finite_loss = loss - loss == 0 && z_loss - z_loss == 0;
     if (finite_loss) loss_scale.follow(finite_gradients, to);
     to.apply = finite_gradients && finite_loss ? 1 : 0;
     to.grad_scale = 1 / to.used_loss_scale;

@@ -8,13 +8,13 @@ namespace llmtrain::kernels {
 /// What DecideUpdate makes of a step's gradients: updates obey it, the host reads it later. On the
 /// device these numbers lie side by side in an FP64 tensor [kScalars].
 struct UpdateDecision {
-  static constexpr std::int64_t kScalars = 11;
+  static constexpr std::int64_t kScalars = 12;
   /// Of the step's trained tokens, in nats.
   double loss_sum = 0;
   /// Global L2 norm, before clipping by it.
   double grad_norm = 0;
-  /// 1, or 0 when loss or norm is NaN or infinite: parameters and states then stay as they are, to
-  /// the bit.
+  /// 1, or 0 when a loss or the norm is NaN or infinite: parameters and states then stay as they
+  /// are, to the bit.
   double apply = 0;
   /// Factor on every gradient as an update reads it: clipping, and what undoes the loss's scale.
   double grad_scale = 1;
@@ -33,6 +33,9 @@ struct UpdateDecision {
 
   double bias_correction1 = 1;       // 1 - beta1^updates
   double sqrt_bias_correction2 = 1;  // sqrt(1 - beta2^updates)
+
+  /// As loss_sum, of what CrossEntropy adds by its z_loss_coef.
+  double z_loss_sum = 0;
 
   bool applies() const { return apply != 0; }
   /// The step did not apply because its gradients were too large for their scale, which has shrunk.

@@ -1,10 +1,13 @@
 #pragma once
 
-#include "kernels/attention.hpp"
+#include <string_view>
+
+#include "kernels/kernel.hpp"
 
 namespace llmtrain::kernels {
 
-/// Every position has a row in the tables, or InternalError naming the first that has none.
-void check_positions(const Rope& op);
+/// Every position (int32) has a row in the tables, or InternalError naming the kernel and the first
+/// that has none.
+void check_positions(std::string_view kernel, const View& position, const View& cosine);
 
 }  // namespace llmtrain::kernels

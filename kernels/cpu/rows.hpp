@@ -8,6 +8,7 @@
 namespace llmtrain::kernels::reference {
 void add_matmul_rows(std::vector<KernelRow>& rows);
 void add_norm_rows(std::vector<KernelRow>& rows);
+void add_head_norm_rope_rows(std::vector<KernelRow>& rows);
 void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
@@ -20,6 +21,7 @@ void add_scale_rows_rows(std::vector<KernelRow>& rows);
 namespace llmtrain::kernels::fast {
 void add_matmul_rows(std::vector<KernelRow>& rows);
 void add_norm_rows(std::vector<KernelRow>& rows);
+void add_head_norm_rope_rows(std::vector<KernelRow>& rows);
 void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);

@@ -10,6 +10,7 @@ std::vector<KernelRow> reference_rows() {
   std::vector<KernelRow> rows;
   reference::add_matmul_rows(rows);
   reference::add_norm_rows(rows);
+  reference::add_head_norm_rope_rows(rows);
   reference::add_elementwise_rows(rows);
   reference::add_optimizer_rows(rows);
   reference::add_attention_rows(rows);
@@ -24,6 +25,7 @@ std::vector<KernelRow> fast_rows() {
   std::vector<KernelRow> rows;
   fast::add_matmul_rows(rows);
   fast::add_norm_rows(rows);
+  fast::add_head_norm_rope_rows(rows);
   fast::add_elementwise_rows(rows);
   fast::add_optimizer_rows(rows);
   fast::add_attention_rows(rows);

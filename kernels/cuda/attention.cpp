@@ -55,31 +55,9 @@ bool run_own(const KernelCtx& ctx, const AttentionForward& op, const View& works
                               : tensor_forward<f16, kDim>(ctx, op, workspace);
     return true;
   };
-  switch (kernel) {
-    case AttentionKernel::plain:
-      return run_plain(ctx, op, workspace), true;
-    case AttentionKernel::tensor_64:
-      return narrow.template operator()<64>();
-    case AttentionKernel::tensor_96:
-      return narrow.template operator()<96>();
-    case AttentionKernel::tensor_128:
-      return narrow.template operator()<128>();
-    case AttentionKernel::tensor_256:
-      return narrow.template operator()<256>();
-    case AttentionKernel::warpgroup_64:
-      return warpgroup_forward<64>(ctx, op, workspace, why);
-    case AttentionKernel::warpgroup_128:
-      return warpgroup_forward<128>(ctx, op, workspace, why);
-  }
-  return false;
-}
-
-bool run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
-             AttentionKernel kernel, std::string& why) {
-  const auto narrow = [&]<int kDim>() {
-    op.q.dtype == DType::bf16 ? tensor_backward<bf16, kDim>(ctx, op, workspace)
-                              : tensor_backward<f16, kDim>(ctx, op, workspace);
-    return true;
+  const auto by_warpgroups = [&]<int kDim>() {
+    return op.q.dtype == DType::bf16 ? warpgroup_forward<bf16, kDim>(ctx, op, workspace, why)
+                                     : warpgroup_forward<f16, kDim>(ctx, op, workspace, why);
   };
   switch (kernel) {
     case AttentionKernel::plain:
@@ -93,9 +71,39 @@ bool run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& work
     case AttentionKernel::tensor_256:
       return narrow.template operator()<256>();
     case AttentionKernel::warpgroup_64:
-      return warpgroup_backward<64>(ctx, op, workspace, why);
+      return by_warpgroups.template operator()<64>();
     case AttentionKernel::warpgroup_128:
-      return warpgroup_backward<128>(ctx, op, workspace, why);
+      return by_warpgroups.template operator()<128>();
+  }
+  return false;
+}
+
+bool run_own(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
+             AttentionKernel kernel, std::string& why) {
+  const auto narrow = [&]<int kDim>() {
+    op.q.dtype == DType::bf16 ? tensor_backward<bf16, kDim>(ctx, op, workspace)
+                              : tensor_backward<f16, kDim>(ctx, op, workspace);
+    return true;
+  };
+  const auto by_warpgroups = [&]<int kDim>() {
+    return op.q.dtype == DType::bf16 ? warpgroup_backward<bf16, kDim>(ctx, op, workspace, why)
+                                     : warpgroup_backward<f16, kDim>(ctx, op, workspace, why);
+  };
+  switch (kernel) {
+    case AttentionKernel::plain:
+      return run_plain(ctx, op, workspace), true;
+    case AttentionKernel::tensor_64:
+      return narrow.template operator()<64>();
+    case AttentionKernel::tensor_96:
+      return narrow.template operator()<96>();
+    case AttentionKernel::tensor_128:
+      return narrow.template operator()<128>();
+    case AttentionKernel::tensor_256:
+      return narrow.template operator()<256>();
+    case AttentionKernel::warpgroup_64:
+      return by_warpgroups.template operator()<64>();
+    case AttentionKernel::warpgroup_128:
+      return by_warpgroups.template operator()<128>();
   }
   return false;
 }
@@ -123,7 +131,7 @@ constexpr bool kBackward = std::is_same_v<K, AttentionBackward>;
 template <class K>
 bool by_library(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned,
                 AttentionChoices& choices, std::string& why) {
-  CudnnObstacle obstacle = cudnn_obstacle(ctx.attention, op);
+  CudnnObstacle obstacle = cudnn_obstacle(ctx, op);
   if (obstacle == CudnnObstacle::none && !aligned) obstacle = CudnnObstacle::strides;
   if (obstacle != CudnnObstacle::none) {
     why = to_string(obstacle);
@@ -152,7 +160,8 @@ void run(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned)
     choices.record(kBackward<K>, "cuDNN " + attention_library_version().version, why);
     return;
   }
-  const bool warpgroups = choices.warpgroups().used;
+  // What a trial on this machine said is no fixed rule.
+  const bool warpgroups = choices.warpgroups().used && ctx.determinism != Determinism::layout;
   AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned, warpgroups);
   if (attention_rule(op.shape, op.q.dtype, aligned, true) !=
       attention_rule(op.shape, op.q.dtype, aligned, false)) {

@@ -53,6 +53,24 @@ __device__ __forceinline__ bool all_seen(const QueryBounds& q, const KeyBounds& 
   return k.min >= q.max_first && k.max <= q.min_last;
 }
 
+/// Rows of results: of the operands' type T, or of Wide<T>, where they are parts of sums.
+template <class T>
+struct Results {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+  bool wide = false;
+
+  Results() = default;
+  explicit Results(const View& view)
+      : data(view.data),
+        stride(view.row_stride),
+        wide(!std::is_same_v<T, Wide<T>> && view.dtype != dtype_of<T>) {}
+  __device__ T* row(std::int64_t i) const { return static_cast<T*>(data) + i * stride; }
+  __device__ Wide<T>* wide_row(std::int64_t i) const {
+    return static_cast<Wide<T>*>(data) + i * stride;
+  }
+};
+
 /// AttentionShape as device code reads it; W is the type of scores.
 template <class W>
 struct AttentionArgs {

@@ -18,12 +18,12 @@ void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View
 template <class T, int kDim>
 void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace);
 
-/// With wgmma: for bf16 on GPUs of sm_90a. False, having done nothing, with the reason in `why`,
-/// where the driver does not describe the operands.
-template <int kDim>
+/// With wgmma, on GPUs of sm_90a; T and kDim as above. False, having done nothing, with the reason
+/// in `why`, where the driver does not describe the operands.
+template <class T, int kDim>
 bool warpgroup_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
                        std::string& why);
-template <int kDim>
+template <class T, int kDim>
 bool warpgroup_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
                         std::string& why);
 

@@ -142,20 +142,29 @@ struct PlainTile {
     }
   }
 
-  /// Row own(r) of a head, times `factor`.
-  __device__ static void write(T* to, int head_dim, const Sums& sums, int r, W factor, bool packs) {
+  /// Row own(r) of a head, times `factor`, to row `row` from column `column` on.
+  __device__ static void write(const Results<T>& to, std::int64_t row, std::int64_t column,
+                               int head_dim, const Sums& sums, int r, W factor, bool packs) {
+    to.wide ? write_as(to.wide_row(row) + column, head_dim, sums, r, factor, packs)
+            : write_as(to.row(row) + column, head_dim, sums, r, factor, packs);
+  }
+
+ private:
+  template <class O>
+  __device__ static void write_as(O* to, int head_dim, const Sums& sums, int r, W factor,
+                                  bool packs) {
 #pragma unroll
     for (int n = 0; n < kChunks; ++n) {
       const int d = n * 64 + tx() * 4;
-      Pack<T, 4> pack;
+      Pack<O, 4> pack;
 #pragma unroll
-      for (int m = 0; m < 4; ++m) pack.x[m] = narrow<T>(sums.x[r][n][m] * factor);
+      for (int m = 0; m < 4; ++m) pack.x[m] = narrow<O>(sums.x[r][n][m] * factor);
       if (packs && d < head_dim) {
-        constexpr int V = kPack<T> < 4 ? kPack<T> : 4;
+        constexpr int V = kPack<O> < 4 ? kPack<O> : 4;
 #pragma unroll
         for (int m = 0; m < 4; m += V) {
           if (d + m >= head_dim) break;  // 4 columns are two packs of fp64
-          Pack<T, V> part;
+          Pack<O, V> part;
 #pragma unroll
           for (int l = 0; l < V; ++l) part.x[l] = pack.x[m + l];
           store_pack(to + d + m, part);

@@ -27,7 +27,7 @@ struct Query {
 template <class T>
 struct BackwardMatrices {
   Rows<const T> q, k, v, dout;
-  Rows<T> dq, dk, dv;
+  Results<T> dq, dk, dv;
   const Wide<T>* lse;
   const Wide<T>* delta;
 };
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int r = 0; r < R; ++r) {
     const int i = first + Tile::own(r);
     if (i < args.tq) {
-      Tile::write(m.dq.row(q_row + i) + at_q, head_dim, dq, r, args.scale, packs);
+      Tile::write(m.dq, q_row + i, at_q, head_dim, dq, r, args.scale, packs);
     }
   }
 }
@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int r = 0; r < R; ++r) {
     const int j = first + Tile::own(r);
     if (j >= args.tk) continue;
-    Tile::write(m.dk.row(k_row + j) + at_k, head_dim, dk, r, args.scale, packs);
-    Tile::write(m.dv.row(k_row + j) + at_k, head_dim, dv, r, W{1}, packs);
+    Tile::write(m.dk, k_row + j, at_k, head_dim, dk, r, args.scale, packs);
+    Tile::write(m.dv, k_row + j, at_k, head_dim, dv, r, W{1}, packs);
   }
 }
 
@@ -207,9 +207,9 @@ void backward(const KernelCtx& ctx, const AttentionBackward& op, const View& wor
                               Rows<const T>(op.k),
                               Rows<const T>(op.v),
                               Rows<const T>(op.dout),
-                              Rows<T>(op.dq),
-                              Rows<T>(op.dk),
-                              Rows<T>(op.dv),
+                              Results<T>(op.dq),
+                              Results<T>(op.dk),
+                              Results<T>(op.dv),
                               static_cast<const W*>(op.lse.data),
                               delta};
   constexpr std::size_t kShared = kBackwardShared<T, kDim>;

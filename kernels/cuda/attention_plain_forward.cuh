@@ -82,7 +82,7 @@ __device__ void probabilities(const PlainHead<W>& head, int first_key, RowStates
 template <class T, int kDim>
 __global__ void __launch_bounds__(kPlainThreads)
     forward_kernel(AttentionArgs<Wide<T>> args, Rows<const T> q, Rows<const T> k, Rows<const T> v,
-                   Rows<T> out, Wide<T>* lse, bool packs) {
+                   Results<T> out, Wide<T>* lse, bool packs) {
   using W = Wide<T>;
   using Tile = ForwardTile<T, kDim>;
   constexpr int R = Tile::kRows / 16;
@@ -144,8 +144,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     const int i = first + Tile::own(r);
     const W sum = sum_of_row(rows.sum[r]);
     if (i >= args.tq) continue;
-    Tile::write(out.row(q_row + i) + at_q, head_dim, sums, r, sum == 0 ? W{0} : args.kept / sum,
-                packs);
+    Tile::write(out, q_row + i, at_q, head_dim, sums, r, sum == 0 ? W{0} : args.kept / sum, packs);
     if (Tile::tx() == 0) lse[args.statistic(s, head.head, i)] = rows.max[r] + log(sum);
   }
 }
@@ -163,8 +162,8 @@ void forward(const KernelCtx& ctx, const AttentionForward& op, const View& works
       ceil_div(args.tq, ForwardTile<T, kDim>::kRows) * args.sequences * args.heads;
   allow_shared(forward_kernel<T, kDim>, kShared);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kPlainThreads, kShared}, forward_kernel<T, kDim>,
-              args, Rows<const T>(op.q), Rows<const T>(op.k), Rows<const T>(op.v), Rows<T>(op.out),
-              static_cast<W*>(op.lse.data), packs);
+              args, Rows<const T>(op.q), Rows<const T>(op.k), Rows<const T>(op.v),
+              Results<T>(op.out), static_cast<W*>(op.lse.data), packs);
 }
 
 }  // namespace plain_forward_tiles

@@ -86,6 +86,43 @@ struct TensorTile {
   }
 };
 
+/// Where rows of sums of a warp go.
+struct ResultRows {
+  std::int64_t sequence_row, column;  // of the sequence's first row, of the head's first column
+  int first, end;                     // rows of the sequence: the first, and behind the last
+  int head_dim;
+};
+
+/// Writes 16 rows of sums, times the factors of the upper and the lower eight: rounded by way of
+/// rows `row` and on of a tile that no other warp uses, or as they are where results are FP32.
+template <int kDim, class T>
+__device__ __forceinline__ void write_results(const Results<T>& results, const ResultRows& to,
+                                              T* tile, int row, const FragmentC (&sums)[kDim / 8],
+                                              float low, float high) {
+  using Tile = TensorTile<T, kDim>;
+  if (!results.wide) {
+    Tile::put(tile, row, sums, low, high);
+    __syncwarp();
+    Tile::template flush<16>(tile, row, results.row(to.sequence_row) + to.column, results.stride,
+                             to.first, to.end, to.head_dim);
+    return;
+  }
+  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int at = to.first + half * 8 + g;
+    if (at >= to.end) continue;
+    const float factor = half == 0 ? low : high;
+    float* const row_of_head = results.wide_row(to.sequence_row + at) + to.column;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      if (n * 8 >= to.head_dim) break;
+      const float* const x = sums[n].x + 2 * half;
+      store_pack(row_of_head + n * 8 + 2 * t, Pack<float, 2>{{x[0] * factor, x[1] * factor}});
+    }
+  }
+}
+
 /// Fragment of A for 16 rows of summation, from the C of their two halves.
 template <class T>
 __device__ __forceinline__ FragmentA a_of(const FragmentC& first, const FragmentC& second) {

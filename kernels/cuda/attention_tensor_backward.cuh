@@ -15,9 +15,9 @@ void tensor_backward(const KernelCtx& ctx, const AttentionBackward& op, const Vi
                               Rows<const T>(op.k),
                               Rows<const T>(op.v),
                               Rows<const T>(op.dout),
-                              Rows<T>(op.dq),
-                              Rows<T>(op.dk),
-                              Rows<T>(op.dv),
+                              Results<T>(op.dq),
+                              Results<T>(op.dk),
+                              Results<T>(op.dv),
                               static_cast<const float*>(op.lse.data),
                               find_delta(ctx, op, args, workspace)};
   query_tiles::gradient<T, kDim>(ctx, args, m);

@@ -152,7 +152,7 @@ void tensor_forward(const KernelCtx& ctx, const AttentionForward& op, const View
   if (args.sequences == 0 || args.tq == 0) return;
   find_bounds(ctx, args);
   const ForwardMatrices<T> m{Rows<const T>(op.q), Rows<const T>(op.k), Rows<const T>(op.v),
-                             Rows<T>(op.out), static_cast<float*>(op.lse.data)};
+                             Results<T>(op.out), static_cast<float*>(op.lse.data)};
   const std::int64_t blocks = ceil_div(args.tq, kQueries<kDim>) * args.sequences * args.heads;
   const auto kernel =
       has_extras(args) ? forward_kernel<T, kDim, true> : forward_kernel<T, kDim, false>;

@@ -9,7 +9,7 @@ namespace llmtrain::kernels::cuda {
 template <class T>
 struct GradientMatrices {
   Rows<const T> q, k, v, dout;
-  Rows<T> dq, dk, dv;
+  Results<T> dq, dk, dv;
   const float *lse, *delta;
 };
 

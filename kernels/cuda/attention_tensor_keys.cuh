@@ -139,17 +139,12 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
   wait_for_copies<0>();
   __syncthreads();  // where there are no queries the keys may still be under way
   const int row = warp_of_block() * kRows;
-  if constexpr (pass != Pass::values) Tile::put(shared.k, row, dk, args.scale, args.scale);
-  if constexpr (pass != Pass::keys) Tile::put(shared.v, row, dv, 1, 1);
-  __syncwarp();
+  static_assert(kRows == 16);
+  const ResultRows to{k_row, at_k, first_key, args.tk, head_dim};
   if constexpr (pass != Pass::values) {
-    Tile::template flush<kRows>(shared.k, row, m.dk.row(k_row) + at_k, m.dk.stride, first_key,
-                                args.tk, head_dim);
+    write_results<kDim>(m.dk, to, shared.k, row, dk, args.scale, args.scale);
   }
-  if constexpr (pass != Pass::keys) {
-    Tile::template flush<kRows>(shared.v, row, m.dv.row(k_row) + at_k, m.dv.stride, first_key,
-                                args.tk, head_dim);
-  }
+  if constexpr (pass != Pass::keys) write_results<kDim>(m.dv, to, shared.v, row, dv, 1, 1);
 }
 
 template <class T, int kDim, Pass pass>

@@ -138,10 +138,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();  // where there are no keys the queries may still be under way
   const int row = warp_of_block() * kRows<kDim>;
 #pragma unroll
-  for (int m = 0; m < kM<kDim>; ++m) Tile::put(q, row + 16 * m, dq[m], args.scale, args.scale);
-  __syncwarp();
-  Tile::template flush<kRows<kDim>>(q, row, m.dq.row(q_row) + at_q, m.dq.stride, first_query,
-                                    args.tq, head_dim);
+  for (int i = 0; i < kM<kDim>; ++i) {
+    const ResultRows to{q_row, at_q, first_query + 16 * i, args.tq, head_dim};
+    write_results<kDim>(m.dq, to, q, row + 16 * i, dq[i], args.scale, args.scale);
+  }
 }
 
 template <class T, int kDim>

@@ -13,7 +13,7 @@ inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 template <class T>
 struct ForwardMatrices {
   Rows<const T> q, k, v;
-  Rows<T> out;
+  Results<T> out;
   float* lse;
 };
 
@@ -146,7 +146,6 @@ __device__ __forceinline__ void finish(const AttentionArgs<float>& args,
                                        const ForwardMatrices<T>& m, int sequence, int head,
                                        int first_query, T* tile, int row, const Statistics<M>& rows,
                                        const FragmentC (&out)[M][kDim / 8]) {
-  using Tile = TensorTile<T, kDim>;
   const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
   float factor[M][2];
 #pragma unroll
@@ -162,13 +161,11 @@ __device__ __forceinline__ void finish(const AttentionArgs<float>& args,
   }
 #pragma unroll
   for (int i = 0; i < M; ++i) {
-    Tile::put(tile, row + 16 * i, out[i], factor[i][0], factor[i][1]);
+    const ResultRows to{static_cast<std::int64_t>(sequence) * args.tq,
+                        static_cast<std::int64_t>(head) * args.head_dim, first_query + 16 * i,
+                        args.tq, args.head_dim};
+    write_results<kDim>(m.out, to, tile, row + 16 * i, out[i], factor[i][0], factor[i][1]);
   }
-  __syncwarp();
-  Tile::template flush<16 * M>(tile, row,
-                               m.out.row(static_cast<std::int64_t>(sequence) * args.tq) +
-                                   static_cast<std::int64_t>(head) * args.head_dim,
-                               m.out.stride, first_query, args.tq, args.head_dim);
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -48,12 +48,14 @@ class Scratch {
     check(cudaStreamSynchronize(stream_), "a copy to the device");
     return view;
   }
+  template <class T>
   View normals(std::string_view name, const Shape& shape) {
     const PhiloxKey key = philox_key(1, "trial", name);
-    std::vector<bf16> values(static_cast<std::size_t>(shape.numel()));
+    std::vector<T> values(static_cast<std::size_t>(shape.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const double x = normal_quantile(unit_interval(philox_word(key, 0, i)));
-      values[i] = to_bf16(static_cast<float>(x));
+      const auto x = static_cast<float>(normal_quantile(unit_interval(philox_word(key, 0, i))));
+      if constexpr (std::is_same_v<T, bf16>) values[i] = to_bf16(x);
+      if constexpr (std::is_same_v<T, f16>) values[i] = to_f16(x);
     }
     return make(shape, values);
   }
@@ -65,8 +67,11 @@ class Scratch {
     check(cudaStreamSynchronize(stream_), "the trial");
     std::vector<float> result;
     for (const T x : values) {
-      if constexpr (std::is_same_v<T, bf16>) result.push_back(to_float(x));
-      if constexpr (std::is_same_v<T, float>) result.push_back(x);
+      if constexpr (std::is_same_v<T, float>) {
+        result.push_back(x);
+      } else {
+        result.push_back(to_float(x));
+      }
     }
     return result;
   }
@@ -76,9 +81,10 @@ class Scratch {
   std::vector<void*> blocks_;
 };
 
-/// Whether two results differ by no more than a few roundings to bf16 of the largest value.
+/// Whether two results differ by no more than a few roundings to T of the largest value.
+template <class T>
 bool agree(std::span<const float> a, std::span<const float> b) {
-  constexpr float kRoundings = 4 * 0x1p-8f;
+  constexpr float kRoundings = 4 * (std::is_same_v<T, bf16> ? 0x1p-8f : 0x1p-11f);
   float largest = 0;
   for (const float x : b) largest = std::max(largest, std::abs(x));
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -87,8 +93,8 @@ bool agree(std::span<const float> a, std::span<const float> b) {
   return true;
 }
 
-/// One head_dim of the trial, whose last tiles are not whole: what differs, or nothing.
-template <int kDim, std::int64_t kRows>
+/// One type and head_dim of the trial, whose last tiles are not whole: what differs, or nothing.
+template <class T, int kDim, std::int64_t kRows>
 std::string compare(cudaStream_t stream) {
   Scratch scratch(stream);
   const KernelCtx ctx{.stream = {stream}};
@@ -105,8 +111,8 @@ std::string compare(cudaStream_t stream) {
   shape.q_position = shape.k_position = scratch.make({kRows}, positions);
   shape.q_document_begin = scratch.make({kRows}, begins);
   const Shape of_q{kRows, kHeads * kDim}, of_k{kRows, kKvHeads * kDim};
-  const View q = scratch.normals("q", of_q), k = scratch.normals("k", of_k),
-             v = scratch.normals("v", of_k);
+  const View q = scratch.normals<T>("q", of_q), k = scratch.normals<T>("k", of_k),
+             v = scratch.normals<T>("v", of_k);
   const View workspace = scratch.make(
       DType::f32, {static_cast<std::int64_t>(
                       AttentionScratch(shape, kRows, kRows, sizeof(float)).backward_bytes / 4)});
@@ -115,19 +121,20 @@ std::string compare(cudaStream_t stream) {
                             q,
                             k,
                             v,
-                            scratch.make(DType::bf16, of_q),
+                            scratch.make(dtype_of<T>, of_q),
                             scratch.make(DType::f32, {1, kHeads, kRows})};
   };
   const AttentionForward tried = forward(), known = forward();
   std::string why;
-  if (!warpgroup_forward<kDim>(ctx, tried, workspace, why)) return why;
-  tensor_forward<bf16, kDim>(ctx, known, workspace);
-  if (!agree(scratch.read<bf16>(tried.out), scratch.read<bf16>(known.out)) ||
-      !agree(scratch.read<float>(tried.lse), scratch.read<float>(known.lse))) {
-    return fmt::format("no wgmma: their results for head_dim {} are not those of mma.sync", kDim);
+  if (!warpgroup_forward<T, kDim>(ctx, tried, workspace, why)) return why;
+  tensor_forward<T, kDim>(ctx, known, workspace);
+  if (!agree<T>(scratch.read<T>(tried.out), scratch.read<T>(known.out)) ||
+      !agree<T>(scratch.read<float>(tried.lse), scratch.read<float>(known.lse))) {
+    return fmt::format("no wgmma: their results in {} for head_dim {} are not those of mma.sync",
+                       to_string(dtype_of<T>), kDim);
   }
   // Of the same output and statistics, so that each direction is compared by itself.
-  const View dout = scratch.normals("dout", of_q);
+  const View dout = scratch.normals<T>("dout", of_q);
   const auto backward = [&] {
     return AttentionBackward{shape,
                              q,
@@ -136,20 +143,21 @@ std::string compare(cudaStream_t stream) {
                              known.out,
                              known.lse,
                              dout,
-                             scratch.make(DType::bf16, of_q),
-                             scratch.make(DType::bf16, of_k),
-                             scratch.make(DType::bf16, of_k),
+                             scratch.make(dtype_of<T>, of_q),
+                             scratch.make(dtype_of<T>, of_k),
+                             scratch.make(dtype_of<T>, of_k),
                              {}};
   };
   const AttentionBackward differentiated = backward(), reference = backward();
-  if (!warpgroup_backward<kDim>(ctx, differentiated, workspace, why)) return why;
-  tensor_backward<bf16, kDim>(ctx, reference, workspace);
+  if (!warpgroup_backward<T, kDim>(ctx, differentiated, workspace, why)) return why;
+  tensor_backward<T, kDim>(ctx, reference, workspace);
   const auto same = [&](const View& x, const View& y) {
-    return agree(scratch.read<bf16>(x), scratch.read<bf16>(y));
+    return agree<T>(scratch.read<T>(x), scratch.read<T>(y));
   };
   if (!same(differentiated.dq, reference.dq) || !same(differentiated.dk, reference.dk) ||
       !same(differentiated.dv, reference.dv)) {
-    return fmt::format("no wgmma: their gradients for head_dim {} are not those of mma.sync", kDim);
+    return fmt::format("no wgmma: their gradients in {} for head_dim {} are not those of mma.sync",
+                       to_string(dtype_of<T>), kDim);
   }
   return "";
 }
@@ -159,8 +167,10 @@ std::string run_trial() {
   try {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "to make a stream");
     // Three tiles of keys, so that slots are filled again.
-    std::string problem = compare<64, 330>(stream);
-    if (problem.empty()) problem = compare<128, 150>(stream);
+    std::string problem = compare<bf16, 64, 330>(stream);
+    if (problem.empty()) problem = compare<bf16, 128, 150>(stream);
+    if (problem.empty()) problem = compare<f16, 64, 330>(stream);
+    if (problem.empty()) problem = compare<f16, 128, 150>(stream);
     check(cudaStreamDestroy(stream), "to end the trial");
     return problem;
   } catch (const DeviceError& error) {

@@ -12,12 +12,12 @@ struct WarpgroupKernels {
   std::string problem;
 };
 
-/// For the device that is current. The first call in a process computes a small attention with both
-/// and compares; a failed launch or a difference beyond rounding is a problem, and a device that is
-/// as new afterwards. Later calls remember. To be called before anything else uses the device.
-/// LLMTRAIN_WGMMA=off, for comparisons of both, is a problem too; =untried takes them without a
-/// trial, for looking at what they compute where that fails. DeviceError for another value, and
-/// where the device does not recover from a failed launch.
+/// For the device that is current. The first call in a process computes a small attention with
+/// both, in both types, and compares; a failed launch or a difference beyond rounding is a problem,
+/// and a device that is as new afterwards. Later calls remember. To be called before anything else
+/// uses the device. LLMTRAIN_WGMMA=off, for comparisons of both, is a problem too; =untried takes
+/// them without a trial, for looking at what they compute where that fails. DeviceError for another
+/// value, and where the device does not recover from a failed launch.
 WarpgroupKernels try_warpgroup_kernels(int device);
 
 }  // namespace llmtrain::kernels::cuda

@@ -42,17 +42,18 @@ struct QueryBlock {
   }
 };
 
-/// kRows rows of one head as panels of 64 columns, head_dim padded to kDim with zeros.
-template <int kDim, int kRows>
+/// kRows rows of one head, of bf16 or f16 (T), as panels of 64 columns, head_dim padded to kDim
+/// with zeros.
+template <class T, int kDim, int kRows>
 struct PanelTile {
   static_assert(kDim % kPanelColumns == 0 && kRows % 8 == 0);
   static constexpr int kPanels = kDim / kPanelColumns;
   static constexpr int kPanelElements = kRows * kPanelColumns;
-  static constexpr unsigned kBytes = sizeof(bf16) * kRows * kDim;
-  static constexpr unsigned kGroupBytes = 8 * kPanelColumns * sizeof(bf16);  // of eight rows
-  static_assert(kPanelElements * sizeof(bf16) % kPanelAlignment == 0);
+  static constexpr unsigned kBytes = sizeof(T) * kRows * kDim;
+  static constexpr unsigned kGroupBytes = 8 * kPanelColumns * sizeof(T);  // of eight rows
+  static_assert(kPanelElements * sizeof(T) % kPanelAlignment == 0);
 
-  bf16 elements[kRows * kDim];
+  T elements[kRows * kDim];
 
   /// By one thread, which makes the barrier expect kBytes.
   __device__ void copy(const CUtensorMap& map, int head, int row, int sequence,
@@ -65,14 +66,14 @@ struct PanelTile {
   /// Rows `row` and on, columns 16 k to 16 k + 15, as A, or as B whose columns the rows are.
   __device__ std::uint64_t by_rows(int row, int k) const {
     constexpr int kSteps = kPanelColumns / 16;
-    const bf16* const at =
+    const T* const at =
         elements + k / kSteps * kPanelElements + row * kPanelColumns + k % kSteps * 16;
     return matrix_descriptor(shared_address(at), 0, kGroupBytes);
   }
   /// Rows 16 k to 16 k + 15 as the steps of summation of a B that has all columns.
   __device__ std::uint64_t by_columns(int k) const {
     return matrix_descriptor(shared_address(elements + k * 16 * kPanelColumns),
-                             kPanelElements * sizeof(bf16), kGroupBytes);
+                             kPanelElements * sizeof(T), kGroupBytes);
   }
 };
 
@@ -134,43 +135,31 @@ __device__ __forceinline__ Step uniform_group_step(const Step& step) {
 __device__ __forceinline__ void sync_warpgroup(int own) { sync_named(1 + own, kWarpgroupThreads); }
 
 /// sums = a b^T over kDim columns; to be fenced before and committed behind.
-template <int kDim, int kRowsA, int kRowsB, int N>
+template <class T, int kDim, int kRowsA, int kRowsB, int N>
 __device__ __forceinline__ void multiply_tiles(FragmentC (&sums)[N],
-                                               const PanelTile<kDim, kRowsA>& a,
-                                               const PanelTile<kDim, kRowsB>& b) {
+                                               const PanelTile<T, kDim, kRowsA>& a,
+                                               const PanelTile<T, kDim, kRowsB>& b) {
   static_assert(kRowsA == 64 && kRowsB == 8 * N);
-  multiply<false>(sums, a.by_rows(0, 0), b.by_rows(0, 0));
+  multiply<T, false>(sums, a.by_rows(0, 0), b.by_rows(0, 0));
 #pragma unroll
-  for (int k = 1; k < kDim / 16; ++k) multiply<true>(sums, a.by_rows(0, k), b.by_rows(0, k));
+  for (int k = 1; k < kDim / 16; ++k) multiply<T, true>(sums, a.by_rows(0, k), b.by_rows(0, k));
 }
 
 /// sums += a b, where a is K fragments of 16 steps of summation each.
-template <int kDim, int kRows, int K>
+template <int kDim, class T, int kRows, int K>
 __device__ __forceinline__ void accumulate_tile(FragmentC (&sums)[kDim / 8],
                                                 const FragmentA (&a)[K],
-                                                const PanelTile<kDim, kRows>& b) {
+                                                const PanelTile<T, kDim, kRows>& b) {
   static_assert(kRows == 16 * K);
 #pragma unroll
-  for (int k = 0; k < K; ++k) multiply_transposed(sums, a[k], b.by_columns(k));
+  for (int k = 0; k < K; ++k) multiply_transposed<T>(sums, a[k], b.by_columns(k));
 }
 
-/// The fragments of A that sums are as bf16.
-template <int N>
+/// The fragments of A that sums are as T.
+template <class T, int N>
 __device__ __forceinline__ void round_to_a(const FragmentC (&sums)[N], FragmentA (&a)[N / 2]) {
 #pragma unroll
-  for (int k = 0; k < N / 2; ++k) a[k] = a_of<bf16>(sums[2 * k], sums[2 * k + 1]);
-}
-
-/// Writes 16 rows of sums of a warp, times `factor`, by way of a tile that nobody uses any more:
-/// rows from `row` on of it are rows from `first` on of a sequence that ends at `end`.
-template <int kDim, int kRows>
-__device__ __forceinline__ void write_rows(PanelTile<kDim, kRows>& tile, int row,
-                                           const FragmentC (&sums)[kDim / 8], float factor,
-                                           bf16* to, std::int64_t stride, int first, int end,
-                                           int head_dim) {
-  TensorTile<bf16, kDim>::put(tile.elements, row, sums, factor, factor);
-  __syncwarp();
-  TensorTile<bf16, kDim>::template flush<16>(tile.elements, row, to, stride, first, end, head_dim);
+  for (int k = 0; k < N / 2; ++k) a[k] = a_of<T>(sums[2 * k], sums[2 * k + 1]);
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -9,7 +9,7 @@
 
 namespace llmtrain::kernels::cuda {
 
-template <int kDim>
+template <class T, int kDim>
 bool warpgroup_backward(const KernelCtx& ctx, const AttentionBackward& op, const View& workspace,
                         std::string& why) {
   const auto args = attention_args<float>(op.shape, op.q, op.k, workspace);
@@ -29,17 +29,17 @@ bool warpgroup_backward(const KernelCtx& ctx, const AttentionBackward& op, const
     return false;
   }
   find_bounds(ctx, args);
-  const GradientMatrices<bf16> m{Rows<const bf16>(op.q),
-                                 Rows<const bf16>(op.k),
-                                 Rows<const bf16>(op.v),
-                                 Rows<const bf16>(op.dout),
-                                 Rows<bf16>(op.dq),
-                                 Rows<bf16>(op.dk),
-                                 Rows<bf16>(op.dv),
-                                 static_cast<const float*>(op.lse.data),
-                                 find_delta(ctx, op, args, workspace)};
-  warpgroup_query_tiles::gradient<kDim>(ctx, args, maps, m);
-  warpgroup_key_tiles::gradient<kDim>(ctx, args, maps, m);
+  const GradientMatrices<T> m{Rows<const T>(op.q),
+                              Rows<const T>(op.k),
+                              Rows<const T>(op.v),
+                              Rows<const T>(op.dout),
+                              Results<T>(op.dq),
+                              Results<T>(op.dk),
+                              Results<T>(op.dv),
+                              static_cast<const float*>(op.lse.data),
+                              find_delta(ctx, op, args, workspace)};
+  warpgroup_query_tiles::gradient<T, kDim>(ctx, args, maps, m);
+  warpgroup_key_tiles::gradient<T, kDim>(ctx, args, maps, m);
   return true;
 }
 

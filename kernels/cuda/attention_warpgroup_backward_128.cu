@@ -1,6 +1,8 @@
 #include "kernels/cuda/attention_warpgroup_backward.cuh"
 
 namespace llmtrain::kernels::cuda {
-template bool warpgroup_backward<128>(const KernelCtx&, const AttentionBackward&, const View&,
-                                      std::string&);
-}
+template bool warpgroup_backward<bf16, 128>(const KernelCtx&, const AttentionBackward&, const View&,
+                                            std::string&);
+template bool warpgroup_backward<f16, 128>(const KernelCtx&, const AttentionBackward&, const View&,
+                                           std::string&);
+}  // namespace llmtrain::kernels::cuda

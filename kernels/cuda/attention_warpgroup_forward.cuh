@@ -1,7 +1,8 @@
 #pragma once
-/// Attention of bf16 with wgmma, after FlashAttention-3 (arXiv 2407.08608): one warp copies tiles,
-/// warpgroups of 64 queries each take turns to multiply, so that one's softmax runs beside the
-/// other's products; and a warpgroup's own softmax beside its product with the values before.
+/// Attention of bf16 or fp16 (T) with wgmma, after FlashAttention-3 (arXiv 2407.08608): one warp
+/// copies tiles, warpgroups of 64 queries each take turns to multiply, so that one's softmax runs
+/// beside the other's products; and a warpgroup's own softmax beside its product with the values
+/// before.
 
 #include "kernels/cuda/attention_tensor_softmax.cuh"
 #include "kernels/cuda/attention_warpgroup.cuh"
@@ -20,10 +21,10 @@ struct ForwardMaps {
   CUtensorMap q, k, v;
 };
 
-template <int kDim>
+template <class T, int kDim>
 struct alignas(kPanelAlignment) Shared {
-  using Keys = PanelTile<kDim, kKeys>;
-  PanelTile<kDim, kRows> q[kGroups];
+  using Keys = PanelTile<T, kDim, kKeys>;
+  PanelTile<T, kDim, kRows> q[kGroups];
   Keys k[kSlots], v[kSlots];
   PhaseBarrier queries;
   SlotBarriers of_k[kSlots], of_v[kSlots];
@@ -32,10 +33,10 @@ struct alignas(kPanelAlignment) Shared {
 using Walk = TileWalk<Side::keys, kKeys, kQueries, kRows, float>;
 
 /// The copying warp.
-template <int kDim>
+template <class T, int kDim>
 __device__ __forceinline__ void copy_tiles(const AttentionArgs<float>& args,
-                                           const ForwardMaps& maps, Shared<kDim>& shared) {
-  using Tile = typename Shared<kDim>::Keys;
+                                           const ForwardMaps& maps, Shared<T, kDim>& shared) {
+  using Tile = typename Shared<T, kDim>::Keys;
   const QueryBlock place(args, kQueries);
   Walk walk(args, place.sequence, place.first, place.first);
   auto step = walk.next(0);
@@ -84,9 +85,9 @@ class Turns {
 
 /// A warpgroup that multiplies. Longer than a function should be: the order of products and waits
 /// is what it is about.
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __device__ __forceinline__ void attend(const AttentionArgs<float>& args,
-                                       const ForwardMatrices<bf16>& m, Shared<kDim>& shared,
+                                       const ForwardMatrices<T>& m, Shared<T, kDim>& shared,
                                        int own) {
   const QueryBlock place(args, kQueries);
   const int s = place.sequence;
@@ -94,7 +95,7 @@ __device__ __forceinline__ void attend(const AttentionArgs<float>& args,
   const int warp = warp_of_block() % 4;
   const int first_query = first_of_group + 16 * warp;  // of this warp
   const TensorHead<kExtras> head(args, s, place.head);
-  PanelTile<kDim, kRows>& q = shared.q[own];
+  PanelTile<T, kDim, kRows>& q = shared.q[own];
   Statistics<1> rows;
   begin(args, place.head, rows);
   FragmentC out[1][kDim / 8] = {};
@@ -126,7 +127,7 @@ __device__ __forceinline__ void attend(const AttentionArgs<float>& args,
     wait_for_products<0>(scores[0]);
     shared.of_k[0].close();
     to_probabilities(scores);
-    round_to_a(scores[0], p);
+    round_to_a<T>(scores[0], p);
     step = next;
   }
   while (!walk.done(step)) {
@@ -154,7 +155,7 @@ __device__ __forceinline__ void attend(const AttentionArgs<float>& args,
     keep(p);
     shared.of_v[before.slot].close();
     if (moved) rescale(decay, out);
-    round_to_a(scores[0], p);
+    round_to_a<T>(scores[0], p);
     step = next;
   }
   if (any) {
@@ -169,12 +170,12 @@ __device__ __forceinline__ void attend(const AttentionArgs<float>& args,
   finish<kDim>(args, m, s, place.head, first_query, q.elements, 16 * warp, rows, out);
 }
 
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     forward_kernel(AttentionArgs<float> args, const __grid_constant__ ForwardMaps maps,
-                   ForwardMatrices<bf16> m) {
+                   ForwardMatrices<T> m) {
   if constexpr (kHasWarpgroups) {
-    Shared<kDim>& shared = *aligned_shared<Shared<kDim>>();
+    Shared<T, kDim>& shared = *aligned_shared<Shared<T, kDim>>();
     if (threadIdx.x == 0) {
       constexpr int kWarps = 4 * kGroups;
       initialise(shared.queries, 1);
@@ -189,14 +190,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       if (warp_of_block() == 0) copy_tiles(args, maps, shared);
     } else {
       take_registers<kRegisters>();
-      attend<kDim, kExtras>(args, m, shared, warpgroup - 1);
+      attend<T, kDim, kExtras>(args, m, shared, warpgroup - 1);
     }
   }
 }
 
 }  // namespace warpgroup_forward_tiles
 
-template <int kDim>
+template <class T, int kDim>
 bool warpgroup_forward(const KernelCtx& ctx, const AttentionForward& op, const View& workspace,
                        std::string& why) {
   using namespace warpgroup_forward_tiles;
@@ -212,12 +213,12 @@ bool warpgroup_forward(const KernelCtx& ctx, const AttentionForward& op, const V
     return false;
   }
   find_bounds(ctx, args);
-  const ForwardMatrices<bf16> m{Rows<const bf16>(op.q), Rows<const bf16>(op.k),
-                                Rows<const bf16>(op.v), Rows<bf16>(op.out),
-                                static_cast<float*>(op.lse.data)};
-  constexpr std::size_t kShared = sizeof(Shared<kDim>) + kPanelAlignment;
+  const ForwardMatrices<T> m{Rows<const T>(op.q), Rows<const T>(op.k), Rows<const T>(op.v),
+                             Results<T>(op.out), static_cast<float*>(op.lse.data)};
+  constexpr std::size_t kShared = sizeof(Shared<T, kDim>) + kPanelAlignment;
   const std::int64_t blocks = ceil_div(args.tq, kQueries) * args.sequences * args.heads;
-  const auto kernel = has_extras(args) ? forward_kernel<kDim, true> : forward_kernel<kDim, false>;
+  const auto kernel =
+      has_extras(args) ? forward_kernel<T, kDim, true> : forward_kernel<T, kDim, false>;
   allow_shared(kernel, kShared);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kBlockThreads, kShared}, kernel, args, maps, m);
   return true;

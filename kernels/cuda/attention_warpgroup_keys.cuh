@@ -15,10 +15,10 @@ constexpr int kQueries = 64;  // of a tile: what registers have room for beside 
 constexpr int kSlots = 2;
 constexpr int kKeys = kRows * kGroups;  // of a block
 
-template <int kDim>
+template <class T, int kDim>
 struct alignas(kPanelAlignment) Shared {
-  using Rows = PanelTile<kDim, kRows>;
-  using Queries = PanelTile<kDim, kQueries>;
+  using Rows = PanelTile<T, kDim, kRows>;
+  using Queries = PanelTile<T, kDim, kQueries>;
   Rows k[kGroups], v[kGroups];
   Queries q[kSlots], dout[kSlots];
   float lse[kSlots][kQueries], delta[kSlots][kQueries];
@@ -42,10 +42,10 @@ struct KeyBlock {
 };
 
 /// The warp that copies matrices.
-template <int kDim>
+template <class T, int kDim>
 __device__ __forceinline__ void copy_tiles(const AttentionArgs<float>& args,
-                                           const GradientMaps& maps, Shared<kDim>& shared) {
-  using Queries = typename Shared<kDim>::Queries;
+                                           const GradientMaps& maps, Shared<T, kDim>& shared) {
+  using Queries = typename Shared<T, kDim>::Queries;
   const KeyBlock place(args);
   const int s = place.sequence;
   Walk walk(args, s, place.group, place.first, place.first);
@@ -75,10 +75,10 @@ __device__ __forceinline__ void copy_tiles(const AttentionArgs<float>& args,
 }
 
 /// The warp that copies statistics, whose rows begin anywhere: each lane arrives by itself.
-template <int kDim>
+template <class T, int kDim>
 __device__ __forceinline__ void copy_statistics(const AttentionArgs<float>& args,
-                                                const GradientMatrices<bf16>& m,
-                                                Shared<kDim>& shared) {
+                                                const GradientMatrices<T>& m,
+                                                Shared<T, kDim>& shared) {
   const KeyBlock place(args);
   Walk walk(args, place.sequence, place.group, place.first, place.first);
   auto step = walk.next(place.group * args.per_group(), 0);
@@ -100,9 +100,9 @@ __device__ __forceinline__ void copy_statistics(const AttentionArgs<float>& args
 }
 
 /// A warpgroup that multiplies.
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
-                                              const GradientMatrices<bf16>& m, Shared<kDim>& shared,
+                                              const GradientMatrices<T>& m, Shared<T, kDim>& shared,
                                               int own) {
   const KeyBlock place(args);
   const int s = place.sequence;
@@ -124,8 +124,8 @@ __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
       multiply_tiles(dp, shared.v[own], shared.dout[at.slot]);
       commit_products();
       wait_for_products<0>(scores, dp);
-      differentiate_columns<bf16>(head, s, step.tile.tile * kQueries, first_key, !step.tile.all,
-                                  shared.lse[at.slot], shared.delta[at.slot], scores, dp, p, ds);
+      differentiate_columns<T>(head, s, step.tile.tile * kQueries, first_key, !step.tile.all,
+                               shared.lse[at.slot], shared.delta[at.slot], scores, dp, p, ds);
       fence_products(dv, dk, p, ds);
       accumulate_tile<kDim>(dv, p, shared.dout[at.slot]);
       accumulate_tile<kDim>(dk, ds, shared.q[at.slot]);
@@ -140,18 +140,17 @@ __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
   sync_warpgroup(own);  // nobody reads keys and values any more, whose place the results take
   const std::int64_t k_row = static_cast<std::int64_t>(s) * args.tk;
   const std::int64_t at_k = static_cast<std::int64_t>(place.group) * args.head_dim;
-  write_rows<kDim>(shared.k[own], row, dk, args.scale, m.dk.row(k_row) + at_k, m.dk.stride,
-                   first_key, args.tk, args.head_dim);
-  write_rows<kDim>(shared.v[own], row, dv, 1.0f, m.dv.row(k_row) + at_k, m.dv.stride, first_key,
-                   args.tk, args.head_dim);
+  const ResultRows to{k_row, at_k, first_key, args.tk, args.head_dim};
+  write_results<kDim>(m.dk, to, shared.k[own].elements, row, dk, args.scale, args.scale);
+  write_results<kDim>(m.dv, to, shared.v[own].elements, row, dv, 1, 1);
 }
 
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     keys_kernel(AttentionArgs<float> args, const __grid_constant__ GradientMaps maps,
-                GradientMatrices<bf16> m) {
+                GradientMatrices<T> m) {
   if constexpr (kHasWarpgroups) {
-    Shared<kDim>& shared = *aligned_shared<Shared<kDim>>();
+    Shared<T, kDim>& shared = *aligned_shared<Shared<T, kDim>>();
     if (threadIdx.x == 0) {
       initialise(shared.keys, 1);
       for (SlotBarriers& slot : shared.slots) slot.initialise_both(32, 4 * kGroups);
@@ -165,17 +164,17 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       if (warp_of_block() == 1) copy_statistics(args, m, shared);
     } else {
       take_registers<kRegisters>();
-      differentiate<kDim, kExtras>(args, m, shared, warpgroup - 1);
+      differentiate<T, kDim, kExtras>(args, m, shared, warpgroup - 1);
     }
   }
 }
 
-template <int kDim>
+template <class T, int kDim>
 void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMaps& maps,
-              const GradientMatrices<bf16>& m) {
-  constexpr std::size_t kShared = sizeof(Shared<kDim>) + kPanelAlignment;
+              const GradientMatrices<T>& m) {
+  constexpr std::size_t kShared = sizeof(Shared<T, kDim>) + kPanelAlignment;
   const std::int64_t blocks = ceil_div(args.tk, kKeys) * args.sequences * args.kv_heads;
-  const auto kernel = has_extras(args) ? keys_kernel<kDim, true> : keys_kernel<kDim, false>;
+  const auto kernel = has_extras(args) ? keys_kernel<T, kDim, true> : keys_kernel<T, kDim, false>;
   allow_shared(kernel, kShared);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kBlockThreads, kShared}, kernel, args, maps, m);
 }

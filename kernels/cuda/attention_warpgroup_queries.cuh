@@ -14,10 +14,10 @@ constexpr int kKeys = 64;  // of a tile: what registers have room for beside dq
 constexpr int kSlots = 2;
 constexpr int kQueries = kRows * kGroups;  // of a block
 
-template <int kDim>
+template <class T, int kDim>
 struct alignas(kPanelAlignment) Shared {
-  using Rows = PanelTile<kDim, kRows>;
-  using Keys = PanelTile<kDim, kKeys>;
+  using Rows = PanelTile<T, kDim, kRows>;
+  using Keys = PanelTile<T, kDim, kKeys>;
   Rows q[kGroups], dout[kGroups];
   Keys k[kSlots], v[kSlots];
   PhaseBarrier queries;
@@ -27,10 +27,10 @@ struct alignas(kPanelAlignment) Shared {
 using Walk = TileWalk<Side::keys, kKeys, kQueries, kRows, float>;
 
 /// The copying warp.
-template <int kDim>
+template <class T, int kDim>
 __device__ __forceinline__ void copy_tiles(const AttentionArgs<float>& args,
-                                           const GradientMaps& maps, Shared<kDim>& shared) {
-  using Keys = typename Shared<kDim>::Keys;
+                                           const GradientMaps& maps, Shared<T, kDim>& shared) {
+  using Keys = typename Shared<T, kDim>::Keys;
   const QueryBlock place(args, kQueries);
   Walk walk(args, place.sequence, place.first, place.first);
   auto step = walk.next(0);
@@ -58,9 +58,9 @@ __device__ __forceinline__ void copy_tiles(const AttentionArgs<float>& args,
 }
 
 /// A warpgroup that multiplies.
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
-                                              const GradientMatrices<bf16>& m, Shared<kDim>& shared,
+                                              const GradientMatrices<T>& m, Shared<T, kDim>& shared,
                                               int own) {
   const QueryBlock place(args, kQueries);
   const int s = place.sequence;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
       commit_products();
       wait_for_products<0>(scores[0], dp[0]);
       differentiate_rows(head, s, first_query, step.tile * kKeys, !step.all, rows, scores, dp);
-      round_to_a(dp[0], ds);
+      round_to_a<T>(dp[0], ds);
       fence_products(dq, ds);
       accumulate_tile<kDim>(dq, ds, shared.k[at.slot]);
       commit_products();
@@ -96,18 +96,18 @@ __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
     step = uniform_step(walk.next(step.tile + 1));
   }
   sync_warpgroup(own);  // nobody reads queries any more, whose place the results take
-  write_rows<kDim>(shared.q[own], row, dq, args.scale,
-                   m.dq.row(static_cast<std::int64_t>(s) * args.tq) +
-                       static_cast<std::int64_t>(place.head) * args.head_dim,
-                   m.dq.stride, first_query, args.tq, args.head_dim);
+  const ResultRows to{static_cast<std::int64_t>(s) * args.tq,
+                      static_cast<std::int64_t>(place.head) * args.head_dim, first_query, args.tq,
+                      args.head_dim};
+  write_results<kDim>(m.dq, to, shared.q[own].elements, row, dq, args.scale, args.scale);
 }
 
-template <int kDim, bool kExtras>
+template <class T, int kDim, bool kExtras>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     queries_kernel(AttentionArgs<float> args, const __grid_constant__ GradientMaps maps,
-                   GradientMatrices<bf16> m) {
+                   GradientMatrices<T> m) {
   if constexpr (kHasWarpgroups) {
-    Shared<kDim>& shared = *aligned_shared<Shared<kDim>>();
+    Shared<T, kDim>& shared = *aligned_shared<Shared<T, kDim>>();
     if (threadIdx.x == 0) {
       initialise(shared.queries, 1);
       for (SlotBarriers& slot : shared.slots) slot.initialise_both(0, 4 * kGroups);
@@ -120,17 +120,18 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       if (warp_of_block() == 0) copy_tiles(args, maps, shared);
     } else {
       take_registers<kRegisters>();
-      differentiate<kDim, kExtras>(args, m, shared, warpgroup - 1);
+      differentiate<T, kDim, kExtras>(args, m, shared, warpgroup - 1);
     }
   }
 }
 
-template <int kDim>
+template <class T, int kDim>
 void gradient(const KernelCtx& ctx, const AttentionArgs<float>& args, const GradientMaps& maps,
-              const GradientMatrices<bf16>& m) {
-  constexpr std::size_t kShared = sizeof(Shared<kDim>) + kPanelAlignment;
+              const GradientMatrices<T>& m) {
+  constexpr std::size_t kShared = sizeof(Shared<T, kDim>) + kPanelAlignment;
   const std::int64_t blocks = ceil_div(args.tq, kQueries) * args.sequences * args.heads;
-  const auto kernel = has_extras(args) ? queries_kernel<kDim, true> : queries_kernel<kDim, false>;
+  const auto kernel =
+      has_extras(args) ? queries_kernel<T, kDim, true> : queries_kernel<T, kDim, false>;
   allow_shared(kernel, kShared);
   launch_grid(ctx, {static_cast<unsigned>(blocks), kBlockThreads, kShared}, kernel, args, maps, m);
 }

@@ -1,9 +1,6 @@
 #include "kernels/cuda/cudnn_api.hpp"
 
-#include <cstdlib>
-#include <dlfcn.h>
-
-#include <fmt/format.h>
+#include "kernels/cuda/optional_library.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -15,44 +12,29 @@ constexpr const char* kLibrary = LLMTRAIN_CUDNN_LIBRARY;
 /// some versions have known errors (the support checks of NVIDIA/cudnn-frontend list them).
 constexpr std::size_t kOldest = 91800;
 
-/// Major, minor and patch as decimal digits: 91900 is 9.19.0.
-std::string version_text(std::size_t version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
-template <class F>
-bool find(void* library, const char* name, F& function) {
-  function = reinterpret_cast<F>(dlsym(library, name));
-  return function != nullptr;
-}
-
-bool find_all(void* library, CudnnApi& api) {
-  return find(library, "cudnnGetVersion", api.version) &&
-         find(library, "cudnnGetErrorString", api.error_string) &&
-         find(library, "cudnnGetLastErrorString", api.last_error_string) &&
-         find(library, "cudnnCreate", api.create) && find(library, "cudnnDestroy", api.destroy) &&
-         find(library, "cudnnSetStream", api.set_stream) &&
-         find(library, "cudnnBackendCreateDescriptor", api.create_descriptor) &&
-         find(library, "cudnnBackendDestroyDescriptor", api.destroy_descriptor) &&
-         find(library, "cudnnBackendSetAttribute", api.set_attribute) &&
-         find(library, "cudnnBackendGetAttribute", api.get_attribute) &&
-         find(library, "cudnnBackendFinalize", api.finalize) &&
-         find(library, "cudnnBackendExecute", api.execute);
+bool find_all(const OptionalLibrary& library, CudnnApi& api) {
+  return library.find("cudnnGetVersion", api.version) &&
+         library.find("cudnnGetErrorString", api.error_string) &&
+         library.find("cudnnGetLastErrorString", api.last_error_string) &&
+         library.find("cudnnCreate", api.create) && library.find("cudnnDestroy", api.destroy) &&
+         library.find("cudnnSetStream", api.set_stream) &&
+         library.find("cudnnBackendCreateDescriptor", api.create_descriptor) &&
+         library.find("cudnnBackendDestroyDescriptor", api.destroy_descriptor) &&
+         library.find("cudnnBackendSetAttribute", api.set_attribute) &&
+         library.find("cudnnBackendGetAttribute", api.get_attribute) &&
+         library.find("cudnnBackendFinalize", api.finalize) &&
+         library.find("cudnnBackendExecute", api.execute);
 }
 
 LoadedCudnn load() {
   LoadedCudnn result;
-  const char* const named = std::getenv("LLMTRAIN_CUDNN");
-  const char* const file = named != nullptr && *named != '\0' ? named : kLibrary;
-  // Never closed: it may have threads and handlers of its own.
-  void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const reason = dlerror();
-    result.problem = fmt::format("{} is not there ({})", file, reason != nullptr ? reason : "?");
+  const OptionalLibrary library("LLMTRAIN_CUDNN", kLibrary);
+  if (!library.problem().empty()) {
+    result.problem = library.problem();
     return result;
   }
   if (!find_all(library, result.api)) {
-    result.problem = fmt::format("{} lacks functions of cuDNN 9", file);
+    result.problem = fmt::format("{} lacks functions of cuDNN 9", library.file());
     return result;
   }
   const std::size_t version = result.api.version();

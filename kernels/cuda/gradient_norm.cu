@@ -106,11 +106,12 @@ __global__ void __launch_bounds__(kJoinThreads)
 /// of every kJoin. Only the numbers of `op` are read.
 __global__ void __launch_bounds__(kJoinThreads)
     decide(DecideUpdate op, const double* squares, std::int64_t count, double* sums,
-           const double* loss_sum, const StepScalars* scalars, UpdateDecision* decision) {
+           const double* loss_sum, std::int64_t num_losses, const StepScalars* scalars,
+           UpdateDecision* decision) {
   const double sum = join_all(squares, count, sums);
   if (threadIdx.x != 0) return;
-  op.decide(sum, loss_sum == nullptr ? 0 : *loss_sum, scalars == nullptr ? op.lr : scalars->lr,
-            *decision);
+  op.decide(sum, num_losses > 0 ? loss_sum[0] : 0, num_losses > 1 ? loss_sum[1] : 0,
+            scalars == nullptr ? op.lr : scalars->lr, *decision);
 }
 
 /// A thread per gradient: it has few runs.
@@ -141,8 +142,8 @@ void join_squared_norms(const KernelCtx& ctx, const JoinSquaredNorms& op, const 
 
 void decide_update(const KernelCtx& ctx, const DecideUpdate& op, const View& workspace) {
   launch_grid(ctx, {1, kJoinThreads}, decide, op, op.squares.as<double>(), op.squares.numel(),
-              workspace.as<double>(), op.loss_sum.as<double>(), op.scalars.as<StepScalars>(),
-              op.decision.as<UpdateDecision>());
+              workspace.as<double>(), op.loss_sum.as<double>(), op.num_losses(),
+              op.scalars.as<StepScalars>(), op.decision.as<UpdateDecision>());
 }
 
 }  // namespace

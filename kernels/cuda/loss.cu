@@ -32,7 +32,8 @@ struct LossOperands {
   double grad_scale;
   const StepScalars* scalars;      // null: `grad_scale` counts
   const UpdateDecision* decision;  // null: no scale of its own
-  Z cap;
+  Z cap, z_loss_coef;
+  Z* z_loss;  // null: none
 
   __device__ Z grad_scale_now() const {
     const double scale = scalars == nullptr ? grad_scale : scalars->grad_scale;
@@ -174,7 +175,10 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
   const bool learns = op.dlogits.data != nullptr;
   G* const gradients = learns ? op.dlogits.row(blockIdx.x) : nullptr;
   if (target == -1) {
-    if (threadIdx.x == 0) op.loss[blockIdx.x] = 0;
+    if (threadIdx.x == 0) {
+      op.loss[blockIdx.x] = 0;
+      if (op.z_loss != nullptr) op.z_loss[blockIdx.x] = 0;
+    }
     if (!learns) return;
     Pack<G, V> none;
     for (int k = 0; k < V; ++k) none.x[k] = G{};
@@ -192,11 +196,15 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     row.all = sum_row<Z, G, V>(op, logits, held);
   }
   const Z lse = is_class ? row.all.max + std::log(row.all.sum) : static_cast<Z>(NAN);
-  if (threadIdx.x == 0) op.loss[blockIdx.x] = lse - row.at_target;
+  if (threadIdx.x == 0) {
+    op.loss[blockIdx.x] = lse - row.at_target;
+    if (op.z_loss != nullptr) op.z_loss[blockIdx.x] = op.z_loss_coef * lse * lse;
+  }
   if (!learns) return;
   const int column = target - op.first_id;
 
   const Z grad_scale = op.grad_scale_now();
+  const Z softmax_scale = 1 + 2 * op.z_loss_coef * lse;
   for (int begin = 0; begin < op.cols; begin += round) {
     Pack<Z, V> packs[kLossPacks];
     const bool all_held = begin + round <= op.held;
@@ -219,7 +227,7 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
       for (int k = 0; k < V; ++k) {
         const Z z = j < op.held ? packs[u].x[k] : op.capped(packs[u].x[k]);
         const Z onehot = j + k == column ? 1 : 0;
-        Z gradient = grad_scale * (std::exp(z - lse) - onehot);
+        Z gradient = grad_scale * (std::exp(z - lse) * softmax_scale - onehot);
         if (op.cap > 0) gradient *= 1 - (z / op.cap) * (z / op.cap);
         result.x[k] = narrow<G>(j + k < op.num_classes ? gradient : Z{0});
       }
@@ -261,6 +269,8 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
                       (!learns || rows_aligned(op.dlogits, kFull * sizeof(G)));
   auto operands = loss_operands<Z, G>(op);
   operands.loss = op.loss.as<Z>();
+  operands.z_loss = op.z_loss.as<Z>();
+  operands.z_loss_coef = static_cast<Z>(op.z_loss_coef);
   if (learns) operands.dlogits = Rows<G>(op.dlogits);
   operands.statistics = op.statistics.as<Z>();
   operands.parts = static_cast<int>(op.parts());

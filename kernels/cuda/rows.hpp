@@ -10,6 +10,7 @@ void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_activation_rows(std::vector<KernelRow>& rows);
 void add_dropout_rows(std::vector<KernelRow>& rows);
 void add_norm_rows(std::vector<KernelRow>& rows);
+void add_head_norm_rope_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);
 void add_embedding_rows(std::vector<KernelRow>& rows);
 void add_gradient_norm_rows(std::vector<KernelRow>& rows);
@@ -19,6 +20,10 @@ void add_rope_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_attention_merge_rows(std::vector<KernelRow>& rows);
 void add_matmul_rows(std::vector<KernelRow>& rows);
+void add_router_rows(std::vector<KernelRow>& rows);
+void add_router_choices_rows(std::vector<KernelRow>& rows);
+void add_experts_rows(std::vector<KernelRow>& rows);
+void add_scale_rows_rows(std::vector<KernelRow>& rows);
 
 /// All of them.
 const KernelTable& cuda_table();

@@ -13,6 +13,7 @@ const KernelTable& cuda_table() {
         add_gradient_norm_rows(rows);
         add_optimizer_rows(rows);
         add_norm_rows(rows);
+        add_head_norm_rope_rows(rows);
         add_column_sum_rows(rows);
         add_rope_rows(rows);
         add_dropout_rows(rows);
@@ -21,6 +22,10 @@ const KernelTable& cuda_table() {
         add_matmul_rows(rows);
         add_attention_rows(rows);
         add_attention_merge_rows(rows);
+        add_router_rows(rows);
+        add_router_choices_rows(rows);
+        add_experts_rows(rows);
+        add_scale_rows_rows(rows);
         return rows;
       }(),
       workspace_rows(), fuses_activation);

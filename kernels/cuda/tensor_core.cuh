@@ -7,6 +7,9 @@
 ///   A 16 x 16: x[0] (g, 2t..2t+1), x[1] (g + 8, 2t..), x[2] (g, 2t + 8..), x[3] (g + 8, 2t + 8..)
 ///   B 16 x 8:  x[0] (2t..2t+1, g), x[1] (2t + 8.., g)
 ///   C 16 x 8:  x[0..1] (g, 2t..2t+1), x[2..3] (g + 8, 2t..)
+/// and of mma.m16n8k8 for TF32, a number a register, with the same C:
+///   A 16 x 8: x[0] (g, t), x[1] (g + 8, t), x[2] (g, t + 4), x[3] (g + 8, t + 4)
+///   B 8 x 8:  x[0] (t, g), x[1] (t + 4, g)
 
 #include "kernels/cuda/element.cuh"
 
@@ -16,7 +19,7 @@
 
 namespace llmtrain::kernels::cuda {
 
-/// Two bf16, or two f16, in each register, the lower half first.
+/// Two bf16, or two f16, in each register, the lower half first; or one number for TF32.
 struct FragmentA {
   std::uint32_t x[4];
 };
@@ -39,9 +42,10 @@ float half_of(std::uint32_t pair, int half) {
   return widen(T{static_cast<std::uint16_t>(pair >> (16 * half))});
 }
 
-/// c += a * b, whose elements are T.
+/// c += a * b, whose elements are T: bf16, f16, or float that to_tf32() has rounded.
 template <class T>
 void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
+  constexpr int kTerms = std::is_same_v<T, float> ? 8 : 16;
   struct {
     FragmentA a;
     FragmentB b;
@@ -56,13 +60,25 @@ void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
   for (int i = 0; i < 4; ++i) {
     const int row = i / 2, column = 2 * t + i % 2;  // row: lower or upper half of the 16
     double sum = c.x[i];
-    for (int k = 0; k < 16; ++k) {
-      const float x = half_of<T>(word(4 * g + k % 8 / 2, row + k / 8 * 2), k % 2);
-      const float y = half_of<T>(word(4 * column + k % 8 / 2, 4 + k / 8), k % 2);
+    for (int k = 0; k < kTerms; ++k) {
+      float x, y;
+      if constexpr (std::is_same_v<T, float>) {
+        x = __uint_as_float(word(4 * g + k % 4, row + k / 4 * 2));
+        y = __uint_as_float(word(4 * column + k % 4, 4 + k / 4));
+      } else {
+        x = half_of<T>(word(4 * g + k % 8 / 2, row + k / 8 * 2), k % 2);
+        y = half_of<T>(word(4 * column + k % 8 / 2, 4 + k / 8), k % 2);
+      }
       sum += double(x) * double(y);
     }
     c.x[i] = static_cast<float>(sum);
   }
+}
+
+/// The bits of a float with 10 of mantissa, to nearest, ties away from zero.
+inline std::uint32_t to_tf32(float x) {
+  const std::uint32_t bits = __float_as_uint(x);
+  return x != x ? bits : (bits + 0x1000u) & ~0x1fffu;
 }
 
 /// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes.
@@ -143,6 +159,12 @@ __device__ __forceinline__ void mma(FragmentC& c, const FragmentA& a, const Frag
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
         : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+  } else if constexpr (std::is_same_v<T, float>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
   } else {
     static_assert(std::is_same_v<T, f16>);
     asm volatile(
@@ -151,6 +173,12 @@ __device__ __forceinline__ void mma(FragmentC& c, const FragmentA& a, const Frag
         : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
         : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
   }
+}
+
+__device__ __forceinline__ std::uint32_t to_tf32(float x) {
+  std::uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* p) {

@@ -42,6 +42,8 @@ bool describe_heads(const View& matrix, const HeadsLayout& layout, int box_rows,
     return false;
   }
   const auto of = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
+  const CUtensorMapDataType type = matrix.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t element = size_of(matrix.dtype);
   const cuuint64_t row_bytes = of(matrix.row_stride) * element;
   const cuuint64_t sizes[] = {of(layout.head_dim), of(layout.heads), of(layout.rows),
@@ -51,9 +53,9 @@ bool describe_heads(const View& matrix, const HeadsLayout& layout, int box_rows,
   const cuuint32_t box[] = {kColumns, 1, static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, matrix.data, sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, type, 4, matrix.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return true;
   why = fmt::format("no wgmma: the driver refuses to describe a matrix (error {})",
                     static_cast<int>(result));

@@ -8,7 +8,7 @@
 
 namespace llmtrain::kernels::cuda {
 
-/// The heads of a matrix of bf16.
+/// The heads of a matrix of bf16 or fp16.
 struct HeadsLayout {
   std::int64_t sequences, rows, heads, head_dim;  // rows: of a sequence
 };

@@ -71,20 +71,22 @@ inline void copy_box(void* to, const CUtensorMap& map, int column, int head, int
   simt::copy_box(to, map, {column, head, row, sequence}, &barrier.word);
 }
 
-template <bool accumulate, int N>
+template <class T, bool accumulate, int N>
 void multiply(FragmentC (&sums)[N], std::uint64_t a, std::uint64_t b) {
   simt::multiply({.sums = sums[0].x,
                   .columns = 8 * N,
+                  .is_f16 = std::is_same_v<T, f16>,
                   .a = nullptr,
                   .a_descriptor = a,
                   .b_descriptor = b,
                   .accumulate = accumulate,
                   .b_transposed = false});
 }
-template <int N>
+template <class T, int N>
 void multiply_transposed(FragmentC (&sums)[N], const FragmentA& a, std::uint64_t b) {
   simt::multiply({.sums = sums[0].x,
                   .columns = 8 * N,
+                  .is_f16 = std::is_same_v<T, f16>,
                   .a = a.x,
                   .a_descriptor = 0,
                   .b_descriptor = b,
@@ -238,47 +240,62 @@ __device__ __forceinline__ void keep(const FragmentA (&a)[N]) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/// sums = a b^T, or += with `accumulate`: both operands K-major, by descriptors.
-template <bool accumulate, int N>
+#define LLMTRAIN_MULTIPLY_64(type)                                                        \
+  asm volatile(                                                                           \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                        \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LLMTRAIN_PLACES_32 \
+      "}, %32, %33, p, 1, 1, 0, 0;\n}"                                                    \
+      : LLMTRAIN_SUMS_8(0)                                                                \
+      : "l"(a), "l"(b), "n"(accumulate ? 1 : 0))
+#define LLMTRAIN_MULTIPLY_128(type)                                                        \
+  asm volatile(                                                                            \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                         \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LLMTRAIN_PLACES_64 \
+      "}, %64, %65, p, 1, 1, 0, 0;\n}"                                                     \
+      : LLMTRAIN_SUMS_8(0), LLMTRAIN_SUMS_8(8)                                             \
+      : "l"(a), "l"(b), "n"(accumulate ? 1 : 0))
+/// sums = a b^T, or += with `accumulate`: both operands K-major, by descriptors, of T.
+template <class T, bool accumulate, int N>
 __device__ __forceinline__ void multiply(FragmentC (&sums)[N], std::uint64_t a, std::uint64_t b) {
   static_assert(N == 8 || N == 16);
-  if constexpr (N == 8) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LLMTRAIN_PLACES_32
-        "}, %32, %33, p, 1, 1, 0, 0;\n}"
-        : LLMTRAIN_SUMS_8(0)
-        : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));
-  } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LLMTRAIN_PLACES_64
-        "}, %64, %65, p, 1, 1, 0, 0;\n}"
-        : LLMTRAIN_SUMS_8(0), LLMTRAIN_SUMS_8(8)
-        : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));
-  }
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
+  if constexpr (N == 8 && kIsBf16) LLMTRAIN_MULTIPLY_64("bf16");
+  if constexpr (N == 8 && !kIsBf16) LLMTRAIN_MULTIPLY_64("f16");
+  if constexpr (N == 16 && kIsBf16) LLMTRAIN_MULTIPLY_128("bf16");
+  if constexpr (N == 16 && !kIsBf16) LLMTRAIN_MULTIPLY_128("f16");
 }
-/// sums += a b, where rows of b are steps of summation (MN-major).
-template <int N>
+#undef LLMTRAIN_MULTIPLY_64
+#undef LLMTRAIN_MULTIPLY_128
+
+#define LLMTRAIN_MULTIPLY_64(type)                                                        \
+  asm volatile(                                                                           \
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                          \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LLMTRAIN_PLACES_32 \
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"                                      \
+      : LLMTRAIN_SUMS_8(0)                                                                \
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b))
+#define LLMTRAIN_MULTIPLY_128(type)                                                        \
+  asm volatile(                                                                            \
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                           \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LLMTRAIN_PLACES_64 \
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"                                       \
+      : LLMTRAIN_SUMS_8(0), LLMTRAIN_SUMS_8(8)                                             \
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b))
+/// sums += a b, where rows of b are steps of summation (MN-major); elements are T.
+template <class T, int N>
 __device__ __forceinline__ void multiply_transposed(FragmentC (&sums)[N], const FragmentA& a,
                                                     std::uint64_t b) {
   static_assert(N == 8 || N == 16);
-  if constexpr (N == 8) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LLMTRAIN_PLACES_32
-        "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
-        : LLMTRAIN_SUMS_8(0)
-        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-  } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LLMTRAIN_PLACES_64
-        "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
-        : LLMTRAIN_SUMS_8(0), LLMTRAIN_SUMS_8(8)
-        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-  }
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
+  if constexpr (N == 8 && kIsBf16) LLMTRAIN_MULTIPLY_64("bf16");
+  if constexpr (N == 8 && !kIsBf16) LLMTRAIN_MULTIPLY_64("f16");
+  if constexpr (N == 16 && kIsBf16) LLMTRAIN_MULTIPLY_128("bf16");
+  if constexpr (N == 16 && !kIsBf16) LLMTRAIN_MULTIPLY_128("f16");
 }
+#undef LLMTRAIN_MULTIPLY_64
+#undef LLMTRAIN_MULTIPLY_128
 #undef LLMTRAIN_SUMS
 #undef LLMTRAIN_SUMS_8
 #undef LLMTRAIN_PLACES_32

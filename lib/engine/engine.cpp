@@ -24,6 +24,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .rounding = precision.rounding().value_or(Rounding::stochastic),
           .loss_scaling = precision.loss_scaling(),
           .tf32 = precision.tf32(),
+          .z_loss_coef = training.z_loss_coef(),
           .grad_reduce = precision.grad_reduce(),
           .recompute = recompute.mode(),
           .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
@@ -51,6 +52,8 @@ std::vector<parallel::Unit> units_of(const models::Decoder& decoder, const Param
   units.front().reads_on_way_back = false;
   units.back().reads_on_way_back = false;
   units.back().writes_on_way_forth = true;
+  // The way back begins with the final norm and the last block.
+  for (const std::size_t behind : {2, 3}) units[units.size() - behind].stays_until_way_back = true;
   return units;
 }
 
@@ -96,7 +99,8 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     mesh_.use_staging(communication_staging_);
     partial_gradients_.use_staging(communication_staging_);
   }
-  loss_sum_ = device.allocate({1}, DType::f64, Category::activations, "loss sum");
+  loss_sum_ = device.allocate({options.z_loss_coef > 0 ? 2 : 1}, DType::f64, Category::activations,
+                              "loss sum");
   if (options.optimizer != nullptr) allocate_optimizer();
   if (options.optimizer != nullptr && place.keeps_snapshot) allocate_snapshot();
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
@@ -159,7 +163,8 @@ OpCtx Engine::context() const {
 double Engine::read_loss(double planned) const {
   if (place_.device->is_meta()) return planned;
   double value = 0;
-  place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)), loss_sum_);
+  place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)),
+                              loss_sum_.columns(0, 1));
   return value;
 }
 
@@ -273,6 +278,7 @@ StepOutcome Engine::settle_step() {
     std::memcpy(&decision, launched.decision->wait().data(), sizeof(decision));
   }
   return {.loss_sum = decision.loss_sum,
+          .z_loss_sum = decision.z_loss_sum,
           .trained_tokens = launched.trained_tokens,
           .update = optim::step_result(decision),
           .finite = decision.applies(),
@@ -287,23 +293,13 @@ StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double
 
 EvalOutcome Engine::evaluate(const StepBatch& batch) {
   place_.device->ledger().enter(Phase::eval);
-  batch_ = &batch;
   key_ = {.seed = options_.seed};
   kernels::launch(context().kernel, kernels::Fill{.y = loss_sum_, .value = 0});
-  for (std::int64_t s = 0; s < batch.num_samples; s += options_.micro_batch_size) {
-    const MicroBatch micro = upload(s, std::min(options_.micro_batch_size, batch.num_samples - s));
-    OpCtx ctx = context();
-    ctx.rows = &micro.rows;
-    const Var x = through_stages(
-        ctx, micro.tokens, [&](int stage, Var h) { return run_blocks(ctx, std::move(h), stage); });
-    if (!stages_.is_here(stages_.last())) continue;
-    loss(ctx, x, micro.targets);
-  }
+  evaluate_micro_batches(batch);
   for (const Axis axis : {Axis::sp, Axis::pp}) {
     if (mesh_.size(axis) == 1) continue;
     mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
   }
-  batch_ = nullptr;
   return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
 }
 

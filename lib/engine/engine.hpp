@@ -40,6 +40,8 @@ struct EngineOptions {
   std::optional<optim::LossScaling> loss_scaling;
   /// precision.tf32: as in KernelCtx.
   bool tf32 = false;
+  /// Of ops::LossHeadOptions, in training.
+  double z_loss_coef = 0;
   /// In which gradients travel between data ranks; without it in their own type.
   std::optional<DType> grad_reduce;
   RecomputeMode recompute = RecomputeMode::none;
@@ -94,9 +96,11 @@ struct EnginePlace {
 struct StepOutcome {
   /// Sum over the step's trained tokens, in nats.
   double loss_sum = 0;
+  /// The same of z-losses, times their coefficient.
+  double z_loss_sum = 0;
   std::int64_t trained_tokens = 0;
   optim::StepResult update;
-  /// Loss and gradient norm are finite; otherwise nothing was updated.
+  /// Losses and gradient norm are finite; otherwise nothing was updated.
   bool finite = true;
   RouterOutcome routers;
 };
@@ -136,8 +140,13 @@ class Engine final : private parallel::StageProgram {
   /// Launches a step and settles it; none may be in flight.
   StepOutcome train_step(const StepBatch& batch, std::int64_t step, double lr_factor);
   /// Losses without gradients and without dropout; the batch need not fill whole micro-batches. Of
-  /// this rank's batch alone, which all ranks that hold one copy of the model have.
+  /// this rank's batch alone, which all ranks that hold one copy of the model have. The stages of a
+  /// pipeline work at the same time.
   EvalOutcome evaluate(const StepBatch& batch);
+  /// Samples that fill an evaluation's batch: several micro-batches where that lets stages of a
+  /// pipeline work at the same time; one where ranks need each other's parameters or experts,
+  /// because all must make as many.
+  std::int64_t evaluation_samples() const;
 
   ParameterStore& parameters() { return store_; }
   /// Null without an optimizer.
@@ -174,8 +183,10 @@ class Engine final : private parallel::StageProgram {
 
   OpCtx begin(int micro_batch) override;
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
-  Tensor between_stages() override;
-  Tensor between_stages(std::int64_t rows) const;
+  Tensor between_stages(int micro_batch) override;
+  Tensor room_between_stages(std::int64_t rows) const;
+  /// The last micro-batch of an evaluation may have fewer.
+  std::int64_t samples_of(int micro_batch) const;
   void end(int micro_batch) override;
 
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
@@ -183,6 +194,8 @@ class Engine final : private parallel::StageProgram {
   void run_micro_batches(const StepBatch& batch);
   /// The same by the pipeline's schedule.
   void run_schedule(const StepBatch& batch);
+  /// Adds losses, without gradients.
+  void evaluate_micro_batches(const StepBatch& batch);
   /// Makes gradients, of sliced parameters the own slices, and the loss those of the whole step.
   void finish_gradients(const kernels::KernelCtx& kernel);
   MicroBatch upload(std::int64_t first_sample, std::int64_t num_samples);
@@ -213,7 +226,7 @@ class Engine final : private parallel::StageProgram {
   std::optional<RouterReport> routers_;
   Tensor communication_staging_;
   Tensor snapshot_;
-  Tensor loss_sum_;
+  Tensor loss_sum_;      // FP64 [1], with a z-loss [2]
   Tensor step_scalars_;  // kernels::StepScalars
   RecordedParts parts_;
 

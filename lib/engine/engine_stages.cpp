@@ -37,8 +37,9 @@ Var Engine::embed(const OpCtx& ctx, const Tensor& tokens) {
 }
 
 Var Engine::loss(const OpCtx& ctx, const Var& x, const Tensor& targets) {
-  return within(ctx, units_of_head(), stages_.last(),
-                [&] { return decoder_.loss(ctx, x, targets, loss_sum_, place_.loss_chunk_bytes); });
+  return within(ctx, units_of_head(), stages_.last(), [&] {
+    return decoder_.loss(ctx, x, targets, loss_sum_, place_.loss_chunk_bytes, options_.z_loss_coef);
+  });
 }
 
 Tensor Engine::logits(const OpCtx& ctx, const Tensor& x) {
@@ -49,10 +50,15 @@ Var Engine::with_block(const OpCtx& ctx, int block, const std::function<Var()>& 
   return within(ctx, units_of_blocks(block, block + 1), stages_.of_block(block), body);
 }
 
+std::int64_t Engine::samples_of(int micro_batch) const {
+  return std::min(options_.micro_batch_size,
+                  batch_->num_samples - micro_batch * options_.micro_batch_size);
+}
+
 OpCtx Engine::begin(int micro_batch) {
   if (stages_.divided()) {
     live_.emplace(micro_batch,
-                  upload(micro_batch * options_.micro_batch_size, options_.micro_batch_size));
+                  upload(micro_batch * options_.micro_batch_size, samples_of(micro_batch)));
   }
   OpCtx ctx = context();
   ctx.rows = &live_.at(micro_batch).rows;
@@ -65,12 +71,12 @@ void Engine::end(int micro_batch) {
   if (stages_.divided()) live_.erase(micro_batch);
 }
 
-Tensor Engine::between_stages() {
-  const std::int64_t rows = options_.micro_batch_size * options_.seq_len / mesh_.size(Axis::sp);
-  return between_stages(mesh_.tp_shares_rows() ? rows / mesh_.size(Axis::tp) : rows);
+Tensor Engine::between_stages(int micro_batch) {
+  const std::int64_t rows = samples_of(micro_batch) * options_.seq_len / mesh_.size(Axis::sp);
+  return room_between_stages(mesh_.tp_shares_rows() ? rows / mesh_.size(Axis::tp) : rows);
 }
 
-Tensor Engine::between_stages(std::int64_t rows) const {
+Tensor Engine::room_between_stages(std::int64_t rows) const {
   return place_.device->allocate({rows, options_.model.hidden_size}, options_.compute,
                                  Category::activations, "between stages");
 }
@@ -79,7 +85,7 @@ Var Engine::forward(const OpCtx& ctx, int stage, int micro_batch, const Var& inp
   const MicroBatch& micro = live_.at(micro_batch);
   const Var x = run_blocks(ctx, stage == 0 ? embed(ctx, micro.tokens) : input, stage);
   if (!stages_.is_last(stage)) return x;
-  if (tree_) tree_->before_loss(ctx.kernel, micro_batch);
+  if (tree_ && ctx.training) tree_->before_loss(ctx.kernel, micro_batch);
   return loss(ctx, x, micro.targets);
 }
 
@@ -93,6 +99,31 @@ void Engine::run_schedule(const StepBatch& batch) {
   batch_ = nullptr;
 }
 
+std::int64_t Engine::evaluation_samples() const {
+  constexpr std::int64_t kMicroBatches = 16;
+  const bool fills_pipeline = stages_.divided() && !passes_together();
+  return options_.micro_batch_size * (fills_pipeline ? kMicroBatches : 1);
+}
+
+void Engine::evaluate_micro_batches(const StepBatch& batch) {
+  const std::int64_t size = options_.micro_batch_size;
+  const int count = static_cast<int>((batch.num_samples + size - 1) / size);
+  batch_ = &batch;
+  if (stages_.divided()) {
+    const parallel::ScheduleShape shape = stages_.shape(count);
+    const parallel::Schedule schedule = parallel::forward_schedule(stages_.schedule(), shape);
+    parallel::Executor(shape, *this, &mesh_.axis(Axis::pp), nullptr, parallel::Pass::evaluation)
+        .run(schedule, parallel::derive_forward_messages(schedule));
+  }
+  for (int m = 0; m < count && !stages_.divided(); ++m) {
+    const MicroBatch micro = upload(m * size, samples_of(m));
+    OpCtx ctx = context();
+    ctx.rows = &micro.rows;
+    loss(ctx, run_blocks(ctx, embed(ctx, micro.tokens), 0), micro.targets);
+  }
+  batch_ = nullptr;
+}
+
 Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBody& blocks) {
   Communicator& pipeline = mesh_.axis(Axis::pp);
   Var x;
@@ -101,7 +132,8 @@ Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBo
     if (stage == 0) {
       x = embed(ctx, tokens);
     } else if (!stages_.is_here(stage - 1)) {
-      x = {between_stages(ctx.rows->shared() ? ctx.rows->own_rows : ctx.rows->rows()), -1, nullptr};
+      x = {room_between_stages(ctx.rows->shared() ? ctx.rows->own_rows : ctx.rows->rows()), -1,
+           nullptr};
       pipeline.recv(x.tensor, stages_.rank_of(stage - 1), "activations").wait();
     }
     x = blocks(stage, std::move(x));

@@ -39,6 +39,11 @@ struct TrainingSection : recipe::Section {
       "bound on the logits that exist at a time: the loss head takes so many tokens at once; auto "
       "= 128 MiB on the CPU, 1 GiB on a GPU",
       recipe::at_least(1 << 10)};
+  recipe::Key<double> z_loss_coef{
+      this, "z_loss_coef", 0.0,
+      "factor of the mean squared logsumexp of the trained tokens' logits, which is trained beside "
+      "the loss and reported as train/z_loss (1e-4 is common); 0 = none",
+      recipe::at_least(0)};
   recipe::OptionalSub<RampupSection> rampup_batch_size{
       this, "rampup_batch_size", "batch size that grows at the start of the run"};
   recipe::Key<std::optional<recipe::Count>> max_steps{this, "max_steps", std::nullopt,
@@ -85,7 +90,8 @@ struct PrecisionSection : recipe::Section {
           {{"stochastic", Rounding::stochastic}, {"nearest", Rounding::nearest}})};
   recipe::Key<std::optional<DType>> grad_reduce{
       this, "grad_reduce", std::nullopt,
-      "type in which gradients travel between the ranks of dp x sp, where sums are made in fp32 and "
+      "type in which gradients travel between the ranks of dp x sp, where sums are made in fp32 "
+      "and "
       "rounded once: bf16 sends half of the bytes, and each term is rounded before; null = the "
       "type that gradients are summed up in, fp32 (fp64 with compute fp64)",
       recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}})};

@@ -102,10 +102,14 @@ Attention::Attention(ParameterStore& store, const std::string& name, const Atten
 
 Var Attention::forward(const OpCtx& ctx, const Var& x, ops::KvCache* cache) const {
   Var qkv = qkv_.forward(ctx, x);
-  if (qk_norm_eps_) {
-    qkv = ops::head_norm(ctx, qkv, options_.heads, *q_norm_, *k_norm_, *qk_norm_eps_);
+  const ops::HeadLayout& heads = options_.heads;
+  if (qk_norm_eps_ && rope_ != nullptr) {
+    qkv = ops::head_norm_rope(ctx, qkv, heads, *q_norm_, *k_norm_, *qk_norm_eps_, *rope_);
+  } else if (qk_norm_eps_) {
+    qkv = ops::head_norm(ctx, qkv, heads, *q_norm_, *k_norm_, *qk_norm_eps_);
+  } else if (rope_ != nullptr) {
+    qkv = ops::rope(ctx, qkv, heads, *rope_);
   }
-  if (rope_ != nullptr) qkv = ops::rope(ctx, qkv, options_.heads, *rope_);
   ops::AttentionOptions options = options_;
   options.dropout_name = name_;
   const Var mixed = cache != nullptr

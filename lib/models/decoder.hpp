@@ -148,7 +148,7 @@ class Decoder {
   const DecoderBlock& block(int i) const { return *blocks_[static_cast<std::size_t>(i)]; }
   /// Final norm, LM head and cross-entropy; see ops::loss_head.
   Var loss(const OpCtx& ctx, const Var& x, const Tensor& targets, const Tensor& loss_sum,
-           std::uint64_t chunk_bytes) const;
+           std::uint64_t chunk_bytes, double z_loss_coef) const;
   /// Logits of the given rows after the final norm, FP32 [rows, vocab]. No tape.
   Tensor logits(const OpCtx& ctx, const Tensor& x) const;
 

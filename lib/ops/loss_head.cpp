@@ -96,7 +96,10 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
   const std::int64_t step =
       chunk_rows(rows, widest_part(ctx, weight), logits_dtype, options.chunk_bytes);
   const bool learn = ctx.tape != nullptr;
+  const bool has_z_loss = ctx.training && options.z_loss_coef > 0;
   Tensor losses = ctx.allocate({rows}, logits_dtype, "token losses");
+  const Tensor z_losses =
+      has_z_loss ? ctx.allocate({rows}, logits_dtype, "token z-losses") : Tensor();
   Tensor dx = learn ? ctx.allocate(x.tensor.shape(), dtype, "loss_head dx") : Tensor();
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     const std::int64_t count = std::min(step, rows - begin);
@@ -108,22 +111,26 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
       dz =
           dtype == logits_dtype ? z : allocate_logits(ctx, count, w.rows(), dtype, "dlogits chunk");
     }
-    kernels::CrossEntropy loss{.logits = z,
-                               .target = targets.columns(begin, count),
-                               .loss = losses.columns(begin, count),
-                               .dlogits = dz.view(),
-                               .num_classes = std::min(w.rows(), options.num_classes - part.first),
-                               .part = part,
-                               .grad_scale = ctx.step.grad_scale,
-                               .softcap = options.softcap,
-                               .scalars = ctx.step.scalars,
-                               .decision = ctx.step.decision};
+    kernels::CrossEntropy loss{
+        .logits = z,
+        .target = targets.columns(begin, count),
+        .loss = losses.columns(begin, count),
+        .dlogits = dz.view(),
+        .num_classes = std::min(w.rows(), options.num_classes - part.first),
+        .part = part,
+        .grad_scale = ctx.step.grad_scale,
+        .softcap = options.softcap,
+        .z_loss_coef = has_z_loss ? options.z_loss_coef : 0,
+        .z_loss = has_z_loss ? z_losses.columns(begin, count).view() : View{},
+        .scalars = ctx.step.scalars,
+        .decision = ctx.step.decision};
     const Tensor statistics = gather_statistics(ctx, loss);
     loss.statistics = statistics.view();
     ctx.launch(loss);
     if (learn) chunk_gradients(ctx, dz, x_rows, weight, dx.row_range(begin, count));
   }
-  ctx.launch(kernels::Sum{.x = losses, .out = loss_sum});
+  ctx.launch(kernels::Sum{.x = losses, .out = loss_sum.columns(0, 1)});
+  if (has_z_loss) ctx.launch(kernels::Sum{.x = z_losses, .out = loss_sum.columns(1, 1)});
   if (!learn) return {std::move(losses), -1, nullptr};
   return ctx.tape->record_one(std::make_unique<LossHeadNode>(std::move(dx)), {&x},
                               std::move(losses));

@@ -116,6 +116,12 @@ struct RopeTables {
 /// the linear layer or the head_norm that made it. Positions are ctx.rows->embedding_position.
 Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTables& tables);
 
+/// head_norm and rope in one kernel each way: a copy of qkv whose q and k heads are normalised and
+/// turned, with one rounding.
+Var head_norm_rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads,
+                   const ParameterGroup& q_weight, const ParameterGroup& k_weight, double eps,
+                   const RopeTables& tables);
+
 struct AttentionOptions {
   HeadLayout heads;
   double scale = 1;
@@ -148,11 +154,14 @@ struct LossHeadOptions {
   /// Classes of the vocabulary; further rows of the weight are padding.
   std::int64_t num_classes = 0;
   double softcap = 0;  // of the logits; 0 = none
+  /// Factor of the z-loss (kernels::CrossEntropy) that training adds to the loss; 0 = none.
+  double z_loss_coef = 0;
   /// Bound on the bytes of one chunk of logits.
   std::uint64_t chunk_bytes = 0;
 };
 /// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so
-/// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]).
+/// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]),
+/// in training with z_loss_coef that of the z-losses to its second element (FP64 [2]).
 /// With a tape it computes dx and adds the weight gradient in the same pass over the logits (they
 /// cost a third of the head's products to make again), scaled by ctx.step.grad_scale and the loss's
 /// scale; the result is the root of the backward walk. Where the ranks of Axis::tp share the rows

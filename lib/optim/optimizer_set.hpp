@@ -71,8 +71,9 @@ class OptimizerSet {
   /// Launches clipping and updates of all parameters at the lr in `scalars`; waits for nothing.
   /// Gradients must be complete sums, of sliced parameters in the own slice; clipping by value
   /// changes them in place (an infinite element becomes the limit, as in PyTorch, but not where the
-  /// loss has a scale), clipping by norm does not. If the norm, or `loss_sum` (FP64 [1], or
-  /// undefined) is not finite, parameters, states and steps_taken stay untouched to the bit.
+  /// loss has a scale), clipping by norm does not. If the norm, or `loss_sum`
+  /// (kernels::DecideUpdate) is not finite, parameters, states and steps_taken stay untouched to
+  /// the bit.
   void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }

@@ -6,8 +6,8 @@
 namespace llmtrain::parallel {
 
 Executor::Executor(const ScheduleShape& shape, StageProgram& program, Communicator* pipeline,
-                   ActionObserver* observer)
-    : shape_(shape), program_(&program), pipeline_(pipeline), observer_(observer) {
+                   ActionObserver* observer, Pass pass)
+    : shape_(shape), program_(&program), pipeline_(pipeline), observer_(observer), pass_(pass) {
   const int ranks = pipeline == nullptr ? 1 : pipeline->size();
   require(ranks == shape.num_ranks, "{} ranks run a schedule for {}", ranks, shape.num_ranks);
 }
@@ -28,9 +28,9 @@ void Executor::run(const Schedule& schedule, const MessagePlan& plan) {
   const auto message = [&](int m) { return plan.messages[static_cast<std::size_t>(m)]; };
   for (std::size_t i = 0; i < actions.size(); ++i) {
     for (const int m : steps[i].receives) {
-      Tensor room = program_->between_stages();
-      Handle handle = pipeline_->recv(room, message(m).from_rank(),
-                                      to_string(action_at(schedule, message(m).made_by)));
+      const Action& maker = action_at(schedule, message(m).made_by);
+      Tensor room = program_->between_stages(maker.micro_batch);
+      Handle handle = pipeline_->recv(room, message(m).from_rank(), to_string(maker));
       receives_.emplace(m, Transfer{std::move(room), std::move(handle)});
     }
     if (steps[i].wait >= 0) {
@@ -40,6 +40,10 @@ void Executor::run(const Schedule& schedule, const MessagePlan& plan) {
               std::move(arrived.mapped().tensor));
     }
     for (const int m : steps[i].received) sends_.erase(m);
+    for (const int m : steps[i].sent) {
+      sends_.at(m).handle.wait();
+      sends_.erase(m);
+    }
     Tensor made = perform(actions[i]);
     if (steps[i].send >= 0) {
       Handle handle =
@@ -65,7 +69,7 @@ Tensor Executor::dispatch(const Action& action) {
   Tensor made;
   switch (action.kind) {
     case ActionKind::forward:
-      return forward(action);
+      return pass_ == Pass::training ? forward(action) : evaluate(action);
     case ActionKind::backward:
       made = input_grad(action, WeightGrads::now);
       finish(action);
@@ -82,13 +86,28 @@ Tensor Executor::dispatch(const Action& action) {
   return made;
 }
 
-Tensor Executor::forward(const Action& action) {
+const OpCtx& Executor::context(const Action& action) {
   const auto [micro_batch, is_new] = micro_batches_.try_emplace(action.micro_batch);
   if (is_new) {
     micro_batch->second = {program_->begin(action.micro_batch), shape_.stages_per_rank()};
   }
+  return micro_batch->second.ctx;
+}
+
+Tensor Executor::evaluate(const Action& action) {
+  Var input;
+  const OpCtx& ctx = context(action);
+  if (!is_first(action.stage)) input.tensor = take(activations_, action);
+  Tensor made = program_->forward(ctx, action.stage, action.micro_batch, input).tensor;
+  input = {};
+  finish(action);
+  if (is_last(action.stage)) return {};
+  return made;
+}
+
+Tensor Executor::forward(const Action& action) {
   auto state = std::make_unique<InFlight>();
-  state->ctx = micro_batch->second.ctx;
+  state->ctx = context(action);
   state->ctx.tape = &state->tape;
   state->ctx.training = true;
   if (!is_first(action.stage)) state->input = state->tape.leaf(take(activations_, action));

@@ -1,5 +1,5 @@
 #pragma once
-/// Runs a schedule: the only training loop there is.
+/// Runs a schedule: the only training loop there is, and the evaluation of a pipeline.
 
 #include <map>
 #include <memory>
@@ -21,9 +21,9 @@ class StageProgram {
   /// Runs the stage. `input` is undefined on the first stage; on the last one the result is the
   /// root of the backward walk.
   virtual Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) = 0;
-  /// A tensor of any content into which the activation between two stages is received, or the
-  /// gradient of one.
-  virtual Tensor between_stages() = 0;
+  /// A tensor of any content into which a micro-batch's activation between two stages is received,
+  /// or the gradient of one.
+  virtual Tensor between_stages(int micro_batch) = 0;
   /// The micro-batch is done on this rank, in all its stages.
   virtual void end(int micro_batch) = 0;
 };
@@ -36,6 +36,9 @@ class ActionObserver {
   virtual void ended(const Action& action) = 0;
 };
 
+/// A pass for losses alone has no tapes: each F is the end of its stage.
+enum class Pass : std::uint8_t { training, evaluation };
+
 /// Runs one rank's actions. A tape per (stage, micro-batch) is born at F and dies after W; the
 /// activation that a stage reads is a leaf of its tape.
 class Executor {
@@ -43,7 +46,7 @@ class Executor {
   /// `pipeline`: the group of the shape's ranks, in the order of the schedule; null for one rank.
   /// `observer` may be null. All that is given outlives the executor.
   Executor(const ScheduleShape& shape, StageProgram& program, Communicator* pipeline = nullptr,
-           ActionObserver* observer = nullptr);
+           ActionObserver* observer = nullptr, Pass pass = Pass::training);
 
   /// Actions of a schedule for one rank; all that begins must end.
   void run(std::span<const Action> actions);
@@ -73,6 +76,9 @@ class Executor {
   Tensor perform(const Action& action);
   Tensor dispatch(const Action& action);
   Tensor forward(const Action& action);
+  Tensor evaluate(const Action& action);
+  /// The context of its micro-batch, which begins with it.
+  const OpCtx& context(const Action& action);
   Tensor input_grad(const Action& action, WeightGrads when);
   void finish(const Action& action);
   InFlight& in_flight(const Action& action);
@@ -91,6 +97,7 @@ class Executor {
   StageProgram* program_;
   Communicator* pipeline_;
   ActionObserver* observer_;
+  Pass pass_;
   std::map<int, MicroBatch> micro_batches_;
   std::map<Key, std::unique_ptr<InFlight>> in_flight_;
   std::map<Key, Tensor> activations_, gradients_;  // by the stage that reads them

@@ -20,7 +20,7 @@ class GradientTree {
  public:
   /// Gradients are those of `store`'s groups, which are allocated whole. `tied`: the table to whose
   /// gradient this rank's head and its embedding both add, of which the head's part gets a sink of
-  /// its own; or null. `loss_sum` FP64 [1]. All outlive this.
+  /// its own; or null. `loss_sum` FP64. All outlive this.
   GradientTree(Device& device, const ParameterStore& store, int workers, const ParameterGroup* tied,
                const Tensor& loss_sum);
 

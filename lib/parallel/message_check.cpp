@@ -83,6 +83,12 @@ void MessageCheck::check_received() {
   for (int r = 0; r < static_cast<int>(plan_.steps.size()); ++r) {
     for (int i = 0; i < static_cast<int>(plan_.steps[at(r)].size()); ++i) {
       const MessageStep& step = plan_.steps[at(r)][at(i)];
+      for (const int m : step.sent) {
+        const Message& message = plan_.messages[at(m)];
+        if (message.from_rank() == r && message.made_by.index < i) continue;
+        found_.push_back(
+            fmt::format("{} is awaited before it is sent", described(schedule_, message)));
+      }
       for (const int m : step.received) {
         const Message& message = plan_.messages[at(m)];
         const bool sent = message.from_rank() == r && message.made_by.index < i;
@@ -133,6 +139,7 @@ void MessageCheck::check_progress() {
           moved = true;
         }
         if (step.wait >= 0 && !passed(step.wait)) break;
+        if (!std::ranges::all_of(step.sent, passed)) break;
         if (step.send >= 0) ++sent[channel(step.send)];
         moved = true;
       }
@@ -140,9 +147,11 @@ void MessageCheck::check_progress() {
   }
   for (std::size_t r = 0; r < plan_.steps.size(); ++r) {
     if (next[r] == plan_.steps[r].size()) continue;
-    const Message& message = plan_.messages[at(plan_.steps[r][next[r]].wait)];
-    found_.push_back(
-        fmt::format("rank {} waits for ever for {}", r, described(schedule_, message)));
+    const MessageStep& step = plan_.steps[r][next[r]];
+    const bool has_come = step.wait < 0 || passed(step.wait);
+    const int m = has_come ? *std::ranges::find_if_not(step.sent, passed) : step.wait;
+    found_.push_back(fmt::format("rank {} waits for ever for {}", r,
+                                 described(schedule_, plan_.messages[at(m)])));
   }
 }
 

@@ -82,4 +82,26 @@ MessagePlan derive_messages(const Schedule& schedule) {
   return plan;
 }
 
+MessagePlan derive_forward_messages(const Schedule& schedule) {
+  MessagePlan plan = derive_messages(schedule);
+  std::vector<bool> known(plan.messages.size());
+  for (const auto& steps : plan.steps) {
+    for (const MessageStep& step : steps) {
+      for (const int m : step.received) known[at(m)] = true;
+    }
+  }
+  const Times times = times_without_messages(schedule, DataFlow(schedule));
+  for (std::size_t m = 0; m < plan.messages.size(); ++m) {
+    if (known[m]) continue;
+    const Message& message = plan.messages[m];
+    const auto& begins = times.begin[at(message.from_rank())];
+    const double read = times.begin[at(message.to_rank())][at(message.read_by.index)];
+    const auto first = std::ranges::lower_bound(begins, read);
+    if (first == begins.end()) continue;
+    auto& steps = plan.steps[at(message.from_rank())];
+    steps[static_cast<std::size_t>(first - begins.begin())].sent.push_back(static_cast<int>(m));
+  }
+  return plan;
+}
+
 }  // namespace llmtrain::parallel

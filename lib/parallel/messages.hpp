@@ -35,7 +35,8 @@ struct Message {
 };
 
 /// What a rank does for messages around one of its actions, in this order: posts the receives,
-/// waits for its own message, knows what it sent to be received, runs the action, posts the send.
+/// waits for its own message, knows what it sent to be received or waits for that, runs the action,
+/// posts the send.
 /// Numbers are those of the messages.
 struct MessageStep {
   std::vector<int> receives;
@@ -43,6 +44,8 @@ struct MessageStep {
   /// Sent before, and received before the awaited message was made. A message of which no later
   /// message tells is in no step.
   std::vector<int> received = {};
+  /// Sent before, and awaited now.
+  std::vector<int> sent = {};
   int send = -1;
 };
 
@@ -55,6 +58,10 @@ struct MessagePlan {
 
 /// Every action that a message reads must be in the schedule.
 MessagePlan derive_messages(const Schedule& schedule);
+/// The same of forwards alone, where no gradient comes back that would tell what was received: a
+/// send is awaited before the first action that begins no sooner than its reader when all actions
+/// take as long. By then the reader has posted the receive, whatever they take.
+MessagePlan derive_forward_messages(const Schedule& schedule);
 
 /// What is wrong with the steps: a message that is not sent, received and awaited once each by the
 /// actions that make and read it; one that is taken for received where that is not sure; a channel

@@ -85,6 +85,10 @@ std::span<const ScheduleRow> schedules();
 /// InternalError when there is none.
 const ScheduleRow& find_schedule(std::string_view name);
 
+/// The forwards alone, for a pass without gradients over any number of micro-batches: all ranks of
+/// the row's stages work at the same time, and each stage takes the micro-batches in order.
+Schedule forward_schedule(const ScheduleRow& row, const ScheduleShape& shape);
+
 /// All that is wrong with the schedule, one line each; empty when nothing is. It must give every
 /// (stage, micro-batch) F once, and B once or I and W once, all on the stage's rank, F before I or
 /// B and I before W; I or B of a stage, and W or B, in ascending order of micro-batches; keep to

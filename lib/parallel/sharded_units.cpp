@@ -13,7 +13,7 @@ class ShardedUnits::WayBackBegin final : public Node {
   WayBackBegin(ShardedUnits& shards, Range units, Range before)
       : Node("sharded units"), shards_(&shards), units_(units), before_(before) {}
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor>) override {
-    shards_->acquire(ctx, units_, Way::back);
+    if (!shards_->stay(units_)) shards_->acquire(ctx, units_, Way::back);
     shards_->gather(ctx, before_, Way::back);
     shards_->open_gradients(ctx, units_, Way::back);
     return {};
@@ -97,8 +97,8 @@ void ShardedUnits::enter(const OpCtx& ctx, Range units, Range stage) {
 }
 
 void ShardedUnits::leave(const OpCtx& ctx, Range units, Range stage) {
-  release(units, Way::forth);
-  if (ctx.tape == nullptr) return;
+  if (ctx.tape == nullptr) return release(units, Way::forth);
+  release_but_what_stays(units);
   if (units.end == stage.end) {
     for_tied({0, 1}, stage, [this](ParameterGroup& group, State& state) { drop(group, state); });
   }
@@ -128,6 +128,19 @@ void ShardedUnits::acquire(const OpCtx& ctx, Range units, Way way) {
 
 void ShardedUnits::release(Range units, Way way) {
   for_readers(units, way, [this](ParameterGroup& group, State& state) { drop(group, state); });
+}
+
+void ShardedUnits::release_but_what_stays(Range units) {
+  if (stay(units)) {  // the reader of the way forth becomes the one of the way back
+    for_readers(units, Way::back, [](ParameterGroup&, State& state) { ++state.readers; });
+  }
+  release(units, Way::forth);
+}
+
+bool ShardedUnits::stay(Range units) const {
+  const auto begin = units_.begin();
+  return std::any_of(begin + units.begin, begin + units.end,
+                     [](const Unit& unit) { return unit.stays_until_way_back; });
 }
 
 void ShardedUnits::drop(ParameterGroup& group, State& state) {

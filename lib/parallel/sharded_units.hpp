@@ -8,8 +8,8 @@
 
 #include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
-#include "lib/param/parameter.hpp"
 #include "lib/parallel/travelling_sum.hpp"
+#include "lib/param/parameter.hpp"
 
 namespace llmtrain::parallel {
 
@@ -19,6 +19,9 @@ struct Unit {
   std::vector<ParameterGroup*> groups;
   /// Whether its backward reads its parameters, and whether its forward adds to its gradients.
   bool reads_on_way_back = true, writes_on_way_forth = false;
+  /// Of the units that end the way forth and begin the way back: what the backward reads of them
+  /// stays whole between the two.
+  bool stays_until_way_back = false;
 };
 
 class ShardedUnits {
@@ -39,7 +42,8 @@ class ShardedUnits {
   /// the same on the way back, where gradients are whole, too, until the last weight part; what was
   /// added to them then goes to the slices' owners. What is in the first and the last unit of a
   /// stage with a tape, a tied table, stays whole from the first to the last, and so does its
-  /// gradient on the way back: each travels once. Collective over the data ranks.
+  /// gradient on the way back: each travels once. What Unit::stays_until_way_back names travels
+  /// once, too. Collective over the data ranks.
   void enter(const OpCtx& ctx, Range units, Range stage);
   void leave(const OpCtx& ctx, Range units, Range stage);
   /// Awaits what is still under way to the slices' owners.
@@ -64,9 +68,12 @@ class ShardedUnits {
   void gather(const OpCtx& ctx, Range units, Way way);
   void acquire(const OpCtx& ctx, Range units, Way way);
   void release(Range units, Way way);
+  /// Behind their forward under a tape: what stays does so until the walk back leaves it.
+  void release_but_what_stays(Range units);
   void drop(ParameterGroup& group, State& state);
   void open_gradients(const OpCtx& ctx, Range units, Way way);
   void reduce_gradients(const OpCtx& ctx, Range units);
+  bool stay(Range units) const;
   /// Groups of the first unit that are in the last one, too, where `units` begin a stage that has
   /// both.
   template <class Body>

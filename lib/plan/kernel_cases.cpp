@@ -7,6 +7,7 @@
 
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/head_norm_rope.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/norm.hpp"
@@ -118,6 +119,37 @@ LaunchTime rope(KernelBench& b, DType t, std::int64_t rows) {
                        .position = b.numbers(rows, kMaxPosition),
                        .head_dim = kHeadDim,
                        .rotary_dim = kHeadDim});
+}
+
+// Eight heads of q for four of k.
+NormedHeads normed_heads(KernelBench& b, std::int64_t rows) {
+  return {.q_heads = kCols / kHeadDim * 2 / 3,
+          .head_dim = kHeadDim,
+          .rotary_dim = kHeadDim,
+          .cosine = b.input(kMaxPosition, kHeadDim / 2, DType::f32),
+          .sine = b.input(kMaxPosition, kHeadDim / 2, DType::f32),
+          .position = b.numbers(rows, kMaxPosition)};
+}
+
+LaunchTime head_norm_rope(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(HeadNormRope{.heads = normed_heads(b, rows),
+                               .x = b.input(rows, kCols, t),
+                               .q_weight = b.input(1, kHeadDim, t),
+                               .k_weight = b.input(1, kHeadDim, t),
+                               .y = b.result(rows, kCols, t),
+                               .rstd = b.result(1, rows * (kCols / kHeadDim), DType::f32)});
+}
+
+LaunchTime head_norm_rope_backward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(HeadNormRopeBackward{.heads = normed_heads(b, rows),
+                                       .dy = b.input(rows, kCols, t),
+                                       .x = b.input(rows, kCols, t),
+                                       .q_weight = b.input(1, kHeadDim, t),
+                                       .k_weight = b.input(1, kHeadDim, t),
+                                       .rstd = b.input(1, rows * (kCols / kHeadDim), DType::f32),
+                                       .dx = b.result(rows, kCols, t),
+                                       .dq_weight = b.result(1, kHeadDim, DType::f32),
+                                       .dk_weight = b.result(1, kHeadDim, DType::f32)});
 }
 
 // Sums are fp32, or fp64, whatever the model computes in.
@@ -246,6 +278,8 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"activation_backward gated", kCols, false, activation_backward<true>},
     {"dropout", kCols, false, dropout},
     {"rope", kCols, false, rope},
+    {"head_norm_rope", kCols, false, head_norm_rope},
+    {"head_norm_rope_backward", kCols, false, head_norm_rope_backward},
     {"attention_merge", kCols, true, attention_merge},
     {"column_sum", kCols, false, column_sum},
     {"embedding_forward", kCols, false, embedding_forward},

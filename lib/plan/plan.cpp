@@ -220,7 +220,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.step_trace = device.ledger().stop_trace();
   plan.step = recorder.take(device, Phase::step);
 
-  engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
+  engine.evaluate(engine::StepBatch::planned(engine.evaluation_samples(), options.seq_len));
   plan.eval = recorder.take(device, Phase::eval);
 
   device.ledger().enter(Phase::save);

@@ -45,10 +45,6 @@ FoundGpu find_gpu() {
   }
 }
 
-bool has_experts(const Recipe& recipe) { return recipe.model.spec().num_expert_layers() > 0; }
-
-constexpr std::string_view kNoGpuExperts = "this build has no GPU kernels for experts";
-
 bool has_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
 // Libraries take memory outside of the arena, and NCCL, among ranks that share no GPU, for each
@@ -86,13 +82,6 @@ DeviceKind device_of(const Recipe& recipe) {
       break;
   }
   if (!has_driver()) return DeviceKind::cpu;
-  if (has_experts(recipe)) {
-    [[maybe_unused]] static const bool told = [] {
-      log::warning("the machine has NVIDIA's driver, but the CPU is taken: {}", kNoGpuExperts);
-      return true;
-    }();
-    return DeviceKind::cpu;
-  }
   const FoundGpu gpu = find_gpu();
   if (gpu.backend != nullptr) return DeviceKind::cuda;
   [[maybe_unused]] static const bool said = [&] {
@@ -156,8 +145,6 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
     device_ = std::make_unique<Device>(make_cpu_memory(), *memory_limit(recipe));
     return;
   }
-  require<DeviceError>(!has_experts(recipe),
-                       "run.device is cuda, but {}; run.device: cpu trains them", kNoGpuExperts);
   const FoundGpu gpu = find_gpu();
   require<DeviceError>(
       gpu.backend != nullptr,

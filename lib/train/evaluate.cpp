@@ -27,22 +27,13 @@ EvalReport& EvalReport::operator+=(const EvalReport& other) {
 
 namespace {
 
-// Of a pass on this rank. The stages of a pipeline work at the same time when there are several
-// micro-batches; where ranks need each other's parameters or experts, all make as many.
-std::uint64_t samples_of_pass(const engine::Engine& engine) {
-  const bool fills_pipeline = engine.mesh().size(Axis::pp) > 1 && !engine.passes_together();
-  constexpr std::int64_t kMicroBatches = 16;
-  return static_cast<std::uint64_t>(engine.options().micro_batch_size *
-                                    (fills_pipeline ? kMicroBatches : 1));
-}
-
 std::optional<EvalReport> evaluate_part(engine::Engine& engine, const data::EvalWindows& held_out,
                                         std::optional<std::uint64_t> max_samples,
                                         engine::StepBatch& batch,
                                         const std::function<bool()>& stop) {
   const std::uint64_t all = held_out.count();
   const std::uint64_t count = std::min(all, max_samples.value_or(all));
-  const std::uint64_t samples = samples_of_pass(engine);
+  const auto samples = static_cast<std::uint64_t>(engine.evaluation_samples());
   Communicator& data = engine.mesh().axis(Axis::dp);
   const auto ranks = static_cast<std::uint64_t>(data.size());
   EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};

@@ -19,10 +19,10 @@ void count_non_finite(const LoopOptions& options, const LaunchedStep& step,
               step.number, outcome.update.loss_scale, state.skipped_steps);
     return;
   }
-  const std::string what =
-      fmt::format("step {}: {} is not finite (samples {} to {})", step.number,
-                  std::isfinite(outcome.loss_sum) ? "the gradient norm" : "the loss",
-                  step.first_sample, step.end_sample() - 1);
+  const std::string what = fmt::format(
+      "step {}: {} is not finite (samples {} to {})", step.number,
+      std::isfinite(outcome.loss_sum + outcome.z_loss_sum) ? "the gradient norm" : "the loss",
+      step.first_sample, step.end_sample() - 1);
   require<NumericError>(options.on_non_finite == NonFinite::skip,
                         "{}; resilience.on_non_finite is stop", what);
   ++state.skipped_steps;

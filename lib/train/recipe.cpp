@@ -35,6 +35,12 @@ void RunSection::validate(recipe::Issues& issues) const {
     issues.add(attention, "is for a GPU, and run.device is cpu",
                "leave it out, or choose run.device: cuda");
   }
+  if (attention() == kernels::AttentionChoice::cudnn &&
+      determinism() == kernels::Determinism::layout) {
+    issues.add(attention,
+               "cuDNN chooses its kernels itself, run.determinism: layout by fixed rules",
+               "leave it out, or choose run.determinism: run");
+  }
   if (!virtual_workers().value) return;
   if (determinism() != kernels::Determinism::layout) {
     issues.add(virtual_workers, "does nothing without run.determinism: layout", "leave it out");

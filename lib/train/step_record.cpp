@@ -32,6 +32,9 @@ StepRecord record_of_step(const SettledStep& settled) {
   const LoopState& state = settled.state;
   StepRecord record{.step = state.step, .fields = {}};
   record.set(metric::kLoss, outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
+  if (settled.options.z_loss_coef > 0) {
+    record.set("train/z_loss", outcome.z_loss_sum / static_cast<double>(outcome.trained_tokens));
+  }
   if (std::isfinite(outcome.loss_sum)) {  // else a norm means nothing
     record.set(metric::kGradNorm, outcome.update.grad_norm);
     record.set(metric::kLearningRate, outcome.update.lr);

@@ -33,6 +33,8 @@ struct AttentionCase {
   AttentionChoice choice = AttentionChoice::own;
   std::uint64_t library_workspace_bytes = std::uint64_t{4} << 20;
   Determinism determinism = Determinism::run;
+  /// Results are FP32 beside narrower operands.
+  bool wide = false;
 
   KnownRows known() const {
     if (scattered || q_begin != 0 || k_begin != 0 || tq != tk) return KnownRows::nothing;
@@ -76,7 +78,7 @@ class AttentionProblem {
 
   std::vector<Output> forward() {
     const Tensor out =
-        m_.output({c_.sequences * c_.tq, q_cols_}, c_.fused ? (whole_chunks() ? 32 : 24) : 0);
+        result({c_.sequences * c_.tq, q_cols_}, c_.fused ? (whole_chunks() ? 32 : 24) : 0);
     const Tensor lse = m_.empty({c_.sequences, c_.heads, c_.tq}, m_.wide());
     m_.run(AttentionForward{shape_, q_, k_, v_, out, lse});
     return outputs(m_, out, lse);
@@ -88,9 +90,9 @@ class AttentionProblem {
     const Tensor dout = m_.operand("dout", {q_rows, q_cols_});
     const Tensor out = m_.of(out_values, {q_rows, q_cols_}, m_.compute());
     const Tensor lse = m_.of(lse_values, {c_.sequences, c_.heads, c_.tq}, m_.wide());
-    const Tensor dq = m_.output({q_rows, q_cols_}, gap(whole_chunks() ? 16 : 8)),
-                 dk = m_.output({k_rows, k_cols_}),
-                 dv = m_.output({k_rows, k_cols_}, gap(whole_chunks() ? 16 : 8));
+    const Tensor dq = result({q_rows, q_cols_}, gap(whole_chunks() ? 16 : 8)),
+                 dk = result({k_rows, k_cols_}),
+                 dv = result({k_rows, k_cols_}, gap(whole_chunks() ? 16 : 8));
     Tensor dsink;
     if (c_.sink)
       dsink = m_.of(Values(static_cast<std::size_t>(c_.heads), 0.25), {c_.heads}, m_.wide());
@@ -99,6 +101,9 @@ class AttentionProblem {
   }
 
  private:
+  Tensor result(const Shape& shape, std::int64_t gap = 0) {
+    return m_.empty(shape, c_.wide ? m_.wide() : m_.compute(), gap);
+  }
   std::int64_t gap(std::int64_t columns) const { return c_.fused ? columns : 0; }
   /// Of 16 bytes: heads that tensor cores take, if rows begin where they may.
   bool whole_chunks() const { return c_.head_dim % 8 == 0 && !c_.odd_rows; }
@@ -128,12 +133,9 @@ class AttentionProblem {
     shape_.q_document_begin = q_document_begin_;
     shape_.k_position = k_position_;
     shape_.q_sample = q_sample_;
-    shape_.dropout = {c_.dropout,
-                      philox_key(5, "dropout", "layer 0"),
-                      kStep,
-                      std::max(c_.q_begin + c_.tq, c_.k_begin + c_.tk),
-                      c_.first_head,
-                      c_.layer_heads};
+    shape_.dropout = {c_.dropout,    philox_key(5, "dropout", "layer 0"),
+                      kStep,         std::max(c_.q_begin + c_.tq, c_.k_begin + c_.tk),
+                      c_.first_head, c_.layer_heads};
     if (m_.device().kind() != DeviceKind::cuda) return;
     // On a GPU the step in memory counts, not the one that the launch was given.
     shape_.dropout.step = kStep - 1;

@@ -125,13 +125,21 @@ TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
   CHECK(has(choices_of(c), "our plain kernels (forward, backward; alignment)"));
   c = {.name = "cache", .tq = 5, .tk = 70, .q_begin = 65, .choice = AttentionChoice::automatic};
   CHECK(has(choices_of(c), "(forward, backward; a key/value cache)"));
+  // By fixed rules, whatever the machine has and its trial has shown.
+  const AttentionCase layout{.name = "layout",
+                             .tq = 70,
+                             .tk = 70,
+                             .choice = AttentionChoice::automatic,
+                             .determinism = Determinism::layout};
+  CHECK(choices_of(layout) ==
+        "attention: our kernels for tensor cores (forward, backward; run.determinism is layout)\n");
   // Where the recipe insists, what a recipe decides is refused; what a launch decides is not.
   c.choice = AttentionChoice::cudnn;
   CHECK(has(choices_of(c), "a key/value cache"));
   for (const AttentionCase& lacking :
        {AttentionCase{.name = "softcap", .softcap = 3},
-        AttentionCase{.name = "alibi", .alibi = true}, AttentionCase{.name = "sink", .sink = true},
-        AttentionCase{.name = "drop", .dropout = 0.5},
+        AttentionCase{.name = "parts", .wide = true}, AttentionCase{.name = "alibi", .alibi = true},
+        AttentionCase{.name = "sink", .sink = true}, AttentionCase{.name = "drop", .dropout = 0.5},
         AttentionCase{.name = "head_dim", .head_dim = 12},
         AttentionCase{.name = "scale", .scale = -1}}) {
     CAPTURE(lacking.name);

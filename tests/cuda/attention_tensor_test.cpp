@@ -1,5 +1,6 @@
 // Attention on tensor cores: the kernels with wgmma where the GPU has it, and those with mma.sync.
 #include <cstdlib>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "tests/cuda/attention_case.hpp"
@@ -94,6 +95,23 @@ const std::vector<AttentionCase> kCases = {
      .documents = {0, 30}},
 };
 
+/// Every kernel, with tiles that end in the middle; plain where heads are no whole chunks.
+const std::vector<AttentionCase> kWideCases = {
+    {.name = "64",
+     .sequences = 2,
+     .tq = 70,
+     .tk = 90,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 40,
+     .q_begin = 20},
+    {.name = "128", .tq = 140, .tk = 140, .heads = 1, .head_dim = 128, .fused = true},
+    {.name = "96", .tq = 70, .tk = 70, .heads = 1, .head_dim = 96, .documents = {0, 30}},
+    {.name = "256", .tq = 70, .tk = 70, .heads = 1, .kv_heads = 1, .head_dim = 256},
+    {.name = "plain", .sequences = 2, .tq = 30, .tk = 30, .head_dim = 12},
+    {.name = "plain, odd rows", .tq = 30, .tk = 30, .head_dim = 20, .fused = true},
+};
+
 /// A setting of the environment, for a while.
 class Setting {
  public:
@@ -107,8 +125,8 @@ class Setting {
 };
 
 /// The line of a machine that ran the forward.
-std::string choice(const AttentionCase& c) {
-  Machine machine(Place::gpu, DType::bf16, DType::bf16);
+std::string choice(const AttentionCase& c, DType dtype = DType::bf16) {
+  Machine machine(Place::gpu, dtype, dtype);
   AttentionProblem(machine, c).forward();
   const auto lines = gpu().choices(machine.device());
   return lines.empty() ? "" : lines.front();
@@ -124,10 +142,54 @@ TEST_CASE("attention in bf16 and fp16 on tensor cores with every feature") {
   }
 }
 
-TEST_CASE("attention in bf16 with mma.sync on a GPU that has wgmma") {
+TEST_CASE("attention in bf16 and fp16 with mma.sync on a GPU that has wgmma") {
   if (!has_wgmma()) return;
   const Setting off("LLMTRAIN_WGMMA", "off");
-  for (const AttentionCase& c : kCases) compare_attention(c, DType::bf16, kForward, kBackward);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const AttentionCase& c : kCases) compare_attention(c, dtype, kForward, kBackward);
+  }
+}
+
+// What parts of sums are (AttentionMerge) is what a result was before it was rounded.
+TEST_CASE("results in FP32 beside bf16 and fp16 are the narrow ones, not rounded") {
+  for (const char* const wgmma : {"", "off"}) {
+    const Setting setting("LLMTRAIN_WGMMA", wgmma);
+    CAPTURE(wgmma);
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      CAPTURE(to_string(dtype));
+      for (AttentionCase c : kWideCases) {
+        CAPTURE(c.name);
+        Machine exact(Place::reference, DType::f64, dtype);
+        const std::vector<Output> known = AttentionProblem(exact, c).forward();
+        const auto results = [&](bool wide) {
+          c.wide = wide;
+          Machine machine(Place::gpu, dtype, dtype);
+          AttentionProblem problem(machine, c);
+          std::vector<Output> all = problem.forward();
+          for (Output& o : problem.backward(known[0].values, known[1].values)) {
+            all.push_back(std::move(o));
+          }
+          return all;
+        };
+        const std::vector<Output> narrow_ones = results(false), wide_ones = results(true);
+        REQUIRE(wide_ones.size() == narrow_ones.size());
+        for (const std::size_t i : {0, 2, 3, 4}) {  // out, dq, dk, dv
+          CAPTURE(i);
+          Values rounded = wide_ones[i].values;
+          bool finer = false;
+          with_type(dtype, [&]<class T>() {
+            for (double& x : rounded) {
+              const double before = std::exchange(x, widen(narrow<T>(static_cast<float>(x))));
+              finer |= before != x;
+            }
+          });
+          CHECK(max_difference(rounded, narrow_ones[i].values) == 0);
+          CHECK(finer);
+        }
+        CHECK(max_difference(wide_ones[1].values, narrow_ones[1].values) == 0);  // lse
+      }
+    }
+  }
 }
 
 TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off") {
@@ -135,6 +197,7 @@ TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off
   const AttentionCase narrow{.name = "narrow", .head_dim = 40},
       wide{.name = "wide", .head_dim = 136};
   CHECK(choice(narrow) == "attention: our kernels for wgmma (forward)");
+  CHECK(choice(narrow, DType::f16) == "attention: our kernels for wgmma (forward)");
   CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
   CHECK(choice({.name = "rows apart", .head_dim = 64, .gap = 16}) ==
         "attention: our kernels for tensor cores (forward; no wgmma: rows that are no whole number "

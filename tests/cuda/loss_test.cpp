@@ -63,6 +63,12 @@ TEST_CASE("cross-entropy and its gradient, beside the logits and in their place"
               op.loss = loss;
               op.dlogits = dlogits;
               m.run(op);
+              const Tensor z_loss = m.empty({c.rows}, m.wide());
+              const Tensor with_z_loss = m.empty(shape, m.compute(), 2 * c.gap);
+              op.z_loss_coef = 0.02;
+              op.z_loss = z_loss;
+              op.dlogits = with_z_loss;
+              m.run(op);
               // By the numbers that stand on the device: of the step, and the scale of the loss.
               const Tensor scaled = m.empty(shape, m.compute());
               const Tensor scalars = m.of({7, 0.2, 0}, {StepScalars::kScalars}, DType::f64);
@@ -73,7 +79,7 @@ TEST_CASE("cross-entropy and its gradient, beside the logits and in their place"
               op.scalars = scalars;
               op.decision = decision;
               m.run(op);
-              return outputs(m, alone, loss, dlogits, scaled);
+              return outputs(m, alone, loss, z_loss, dlogits, with_z_loss, scaled);
             },
             dtype, {.floor = 4});
       }
@@ -93,7 +99,7 @@ TEST_CASE("statistics of a part of the vocabulary, and the loss from those of al
               const Shape shape{c.rows, c.cols};
               const Tensor target = m.integers(targets(c.rows, 2 * c.classes + 3));
               const Tensor statistics = m.empty({2 * c.rows, 3}, m.wide());
-              const Tensor loss = m.empty({c.rows}, m.wide());
+              const Tensor loss = m.empty({c.rows}, m.wide()), z_loss = m.empty({c.rows}, m.wide());
               const Tensor dlogits = m.empty(shape, m.compute());
               const Tensor logits[] = {m.normals("a", shape, m.wide(), DType::f32, c.gap),
                                        m.normals("b", shape, m.wide(), DType::f32, c.gap)};
@@ -114,8 +120,10 @@ TEST_CASE("statistics of a part of the vocabulary, and the loss from those of al
                                  .part = {.first = c.classes + 3, .whole = 2 * c.classes + 3},
                                  .statistics = statistics,
                                  .grad_scale = 0.37,
-                                 .softcap = cap});
-              return outputs(m, statistics, loss, dlogits);
+                                 .softcap = cap,
+                                 .z_loss_coef = 0.02,
+                                 .z_loss = z_loss});
+              return outputs(m, statistics, loss, z_loss, dlogits);
             },
             dtype, {.floor = 4});
       }

@@ -96,6 +96,12 @@ class Machine {
     return tensor;
   }
 
+  /// Whole numbers that no kernel should leave there.
+  Tensor empty_integers(const Shape& shape) {
+    return integers(std::vector<std::int32_t>(static_cast<std::size_t>(shape.numel()), -12345))
+        .reshape(shape);
+  }
+
   template <class K>
   void run(const K& kernel) {
     launch(ctx_, kernel);
@@ -113,12 +119,20 @@ class Machine {
       device_.backend().copy_to_host(bytes.data(), view.data, bytes.size());
     }
     Values values(static_cast<std::size_t>(view.numel()));
-    with_type(view.dtype, [&]<class T>() {
+    const auto copy = [&]<class T>(const auto& as_double) {
       const T* const from = reinterpret_cast<const T*>(bytes.data());
       for (std::int64_t i = 0; i < view.numel(); ++i) {
-        values[static_cast<std::size_t>(i)] = widen(from[i / cols * view.row_stride + i % cols]);
+        values[static_cast<std::size_t>(i)] =
+            as_double(from[i / cols * view.row_stride + i % cols]);
       }
-    });
+    };
+    if (view.dtype == DType::i32) {
+      copy.template operator()<std::int32_t>([](std::int32_t x) { return double{1} * x; });
+    } else {
+      with_type(view.dtype, [&]<class T>() {
+        copy.template operator()<T>([](T x) { return static_cast<double>(widen(x)); });
+      });
+    }
     return values;
   }
   const KernelCtx& ctx() const { return ctx_; }

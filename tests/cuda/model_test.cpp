@@ -20,20 +20,11 @@ RunOptions on_gpu(DType compute,
           .attention = attention};
 }
 
-// Experts have no GPU kernels: `llmtrain run` refuses them there (e2e_test).
-std::vector<std::string> models_on_gpu() {
-  std::vector<std::string> names = kGoldenModels;
-  std::erase_if(names, [](const std::string& name) {
-    return Golden(name).spec().num_expert_layers() > 0;
-  });
-  return names;
-}
-
 }  // namespace
 
 TEST_CASE("in fp64 and fp32 a GPU's logits, loss and gradients are PyTorch's fp64 values") {
   double worst = 0;
-  for (const std::string& name : models_on_gpu()) {
+  for (const std::string& name : kGoldenModels) {
     CAPTURE(name);
     const Golden golden(name);
     check_against(golden, run_golden(golden, on_gpu(DType::f64)), 1e-9);
@@ -46,7 +37,7 @@ TEST_CASE("in bf16 and fp16 a GPU's errors are at most twice those of PyTorch's 
   for (const DType dtype : kNarrow) {
     CAPTURE(to_string(dtype));
     double worst = 0;
-    for (const std::string& name : models_on_gpu()) {
+    for (const std::string& name : kGoldenModels) {
       CAPTURE(name);
       const Golden golden(name);
       worst = std::max(worst, check_narrow(golden, run_golden(golden, on_gpu(dtype)), dtype));
@@ -61,7 +52,7 @@ TEST_CASE(
   if (!gpu->report().cudnn_problem.empty()) return;
   for (const DType dtype : kNarrow) {
     int computed = 0;
-    for (const std::string& name : models_on_gpu()) {
+    for (const std::string& name : kGoldenModels) {
       CAPTURE(name);
       const Golden golden(name);
       try {

@@ -62,7 +62,7 @@ struct TensorMap {
 };
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
 constexpr std::uint32_t kMapMark = 0x7e5042;
-constexpr std::size_t kElement = 2;  // bf16
+constexpr std::size_t kElement = 2;  // bf16 or f16
 
 struct Copy {
   std::uint32_t to;
@@ -255,12 +255,14 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
   using simt::TensorMap;
   // Of all maps that there may be, those that this project makes.
-  bool valid = !simt::fakes_wgmma("undescribed") && type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 &&
-               rank == 4 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
-               swizzle == CU_TENSOR_MAP_SWIZZLE_128B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE &&
-               reinterpret_cast<std::uintptr_t>(address) % 16 == 0 &&
-               reinterpret_cast<std::uintptr_t>(map) % 64 == 0 && box[0] * simt::kElement <= 128 &&
-               box[0] * simt::kElement % 16 == 0;
+  bool valid =
+      !simt::fakes_wgmma("undescribed") &&
+      (type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16) &&
+      rank == 4 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+      swizzle == CU_TENSOR_MAP_SWIZZLE_128B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE &&
+      reinterpret_cast<std::uintptr_t>(address) % 16 == 0 &&
+      reinterpret_cast<std::uintptr_t>(map) % 64 == 0 && box[0] * simt::kElement <= 128 &&
+      box[0] * simt::kElement % 16 == 0;
   TensorMap encoded{.address = static_cast<const std::byte*>(address),
                     .sizes = {},
                     .strides = {},

@@ -28,11 +28,12 @@ void arrive_at_named(int barrier, int threads);
 // ---- cp.async.bulk.tensor of four dimensions, the swizzle of the map
 void copy_box(void* to, const CUtensorMap& map, const int (&at)[4], std::uint64_t* barrier);
 
-// ---- wgmma.mma_async.m64nNk16 of bf16: `sums` has columns / 2 elements of the calling thread; `a`
-// is four registers of A, or null for a descriptor.
+// ---- wgmma.mma_async.m64nNk16 of bf16 or f16: `sums` has columns / 2 elements of the calling
+// thread; `a` is four registers of A, or null for a descriptor.
 struct WarpgroupProduct {
   float* sums;
   int columns;
+  bool is_f16;
   const std::uint32_t* a;
   std::uint64_t a_descriptor, b_descriptor;
   bool accumulate, b_transposed;

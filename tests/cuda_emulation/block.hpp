@@ -42,8 +42,9 @@ void begin_products();
 void end_products();
 
 /// Whether the environment variable LLMTRAIN_FAKE_WGMMA asks for a GPU of this mode: "wrong" whose
-/// products are not what this project believes, "fails" whose launches fail, "lost" that does not
-/// recover from that, "undescribed" whose driver describes no tensors.
+/// products are not what this project believes ("wrong-fp16": those of fp16), "fails" whose
+/// launches fail, "lost" that does not recover from that, "undescribed" whose driver describes no
+/// tensors.
 bool fakes_wgmma(std::string_view mode);
 /// From here on calls fail.
 void fail_device();

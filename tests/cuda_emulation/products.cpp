@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "lib/tensor/dtype.hpp"
 #include "tests/cuda_emulation/asynchronous.hpp"
 #include "tests/cuda_emulation/block.hpp"
 
@@ -39,15 +40,21 @@ struct WarpgroupState {
 struct State {
   std::map<std::size_t, ThreadState> threads;
   std::map<std::size_t, WarpgroupState> warpgroups;
-  bool wrong = false, fails = false;  // fakes_wgmma()
+  bool wrong = false, wrong_f16 = false, fails = false;  // fakes_wgmma()
 };
 State state;
+
+float value_of(std::uint16_t bits, bool is_f16) {
+  return is_f16 ? llmtrain::to_float(llmtrain::f16{bits})
+                : __uint_as_float(std::uint32_t{bits} << 16);
+}
 
 /// A matrix descriptor of 128-byte swizzle.
 class Matrix {
  public:
-  explicit Matrix(std::uint64_t descriptor)
+  Matrix(std::uint64_t descriptor, bool is_f16)
       : window_(shared_window()),
+        is_f16_(is_f16),
         begin_((descriptor & 0x3fff) << 4),
         leading_((descriptor >> 16 & 0x3fff) << 4),
         stride_((descriptor >> 32 & 0x3fff) << 4) {
@@ -72,14 +79,15 @@ class Matrix {
     if (address + 2 > window_.bytes) die("a matrix behind the end of shared memory");
     std::uint16_t bits;
     std::memcpy(&bits, window_.data + address, 2);
-    return __uint_as_float(std::uint32_t{bits} << 16);
+    return value_of(bits, is_f16_);
   }
   SharedWindow window_;
+  bool is_f16_;
   std::uint32_t begin_, leading_, stride_;
 };
 
-float half_of(std::uint32_t pair, int half) {
-  return __uint_as_float(half == 0 ? pair << 16 : pair & 0xffff0000u);
+float half_of(std::uint32_t pair, int half, bool is_f16) {
+  return value_of(static_cast<std::uint16_t>(pair >> (16 * half)), is_f16);
 }
 
 /// Reads the operands now and adds to the thread's sums.
@@ -87,15 +95,16 @@ void compute(Product& product) {
   const WarpgroupProduct& p = product.given;
   const int warp = static_cast<int>(thread_of_block()) % kWarpgroup / 32;
   const int g = lane() / 4, t = lane() % 4;
-  const Matrix b(p.b_descriptor), of_a(p.a != nullptr ? p.b_descriptor : p.a_descriptor);
+  const Matrix b(p.b_descriptor, p.is_f16);
+  const Matrix of_a(p.a != nullptr ? p.b_descriptor : p.a_descriptor, p.is_f16);
   float a[2][kStep];
   for (int half = 0; half < 2; ++half) {
     for (int k = 0; k < kStep; ++k) {
-      a[half][k] = p.a != nullptr ? half_of(product.a[k % 8 / 2][k / 8 * 2 + half], k % 2)
+      a[half][k] = p.a != nullptr ? half_of(product.a[k % 8 / 2][k / 8 * 2 + half], k % 2, p.is_f16)
                                   : of_a.of_row(16 * warp + 8 * half + g, k);
     }
   }
-  const float factor = state.wrong ? 1.5f : 1.0f;
+  const float factor = state.wrong || (p.is_f16 && state.wrong_f16) ? 1.5f : 1.0f;
   for (int n = 0; n < p.columns / 8; ++n) {
     for (int c = 0; c < 2; ++c) {
       const int column = 8 * n + 2 * t + c;
@@ -114,7 +123,7 @@ void compute(Product& product) {
 }
 
 bool same(const WarpgroupProduct& x, const WarpgroupProduct& y) {
-  return x.columns == y.columns && (x.a == nullptr) == (y.a == nullptr) &&
+  return x.columns == y.columns && x.is_f16 == y.is_f16 && (x.a == nullptr) == (y.a == nullptr) &&
          (x.a != nullptr || x.a_descriptor == y.a_descriptor) && x.b_descriptor == y.b_descriptor &&
          x.accumulate == y.accumulate && x.b_transposed == y.b_transposed;
 }
@@ -156,6 +165,7 @@ void begin_products() {
   state = {.threads = {},
            .warpgroups = {},
            .wrong = fakes_wgmma("wrong"),
+           .wrong_f16 = fakes_wgmma("wrong-fp16"),
            .fails = fakes_wgmma("fails") || fakes_wgmma("lost")};
 }
 

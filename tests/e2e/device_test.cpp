@@ -1,58 +1,14 @@
 // run.device: what a run, a plan and doctor say where there is no GPU, and what they do on one.
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
-#include "lib/train/metrics.hpp"
-#include "tests/e2e/workspace.hpp"
+#include "tests/e2e/emulated_gpu.hpp"
 
 namespace llmtrain {
-
-namespace {
-
-/// A variable of the executable's environment, for a while.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) {
-    ::setenv(name, value.c_str(), 1);
-  }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
-
-/// A GPU reports a step while it does the next one: a run that is stopped needs some more.
-constexpr const char* kLongEnough = "training.max_steps=24";
-constexpr const char* kSecondStep = " 2/24 ";
-
-/// The plugin that the executable finds, and a user's cache that nobody else has.
-class Plugin {
- public:
-  explicit Plugin(const char* file)
-      : file_("LLMTRAIN_CUDA_PLUGIN", file), cache_home_("XDG_CACHE_HOME", cache_.path()) {}
-  std::filesystem::path products() const { return cache_.path() / "llmtrain" / "products.txt"; }
-
- private:
-  test::TempDir cache_;
-  Variable file_, cache_home_;
-};
-
-std::vector<double> values_of(const Workspace& here, const std::string& key) {
-  std::vector<double> values;
-  for (const train::StepRecord& record : here.metrics()) {
-    if (const auto value = record.number(key)) values.push_back(*value);
-  }
-  return values;
-}
-
-}  // namespace
 
 TEST_CASE("without a plugin a GPU is planned for, and a run on it is refused with the reason") {
   const Workspace here(kTinyRecipe);
@@ -103,20 +59,6 @@ TEST_CASE("a plan of 405 billion parameters on 16,384 GPUs has the bytes of arit
   CHECK(json.at("pipeline").at("ranks").size() == 16);
   CHECK(holds(here.call({"plan", "qwen3-235b-a22b", "--ranks", "1024", "--profile", "h100"}).output,
               {"235.1B", "1024 = dp 128 x pp 8, ep 8", "experts x8, node", "assumed: no rank"}));
-}
-
-TEST_CASE("experts are planned for a GPU, and refused by a run on it" *
-          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
-  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const Workspace here(kTinyRecipe);
-  const std::string mixtral = "model.architecture=mixtral";
-  const auto plan =
-      here.call({"plan", "recipe.yaml", "--device", "cuda", "--profile", "h200", mixtral});
-  CHECK(plan.exit_code == 0);
-  CHECK(holds(plan.output, {"predicted step time", "tokens per second"}));
-  const auto run = here.run({"run.device=cuda", mixtral});
-  CHECK(run.exit_code == 1);
-  CHECK(holds(run.output, {"run.device is cuda", "no GPU kernels for experts", "run.device: cpu"}));
 }
 
 TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like one on the CPU" *
@@ -374,7 +316,8 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
          "6 steps took memory as planned"}));
     CHECK(fingerprint(here.path, 6) == fingerprint(off.path, 6));
   };
-  says("wrong", "no wgmma: their results for head_dim 64 are not those of mma.sync");
+  says("wrong", "no wgmma: their results in bf16 for head_dim 64 are not those of mma.sync");
+  says("wrong-fp16", "no wgmma: their results in fp16 for head_dim 64 are not those of mma.sync");
   says("fails",
        "no wgmma: their trial failed (CUDA: the trial failed: an error of the emulated GPU)");
   says("undescribed", "no wgmma: the driver refuses to describe a matrix (error 1)");
@@ -403,6 +346,10 @@ TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
   const auto cpu = here.run({"run.device=cpu", "run.attention=cudnn"});
   CHECK(cpu.exit_code == 2);
   CHECK(holds(cpu.output, {"run.attention", "is for a GPU"}));
+  const auto layout =
+      here.run({"run.device=cuda", "run.attention=cudnn", "run.determinism=layout"});
+  CHECK(layout.exit_code == 2);
+  CHECK(holds(layout.output, {"run.attention", "run.determinism: layout by fixed rules"}));
   const auto fp32 = here.run({"run.device=cuda", "run.attention=cudnn"});
   CHECK(fp32.exit_code == 2);
   CHECK(holds(fp32.output,

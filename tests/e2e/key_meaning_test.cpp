@@ -185,6 +185,42 @@ TEST_CASE("checkpoint.max_shard_size cuts a checkpoint, which loads as if it wer
   CHECK(fingerprint(cut.path, 6) == fingerprint(whole.path, 6));
 }
 
+TEST_CASE("training.z_loss_coef trains the squared logsumexp beside the loss, and is told apart") {
+  const auto run_of = [](const std::string& coefficient, bool learns) {
+    const Workspace here(kTinyRecipe);
+    std::vector<std::string> overrides{"training.z_loss_coef=" + coefficient,
+                                       "training.max_steps=2", "eval.at_start=true",
+                                       "optimizer.max_grad_norm=null"};
+    if (!learns) overrides.push_back("optimizer.lr=0");
+    run_well(here, overrides);
+    return here.metrics();
+  };
+  const auto number = [](const std::vector<train::StepRecord>& records, std::int64_t step,
+                         std::string_view key) {
+    for (const auto& record : records) {
+      if (record.step == step && record.find(key) != nullptr) return record.number(key).value();
+    }
+    FAIL("no " << key);
+    return 0.0;
+  };
+  const auto without = run_of("0", false), some = run_of("0.1", false),
+             twice = run_of("0.2", false);
+  CHECK(std::none_of(without.begin(), without.end(),
+                     [](const auto& record) { return record.find("train/z_loss") != nullptr; }));
+  // The loss of the same weights is the same, in training and in evaluation.
+  for (const std::int64_t step : {1, 2}) {
+    CHECK(number(some, step, "train/loss") == number(without, step, "train/loss"));
+  }
+  CHECK(number(some, 2, "eval/loss") == number(without, 2, "eval/loss"));
+  CHECK(number(some, 1, "train/z_loss") > 0);
+  CHECK(number(twice, 1, "train/z_loss") ==
+        test::relative(2 * number(some, 1, "train/z_loss"), 1e-6));
+  CHECK(number(some, 1, "train/grad_norm") != number(without, 1, "train/grad_norm"));
+  // It is trained: a large factor drives it down.
+  const auto learnt = run_of("10", true);
+  CHECK(number(learnt, 2, "train/z_loss") < number(learnt, 1, "train/z_loss"));
+}
+
 TEST_CASE("training.num_epochs trains on every token that often") {
   const Workspace here(kTinyRecipe);
   const std::vector<std::string> one_by_one{"training.micro_batch_size=1",

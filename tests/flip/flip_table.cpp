@@ -212,6 +212,7 @@ const std::vector<Flip> kTraining{
      {plan},
      "training.seq_len=64 | training.micro_batch_size=4",
      {"training.loss_chunk=4KiB"}},
+    {"training.z_loss_coef", {plan, metrics}, "", {"training.z_loss_coef=0.01"}},
     {"training.max_steps", {metrics}, "", {"training.max_steps=3"}},
     {"training.max_tokens",
      {metrics},

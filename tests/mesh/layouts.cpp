@@ -243,6 +243,8 @@ const std::vector<Layout>& layouts() {
       {8, "llama",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2 | "
        "parallelism.order=[pp, dp, tp, sp]"},
+      {8, "gemma2", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=1",
+       "training.z_loss_coef=0.1", kQuick},
       {2, "llama", "parallelism.pp=2"},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_schedule=gpipe", "", kQuick},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
@@ -359,12 +361,20 @@ const std::vector<Layout>& gpu_layouts() {
       {2, "llama", "parallelism.tp=2"},
       {2, "llama", "parallelism.tp=2", "optimizer.name=muon"},
       {2, "qwen3", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
+      {2, "gemma2", "parallelism.tp=2", "training.z_loss_coef=0.1"},
       {2, "llama", "parallelism.pp=2"},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=zbv", "model.num_hidden_layers=4"},
       {2, "llama", "parallelism.sp=2"},
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ring"},
       {4, "llama", "parallelism.dp=2 | parallelism.tp=2"},
+      {2, "mixtral", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
+      {2, "dots1", "parallelism.pp=2", "optimizer.lr=5e-3"},
+      {2, "qwen3_moe", "parallelism.sp=2", "model.capacity_factor=0.7"},
+      {2, "dots1", "parallelism.dp=2 | parallelism.ep=2", "optimizer.lr=5e-3"},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2 | parallelism.zero=3",
+       "model.capacity_factor=1.2 | activation_checkpoint.mode=full"},
   };
   return kLayouts;
 }

@@ -163,10 +163,13 @@ struct Precision {
   double loss_bound;
 };
 
-// Step 1 of a layout in another precision beside one rank's, both against one rank in fp64.
-void compare_errors(const Layout& layout, const Precision& precision) {
+// Step 1 of a layout in another precision beside one rank's, both against one rank in fp64 on the
+// CPU; `place` is of the former two.
+void compare_errors(const Layout& layout, const Precision& precision,
+                    const std::vector<std::string>& place = {}) {
   const auto in_precision = [&](std::vector<std::string> overrides) {
     overrides.push_back(fmt::format("precision.compute={}", precision.name));
+    overrides.insert(overrides.end(), place.begin(), place.end());
     return overrides;
   };
   const ProbeResult& exact = one_rank(layout);
@@ -202,6 +205,29 @@ TEST_CASE("in fp32 and bf16 a layout's errors are those of one rank") {
       if (!is_chosen(layout) || chosen++ % stride != 0) continue;
       CAPTURE(title_of(layout));
       compare_errors(layout, precision);
+    }
+  }
+}
+
+// Parts of attention are FP32 beside narrower operands, on tensor cores and without (heads of 6).
+TEST_CASE("on a GPU ring attention in bf16 and fp16 has the errors of one rank" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  set_mpi_environment();
+  ::setenv("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU, 1);
+  constexpr std::string_view kRing = "parallelism.sp=2 | parallelism.sp_algo=ring";
+  for (const Precision& precision :
+       {Precision{"bf16", 0x1p-9, 1e-2}, Precision{"fp16", 0x1p-12, 2e-3}}) {
+    CAPTURE(precision.name);
+    for (const Layout& layout :
+         {Layout{2, "llama", kRing, "model.head_dim=8"}, Layout{2, "gpt_oss", kRing},
+          Layout{3, "llama", "parallelism.sp=3 | parallelism.sp_algo=ring",
+                 "model.head_dim=8 | training.micro_batch_size=2"}}) {
+      CAPTURE(title_of(layout));
+      // The probe times no products.
+      std::vector<std::string> place{"run.device=cuda", "run.memory_limit=256 MiB",
+                                     "run.tune_products=false"};
+      if (precision.name == "fp16") place.push_back("precision.loss_scale=1");
+      compare_errors(layout, precision, place);
     }
   }
 }

@@ -1,6 +1,8 @@
 // With run.determinism: layout the number of data ranks, the stage of ZeRO and the pipeline show in
 // no bit.
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -13,6 +15,7 @@ namespace llmtrain::test {
 namespace {
 
 constexpr int kSteps = 20;
+constexpr int kGpuSteps = 3;  // parts of a step would be recorded in the second
 
 struct Run {
   int ranks;
@@ -88,17 +91,17 @@ void same_bits(const ProbeResult& found, const ProbeResult& expected) {
 
 // All runs have the bits of one rank.
 void compare_runs(const ProbeModel& model, const std::vector<Run>& several,
-                  std::vector<std::string> settings) {
+                  std::vector<std::string> settings, int steps = kSteps) {
   settings.push_back("run.determinism=layout");
   CAPTURE(fmt::format("{} {}", model.name, fmt::join(settings, " ")));
-  const ProbeResult one = run_probe(model, 1, kSteps, settings);
+  const ProbeResult one = run_probe(model, 1, steps, settings);
   REQUIRE(one.problem == "");
-  REQUIRE(one.numbers.size() == 2 * kSteps);
+  REQUIRE(one.numbers.size() == 2 * static_cast<std::size_t>(steps));
   for (const Run& run : several) {
     CAPTURE(fmt::format("{} ranks {}", run.ranks, fmt::join(run.parallelism, " ")));
     std::vector<std::string> overrides = settings;
     overrides.insert(overrides.end(), run.parallelism.begin(), run.parallelism.end());
-    same_bits(run_probe(model, run.ranks, kSteps, overrides), one);
+    same_bits(run_probe(model, run.ranks, steps, overrides), one);
   }
 }
 
@@ -130,6 +133,33 @@ TEST_CASE(
   compare_runs(model_named("llama"), {data(4, 1)}, {"precision.compute=fp64"});
   compare_runs(model_named("llama"), {data(2, 1)},
                {"precision.compute=bf16", "optimizer.name=muon"});
+}
+
+// Ranks share the GPU that there is, or have one each.
+TEST_CASE("on GPUs with determinism: layout a layout has the bits of one rank on a GPU" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  set_mpi_environment();
+  ::setenv("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU, 1);
+  const std::vector<Run> some{data(2, 0),
+                              data(4, 1),
+                              data(2, 2),
+                              data(2, 3),
+                              pipeline(1, 2, "zbv"),
+                              pipeline(2, 2, "zb_h1", 3)};
+  // 8 micro-batches, two for each virtual worker; heads of 8, so that bf16 goes to tensor cores.
+  const std::vector<std::string> shape{
+      "run.device=cuda",       "run.memory_limit=256 MiB",  "training.global_batch_size=16",
+      "run.virtual_workers=4", "model.num_hidden_layers=4", "model.resid_pdrop=0.2",
+      "model.embd_pdrop=0.1",  "model.attn_pdrop=0.3",      "model.hidden_size=32"};
+  for (const auto& [gpus, compute] :
+       {std::pair("1", "fp32"), std::pair("4", "bf16"), std::pair("1", "fp16")}) {
+    CAPTURE(gpus);
+    ::setenv("LLMTRAIN_FAKE_GPUS", gpus, 1);
+    std::vector<std::string> settings = shape;
+    settings.push_back(fmt::format("precision.compute={}", compute));
+    compare_runs(model_named("gpt2"), some, settings, kGpuSteps);
+  }
+  ::unsetenv("LLMTRAIN_FAKE_GPUS");
 }
 
 }  // namespace llmtrain::test

@@ -19,7 +19,7 @@ struct ProbeResult {
   ProcessResult process;
   /// "gradient <name>", "master <name>" and "state#<state> <name>".
   std::map<std::string, Logical> tensors;
-  /// "loss <step>", "norm <step>": of rank 0; the others must have the same.
+  /// "loss <step>" (with the z-loss), "norm <step>": of rank 0; the others must have the same.
   std::map<std::string, double> numbers;
   /// What ranks disagree about, or what is missing; empty if all is well.
   std::string problem;

@@ -45,6 +45,7 @@ TEST_CASE("ranks of mpirun train one run, which one rank writes and any number g
 TEST_CASE("ranks that share a model train, decode and save what one rank does, for any layout") {
   for (const std::string_view share :
        {"parallelism.tp=2", "parallelism.pp=2", "parallelism={pp: 2, pp_schedule: zbv}",
+        "parallelism={pp: 2, pp_schedule: interleaved_1f1b, pp_stages_per_rank: 2}",
         "parallelism.sp=2", "parallelism={sp: 2, sp_algo: ring}"}) {
     CAPTURE(share);
     const Workshop w;
@@ -86,6 +87,32 @@ TEST_CASE("ranks that share a model train, decode and save what one rank does, f
     const double expected = last_loss(w.scratch / "one" / "metrics.jsonl", train::metric::kLoss);
     CHECK(std::abs(last_loss(w.scratch / "on" / "metrics.jsonl", train::metric::kLoss) -
                    expected) <= 1e-11 * expected);
+  }
+}
+
+TEST_CASE("stages evaluate several samples at a time, whatever ranks have them, and drop nothing") {
+  const Workshop w;
+  const auto eval_loss = [&](int ranks, const std::string& name, const std::string& layout) {
+    // 22 micro-batches, the last one of one sample.
+    const ProcessResult result =
+        w.run(ranks, {"run.output_dir=" + name, layout, "model.num_hidden_layers=4",
+                      "model.attention_dropout=0.3", "training.max_steps=1",
+                      "training.global_batch_size=12", "training.micro_batch_size=3",
+                      "eval.interval=1", "eval.max_samples=64"});
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    return last_loss(w.scratch / name / "metrics.jsonl", train::metric::kEvalLoss);
+  };
+  const double expected = eval_loss(1, "one", "parallelism.pp=1");
+  REQUIRE(expected > 0);
+  int number = 0;
+  for (const std::string layout :
+       {"parallelism.pp=2", "parallelism={pp: 2, pp_schedule: zbv}",
+        "parallelism={pp: 2, pp_schedule: interleaved_1f1b, pp_stages_per_rank: 2}",
+        "parallelism={pp: 2, tp: 2, tp_sequence_parallel: true, pp_schedule: dualpipev}"}) {
+    CAPTURE(layout);
+    const int ranks = layout.find("tp: 2") == std::string::npos ? 2 : 4;
+    const double found = eval_loss(ranks, fmt::format("shared-{}", number++), layout);
+    CHECK(std::abs(found - expected) <= 1e-11 * expected);
   }
 }
 

@@ -178,7 +178,8 @@ class Trial {
 
   static double value_of(const OpCtx& ctx, const Outputs& outputs) {
     if (outputs.loss_sum.defined()) {
-      return ctx.step.grad_scale * values_of(outputs.loss_sum).front();
+      const std::vector<double> losses = values_of(outputs.loss_sum);
+      return ctx.step.grad_scale * std::accumulate(losses.begin(), losses.end(), 0.0);
     }
     double sum = 0;
     for (std::size_t i = 0; i < outputs.values.size(); ++i) {

@@ -66,7 +66,7 @@ class Place {
 std::vector<double> values_of(const Tensor& tensor);
 
 /// What is differentiated: the sum of fixed random weights times `values`; or, with a loss head,
-/// its loss_sum, and `values` holds the root.
+/// the sum of its loss_sum, and `values` holds the root.
 struct Outputs {
   std::vector<Var> values;
   Tensor loss_sum = {};

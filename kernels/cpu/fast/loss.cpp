@@ -110,6 +110,7 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   const std::int64_t cols = op.logits.cols();
   if (op.target.as<std::int32_t>()[i] < 0) {
     op.loss.as<float>()[i] = 0;
+    if (op.z_loss.defined()) op.z_loss.as<float>()[i] = 0;
     if (dz != nullptr) std::fill_n(dz, cols, G{});
     return;
   }
@@ -124,8 +125,11 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
     z_target = z[target];
   }
   op.loss.as<float>()[i] = lse - z_target;
+  const auto z_coef = static_cast<float>(op.z_loss_coef);
+  if (op.z_loss.defined()) op.z_loss.as<float>()[i] = z_coef * lse * lse;
   if (dz == nullptr) return;
-  const V scale = constant(op.grad_scale_now());
+  const float softmax_scale = 1 + 2 * z_coef * lse;
+  const V scale = constant(static_cast<float>(op.grad_scale_now()) * softmax_scale);
   const V shift = hn::Set(F(), lse);
   // Ascending, each vector read before it is written: dz may lie over z.
   for_vectors(op.num_classes, [&](std::int64_t j, auto lanes) {
@@ -136,7 +140,8 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   });
   std::fill(dz + op.num_classes, dz + cols, G{});
   if (target < 0) return;  // another part has it
-  float gradient = static_cast<float>(op.grad_scale_now()) * (std::exp(z_target - lse) - 1);
+  float gradient =
+      static_cast<float>(op.grad_scale_now()) * (std::exp(z_target - lse) * softmax_scale - 1);
   if (kCapped) gradient *= 1 - (z_target / cap) * (z_target / cap);
   dz[target] = narrow<G>(gradient);
 }

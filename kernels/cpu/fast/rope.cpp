@@ -54,7 +54,7 @@ HWY_EXPORT(rope_rows_of);
 
 void rope(const KernelCtx& ctx, const Rope& op, const View& workspace) {
   if (op.x.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  check_positions(op);
+  check_positions(op.name, op.position, op.cosine);
   constexpr std::int64_t kRows = 16;
   parallel_blocks(ctx.threads, op.x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(rope_rows_of)(op, begin, end);

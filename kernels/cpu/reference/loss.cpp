@@ -95,13 +95,16 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
                                                        : statistics_of(z, op.num_classes, target);
   const Z lse = row.max + std::log(row.sum);
   op.loss.as<Z>()[i] = trained ? lse - row.at_target : Z{0};
+  const auto z_coef = static_cast<Z>(op.z_loss_coef);
+  if (op.z_loss.defined()) op.z_loss.as<Z>()[i] = trained ? z_coef * lse * lse : Z{0};
   if (!op.dlogits.defined()) return;
   G* dz = op.dlogits.row<G>(i);
   for (std::int64_t j = 0; j < op.logits.cols(); ++j) {
     Z gradient = 0;
     if (trained && j < op.num_classes) {
       const Z onehot = j == target ? 1 : 0;
-      gradient = static_cast<Z>(op.grad_scale_now()) * (std::exp(z[j] - lse) - onehot);
+      const Z softmax = std::exp(z[j] - lse) * (1 + 2 * z_coef * lse);
+      gradient = static_cast<Z>(op.grad_scale_now()) * (softmax - onehot);
       if (cap > 0) gradient *= 1 - (z[j] / cap) * (z[j] / cap);
     }
     dz[j] = narrow<G>(gradient);

@@ -120,8 +120,9 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
   auto* const sums = workspace.as<double>();
   const auto count = static_cast<std::size_t>(op.squares.numel());
   std::copy_n(op.squares.as<double>(), count, sums);
-  op.decide(tree_sum({sums, count}), op.loss_sum.defined() ? *op.loss_sum.as<double>() : 0,
-            op.lr_now(), *op.decision.as<UpdateDecision>());
+  const auto* const losses = op.loss_sum.as<double>();
+  op.decide(tree_sum({sums, count}), op.num_losses() > 0 ? losses[0] : 0,
+            op.num_losses() > 1 ? losses[1] : 0, op.lr_now(), *op.decision.as<UpdateDecision>());
 }
 
 template <class T>

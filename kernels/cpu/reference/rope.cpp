@@ -5,12 +5,12 @@
 
 namespace llmtrain::kernels {
 
-void check_positions(const Rope& op) {
-  const auto* position = op.position.as<std::int32_t>();
-  for (std::int64_t i = 0; i < op.x.rows(); ++i) {
-    require(position[i] >= 0 && position[i] < op.cosine.rows(),
-            "rope: row {} has position {}, but the tables hold {} positions", i, position[i],
-            op.cosine.rows());
+void check_positions(std::string_view kernel, const View& position, const View& cosine) {
+  const auto* positions = position.as<std::int32_t>();
+  for (std::int64_t i = 0; i < position.numel(); ++i) {
+    require(positions[i] >= 0 && positions[i] < cosine.rows(),
+            "{}: row {} has position {}, but the tables hold {} positions", kernel, i, positions[i],
+            cosine.rows());
   }
 }
 
@@ -37,7 +37,7 @@ void turn(const Rope& op, const T* x, T* y, std::int64_t position) {
 }  // namespace
 
 void rope(const KernelCtx&, const Rope& op, const View&) {
-  check_positions(op);
+  check_positions(op.name, op.position, op.cosine);
   with_type(op.x.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < op.x.rows(); ++i) {
       const std::int64_t position = op.position.as<std::int32_t>()[i];

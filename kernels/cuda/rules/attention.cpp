@@ -23,10 +23,12 @@ bool strides_fit(std::initializer_list<View> views) {
                      [](const View& view) { return view.row_stride % kElements == 0; });
 }
 
-CudnnObstacle obstacle_of_shape(AttentionChoice choice, const AttentionShape& shape,
-                                const View& q) {
-  if (choice == AttentionChoice::own) return CudnnObstacle::choice;
+CudnnObstacle obstacle_of_shape(const KernelCtx& ctx, const AttentionShape& shape, const View& q,
+                                DType results) {
+  if (ctx.attention == AttentionChoice::own) return CudnnObstacle::choice;
+  if (ctx.determinism == Determinism::layout) return CudnnObstacle::layout;
   if (!is_half_width(q.dtype)) return CudnnObstacle::dtype;
+  if (results != q.dtype) return CudnnObstacle::parts;
   if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) return CudnnObstacle::head_dim;
   if (shape.softcap > 0) return CudnnObstacle::softcap;
   if (shape.alibi.defined()) return CudnnObstacle::alibi;
@@ -37,7 +39,7 @@ CudnnObstacle obstacle_of_shape(AttentionChoice choice, const AttentionShape& sh
   // Its backward refuses single rows in its documentation; no sequences, no launch.
   if (q.rows() <= shape.num_sequences) return CudnnObstacle::single_row;
   const bool divided = shape.known_rows != KnownRows::one_document;
-  if (divided && choice == AttentionChoice::automatic) return CudnnObstacle::documents;
+  if (divided && ctx.attention == AttentionChoice::automatic) return CudnnObstacle::documents;
   return CudnnObstacle::none;
 }
 
@@ -69,7 +71,7 @@ AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool al
       shape.head_dim > kMaxHeadDim) {
     return AttentionKernel::plain;
   }
-  if (warpgroups && dtype == DType::bf16 && shape.head_dim <= 128) {
+  if (warpgroups && shape.head_dim <= 128) {
     return shape.head_dim <= 64 ? AttentionKernel::warpgroup_64 : AttentionKernel::warpgroup_128;
   }
   if (shape.head_dim <= 64) return AttentionKernel::tensor_64;
@@ -92,8 +94,12 @@ std::string_view to_string(CudnnObstacle obstacle) {
     case CudnnObstacle::none:
     case CudnnObstacle::choice:
       return {};
+    case CudnnObstacle::layout:
+      return "run.determinism is layout";
     case CudnnObstacle::dtype:
       return "another type than bf16 and fp16";
+    case CudnnObstacle::parts:
+      return "sequences in parts (parallelism.sp_algo: ring)";
     case CudnnObstacle::head_dim:
       return "head_dim";
     case CudnnObstacle::softcap:
@@ -122,14 +128,14 @@ bool is_recipes(CudnnObstacle obstacle) {
   return obstacle >= CudnnObstacle::dtype && obstacle <= CudnnObstacle::scale;
 }
 
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionForward& op) {
-  const CudnnObstacle obstacle = obstacle_of_shape(choice, op.shape, op.q);
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionForward& op) {
+  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q, op.out.dtype);
   if (obstacle != CudnnObstacle::none) return obstacle;
   return strides_fit({op.q, op.k, op.v, op.out}) ? CudnnObstacle::none : CudnnObstacle::strides;
 }
 
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionBackward& op) {
-  const CudnnObstacle obstacle = obstacle_of_shape(choice, op.shape, op.q);
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionBackward& op) {
+  const CudnnObstacle obstacle = obstacle_of_shape(ctx, op.shape, op.q, op.dq.dtype);
   if (obstacle != CudnnObstacle::none) return obstacle;
   return strides_fit({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv})
              ? CudnnObstacle::none

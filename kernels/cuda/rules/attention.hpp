@@ -13,7 +13,7 @@ enum class AttentionKernel : std::uint8_t {
   tensor_96,
   tensor_128,
   tensor_256,
-  warpgroup_64,  // bf16 with wgmma, on sm_90a alone
+  warpgroup_64,  // the same with wgmma, on sm_90a alone
   warpgroup_128,
 };
 std::string_view to_string(AttentionKernel kernel);
@@ -22,8 +22,8 @@ std::string_view to_string(AttentionKernel kernel);
 inline constexpr std::int64_t kMaxHeadDim = 256;
 
 /// A pure function of the problem: bf16 or fp16 whose heads are whole chunks of 16 bytes, at most
-/// 256 elements, goes to tensor cores; of these bf16 with heads of at most 128 elements to the
-/// kernels with wgmma where there are `warpgroups` (has_wgmma, code for it, and kernels that have
+/// 256 elements, goes to tensor cores; with heads of at most 128 elements to the kernels with wgmma
+/// where there are `warpgroups` (has_wgmma, code for it, and kernels that have
 /// been found to compute what the others do). `aligned` says that all rows of all matrices begin at
 /// multiples of 16 bytes.
 AttentionKernel attention_rule(const AttentionShape& shape, DType dtype, bool aligned,
@@ -52,7 +52,9 @@ struct AttentionScratch {
 enum class CudnnObstacle : std::uint8_t {
   none,
   choice,  // AttentionChoice::own
+  layout,  // Determinism::layout, which leaves nothing to a library
   dtype,
+  parts,  // results are wider than the operands: parts of sums
   head_dim,
   softcap,
   alibi,
@@ -69,10 +71,11 @@ std::string_view to_string(CudnnObstacle obstacle);
 /// Whether it is the recipe's, so that AttentionChoice::cudnn is an error, and not the launch's.
 bool is_recipes(CudnnObstacle obstacle);
 
-/// Pure functions of the launch, addresses aside. With AttentionChoice::automatic documents are our
-/// kernels': they leave out tiles that a document hides from another.
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionForward& op);
-CudnnObstacle cudnn_obstacle(AttentionChoice choice, const AttentionBackward& op);
+/// Pure functions of the launch, addresses aside, and of `ctx.attention` and `ctx.determinism`.
+/// With AttentionChoice::automatic documents are our kernels': they leave out tiles that a document
+/// hides from another.
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionForward& op);
+CudnnObstacle cudnn_obstacle(const KernelCtx& ctx, const AttentionBackward& op);
 
 /// Workspace of an attention by cuDNN, in this order: in the backward delta [S, H, T] and, where
 /// sums of dq may be added in any order (Determinism::fast), those sums [S, H, T, D]; then what is

@@ -5,8 +5,10 @@
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cuda/rules/attention.hpp"
+#include "kernels/cuda/rules/experts.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/experts.hpp"
+#include "kernels/head_norm_rope.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/norm.hpp"
@@ -51,15 +53,6 @@ std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
   return ours ? 0 : ctx.library_workspace_bytes;
 }
 
-/// Parts of sums (ring attention) are FP32, which our kernels write for FP32 operands alone.
-void require_own_type(DType operands, DType results) {
-  require<RecipeError>(
-      results == operands,
-      "parallelism.sp_algo is ring, which merges attention in {}; on a GPU that of "
-      "{} operands has no such results; parallelism.sp_algo: all_gather needs none",
-      to_string(results), to_string(operands));
-}
-
 template <class K>
 AttentionScratch attention_scratch(const K& op) {
   require<RecipeError>(op.shape.head_dim <= kMaxHeadDim,
@@ -74,7 +67,7 @@ AttentionScratch attention_scratch(const K& op) {
 /// only, so that plans reserve for either.
 template <class K>
 std::uint64_t for_cudnn(const KernelCtx& ctx, const K& op, const CudnnScratch& scratch) {
-  const CudnnObstacle obstacle = cudnn_obstacle(ctx.attention, op);
+  const CudnnObstacle obstacle = cudnn_obstacle(ctx, op);
   require<RecipeError>(ctx.attention != AttentionChoice::cudnn || !is_recipes(obstacle),
                        "run.attention is cudnn, which computes no attention with {}; "
                        "run.attention: auto takes our own kernels",
@@ -83,14 +76,26 @@ std::uint64_t for_cudnn(const KernelCtx& ctx, const K& op, const CudnnScratch& s
 }
 
 std::uint64_t of_attention_forward(const KernelCtx& ctx, const AttentionForward& op) {
-  require_own_type(op.q.dtype, op.out.dtype);
   return std::max(attention_scratch(op).forward_bytes, for_cudnn(ctx, op, CudnnScratch::forward()));
 }
 
 std::uint64_t of_attention_backward(const KernelCtx& ctx, const AttentionBackward& op) {
-  require_own_type(op.q.dtype, op.dq.dtype);
   return std::max(attention_scratch(op).backward_bytes,
                   for_cudnn(ctx, op, CudnnScratch::backward(op, ctx.determinism)));
+}
+
+template <class K>
+std::uint64_t of_router(const KernelCtx&, const K& op) {
+  const std::int64_t experts = op.logits.cols();
+  require<RecipeError>(experts <= kMaxRoutedExperts,
+                       "the model has blocks of {} experts: routers on a GPU take up to {}; "
+                       "run.device: cpu takes any",
+                       experts, kMaxRoutedExperts);
+  return 0;
+}
+
+std::uint64_t of_group_by_expert(const KernelCtx&, const GroupByExpert& op) {
+  return group_by_expert_bytes(op.expert.numel(), op.experts());
 }
 
 }  // namespace
@@ -108,17 +113,19 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<NormForward, none<NormForward>>(),
       workspace_row_of<NormInputGrad, none<NormInputGrad>>(),
       workspace_row_of<NormWeightGrad, as_on_the_cpu<NormWeightGrad>>(),
+      workspace_row_of<HeadNormRope, none<HeadNormRope>>(),
+      workspace_row_of<HeadNormRopeBackward, as_on_the_cpu<HeadNormRopeBackward>>(),
       workspace_row_of<EmbeddingForward, none<EmbeddingForward>>(),
       workspace_row_of<EmbeddingBackward, none<EmbeddingBackward>>(),
       workspace_row_of<LogitStatistics, none<LogitStatistics>>(),
       workspace_row_of<CrossEntropy, none<CrossEntropy>>(),
       workspace_row_of<Sum, of_sum>(),
-      workspace_row_of<RouteTokens, none<RouteTokens>>(),
+      workspace_row_of<RouteTokens, of_router<RouteTokens>>(),
       workspace_row_of<LimitChoices, as_on_the_cpu<LimitChoices>>(),
       workspace_row_of<CountChoices, none<CountChoices>>(),
-      workspace_row_of<RouteTokensBackward, none<RouteTokensBackward>>(),
+      workspace_row_of<RouteTokensBackward, of_router<RouteTokensBackward>>(),
       workspace_row_of<BalanceRouter, none<BalanceRouter>>(),
-      workspace_row_of<GroupByExpert, none<GroupByExpert>>(),
+      workspace_row_of<GroupByExpert, of_group_by_expert>(),
       workspace_row_of<GatherRows, none<GatherRows>>(),
       workspace_row_of<CombineRows, none<CombineRows>>(),
       workspace_row_of<GroupedMatmul, none<GroupedMatmul>>(),

@@ -246,8 +246,8 @@ int probe(const std::vector<std::string>& arguments, World& world) {
       }
     }
     const engine::StepOutcome outcome = engine.settle_step();
-    out.number(fmt::format("loss {}", step),
-               outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
+    out.number(fmt::format("loss {}", step), (outcome.loss_sum + outcome.z_loss_sum) /
+                                                 static_cast<double>(outcome.trained_tokens));
     out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
   }
   for (const Parameter* p : engine.parameters().local()) {

@@ -16,10 +16,12 @@ struct LossCase {
   double grad_scale = 1;
   std::vector<std::int32_t> target;
   double softcap = 0;
+  double z_loss_coef = 0;
 };
 
 struct LossResult {
   std::vector<double> loss, dlogits;
+  std::vector<double> z_loss;  // empty without a coefficient
 };
 
 /// With aliased, dlogits lies over logits: row for row, in whatever dtype it has.
@@ -40,14 +42,18 @@ LossResult run_loss(const LossCase& c, const std::vector<double>& logits, DType 
     separate = machine.allocate({c.rows, c.cols}, gradient);
     dz = separate;
   }
+  const Tensor z_loss = c.z_loss_coef > 0 ? machine.allocate({c.rows}, dtype) : Tensor();
   launch(machine.ctx(), CrossEntropy{.logits = z,
                                      .target = target,
                                      .loss = loss,
                                      .dlogits = dz,
                                      .num_classes = c.num_classes,
                                      .grad_scale = c.grad_scale,
-                                     .softcap = c.softcap});
-  return {read_rows(loss), read_rows(dz)};
+                                     .softcap = c.softcap,
+                                     .z_loss_coef = c.z_loss_coef,
+                                     .z_loss = z_loss.view()});
+  return {read_rows(loss), read_rows(dz),
+          z_loss.defined() ? read_rows(z_loss) : std::vector<double>()};
 }
 
 std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t num_classes) {
@@ -70,9 +76,11 @@ void check_fast(const LossCase& c, const std::vector<double>& logits, double tol
       CAPTURE(aliased);
       const LossResult fast = run_loss(c, logits, DType::f32, gradient, cpu_table(), aliased);
       CHECK(max_abs_difference(fast.loss, exact.loss) <= tolerance);
+      CHECK(max_abs_difference(fast.z_loss, exact.z_loss) <= tolerance);
       const double rounding = gradient == DType::f32 ? 0 : test::rounding_of(gradient) / 2;
+      const double most = c.z_loss_coef > 0 ? 2 : 1;  // times grad_scale
       CHECK(max_abs_difference(fast.dlogits, exact.dlogits) <=
-            (tolerance + rounding) * std::abs(c.grad_scale));
+            (tolerance + rounding) * most * std::abs(c.grad_scale));
     }
   }
 }
@@ -90,6 +98,24 @@ TEST_CASE("cross-entropy of equal logits is the log of the number of classes") {
   }
 }
 
+TEST_CASE("z-loss of equal logits is the squared log of their sum of exponentials") {
+  const LossCase c{.rows = 2,
+                   .cols = 4,
+                   .num_classes = 4,
+                   .grad_scale = 0.5,
+                   .target = {1, -1},
+                   .z_loss_coef = 0.25};
+  const double lse = 2.5 + std::log(4.0), p = 0.25 * (1 + 0.5 * lse);
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const LossResult result =
+        run_loss(c, std::vector<double>(8, 2.5), DType::f32, DType::f32, *table);
+    CHECK(max_abs_difference(result.loss, {std::log(4.0), 0}) < 1e-6);
+    CHECK(max_abs_difference(result.z_loss, {0.25 * lse * lse, 0}) < 1e-6);
+    CHECK(max_abs_difference(result.dlogits,
+                             {0.5 * p, 0.5 * (p - 1), 0.5 * p, 0.5 * p, 0, 0, 0, 0}) < 1e-7);
+  }
+}
+
 TEST_CASE("parts of a vocabulary, joined by their statistics, are the vocabulary") {
   constexpr std::int64_t kRows = 9, kCols = 157;
   constexpr std::array<std::int64_t, 4> kCuts{0, 64, 65, kCols};
@@ -100,7 +126,8 @@ TEST_CASE("parts of a vocabulary, joined by their statistics, are the vocabulary
                      .num_classes = kCols,
                      .grad_scale = 0.5,
                      .target = targets(kRows, kCols),
-                     .softcap = softcap};
+                     .softcap = softcap,
+                     .z_loss_coef = 0.02};
     for (const DType dtype : {DType::f64, DType::f32}) {
       const auto& table = dtype == DType::f64 ? cpu_reference_table() : cpu_table();
       const LossResult whole = run_loss(c, logits, DType::f64, DType::f64, cpu_reference_table());
@@ -109,6 +136,7 @@ TEST_CASE("parts of a vocabulary, joined by their statistics, are the vocabulary
       const Tensor target = machine.ints(c.target);
       const Tensor statistics = machine.allocate({3 * kRows, 3}, dtype);
       const Tensor loss = machine.allocate({kRows}, dtype);
+      const Tensor z_loss = machine.allocate({kRows}, dtype);
       const Tensor dz = machine.allocate({kRows, kCols}, dtype);
       for (std::size_t p = 0; p < 3; ++p) {
         const std::int64_t classes = kCuts[p + 1] - kCuts[p];
@@ -131,8 +159,11 @@ TEST_CASE("parts of a vocabulary, joined by their statistics, are the vocabulary
                                            .part = {.first = kCuts[p], .whole = kCols},
                                            .statistics = statistics,
                                            .grad_scale = c.grad_scale,
-                                           .softcap = softcap});
+                                           .softcap = softcap,
+                                           .z_loss_coef = c.z_loss_coef,
+                                           .z_loss = z_loss.view()});
         CHECK(max_abs_difference(read_rows(loss), whole.loss) <= tolerance);
+        CHECK(max_abs_difference(read_rows(z_loss), whole.z_loss) <= tolerance);
       }
       CHECK(max_abs_difference(read_rows(dz), whole.dlogits) <= tolerance);
     }
@@ -166,19 +197,25 @@ TEST_CASE("the scale of the loss multiplies its gradient and not the loss") {
 }
 
 TEST_CASE("the gradient of cross-entropy is that of finite differences") {
-  const LossCase c{
-      .rows = 4, .cols = 7, .num_classes = 6, .grad_scale = -3, .target = targets(4, 6)};
-  std::vector<double> z = normals("logits", 28, 2);
-  const LossResult result = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table());
-  for (std::size_t i = 0; i < z.size(); ++i) {
-    const auto row = i / 7;
-    const double kept = z[i];
-    z[i] = kept + 1e-5;
-    const double above = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table()).loss[row];
-    z[i] = kept - 1e-5;
-    const double below = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table()).loss[row];
-    z[i] = kept;
-    CHECK(std::abs(result.dlogits[i] - c.grad_scale * (above - below) / 2e-5) < 1e-8);
+  for (const double z_loss_coef : {0.0, 0.3}) {
+    const LossCase c{.rows = 4,
+                     .cols = 7,
+                     .num_classes = 6,
+                     .grad_scale = -3,
+                     .target = targets(4, 6),
+                     .z_loss_coef = z_loss_coef};
+    std::vector<double> z = normals("logits", 28, 2);
+    const auto at = [&](std::size_t i, double value) {
+      const double kept = std::exchange(z[i], value);
+      const LossResult result = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table());
+      z[i] = kept;
+      return result.loss[i / 7] + (z_loss_coef > 0 ? result.z_loss[i / 7] : 0);
+    };
+    const LossResult result = run_loss(c, z, DType::f64, DType::f64, cpu_reference_table());
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      const double slope = (at(i, z[i] + 1e-5) - at(i, z[i] - 1e-5)) / 2e-5;
+      CHECK(std::abs(result.dlogits[i] - c.grad_scale * slope) < 1e-8);
+    }
   }
 }
 
@@ -191,6 +228,9 @@ TEST_CASE("fast cross-entropy is exact for every width, in place or not") {
                      .grad_scale = 0.25,
                      .target = targets(5, cols)};
     check_fast(c, rounded(normals("logits", 5 * cols, 3), DType::f32), 2e-6);
+    LossCase with_z_loss = c;
+    with_z_loss.z_loss_coef = 0.01;
+    check_fast(with_z_loss, rounded(normals("logits", 5 * cols, 3), DType::f32), 4e-6);
   }
 }
 
@@ -296,6 +336,12 @@ TEST_CASE("cross-entropy checks its operands") {
   });
   refused([](CrossEntropy& op) { op.statistics = op.loss; });
   refused([](CrossEntropy& op) { op.num_classes = 0; });
+  refused([](CrossEntropy& op) { op.z_loss_coef = 0.1; });  // nowhere to write it
+  refused([](CrossEntropy& op) { op.z_loss = op.loss; });   // no coefficient
+  refused([](CrossEntropy& op) {
+    op.z_loss_coef = -0.1;
+    op.z_loss = op.loss;
+  });
   refused([&](CrossEntropy& op) { op.logits.dtype = DType::bf16; });
   refused([&](CrossEntropy& op) { op.dlogits.dtype = DType::f64; });
   refused([&](CrossEntropy& op) { op.target = loss; });

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "tests/support/gradcheck.hpp"
@@ -99,6 +101,49 @@ TEST_CASE("norms over the heads of q and k differentiate, and leave v alone") {
                          return {{ops::head_norm(ctx, x[0], heads, *q, *k, 0.25)}};
                        };
                      }});
+  }
+}
+
+TEST_CASE("norms over heads and RoPE in one differentiate, and are those one after the other") {
+  for (const std::int64_t rotary_dim : {6, 2}) {
+    for (const std::int64_t kv_heads : {1, 2}) {
+      const ops::HeadLayout heads{.num_heads = 4, .num_kv_heads = kv_heads, .head_dim = 6};
+      const auto problem = [&](bool fused) -> Problem {
+        return {.rows = {.sequences = 2, .length = 5, .document_starts = {0, 3}},
+                .inputs = {{10, heads.cols()}},
+                .build = [heads, rotary_dim, fused](Place& place) -> Forward {
+                  const auto weight = [&](const char* name) {
+                    return &place.store().declare({.name = name,
+                                                   .shape = {heads.head_dim},
+                                                   .role = ParameterRole::norm,
+                                                   .init = {}});
+                  };
+                  const ParameterGroup* q = weight("q_norm");
+                  const ParameterGroup* k = weight("k_norm");
+                  const ops::RopeTables tables = place.rope_tables(rotary_dim);
+                  return [=](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+                    if (fused) {
+                      return {{ops::head_norm_rope(ctx, x[0], heads, *q, *k, 0.25, tables)}};
+                    }
+                    const Var y = ops::head_norm(ctx, x[0], heads, *q, *k, 0.25);
+                    return {{ops::rope(ctx, y, heads, tables)}};
+                  };
+                }};
+      };
+      check_operation(problem(true));
+      const TrialResult fused = run_trial(problem(true), {}), apart = run_trial(problem(false), {});
+      const auto check_equal = [](const Results& a, const Results& b) {
+        for (const auto& [name, values] : b) {
+          CAPTURE(name);
+          REQUIRE(a.at(name).size() == values.size());
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            CHECK(std::abs(a.at(name)[i] - values[i]) < 1e-13 * (1 + std::abs(values[i])));
+          }
+        }
+      };
+      check_equal(fused.outputs, apart.outputs);
+      check_equal(fused.gradients, apart.gradients);
+    }
   }
 }
 

@@ -38,11 +38,12 @@ class Affine final : public StageProgram {
     return ctx;
   }
   Var forward(const OpCtx& ctx, int stage, int micro_batch, const Var& input) override;
-  Tensor between_stages() override { return make("between stages"); }
+  Tensor between_stages(int) override { return make("between stages"); }
   void end(int micro_batch) override { ended.push_back(micro_batch); }
 
   std::vector<Action> log;
   std::vector<int> begun, ended;
+  std::vector<double> outputs;       // of the last stage, first elements in the order made
   std::vector<double> weight_grads;  // per stage, sum of dy * x over elements and micro-batches
 
  private:
@@ -110,6 +111,8 @@ Var Affine::forward(const OpCtx& ctx, int stage, int micro_batch, const Var& inp
   }
   Tensor y = make("y");
   fill(y, [&](std::size_t i) { return (stage + 2) * values(x)[i] + stage; });
+  if (stage == shape_.num_stages - 1 && !device_->is_meta()) outputs.push_back(values(y)[0]);
+  if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
   return ctx.tape->record_one(std::make_unique<Node>(*this, stage, micro_batch, x), {&input}, y);
 }
 
@@ -142,7 +145,7 @@ std::vector<ScheduleShape> shapes_of(const ScheduleRow& row) {
 // Runs visit(rank, program, allocations, group) after each rank has run the schedule.
 template <class Visit>
 std::vector<std::uint64_t> run_pipeline(const Schedule& schedule, const MessagePlan& plan,
-                                        const Visit& visit) {
+                                        const Visit& visit, Pass pass = Pass::training) {
   return testing::run_job(schedule.shape.num_ranks, [&](Transport& transport) {
     World world(transport);
     Device device(make_cpu_memory(), 1 << 22);
@@ -152,7 +155,7 @@ std::vector<std::uint64_t> run_pipeline(const Schedule& schedule, const MessageP
     const auto group = world.make_group("pp", members, rank);
     Affine program(device, schedule.shape);
     device.ledger().start_trace();
-    Executor(schedule.shape, program, group.get()).run(schedule, plan);
+    Executor(schedule.shape, program, group.get(), nullptr, pass).run(schedule, plan);
     visit(rank, program, device);
   });
 }
@@ -163,7 +166,8 @@ struct Planned {
   std::uint64_t sent_bytes = 0;
 };
 
-Planned plan_rank(const Schedule& schedule, const MessagePlan& plan, int rank) {
+Planned plan_rank(const Schedule& schedule, const MessagePlan& plan, int rank,
+                  Pass pass = Pass::training) {
   struct Recorder final : CollectiveRecorder {
     std::uint64_t started(const CollectiveRecord& record, std::span<const int>) override {
       if (record.kind == Collective::send) sent += record.bytes;
@@ -178,7 +182,7 @@ Planned plan_rank(const Schedule& schedule, const MessagePlan& plan, int rank) {
   const auto group = make_meta_communicator("pp", members, rank, &recorder);
   Affine program(device, schedule.shape);
   device.ledger().start_trace();
-  Executor(schedule.shape, program, group.get()).run(schedule, plan);
+  Executor(schedule.shape, program, group.get(), nullptr, pass).run(schedule, plan);
   return {device.ledger().stop_trace(), recorder.sent};
 }
 
@@ -231,6 +235,41 @@ TEST_CASE("every schedule computes what one rank does, in its own order and as p
       CAPTURE(shape.num_ranks);
       CAPTURE(shape.num_micro_batches);
       check_schedule(row.make(shape));
+    }
+  }
+}
+
+TEST_CASE(
+    "a pass without gradients makes the same values in order, as planned, and keeps nothing") {
+  for (const ScheduleRow& row : schedules()) {
+    for (const int ranks : {2, 3, 4}) {
+      const ScheduleShape shape = test::shape_of(row, ranks, 7, 2);
+      CAPTURE(row.name);
+      CAPTURE(ranks);
+      const Schedule schedule = forward_schedule(row, shape);
+      const MessagePlan plan = derive_forward_messages(schedule);
+      std::vector<double> expected;
+      for (int m = 0; m < shape.num_micro_batches; ++m) {
+        double x = m * 10;
+        for (int s = 0; s < shape.num_stages; ++s) x = (s + 2) * x + s;
+        expected.push_back(x);
+      }
+      std::mutex mutex;
+      run_pipeline(
+          schedule, plan,
+          [&](int rank, Affine& program, Device& device) {
+            const std::lock_guard lock(mutex);
+            CAPTURE(rank);
+            CHECK(program.log == schedule.ranks[static_cast<std::size_t>(rank)]);
+            const bool last = schedule.rank_of_stage.back() == rank;
+            CHECK(program.outputs == (last ? expected : std::vector<double>()));
+            CHECK(program.ended == program.begun);
+            CHECK(program.ended.size() == 7);
+            CHECK(device.ledger().held_bytes() == 0);
+            CHECK(device.ledger().stop_trace() ==
+                  plan_rank(schedule, plan, rank, Pass::evaluation).allocations);
+          },
+          Pass::evaluation);
     }
   }
 }

@@ -51,6 +51,19 @@ TEST_CASE("gradients travel while the last micro-batch's backward goes on, and n
   }
 }
 
+TEST_CASE(
+    "with ZeRO 3 parameters travel forth and back, those with which the way back begins once") {
+  const Plan plan = plan_of_two(3);
+  double sent = 0;
+  for (const CollectiveGroup& group : plan.step.collectives) {
+    if (group.kind == Collective::all_gather) sent += group.sent_bytes();
+  }
+  // Of two blocks the first is gathered again; embedding and head have no use for it. Each rank
+  // sends half of every parameter, in each of two micro-batches.
+  const auto elements = static_cast<double>(plan.parameters + plan.parameters_per_block);
+  CHECK(sent == 2 * 4 * elements / 2);
+}
+
 TEST_CASE("gradients that travel in bf16 take half of the bytes") {
   for (const int zero : {0, 1, 2, 3}) {
     CAPTURE(zero);
