@@ -2,6 +2,7 @@
 /// What the ranks of a run tell each other so that all of them go on alike. Rank 0 writes the files
 /// of a run and talks to people; its clock is the run's.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -42,7 +43,10 @@ class Peers {
     return all_->gather_texts(mine, site);
   }
   /// Whether it is true on all ranks.
-  bool all_of(bool mine, std::string_view site) const { return largest(mine ? 0 : 1, site) == 0; }
+  bool all_of(bool mine, std::string_view site) const {
+    const std::vector<int> all = of_all(mine ? 1 : 0, site);
+    return *std::min_element(all.begin(), all.end()) == 1;
+  }
   /// `make` by rank 0, and then by the others, who find what it has left in files, however long
   /// that takes.
   template <class Make>
