@@ -195,7 +195,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"eval_steps", "eval.interval", kSteps},
     {"eval_interval", "eval.interval", kSteps},
     {"eval_iters", "eval.max_samples", "in samples"},
-    {"profiler_steps", "profiler.steps", ""},
+    {"profiler_steps", "profiler.first_step", ""},
     // Run.
     {"output_dir", "run.output_dir", ""},
     {"run_name", "run.name", ""},
