@@ -31,7 +31,8 @@ std::string saved_bytes(const Workspace& here, std::uint64_t step) {
   const auto store = checkpoint::CheckpointStore::open_reader(here.path / "run" / "checkpoints");
   REQUIRE(store.verify(step, checkpoint::VerifyLevel::hash).empty());
   std::string text;
-  for (const auto& [name, file] : store.load(step).manifest().files) {
+  const checkpoint::Manifest manifest = store.load(step).manifest();
+  for (const auto& [name, file] : manifest.files) {
     text += name + " " + to_hex(file.xxh3_128) + "\n";
   }
   return text;

@@ -64,7 +64,7 @@ std::vector<Guard> guards() {
        [](const Job& job) {
          std::ofstream(job.directory() / "text.txt", std::ios::app) << "one more line\n";
        }},
-      {"another division of the text", {"data.eval_modulus=5"}, 4, other_data},
+      {"another division of the text", {"data.eval_modulus=3"}, 4, other_data},
       {"another sequence length", {"training.seq_len=32"}, 4, other_data},
       {"another packing", {"data.packing.cross_document_attention=true"}, 4, other_data},
       {"another tokenizer", {"tokenizer={type: bpe, vocab_size: 257}"}, 4, other_data},
