@@ -114,13 +114,15 @@ std::map<std::string, std::string> tensors_of(const fs::path& root) {
   return tensors;
 }
 
+/// Of all steps, and of the last evaluation.
 std::vector<double> losses(const fs::path& run) {
   std::vector<double> values;
+  double evaluated = 0;
   for (const auto& record : train::read_metrics(run / "metrics.jsonl")) {
-    for (const auto key : {train::metric::kLoss, train::metric::kEvalLoss}) {
-      if (const auto value = record.number(key)) values.push_back(*value);
-    }
+    if (const auto value = record.number(train::metric::kLoss)) values.push_back(*value);
+    evaluated = record.number(train::metric::kEvalLoss).value_or(evaluated);
   }
+  values.push_back(evaluated);
   return values;
 }
 
