@@ -217,7 +217,7 @@ TEST_CASE("T6 a run falls back to an older checkpoint aloud, and who names a ste
       list.emplace_back(shard, flip(at));
     }
     std::vector<Corruption> others;
-    add_sizes(others, 8, size);
+    add_sizes(others, 100, size);
     add_other_things(others, folder.parent_path() / "step-00000004");
     for (const Corruption& c : others) {
       list.emplace_back(shard, c);
