@@ -28,7 +28,7 @@ std::string rank_file(int rank) { return fmt::format("rank-{}.json", rank); }
 }  // namespace
 
 void ProfilerSection::validate(recipe::Issues& issues) const {
-  if (!first_step() && num_steps.is_set()) {
+  if (!first_step() && num_steps()) {
     issues.add(num_steps, "does nothing without first_step", "leave it out, or give both");
   }
 }
@@ -107,7 +107,7 @@ std::string trace_events(const std::vector<trace::Span>& spans, int rank, std::s
 }
 
 Profiler::Profiler(const ProfilerSection& options, std::filesystem::path run_directory)
-    : count_(static_cast<std::int64_t>(options.num_steps().value)),
+    : count_(static_cast<std::int64_t>(options.num_steps().value_or(3).value)),
       directory_(std::move(run_directory) / "profile") {
   if (options.first_step()) first_ = static_cast<std::int64_t>(options.first_step()->value);
 }
