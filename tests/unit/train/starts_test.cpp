@@ -54,6 +54,8 @@ TEST_CASE("restarts of a job that bring no newer checkpoint end it, and nothing 
     append_start(scratch.path(), start(job, restarts, step));
     return false;
   };
+  for (int i = 0; i < 4; ++i) CHECK(!refuses("11", i, 40));
+  CHECK(!refuses("12", 5, 40));  // those of another job are none of its own
   for (int i = 0; i < 4; ++i) CHECK(!refuses("12", i, 40));
   CHECK(refuses("12", 4, 40));
   CHECK(!refuses("12", 4, 41));                              // it moved
