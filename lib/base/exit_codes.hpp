@@ -24,8 +24,7 @@ inline constexpr std::array kExitCodes{
     ExitCodeRow{ExitCode::storage,
                 "files cannot be written: storage is full, fails or holds others"},
     ExitCodeRow{ExitCode::preempted, "stopped by a signal and saved: start it again to go on"},
-    ExitCodeRow{ExitCode::no_progress,
-                "restarts without progress: do not start again"},
+    ExitCodeRow{ExitCode::no_progress, "restarts without progress: do not start again"},
 };
 
 }  // namespace llmtrain

@@ -369,38 +369,16 @@ const std::vector<Flip> kLoop{
      true},
 };
 
-const std::vector<Flip> kSlurm{
-    {"slurm.nodes", {job}, "", {"slurm.nodes=2"}},
-    {"slurm.tasks_per_node", {job}, "", {"slurm.tasks_per_node=2"}},
-    {"slurm.gpus_per_node", {job}, "slurm.gpus_per_node=1", {"slurm.gpus_per_node=2"}},
-    {"slurm.gpus_per_node", {job}, "", {"slurm.gpus_per_node=1"}},
-    {"slurm.cpus_per_task", {job}, "", {"slurm.cpus_per_task=3"}},
-    {"slurm.memory_per_node", {job}, "", {"slurm.memory_per_node=3GiB"}},
-    {"slurm.time", {job}, "", {"slurm.time=3h"}},
-    {"slurm.partition", {job}, "", {"slurm.partition=gpu"}},
-    {"slurm.account", {job}, "", {"slurm.account=me"}},
-    {"slurm.qos", {job}, "", {"slurm.qos=low"}},
-    {"slurm.signal_lead", {job}, "", {"slurm.signal_lead=60"}},
-    {"slurm.max_requeues", {job}, "", {"slurm.max_requeues=0"}},
-    {"slurm.node_failure_wait", {job}, "", {"slurm.node_failure_wait=0"}},
-    {"slurm.preflight", {job}, "", {"slurm.preflight=false"}},
-    {"slurm.mpi", {job}},
-    {"slurm.log", {job}, "", {"slurm.log=job.txt"}},
-    {"slurm.directives", {job}, "", {"slurm.directives=[--constraint=h100]"}},
-    {"slurm.setup", {job}, "", {"slurm.setup=[module load cuda]"}},
-    {"slurm.executable", {job}, "", {"slurm.executable=/opt/llmtrain"}},
-};
-
 }  // namespace
 
 std::span<const Flip> flip_table() {
   static const std::vector<Flip> rows = [] {
     std::vector<Flip> all;
     for (const auto* part :
-         {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop, &kSlurm}) {
+         {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
-    for (const std::span<const Flip> part : {model_flips(), cleaning_flips()}) {
+    for (const std::span<const Flip> part : {model_flips(), cleaning_flips(), job_flips()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

@@ -36,5 +36,7 @@ std::span<const Flip> flip_table();
 std::span<const Flip> model_flips();
 /// Its rows of data.cleaning.
 std::span<const Flip> cleaning_flips();
+/// Its rows of slurm.
+std::span<const Flip> job_flips();
 
 }  // namespace llmtrain::test
