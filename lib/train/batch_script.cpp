@@ -142,14 +142,14 @@ std::string training_script(const Recipe& recipe, const BatchScript& script) {
           "# {} ranks. To be submitted from the directory that the recipe's paths start at.\n"
           "# --signal has no B:, so every task gets it, not this script.\n",
           slurm.tasks());
-  text += lines.take() + "\nset -u\n" + setup_lines(slurm);
+  text += lines.take() + "\n" + setup_lines(slurm) + "set -u\n";
   text += fmt::format(
       R"sh(# An error ends all tasks by itself, after the first has said what it is; the time is for those that hang.
 start() {{
   srun --mpi={} --kill-on-bad-exit=0 --wait=60 {}{} "$@"
 }}
 # Slurm before 23.02 does not tell its jobs when their time is over.
-: "${{SLURM_JOB_END_TIME:=$(date +%s -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" 2>/dev/null)}}"
+: "${{SLURM_JOB_END_TIME:=$(end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && [ -n "$end" ] && date +%s -d "$end" 2>/dev/null)}}"
 export SLURM_JOB_END_TIME
 
 )sh",
@@ -172,8 +172,8 @@ std::string data_script(const Recipe& recipe, const BatchScript& script, int tas
   lines.add("--ntasks=1");
   add_common(slurm, lines);
   return opening(fmt::format("{} --data-tasks {}", script.arguments, tasks)) +
-         "# Each task makes its share of the token files.\n" + lines.take() + "\nset -u\n" +
-         setup_lines(slurm) +
+         "# Each task makes its share of the token files.\n" + lines.take() + "\n" +
+         setup_lines(slurm) + "set -u\n" +
          fmt::format("exec {} data prepare {} --slurm-array\n", executable(slurm),
                      script.arguments);
 }

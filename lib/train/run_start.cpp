@@ -92,8 +92,12 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
               .step = newest.step};
   check_progress(directory, job, start.step, max_restarts);
   const std::vector<Start> before = read_starts(directory);
-  if (const auto last = read_status(directory)) {
-    start.lost_steps = std::max<std::int64_t>(0, last->step - start.step.value_or(0));
+  try {
+    if (const auto last = read_status(directory)) {
+      start.lost_steps = std::max<std::int64_t>(0, last->step - start.step.value_or(0));
+    }
+  } catch (const DataError& error) {  // it is not synced: a loss of power may leave anything
+    log::warning("{}; how many steps were lost before this start is not known", error.what());
   }
   std::int64_t lost = start.lost_steps;
   for (const Start& other : before) lost += other.lost_steps;

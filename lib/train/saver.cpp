@@ -76,7 +76,9 @@ void Saver::save(const LoopState& state, const RunIdentity& identity) {
                                      run_state(*engine_, state, identity), peers_->group(),
                                      async_ ? Writing::in_background : Writing::by_caller),
                .begin = Clock::now()};
-  while (!async_ && !under_way_->committed) under_way_->committed = under_way_->save->advance();
+  if (async_) return;
+  const World::LongWait patience(peers_->world());  // a slow disk is no lost rank
+  while (!under_way_->committed) under_way_->committed = under_way_->save->advance();
 }
 
 void Saver::advance(std::chrono::milliseconds wait) {

@@ -135,14 +135,18 @@ ExitCode Trainer::train() {
     publish_records();
   }
   settle_all();
+  if (request_.stops()) {  // the state first: there may be little time
+    const ExitCode code = stop();
+    message(profiler_.finish(state_.step, peers_));
+    return code;
+  }
   message(profiler_.finish(state_.step, peers_));
-  if (request_.stops()) return stop();
   saver_.finish();
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
-  status_.end("done", ExitCode::done, "");
   if (output_) write_report(directory_, directory_ / "report.html");
+  status_.end("done", ExitCode::done, "");
   message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
 }

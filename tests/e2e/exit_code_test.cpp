@@ -219,8 +219,8 @@ TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one
 
   check_end(here, {"ckpt", "verify", "run"}, 4, {"step        6  INVALID"});
   check_end(here, {"run", "recipe.yaml", "checkpoint.resume=must"}, 0,
-            {"checkpoint of step 6 is not used: shard-0000-0000.safetensors: does not match the "
-             "hash",
+            {"checkpoint of step 6 is not used: shard-0000-0000.safetensors: tensor "
+             "'lm_head.weight': does not match the hash",
              "resumed from step 4 (newer and not valid: 1)"});
   CHECK(fingerprint(here.path, 6) == whole);
 
