@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -165,7 +167,7 @@ StoreLock StoreLock::acquire(const fs::path& root) {
   const Owner self = this_process();
   // The lock appears with its content (link) and changes owner with its content (rename).
   const RemovedOnExit mine{root / fmt::format("lock.tmp-{}-{}", self.host, self.pid)};
-  constexpr int kMaxAttempts = 100;
+  constexpr int kMaxAttempts = 100;  // five seconds where a living process has the lock
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     write_owner(mine.path, self);
     if (::link(mine.path.c_str(), path.c_str()) == 0) return StoreLock(path, ::getpid());
@@ -180,6 +182,10 @@ StoreLock StoreLock::acquire(const fs::path& root) {
     if (is_earlier_start(owner, self)) {
       log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
                 path.string(), owner.pid, printable(owner.host), self.job);
+    } else if (owner.host == self.host && is_running(owner) && attempt + 1 < kMaxAttempts) {
+      // Of a job whose launcher has ended a process may take a moment longer.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
     } else {
       require<StorageError>(owner.host == self.host && !is_running(owner),
                             "{}: held by process {} on host {}{}; two runs must not write to one "
