@@ -7,6 +7,7 @@
 #include "lib/base/error.hpp"
 #include "lib/data/token_format.hpp"
 #include "lib/data/token_set.hpp"
+#include "tests/support/source_tree.hpp"
 #include "tests/support/token_files.hpp"
 #include "tests/unit/data/support.hpp"
 
@@ -384,8 +385,7 @@ TEST_CASE("a token file holds no text to read") {
 // Bytes by scripts/golden/token_files.py, which equal those of the programs' own code (its
 // --check).
 TEST_CASE("files of an independent writer give their documents") {
-  const std::filesystem::path golden =
-      std::filesystem::path(LLMTRAIN_TESTS_DIR) / "unit/data/golden/token_files";
+  const std::filesystem::path golden = test_file("unit/data/golden/token_files");
   const TokenDocuments documents =
       documents_of({"To be, or not to be", "that is\nthe question:", "été – Ω", "x"});
   for (const char* name : {"gpt2.bin", "llama3.bin", "eod.bin", "plain.bin"}) {

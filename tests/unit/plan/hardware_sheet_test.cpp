@@ -11,6 +11,7 @@
 #include "lib/plan/nominal_profile.hpp"
 #include "lib/plan/predict.hpp"
 #include "tests/support/engine_recipe.hpp"
+#include "tests/support/source_tree.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::plan {
@@ -187,7 +188,7 @@ TEST_CASE("a sheet may begin with another one and say only what differs") {
   CHECK(slow.achieved.memory == h100.achieved.memory);
   CHECK(slow.bf16_flops == h100.bf16_flops);
   CHECK(nominal_profile(slow).machine.host.find("H100 at 500 W, from the data sheet") == 0);
-  const std::string page = read_file(LLMTRAIN_TESTS_DIR "/../docs/planner.md");
+  const std::string page = read_file(test_file("../docs/planner.md"));
   const std::size_t begin = page.find("```\nhardware: 1") + 4;
   const HardwareSheet of_page =
       parse_sheet(page.substr(begin, page.find("```", begin) - begin), "planner.md");

@@ -8,6 +8,7 @@
 
 #include "lib/recipe/foreign_keys.hpp"
 #include "lib/recipe/keys.hpp"
+#include "tests/support/source_tree.hpp"
 
 namespace llmtrain::train {
 
@@ -292,7 +293,7 @@ parallelism: {{{}}}
 
 TEST_CASE("the executable brings every recipe of configs by its file's name") {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(LLMTRAIN_TESTS_DIR "/../configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test_file("../configs"))) {
     if (entry.path().extension() == ".yaml") files.push_back(entry.path().stem().string());
   }
   std::sort(files.begin(), files.end());
