@@ -1,6 +1,7 @@
 #include "lib/checkpoint/collective_save.hpp"
 
 #include <charconv>
+#include <system_error>
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/shards_text.hpp"
@@ -15,32 +16,41 @@ constexpr std::string_view kSite = "save of a checkpoint";
 /// What a writer's part came to: its text, or the error that ended it.
 struct Outcome {
   ExitCode error = ExitCode::done;
+  bool lost_lock = false;
   std::string text;
 };
 
 Outcome outcome_of(const std::function<std::string()>& part) {
   try {
     return {.text = part()};
+  } catch (const LockLost& error) {
+    return {.error = error.exit_code(), .lost_lock = true, .text = error.what()};
   } catch (const Error& error) {
-    return {error.exit_code(), error.what()};
+    return {.error = error.exit_code(), .text = error.what()};
   } catch (const std::exception& error) {
-    return {ExitCode::runtime, error.what()};
+    return {.error = ExitCode::runtime, .text = error.what()};
   }
 }
 
 std::string to_text(const Outcome& outcome) {
-  return fmt::format("{} {}", static_cast<int>(outcome.error), outcome.text);
+  return fmt::format("{}{} {}", outcome.lost_lock ? '-' : '+', static_cast<int>(outcome.error),
+                     outcome.text);
 }
 
 Outcome parse_outcome(std::string_view text) {
+  constexpr std::string_view kProblem = "a writer's account of its part cannot be read";
+  require(!text.empty(), "{}", kProblem);
   int code = 0;
   const char* const end = text.data() + text.size();
-  const auto [space, error] = std::from_chars(text.data(), end, code);
-  require(error == std::errc{} && space != end, "a writer's account of its part cannot be read");
-  return {static_cast<ExitCode>(code), std::string(space + 1, end)};
+  const auto [space, error] = std::from_chars(text.data() + 1, end, code);
+  require(error == std::errc{} && space != end, "{}", kProblem);
+  return {.error = static_cast<ExitCode>(code),
+          .lost_lock = text[0] == '-',
+          .text = std::string(space + 1, end)};
 }
 
 [[noreturn]] void throw_again(const Outcome& outcome, std::uint64_t step, const std::string& who) {
+  if (outcome.lost_lock) throw LockLost(who + outcome.text);
   if (outcome.error == ExitCode::storage) {
     fail<StorageError>(
         "saving step {} failed: {}{}; earlier checkpoints are intact. Check the disk's "
@@ -52,6 +62,10 @@ Outcome parse_outcome(std::string_view text) {
 }
 
 }  // namespace
+
+std::future<std::string> in_thread(std::function<std::string()> work) {
+  return std::async(std::launch::async, std::move(work));
+}
 
 CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
                                std::vector<TensorBox> boxes, RunState run, Communicator& writers,
@@ -69,6 +83,7 @@ CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
   for (const std::uint64_t of_writer : writers.gather_values(mine, kSite)) bytes += of_writer;
   const std::string directory = agree([&]() -> std::string {
     if (writers.rank() != 0) return "";
+    store.check_lock();  // whose directory is full does not matter then
     store.check_free_space(bytes);
     pending_.reset(new PendingSave(store.begin_save(step)));
     store.hit("directory.created");
@@ -78,9 +93,21 @@ CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
 }
 
 void CollectiveSave::start(std::function<std::string()> work) {
-  // Without a thread it is done in get().
-  const bool thread = writing_ == Writing::in_background;
-  work_.text = std::async(thread ? std::launch::async : std::launch::deferred, std::move(work));
+  if (writing_ == Writing::by_caller) {  // it is done in get()
+    work_.text = std::async(std::launch::deferred, std::move(work));
+    return;
+  }
+  try {
+    work_.text = store_->options().in_thread(std::move(work));
+  } catch (const std::system_error& error) {
+    // Of this writer alone: it is what its part came to, and all learn of it when they agree.
+    std::promise<std::string> part;
+    part.set_exception(std::make_exception_ptr(DeviceError(fmt::format(
+        "cannot start a thread that writes the checkpoint: {}; allow more processes (ulimit -u), "
+        "or leave out checkpoint.async",
+        error.what()))));
+    work_.text = part.get_future();
+  }
 }
 
 std::string CollectiveSave::write(const std::string& directory) {
@@ -119,10 +146,25 @@ std::vector<std::string> CollectiveSave::agree(const std::function<std::string()
   return texts;
 }
 
+std::string CollectiveSave::finish_part() {
+  if (!work_.text.valid()) return "";
+  // Whoever has taken the lock over clears what is being written here: that is what to say then.
+  const bool looks = writers_->rank() == 0 && stage_ == Stage::writing;
+  try {
+    std::string text = work_.text.get();
+    if (looks) store_->check_lock();
+    return text;
+  } catch (const LockLost&) {
+    throw;
+  } catch (const std::exception&) {
+    if (looks) store_->check_lock();
+    throw;
+  }
+}
+
 bool CollectiveSave::advance() {
   if (stage_ == Stage::done) return true;
-  const std::vector<std::string> texts =
-      agree([this] { return work_.text.valid() ? work_.text.get() : std::string(); });
+  const std::vector<std::string> texts = agree([this] { return finish_part(); });
   boxes_.clear();
   if (stage_ == Stage::writing) {
     stage_ = Stage::committing;

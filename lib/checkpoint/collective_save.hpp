@@ -23,6 +23,10 @@ enum class Writing : std::uint8_t {
   in_background,  // by a thread that reads the boxes until the writer is idle
 };
 
+/// The text that `work` returns, made by a thread of its own; std::system_error where none can be
+/// started.
+std::future<std::string> in_thread(std::function<std::string()> work);
+
 /// First all write their shards; when those of every writer are durable, the first one commits.
 class CollectiveSave {
  public:
@@ -47,6 +51,8 @@ class CollectiveSave {
 
   void start(std::function<std::string()> work);
   std::string write(const std::string& directory);
+  /// What this writer's part of the stage came to.
+  std::string finish_part();
   std::string commit(const std::vector<std::string>& shards);
   /// Of the text that each writer has, or throws what one of them threw.
   std::vector<std::string> agree(const std::function<std::string()>& mine);

@@ -18,8 +18,10 @@ std::string make_nonce() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-PendingSave::PendingSave(fs::path root, std::uint64_t step, ShardOptions options)
+PendingSave::PendingSave(fs::path root, const StoreLock& lock, std::uint64_t step,
+                         ShardOptions options)
     : root_(std::move(root)),
+      lock_(&lock),
       step_(step),
       options_(std::move(options)),
       temporary_(root_ / fmt::format("{}.tmp-{}", step_directory_name(step), make_nonce())) {
@@ -64,7 +66,7 @@ void PendingSave::commit(const RunState& run, std::span<const WrittenShards> sha
   hit("directory.sync");
   sync_directory(temporary_);
 
-  make_visible();
+  lock_->while_held([this] { make_visible(); });
   hit("latest.write");
   write_file_atomic(root_ / "latest", step_directory_name(step_) + "\n");
   hit("latest.written");

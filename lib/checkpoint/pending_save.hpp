@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/shards.hpp"
+#include "lib/checkpoint/store_lock.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -27,8 +28,9 @@ inline constexpr std::string_view kFailpoints[] = {
 
 class PendingSave {
  public:
-  /// Creates the temporary directory in `root`.
-  PendingSave(std::filesystem::path root, std::uint64_t step, ShardOptions options);
+  /// Creates the temporary directory in `root`, whose `lock` outlives it.
+  PendingSave(std::filesystem::path root, const StoreLock& lock, std::uint64_t step,
+              ShardOptions options);
   /// Removes the temporary directory unless the save was committed.
   ~PendingSave();
   PendingSave(const PendingSave&) = delete;
@@ -38,7 +40,8 @@ class PendingSave {
   const std::filesystem::path& directory() const { return temporary_; }
   WrittenShards write(std::span<const TensorBox> boxes);
   /// Writes the manifest over all writers' shards, makes the directory durable and visible, and
-  /// points `latest` at it. CheckpointError unless the boxes tile their tensors.
+  /// points `latest` at it. CheckpointError unless the boxes tile their tensors; LockLost, before
+  /// anything is visible, where another process has taken the lock over.
   void commit(const RunState& run, std::span<const WrittenShards> shards);
 
  private:
@@ -47,6 +50,7 @@ class PendingSave {
   void make_visible();
 
   std::filesystem::path root_;
+  const StoreLock* lock_;
   std::uint64_t step_;
   ShardOptions options_;
   std::filesystem::path temporary_;

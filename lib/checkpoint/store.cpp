@@ -67,6 +67,11 @@ void CheckpointStore::hit(std::string_view point) const {
   if (options_.failpoint) options_.failpoint(point);
 }
 
+void CheckpointStore::check_lock() const {
+  require(lock_.has_value(), "{}: opened for reading", root_.string());
+  lock_->check();
+}
+
 void CheckpointStore::clear_leftovers() const {
   for (const std::string& name : entries_of(root_)) {
     const std::optional<std::string> aside = marked(name, ".old-");
@@ -93,7 +98,8 @@ void CheckpointStore::check_free_space(std::uint64_t checkpoint_bytes) const {
 PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
   require(lock_.has_value(), "{}: opened for reading", root_.string());
   return PendingSave(
-      root_, step, {.max_shard_bytes = options_.max_shard_bytes, .failpoint = options_.failpoint});
+      root_, *lock_, step,
+      {.max_shard_bytes = options_.max_shard_bytes, .failpoint = options_.failpoint});
 }
 
 void CheckpointStore::save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run) {
@@ -119,6 +125,7 @@ std::unique_ptr<CollectiveSave> CheckpointStore::begin(std::uint64_t step,
 std::vector<std::uint64_t> CheckpointStore::apply_retention() {
   require(lock_.has_value(), "{}: opened for reading", root_.string());
   if (!options_.keep_last) return {};
+  lock_->check();
   const std::vector<std::uint64_t> steps = list();
   if (steps.size() <= *options_.keep_last) return {};
 

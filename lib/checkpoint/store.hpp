@@ -34,6 +34,8 @@ struct StoreOptions {
   std::uint64_t keep_every = 0;               // multiples of this step are kept for good; 0: none
   Failpoint failpoint = {};
   std::function<std::uint64_t(const std::filesystem::path&)> free_bytes = free_disk_bytes;
+  std::function<std::future<std::string>(std::function<std::string()>)> in_thread =
+      checkpoint::in_thread;
 };
 
 struct Rejected {
@@ -62,7 +64,7 @@ class CheckpointStore {
   /// boxes and writes files of its own; the first one has opened the store as a writer and
   /// commits, and its `run` counts. StorageError on all of them, with the remedy, if the disk is
   /// too small, full or failing; the temporary directory is then gone and every earlier checkpoint
-  /// untouched.
+  /// untouched. LockLost, naming the new owner, where another process has taken the lock over.
   void save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run,
             Communicator& writers);
   /// By this process alone.
@@ -81,6 +83,7 @@ class CheckpointStore {
   PendingSave begin_save(std::uint64_t step) const;
   /// Keeps the newest `keep_last`, the multiples of `keep_every`, and as many older ones as it
   /// takes to keep two that a hash verification has found valid. Returns the deleted steps.
+  /// LockLost as save().
   std::vector<std::uint64_t> apply_retention();
 
   const std::filesystem::path& root() const { return root_; }
@@ -99,6 +102,7 @@ class CheckpointStore {
 
   friend class CollectiveSave;
   void hit(std::string_view point) const;
+  void check_lock() const;
   void clear_leftovers() const;
   void remove(std::uint64_t step) const;
 

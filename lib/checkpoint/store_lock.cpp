@@ -1,5 +1,6 @@
 #include "lib/checkpoint/store_lock.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -22,6 +23,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
+#include "lib/checkpoint/pending_save.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -35,6 +37,7 @@ struct Owner {
   std::uint64_t start_ticks = 0;  // tells a later process with the same pid apart
   std::string job;                // of Slurm; empty without one
   std::uint64_t restarts = 0;     // of that job, before this process
+  std::string nonce;              // of this lock
 };
 
 std::string variable(const char* name) {
@@ -72,7 +75,8 @@ Owner this_process() {
   Owner self{.host = this_host(),
              .pid = pid,
              .start_ticks = start_ticks_of(pid).value_or(0),
-             .job = variable("SLURM_JOB_ID")};
+             .job = variable("SLURM_JOB_ID"),
+             .nonce = make_nonce()};
   const std::string restarts = variable("SLURM_RESTART_COUNT");  // absent the first time
   std::from_chars(restarts.data(), restarts.data() + restarts.size(), self.restarts);
   return self;
@@ -89,7 +93,7 @@ bool is_running(const Owner& owner) {
   return start_ticks_of(owner.pid).value_or(owner.start_ticks) == owner.start_ticks;
 }
 
-void write_owner(const fs::path& path, const Owner& owner) {
+std::string to_text(const Owner& owner) {
   std::string text = "{\"host\": ";
   append_json_string(text, owner.host);
   text += fmt::format(", \"pid\": {}, \"start_ticks\": {}", owner.pid, owner.start_ticks);
@@ -98,7 +102,11 @@ void write_owner(const fs::path& path, const Owner& owner) {
     append_json_string(text, owner.job);
     text += fmt::format(", \"restarts\": {}", owner.restarts);
   }
-  text += "}\n";
+  text += fmt::format(", \"nonce\": \"{}\"}}\n", owner.nonce);
+  return text;
+}
+
+void write_owner(const fs::path& path, const std::string& text) {
   remove_tree(path);
   File file = File::create_new(path);
   file.write(text);
@@ -124,6 +132,8 @@ Owner parse_owner(const std::string& text, const std::string& source) {
       owner.job = json.read_string(256);
     } else if (key == "restarts") {
       owner.restarts = json.read_unsigned();
+    } else if (key == "nonce") {
+      owner.nonce = json.read_string(64);
     } else {
       json.fail_here("unknown key");
     }
@@ -133,16 +143,45 @@ Owner parse_owner(const std::string& text, const std::string& source) {
   return owner;
 }
 
+constexpr std::uint64_t kMaxLockBytes = 4096;
+
+/// "process 12 on host b (Slurm job 71, start 3)".
+std::string to_string(const Owner& owner) {
+  const std::string job = owner.job.empty() ? ""
+                                            : fmt::format(" (Slurm job {}, start {})",
+                                                          printable(owner.job), owner.restarts + 1);
+  return fmt::format("process {} on host {}{}", owner.pid, printable(owner.host), job);
+}
+
+/// Empty, with `error`, where it cannot be read; cut at the limit.
+std::string text_of(const fs::path& path, std::error_code& error) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    error = std::error_code(errno, std::generic_category());
+    return "";
+  }
+  std::string text(kMaxLockBytes, '\0');
+  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  if (size < 0) error = std::error_code(errno, std::generic_category());
+  ::close(fd);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return text;
+}
+
 struct RemovedOnExit {
   fs::path path;
   ~RemovedOnExit() { ::unlink(path.c_str()); }
 };
 
 /// An exclusive flock on whatever file is at `path`; nothing if the file vanished or was replaced.
+/// Waits for an owner that commits a save, and says so.
 class GuardedFile {
  public:
   explicit GuardedFile(const fs::path& path) : fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
-    if (fd_ >= 0) ::flock(fd_, LOCK_EX);
+    if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      log::info("{}: waits for a process that is at it", path.string());
+      ::flock(fd_, LOCK_EX);
+    }
     struct stat opened {
     }, named{};
     current_ = fd_ >= 0 && ::fstat(fd_, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -162,23 +201,26 @@ class GuardedFile {
 
 }  // namespace
 
+std::string describe_lock(const std::string& text, const std::string& source) {
+  return to_string(parse_owner(text, source));
+}
+
 StoreLock StoreLock::acquire(const fs::path& root) {
   const fs::path path = root / "lock";
   const Owner self = this_process();
+  const std::string text = to_text(self);
   // The lock appears with its content (link) and changes owner with its content (rename).
   const RemovedOnExit mine{root / fmt::format("lock.tmp-{}-{}", self.host, self.pid)};
   constexpr int kMaxAttempts = 100;  // five seconds where a living process has the lock
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    write_owner(mine.path, self);
-    if (::link(mine.path.c_str(), path.c_str()) == 0) return StoreLock(path, ::getpid());
+    write_owner(mine.path, text);
+    if (::link(mine.path.c_str(), path.c_str()) == 0) return StoreLock(path, text, ::getpid());
     if (errno == ENOENT) continue;  // the owner clears leftovers
     require<StorageError>(errno == EEXIST, "{}: cannot create the lock: {}", path.string(),
                           std::strerror(errno));
     const GuardedFile guard(path);  // of two that find the same dead owner, one takes over
     if (!guard.is_current()) continue;
-    const Owner owner = parse_owner(read_file(path, 4096), path.string());
-    const std::string job =
-        owner.job.empty() ? "" : fmt::format(" (Slurm job {})", printable(owner.job));
+    const Owner owner = parse_owner(read_file(path, kMaxLockBytes), path.string());
     if (is_earlier_start(owner, self)) {
       log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
                 path.string(), owner.pid, printable(owner.host), self.job);
@@ -188,21 +230,53 @@ StoreLock StoreLock::acquire(const fs::path& root) {
       continue;
     } else {
       require<StorageError>(owner.host == self.host && !is_running(owner),
-                            "{}: held by process {} on host {}{}; two runs must not write to one "
-                            "directory. If that process no longer runs, delete the file",
-                            path.string(), owner.pid, printable(owner.host), job);
+                            "{}: held by {}; two runs must not write to one directory. If that "
+                            "process no longer runs, delete the file",
+                            path.string(), to_string(owner));
     }
     rename_path(mine.path, path);
-    return StoreLock(path, ::getpid());
+    return StoreLock(path, text, ::getpid());
   }
   fail<StorageError>("{}: changes owner all the time", path.string());
 }
 
 StoreLock::~StoreLock() {
-  if (pid_ == ::getpid()) ::unlink(path_.c_str());
+  if (pid_ != ::getpid()) return;
+  const GuardedFile guard(path_);
+  std::error_code error;
+  if (guard.is_current() && text_of(path_, error) == text_) ::unlink(path_.c_str());
 }
 
 StoreLock::StoreLock(StoreLock&& other) noexcept
-    : path_(std::move(other.path_)), pid_(std::exchange(other.pid_, 0)) {}
+    : path_(std::move(other.path_)),
+      text_(std::move(other.text_)),
+      pid_(std::exchange(other.pid_, 0)) {}
+
+void StoreLock::check() const {
+  std::error_code error;
+  const std::string now = text_of(path_, error);
+  if (now == text_) return;
+  require<StorageError>(!error || error == std::errc::no_such_file_or_directory,
+                        "{}: cannot read the lock: {}", path_.string(), error.message());
+  require<LockLost>(!error,
+                    "{}: the lock was deleted while this process held it, so another one may write "
+                    "there: nothing more is saved. Start the run again",
+                    path_.string());
+  std::string owner = "a process whose name in it cannot be read";
+  try {
+    owner = describe_lock(now, path_.string());
+  } catch (const CheckpointError&) {
+  }
+  fail<LockLost>(
+      "{}: taken over by {}, because this process was believed to be gone: nothing more is saved. "
+      "Leave the run to that one",
+      path_.string(), owner);
+}
+
+void StoreLock::while_held(const std::function<void()>& action) const {
+  const GuardedFile guard(path_);
+  check();
+  action();
+}
 
 }  // namespace llmtrain::checkpoint

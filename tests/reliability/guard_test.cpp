@@ -137,7 +137,7 @@ std::vector<Guard> guards() {
       {"a lock of another Slurm job",
        {},
        7,
-       "(Slurm job 70)",
+       "(Slurm job 70, start 1)",
        [](const Job& job) { write_lock(job, "elsewhere", 12, R"(, "job": "70", "restarts": 0)"); },
        {{"SLURM_JOB_ID", "71"}, {"SLURM_RESTART_COUNT", "1"}}},
       {"a lock of this Slurm job's earlier start",

@@ -2,7 +2,9 @@
 #include "lib/checkpoint/collective_save.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <future>
+#include <system_error>
 #include <thread>
 
 #include <doctest/doctest.h>
@@ -181,6 +183,38 @@ TEST_CASE("what fails on one writer is thrown by all with its rank, and leaves n
       CHECK(holds_small(store, 1));
     }
   }
+}
+
+TEST_CASE("a writer that gets no thread fails the save of all, who learn of it when they agree") {
+  const ScratchDir dir;
+  std::atomic<int> told = 0;
+  testing::run_job(3, [&](Transport& transport) {
+    World world(transport);
+    const int rank = world.place().rank;
+    const auto writers = world.make_group("writers", {0, 1, 2}, rank);
+    StoreOptions options;
+    if (rank == 1) {
+      options.in_thread = [](std::function<std::string()>) -> std::future<std::string> {
+        throw std::system_error(EAGAIN, std::generic_category());
+      };
+    }
+    CheckpointStore store = rank == 0 ? CheckpointStore::open_writer(dir.path(), options)
+                                      : CheckpointStore::open_reader(dir.path(), options);
+    Share share(1, rank, 3);
+    const auto save =
+        store.begin(1, std::move(share.boxes), small_run(1), *writers, Writing::in_background);
+    try {
+      while (!save->advance()) {
+      }
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      CHECK(error.exit_code() == ExitCode::runtime);
+      if (message.find("rank 1: cannot start a thread that writes") == 0) ++told;
+    }
+  });
+  CHECK(told == 3);
+  CHECK_FALSE(has_leftovers(dir.path()));
+  CHECK(CheckpointStore::open_reader(dir.path()).list().empty());
 }
 
 TEST_CASE("a save that is given up stops soon and takes its directory with it") {

@@ -15,21 +15,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::set<std::string> names_in(const fs::path& root) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(root)) names.insert(entry.path().filename());
-  return names;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 void damage(const fs::path& shard) {
   std::string bytes = slurp(shard);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
@@ -241,74 +226,6 @@ TEST_CASE(
   CHECK(store.list() == std::vector<std::uint64_t>{2, 8, 9});
   save_small(store, 10);
   CHECK(store.list() == std::vector<std::uint64_t>{9, 10});
-}
-
-TEST_CASE("two writers of one directory exclude each other; a dead one is taken over") {
-  const ScratchDir dir;
-  {
-    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
-    const std::string message = message_of([&] { CheckpointStore::open_writer(dir.path()); });
-    CHECK(message.find("process " + std::to_string(::getpid())) != std::string::npos);
-    CHECK_NOTHROW(CheckpointStore::open_reader(dir.path()));
-  }
-  CHECK_FALSE(fs::exists(dir.path() / "lock"));
-
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
-    ::_exit(0);  // without the destructor
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  REQUIRE(fs::exists(dir.path() / "lock"));
-  const std::string dead = slurp(dir.path() / "lock");
-  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
-
-  // The pid lives again, as another process that started at another time.
-  std::string reused = dead;
-  const std::string pid = "\"pid\": " + std::to_string(child);
-  reused.replace(reused.find(pid), pid.size(), "\"pid\": " + std::to_string(::getpid()));
-  spill(dir.path() / "lock", reused);
-  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
-
-  std::string remote = dead;
-  remote.replace(remote.find("\"host\": \""), 9, "\"host\": \"not-");
-  spill(dir.path() / "lock", remote);
-  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("on host not-") !=
-        std::string::npos);
-  spill(dir.path() / "lock", "junk");
-  CHECK_THROWS_AS(CheckpointStore::open_writer(dir.path()), Error);
-  CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
-}
-
-TEST_CASE("a Slurm job that was started again takes over the lock of its earlier start alone") {
-  const ScratchDir dir;
-  const auto open_as = [&](const char* job, const char* restarts) {
-    ::setenv("SLURM_JOB_ID", job, 1);
-    ::setenv("SLURM_RESTART_COUNT", restarts, 1);
-    return message_of([&] { CheckpointStore::open_writer(dir.path()); });
-  };
-  spill(dir.path() / "lock",
-        R"({"host": "another", "pid": 5, "start_ticks": 7, "job": "81", "restarts": 1})");
-  CHECK(open_as("82", "2").find("process 5 on host another (Slurm job 81)") != std::string::npos);
-  CHECK_FALSE(open_as("81", "1").empty());
-  CHECK_FALSE(open_as("81", "0").empty());
-  CHECK(open_as("81", "2").empty());
-  ::unsetenv("SLURM_JOB_ID");
-  ::unsetenv("SLURM_RESTART_COUNT");
-}
-
-TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {
-  const ScratchDir dir;
-  std::optional<CheckpointStore> store = CheckpointStore::open_writer(dir.path());
-  const pid_t child = ::fork();
-  if (child == 0) {
-    store.reset();
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(fs::exists(dir.path() / "lock"));
 }
 
 TEST_CASE("several writers fill one checkpoint, and it does not show") {

@@ -5,11 +5,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <set>
 #include <string>
 #include <unistd.h>
 #include <vector>
 
+#include "lib/base/error.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/checkpoint/store.hpp"
 
@@ -42,6 +45,23 @@ inline std::string slurp(const std::filesystem::path& path) {
 
 inline void spill(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+inline std::set<std::string> names_in(const std::filesystem::path& root) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(root))
+    names.insert(entry.path().filename());
+  return names;
+}
+
+/// What the action throws says; empty if it throws nothing.
+inline std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 /// Bytes that depend on the name and on `salt`.

@@ -1,0 +1,180 @@
+// Who may write to a directory of checkpoints, and what becomes of those who may no more.
+#include "lib/checkpoint/store_lock.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <sys/wait.h>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "tests/unit/checkpoint/support.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace fs = std::filesystem;
+
+TEST_CASE("two writers of one directory exclude each other; a dead one is taken over") {
+  const ScratchDir dir;
+  {
+    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    const std::string message = message_of([&] { CheckpointStore::open_writer(dir.path()); });
+    CHECK(message.find("process " + std::to_string(::getpid())) != std::string::npos);
+    CHECK_NOTHROW(CheckpointStore::open_reader(dir.path()));
+  }
+  CHECK_FALSE(fs::exists(dir.path() / "lock"));
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    ::_exit(0);  // without the destructor
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(fs::exists(dir.path() / "lock"));
+  const std::string dead = slurp(dir.path() / "lock");
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
+
+  // The pid lives again, as another process that started at another time.
+  std::string reused = dead;
+  const std::string pid = "\"pid\": " + std::to_string(child);
+  reused.replace(reused.find(pid), pid.size(), "\"pid\": " + std::to_string(::getpid()));
+  spill(dir.path() / "lock", reused);
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
+
+  std::string remote = dead;
+  remote.replace(remote.find("\"host\": \""), 9, "\"host\": \"not-");
+  spill(dir.path() / "lock", remote);
+  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("on host not-") !=
+        std::string::npos);
+  spill(dir.path() / "lock", "junk");
+  CHECK_THROWS_AS(CheckpointStore::open_writer(dir.path()), Error);
+  CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
+}
+
+TEST_CASE("a Slurm job that was started again takes over the lock of its earlier start alone") {
+  const ScratchDir dir;
+  const auto open_as = [&](const char* job, const char* restarts) {
+    ::setenv("SLURM_JOB_ID", job, 1);
+    ::setenv("SLURM_RESTART_COUNT", restarts, 1);
+    return message_of([&] { CheckpointStore::open_writer(dir.path()); });
+  };
+  spill(dir.path() / "lock",
+        R"({"host": "another", "pid": 5, "start_ticks": 7, "job": "81", "restarts": 1})");
+  CHECK(open_as("82", "2").find("process 5 on host another (Slurm job 81, start 2)") !=
+        std::string::npos);
+  CHECK_FALSE(open_as("81", "1").empty());
+  CHECK_FALSE(open_as("81", "0").empty());
+  CHECK(open_as("81", "2").empty());
+  ::unsetenv("SLURM_JOB_ID");
+  ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+TEST_CASE(
+    "whoever has lost the lock saves and deletes nothing more, and leaves it to the new owner") {
+  const ScratchDir dir;
+  std::optional<CheckpointStore> old = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  for (const std::uint64_t step : {1u, 2u}) save_small(*old, step);
+  // The machine was lost, and Slurm has started the job again on another one.
+  const std::string other =
+      R"({"host": "b", "pid": 5, "start_ticks": 7, "job": "81", "restarts": 2})"
+      "\n";
+  spill(dir.path() / "lock", other);
+  const std::string lost = message_of([&] { save_small(*old, 3); });
+  CAPTURE(lost);
+  CHECK(lost.find("taken over by process 5 on host b (Slurm job 81, start 3)") !=
+        std::string::npos);
+  CHECK(lost.find("space, quota") == std::string::npos);  // the disk is well
+  CHECK_THROWS_AS(save_small(*old, 3), LockLost);
+  CHECK_THROWS_AS(old->apply_retention(), LockLost);
+  CHECK(old->list() == std::vector<std::uint64_t>{1, 2});
+  old.reset();
+  CHECK(slurp(dir.path() / "lock") == other);
+}
+
+TEST_CASE("a lock that is lost while a save is written is seen before the save is") {
+  const ScratchDir dir;
+  const auto spoil = [&](std::string_view when, const std::function<void()>& how) {
+    CheckpointStore store =
+        CheckpointStore::open_writer(dir.path(), {.failpoint = [&](std::string_view at) {
+                                       if (at == when) how();
+                                     }});
+    const std::string problem = message_of([&] { save_small(store, 9); });
+    CHECK(store.list().empty());
+    return problem;
+  };
+  const auto take = [&] {
+    spill(dir.path() / "lock", R"({"host": "b", "pid": 5, "start_ticks": 7})");
+  };
+  for (const char* point :
+       {"directory.created", "shard.sync", "save.written", "manifest.sync", "directory.sync"}) {
+    CAPTURE(point);
+    const std::string problem = spoil(point, take);
+    CAPTURE(problem);
+    CHECK(problem.find("taken over by process 5 on host b, because") != std::string::npos);
+    fs::remove(dir.path() / "lock");
+  }
+  CHECK(spoil("shard.sync", [&] { fs::remove(dir.path() / "lock"); }).find("was deleted while") !=
+        std::string::npos);
+  CHECK(names_in(dir.path()).empty());
+  CHECK(spoil("shard.sync", [&] {
+          spill(dir.path() / "lock", "junk");
+        }).find("by a process whose name in it cannot be read") != std::string::npos);
+  // A new owner's cleaning takes the files that are being written.
+  fs::remove(dir.path() / "lock");
+  const std::string cleared = spoil("shard.sync", [&] {
+    take();
+    for (const std::string& name : names_in(dir.path())) {
+      if (name.find(".tmp-") != std::string::npos) fs::remove_all(dir.path() / name);
+    }
+  });
+  CHECK(cleared.find("taken over by process 5 on host b") != std::string::npos);
+}
+
+TEST_CASE("nobody takes a lock over while its owner makes a save visible") {
+  const ScratchDir dir;
+  const auto as_start = [&](const char* restarts) {
+    ::setenv("SLURM_JOB_ID", "81", 1);
+    ::setenv("SLURM_RESTART_COUNT", restarts, 1);
+  };
+  std::atomic<bool> taken = false;
+  std::thread taker;
+  as_start("0");
+  {
+    CheckpointStore store = CheckpointStore::open_writer(
+        dir.path(), {.failpoint = [&](std::string_view at) {
+          if (at != "commit.rename") return;
+          as_start("1");
+          taker = std::thread([&] {
+            const CheckpointStore next = CheckpointStore::open_writer(dir.path());
+            taken = true;
+            CHECK(next.list() == std::vector<std::uint64_t>{1});
+          });
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          CHECK_FALSE(taken);
+        }});
+    save_small(store, 1);
+    taker.join();
+    CHECK(taken);
+  }
+  ::unsetenv("SLURM_JOB_ID");
+  ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {
+  const ScratchDir dir;
+  std::optional<CheckpointStore> store = CheckpointStore::open_writer(dir.path());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    store.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(fs::exists(dir.path() / "lock"));
+}
+
+}  // namespace llmtrain::checkpoint
