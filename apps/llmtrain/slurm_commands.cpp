@@ -7,6 +7,7 @@
 #include "apps/llmtrain/shell_words.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/shell_word.hpp"
 #include "lib/plan/plan.hpp"
 #include "lib/train/batch_script.hpp"
 #include "lib/train/first_weights.hpp"
@@ -31,8 +32,10 @@ Scripts make_scripts(const RecipeArguments& arguments, const BatchOptions& optio
   plan::check_parameters(recipe->engine_options());
   Scripts scripts{.directory = train::output_dir(*recipe, arguments.recipe)};
   train::check_first_weights(*recipe, scripts.directory);
+  std::error_code unknown;
   const train::BatchScript script{.name = train::run_name(*recipe, arguments.recipe),
-                                  .arguments = shell_words(arguments)};
+                                  .arguments = shell_words(arguments),
+                                  .self = fs::read_symlink("/proc/self/exe", unknown)};
   scripts.training = train::training_script(*recipe, script);
   if (options.data_tasks) {
     scripts.data = train::data_script(*recipe, script, *options.data_tasks);
@@ -41,10 +44,12 @@ Scripts make_scripts(const RecipeArguments& arguments, const BatchOptions& optio
   return scripts;
 }
 
-// The number that sbatch prints.
+// The number that sbatch prints. With data the training depends on them: it is cancelled where they
+// fail, and does not wait for what can never come.
 std::string submit(const fs::path& script, const std::string& after) {
   const std::string command = fmt::format(
-      "sbatch --parsable {}{}", after.empty() ? "" : "--dependency=afterok:" + after + " ",
+      "sbatch --parsable {}{}",
+      after.empty() ? "" : "--dependency=afterok:" + after + " --kill-on-invalid-dep=yes ",
       shell_word(script.string()));
   const auto close = [](std::FILE* pipe) { ::pclose(pipe); };
   std::unique_ptr<std::FILE, decltype(close)> pipe(::popen(command.c_str(), "r"), close);
@@ -55,9 +60,11 @@ std::string submit(const fs::path& script, const std::string& after) {
   const int status = ::pclose(pipe.release());
   // "17", or "17;cluster"
   const std::string number = printed.substr(0, printed.find_first_of(";\n"));
-  require<RecipeError>(status == 0 && !number.empty(),
-                       "`{}` has failed, for the reason above; clusters often want "
-                       "slurm.partition, slurm.account or slurm.time",
+  // The cluster may be down, or refuse what the recipe asks for: only sbatch's words tell.
+  require<DeviceError>(status == 0 && !number.empty(),
+                       "`{}` has failed, for the reason above; if it is the job that the cluster "
+                       "refuses, mend `slurm` of the recipe (often partition, account or time), "
+                       "else submit again later",
                        command);
   return number;
 }

@@ -6,14 +6,28 @@
 #include <filesystem>
 
 #include "lib/base/require.hpp"
+#include "lib/base/shell_word.hpp"
 
 namespace llmtrain::train {
 
 namespace {
 
-std::string executable(const SlurmSection& slurm) {
-  if (slurm.executable()) return *slurm.executable();
-  return std::filesystem::read_symlink("/proc/self/exe").string();
+// As the shell reads it.
+std::string executable(const SlurmSection& slurm, const std::filesystem::path& self) {
+  if (slurm.executable()) return shell_word(*slurm.executable());
+  // So Linux names a file that was removed, or replaced, since the process was started.
+  constexpr std::string_view kGone = " (deleted)";
+  if (self.string().ends_with(kGone) && !std::filesystem::exists(self)) {
+    const std::string was = self.string().substr(0, self.string().size() - kGone.size());
+    throw recipe::RefusedValue(
+        slurm.executable,
+        fmt::format("is null, and {} was replaced or removed while it made this script", was),
+        "run it again, or name the file");
+  }
+  require<RecipeError>(!self.empty(),
+                       "/proc/self/exe does not say which file this program is; "
+                       "name it in slurm.executable");
+  return shell_word(self.string());
 }
 
 // Slurm takes nearly any name, but %x of slurm.log makes a file of it.
@@ -148,14 +162,19 @@ std::string training_script(const Recipe& recipe, const BatchScript& script) {
 start() {{
   srun --mpi={} --kill-on-bad-exit=0 --wait=60 {}{} "$@"
 }}
-# Slurm before 23.02 does not tell its jobs when their time is over.
-: "${{SLURM_JOB_END_TIME:=$(end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && [ -n "$end" ] && date +%s -d "$end" 2>/dev/null)}}"
-export SLURM_JOB_END_TIME
+# When the job's time is over, and how often it was started before: in the environment either may be that of a job
+# that has submitted this one, and Slurm before 23.02 sets no end.
+if read -r end restarts < <(SLURM_TIME_FORMAT=standard squeue -h -j "$SLURM_JOB_ID" -O EndTime:32,RestartCnt:32) &&
+  [ -n "$restarts" ]; then
+  SLURM_JOB_END_TIME=$(date +%s -d "$end" 2>/dev/null)
+  SLURM_RESTART_COUNT=$restarts
+fi
+export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-}}" SLURM_RESTART_COUNT="${{SLURM_RESTART_COUNT:-0}}"
 
 )sh",
       slurm.mpi(),
       slurm.cpus_per_task() ? fmt::format("--cpus-per-task={} ", slurm.cpus_per_task()->value) : "",
-      executable(slurm));
+      executable(slurm, script.self));
   text += slurm.preflight() ? fmt::format("start doctor {0} && start run {0}\n", script.arguments)
                             : fmt::format("start run {}\n", script.arguments);
   text += "code=$?\n" + after_the_end(slurm.max_requeues()) +
@@ -174,7 +193,7 @@ std::string data_script(const Recipe& recipe, const BatchScript& script, int tas
   return opening(fmt::format("{} --data-tasks {}", script.arguments, tasks)) +
          "# Each task makes its share of the token files.\n" + lines.take() + "\n" +
          setup_lines(slurm) + "set -u\n" +
-         fmt::format("exec {} data prepare {} --slurm-array\n", executable(slurm),
+         fmt::format("exec {} data prepare {} --slurm-array\n", executable(slurm, script.self),
                      script.arguments);
 }
 

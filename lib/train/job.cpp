@@ -7,7 +7,7 @@
 
 namespace llmtrain::train {
 
-Job job_of(const std::function<const char*(const char*)>& environment) {
+Job job_of(const std::function<const char*(const char*)>& environment, double now) {
   const auto text_of = [&](const char* name) -> std::string_view {
     const char* text = environment(name);
     return text == nullptr ? "" : text;
@@ -22,12 +22,15 @@ Job job_of(const std::function<const char*(const char*)>& environment) {
   Job job{.id = std::string(text_of("SLURM_JOB_ID"))};
   if (job.id.empty()) return job;
   job.restarts = number("SLURM_RESTART_COUNT").value_or(0);
-  if (const auto end = number("SLURM_JOB_END_TIME")) job.end = static_cast<double>(*end);
+  if (const auto end = number("SLURM_JOB_END_TIME")) {
+    job.end_is_past = static_cast<double>(*end) <= now;
+    if (!job.end_is_past) job.end = static_cast<double>(*end);
+  }
   return job;
 }
 
 const Job& this_job() {
-  static const Job job = job_of([](const char* name) { return std::getenv(name); });
+  static const Job job = job_of([](const char* name) { return std::getenv(name); }, unix_time());
   return job;
 }
 

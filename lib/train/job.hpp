@@ -14,10 +14,11 @@ struct Job {
   std::int64_t restarts = 0;  // SLURM_RESTART_COUNT: how often Slurm has started it again
   /// SLURM_JOB_END_TIME, or what the batch script found out: seconds since 1970.
   std::optional<double> end;
+  bool end_is_past = false;  // the variable's time, which is none then: it is another job's
 };
 
-/// What is no number is absent: a recipe cannot mend it.
-Job job_of(const std::function<const char*(const char*)>& environment);
+/// At the time `now`, in seconds since 1970. What is no number is absent: a recipe cannot mend it.
+Job job_of(const std::function<const char*(const char*)>& environment, double now);
 /// Of this process.
 const Job& this_job();
 

@@ -192,6 +192,11 @@ void Recipe::validate(recipe::Issues& issues) const {
     if (!precision.tf32() || run.device() != DeviceChoice::cpu) return;
     issues.add(precision.tf32, "products on the CPU are fp32", "leave it out, or run.device: cuda");
   });
+  recipe::judge(issues, [&] {
+    const auto margin = resilience.exit_margin().value;
+    if (!margin || !slurm.time() || margin->seconds < slurm.time()->seconds) return;
+    issues.add(resilience.exit_margin, "is not shorter than slurm.time: no job would make a step");
+  });
   validate_layout(issues);
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });

@@ -165,7 +165,8 @@ std::string plan_of(train::Recipe& recipe) {
 
 std::string job_of(train::Recipe& recipe) {
   train::enter_job(recipe);
-  const train::BatchScript script{.name = "run", .arguments = "recipe.yaml"};
+  const train::BatchScript script{
+      .name = "run", .arguments = "recipe.yaml", .self = "/usr/bin/llmtrain"};
   return train::training_script(recipe, script) + train::data_script(recipe, script, 2);
 }
 

@@ -27,20 +27,20 @@ struct Made {
   std::string training, data;
 };
 
-Made make(const std::vector<std::string>& overrides) {
+Made make(const std::vector<std::string>& overrides, const std::string& self = "") {
   const test::TempDir scratch;
   write_file_atomic(scratch / "r.yaml", kRecipe);
   Made made{.recipe = load_recipe(scratch / "r.yaml", overrides)};
   enter_job(*made.recipe);
-  const BatchScript script{.name = "my run", .arguments = "r.yaml"};
+  const BatchScript script{.name = "my run", .arguments = "r.yaml", .self = self};
   made.training = training_script(*made.recipe, script);
   made.data = data_script(*made.recipe, script, 16);
   return made;
 }
 
-std::string problem_of(const std::vector<std::string>& overrides) {
+std::string problem_of(const std::vector<std::string>& overrides, const std::string& self = "") {
   try {
-    make(overrides);
+    make(overrides, self);
   } catch (const RecipeError& error) {
     return error.what();
   }
@@ -121,9 +121,56 @@ TEST_CASE("what the job does not fit is refused when the script is made") {
   refuses({"run.device=cuda", "slurm.gpus_per_node=8"}, "4 tasks for gpus_per_node 8");
   refuses({"slurm.time=2min"}, "slurm.signal_lead: is not shorter than slurm.time");
   refuses({"slurm.partition=a b"}, "slurm.partition=a b: has white space");
-  refuses({"slurm.directives=[--time=1]"}, "--time comes from slurm.time");
-  refuses({"slurm.directives=[-t 1]"}, "`-t 1` is no long option of one line");
+  refuses({"slurm.directives=[--time=1]"}, "`--time=1` is --time, which comes from slurm.time");
+  refuses({"slurm.directives=[-x n7]"}, "`-x n7` is no long option of one line");
+  refuses({"slurm.time=5min", "resilience.exit_margin=5min"},
+          "resilience.exit_margin=5min: is not shorter than slurm.time");
+  CHECK(problem_of({"slurm.time=5min", "resilience.exit_margin=4min"}) == "");
+  for (const char* no_file : {"bin dir/llmtrain", "$HOME/llmtrain", "~/llmtrain"}) {
+    refuses({fmt::format("slurm.executable={}", no_file)}, "is one file, in whose name the shell");
+  }
   refuses({"slurm.nodse=1"}, "slurm.nodse");
+}
+
+TEST_CASE("whatever sbatch takes for an option of the script's own is refused") {
+  struct Case {
+    std::string_view line, option;
+  };
+  for (const Case& c :
+       {Case{"-N 3", "--nodes"}, Case{"-N3", "--nodes"}, Case{"-n 4", "--ntasks"},
+        Case{"-c 2", "--cpus-per-task"}, Case{"-t 1", "--time"}, Case{"-p long", "--partition"},
+        Case{"-A me", "--account"}, Case{"-q low", "--qos"}, Case{"-J x", "--job-name"},
+        Case{"-o x.log", "--output"}, Case{"-e x.log", "--error"}, Case{"-a 0-3", "--array"},
+        Case{"-G 4", "--gpus"}, Case{"--time=1", "--time"}, Case{"--time 1", "--time"},
+        Case{"--part=long", "--partition"}, Case{"--nod=3", "--nodes"},
+        Case{"--tasks-per-node=2", "--tasks-per-node"}}) {
+    const std::string problem = problem_of({fmt::format("slurm.directives=[\"{}\"]", c.line)});
+    CAPTURE(c.line);
+    CAPTURE(problem);
+    CHECK(problem.find(fmt::format("`{}` is {}, which comes from ", c.line, c.option)) !=
+          std::string::npos);
+  }
+  for (const char* other : {"--time-min=10", "--mem-per-cpu=2G", "--comment=-t", "--exclusive"}) {
+    CAPTURE(other);
+    CHECK(problem_of({fmt::format("slurm.directives=[\"{}\"]", other)}) == "");
+  }
+}
+
+TEST_CASE("the job runs the file that makes the script, whatever its name, if it is still there") {
+  const std::vector<std::string> null{"~slurm.executable"};
+  const Made made = make(null, "/opt/my tools/it's $here/llmtrain");
+  const std::string quoted = R"('/opt/my tools/it'\''s $here/llmtrain')";
+  CHECK(made.training.find(quoted + " \"$@\"") != std::string::npos);
+  CHECK(made.data.find("exec " + quoted + " data prepare") != std::string::npos);
+  const std::string gone = problem_of(null, "/opt/llmtrain (deleted)");
+  CAPTURE(gone);
+  CHECK(gone.find("slurm.executable: is null, and /opt/llmtrain was replaced or removed") !=
+        std::string::npos);
+  CHECK(problem_of(null).find("name it in slurm.executable") != std::string::npos);
+  const test::TempDir scratch;
+  const std::string odd = (scratch / "llmtrain (deleted)").string();
+  write_file_atomic(odd, "");
+  CHECK(problem_of(null, odd) == "");
 }
 
 // The script's own decisions, by bash with a stand-in for Slurm's commands and for llmtrain.
@@ -156,6 +203,31 @@ TEST_CASE("only 75 queues the job again, and not for ever; lost processes wait f
     CHECK(end.find("sleep 7\n") != std::string::npos);
     CHECK(end.find("scontrol") == std::string::npos);
   }
+}
+
+TEST_CASE(
+    "a job's end and its starts are what squeue says, not what the environment brought along") {
+  const test::TempDir scratch;
+  const auto told = [&](const std::string& squeue, const std::string& inherited) {
+    Made made = make({"slurm.preflight=false"});
+    write_file_atomic(scratch / "job.sh", made.training);
+    write_file_atomic(scratch / "stand_in.sh",
+                      "srun() { echo \"$SLURM_JOB_END_TIME,$SLURM_RESTART_COUNT\"; }\nsqueue() { " +
+                          squeue + "; }\n. ./job.sh\n");
+    const std::string command =
+        fmt::format("cd {} && TZ=UTC SLURM_JOB_ID=12 {} bash stand_in.sh > out 2>&1",
+                    scratch.path().string(), inherited);
+    CHECK(std::system(command.c_str()) == 0);
+    return read_file(scratch / "out");
+  };
+  const std::string known = "echo '2030-01-02T03:04:05   3  '";
+  const std::string inherited = "SLURM_JOB_END_TIME=77 SLURM_RESTART_COUNT=5";
+  CHECK(told(known, "") == "1893553445,3\n");
+  CHECK(told(known, inherited) == "1893553445,3\n");
+  CHECK(told("echo 'NONE   0'", inherited) == ",0\n");  // a job without a limit
+  CHECK(told("return 1", inherited) == "77,5\n");
+  CHECK(told("echo", inherited) == "77,5\n");
+  CHECK(told("return 1", "") == ",0\n");
 }
 
 TEST_CASE("times of Slurm") {
