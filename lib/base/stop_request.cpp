@@ -1,5 +1,6 @@
 #include "lib/base/stop_request.hpp"
 
+#include <atomic>
 #include <csignal>
 #include <initializer_list>
 #include <unistd.h>
@@ -10,11 +11,12 @@ namespace llmtrain {
 
 namespace {
 
-volatile std::sig_atomic_t g_signal = 0;
+// Written by a handler, read by all threads: volatile would be a race between these.
+std::atomic<int> g_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a handler may not take a lock");
 
 extern "C" void on_signal(int signal) {
-  if (signal == SIGINT && g_signal == SIGINT) ::_exit(128 + SIGINT);
-  g_signal = signal;
+  if (g_signal.exchange(signal) == SIGINT && signal == SIGINT) ::_exit(128 + SIGINT);
 }
 
 extern "C" void leave(int) {
@@ -44,9 +46,10 @@ void install_stop_handlers() {
 int stop_signal() { return g_signal; }
 
 void stop_if_asked(std::string_view doing) {
-  if (g_signal == 0) return;
-  fail<Stopped>("stopped by signal {} while {}; nothing is lost, run again to continue",
-                static_cast<int>(g_signal), doing);
+  const int signal = g_signal;
+  if (signal == 0) return;
+  fail<Stopped>("stopped by signal {} while {}; nothing is lost, run again to continue", signal,
+                doing);
 }
 
 }  // namespace llmtrain
