@@ -6,6 +6,8 @@
 #include <mutex>
 #include <tuple>
 
+#include "lib/base/trace_limit.hpp"
+
 namespace llmtrain::trace {
 
 namespace detail {
@@ -16,6 +18,8 @@ namespace {
 
 std::mutex g_mutex;  // guards what follows
 std::vector<Span> g_spans;
+std::size_t g_max_spans = 0;
+std::uint64_t g_dropped = 0;
 std::uint32_t g_threads = 0;
 std::int64_t g_start_ns = 0;
 
@@ -39,13 +43,26 @@ void detail::keep(Kind kind, std::string name, std::int64_t begin_ns) {
   const std::int64_t end_ns = clock_ns();
   const std::lock_guard lock(g_mutex);
   if (!is_on() || begin_ns < g_start_ns) return;
+  if (g_spans.size() >= g_max_spans) {
+    ++g_dropped;
+    return;
+  }
   thread_local const std::uint32_t thread = g_threads++;
   g_spans.push_back({kind, thread, std::move(name), begin_ns - g_start_ns, end_ns - g_start_ns});
 }
 
-void start() {
+std::uint64_t dropped() {
+  const std::lock_guard lock(g_mutex);
+  return g_dropped;
+}
+
+void start() { start(kMaxSpans); }
+
+void start(std::size_t max_spans) {
   const std::lock_guard lock(g_mutex);
   g_spans.clear();
+  g_max_spans = max_spans;
+  g_dropped = 0;
   g_start_ns = clock_ns();
   detail::g_on = true;
 }

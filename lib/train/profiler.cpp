@@ -8,6 +8,7 @@
 #include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace_limit.hpp"
 #include "lib/base/units.hpp"
 #include "lib/plan/machine.hpp"
 
@@ -21,6 +22,16 @@ using Json = nlohmann::ordered_json;
 std::uint32_t step_thread(const std::vector<trace::Span>& spans) {
   const auto phase = std::ranges::find(spans, trace::Kind::phase, &trace::Span::kind);
   return phase == spans.end() ? 0 : phase->thread;
+}
+
+// Those that were dropped, on the rank with the most of them.
+std::string dropped_text(const std::vector<RankProfile>& ranks) {
+  const auto most = std::ranges::max_element(ranks, {}, &RankProfile::dropped_spans);
+  if (most == ranks.end() || most->dropped_spans == 0) return "";
+  return fmt::format(
+      "incomplete: {} spans of rank {} were dropped, all behind its first {}; trace fewer steps "
+      "(profiler.num_steps)\n",
+      most->dropped_spans, most - ranks.begin(), trace::kMaxSpans);
 }
 
 std::string rank_file(int rank) { return fmt::format("rank-{}.json", rank); }
@@ -67,6 +78,7 @@ std::string profile_table(const std::vector<RankProfile>& ranks) {
                         rank, 1e3 * of.step, 1e3 * of.compute, 1e3 * of.communication,
                         1e3 * of.wait, 1e3 * of.io, 1e3 * of.other(), of.host);
   }
+  text += dropped_text(ranks);
   if (ranks.size() < 2) return text;
   std::vector<double> busy;
   for (const RankProfile& of : ranks) busy.push_back(of.busy());
@@ -127,6 +139,7 @@ std::string Profiler::before_step(std::int64_t step, const Peers& peers) {
 std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
   if (!began_) return "";
   const std::vector<trace::Span> spans = trace::stop();
+  const std::uint64_t dropped = trace::dropped();
   const std::int64_t first = *began_;
   began_.reset();
   if (last_step < first) return "";
@@ -137,17 +150,18 @@ std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
   write_file_atomic(to / rank_file(rank), trace_events(spans, rank, host));
   struct Times {
     double step, compute, communication, wait, io;
+    std::uint64_t dropped;
   };
   const RankProfile mine = profile_of(spans, host, last_step - first + 1);
   const auto times = peers.of_all(
-      Times{mine.step, mine.compute, mine.communication, mine.wait, mine.io}, "profiles");
+      Times{mine.step, mine.compute, mine.communication, mine.wait, mine.io, dropped}, "profiles");
   const auto hosts = peers.texts_of_all(host, "profiles");
   if (!peers.is_first()) return "";
   std::vector<RankProfile> ranks;
   std::string events;
   for (std::size_t r = 0; r < times.size(); ++r) {
     const Times& of = times[r];
-    ranks.push_back({hosts[r], of.step, of.compute, of.communication, of.wait, of.io});
+    ranks.push_back({hosts[r], of.step, of.compute, of.communication, of.wait, of.io, of.dropped});
     const std::filesystem::path file = to / rank_file(static_cast<int>(r));
     events += (r == 0 ? "" : ",\n") + read_file(file);
     std::filesystem::remove(file);

@@ -19,6 +19,7 @@ struct RankProfile {
   std::string host;
   double step = 0;
   double compute = 0, communication = 0, wait = 0, io = 0;
+  std::uint64_t dropped_spans = 0;  // beyond trace::kMaxSpans, whose time counts as other
   double other() const { return step - compute - communication - wait - io; }
   /// What nobody else is to blame for.
   double busy() const { return step - communication - wait; }
@@ -26,7 +27,7 @@ struct RankProfile {
 
 RankProfile profile_of(const std::vector<trace::Span>& spans, std::string host, std::int64_t steps);
 
-/// A line for each rank, and which one the others wait for.
+/// A line for each rank, which one the others wait for, and what is missing.
 std::string profile_table(const std::vector<RankProfile>& ranks);
 
 /// The spans of one rank as elements of a trace's `traceEvents`, joined by commas.

@@ -75,30 +75,45 @@ std::string date(double time) {
                      utc.tm_mday, utc.tm_hour, utc.tm_min);
 }
 
+// The last training loss of each step, finite or not.
+std::map<std::int64_t, double> losses_of(const std::vector<StepRecord>& records) {
+  std::map<std::int64_t, double> losses;
+  for (const StepRecord& record : records) {
+    if (const auto loss = record.number(metric::kLoss)) losses[record.step] = *loss;
+  }
+  return losses;
+}
+
 // Where the two series part, among the steps that both have.
 std::string parting_text(const RunData& a, const RunData& b) {
-  std::map<double, double> of_a;
-  for (const Point& point : series_of(a.records, metric::kLoss)) of_a[point.x] = point.y;
-  std::optional<double> first;
-  double largest = 0, at = 0;
-  std::size_t common = 0;
-  for (const Point& point : series_of(b.records, metric::kLoss)) {
-    const auto other = of_a.find(point.x);
-    if (other == of_a.end()) continue;
+  const std::map<std::int64_t, double> of_a = losses_of(a.records);
+  std::optional<std::int64_t> first;
+  double largest = 0;
+  std::int64_t at = 0;
+  std::size_t common = 0, not_finite = 0;
+  for (const auto& [step, loss] : losses_of(b.records)) {
+    const auto found = of_a.find(step);
+    if (found == of_a.end()) continue;
     ++common;
-    const double difference = std::abs(other->second - point.y);
-    if (difference > 0 && !first) first = point.x;
-    if (difference > largest) {
+    const double other = found->second;
+    if (other == loss || (std::isnan(other) && std::isnan(loss))) continue;
+    if (!first) first = step;
+    const double difference = std::abs(other - loss);
+    if (!std::isfinite(difference)) ++not_finite;
+    if (std::isfinite(difference) && difference > largest) {
       largest = difference;
-      at = point.x;
+      at = step;
     }
   }
   if (common == 0) return "no step has a training loss in both\n";
   if (!first) return fmt::format("training losses of {} steps are equal to the bit\n", common);
-  return fmt::format(
-      "training losses part at step {:.0f}; the largest of {} differences is "
-      "{:.4g}, at step {:.0f}\n",
-      *first, common, largest, at);
+  std::string text = fmt::format("training losses part at step {}", *first);
+  if (largest > 0) {
+    text +=
+        fmt::format("; the largest of {} differences is {:.4g}, at step {}", common, largest, at);
+  }
+  if (not_finite > 0) text += fmt::format("\n{} of the differences are not finite", not_finite);
+  return text + "\n";
 }
 
 std::string recipe_differences(const std::filesystem::path& a, const std::filesystem::path& b) {

@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include <doctest/doctest.h>
+
+#include "lib/base/trace_limit.hpp"
 
 namespace llmtrain::trace {
 
@@ -42,6 +45,19 @@ TEST_CASE("spans are kept while somebody looks, and only then; names are made on
   CHECK(spans[outer].begin_ns <= spans[outer + 1].begin_ns);
   CHECK(spans[outer].end_ns >= spans[outer + 1].end_ns);
   CHECK(stop().empty());
+}
+
+TEST_CASE("no more spans are kept than were asked for, and the others are counted") {
+  start(3);
+  for (int i = 0; i < 5; ++i) const Scope span(Kind::compute, std::to_string(i));
+  CHECK(dropped() == 2);
+  const std::vector<Span> spans = stop();
+  REQUIRE(spans.size() == 3);
+  CHECK(spans[2].name == "2");
+  start();
+  CHECK(dropped() == 0);
+  { const Scope span(Kind::compute, "again"); }
+  CHECK(stop().size() == 1);
 }
 
 TEST_CASE("each moment counts for the innermost span") {

@@ -45,6 +45,12 @@ TEST_CASE("the table names the rank that the others wait for") {
   CHECK(table.find("slowest: rank 1 on a, busy for 95.000 ms of a step, 1.58 times the median") !=
         std::string::npos);
   CHECK(profile_table({ranks[0]}).find("slowest") == std::string::npos);
+  CHECK(table.find("incomplete") == std::string::npos);
+  std::vector<RankProfile> cut = ranks;
+  cut[1].dropped_spans = 3;
+  cut[2].dropped_spans = 70;
+  CHECK(profile_table(cut).find("incomplete: 70 spans of rank 2 were dropped, all behind its first "
+                                "2097152; trace fewer steps") != std::string::npos);
 }
 
 TEST_CASE("the events of ranks are one trace") {

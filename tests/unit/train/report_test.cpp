@@ -293,6 +293,14 @@ TEST_CASE("two runs side by side: their figures, and where their losses part") {
     begin = end + 1;
   }
   CHECK(longest <= 80);
+  other.set(metric::kLoss, std::nan(""));
+  MetricsWriter(b / "metrics.jsonl", 7).write(other);
+  const std::string bad = compare_runs(a.path(), b.path());
+  CAPTURE(bad);
+  CHECK(bad.find("part at step 7\n1 of the differences are not finite\n") != std::string::npos);
+  MetricsWriter(a / "metrics.jsonl", 7).write(other);  // NaN, too
+  CHECK(compare_runs(a.path(), b.path()).find("losses of 7 steps are equal to the bit") !=
+        std::string::npos);
   CHECK_THROWS_AS(compare_runs(a.path(), a / "none"), DataError);
 }
 
