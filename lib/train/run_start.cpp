@@ -81,7 +81,8 @@ void open_rank_log(const std::filesystem::path& directory, const JobPlace& place
 }
 
 void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
-                 const std::filesystem::path& directory, StatusFile& status) {
+                 const std::filesystem::path& cache, const std::filesystem::path& directory,
+                 StatusFile& status) {
   const Job& job = this_job();
   Start start{.time = unix_time(),
               .host = plan::machine_facts().host,
@@ -89,20 +90,29 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
               .ranks = place.size,
               .job = job.id,
               .restarts = job.restarts,
-              .step = newest.step};
-  check_progress(directory, job, start.step, max_restarts);
+              .step = newest.step,
+              .prepared_bytes = prepared_bytes_in(cache)};
+  if (job.end_is_past) {
+    log::warning(
+        "SLURM_JOB_END_TIME is over: when job {} ends is not known, only Slurm's signal says it",
+        job.id);
+  }
   const std::vector<Start> before = read_starts(directory);
+  std::int64_t last_step = start.step.value_or(0);
   try {
-    if (const auto last = read_status(directory)) {
-      start.lost_steps = std::max<std::int64_t>(0, last->step - start.step.value_or(0));
-    }
+    if (const auto last = read_status(directory)) last_step = std::max(last_step, last->step);
   } catch (const DataError& error) {  // it is not synced: a loss of power may leave anything
     log::warning("{}; how many steps were lost before this start is not known", error.what());
   }
-  std::int64_t lost = start.lost_steps;
+  start.lost_steps = last_step - start.step.value_or(0);
+  std::int64_t lost = 0;
   for (const Start& other : before) lost += other.lost_steps;
+  const bool begins = starts_without_progress(before, start) <= max_restarts;
+  status.begin(directory, start, std::ssize(before) + (begins ? 1 : 0),
+               lost + (begins ? start.lost_steps : 0));
+  if (!begins) status.at_step(last_step);  // for the next start that begins to count from
+  check_progress(before, start, max_restarts);
   append_start(directory, start);
-  status.begin(directory, start, std::ssize(before) + 1, lost);
   status.enter("preparing data");
 }
 

@@ -39,9 +39,11 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
 void open_rank_log(const std::filesystem::path& directory, const JobPlace& place);
 
 /// On rank 0, behind newest_checkpoint: the start's line in starts.jsonl, and status.json from here
-/// on. NoProgressError when more than `max_restarts` of this job have brought the run no further.
+/// on. NoProgressError when more than `max_restarts` of this job have brought the run no further,
+/// nor the data that are being prepared in `cache`; that is no start then.
 void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
-                 const std::filesystem::path& directory, StatusFile& status);
+                 const std::filesystem::path& cache, const std::filesystem::path& directory,
+                 StatusFile& status);
 
 /// The device as this rank's place on the mesh.
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers);

@@ -60,6 +60,19 @@ void replace_file(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::rename(temporary, path);
 }
 
+// What a killed process has left of replace_file.
+void remove_leftovers(const std::filesystem::path& directory) {
+  const std::string beginning = fmt::format("{}.tmp-", kFile);
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code ignored;  // it is in nobody's way
+    if (at->path().filename().string().starts_with(beginning)) {
+      std::filesystem::remove(at->path(), ignored);
+    }
+  }
+}
+
 std::string ago(double seconds) { return format_duration(std::max(0.0, seconds)) + " ago"; }
 
 }  // namespace
@@ -198,6 +211,7 @@ StatusFile::~StatusFile() {
 void StatusFile::begin(const std::filesystem::path& directory, const Start& start,
                        std::int64_t starts, std::int64_t lost_steps) {
   directory_ = directory;
+  remove_leftovers(directory);
   status_.phase = "setting up";
   status_.host = start.host;
   status_.pid = start.pid;

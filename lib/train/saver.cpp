@@ -97,4 +97,18 @@ void Saver::finish() {
   while (under_way_) advance(kBetweenAnswers);
 }
 
+void Saver::finish_after(const NumericError& error) {
+  try {
+    finish();
+  } catch (const Error& of_save) {
+    log::error("{}; the run ends for another reason: {}", of_save.what(), error.what());
+  }
+}
+
+void Saver::say_before_giving_up(const std::exception& error) {
+  if (!under_way_ || under_way_->save->is_idle()) return;
+  log::error("{} (the save of step {} is under way, and given up first)", error.what(),
+             under_way_->save->step());
+}
+
 }  // namespace llmtrain::train

@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "lib/base/error.hpp"
 #include "lib/checkpoint/store.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/train/checkpointing.hpp"
@@ -38,6 +40,12 @@ class Saver {
   /// Waits until no save is under way. Ranks keep answering each other, so that a slow disk is not
   /// taken for a lost rank.
   void finish();
+  /// The same for a run that `error` ends on all ranks: a save that fails, too, is said, not thrown
+  /// in its place.
+  void finish_after(const NumericError& error);
+  /// For a run that `error` ends on this rank: says it now, if a save is under way, whose thread
+  /// may hold up the end for as long as the disk does.
+  void say_before_giving_up(const std::exception& error);
 
  private:
   struct UnderWay {

@@ -6,6 +6,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/strict_json.hpp"
 
 namespace llmtrain::train {
 
@@ -14,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* kFile = "starts.jsonl";
 
-Start parse_start(std::string_view line, const std::filesystem::path& path) {
-  const Json json = Json::parse(line, nullptr, false);
+Start parse_start(std::string_view line, std::string_view name) {
   try {
+    const Json json = Json::parse(line, JsonDepth{name, "move the file away"});
     Start start;
     start.time = json.at("time").get<double>();
     start.host = json.at("host").get<std::string>();
@@ -26,28 +27,19 @@ Start parse_start(std::string_view line, const std::filesystem::path& path) {
     start.restarts = json.at("restarts").get<std::int64_t>();
     if (!json.at("step").is_null()) start.step = json.at("step").get<std::int64_t>();
     start.lost_steps = json.at("lost_steps").get<std::int64_t>();
+    // Lines of earlier versions have none.
+    if (json.contains("prepared_bytes")) {
+      start.prepared_bytes = json["prepared_bytes"].get<std::uint64_t>();
+    }
     return start;
   } catch (const Json::exception&) {
-    fail<DataError>("{}: a line is no start of a run: {}; move the file away", path.string(), line);
+    fail<DataError>("{}: a line is no start of a run: {}; move the file away", name, line);
   }
 }
 
 }  // namespace
 
-std::vector<Start> read_starts(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / kFile;
-  std::vector<Start> starts;
-  if (!std::filesystem::exists(path)) return starts;
-  const std::string content = read_file(path);
-  std::size_t begin = 0;
-  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string_view line(content.data() + begin, end - begin);
-    if (!line.empty()) starts.push_back(parse_start(line, path));
-  }
-  return starts;
-}
-
-void append_start(const std::filesystem::path& directory, const Start& start) {
+std::string to_line(const Start& start) {
   Json json;
   json["time"] = start.time;
   json["host"] = start.host;
@@ -57,33 +49,70 @@ void append_start(const std::filesystem::path& directory, const Start& start) {
   json["restarts"] = start.restarts;
   json["step"] = start.step ? Json(*start.step) : Json(nullptr);
   json["lost_steps"] = start.lost_steps;
+  json["prepared_bytes"] = start.prepared_bytes;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<Start> parse_starts(std::string_view content, std::string_view name) {
+  std::vector<Start> starts;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = content.find('\n', begin)) != content.npos; begin = end + 1) {
+    const std::string_view line = content.substr(begin, end - begin);
+    if (!line.empty()) starts.push_back(parse_start(line, name));
+  }
+  return starts;
+}
+
+std::vector<Start> read_starts(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kFile;
+  if (!std::filesystem::exists(path)) return {};
+  return parse_starts(read_file(path), path.string());
+}
+
+void append_start(const std::filesystem::path& directory, const Start& start) {
   const std::filesystem::path path = directory / kFile;
   const std::string content = std::filesystem::exists(path) ? read_file(path) : "";
   // A line that a killed process has not finished must not take this one with it.
-  const std::string whole = content.substr(0, content.rfind('\n') + 1);
-  write_file_atomic(path, whole + json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomic(path, content.substr(0, content.rfind('\n') + 1) + to_line(start) + "\n");
 }
 
-std::int64_t starts_without_progress(const std::vector<Start>& starts, const Job& job,
-                                     std::optional<std::int64_t> step) {
-  if (job.id.empty()) return 0;
+std::uint64_t prepared_bytes_in(const std::filesystem::path& cache) {
+  namespace fs = std::filesystem;
+  std::uint64_t bytes = 0;
+  std::error_code error;  // files of other runs come and go
+  for (fs::recursive_directory_iterator at(cache, error), end; !error && at != end;
+       at.increment(error)) {
+    // What a killed process has not finished is made again.
+    if (at->path().filename().string().find(".tmp-") != std::string::npos) continue;
+    std::error_code gone;
+    const std::uint64_t size = at->is_regular_file(gone) ? at->file_size(gone) : 0;
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+std::int64_t starts_without_progress(const std::vector<Start>& starts, const Start& now) {
+  if (now.job.empty()) return 0;
   std::set<std::int64_t> restarts;  // several steps of one job's script are one start of it
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
-    if (start->job != job.id || start->step != step) break;
-    if (start->restarts < job.restarts) restarts.insert(start->restarts);
+    if (start->job != now.job || start->step != now.step) break;
+    if (!now.step && start->prepared_bytes != now.prepared_bytes) break;
+    if (start->restarts < now.restarts) restarts.insert(start->restarts);
   }
   return std::ssize(restarts);
 }
 
-void check_progress(const std::filesystem::path& directory, const Job& job,
-                    std::optional<std::int64_t> step, std::int64_t limit) {
-  const std::int64_t before = starts_without_progress(read_starts(directory), job, step);
+void check_progress(const std::vector<Start>& starts, const Start& now, std::int64_t limit) {
+  const std::int64_t before = starts_without_progress(starts, now);
   require<NoProgressError>(
       before <= limit,
       "job {} was started {} times before and came never beyond {}; "
-      "resilience.max_restarts_without_progress is {}. What ended them is in the job's log; a "
-      "first save may need more time (checkpoint.interval, slurm.time). To go on, submit it anew",
-      job.id, before, step ? fmt::format("the checkpoint of step {}", *step) : "the start", limit);
+      "resilience.max_restarts_without_progress is {}. What ended them is in the job's log; {} may "
+      "need more time (slurm.time). To go on, submit it anew",
+      now.job, before,
+      now.step ? fmt::format("the checkpoint of step {}", *now.step)
+               : "the start, nor were more data prepared",
+      limit, now.step ? "a save" : "preparing the data, or a first save,");
 }
 
 }  // namespace llmtrain::train

@@ -29,10 +29,12 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       planned_steps_(planned_.plan.step_trace),
       store_(open_checkpoints(recipe, peers_, directory_)),
       newest_(newest_checkpoint(recipe, peers_, store_)),
+      requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
       corpus_(peers_.first_then_others(
           [&] {
             if (peers_.is_first()) {
-              begin_start(world.place(), newest_, options_.max_restarts, directory_, status);
+              begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
+                          directory_, status);
             }
             open_rank_log(directory_, world.place());
             return open_corpus(recipe);
@@ -54,7 +56,6 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
           [this](std::int64_t step, double seconds) { note_saved(step, seconds); }),
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
       resumed_step_(resume()),
-      requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
       profiler_(recipe.profiler, directory_) {
   status_.length(total_steps_);
   write_environment(directory_, peers_);
@@ -97,8 +98,11 @@ std::optional<std::int64_t> Trainer::resume() {
 ExitCode Trainer::run() {
   try {
     return train();
-  } catch (const NumericError&) {  // on all ranks; what was good until then is worth keeping
-    saver_.finish();
+  } catch (const NumericError& error) {  // on all ranks; what was good until then is worth keeping
+    saver_.finish_after(error);
+    throw;
+  } catch (const std::exception& error) {
+    saver_.say_before_giving_up(error);
     throw;
   }
 }

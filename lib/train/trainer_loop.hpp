@@ -85,6 +85,7 @@ class Trainer {
   PlannedSteps planned_steps_;
   checkpoint::CheckpointStore store_;
   NewestCheckpoint newest_;
+  RunRequests requests_;  // who asks while data are prepared is heard at the first step
   Corpus corpus_;
   data::MixedStream stream_;
   std::int64_t total_steps_;
@@ -108,8 +109,7 @@ class Trainer {
   double last_save_seconds_ = 0;  // as state_.elapsed_seconds
   std::int64_t saved_step_ = -1;
   bool choices_said_ = false;  // after the first step
-  RunRequests requests_;
-  Request request_;  // that has not been met
+  Request request_;            // that has not been met
   Profiler profiler_;
 };
 

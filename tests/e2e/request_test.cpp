@@ -77,6 +77,16 @@ TEST_CASE("a signal while data are prepared or a tokenizer is trained: nothing i
   INFO(of_array.output);
   CHECK(holds(of_array.output, {"while preparing the data", "code 75"}));
 
+  const auto asked = shell(
+      here,
+      "$LLMTRAIN run recipe.yaml data.cache_dir=third data.shard_size=4KiB run.output_dir=asked > "
+      "out "
+      "& p=$!\nuntil ls third/tokens-*/shard-* >/dev/null 2>&1; do sleep 0.02; done\n"
+      "mkdir -p asked/control; touch asked/control/stop; [ -e asked/metrics.jsonl ] || echo early\n"
+      "wait $p; echo code $?; tail -n 1 out");
+  INFO(asked.output);
+  CHECK(holds(asked.output, {"early\n", "code 0\n", "stopped by control/stop after step 0;"}));
+
   const std::vector<std::string> bpe{"tokenizer={type: bpe, vocab_size: 60000}",
                                      "model.vocab_size=60000", "training.max_steps=1"};
   const auto training = shell(
@@ -101,15 +111,17 @@ TEST_CASE("a second SIGINT leaves at once, whatever the run is at") {
   CHECK(holds(result.output, {"waits\n", "code 130\n", "at once\n"}));
 }
 
-TEST_CASE("a signal before the run has begun ends it with 75") {
+TEST_CASE("a signal before the run has begun, or while its job's layout is looked at: 75") {
   const Workspace here(kTinyRecipe);
-  // It waits for a process that does not come.
-  const auto result = shell(
-      here,
-      "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=20917 "
-      "$LLMTRAIN run recipe.yaml & p=$!; sleep 1; kill -USR1 $p; wait $p; echo code $?");
+  // They wait for processes that do not come.
+  const auto result =
+      shell(here,
+            "export RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1\n"
+            "MASTER_PORT=20917 $LLMTRAIN run recipe.yaml & r=$!\n"
+            "MASTER_PORT=20918 $LLMTRAIN doctor recipe.yaml & d=$!\n"
+            "sleep 1; kill -USR1 $r $d; wait $r; echo run $?; wait $d; echo doctor $?");
   INFO(result.output);
-  CHECK(holds(result.output, {"stopped by a signal before the run began", "code 75"}));
+  CHECK(holds(result.output, {"stopped by a signal before the run began", "run 75", "doctor 75"}));
 }
 
 TEST_CASE("control/save saves at once; control/stop saves and ends with 0") {
@@ -150,7 +162,10 @@ TEST_CASE("a job whose time is over stops, and ends with 93 when it comes no fur
   CHECK(holds(last.output,
               {"job 5 was started 4 times before and came never beyond the checkpoint of "
                "step 0; resilience.max_restarts_without_progress is 3"}));
-  CHECK(holds(here.call({"status", "run"}).output, {"step 0"}));
+  const auto status = here.call({"status", "run"});
+  CHECK(status.exit_code == 93);
+  CHECK(holds(status.output, {"failed\n", "last checkpoint: step 0",
+                              "with exit code 93: job 5 was started 4 times"}));
   // Another job, or a person, may go on.
   CHECK(here.run().exit_code == 0);
 }

@@ -68,8 +68,10 @@ TEST_CASE("status.json follows the run, and says how it ended") {
   CHECK(!read_status(scratch.path()));
   StatusFile file;
   file.enter("training");
-  CHECK(!read_status(scratch.path()));  // it has not begun
+  CHECK(!read_status(scratch.path()));                     // it has not begun
+  write_file_atomic(scratch / "status.json.tmp-77", "{");  // of a process that was killed
   file.begin(scratch.path(), this_start(), 4, 17);
+  CHECK(!std::filesystem::exists(scratch / "status.json.tmp-77"));
   CHECK(read_status(scratch.path())->phase == "setting up");
   file.length(100);
   file.enter("training");

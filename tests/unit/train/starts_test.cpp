@@ -21,7 +21,8 @@ Start start(std::string job, std::int64_t restarts, std::optional<std::int64_t> 
           .job = std::move(job),
           .restarts = restarts,
           .step = step,
-          .lost_steps = 2};
+          .lost_steps = 2,
+          .prepared_bytes = 10};
 }
 
 }  // namespace
@@ -37,42 +38,76 @@ TEST_CASE("starts are read as they were written; a line that was not finished is
   CHECK(read_starts(scratch.path()) == starts);
   append_start(scratch.path(), start("12", 2, 40));
   CHECK(read_starts(scratch.path()).size() == 4);
+  const std::string line = to_line(start("12", 2, 40));
+  write_file_atomic(file, line.substr(0, line.find(",\"prepared_bytes\"")) + "}\n");
+  CHECK(read_starts(scratch.path()).at(0).prepared_bytes == 0);  // of an earlier version
   write_file_atomic(file, "{\"time\":1}\n");
   CHECK_THROWS_AS(read_starts(scratch.path()), DataError);
 }
 
 TEST_CASE("restarts of a job that bring no newer checkpoint end it, and nothing else does") {
-  const test::TempDir scratch;
-  const auto refuses = [&](const std::string& job, std::int64_t restarts,
-                           std::optional<std::int64_t> step) {
+  std::vector<Start> starts;
+  const auto refuses = [&](const Start& now) {
     try {
-      check_progress(scratch.path(), {.id = job, .restarts = restarts}, step, 3);
+      check_progress(starts, now, 3);
     } catch (const NoProgressError& error) {
       CHECK(error.exit_code() == ExitCode::no_progress);
       return true;
     }
-    append_start(scratch.path(), start(job, restarts, step));
+    starts.push_back(now);
     return false;
   };
-  for (int i = 0; i < 4; ++i) CHECK(!refuses("11", i, 40));
-  CHECK(!refuses("12", 5, 40));  // those of another job are none of its own
-  for (int i = 0; i < 4; ++i) CHECK(!refuses("12", i, 40));
-  CHECK(refuses("12", 4, 40));
-  CHECK(!refuses("12", 4, 41));                              // it moved
-  CHECK(!refuses("13", 0, 40));                              // another job
-  for (int i = 0; i < 9; ++i) CHECK(!refuses("13", 0, 40));  // many runs of one job's script
-  for (int i = 0; i < 9; ++i) CHECK(!refuses("", 0, {}));    // by hand
-  for (int i = 0; i < 4; ++i) CHECK(!refuses("14", i, {}));
-  CHECK(refuses("14", 4, {}));
+  for (int i = 0; i < 4; ++i) CHECK(!refuses(start("11", i, 40)));
+  CHECK(!refuses(start("12", 5, 40)));  // those of another job are none of its own
+  for (int i = 0; i < 4; ++i) CHECK(!refuses(start("12", i, 40)));
+  CHECK(refuses(start("12", 4, 40)));
+  CHECK(!refuses(start("12", 4, 41)));                              // it moved
+  CHECK(!refuses(start("13", 0, 40)));                              // another job
+  for (int i = 0; i < 9; ++i) CHECK(!refuses(start("13", 0, 40)));  // many runs of one job's script
+  for (int i = 0; i < 9; ++i) CHECK(!refuses(start("", 0, {})));    // by hand
+  for (int i = 0; i < 4; ++i) CHECK(!refuses(start("14", i, {})));
+  CHECK(refuses(start("14", 4, {})));
+}
+
+TEST_CASE("before the first checkpoint a restart that finds more prepared data has come further") {
+  std::vector<Start> starts;
+  const auto at = [](std::int64_t restarts, std::optional<std::int64_t> step, std::uint64_t bytes) {
+    Start now = start("11", restarts, step);
+    now.prepared_bytes = bytes;
+    return now;
+  };
+  for (int i = 0; i < 9; ++i) {
+    const Start now = at(i, {}, 100 * static_cast<std::uint64_t>(i));
+    CHECK_NOTHROW(check_progress(starts, now, 1));
+    starts.push_back(now);
+  }
+  starts.push_back(at(9, {}, 800));
+  CHECK_THROWS_AS(check_progress(starts, at(10, {}, 800), 1), NoProgressError);
+  CHECK_NOTHROW(check_progress(starts, at(10, {}, 801), 1));
+  // Later a cache that grows may be another run's.
+  starts = {at(0, 5, 800), at(1, 5, 900)};
+  CHECK_THROWS_AS(check_progress(starts, at(2, 5, 1000), 1), NoProgressError);
+}
+
+TEST_CASE("prepared data are the finished files of the cache") {
+  const test::TempDir scratch;
+  CHECK(prepared_bytes_in(scratch / "none") == 0);
+  std::filesystem::create_directories(scratch / "cache" / "tokens-1");
+  write_file_atomic(scratch / "cache" / "tokenizer.json", "12345");
+  write_file_atomic(scratch / "cache" / "tokens-1" / "shard-0", "1234567");
+  write_file_atomic(scratch / "cache" / "tokens-1" / "shard-1.tmp-n1-7", "123");
+  CHECK(prepared_bytes_in(scratch / "cache") == 12);
 }
 
 TEST_CASE("a job is what Slurm's variables say") {
   std::map<std::string, std::string> variables;
-  const auto job = [&] {
-    return job_of([&](const char* name) {
-      const auto found = variables.find(name);
-      return found == variables.end() ? nullptr : found->second.c_str();
-    });
+  const auto job = [&](double now = 99) {
+    return job_of(
+        [&](const char* name) {
+          const auto found = variables.find(name);
+          return found == variables.end() ? nullptr : found->second.c_str();
+        },
+        now);
   };
   variables = {{"SLURM_JOB_END_TIME", "100"}, {"SLURM_RESTART_COUNT", "2"}};
   CHECK(job().id.empty());
@@ -81,6 +116,9 @@ TEST_CASE("a job is what Slurm's variables say") {
   CHECK(job().id == "17");
   CHECK(job().restarts == 2);
   CHECK(job().end == 100.0);
+  CHECK(!job().end_is_past);
+  CHECK(!job(100).end);  // of the job that this one was submitted in
+  CHECK(job(100).end_is_past);
   for (const char* none : {"", "NONE", "-1", "12x"}) {
     variables["SLURM_JOB_END_TIME"] = none;
     CHECK(!job().end);

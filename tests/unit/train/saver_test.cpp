@@ -1,0 +1,96 @@
+// The ends of runs while a save is written beside them: what is said, and which error remains.
+#include "lib/train/saver.hpp"
+
+#include <atomic>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
+#include "lib/train/peers.hpp"
+#include "lib/train/recipe.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+constexpr std::string_view kRecipe = R"(
+recipe: 1
+model: {architecture: gpt2, vocab_size: 300, hidden_size: 8, num_hidden_layers: 1,
+        num_attention_heads: 2, max_position_embeddings: 8}
+tokenizer: {type: bytes}
+data: {sources: [{path: none.txt}]}
+training: {seq_len: 8, global_batch_size: 1, max_steps: 10}
+)";
+
+/// A run of one rank with a save under way, whose thread waits in its first fsync until it may
+/// fail.
+class SavingRun {
+ public:
+  SavingRun() {
+    engine_.initialize();
+    log::open_file(scratch_ / "log");
+    saver_.save({.step = 3}, {.epoch_size = 10});
+    while (!waits_) std::this_thread::yield();
+  }
+  ~SavingRun() { may_fail_ = true; }
+
+  Saver& saver() { return saver_; }
+  void let_it_fail() { may_fail_ = true; }
+  std::string log_text() const { return read_file(scratch_ / "log"); }
+  bool has_checkpoint() const { return !store_.list().empty(); }
+
+ private:
+  engine::EngineOptions options() {
+    recipe::load(recipe_, {.file = "test.yaml", .text = std::string(kRecipe)});
+    return recipe_.engine_options();
+  }
+  void at(std::string_view point) {
+    if (point != "shard.sync") return;
+    waits_ = true;
+    while (!may_fail_) std::this_thread::yield();
+    throw StorageError("disk gone");
+  }
+
+  test::TempDir scratch_;
+  std::atomic<bool> waits_ = false, may_fail_ = false;
+  Recipe recipe_;
+  Device device_{make_cpu_memory(), 1 << 24};
+  engine::Engine engine_{
+      engine::EnginePlace{
+          .device = &device_, .table = &kernels::cpu_table(), .keeps_snapshot = true},
+      options()};
+  std::unique_ptr<World> world_ = World::join({});
+  Peers peers_{*world_, "recipe"};
+  checkpoint::CheckpointStore store_ = checkpoint::CheckpointStore::open_writer(
+      scratch_ / "checkpoints", {.failpoint = [this](std::string_view point) { at(point); }});
+  Saver saver_{store_, engine_, peers_, true, [](std::string_view) {}, [](std::int64_t, double) {}};
+};
+
+}  // namespace
+
+TEST_CASE("a failing save does not take the place of the number that ended the run") {
+  SavingRun run;
+  run.let_it_fail();
+  CHECK_NOTHROW(run.saver().finish_after(NumericError("the loss is nan")));
+  const std::string said = run.log_text();
+  CAPTURE(said);
+  CHECK(said.find("saving step 3 failed: disk gone") != std::string::npos);
+  CHECK(said.find("the run ends for another reason: the loss is nan") != std::string::npos);
+  CHECK(!run.has_checkpoint());
+}
+
+TEST_CASE("an error is said before the save under way is waited for, and only then") {
+  SavingRun run;
+  run.saver().say_before_giving_up(CommError("rank 2 is gone"));
+  CHECK(run.log_text().find("error: rank 2 is gone (the save of step 3 is under way") !=
+        std::string::npos);
+  run.let_it_fail();
+  CHECK_THROWS_AS(run.saver().finish(), StorageError);
+  run.saver().say_before_giving_up(CommError("too late"));  // main says it
+  CHECK(run.log_text().find("too late") == std::string::npos);
+}
+
+}  // namespace llmtrain::train
