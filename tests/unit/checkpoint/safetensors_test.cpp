@@ -191,6 +191,37 @@ TEST_CASE("more tensors than the limit are refused before they are kept") {
   CHECK_THROWS_AS(parse_safetensors_header(header, 0, "test"), CheckpointError);
 }
 
+TEST_CASE("a name is a name: no path, and no format of a message") {
+  const ScratchDir dir;
+  const std::filesystem::path path = dir.path() / "named.safetensors";
+  for (const std::string name :
+       {"../../escape", "/etc/passwd", "%n%s%d", "{}{0}{:>99999}", "CON"}) {
+    CAPTURE(name);
+    const std::string tensor = "\"" + name + R"(":{"dtype":"U8","shape":[4],"data_offsets":[0,)";
+    spill(path, file_of("{" + tensor + "4]}}", 4));
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    std::vector<std::byte> bytes(4);
+    file.read_tensor(name, bytes);
+    CHECK(bytes[3] == std::byte{'d'});
+    CHECK(message_of([&] { file.entry(name + "x"); }).find(name + "x") != std::string::npos);
+    spill(path, file_of("{" + tensor + "3]}}", 3));  // too few
+    CHECK(message_of([&] { SafetensorsFile::open(path); }).find(name) != std::string::npos);
+    CHECK(names_in(dir.path()) == std::set<std::string>{"named.safetensors"});
+  }
+}
+
+TEST_CASE("a file that shrinks after it was opened is an error of the read, not the end") {
+  const ScratchDir dir;
+  const std::filesystem::path path = dir.path() / "shrinks.safetensors";
+  spill(path,
+        file_of(one_tensor(R"("dtype":"U8","shape":[100000],"data_offsets":[0,100000])"), 100'000));
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<std::byte> bytes(100'000);
+  file.read_tensor("t", bytes);
+  std::filesystem::resize_file(path, 4096);
+  CHECK_THROWS_AS(file.read_tensor("t", bytes), DataError);
+}
+
 TEST_CASE("what the format allows is read: empty, scalar, padded, unsorted, without metadata") {
   const ScratchDir dir;
   const std::filesystem::path path = dir.path() / "good.safetensors";
