@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains every layout of tests/mesh/layouts.cpp under mpirun and holds it to one rank: gradients, losses,
-# weights, planned memory, bytes sent. scripts/test.sh does the same for a few of them.
+# weights, planned memory, bytes sent; then all other runs of several ranks. scripts/test.sh does the same
+# for a few layouts, and for a few of those runs that differ in their layouts alone.
 #
 #   scripts/mesh.sh [--build DIR] [--all] [TEXT]
 #
@@ -30,6 +31,9 @@ if [ ! -x "$build/tests/mesh_test" ]; then
   exit 2
 fi
 cmake --build "$build" --target mesh_test mesh_probe llmtrain llmtrain_mpi
-[ -z "$text" ] || export LLMTRAIN_LAYOUTS="$text"
-LLMTRAIN_MPI_PLUGIN="$build/apps/llmtrain/libllmtrain_mpi.so" \
-  exec "$build/tests/mesh_test" -tc="every layout*,in fp32 and bf16*"
+cases=()
+if [ -n "$text" ]; then
+  export LLMTRAIN_LAYOUTS="$text"
+  cases=(-tc="every layout*,in fp32 and bf16*")
+fi
+LLMTRAIN_MPI_PLUGIN="$build/apps/llmtrain/libllmtrain_mpi.so" exec "$build/tests/mesh_test" "${cases[@]}"

@@ -2,9 +2,14 @@
 
 #include <cstdlib>
 #include <dlfcn.h>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "lib/base/mapped_file.hpp"
+#include "lib/base/program_files.hpp"
 
 namespace llmtrain {
 
@@ -23,6 +28,14 @@ std::vector<fs::path> candidates(std::string_view name) {
   const std::string file = fmt::format("libllmtrain_{}.so", name);
   return {folder / file, folder / ".." / "lib" / "llmtrain" / file};
 }
+
+struct FileToHash {
+  std::string name;
+  fs::path path;
+  std::optional<Hash128> hash;
+};
+std::mutex g_mutex;  // guards g_files
+std::vector<FileToHash> g_files{{"executable", "/proc/self/exe", {}}};
 
 }  // namespace
 
@@ -58,9 +71,21 @@ LoadedPlugin load_plugin(std::string_view name, std::string_view interface_hash)
     }
     loaded.problem.clear();
     loaded.interface = entry->interface();
+    const std::lock_guard lock(g_mutex);
+    g_files.push_back({fmt::format("{} plugin", name), file, {}});
     return loaded;
   }
   return loaded;
+}
+
+std::vector<ProgramFile> program_files() {
+  const std::lock_guard lock(g_mutex);
+  std::vector<ProgramFile> files;
+  for (FileToHash& file : g_files) {
+    if (!file.hash) file.hash = hash128(MappedFile::open(file.path).bytes());
+    files.push_back({file.name, *file.hash});
+  }
+  return files;
 }
 
 }  // namespace llmtrain

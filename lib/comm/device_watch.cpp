@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/base/require.hpp"
+#include "lib/comm/exchange_queue.hpp"
 
 namespace llmtrain {
 

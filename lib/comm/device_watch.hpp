@@ -9,10 +9,11 @@
 #include <string>
 #include <thread>
 
-#include "lib/comm/exchange_queue.hpp"
 #include "lib/tensor/device_group.hpp"
 
 namespace llmtrain {
+
+class ExchangeQueue;
 
 /// Of a process. The host of a device whose peers do not come waits for the device without end; a
 /// thread sees it. To be gone before the device.

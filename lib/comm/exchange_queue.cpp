@@ -1,24 +1,76 @@
 #include "lib/comm/exchange_queue.hpp"
 
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
+#include <fmt/ranges.h>
+
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/base/trace.hpp"
 
 namespace llmtrain {
 
-// How often messages are looked after that nobody waits for.
-constexpr std::chrono::microseconds kPause{100};
+namespace {
+
+// How long nobody looks after jobs that nobody waits for, twice as long after each look in vain. A
+// thread that slept comes before one that computes; one that only gave way would not.
+constexpr std::chrono::microseconds kPause{100}, kLongPause{1000};
+
+class Waiting {
+ public:
+  explicit Waiting(std::atomic<int>& count) : count_(&count) { ++*count_; }
+  ~Waiting() { --*count_; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  std::atomic<int>* count_;
+};
+
+bool is_message(const CollectiveRecord& call) {
+  return call.kind == Collective::send || call.kind == Collective::recv;
+}
+
+// "rank 2: #7 all_reduce on dp, 4 B, at loss".
+std::string who_is_missing(const std::set<int>& ranks, const CollectiveRecord& call) {
+  return fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                     to_string(call));
+}
+
+}  // namespace
+
+void fail_unanswered(OpenMessages& messages, TimeLimit limit, const CollectiveRecord& call) {
+  fail<CommError>("no answer within {:g} s from {}", limit.count(),
+                  who_is_missing(messages.peers(), call));
+}
+
+void Vigil::look(OpenMessages& messages, const CollectiveRecord& call) {
+  // Ranks that live, and were told to stop as well, answer before.
+  constexpr std::chrono::milliseconds kMoment{300};
+  static std::atomic<bool> said{false};
+  if (stop_signal() == 0 || said) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!told_) told_ = now;
+  if (now - *told_ < kMoment) return;
+  const std::set<int> ranks = messages.peers();
+  if (ranks.empty() || said.exchange(true)) return;
+  log::warning("told to stop by signal {}, and no answer from {}", stop_signal(),
+               who_is_missing(ranks, call));
+}
 
 class ExchangeQueue::Waiter final : public Handle::Pending {
  public:
-  Waiter(ExchangeQueue& queue, std::shared_ptr<Job> job) : queue_(&queue), job_(std::move(job)) {}
-  void wait() override { queue_->finish(*job_); }
+  explicit Waiter(ExchangeQueue& queue) : queue_(&queue) {}
+  void add(Shared entry) { entries_.push_back(std::move(entry)); }
+  void wait() override {
+    for (const Shared& entry : entries_) queue_->finish(*entry);
+  }
 
  private:
   ExchangeQueue* queue_;
-  std::shared_ptr<Job> job_;
+  std::vector<Shared> entries_;
 };
 
 ExchangeQueue::ExchangeQueue(Transport& transport)
@@ -33,119 +85,140 @@ ExchangeQueue::~ExchangeQueue() {
   thread_.join();
 }
 
-std::shared_ptr<ExchangeQueue::Job> ExchangeQueue::enqueue(Work work, std::string what,
-                                                           std::function<void()> then) {
-  auto job = std::make_shared<Job>();
-  job->work = std::move(work);
-  job->what = std::move(what);
-  job->then = std::move(then);
+ExchangeQueue::Shared ExchangeQueue::enqueue(Job job) {
+  auto entry = std::make_shared<Entry>(std::move(job), *transport_);
   const std::lock_guard lock(waiting_);
-  jobs_.push_back(job);
-  return job;
+  jobs_.push_back(entry);
+  return entry;
 }
 
-Handle ExchangeQueue::submit(Work work, std::string what, std::function<void()> then) {
-  auto job = enqueue(std::move(work), std::move(what), std::move(then));
+Handle ExchangeQueue::submit(std::vector<Job> jobs) {
+  auto waiter = std::make_unique<Waiter>(*this);
+  for (Job& job : jobs) waiter->add(enqueue(std::move(job)));
   wake_.notify_one();
-  return Handle(std::make_unique<Waiter>(*this, std::move(job)));
+  return Handle(std::move(waiter));
 }
 
-void ExchangeQueue::run(Work work) { finish(*enqueue(std::move(work), "")); }
+Handle ExchangeQueue::submit(Job job) {
+  std::vector<Job> jobs;
+  jobs.push_back(std::move(job));
+  return submit(std::move(jobs));
+}
 
-void ExchangeQueue::finish(Job& job) {
-  const trace::Scope span(trace::Kind::wait,
-                          [&] { return job.what.empty() ? std::string("collectives") : job.what; });
-  const auto begin = std::chrono::steady_clock::now();
-  // Collectives have a limit of their own, in which they know who is missing.
-  const auto too_late = [&] {
-    return !job.what.empty() && std::chrono::steady_clock::now() - begin > patience();
-  };
-  while (!job.done) {
-    {
-      const std::lock_guard lock(driving_);
-      if (!job.done) drive();
+void ExchangeQueue::run(Job job) { finish(*enqueue(std::move(job))); }
+
+void ExchangeQueue::finish(Entry& entry) {
+  const trace::Scope span(trace::Kind::wait, [&] { return to_string(entry.job.call); });
+  const Clock::time_point begin = Clock::now();
+  const Waiting waiting(waiters_);
+  Vigil vigil;
+  for (int looks = 0; !entry.done;) {
+    const std::lock_guard lock(driving_);
+    if (entry.done) break;
+    if (drive()) {
+      looks = 0;
+      continue;
     }
-    if (job.done) break;
-    if (too_late()) give_up(job);
-    std::this_thread::yield();
+    if (is_message(entry.job.call) && !failure_ && Clock::now() - begin > patience()) {
+      try {
+        fail_unanswered(entry.messages, patience(), entry.job.call);
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+    }
+    vigil.look(entry.messages, entry.job.call);
+    transport_->rest(looks++);
   }
-  if (job.error) std::rethrow_exception(job.error);
+  if (entry.error) std::rethrow_exception(entry.error);
 }
 
-void ExchangeQueue::give_up(const Job& job) {
-  const std::lock_guard lock(driving_);
-  if (!failure_) {
-    failure_ = std::make_exception_ptr(
-        CommError(fmt::format("no answer within {:g} s: {}", patience().count(), job.what)));
-  }
-  std::rethrow_exception(failure_);
+void ExchangeQueue::complete(Entry& entry) {
+  entry.error = failure_;
+  entry.messages.forget();
+  // What it holds may be gone when whoever waits goes on.
+  entry.job.step = nullptr;
+  entry.done = true;
 }
 
-void ExchangeQueue::complete(Job& job) {
+bool ExchangeQueue::advance(Entry& entry, bool& went_on) {
   try {
-    if (!failure_ && job.then) job.then();
+    while (!failure_ && entry.messages.are_done()) {
+      went_on = true;
+      const trace::Scope span(trace::Kind::communication,
+                              [&] { return to_string(entry.job.call); });
+      if (!entry.job.step(entry.messages)) {
+        complete(entry);
+        return true;
+      }
+      entry.asked = Clock::now();
+    }
+    if (!failure_ && !is_message(entry.job.call) && Clock::now() - entry.asked > patience()) {
+      fail_unanswered(entry.messages, patience(), entry.job.call);
+    }
   } catch (...) {
     failure_ = std::current_exception();
   }
-  job.error = failure_;
-  // What they hold may be gone when whoever waits goes on.
-  job.work = nullptr;
-  job.then = nullptr;
-  job.done = true;
+  if (!failure_) return false;
+  went_on = true;
+  complete(entry);
+  return true;
 }
 
-void ExchangeQueue::drive() {
-  std::shared_ptr<Job> job;
+void ExchangeQueue::begin(const Shared& entry) {
+  if (entry->job.lane) {
+    auto& lane = lanes_[static_cast<std::size_t>(*entry->job.lane)];
+    lane.push_back(entry);
+    if (lane.size() > 1) return;
+  }
+  under_way_.push_back(entry);
+}
+
+bool ExchangeQueue::drive() {
+  bool went_on = false;
+  Shared next;
   {
     const std::lock_guard lock(waiting_);
     if (!jobs_.empty()) {
-      job = std::move(jobs_.front());
+      next = std::move(jobs_.front());
       jobs_.pop_front();
     }
   }
-  if (job) {
-    try {
-      if (!failure_) job->tickets = job->work(*transport_);
-    } catch (...) {
-      failure_ = std::current_exception();
+  if (next) begin(next);
+  for (auto at = under_way_.begin(); at != under_way_.end();) {
+    const Shared entry = *at;
+    if (!advance(*entry, went_on)) {
+      ++at;
+      continue;
     }
-    if (job->tickets.empty()) {
-      complete(*job);
-    } else {
-      under_way_.push_back(std::move(job));
+    if (entry->job.lane) {
+      auto& lane = lanes_[static_cast<std::size_t>(*entry->job.lane)];
+      lane.pop_front();
+      if (!lane.empty()) under_way_.push_back(lane.front());
     }
+    at = under_way_.erase(at);
   }
-  std::erase_if(under_way_, [&](const std::shared_ptr<Job>& message) {
-    try {
-      if (!failure_) {
-        std::erase_if(message->tickets,
-                      [&](Transport::Ticket t) { return transport_->is_done(t); });
-      }
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-    if (failure_) message->tickets.clear();
-    if (!message->tickets.empty()) return false;
-    complete(*message);
-    return true;
-  });
   const std::lock_guard lock(waiting_);
-  messages_ = !under_way_.empty();
-  if (messages_) wake_.notify_one();
+  // Whoever drives may leave when its own job is done.
+  if (!std::exchange(anything_under_way_, !under_way_.empty()) && anything_under_way_) {
+    wake_.notify_one();
+  }
+  return went_on || next != nullptr;
 }
 
 void ExchangeQueue::serve() {
+  std::chrono::microseconds pause{0};
   std::unique_lock lock(waiting_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || messages_ || !jobs_.empty(); });
-    if (jobs_.empty()) {  // messages need a look now and then
-      wake_.wait_for(lock, kPause, [this] { return stop_ || !jobs_.empty(); });
-    }
+    wake_.wait(lock, [this] { return stop_ || anything_under_way_ || !jobs_.empty(); });
+    // Who waits does what there is to do.
+    wake_.wait_for(lock, waiters_ > 0 ? kLongPause : pause,
+                   [this] { return stop_ || (waiters_ == 0 && !jobs_.empty()); });
     if (stop_) return;
+    if (waiters_ > 0) continue;
     lock.unlock();
     {
       const std::lock_guard driver(driving_);
-      drive();
+      pause = drive() ? std::chrono::microseconds(0) : std::clamp(2 * pause, kPause, kLongPause);
     }
     lock.lock();
   }

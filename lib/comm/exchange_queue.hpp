@@ -1,7 +1,9 @@
 #pragma once
 /// The one order in which a process does its communication.
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -9,70 +11,103 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "lib/comm/communicator.hpp"
+#include "lib/comm/open_messages.hpp"
 #include "lib/comm/transport.hpp"
 
 namespace llmtrain {
 
-inline constexpr TimeLimit kDefaultPatience{600};
+/// CommError: ranks did not answer within `limit`.
+[[noreturn]] void fail_unanswered(OpenMessages& messages, TimeLimit limit,
+                                  const CollectiveRecord& call);
 
-/// Jobs begin one after another, in the order of their submission over all groups of the process.
-/// A thread of its own begins them while the step computes; whoever waits for a job lends a hand
-/// instead of sleeping. A job is a collective, which is done when its function returns, or a
-/// message, whose function only begins it, so that jobs behind it go on. After a job that failed
-/// all others fail with its error: the ranks no longer stand at one place.
+/// A wait for other ranks. Where one has died, launchers tell the others to stop, and end them a
+/// moment later: who it is know those who wait for it.
+class Vigil {
+ public:
+  /// After a look in vain. Once in a process that was told to stop and still has no answer a while
+  /// later it says for whom it waits.
+  void look(OpenMessages& messages, const CollectiveRecord& call);
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> told_;
+};
+
+/// Jobs begin one after another, in the order of their submission over all groups of the process,
+/// and then go on side by side: nobody waits for the messages of one before the next one begins. A
+/// thread of its own looks after them while the step computes; whoever waits for a job lends a hand
+/// instead of sleeping. After a job that failed all others fail with its error: the ranks no longer
+/// stand at one place.
 class ExchangeQueue {
  public:
+  /// Of the jobs in a lane, each of which needs the lane's memory, one is under way at a time.
+  static constexpr int kLanes = 2;
+
+  /// Begins the next messages of a job, when those before are done; false when it has none left and
+  /// is over. One that waits for others itself is over at once: nothing else goes on meanwhile.
+  using Step = std::function<bool(OpenMessages&)>;
+  struct Job {
+    CollectiveRecord call;
+    Step step;
+    std::optional<int> lane = {};
+  };
+
   explicit ExchangeQueue(Transport& transport);
   /// Waits for nothing: all handles are gone.
   ~ExchangeQueue();
   ExchangeQueue(const ExchangeQueue&) = delete;
   ExchangeQueue& operator=(const ExchangeQueue&) = delete;
 
-  /// How long whoever waits does so before it throws CommError.
+  /// How long ranks may take to answer: to a collective from when it asks on, to a message, whose
+  /// other end may be late with good reason, from when somebody waits for it.
   void set_patience(TimeLimit patience) { patience_ = patience.count(); }
   TimeLimit patience() const { return TimeLimit(patience_); }
 
-  /// Returns what is still under way: a message, whose other end `what` names in errors.
-  using Work = std::function<std::vector<Transport::Ticket>(Transport&)>;
-  /// `then` runs, once, when all of it has arrived, before the handle is done.
-  Handle submit(Work work, std::string what = "", std::function<void()> then = {});
-  /// The same for a collective, done when it returns; no other thread is woken.
-  void run(Work work);
+  /// The handle is done when all of the jobs are.
+  Handle submit(std::vector<Job> jobs);
+  Handle submit(Job job);
+  /// The same, and waits; no other thread is woken.
+  void run(Job job);
 
  private:
-  struct Job {
-    Work work;
-    std::string what;
-    std::function<void()> then;
-    std::vector<Transport::Ticket> tickets;
+  using Clock = std::chrono::steady_clock;
+  struct Entry {
+    Entry(Job of, Transport& transport) : job(std::move(of)), messages(transport) {}
+    Job job;
+    OpenMessages messages;
+    Clock::time_point asked;
     std::exception_ptr error;
     std::atomic<bool> done{false};
   };
+  using Shared = std::shared_ptr<Entry>;
   class Waiter;
-  std::shared_ptr<Job> enqueue(Work work, std::string what, std::function<void()> then = {});
-  void finish(Job& job);
-  /// Nothing of the job is under way any more. `driving_` is held.
-  void complete(Job& job);
-  /// Whose other end does not come.
-  [[noreturn]] void give_up(const Job& job);
-  /// Begins the next job, if there is one, and looks after messages. `driving_` is held.
-  void drive();
+  Shared enqueue(Job job);
+  void finish(Entry& entry);
+  // `driving_` is held in what follows.
+  /// Begins a job and takes those under way further; whether anything went on.
+  bool drive();
+  void begin(const Shared& entry);
+  /// Whether it is over.
+  bool advance(Entry& entry, bool& went_on);
+  void complete(Entry& entry);
+
   void serve();
 
   Transport* transport_;
   std::atomic<double> patience_{kDefaultPatience.count()};
-  std::mutex driving_;                         // guards the transport and under_way_
-  std::list<std::shared_ptr<Job>> under_way_;  // messages
-  std::exception_ptr failure_;                 // the first one; guarded by driving_
-  std::mutex waiting_;                         // guards what follows
+  std::atomic<int> waiters_{0};
+  std::mutex driving_;  // guards the transport and what follows
+  std::list<Shared> under_way_;
+  std::array<std::deque<Shared>, kLanes> lanes_;  // the first one is under way
+  std::exception_ptr failure_;                    // the first one
+  std::mutex waiting_;                            // guards what follows
   std::condition_variable wake_;
-  std::deque<std::shared_ptr<Job>> jobs_;
-  bool messages_ = false;  // under_way_ is not empty
+  std::deque<Shared> jobs_;
+  bool anything_under_way_ = false;
   bool stop_ = false;
   std::thread thread_;
 };

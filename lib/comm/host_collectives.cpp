@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 
 #include "lib/base/require.hpp"
 #include "lib/comm/ordered_sum.hpp"
@@ -13,73 +12,27 @@ namespace llmtrain {
 
 namespace {
 
-using Ticket = Transport::Ticket;
-
-/// Bytes of a message, so that no library meets a size beyond 2^31 and pieces stay in the caches.
-constexpr std::size_t kMessageBytes = std::size_t{1} << 22;
-
-template <class Byte, class Visit>
-void for_each_message(std::span<Byte> all, const Visit& visit) {
-  for (std::size_t at = 0; at < all.size(); at += kMessageBytes) {
-    visit(all.subspan(at, std::min(kMessageBytes, all.size() - at)));
-  }
-}
-
-struct Range {
-  std::size_t begin = 0, size = 0;
-};
-
-/// Part `index` of `count` things in `parts` parts that differ by one at most.
-Range part_of(std::size_t count, int parts, int index) {
-  const auto n = static_cast<std::size_t>(parts);
-  const auto i = static_cast<std::size_t>(index);
-  const std::size_t begin = count / n * i + std::min(i, count % n);
-  return {begin, count / n + (i < count % n ? 1 : 0)};
+/// A job's step that begins what there is, and then runs `after`.
+ExchangeQueue::Step in_one_step(std::function<void(OpenMessages&)> begin,
+                                std::function<void()> after = {}) {
+  return [begin = std::move(begin), after = std::move(after),
+          is_begun = false](OpenMessages& messages) mutable {
+    if (!std::exchange(is_begun, true)) {
+      begin(messages);
+      return true;
+    }
+    if (after) after();
+    return false;
+  };
 }
 
 }  // namespace
-
-/// What goes to and comes from other members in a collective.
-class HostCollectives::Messages {
- public:
-  Messages(const HostCollectives& group, const Call& call) : group_(&group), call_(call) {}
-  void send(int to, std::span<const std::byte> data) {
-    for_each_message(data, [&](std::span<const std::byte> part) {
-      add(to, call_.transport->send(group_->world_rank(to), group_->tag_, part));
-    });
-  }
-  void recv(int from, Bytes data) {
-    for_each_message(data, [&](Bytes part) {
-      add(from, call_.transport->recv(group_->world_rank(from), group_->tag_, part));
-    });
-  }
-  /// CommError naming the ranks that do not answer.
-  void finish() {
-    const TimeLimit patience = group_->exchange_->queue.patience();
-    const std::vector<std::size_t> missing = call_.transport->wait(tickets_, patience);
-    std::set<int> ranks;
-    for (const std::size_t m : missing) ranks.insert(group_->world_rank(peers_[m]));
-    require<CommError>(missing.empty(), "no answer within {:g} s from rank{} {}: {}",
-                       patience.count(), ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
-                       to_string(*call_.record));
-  }
-
- private:
-  void add(int peer, Ticket ticket) {
-    peers_.push_back(peer);
-    tickets_.push_back(ticket);
-  }
-  const HostCollectives* group_;
-  Call call_;
-  std::vector<Ticket> tickets_;
-  std::vector<int> peers_;  // of each ticket
-};
 
 HostCollectives::HostCollectives(std::string name, std::vector<int> members, int index, int id,
                                  HostExchange& exchange)
     : Communicator(std::move(name), index, static_cast<int>(members.size())),
       members_(std::move(members)),
-      tag_(2 * id),
+      first_tag_(kTags * id),
       exchange_(&exchange) {}
 
 void HostCollectives::abort(int code) {
@@ -87,32 +40,57 @@ void HostCollectives::abort(int code) {
   std::_Exit(code);
 }
 
-std::string HostCollectives::peer_text(int member) const {
-  return fmt::format("rank {}, {}", world_rank(member), to_string(call_));
+Handle HostCollectives::submit_messages(std::function<void(OpenMessages&)> begin) {
+  return exchange_->queue.submit({.call = call_, .step = in_one_step(std::move(begin))});
+}
+
+Handle HostCollectives::submit_lanes(std::vector<Step> steps) {
+  std::vector<ExchangeQueue::Job> jobs;
+  for (std::size_t lane = 0; lane < steps.size(); ++lane) {
+    if (!steps[lane]) continue;
+    jobs.push_back({.call = call_, .step = std::move(steps[lane]), .lane = static_cast<int>(lane)});
+  }
+  return exchange_->queue.submit(std::move(jobs));
+}
+
+HostCollectives::Bytes HostCollectives::lane_terms(int lane) const {
+  const std::size_t bytes = terms_.size() / ExchangeQueue::kLanes;
+  return terms_.subspan(static_cast<std::size_t>(lane) * bytes, bytes);
+}
+
+Handle HostCollectives::submit_whole(std::function<void()> body) {
+  return exchange_->queue.submit({.call = call_, .step = [body = std::move(body)](OpenMessages&) {
+                                    body();
+                                    return false;
+                                  }});
+}
+
+void HostCollectives::exchange(const CollectiveRecord& call,
+                               const std::function<void(OpenMessages&)>& begin) const {
+  constexpr TimeLimit kSlice{0.1};
+  OpenMessages messages(*exchange_->transport);
+  begin(messages);
+  Vigil vigil;
+  for (TimeLimit left = exchange_->queue.patience(); !messages.wait(std::min(left, kSlice));) {
+    left -= kSlice;
+    if (left.count() <= 0) fail_unanswered(messages, exchange_->queue.patience(), call);
+    vigil.look(messages, call);
+  }
 }
 
 // Messages have a tag of their own: they may be under way while collectives go on.
-Handle HostCollectives::submit_send(Bytes all, int to, Step before) {
-  return exchange_->queue.submit(
-      [this, all, to, before = std::move(before)](Transport& t) {
-        if (before) before();
-        std::vector<Ticket> tickets;
-        for_each_message(
-            all, [&](Bytes part) { tickets.push_back(t.send(world_rank(to), tag_ + 1, part)); });
-        return tickets;
-      },
-      peer_text(to));
+Handle HostCollectives::submit_send(Bytes all, int to, std::function<void()> before) {
+  return submit_messages([this, all, to, before = std::move(before)](OpenMessages& messages) {
+    if (before) before();
+    messages.send(world_rank(to), first_tag_ + 1, all);
+  });
 }
 
-Handle HostCollectives::submit_recv(Bytes all, int from, Step after) {
-  return exchange_->queue.submit(
-      [this, all, from](Transport& t) {
-        std::vector<Ticket> tickets;
-        for_each_message(
-            all, [&](Bytes part) { tickets.push_back(t.recv(world_rank(from), tag_ + 1, part)); });
-        return tickets;
-      },
-      peer_text(from), std::move(after));
+Handle HostCollectives::submit_recv(Bytes all, int from, std::function<void()> after) {
+  const auto begin = [this, all, from](OpenMessages& messages) {
+    messages.recv(world_rank(from), first_tag_ + 1, all);
+  };
+  return exchange_->queue.submit({.call = call_, .step = in_one_step(begin, std::move(after))});
 }
 
 void HostCollectives::do_barrier() {
@@ -122,12 +100,10 @@ void HostCollectives::do_barrier() {
 }
 
 void HostCollectives::do_gather_bytes(std::span<const std::byte> mine, Bytes all) {
-  exchange_->queue.run([&](Transport& t) {
-    const trace::Scope span(trace::Kind::communication, [&] { return to_string(call_); });
-    const std::vector<std::int64_t> counts(count(), static_cast<std::int64_t>(mine.size()));
-    gather({&t, &call_}, mine, parts_of(all, counts, DType::u8));
-    return std::vector<Ticket>();
-  });
+  const std::vector<std::int64_t> counts(count(), static_cast<std::int64_t>(mine.size()));
+  exchange_->queue.run({.call = call_, .step = in_one_step([&](OpenMessages& messages) {
+                                         gather(messages, mine, parts_of(all, counts, DType::u8));
+                                       })});
 }
 
 void HostCollectives::observe(const CollectiveRecord& record) {
@@ -166,87 +142,76 @@ std::vector<HostCollectives::Bytes> HostCollectives::parts_of(Bytes all,
   return parts;
 }
 
-void HostCollectives::gather(const Call& call, std::span<const std::byte> mine,
-                             std::span<const Bytes> parts) const {
-  Messages messages(*this, call);
-  for (int m = 0; m < size(); ++m) {
-    const Bytes part = parts[static_cast<std::size_t>(m)];
-    if (m != rank()) {
-      messages.recv(m, part);
-      messages.send(m, mine);
-    } else if (!mine.empty() && part.data() != mine.data()) {
-      std::memmove(part.data(), mine.data(), mine.size());
-    }
-  }
-  messages.finish();
+std::vector<HostCollectives::Bytes> HostCollectives::even_parts(Bytes all, DType dtype) const {
+  const std::int64_t elements = static_cast<std::int64_t>(all.size() / size_of(dtype));
+  std::vector<std::int64_t> counts(count(), elements / size());
+  for (std::int64_t m = 0; m < elements % size(); ++m) ++counts[static_cast<std::size_t>(m)];
+  return parts_of(all, counts, dtype);
 }
 
-void HostCollectives::exchange_parts(const Call& call, std::span<const Bytes> from,
+void HostCollectives::gather(OpenMessages& messages, std::span<const std::byte> mine,
+                             std::span<const Bytes> parts, int lane) const {
+  for (int m = 0; m < size(); ++m) {
+    const Bytes part = parts[static_cast<std::size_t>(m)];
+    if (m == rank()) continue;
+    messages.recv(world_rank(m), tag(lane), part);
+    messages.send(world_rank(m), tag(lane), mine);
+  }
+  // While the others' parts travel.
+  const Bytes own = parts[static_cast<std::size_t>(rank())];
+  if (!mine.empty() && own.data() != mine.data()) {
+    std::memmove(own.data(), mine.data(), mine.size());
+  }
+}
+
+void HostCollectives::exchange_parts(OpenMessages& messages, std::span<const Bytes> from,
                                      std::span<const Bytes> to) const {
-  Messages messages(*this, call);
   for (std::size_t m = 0; m < count(); ++m) {
-    if (static_cast<int>(m) != rank()) {
-      messages.recv(static_cast<int>(m), to[m]);
-      messages.send(static_cast<int>(m), from[m]);
+    const int member = static_cast<int>(m);
+    if (member != rank()) {
+      messages.recv(world_rank(member), tag(kNoLane), to[m]);
+      messages.send(world_rank(member), tag(kNoLane), from[m]);
     } else if (!to[m].empty()) {
       std::memcpy(to[m].data(), from[m].data(), to[m].size());
     }
   }
-  messages.finish();
 }
 
-void HostCollectives::send_to_all(const Call& call, Bytes all, int root) const {
-  Messages messages(*this, call);
-  if (rank() != root) messages.recv(root, all);
+void HostCollectives::send_to_all(OpenMessages& messages, Bytes all, int root) const {
+  if (rank() != root) messages.recv(world_rank(root), tag(kNoLane), all);
   for (int m = 0; rank() == root && m < size(); ++m) {
-    if (m != root) messages.send(m, all);
+    if (m != root) messages.send(world_rank(m), tag(kNoLane), all);
   }
-  messages.finish();
 }
 
-void HostCollectives::add_up(const Call& call, std::span<const Bytes> parts, DType dtype,
-                             ReduceOp op, std::byte* out) const {
-  const Bytes mine = parts[static_cast<std::size_t>(rank())];
-  Messages messages(*this, call);
-  std::vector<const std::byte*> terms(count());
+void HostCollectives::send_terms(OpenMessages& messages, std::span<const Bytes> parts, Bytes memory,
+                                 int lane) const {
+  const std::size_t bytes = parts[static_cast<std::size_t>(rank())].size();
   for (int m = 0; m < size(); ++m) {
     const auto at = static_cast<std::size_t>(m);
-    if (m == rank()) {
-      terms[at] = mine.data();
-      continue;
-    }
-    const Bytes term = terms_.subspan(at * mine.size(), mine.size());
-    terms[at] = term.data();
-    messages.recv(m, term);
-    messages.send(m, parts[at]);
+    if (m == rank()) continue;
+    messages.recv(world_rank(m), tag(lane), memory.subspan(at * bytes, bytes));
+    messages.send(world_rank(m), tag(lane), parts[at]);
   }
-  messages.finish();
+}
+
+void HostCollectives::add_terms(std::span<const Bytes> parts, Bytes memory, DType dtype,
+                                ReduceOp op, std::byte* out) const {
+  const Bytes mine = parts[static_cast<std::size_t>(rank())];
+  std::vector<const std::byte*> terms(count());
+  for (std::size_t m = 0; m < count(); ++m) {
+    const bool is_mine = static_cast<int>(m) == rank();
+    terms[m] = is_mine ? mine.data() : memory.subspan(m * mine.size(), mine.size()).data();
+  }
   reduce_in_order(terms, out, static_cast<std::int64_t>(mine.size() / size_of(dtype)), dtype, op);
 }
 
-std::size_t HostCollectives::part_bytes(DType dtype) const {
-  require(!terms_.empty(), "a reduction over {} ranks of {} without staging", size(), name());
+std::size_t HostCollectives::part_bytes(Bytes memory, DType dtype) const {
+  require(!memory.empty(), "a reduction over {} ranks of {} without staging", size(), name());
   const std::size_t element = size_of(dtype);
-  const std::size_t elements = terms_.size() / count() / element;
-  require(elements > 0, "{} ranks of {} share {} B of staging", size(), name(), terms_.size());
+  const std::size_t elements = memory.size() / count() / element;
+  require(elements > 0, "{} ranks of {} share {} B of staging", size(), name(), memory.size());
   return elements * element;
-}
-
-// A piece is cut into a part for each member, who adds it up and hands the sum around.
-void HostCollectives::reduce_pieces(const Call& call, Bytes all, DType dtype, ReduceOp op) const {
-  const std::size_t element = size_of(dtype);
-  const std::size_t piece_bytes = part_bytes(dtype) * count();
-  for (std::size_t at = 0; at < all.size(); at += piece_bytes) {
-    const Bytes piece = piece_of(all, at, piece_bytes);
-    std::vector<Bytes> parts;
-    for (int m = 0; m < size(); ++m) {
-      const Range range = part_of(piece.size() / element, size(), m);
-      parts.push_back(piece.subspan(range.begin * element, range.size * element));
-    }
-    const Bytes mine = parts[static_cast<std::size_t>(rank())];
-    add_up(call, parts, dtype, op, mine.data());
-    gather(call, mine, parts);
-  }
 }
 
 }  // namespace llmtrain

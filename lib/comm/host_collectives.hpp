@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/trace.hpp"
 #include "lib/comm/collective_log.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/exchange_queue.hpp"
+#include "lib/comm/open_messages.hpp"
 
 namespace llmtrain {
 
@@ -40,50 +40,51 @@ class HostCollectives : public Communicator {
 
  protected:
   using Bytes = std::span<std::byte>;
-  /// A collective whose turn it is.
-  struct Call {
-    Transport* transport;
-    const CollectiveRecord* record;
-  };
+  using Step = ExchangeQueue::Step;
 
   std::size_t count() const { return members_.size(); }
   /// What was called last.
   const CollectiveRecord& last_call() const { return call_; }
   /// Memory for the terms of others; what is exchanged at a time fits it.
   void set_terms(Bytes memory) { terms_ = memory; }
-  /// Bytes of one member's part of what is exchanged at a time, whole elements.
-  std::size_t part_bytes(DType dtype) const;
+  Bytes terms() const { return terms_; }
+  /// Bytes of one member's part of what is exchanged at a time, whole elements, with so much memory
+  /// for terms.
+  std::size_t part_bytes(Bytes memory, DType dtype) const;
 
-  /// Queues `body`, which takes a Call, as a collective that is done when it returns.
-  template <class Body>
-  Handle submit(Body body) {
-    return exchange_->queue.submit([body = std::move(body), call = call_](Transport& t) {
-      const trace::Scope span(trace::Kind::communication, [&] { return to_string(call); });
-      body(Call{&t, &call});
-      return std::vector<Transport::Ticket>();
-    });
-  }
+  /// Queues a collective all of whose messages `begin` begins.
+  Handle submit_messages(std::function<void(OpenMessages&)> begin);
+  /// Queues a reduction: steps[l], if there is one, is done in lane l, with the memory of that lane
+  /// alone.
+  Handle submit_lanes(std::vector<Step> steps);
+  Bytes lane_terms(int lane) const;
+  /// Queues what is over when `body`, which waits itself, returns.
+  Handle submit_whole(std::function<void()> body);
   /// Queues a message. `before` runs when it is its turn, `after` when it has come.
-  using Step = std::function<void()>;
-  Handle submit_send(Bytes all, int to, Step before = {});
-  Handle submit_recv(Bytes all, int from, Step after = {});
+  Handle submit_send(Bytes all, int to, std::function<void()> before = {});
+  Handle submit_recv(Bytes all, int from, std::function<void()> after = {});
+  /// `begin` begins messages, which are done when it returns; of a body of submit_whole.
+  void exchange(const CollectiveRecord& call,
+                const std::function<void(OpenMessages&)>& begin) const;
 
-  // What follows is done by whoever drives the queue, and waits for the other members.
-
+  // What follows begins messages. Each lane's are told from others by their tags.
+  static constexpr int kNoLane = -1;
   /// parts[m] = what member m gives as `mine`.
-  void gather(const Call& call, std::span<const std::byte> mine,
-              std::span<const Bytes> parts) const;
+  void gather(OpenMessages& messages, std::span<const std::byte> mine, std::span<const Bytes> parts,
+              int lane = kNoLane) const;
   /// to[m] = what member m has for this one; from[m] goes to it. Sizes differ as they like.
-  void exchange_parts(const Call& call, std::span<const Bytes> from,
+  void exchange_parts(OpenMessages& messages, std::span<const Bytes> from,
                       std::span<const Bytes> to) const;
-  void send_to_all(const Call& call, Bytes all, int root) const;
-  /// `all` = reduction of the members', in pieces that fit the memory for terms.
-  void reduce_pieces(const Call& call, Bytes all, DType dtype, ReduceOp op) const;
-  /// Sends parts[m] to every other member m, and writes the reduction of what they send and of
-  /// parts[rank()] to `out`, which may be one of the parts. They send as many bytes as that has,
-  /// however many they get; all fits the memory for terms.
-  void add_up(const Call& call, std::span<const Bytes> parts, DType dtype, ReduceOp op,
-              std::byte* out) const;
+  void send_to_all(OpenMessages& messages, Bytes all, int root) const;
+  /// Sends parts[m] to every other member m, and receives into `memory` what they send: as many
+  /// bytes as parts[rank()] has, however many they get.
+  void send_terms(OpenMessages& messages, std::span<const Bytes> parts, Bytes memory,
+                  int lane = kNoLane) const;
+
+  /// Behind send_terms: writes the reduction of what came and of parts[rank()] to `out`, which may
+  /// be one of the parts.
+  void add_terms(std::span<const Bytes> parts, Bytes memory, DType dtype, ReduceOp op,
+                 std::byte* out) const;
 
   /// The piece of `part` that begins `at` bytes behind its begin, of so many bytes at most.
   static Bytes piece_of(Bytes part, std::size_t at, std::size_t bytes) {
@@ -92,19 +93,22 @@ class HostCollectives : public Communicator {
   }
   /// `all` as the members' parts, one after another.
   static std::vector<Bytes> parts_of(Bytes all, std::span<const std::int64_t> counts, DType dtype);
+  /// As parts that differ by one element at most.
+  std::vector<Bytes> even_parts(Bytes all, DType dtype) const;
 
   void do_barrier() final;
   void do_gather_bytes(std::span<const std::byte> mine, Bytes all) final;
   void observe(const CollectiveRecord& record) final;
 
  private:
-  class Messages;
+  // Messages of a collective, of neighbours, and of each lane go on side by side.
+  static constexpr int kTags = 2 + ExchangeQueue::kLanes;
   int world_rank(int member) const { return members_[static_cast<std::size_t>(member)]; }
-  std::string peer_text(int member) const;
+  int tag(int lane) const { return lane == kNoLane ? first_tag_ : first_tag_ + 2 + lane; }
   void compare_calls();
 
   std::vector<int> members_;
-  int tag_;
+  int first_tag_;
   HostExchange* exchange_;
   CollectiveRecord call_;  // the last one
   Bytes terms_;

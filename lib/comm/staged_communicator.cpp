@@ -14,6 +14,8 @@ namespace {
 // brought while the one before is still on its way to the device; but what others send may land
 // only when copies from there are done.
 class StagedCommunicator final : public HostCollectives {
+  using Call = CollectiveRecord;
+
  public:
   StagedCommunicator(std::string name, std::vector<int> members, int index, int id,
                      HostExchange& exchange, std::shared_ptr<PinnedStaging> staging)
@@ -26,13 +28,16 @@ class StagedCommunicator final : public HostCollectives {
  protected:
   Handle do_all_reduce(const Tensor& data, ReduceOp op) override {
     return submit_copies([this, all = bytes_of(data), dtype = data.dtype(), op](const Call& call) {
-      const std::size_t bytes = part_bytes(dtype) * count();
+      const std::size_t bytes = part_bytes(terms(), dtype) * count();
       for (std::size_t at = 0; at < all.size(); at += bytes) {
         const Bytes data_piece = piece_of(all, at, bytes);
         const Bytes piece = pieces_.first(data_piece.size());
         bring(piece, data_piece);
         copies().finish();
-        reduce_pieces(call, piece, dtype, op);
+        const std::vector<Bytes> parts = even_parts(piece, dtype);
+        const Bytes mine = parts[static_cast<std::size_t>(rank())];
+        add_up(call, parts, dtype, op, mine.data());
+        exchange(call, [&](OpenMessages& messages) { gather(messages, mine, parts); });
         send_back(data_piece, piece);
       }
     });
@@ -57,7 +62,7 @@ class StagedCommunicator final : public HostCollectives {
     return submit_copies([this, from = parts_of(bytes_of(in), in_counts, in.dtype()),
                           to = parts_of(bytes_of(out), out_counts, out.dtype()),
                           dtype = in.dtype()](const Call& call) {
-      exchange_pieces(call, from, to, part_bytes(dtype));
+      exchange_pieces(call, from, to, part_bytes(terms(), dtype));
     });
   }
 
@@ -68,7 +73,7 @@ class StagedCommunicator final : public HostCollectives {
         const Bytes piece = pieces_.first(data_piece.size());
         if (rank() == root) bring(piece, data_piece);
         copies().finish();
-        send_to_all(call, piece, root);
+        exchange(call, [&](OpenMessages& messages) { send_to_all(messages, piece, root); });
         if (rank() != root) send_back(data_piece, piece);
       }
     });
@@ -113,11 +118,18 @@ class StagedCommunicator final : public HostCollectives {
   /// Queues a collective behind what was launched before; it is done when all its copies are.
   template <class Body>
   Handle submit_copies(Body body) {
-    return submit([this, body = std::move(body), launched = copies().launched()](const Call& call) {
-      copies().follow(*launched);
-      body(call);
-      copies().finish();
-    });
+    return submit_whole(
+        [this, body = std::move(body), call = last_call(), launched = copies().launched()] {
+          copies().follow(*launched);
+          body(call);
+          copies().finish();
+        });
+  }
+  /// out = reduction of what every member gives as its part for this one.
+  void add_up(const Call& call, std::span<const Bytes> parts, DType dtype, ReduceOp op,
+              std::byte* out) const {
+    exchange(call, [&](OpenMessages& messages) { send_terms(messages, parts, terms()); });
+    add_terms(parts, terms(), dtype, op, out);
   }
 
   static std::size_t largest(std::span<const Bytes> parts) {
@@ -143,7 +155,7 @@ class StagedCommunicator final : public HostCollectives {
   // As many pieces as the largest part has: who has got all of its own still sends to the others.
   void gather_pieces(const Call& call, Bytes from, std::span<const Bytes> parts,
                      DType dtype) const {
-    const std::size_t bytes = part_bytes(dtype);
+    const std::size_t bytes = part_bytes(terms(), dtype);
     const auto own = static_cast<std::size_t>(rank());
     const bool in_place = from.data() == parts[own].data();
     for (std::size_t at = 0; at < largest(parts); at += bytes) {
@@ -151,7 +163,7 @@ class StagedCommunicator final : public HostCollectives {
       const std::vector<Bytes> host = slots(pieces_, data, bytes);
       bring(host[own], piece_of(from, at, bytes));
       copies().finish();
-      gather(call, host[own], host);
+      exchange(call, [&](OpenMessages& messages) { gather(messages, host[own], host); });
       for (std::size_t m = 0; m < count(); ++m) {
         if (m != own || !in_place) send_back(data[m], host[m]);
       }
@@ -159,7 +171,7 @@ class StagedCommunicator final : public HostCollectives {
   }
 
   void scatter_pieces(const Call& call, std::span<const Bytes> parts, Bytes to, DType dtype) const {
-    const std::size_t bytes = part_bytes(dtype);
+    const std::size_t bytes = part_bytes(terms(), dtype);
     for (std::size_t at = 0; at < largest(parts); at += bytes) {
       const std::vector<Bytes> data = pieces_at(parts, at, bytes);
       const std::vector<Bytes> host = slots(pieces_, data, bytes);
@@ -181,7 +193,7 @@ class StagedCommunicator final : public HostCollectives {
       const std::vector<Bytes> theirs = slots(staging_->terms(), come, bytes);
       for (std::size_t m = 0; m < count(); ++m) bring(host[m], sent[m]);
       copies().finish();
-      exchange_parts(call, host, theirs);
+      exchange(call, [&](OpenMessages& messages) { exchange_parts(messages, host, theirs); });
       for (std::size_t m = 0; m < count(); ++m) send_back(come[m], theirs[m]);
     }
   }

@@ -15,6 +15,7 @@ namespace llmtrain {
 
 /// How long a process waits for another one.
 using TimeLimit = std::chrono::duration<double>;
+inline constexpr TimeLimit kDefaultPatience{600};
 
 /// One thread at a time. CommError when the library fails or a message has another size than its
 /// receiver expects.
@@ -37,6 +38,9 @@ class Transport {
   /// Until all of them are done, which are then forgotten, or `limit` is over: the places in
   /// `tickets` of those that are not done then.
   virtual std::vector<std::size_t> wait(std::span<const Ticket> tickets, TimeLimit limit) = 0;
+  /// After so many looks in vain lets others go on, perhaps until a message moves, for some
+  /// milliseconds at most.
+  virtual void rest(int looks) = 0;
 
   /// Collective: after it no message can be sent. A process that ends without it ends the job.
   virtual void leave() = 0;

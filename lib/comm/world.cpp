@@ -6,6 +6,9 @@
 #include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/device_communicator.hpp"
+#include "lib/comm/device_watch.hpp"
+#include "lib/comm/host_communicator.hpp"
+#include "lib/comm/pinned_staging.hpp"
 #include "lib/comm/staged_communicator.hpp"
 #include "lib/comm/tcp/socket.hpp"
 #include "lib/comm/tcp/tcp_transport.hpp"
@@ -55,9 +58,12 @@ std::unique_ptr<World> World::join(const Launch& launch) {
   return world;
 }
 
-World::World(Transport& transport) : transport_(&transport), place_(transport.place()) {
-  exchange_.emplace(transport);
-}
+World::World() = default;
+
+World::World(Transport& transport)
+    : transport_(&transport),
+      place_(transport.place()),
+      exchange_(std::make_unique<HostExchange>(transport)) {}
 
 World::~World() = default;
 
@@ -106,7 +112,7 @@ std::unique_ptr<Communicator> World::make_device_group(std::string_view name,
                                   std::move(watch));
 }
 
-std::shared_ptr<DeviceWatch> World::watch_devices(DeviceWatch::GiveUp give_up) {
+std::shared_ptr<DeviceWatch> World::watch_devices(std::function<void(const std::string&)> give_up) {
   return std::make_shared<DeviceWatch>(exchange_->queue, std::move(give_up));
 }
 

@@ -1,19 +1,21 @@
 #pragma once
 /// The processes of this job, connected.
 
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/comm/communicator.hpp"
-#include "lib/comm/device_watch.hpp"
-#include "lib/comm/host_communicator.hpp"
 #include "lib/comm/job_place.hpp"
-#include "lib/comm/pinned_staging.hpp"
 #include "lib/comm/transport.hpp"
 
 namespace llmtrain {
+
+class Device;
+class DeviceWatch;
+class PinnedStaging;
+struct HostExchange;
 
 class World {
  public:
@@ -62,20 +64,20 @@ class World {
                                                   const Device& device,
                                                   std::shared_ptr<DeviceWatch> watch);
   /// For such groups of this process; there are others than this one.
-  std::shared_ptr<DeviceWatch> watch_devices(DeviceWatch::GiveUp give_up);
+  std::shared_ptr<DeviceWatch> watch_devices(std::function<void(const std::string&)> give_up);
   /// Collective; when all is done. Without it the end of a process ends the others.
   void leave();
   /// Ends all processes at once.
   [[noreturn]] void abort(int code);
 
  private:
-  World() = default;
+  World();
 
   std::unique_ptr<Transport> own_;  // where no library has it
   Transport* transport_ = nullptr;
   JobPlace place_;
   TimeLimit patience_ = kDefaultPatience;
-  std::optional<HostExchange> exchange_;
+  std::unique_ptr<HostExchange> exchange_;
   int groups_ = 0;
 };
 

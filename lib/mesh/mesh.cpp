@@ -4,6 +4,8 @@
 #include <map>
 
 #include "lib/base/require.hpp"
+#include "lib/comm/pinned_staging.hpp"
+#include "lib/comm/world.hpp"
 
 namespace llmtrain {
 

@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "lib/comm/communicator.hpp"
-#include "lib/comm/world.hpp"
+#include "lib/tensor/device.hpp"
 
 namespace llmtrain {
+
+class DeviceWatch;
+class World;
 
 /// World = dp * tp * pp * sp.
 enum class Axis : std::uint8_t { dp, tp, pp, sp };

@@ -107,21 +107,29 @@ void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t nu
   const std::vector<std::int64_t>& layers = pp_layers();
   if (layers.empty()) {
     if (num_blocks >= num_stages()) return;
-    issues.add(pp, fmt::format("{} stages of a pipeline need a block each, and the model has {}",
-                               num_stages(), num_blocks));
+    const std::int64_t most = num_blocks / stages_per_rank();
+    issues.add(pp,
+               fmt::format("{} stages of a pipeline need a block each, and the model has {}",
+                           num_stages(), num_blocks),
+               most > 0 ? fmt::format("{} is the most", most)
+                        : fmt::format("take a schedule with fewer than {} stages on a rank",
+                                      stages_per_rank()));
     return;
   }
   if (std::ssize(layers) != num_stages()) {
-    issues.add(pp_layers, fmt::format("{} numbers for {} stages", layers.size(), num_stages()));
+    issues.add(pp_layers, fmt::format("{} numbers for {} stages", layers.size(), num_stages()),
+               fmt::format("give each stage one, {} in all", num_blocks));
     return;
   }
   const auto sum = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
   if (sum != num_blocks) {
-    issues.add(pp_layers, fmt::format("{} blocks, and the model has {}", sum, num_blocks));
+    issues.add(pp_layers, fmt::format("{} blocks, and the model has {}", sum, num_blocks),
+               "leave it out for stages that differ by one block at most");
   }
   // The first stage embeds and the last one has the head; between them a stage would do nothing.
   if (std::any_of(layers.begin() + 1, layers.end() - 1, [](std::int64_t n) { return n == 0; })) {
-    issues.add(pp_layers, "a stage between the first and the last one has no block");
+    issues.add(pp_layers, "a stage between the first and the last one has no block",
+               "only those two may have none");
   }
 }
 

@@ -6,8 +6,8 @@
 
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/program_files.hpp"
 #include "lib/base/require.hpp"
-#include "lib/train/run_directory.hpp"
 
 namespace llmtrain::train {
 
@@ -15,25 +15,55 @@ Peers::Peers(World& world, std::string_view recipe) : world_(&world) {
   std::vector<int> ranks(static_cast<std::size_t>(world.place().size));
   std::iota(ranks.begin(), ranks.end(), 0);
   all_ = world.make_group("job", ranks, world.place().rank);
-  check_same(recipe);
+  check_same_program("");
+  check_same_recipe(recipe);
 }
 
-void Peers::check_same(std::string_view recipe) const {
-  std::string build;
-  for (const auto& [key, value] : build_facts()) build += fmt::format("{}: {}\n", key, value);
-  struct Facts {
-    Hash128 recipe, build;
+namespace {
+
+// "lr: 1e-3, rank 0: 3e-4", of the first line in which two texts differ.
+std::string first_difference(std::string_view text, std::string_view of_first) {
+  const auto take_line = [](std::string_view& rest) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    return line.substr(std::min(line.size(), line.find_first_not_of(' ')));
   };
-  const std::vector<Facts> all =
-      all_->gather_values(Facts{hash128(recipe), hash128(build)}, "comparison of ranks");
+  while (!text.empty() || !of_first.empty()) {
+    const std::string_view line = take_line(text), first = take_line(of_first);
+    if (line == first) continue;
+    return fmt::format("{}, rank 0: {}", line.empty() ? "nothing" : line,
+                       first.empty() ? "nothing" : first);
+  }
+  return "";
+}
+
+}  // namespace
+
+void Peers::check_same_program(std::string_view device) const {
+  std::string mine;
+  for (const ProgramFile& file : program_files()) {
+    mine += fmt::format("{} {}\n", file.name, to_hex(file.hash));
+  }
+  if (!device.empty()) mine += fmt::format("device {}\n", device);
+  const std::vector<std::string> all = texts_of_all(mine, "comparison of programs");
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    require<CommError>(all[rank].build == all[0].build,
-                       "rank {} runs another llmtrain than rank 0; start the same file everywhere",
-                       rank);
-    require<CommError>(all[rank].recipe == all[0].recipe,
-                       "rank {} has another recipe than rank 0; start all with the same file and "
-                       "overrides",
-                       rank);
+    require<CommError>(
+        all[rank] == all[0],
+        "rank {} runs another llmtrain than rank 0 ({}); start the same file everywhere", rank,
+        first_difference(all[rank], all[0]));
+  }
+}
+
+void Peers::check_same_recipe(std::string_view recipe) const {
+  const std::vector<Hash128> all = of_all(hash128(recipe), "comparison of recipes");
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const std::string first = text_of(0, recipe, "recipe of a rank");
+    const std::string other = text_of(static_cast<int>(rank), recipe, "recipe of a rank");
+    fail<CommError>(
+        "rank {} has another recipe than rank 0 ({}; as a whole {}, rank 0: {}); start all with "
+        "the same file and overrides",
+        rank, first_difference(other, first), to_hex(all[rank]), to_hex(all[0]));
   }
 }
 

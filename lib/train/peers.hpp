@@ -17,8 +17,10 @@ namespace llmtrain::train {
 /// Everything but is_first(), world() and group() is collective over the job.
 class Peers {
  public:
-  /// CommError, naming a rank, unless all have this recipe and the same executable.
+  /// CommError, naming a rank and what it has, unless all have this recipe and run the same files.
   Peers(World& world, std::string_view recipe);
+  /// The same of what is known later: the kind of device, and the plugin that it needs.
+  void check_same_program(std::string_view device) const;
 
   bool is_first() const { return world_->place().rank == 0; }
   World& world() const { return *world_; }
@@ -61,7 +63,7 @@ class Peers {
   Communicator& group() const { return *all_; }
 
  private:
-  void check_same(std::string_view recipe) const;
+  void check_same_recipe(std::string_view recipe) const;
 
   World* world_;
   std::unique_ptr<Communicator> all_;

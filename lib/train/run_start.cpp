@@ -117,6 +117,7 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
 }
 
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers) {
+  peers.check_same_program(to_string(device.device().kind()));
   engine::EnginePlace place = device.place();
   place.mesh = recipe.mesh_shape();
   place.rank = peers.world().place().rank;

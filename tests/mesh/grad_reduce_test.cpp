@@ -40,15 +40,18 @@ TEST_CASE("gradients that travel in bf16 are rounded once per rank and once as a
   const std::vector<std::string> in_fp32{"precision.compute=fp32"};
   const ProbeResult one = run_probe(model, 1, 1, in_fp32);
   REQUIRE(one.problem == "");
-  const std::vector<Run> runs{
+  std::vector<Run> runs{
       {2, {"parallelism.dp=2"}},
-      {2, {"parallelism.dp=2", "parallelism.zero=1"}},
-      {2, {"parallelism.dp=2", "parallelism.zero=2"}},
       {2, {"parallelism.dp=2", "parallelism.zero=3"}},
-      {2, {"parallelism.sp=2"}},
       {4, {"parallelism.dp=4", "parallelism.zero=2", "parallelism.dp_replicate=2"}},
-      {4, {"parallelism.dp=2", "parallelism.pp=2", "parallelism.pp_schedule=zb_h1"}},
       {4, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero=1"}}};
+  if (!is_quick()) {
+    runs.insert(runs.end(),
+                {{2, {"parallelism.dp=2", "parallelism.zero=1"}},
+                 {2, {"parallelism.dp=2", "parallelism.zero=2"}},
+                 {2, {"parallelism.sp=2"}},
+                 {4, {"parallelism.dp=2", "parallelism.pp=2", "parallelism.pp_schedule=zb_h1"}}});
+  }
   for (const Run& run : runs) {
     CAPTURE(fmt::format("{}", run.parallelism));
     std::vector<std::string> overrides = in_fp32;

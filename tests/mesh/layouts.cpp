@@ -369,7 +369,7 @@ const std::vector<Layout>& gpu_layouts() {
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ring"},
       {4, "llama", "parallelism.dp=2 | parallelism.tp=2"},
       {2, "mixtral", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true"},
-      {2, "dots1", "parallelism.pp=2", "optimizer.lr=5e-3"},
+      {3, "dots1", "parallelism.pp=3", "optimizer.lr=5e-3"},  // neighbours on both sides
       {2, "qwen3_moe", "parallelism.sp=2", "model.capacity_factor=0.7"},
       {2, "dots1", "parallelism.dp=2 | parallelism.ep=2", "optimizer.lr=5e-3"},
       {4, "qwen3_moe",

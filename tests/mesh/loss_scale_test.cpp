@@ -52,11 +52,14 @@ TEST_CASE("a gradient that overflows on one rank skips the step on all, whatever
   CHECK(one.skipped.back() <= 20);
   int number = 0;
   using Case = std::pair<int, std::string>;
-  for (const auto& [ranks, layout] :
-       {Case(2, "parallelism.dp=2"), Case(2, "parallelism={dp: 2, zero: 1}"),
-        Case(4, "parallelism={dp: 4, zero: 3}"), Case(2, "parallelism.tp=2"),
-        Case(2, "parallelism={pp: 2, pp_schedule: zb_h1}"), Case(2, "parallelism.sp=2"),
-        Case(8, "parallelism={dp: 2, tp: 2, pp: 2, zero: 1}")}) {
+  std::vector<Case> cases{Case(4, "parallelism={dp: 4, zero: 3}"), Case(2, "parallelism.sp=2"),
+                          Case(8, "parallelism={dp: 2, tp: 2, pp: 2, zero: 1}")};
+  if (!is_quick()) {
+    cases.insert(cases.end(),
+                 {Case(2, "parallelism.dp=2"), Case(2, "parallelism={dp: 2, zero: 1}"),
+                  Case(2, "parallelism.tp=2"), Case(2, "parallelism={pp: 2, pp_schedule: zb_h1}")});
+  }
+  for (const auto& [ranks, layout] : cases) {
     CAPTURE(layout);
     const std::string name = fmt::format("layout-{}", number++);
     run(ranks, name, layout);

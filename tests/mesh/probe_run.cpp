@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -28,6 +29,11 @@ void set_mpi_environment() {
       {"OMP_WAIT_POLICY", "passive"},
   }};
   for (const auto& [name, value] : kSettings) ::setenv(name, value, 1);
+}
+
+bool is_quick() {
+  const char* text = std::getenv("LLMTRAIN_LAYOUTS");
+  return text != nullptr && std::string_view(text) == "quick";
 }
 
 std::vector<std::string> mpirun(int ranks) { return {MPIEXEC, "-n", std::to_string(ranks)}; }

@@ -35,6 +35,10 @@ struct ProbeModel {
 ProbeResult run_probe(const ProbeModel& model, int ranks, int steps,
                       const std::vector<std::string>& overrides);
 
+/// Whether there is little time (LLMTRAIN_LAYOUTS=quick, as in scripts/test.sh): of what many runs
+/// show in the same way, the others are then left to scripts/mesh.sh.
+bool is_quick();
+
 /// The command line of mpirun that starts `ranks` of what follows, as on a machine with as many
 /// cores; needs mpi_environment().
 std::vector<std::string> mpirun(int ranks);

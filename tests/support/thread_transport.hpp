@@ -78,6 +78,7 @@ class ThreadTransport final : public Transport {
     }
     return open;
   }
+  void rest(int) override { std::this_thread::yield(); }
   void leave() override {}
   [[noreturn]] void abort(int) override { std::terminate(); }
 
@@ -122,6 +123,7 @@ class CountingTransport final : public Transport {
   std::vector<std::size_t> wait(std::span<const Ticket> tickets, TimeLimit limit) override {
     return counted_->wait(tickets, std::min(limit, TimeLimit(30)));
   }
+  void rest(int looks) override { counted_->rest(looks); }
   void leave() override { counted_->leave(); }
   [[noreturn]] void abort(int) override { std::terminate(); }
 

@@ -83,9 +83,10 @@ class MpiTransport final : public Transport {
     while (true) {
       std::erase_if(open, [&](std::size_t i) { return is_done(tickets[i]); });
       if (open.empty() || std::chrono::steady_clock::now() - begin > limit) return open;
-      std::this_thread::yield();
+      rest(0);
     }
   }
+  void rest(int) override { std::this_thread::yield(); }
 
   void leave() override {
     check(MPI_Comm_free(&world_), "free a communicator");

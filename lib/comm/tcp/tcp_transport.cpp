@@ -85,6 +85,14 @@ class TcpTransport final : public Transport {
     }
   }
 
+  void rest(int looks) override {
+    if (looks < kLooks) {
+      std::this_thread::yield();
+    } else {
+      progress(kSleep);
+    }
+  }
+
   void leave() override {
     watch_->leave();
     for (Line& line : lines_) line.close();

@@ -310,6 +310,87 @@ TEST_CASE("messages go on while collectives are done, in their order, and in bot
   });
 }
 
+TEST_CASE("what begins later does not wait for what others have not begun") {
+  std::atomic<bool> is_over{false};
+  run_job(3, [&](Transport& transport) {
+    Rank self(transport);
+    const std::vector<int> late{0, 1}, early{0, 2};
+    const int index = self.rank() == 0 ? 0 : 1;
+    std::unique_ptr<Communicator> with_late, with_early;
+    if (self.rank() != 2) with_late = self.world.make_group("late", late, index);
+    if (self.rank() == 0) with_early = self.world.make_group("early", early, index);
+    if (self.rank() == 2) {
+      self.world.make_group("late", {2}, 0);  // one as elsewhere
+      with_early = self.world.make_group("early", early, index);
+    }
+    for (Communicator* group : {with_late.get(), with_early.get()}) {
+      if (group != nullptr) group->use_staging(self.staging);
+    }
+    const Tensor mine = self.tensor(DType::i32, 1), all = self.tensor(DType::i32, 2);
+    const Tensor other = self.tensor(DType::i32, 2), sum = self.tensor(DType::i32, 1001);
+    values<std::int32_t>(mine)[0] = self.rank();
+    values<std::int32_t>(sum)[1000] = 1;
+    if (self.rank() == 1) {
+      while (!is_over) std::this_thread::yield();
+      with_late->all_gather(mine, all, "late").wait();
+      with_late->all_reduce(sum, ReduceOp::sum, "late").wait();
+    } else if (self.rank() == 2) {
+      with_early->all_gather(mine, all, "early").wait();
+    } else {
+      Handle waits = with_late->all_gather(mine, all, "late");
+      Handle adds = with_late->all_reduce(sum, ReduceOp::sum, "late");
+      with_early->all_gather(mine, other, "early").wait();
+      is_over = true;
+      waits.wait();
+      adds.wait();
+      if (values<std::int32_t>(other)[1] != 2) throw std::runtime_error("early");
+      if (values<std::int32_t>(all)[1] != 1) throw std::runtime_error("late");
+      if (values<std::int32_t>(sum)[1000] != 2) throw std::runtime_error("sum");
+    }
+  });
+}
+
+TEST_CASE("sums, parts and messages that are under way together arrive as each by itself") {
+  constexpr int kRanks = 4;
+  // Less than a piece, and more than both lanes hold; elements that round in any other order.
+  constexpr std::array<std::int64_t, 5> kElements{1, 300'001, 77, 150'001, 5};
+  std::atomic<int> wrong{0};
+  run_job(kRanks, [&](Transport& transport) {
+    Rank self(transport);
+    const auto filled = [&](std::int64_t n) {
+      const Tensor tensor = self.tensor(DType::f32, n);
+      const auto x = values<float>(tensor);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = term(self.rank(), i);
+      return tensor;
+    };
+    std::vector<Tensor> sums, parts, mine, all;
+    std::vector<Handle> handles;
+    for (const std::int64_t n : kElements) {
+      sums.push_back(filled(n));
+      handles.push_back(self.group->all_reduce(sums.back(), ReduceOp::sum, "sum"));
+      mine.push_back(filled(n));
+      all.push_back(self.tensor(DType::f32, kRanks * n));
+      handles.push_back(self.group->all_gather(mine.back(), all.back(), "all"));
+      mine.push_back(filled(kRanks * n));
+      parts.push_back(self.tensor(DType::f32, n));
+      handles.push_back(self.group->reduce_scatter(mine.back(), parts.back(), "part"));
+    }
+    for (Handle& handle : handles) handle.wait();
+    for (std::size_t k = 0; k < kElements.size(); ++k) {
+      const auto n = static_cast<std::size_t>(kElements[k]);
+      for (std::size_t i = 0; i < n; ++i) {
+        wrong += values<float>(sums[k])[i] != sum_of_terms(kRanks, i);
+        const std::size_t at = static_cast<std::size_t>(self.rank()) * n + i;
+        wrong += values<float>(parts[k])[i] != sum_of_terms(kRanks, at);
+        for (int r = 0; r < kRanks; ++r) {
+          wrong += values<float>(all[k])[static_cast<std::size_t>(r) * n + i] != term(r, i);
+        }
+      }
+    }
+  });
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a rank that does not come is named with the call that waits for it") {
   std::string collective, message;
   run_job(4, [&](Transport& transport) {
@@ -352,7 +433,7 @@ TEST_CASE("a rank that does not come is named with the call that waits for it") 
       message = error.what();
     }
   });
-  CHECK(message == "no answer within 0.2 s: rank 1, #1 recv on all, 16 B, at activations");
+  CHECK(message == "no answer within 0.2 s from rank 1: #1 recv on all, 16 B, at activations");
 }
 
 TEST_CASE("who calls something else is named where the ranks compare their calls") {

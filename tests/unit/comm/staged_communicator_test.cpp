@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "lib/comm/pinned_staging.hpp"
 #include "lib/comm/world.hpp"
 #include "tests/support/lazy_device.hpp"
 #include "tests/support/thread_transport.hpp"

@@ -1,0 +1,137 @@
+// Jobs of mpirun that must not begin, or end before their time.
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/hash.hpp"
+#include "tests/mesh/workshop.hpp"
+
+namespace llmtrain::test {
+
+TEST_CASE("a signal to one rank stops all at one step, saved") {
+  const Workshop w;
+  // mpirun hands SIGUSR1 to every rank, which they see at different times.
+  const ProcessResult stopped =
+      w.run(3,
+            {"run.output_dir=s", "training.global_batch_size=3", "training.max_steps=100000",
+             "checkpoint.interval=null", "eval.interval=null"},
+            {.signal = SIGUSR1, .signal_after = "  20/100000"});
+  CAPTURE(stopped.output);
+  CHECK(stopped.exit_code == 75);
+  CHECK(stopped.output.find("stopped by signal") != std::string::npos);
+  CHECK(std::filesystem::exists(w.scratch / "s" / "checkpoints"));
+}
+
+namespace {
+
+// A job of two whose ranks are started by commands of their own.
+ProcessResult run_apart(const Workshop& w, const std::vector<std::string>& first,
+                        const std::vector<std::string>& second) {
+  std::vector<std::string> command = mpirun(1);
+  command.insert(command.end(), first.begin(), first.end());
+  command.insert(command.end(), {":", "-n", "1"});
+  command.insert(command.end(), second.begin(), second.end());
+  return run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+}
+
+void check_told_apart(const ProcessResult& result, const std::string& text) {
+  CAPTURE(result.output);
+  CAPTURE(text);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code == 6);
+  CHECK(result.output.find(text) != std::string::npos);
+}
+
+std::string hash_of(const std::filesystem::path& file) { return to_hex(hash128(read_file(file))); }
+
+// A file that does the same, and is another.
+std::filesystem::path changed_copy(const Workshop& w, const std::filesystem::path& of) {
+  const std::filesystem::path to = w.scratch / of.filename();
+  std::filesystem::copy_file(of, to);
+  std::ofstream(to, std::ios::app) << "x";
+  return to;
+}
+
+}  // namespace
+
+TEST_CASE("ranks with different recipes are told apart at the start, by what differs") {
+  const Workshop w;
+  const std::vector<std::string> run{LLMTRAIN_EXECUTABLE, "run", "r.yaml", "run.output_dir=d"};
+  std::vector<std::string> other = run;
+  other.push_back("optimizer.lr=1e-3");
+  const ProcessResult result = run_apart(w, run, other);
+  check_told_apart(result,
+                   "rank 1 has another recipe than rank 0 (lr: 0.001, rank 0: lr: 0.05; as a "
+                   "whole ");
+  const std::size_t at = result.output.find("as a whole ");
+  const std::string hashes = result.output.substr(at, 32 + 10 + 32 + 11);
+  CAPTURE(hashes);
+  CHECK(std::ranges::count_if(hashes, [](char c) { return std::isxdigit(c) != 0; }) >= 64);
+}
+
+TEST_CASE("ranks that run other files are told apart at the start, by their hashes") {
+  const Workshop w;
+  const std::vector<std::string> rest{"run", "r.yaml", "run.output_dir=d"};
+  const auto with = [&](std::vector<std::string> command) {
+    command.insert(command.end(), rest.begin(), rest.end());
+    return command;
+  };
+  const std::vector<std::string> usual = with({LLMTRAIN_EXECUTABLE});
+  const auto executable = changed_copy(w, LLMTRAIN_EXECUTABLE);
+  check_told_apart(run_apart(w, usual, with({executable.string()})),
+                   fmt::format("rank 1 runs another llmtrain than rank 0 (executable {}, rank 0: "
+                               "executable {}); start the same file everywhere",
+                               hash_of(executable), hash_of(LLMTRAIN_EXECUTABLE)));
+  const std::string plugin = std::getenv("LLMTRAIN_MPI_PLUGIN");
+  const auto other = changed_copy(w, plugin);
+  const std::vector<std::string> with_other =
+      with({"/usr/bin/env", "LLMTRAIN_MPI_PLUGIN=" + other.string(), LLMTRAIN_EXECUTABLE});
+  check_told_apart(
+      run_apart(w, usual, with_other),
+      fmt::format("(mpi plugin {}, rank 0: mpi plugin {})", hash_of(other), hash_of(plugin)));
+}
+
+TEST_CASE("a rank that stops answering is named by the others, who end") {
+  const Workshop w;
+  std::vector<std::string> command = mpirun(3);
+  command.insert(
+      command.end(),
+      {"/bin/sh", "-c",
+       fmt::format("[ $OMPI_COMM_WORLD_RANK = 2 ] && (sleep 3; kill -STOP $$) & exec {} run r.yaml "
+                   "run.output_dir=h training.max_steps=1000000 training.global_batch_size=3 "
+                   "eval.interval=null resilience.hang_timeout=2s",
+                   LLMTRAIN_EXECUTABLE)});
+  const ProcessResult result =
+      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  CAPTURE(result.output);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code == 6);
+  CHECK(result.output.find("no answer within 2 s from rank 2: #") != std::string::npos);
+  CHECK(result.output.find("last collectives of this rank: #") != std::string::npos);
+}
+
+TEST_CASE("a rank that dies ends the others, which name it") {
+  const Workshop w;
+  std::vector<std::string> command = mpirun(3);
+  // One is killed by its own limit of processor time while the others go on.
+  command.insert(command.end(),
+                 {"/bin/sh", "-c",
+                  fmt::format("[ $OMPI_COMM_WORLD_RANK = 1 ] && ulimit -t 2; exec {} run r.yaml "
+                              "run.output_dir=k training.max_steps=1000000 "
+                              "training.global_batch_size=3 eval.interval=null",
+                              LLMTRAIN_EXECUTABLE)});
+  const ProcessResult result =
+      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  CAPTURE(result.output);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code != 0);
+  CHECK(result.output.find("and no answer from rank 1: #") != std::string::npos);
+}
+
+}  // namespace llmtrain::test

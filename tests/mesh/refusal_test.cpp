@@ -1,0 +1,122 @@
+// Layouts that a model, or a job, cannot have: each is refused with the nearest ones that do.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/mesh/workshop.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+// `text` is said once, and with exit code 2.
+void check_refused(const ProcessResult& result, std::string_view text) {
+  CAPTURE(text);
+  CAPTURE(result.output);
+  CHECK(result.exit_code == 2);
+  const std::size_t at = result.output.find(text);
+  CHECK(at != std::string::npos);
+  CHECK(result.output.find(text, at + 1) == std::string::npos);
+  CHECK(!result.timed_out);
+}
+
+// What a run of so many ranks would refuse, without any.
+void refused(int ranks, const Overrides& overrides, std::string_view text) {
+  static const Workshop w;
+  std::vector<std::string> command{LLMTRAIN_EXECUTABLE, "plan", "r.yaml", "--ranks",
+                                   std::to_string(ranks)};
+  command.insert(command.end(), overrides.begin(), overrides.end());
+  CAPTURE(fmt::format("{}", fmt::join(command, " ")));
+  check_refused(run_process(command, w.scratch.path().string(), {.limit_seconds = 60}), text);
+}
+
+}  // namespace
+
+TEST_CASE("a layout that does not fit the job is refused once by all its ranks") {
+  const Workshop w;
+  const auto run = [&](int ranks, const Overrides& overrides, std::string_view text) {
+    check_refused(w.run(ranks, overrides), text);
+  };
+  run(2, {"parallelism.dp=4"}, "parallelism.dp is 4, but the job has 2 ranks; start 4");
+  run(1, {"parallelism.dp=4"}, "but the job has 1 rank; start 4");
+  run(4, {"parallelism.tp=4"}, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
+  run(2, {"training.seq_leng=3"}, "training.seq_leng");
+}
+
+TEST_CASE("axes that do not divide the job's ranks are refused with numbers that do") {
+  refused(3, {}, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide");
+  refused(3, {"parallelism.tp=2"},
+          "parallelism.tp 2 does not divide the job's 3 ranks; start 2 or 4 (mpirun -n 4 llmtrain "
+          "run ...), or choose sizes that do: 1 or 3");
+  refused(3, {"parallelism={dp: 2, tp: -1}"}, "parallelism.dp 2 does not divide the job's 3");
+  refused(3, {"parallelism.pp=2"}, "parallelism.pp 2 does not divide the job's 3");
+  refused(2, {"parallelism.tp=-1"}, "and so does parallelism.dp: -1 (its default)");
+  refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, "with parallelism.tp 2, but the job has");
+  refused(2, {"parallelism.order=[tp, tp, dp, pp]"}, "names an axis twice");
+  refused(2, {"parallelism.zero=1", "parallelism.dp_replicate=3"}, "does not divide the 2 ranks");
+}
+
+TEST_CASE("heads and widths that ranks of tp or sp cannot share are refused with sizes that can") {
+  const std::string wide =
+      "model={architecture: llama, vocab_size: 300, hidden_size: 24, "
+      "num_hidden_layers: 2, num_attention_heads: 12, num_key_value_heads: 4, "
+      "intermediate_size: 36, max_position_embeddings: 64}";
+  // Ranks may share a key/value head, where they divide the heads of queries.
+  refused(3, {wide, "training.global_batch_size=6", "parallelism.tp=3"},
+          "parallelism.tp is 3, which cannot share 12 heads and 4 key/value heads evenly; 2 or 4 "
+          "can");
+  refused(6, {wide, "parallelism.tp=6"}, "4 or 12 can");
+  refused(24, {wide, "parallelism.tp=24"}, "evenly; 12 can");
+  refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, "1 and 3 do");
+  refused(4, {wide, "parallelism.tp=4", "model.intermediate_size=34"}, "2 and 17 do");
+  refused(3, {"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"},
+          "cannot share 2 heads and 2 key/value heads; parallelism.sp_algo: all_gather can");
+  refused(2, {"parallelism.sp=2", "training.seq_len=14"}, "12 and 16 do");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 3}"}, "does not divide parallelism.sp 4");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 4}"}, "set sp_algo: ulysses, and leave this");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 2, sp_algo: ulysses}"}, "does nothing");
+}
+
+TEST_CASE("blocks that stages of a pipeline cannot have are refused with what they can") {
+  const std::string five = "model.num_hidden_layers=5";
+  const std::string stages = "stages of a pipeline need a block each, and the model has ";
+  refused(4, {"parallelism={dp: 1, pp: -1}"}, "4 " + stages + "2 (2 is the most)");
+  refused(6, {five, "parallelism.pp=6"}, "6 " + stages + "5 (5 is the most)");
+  refused(3, {five, "parallelism={pp: 3, pp_schedule: zbv}"}, "6 " + stages + "5 (2 is the most)");
+  refused(2, {five, "parallelism={pp: 2, pp_schedule: interleaved_1f1b, pp_stages_per_rank: 6}"},
+          "12 " + stages + "5 (take a schedule with fewer than 6 stages on a rank)");
+  refused(
+      2, {"parallelism.pp=2", "parallelism.pp_layers=[2,1]"},
+      "3 blocks, and the model has 2 (leave it out for stages that differ by one block at most)");
+  refused(2, {five, "parallelism.pp=2", "parallelism.pp_layers=[2,1,2]"},
+          "3 numbers for 2 stages (give each stage one, 5 in all)");
+  refused(3, {five, "parallelism.pp=3", "parallelism.pp_layers=[2,0,3]"},
+          "a stage between the first and the last one has no block (only those two may have none)");
+  refused(2,
+          {"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4",
+           "training.global_batch_size=2"},
+          "dualpipev does not take 2 micro-batches on 2 ranks; take 4");
+  refused(2, {"parallelism.pp_schedule=zbv"}, "does nothing: parallelism.pp is 1");
+  refused(2, {"parallelism.pp=2", "parallelism.pp_stages_per_rank=2"},
+          "does nothing: 1f1b has 1 on every rank");
+}
+
+TEST_CASE("experts that ranks of ep cannot share are refused with numbers of ranks that can") {
+  const std::string experts = "model.architecture=mixtral";
+  refused(2, {"parallelism.ep=2"}, "has nothing to share: the model has no experts");
+  refused(2, {experts, "model.num_local_experts=3", "parallelism.ep=2"},
+          "does not divide the model's 3 experts (1 and 3 do)");
+  refused(
+      16,
+      {experts, "training.global_batch_size=16", "model.num_local_experts=12", "parallelism.ep=8"},
+      "does not divide the model's 12 experts (6 and 12 do)");
+  refused(
+      16,
+      {experts, "training.global_batch_size=16", "model.num_local_experts=12", "parallelism.ep=16"},
+      "does not divide the model's 12 experts (12 does)");
+  refused(2, {experts, "parallelism={ep: 4}"}, "does not divide the 2 ranks of dp x sp");
+  refused(2, {experts, "parallelism={ep_room: 2}"}, "does nothing: parallelism.ep is 1");
+}
+
+}  // namespace llmtrain::test

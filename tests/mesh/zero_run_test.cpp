@@ -1,0 +1,72 @@
+// `llmtrain run` under mpirun with what data ranks divide among them.
+#include <csignal>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tests/mesh/workshop.hpp"
+
+namespace llmtrain::test {
+
+TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from the other's saves") {
+  using Overrides = std::vector<std::string>;
+  using Stages = std::pair<int, int>;  // before and after a stop
+  const std::vector<Stages> all{{0, 1}, {1, 3}, {3, 2}};
+  std::size_t turn = 0;
+  for (const Overrides& settings : {Overrides{"precision.compute=fp32"},
+                                    {"precision.compute=bf16", "precision.master=fp32"},
+                                    {"precision.compute=bf16", "precision.master=bf16+remainder"},
+                                    {"precision.compute=bf16", "precision.master=none"},
+                                    {"precision.compute=bf16", "optimizer.name=muon"}}) {
+    CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
+    const Workshop w;
+    // One micro-batch on each rank: from stage 2 on gradients of each are summed over the ranks.
+    const auto run = [&](std::string_view name, int zero, ProcessEvents events = {}) {
+      Overrides overrides = settings;
+      overrides.push_back("training.micro_batch_size=2");
+      overrides.push_back(fmt::format("run.output_dir={}", name));
+      overrides.push_back(fmt::format("parallelism.zero={}", zero));
+      events.limit_seconds = 60;
+      return w.run(2, overrides, events);
+    };
+    const ProcessResult plain = run("plain", 0);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);
+    const ProcessEvents stop{.signal = SIGTERM, .signal_after = "step-00000004"};
+    const Stages one = all[turn++ % all.size()];
+    for (const auto& [from, to] : is_quick() ? std::vector<Stages>{one} : all) {
+      const std::string name = fmt::format("from-{}", from);
+      REQUIRE(run(name, from, stop).exit_code != 0);
+      const ProcessResult rest = run(name, to);
+      REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+      CHECK(rest.output.find("resumed from step") != std::string::npos);
+      CHECK(losses_and_norms(w.scratch / name) == losses_and_norms(w.scratch / "plain"));
+    }
+  }
+}
+
+TEST_CASE("what replicas of slices have saved goes on on one rank, and the other way round") {
+  const Workshop w;
+  const ProcessEvents stop{.signal = SIGTERM, .signal_after = "step-00000004"};
+  REQUIRE(w.run(1, {"run.output_dir=one"}).exit_code == 0);
+  const auto numbers = losses_and_norms(w.scratch / "one");
+  const auto four = [&](std::string_view name, ProcessEvents events) {
+    return w.run(4,
+                 {fmt::format("run.output_dir={}", name), "parallelism.zero=3",
+                  "parallelism.dp_replicate=2"},
+                 events);
+  };
+  REQUIRE(four("from-four", stop).exit_code != 0);
+  REQUIRE(w.run(1, {"run.output_dir=from-four"}).exit_code == 0);
+  REQUIRE(w.run(1, {"run.output_dir=from-one"}, stop).exit_code != 0);
+  REQUIRE(four("from-one", {}).exit_code == 0);
+  for (const char* name : {"from-four", "from-one"}) {
+    const auto others = losses_and_norms(w.scratch / name);
+    REQUIRE(others.size() == numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      CHECK(std::abs(others[i] - numbers[i]) <= 1e-10 * numbers[i]);
+    }
+  }
+}
+
+}  // namespace llmtrain::test
