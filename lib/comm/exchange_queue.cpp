@@ -67,6 +67,7 @@ void ExchangeQueue::finish(Job& job) {
     }
     if (job.done) break;
     if (too_late()) give_up(job);
+    activity::tick();
     std::this_thread::yield();
   }
   if (job.error) std::rethrow_exception(job.error);
