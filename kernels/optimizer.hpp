@@ -106,8 +106,9 @@ struct DecideUpdate {
   static constexpr std::string_view name = "decide_update";
   View squares, loss_sum, decision;
   double lr = 0;
-  /// Where given (StepScalars), its lr counts, as it is when the kernel runs.
+  /// Where given (StepScalars), its lr and loss_limit count, as they are when the kernel runs.
   View scalars;
+  double loss_limit = std::numeric_limits<double>::infinity();
   /// Infinite: gradients are not clipped.
   double max_norm = std::numeric_limits<double>::infinity();
   /// Adam's; 0 for updates that need no correction.
@@ -123,10 +124,13 @@ struct DecideUpdate {
   std::int64_t num_losses() const { return loss_sum.defined() ? loss_sum.numel() : 0; }
   /// For kernels of the CPU.
   double lr_now() const { return scalars.defined() ? scalars.as<StepScalars>()->lr : lr; }
+  double loss_limit_now() const {
+    return scalars.defined() ? scalars.as<StepScalars>()->loss_limit : loss_limit;
+  }
   /// The decision itself, after `squares` were added up. Constexpr, so that device code has the
   /// very same operations.
   constexpr void decide(double sum_of_squares, double loss, double z_loss, double lr_now,
-                        UpdateDecision& to) const {
+                        double loss_limit_now, UpdateDecision& to) const {
     to.used_loss_scale = to.loss_scale;
     to.loss_sum = loss;
     to.z_loss_sum = z_loss;
@@ -135,7 +139,7 @@ struct DecideUpdate {
     const bool finite_gradients = to.grad_norm - to.grad_norm == 0;
     const bool finite_loss = loss - loss == 0 && z_loss - z_loss == 0;
     if (finite_loss) loss_scale.follow(finite_gradients, to);
-    to.apply = finite_gradients && finite_loss ? 1 : 0;
+    to.apply = finite_gradients && finite_loss && loss <= loss_limit_now ? 1 : 0;
     to.grad_scale = 1 / to.used_loss_scale;
     to.lr = lr_now;
     if (to.apply == 0) return;

@@ -3,6 +3,7 @@
 /// repeated finds the step's own numbers there.
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/operands.hpp"
 
@@ -10,13 +11,15 @@ namespace llmtrain::kernels {
 
 /// On the device these numbers lie side by side in an FP64 tensor [kScalars].
 struct StepScalars {
-  static constexpr std::int64_t kScalars = 3;
+  static constexpr std::int64_t kScalars = 4;
   /// A whole number from 1.
   double step = 1;
   /// Gradients are those of (sum of token losses) * grad_scale.
   double grad_scale = 1;
   /// Of parameters without a group.
   double lr = 0;
+  /// A step whose loss, in nats over all its trained tokens, is above this does not apply.
+  double loss_limit = std::numeric_limits<double>::infinity();
 };
 static_assert(sizeof(StepScalars) == StepScalars::kScalars * sizeof(double));
 

@@ -13,8 +13,8 @@ struct UpdateDecision {
   double loss_sum = 0;
   /// Global L2 norm, before clipping by it.
   double grad_norm = 0;
-  /// 1, or 0 when a loss or the norm is NaN or infinite: parameters and states then stay as they
-  /// are, to the bit.
+  /// 1, or 0 when a loss or the norm is NaN or infinite, or the loss above its limit: parameters
+  /// and states then stay as they are, to the bit.
   double apply = 0;
   /// Factor on every gradient as an update reads it: clipping, and what undoes the loss's scale.
   double grad_scale = 1;
@@ -40,6 +40,10 @@ struct UpdateDecision {
   bool applies() const { return apply != 0; }
   /// The step did not apply because its gradients were too large for their scale, which has shrunk.
   bool overflowed() const { return !applies() && loss_scale < used_loss_scale; }
+  /// All numbers are; a step that did not apply then had a loss above its limit.
+  bool is_finite() const {
+    return loss_sum - loss_sum == 0 && z_loss_sum - z_loss_sum == 0 && grad_norm - grad_norm == 0;
+  }
 };
 static_assert(sizeof(UpdateDecision) == UpdateDecision::kScalars * sizeof(double));
 

@@ -6,7 +6,7 @@
 #   scripts/reliability.sh --quick
 #   scripts/reliability.sh --table
 #
-#   CLASS        T1, T2, T3, T5, T6, T11 or T16; all of them if none is named
+#   CLASS        T1 to T9, T11, T13 or T16; all of them if none is named
 #   --quick      a part of the cases of every class, in minutes, as scripts/test.sh does
 #   --table      only what was tried so far
 #   --fresh      forgets what was tried
@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
       sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
       exit 0
       ;;
-    T1 | T2 | T3 | T5 | T6 | T11 | T16) classes+=("$1") ;;
+    T1 | T2 | T3 | T4 | T5 | T6 | T7 | T8 | T9 | T11 | T13 | T16) classes+=("$1") ;;
     *) printf 'reliability: unknown class or option %s (try --help)\n' "$1" >&2 && exit 2 ;;
   esac
   shift
@@ -73,7 +73,7 @@ if [ "$(cat "$tried/sources" 2>/dev/null)" != "$sources" ]; then
   rm -f "$tried"/T*.txt
   printf '%s\n' "$sources" >"$tried/sources"
 fi
-[ ${#classes[@]} -gt 0 ] || classes=(T3 T6 T16 T1 T2 T5 T11)
+[ ${#classes[@]} -gt 0 ] || classes=(T3 T6 T16 T8 T9 T13 T1 T7 T4 T2 T5 T11)
 status=0
 for class in "${classes[@]}"; do
   LLMTRAIN_RELIABILITY="$tried" "$build/tests/reliability_test" -tc="$class *" || status=1

@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(kJoinThreads)
   const double sum = join_all(squares, count, sums);
   if (threadIdx.x != 0) return;
   op.decide(sum, num_losses > 0 ? loss_sum[0] : 0, num_losses > 1 ? loss_sum[1] : 0,
-            scalars == nullptr ? op.lr : scalars->lr, *decision);
+            scalars == nullptr ? op.lr : scalars->lr,
+            scalars == nullptr ? op.loss_limit : scalars->loss_limit, *decision);
 }
 
 /// A thread per gradient: it has few runs.

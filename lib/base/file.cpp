@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 
@@ -110,6 +111,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t n =
         ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
+    activity::tick();
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno<DataError>("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
@@ -122,6 +124,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
 void File::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxIoBytes));
+    activity::tick();
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_errno<StorageError>("write", path_);
     bytes = bytes.subspan(static_cast<std::size_t>(n));

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <unistd.h>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
@@ -46,6 +47,7 @@ void install_stop_handlers() {
 int stop_signal() { return g_signal; }
 
 void stop_if_asked(std::string_view doing) {
+  activity::tick();  // whoever asks is at work
   const int signal = g_signal;
   if (signal == 0) return;
   fail<Stopped>("stopped by signal {} while {}; nothing is lost, run again to continue", signal,

@@ -1,6 +1,6 @@
 #pragma once
 /// Spans of time on the threads of this process, for a picture of what it does. Where nobody looks,
-/// a span costs one load.
+/// a span costs a load and a tick (activity.hpp).
 
 #include <atomic>
 #include <concepts>
@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "lib/base/activity.hpp"
 
 namespace llmtrain::trace {
 
@@ -48,11 +50,13 @@ inline bool is_on() { return detail::g_on.load(std::memory_order_relaxed); }
 class Scope {
  public:
   Scope(Kind kind, std::string_view name) : kind_(kind) {
+    activity::tick();
     if (is_on()) begin(std::string(name));
   }
   /// `name` makes it, where somebody looks.
   template <std::invocable Name>
   Scope(Kind kind, const Name& name) : kind_(kind) {
+    activity::tick();
     if (is_on()) begin(name());
   }
   ~Scope() {

@@ -127,6 +127,7 @@ void ExchangeQueue::finish(Entry& entry) {
       }
     }
     vigil.look(entry.messages, entry.job.call);
+    activity::tick();
     transport_->rest(looks++);
   }
   if (entry.error) std::rethrow_exception(entry.error);

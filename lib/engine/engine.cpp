@@ -168,7 +168,8 @@ double Engine::read_loss(double planned) const {
   return value;
 }
 
-void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_factor) {
+void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_factor,
+                         double loss_limit) {
   require(optimizer_ != nullptr, "an engine without an optimizer cannot train");
   require(steps_in_flight() < kMaxInFlight, "step {}: {} steps are in flight", step,
           steps_in_flight());
@@ -178,7 +179,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
           batch.num_samples, batch.seq_len, batch.trained_tokens, options_.micro_batch_size,
           options_.seq_len);
   place_.device->ledger().enter(Phase::step);
-  send_scalars(batch, step, lr_factor);
+  send_scalars(batch, step, lr_factor, loss_limit);
   const kernels::KernelCtx kernel = context().kernel;
   parts_.run(RecordedParts::Part::start, [&] {
     optimizer_->zero_grads(kernel);
@@ -203,10 +204,13 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   if (routers_) routers_->start(slot);
 }
 
-void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor) {
+void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor,
+                          double loss_limit) {
+  const auto tokens = static_cast<double>(batch.trained_tokens);
   const kernels::StepScalars scalars{.step = static_cast<double>(step),
-                                     .grad_scale = 1.0 / static_cast<double>(batch.trained_tokens),
-                                     .lr = optimizer_->lr(lr_factor)};
+                                     .grad_scale = 1.0 / tokens,
+                                     .lr = optimizer_->lr(lr_factor),
+                                     .loss_limit = loss_limit * tokens};
   place_.device->copy_from_host(step_scalars_, std::as_bytes(std::span(&scalars, 1)));
   key_ = {.seed = options_.seed,
           .step = static_cast<std::uint64_t>(step),
@@ -281,7 +285,6 @@ StepOutcome Engine::settle_step() {
           .z_loss_sum = decision.z_loss_sum,
           .trained_tokens = launched.trained_tokens,
           .update = optim::step_result(decision),
-          .finite = decision.applies(),
           .routers = routers_ ? routers_->wait(slot) : RouterOutcome{}};
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -100,8 +101,6 @@ struct StepOutcome {
   double z_loss_sum = 0;
   std::int64_t trained_tokens = 0;
   optim::StepResult update;
-  /// Losses and gradient norm are finite; otherwise nothing was updated.
-  bool finite = true;
   RouterOutcome routers;
 };
 
@@ -127,10 +126,12 @@ class Engine final : private parallel::StageProgram {
   /// the trained tokens of all. Waits for nothing (but, where a batch is larger than the memory
   /// through which it travels to the device, for the part of it that went before), and `batch` may
   /// be used again at once. Whether loss and gradients are finite, and hence whether to update, is
-  /// decided on the device.
-  void launch_step(const StepBatch& batch, std::int64_t step, double lr_factor);
+  /// decided on the device; so is whether its loss is at most `loss_limit`, in nats per trained
+  /// token.
+  void launch_step(const StepBatch& batch, std::int64_t step, double lr_factor,
+                   double loss_limit = std::numeric_limits<double>::infinity());
   /// Waits for the oldest launched step that was not settled, not for one after it. NumericError
-  /// never: the outcome says whether it was finite.
+  /// never: the outcome's update says whether it was finite.
   StepOutcome settle_step();
   /// Launched and not settled.
   int steps_in_flight() const { return static_cast<int>(launched_ - settled_); }
@@ -190,7 +191,7 @@ class Engine final : private parallel::StageProgram {
   void end(int micro_batch) override;
 
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
-  void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor);
+  void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor, double loss_limit);
   void run_micro_batches(const StepBatch& batch);
   /// The same by the pipeline's schedule.
   void run_schedule(const StepBatch& batch);

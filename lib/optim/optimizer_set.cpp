@@ -81,7 +81,8 @@ StepResult step_result(const kernels::UpdateDecision& decision) {
           .grad_norm = decision.grad_norm,
           .clip_scale = decision.grad_scale * decision.used_loss_scale,  // exact
           .loss_scale = decision.used_loss_scale,
-          .finite = decision.applies(),
+          .finite = decision.is_finite(),
+          .applied = decision.applies(),
           .overflowed = decision.overflowed()};
 }
 

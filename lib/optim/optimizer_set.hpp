@@ -26,8 +26,11 @@ struct StepResult {
   double clip_scale = 1;
   /// What the loss was multiplied with; norm and clipping are those of the gradients without it.
   double loss_scale = 1;
-  /// False: loss or norm is NaN or infinite and nothing was updated.
+  /// Loss and norm are neither NaN nor infinite.
   bool finite = true;
+  /// False: they are, or the loss is above its limit (kernels::StepScalars), and nothing was
+  /// updated.
+  bool applied = true;
   /// Not finite because of the loss's scale, which has shrunk for the next step.
   bool overflowed = false;
 };

@@ -103,6 +103,8 @@ constexpr std::string_view kProductChoicesKey = "run.product_choices";
 constexpr std::string_view kLossScaleKey = "optimizer.loss_scale";
 constexpr std::string_view kGoodStepsKey = "optimizer.good_steps";
 
+constexpr std::string_view kRecentLossesKey = "loop.recent_losses";
+
 std::string to_lines(const std::vector<StepRecord>& records) {
   std::string lines;
   for (const StepRecord& record : records) lines += to_line(record) + '\n';
@@ -152,6 +154,9 @@ checkpoint::RunState run_state(engine::Engine& engine, const LoopState& state,
   run.state["loop.evals_without_progress"] = state.evals_without_progress;
   run.state["loop.elapsed_seconds"] = checkpoint::scalar_of(state.elapsed_seconds);
   run.state[std::string(kRecordsKey)] = to_lines(state.records);
+  if (!state.recent_losses.empty()) {
+    run.state[std::string(kRecentLossesKey)] = state.recent_losses.text();
+  }
   if (!identity.product_choices.empty()) {
     run.state[std::string(kProductChoicesKey)] = identity.product_choices;
   }
@@ -197,6 +202,14 @@ std::vector<StepRecord> records_of(const checkpoint::RunState& run, std::int64_t
                              record.step, step);
   }
   return records;
+}
+
+RecentLosses recent_losses_of(const checkpoint::RunState& run) {
+  const auto found = run.state.find(std::string(kRecentLossesKey));
+  if (found == run.state.end()) return {};
+  const auto* const text = std::get_if<std::string>(&found->second);
+  require<CheckpointError>(text != nullptr, "the checkpoint's {} is no text", kRecentLossesKey);
+  return RecentLosses::parse(*text, kRecentLossesKey);
 }
 
 void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected) {
@@ -329,6 +342,7 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   state.evals_without_progress = integer_at(run, "loop.evals_without_progress");
   state.elapsed_seconds = checkpoint::double_at(run.state, "loop.elapsed_seconds");
   state.records = records_of(run, state.step);
+  state.recent_losses = recent_losses_of(run);
   return state;
 }
 

@@ -8,6 +8,7 @@
 #include "lib/checkpoint/store.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/train/metrics.hpp"
+#include "lib/train/recent_losses.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -22,6 +23,9 @@ struct LoopState {
   std::uint64_t trained_tokens = 0;
   std::int64_t skipped_steps = 0;
   std::int64_t skipped_in_a_row = 0;
+  std::int64_t rollbacks = 0;  // since the last save
+  /// Of the last steps that applied, in their order; kept where spikes are looked for.
+  RecentLosses recent_losses;
   double best_eval_loss = 0;  // 0 = none yet
   std::int64_t evals_without_progress = 0;
   double elapsed_seconds = 0;  // of training, over all attempts

@@ -26,7 +26,12 @@ struct LoopOptions {
         sample_tokens(static_cast<std::int64_t>(recipe.eval.sample_tokens().value)),
         metrics_interval(static_cast<std::int64_t>(recipe.metrics.interval().value)),
         on_non_finite(recipe.resilience.on_non_finite()),
+        on_loss_spike(recipe.resilience.on_loss_spike()),
+        loss_spike_factor(recipe.resilience.loss_spike_factor()),
+        loss_spike_window(static_cast<std::int64_t>(recipe.resilience.loss_spike_window().value)),
         max_skipped_steps(static_cast<std::int64_t>(recipe.resilience.max_skipped_steps().value)),
+        max_rollbacks(static_cast<std::int64_t>(recipe.resilience.max_rollbacks().value)),
+        checksum_every(static_cast<std::int64_t>(recipe.resilience.checksum_every().value)),
         max_restarts(
             static_cast<std::int64_t>(recipe.resilience.max_restarts_without_progress().value)) {}
 
@@ -53,6 +58,9 @@ struct LoopOptions {
   bool eval_is_due(std::int64_t step) const {
     return eval_interval && step % static_cast<std::int64_t>(eval_interval->value) == 0;
   }
+  bool checksum_is_due(std::int64_t step) const {
+    return checksum_every > 0 && step % checksum_every == 0;
+  }
   bool out_of_patience(std::int64_t evals_without_progress) const {
     return patience && static_cast<std::uint64_t>(evals_without_progress) >= patience->value;
   }
@@ -65,8 +73,9 @@ struct LoopOptions {
   std::optional<recipe::Count> eval_max_samples, patience;
   std::vector<std::string> sample_prompts;
   std::int64_t sample_tokens, metrics_interval;
-  NonFinite on_non_finite;
-  std::int64_t max_skipped_steps, max_restarts;
+  OnBadStep on_non_finite, on_loss_spike;
+  double loss_spike_factor;
+  std::int64_t loss_spike_window, max_skipped_steps, max_rollbacks, checksum_every, max_restarts;
 };
 
 }  // namespace llmtrain::train

@@ -4,10 +4,12 @@
 #include <numeric>
 #include <thread>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/program_files.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/stall_watch.hpp"
 
 namespace llmtrain::train {
 
@@ -72,6 +74,8 @@ void end_all(World& world, ExitCode code, std::string_view message) {
   if (code == ExitCode::peer_lost) {
     // Each rank knows for whom it waits, and some wait for one that waits itself: all are heard.
     log::error("{}", message);
+    log::error("this rank was {}", activity::text());
+    note_stacks("another rank does not answer");
     for (const CollectiveRecord& call : world.last_collectives()) {
       log::error("last collectives of this rank: {}", to_string(call));
     }

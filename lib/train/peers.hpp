@@ -53,11 +53,16 @@ class Peers {
   /// that takes.
   template <class Make>
   auto first_then_others(const Make& make, std::string_view site) const {
-    const World::LongWait patience(*world_);
-    if (!is_first()) all_->barrier(site);
-    auto made = make();
-    if (is_first()) all_->barrier(site);
-    return made;
+    if (is_first()) {
+      auto made = make();
+      all_->barrier(site);  // the others have nothing else to do
+      return made;
+    }
+    {
+      const World::LongWait patience(*world_);
+      all_->barrier(site);
+    }
+    return make();
   }
   void barrier(std::string_view site) const { all_->barrier(site); }
   Communicator& group() const { return *all_; }

@@ -1,6 +1,7 @@
 #pragma once
 /// Steps that take memory as planned, or end the run.
 
+#include <limits>
 #include <vector>
 
 #include "lib/engine/engine.hpp"
@@ -16,7 +17,8 @@ class PlannedSteps {
   /// difference: a plan that does not hold is a defect of this program, and a run that goes on
   /// would end in the dark.
   void launch(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
-              std::int64_t step, double lr_factor);
+              std::int64_t step, double lr_factor,
+              double loss_limit = std::numeric_limits<double>::infinity());
 
   /// Steps that took memory as planned.
   std::int64_t count() const { return count_; }

@@ -184,6 +184,11 @@ void Recipe::validate(recipe::Issues& issues) const {
     }
   });
   recipe::judge(issues, [&] {
+    if (!resilience.goes_back() || checkpoint.interval()) return;
+    issues.add(checkpoint.interval, "null leaves resilience's rollback nothing to go back to",
+               "save every so many steps");
+  });
+  recipe::judge(issues, [&] {
     if (!training.num_epochs() || !data.is_mixture()) return;
     issues.add(training.num_epochs, "a mixture of weighted sources has no epochs",
                "give max_steps or max_tokens, and the sources max_epochs");

@@ -17,6 +17,7 @@
 #include "lib/recipe/load.hpp"
 #include "lib/train/cleaning_section.hpp"
 #include "lib/train/profiler_section.hpp"
+#include "lib/train/resilience_section.hpp"
 #include "lib/train/slurm_section.hpp"
 
 namespace llmtrain::train {
@@ -290,36 +291,6 @@ struct MetricsSection : recipe::Section {
   recipe::Key<recipe::Count> interval{this, "interval", 10, "write a record every so many steps",
                                       recipe::at_least(1)};
   recipe::Key<bool> tensorboard{this, "tensorboard", true, "write TensorBoard event files too"};
-};
-
-enum class NonFinite : std::uint8_t { stop, skip };
-
-struct ResilienceSection : recipe::Section {
-  recipe::Key<NonFinite> on_non_finite{
-      this, "on_non_finite", NonFinite::stop,
-      "a loss or gradient that is NaN or infinite: stop the run, or skip the step and go on",
-      recipe::one_of<NonFinite>({{"stop", NonFinite::stop}, {"skip", NonFinite::skip}})};
-  recipe::Key<recipe::Count> max_skipped_steps{
-      this, "max_skipped_steps", 3,
-      "with skip: most skipped steps in a row; one more stops the run", recipe::at_least(1)};
-  recipe::Key<recipe::Duration> hang_timeout{
-      this, "hang_timeout", recipe::Duration{600},
-      "how long a rank waits for another before it names it and ends the run; what one rank does "
-      "for all, as preparing data, takes the time that it takes",
-      recipe::at_least(1)};
-  recipe::Key<recipe::Auto<recipe::Duration>> exit_margin{
-      this,
-      "exit_margin",
-      {},
-      "in a Slurm job: save and end so long before the end of its time (SLURM_JOB_END_TIME); auto "
-      "= "
-      "10 s and twice the longest step and the longest save so far",
-      recipe::at_least(0)};
-  recipe::Key<recipe::Count> max_restarts_without_progress{
-      this, "max_restarts_without_progress", 3,
-      "in a Slurm job: most restarts in a row without a newer checkpoint; one more ends with exit "
-      "code 93",
-      recipe::Rule{}};
 };
 
 struct DebugSection : recipe::Section {

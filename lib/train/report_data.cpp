@@ -135,6 +135,9 @@ RunData load_run(const std::filesystem::path& run_dir) {
   run.samples = read_samples(run_dir / "samples.jsonl");
   run.recipe = read_optional(run_dir / "resolved.yaml");
   run.starts = read_starts(run_dir);
+  if (const std::string text = read_optional(run_dir / "incidents.jsonl"); !text.empty()) {
+    run.incidents = parse_metrics(text, (run_dir / "incidents.jsonl").string());
+  }
   return run;
 }
 

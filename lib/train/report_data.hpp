@@ -38,6 +38,7 @@ struct RunData {
   std::vector<Sample> samples;  // samples.jsonl
   std::string recipe;           // resolved.yaml
   std::vector<Start> starts;    // starts.jsonl
+  std::vector<StepRecord> incidents;  // incidents.jsonl
 };
 
 /// DataError naming file (and line) when metrics.jsonl is missing or a file is not what it should

@@ -163,6 +163,33 @@ std::string starts_section(const RunData& run) {
   return html + "</tbody></table></section>\n";
 }
 
+std::string incidents_section(const RunData& run) {
+  if (run.incidents.empty()) return "";
+  constexpr std::string_view kSample = "incident/sample/";
+  std::string html =
+      "<section><h2>Steps that did not count</h2>\n<table><thead><tr><th class=\"num\">Step</th>"
+      "<th>What</th><th>Done</th><th>Samples</th></tr></thead><tbody>\n";
+  const auto text = [](const StepRecord& incident, std::string_view key) {
+    const MetricValue* value = incident.find(key);
+    const auto* found = value == nullptr ? nullptr : std::get_if<std::string>(value);
+    return found == nullptr ? std::string() : html_escape(*found);
+  };
+  for (const StepRecord& incident : run.incidents) {
+    std::string samples =
+        fmt::format("{:.0f} to {:.0f}", incident.number("incident/first_sample").value_or(0),
+                    incident.number("incident/last_sample").value_or(0));
+    for (const auto& [key, value] : incident.fields) {
+      if (!key.starts_with(kSample)) continue;
+      samples +=
+          fmt::format("<br><small>{}: {}</small>", key.substr(kSample.size()), text(incident, key));
+    }
+    html += fmt::format("<tr><td class=\"num\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                        incident.step, text(incident, "incident/what"),
+                        text(incident, "incident/done"), samples);
+  }
+  return html + "</tbody></table></section>\n";
+}
+
 std::string compare_runs(const std::filesystem::path& a, const std::filesystem::path& b) {
   const RunData run_a = load_run(a), run_b = load_run(b);
   const StepRecord facts_a = summarize(run_a), facts_b = summarize(run_b);

@@ -1,6 +1,6 @@
 #pragma once
-/// Of a report: what was planned beside what was measured, the starts of a run, and two runs side
-/// by side.
+/// Of a report: what was planned beside what was measured, the starts and bad steps of a run, and
+/// two runs side by side.
 
 #include <filesystem>
 #include <string>
@@ -11,6 +11,9 @@ namespace llmtrain::train {
 
 /// Step time, speed, MFU and peak memory, planned and measured; empty where nothing has both.
 std::string planned_section(const RunData& run, const StepRecord& facts);
+
+/// A row for each step that did not count, in the order in which they came.
+std::string incidents_section(const RunData& run);
 
 /// A row for each start, if there were several: when, where, from which checkpoint, steps lost.
 std::string starts_section(const RunData& run);

@@ -131,4 +131,17 @@ void append_sample(const std::filesystem::path& directory, const Sample& sample)
   file.close();
 }
 
+void append_incident(const std::filesystem::path& directory, const StepRecord& incident) {
+  const std::filesystem::path path = directory / "incidents.jsonl";
+  if (std::filesystem::exists(path)) {
+    const std::string content = read_file(path);
+    const std::size_t whole = content.rfind('\n') + 1;  // a killed process may have left the rest
+    if (whole < content.size()) write_file_atomic(path, content.substr(0, whole));
+  }
+  File file = File::open_append(path);
+  file.write(to_line(incident) + '\n');
+  file.sync();
+  sync_directory(directory);
+}
+
 }  // namespace llmtrain::train

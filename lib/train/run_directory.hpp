@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/plan/predict.hpp"
+#include "lib/train/metrics.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -36,5 +37,9 @@ struct Sample {
 std::vector<Sample> keep_samples(const std::filesystem::path& directory,
                                  std::optional<std::int64_t> step);
 void append_sample(const std::filesystem::path& directory, const Sample& sample);
+
+/// A line more in incidents.jsonl, which nothing takes away again: what was wrong with a step and
+/// what was done (incident_of). Survives a loss of power.
+void append_incident(const std::filesystem::path& directory, const StepRecord& incident);
 
 }  // namespace llmtrain::train

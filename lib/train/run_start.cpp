@@ -49,16 +49,25 @@ RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_
           .product_choices = std::move(product_choices)};
 }
 
-NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
-                                   const checkpoint::CheckpointStore& store) {
+NewestCheckpoint newest_valid(const Peers& peers, const checkpoint::CheckpointStore& store) {
   NewestCheckpoint found;
-  const Resume mode = recipe.checkpoint.resume();
+  const World::LongWait patience(peers.world());  // hashing takes the time that it takes
   if (peers.is_first()) {
     const auto newest = store.newest_valid(checkpoint::VerifyLevel::hash);
     for (const checkpoint::Rejected& rejected : newest.rejected) {
       log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
     }
-    const bool may_begin = mode != Resume::must && newest.rejected.empty();
+    found = {newest.step, std::ssize(newest.rejected)};
+  }
+  return peers.of_first(found, "newest checkpoint");
+}
+
+NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
+                                   const checkpoint::CheckpointStore& store) {
+  const Resume mode = recipe.checkpoint.resume();
+  const NewestCheckpoint newest = newest_valid(peers, store);
+  if (peers.is_first()) {
+    const bool may_begin = mode != Resume::must && newest.newer_and_not_valid == 0;
     require<CheckpointError>(newest.step || may_begin,
                              "{}: no valid checkpoint to resume from; restore one, or choose "
                              "another run.output_dir",
@@ -67,10 +76,9 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                          "{} holds checkpoints and checkpoint.resume is never; choose another "
                          "run.output_dir",
                          store.root().string());
-    found = {newest.step, std::ssize(newest.rejected)};
-    if (!found.step) check_first_weights(recipe);  // before the data, which may take hours
+    if (!newest.step) check_first_weights(recipe);  // before the data, which may take hours
   }
-  return peers.of_first(found, "checkpoint to resume from");
+  return newest;
 }
 
 void open_rank_log(const std::filesystem::path& directory, const JobPlace& place) {

@@ -29,7 +29,10 @@ struct NewestCheckpoint {
   std::int64_t newer_and_not_valid = 0;
 };
 
-/// As rank 0 finds; what is not valid is said. Collective. CheckpointError when there is none and
+/// As rank 0 finds; what is not valid is said. Collective.
+NewestCheckpoint newest_valid(const Peers& peers, const checkpoint::CheckpointStore& store);
+
+/// The same of a run that begins. Collective. CheckpointError when there is none and
 /// the recipe, or what is not valid, forbids to begin; RecipeError when there is one and the recipe
 /// wants none; what check_first_weights throws when there is none.
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -248,12 +249,14 @@ void StatusFile::change(const Change& change) {
 }
 
 void StatusFile::enter(std::string_view phase) {
+  activity::enter(phase);
   change([&](RunStatus& status) { status.phase = phase; });
 }
 void StatusFile::length(std::int64_t total_steps) {
   change([&](RunStatus& status) { status.total_steps = total_steps; });
 }
 void StatusFile::at_step(std::int64_t step) {
+  activity::at_step(step);
   change([&](RunStatus& status) { status.step = step; });
 }
 

@@ -78,9 +78,10 @@ class StatusFile {
              std::int64_t lost_steps);
   /// Runs `body`; its exception ends the status.
   ExitCode watch(const std::function<ExitCode()>& body);
+  /// These two are the process's activity (lib/base/activity.hpp), too.
   void enter(std::string_view phase);
-  void length(std::int64_t total_steps);
   void at_step(std::int64_t step);
+  void length(std::int64_t total_steps);
   void add(const StepRecord& record);
   void saved(std::int64_t step);
   /// Writes at once, and no more after that. `phase` is one of those that have ended.

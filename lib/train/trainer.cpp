@@ -10,8 +10,10 @@
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/product_tuning.hpp"
+#include "lib/train/replica_check.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
+#include "lib/train/stall_watch.hpp"
 #include "lib/train/step_record.hpp"
 #include "lib/train/trainer_loop.hpp"
 
@@ -60,22 +62,24 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   status_.length(total_steps_);
   write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);
-  const bool tensorboard = recipe.metrics.tensorboard();
-  if (peers_.is_first()) {
-    output_.emplace(RunOutputOptions{.directory = directory_,
-                                     .resumed_step = resumed_step_,
-                                     .tensorboard = tensorboard,
-                                     .console = {.progress_bar = is_terminal(stdout),
-                                                 .total_steps = total_steps_,
-                                                 .mfu_formula = planned_.mfu_formula()}});
-    write_start(directory_, recipe, planned_, identity_, corpus_);
-  }
+  open_output(resumed_step_);
+  if (peers_.is_first()) write_start(directory_, recipe, planned_, identity_, corpus_);
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
   batch_.resize(geometry_.global_batch_size() / geometry_.data_ranks(), geometry_.seq_len());
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   log_launches(device_, planned_.plan);
-  log_corpus(corpus_, geometry_.samples_before(total_steps_ + 1));
+  if (options_.checksum_every > 0 && peers_.world().place().size == 1) {
+    log::info("resilience.checksum_every: nothing to compare, there is one rank");
+  }
+  log_corpus(corpus_, samples_needed());
+}
+
+LoopState Trainer::load(std::uint64_t step) {
+  const World::LongWait patience(peers_.world());
+  LoopState state = load_checkpoint(store_, step, engine_, identity_);
+  peers_.barrier("loading of a checkpoint");
+  return state;
 }
 
 std::optional<std::int64_t> Trainer::resume() {
@@ -85,7 +89,7 @@ std::optional<std::int64_t> Trainer::resume() {
     return std::nullopt;
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
-  state_ = load_checkpoint(store_, *newest_.step, engine_, identity_);
+  state_ = load(*newest_.step);
   saved_step_ = state_.step;
   log::info("resumed from step {}{}", state_.step,
             newest_.newer_and_not_valid == 0
@@ -93,6 +97,18 @@ std::optional<std::int64_t> Trainer::resume() {
                 : fmt::format(" (newer and not valid: {})", newest_.newer_and_not_valid));
   log_changed_keys(store_, *newest_.step, recipe_);
   return state_.step;
+}
+
+void Trainer::open_output(std::optional<std::int64_t> resumed_step) {
+  const bool tensorboard = recipe_.metrics.tensorboard();  // read on all ranks
+  if (!peers_.is_first()) return;
+  output_.reset();
+  output_.emplace(RunOutputOptions{.directory = directory_,
+                                   .resumed_step = resumed_step,
+                                   .tensorboard = tensorboard,
+                                   .console = {.progress_bar = is_terminal(stdout),
+                                               .total_steps = total_steps_,
+                                               .mfu_formula = planned_.mfu_formula()}});
 }
 
 ExitCode Trainer::run() {
@@ -123,13 +139,18 @@ ExitCode Trainer::train() {
       if (saved_step_ != state_.step) save();
       request_ = {};
     }
-    advance();
+    if (!advance()) {
+      if (evaluation_is_missing(options_, state_, false)) run_evaluation(false);
+      publish_records();
+      continue;
+    }
     saver_.poll();
     if (!in_flight_.empty()) {
       publish_records();
       continue;
     }
     finished = state_.step >= total_steps_ || out_of_time();
+    if (options_.checksum_is_due(state_.step)) check_replicas(engine_, peers_, state_.step);
     // What was reported is not lost by a kill: a step whose save is due is reported after it.
     const bool save_due = save_is_due(state_.step);
     if (!save_due) publish_records();
@@ -151,6 +172,7 @@ ExitCode Trainer::train() {
   }
   if (output_) write_report(directory_, directory_ / "report.html");
   status_.end("done", ExitCode::done, "");
+  peers_.barrier("end of the run");  // who does not come to it is named
   message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
 }
@@ -181,6 +203,7 @@ ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& wor
                   recipe.debug.check_collectives());
   for (const recipe::Entry* key : recipe.slurm.entries()) key->mark_read();  // of `llmtrain slurm`
   StatusFile status;
+  const StallWatch watch(std::chrono::duration<double>(recipe.resilience.hang_timeout().seconds));
   return status.watch([&] {
     Trainer trainer(recipe, file, world, status);
     const std::vector<std::string> unread = recipe::unread_keys(recipe);

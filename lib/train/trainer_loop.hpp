@@ -1,6 +1,6 @@
 #pragma once
 /// The loop around the engine as a class: trainer.cpp sets it up, runs and ends it,
-/// trainer_steps.cpp makes what happens in it.
+/// trainer_steps.cpp makes what happens in it, trainer_rollback.cpp what does when a step is bad.
 
 #include <chrono>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "lib/data/mixed_stream.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/optim/lr_schedule.hpp"
+#include "lib/train/bad_step.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/device.hpp"
@@ -46,6 +47,12 @@ class Trainer {
   }
   ExitCode train();
   std::optional<std::int64_t> resume();
+  LoopState load(std::uint64_t step);
+  /// Of the stream up to the end of the run, those that a way back left out among them.
+  std::uint64_t samples_needed() const {
+    return state_.next_sample + geometry_.samples_before(total_steps_ + 1) -
+           geometry_.samples_before(state_.step + 1);
+  }
   /// Whether somebody wants the run to end here. Collective, like all that follows.
   bool asked_to_stop();
   bool out_of_time() const { return time_over() >= 1; }
@@ -56,13 +63,21 @@ class Trainer {
   bool save_is_due(std::int64_t step) const {
     return options_.save_is_due(step, state_.elapsed_seconds - last_save_seconds_);
   }
-  /// Launches the next step, and settles those before it that need not stay under way.
-  void advance();
+  /// Launches the next step, and settles those before it that need not stay under way. False when
+  /// one of these took the run back to a checkpoint.
+  bool advance();
   void launch_step();
   /// Steps that stay under way while the next one is prepared and launched.
   std::size_t steps_ahead() const;
   void settle_step();
   void settle_all();
+  /// On what a step came to and how long the run has taken.
+  void agree(const LaunchedStep& step, const engine::StepOutcome& outcome);
+  /// Does what the recipe says about it; may go back to a checkpoint.
+  void answer(const BadStep& bad);
+  void roll_back(const BadStep& bad);
+  void note_incident(const BadStep& bad, std::string_view done);
+  void open_output(std::optional<std::int64_t> resumed_step);
   void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
   /// False when the run should stop early. Gives up, with request_ set, when asked to stop.
   bool run_evaluation(bool final);
@@ -99,6 +114,8 @@ class Trainer {
   LoopState state_;  // of settled steps
   std::deque<LaunchedStep> in_flight_;
   std::size_t published_ = 0;  // of state_.records
+  bool went_back_ = false;     // since the last advance()
+  bool gives_up_ = false;  // a launch has failed: steps are settled, and nothing follows from them
   std::optional<std::int64_t> resumed_step_;
   std::optional<RunOutput> output_;  // of rank 0
   engine::StepBatch batch_;          // this rank's, of the step or of an evaluation

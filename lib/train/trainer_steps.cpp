@@ -7,6 +7,7 @@
 #include "lib/base/trace.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/data_metrics.hpp"
+#include "lib/train/replica_check.hpp"
 #include "lib/train/sampling.hpp"
 #include "lib/train/step_record.hpp"
 #include "lib/train/trainer.hpp"
@@ -14,7 +15,8 @@
 
 namespace llmtrain::train {
 
-void Trainer::advance() {
+bool Trainer::advance() {
+  went_back_ = false;
   const std::int64_t number = state_.step + static_cast<std::int64_t>(in_flight_.size()) + 1;
   message(profiler_.before_step(number, peers_));
   const trace::Scope phase(trace::Kind::phase, [&] { return fmt::format("step {}", number); });
@@ -23,10 +25,12 @@ void Trainer::advance() {
   } catch (...) {
     // What came of the steps before is told before what is wrong with this one; but nobody who has
     // failed may wait for other ranks.
+    gives_up_ = true;
     if (peers_.world().place().size == 1) settle_all();
     throw;
   }
   while (in_flight_.size() > steps_ahead()) settle_step();
+  return !went_back_;
 }
 
 void Trainer::launch_step() {
@@ -40,10 +44,11 @@ void Trainer::launch_step() {
                                       engine_.mesh().axis(Axis::dp), batch_);
   }
   const double lr_factor = schedule_.factor(step.number, time_over());
+  step.loss_limit = loss_limit_of(options_, state_, step.number);
   if (step.num_samples == geometry_.global_batch_size()) {
-    planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor);
+    planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor, step.loss_limit);
   } else {  // smaller steps at the start of a ramp have no plan
-    engine_.launch_step(batch_, step.number, lr_factor);
+    engine_.launch_step(batch_, step.number, lr_factor, step.loss_limit);
   }
   in_flight_.push_back(step);
 }
@@ -53,8 +58,9 @@ void Trainer::launch_step() {
 // different times, is none of it.
 std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
-  const bool something_is_due =
-      last >= total_steps_ || out_of_time() || options_.eval_is_due(last) || save_is_due(last);
+  const bool something_is_due = last >= total_steps_ || out_of_time() ||
+                                options_.eval_is_due(last) || save_is_due(last) ||
+                                options_.checksum_is_due(last);
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
 
@@ -78,19 +84,30 @@ void Trainer::settle_step() {
   status_.at_step(state_.step);
   state_.next_sample = step.end_sample();
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
-  state_.elapsed_seconds =
-      peers_.of_first(elapsed_before_ + seconds_since(start_), "time of the run");
-  count_non_finite(options_, step, outcome, state_);
+  agree(step, outcome);
+  const std::optional<BadStep> bad = judge_step(options_, step, outcome, state_);
+  if (bad && (gives_up_ || bad->policy != OnBadStep::skip)) return answer(*bad);
   unrecorded_.add(step.num_samples * geometry_.seq_len(),
                   std::chrono::duration<double>(last_settled_ - begin).count());
   if (step.number == 1 || step.number % options_.metrics_interval == 0 ||
-      step.number == total_steps_ || out_of_time() || !outcome.finite) {
+      step.number == total_steps_ || out_of_time() || !outcome.update.applied) {
     record_step(step, outcome);
   }
   const double steps_over = static_cast<double>(step.number) / static_cast<double>(total_steps_);
   if (output_) {
     output_->progress(std::max(steps_over, time_over()), fmt::format("step {}", step.number));
   }
+  if (bad) answer(*bad);
+}
+
+void Trainer::agree(const LaunchedStep& step, const engine::StepOutcome& outcome) {
+  const StepSummary mine{.elapsed_seconds = elapsed_before_ + seconds_since(start_),
+                         .loss = outcome.loss_sum,
+                         .grad_norm = outcome.update.grad_norm,
+                         .applied = outcome.update.applied ? 1.0 : 0.0};
+  const std::vector<StepSummary> all = peers_.of_all(mine, "outcome of a step");
+  check_same_outcome(all, peers_, step.number);
+  state_.elapsed_seconds = all.front().elapsed_seconds;
 }
 
 void Trainer::settle_all() {
@@ -149,10 +166,14 @@ void Trainer::message(std::string_view line) {
 void Trainer::save() {
   const trace::Scope span(trace::Kind::io, "checkpoint");
   status_.enter("saving");
+  if (options_.checksum_every > 0 && !options_.checksum_is_due(state_.step)) {
+    check_replicas(engine_, peers_, state_.step);
+  }
   device_.ledger().enter(Phase::save);
   if (output_) output_->sync();
   saver_.save(state_, identity_);
   saved_step_ = state_.step;
+  state_.rollbacks = 0;
   last_save_seconds_ = state_.elapsed_seconds;
   status_.enter("training");
   publish_records();

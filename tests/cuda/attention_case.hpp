@@ -139,7 +139,7 @@ class AttentionProblem {
     if (m_.device().kind() != DeviceKind::cuda) return;
     // On a GPU the step in memory counts, not the one that the launch was given.
     shape_.dropout.step = kStep - 1;
-    scalars_ = m_.of({kStep, 1, 0}, {StepScalars::kScalars}, DType::f64);
+    scalars_ = m_.of({kStep, 1, 0, 0}, {StepScalars::kScalars}, DType::f64);
     shape_.dropout.scalars = scalars_;
   }
 

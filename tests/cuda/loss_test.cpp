@@ -71,7 +71,7 @@ TEST_CASE("cross-entropy and its gradient, beside the logits and in their place"
               m.run(op);
               // By the numbers that stand on the device: of the step, and the scale of the loss.
               const Tensor scaled = m.empty(shape, m.compute());
-              const Tensor scalars = m.of({7, 0.2, 0}, {StepScalars::kScalars}, DType::f64);
+              const Tensor scalars = m.of({7, 0.2, 0, 0}, {StepScalars::kScalars}, DType::f64);
               Values numbers(UpdateDecision::kScalars, 0.0);
               numbers[7] = 64;  // loss_scale
               const Tensor decision = m.of(numbers, {UpdateDecision::kScalars}, DType::f64);

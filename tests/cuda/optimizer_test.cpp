@@ -229,7 +229,8 @@ TEST_CASE("updates touch nothing where the decision does not apply") {
 
 namespace {
 
-/// Two decisions one after the other, from the same squares; then one that must not apply.
+/// Two decisions from the same squares, between them one whose loss is above its limit, and then
+/// one that is not finite.
 Values decisions_on(Place place, std::int64_t n) {
   Machine m(place, DType::f64, DType::f64);
   Values squares(static_cast<std::size_t>(n));
@@ -257,6 +258,10 @@ Values decisions_on(Place place, std::int64_t n) {
     all.insert(all.end(), found.begin(), found.end());
   };
   run();
+  const Tensor limit = m.of({1, 1, 0.125, 3}, {StepScalars::kScalars}, DType::f64);
+  decide.scalars = limit;  // below the loss: does not apply
+  run();
+  decide.scalars = {};
   decide.loss_sum = {};
   run();
   if (n == 0) return all;

@@ -140,7 +140,7 @@ TEST_CASE("the gradient of logits through weights and losses is the reference's"
                 .decision = {}};
             m.run(op);
             // By the numbers that stand on the device: of the step, and the scale of the loss.
-            const Tensor scalars = m.of({7, 0.2, 0}, {StepScalars::kScalars}, DType::f64);
+            const Tensor scalars = m.of({7, 0.2, 0, 0}, {StepScalars::kScalars}, DType::f64);
             Values numbers(UpdateDecision::kScalars, 0.0);
             numbers[7] = 64;  // loss_scale
             const Tensor decision = m.of(numbers, {UpdateDecision::kScalars}, DType::f64);

@@ -154,11 +154,11 @@ TEST_CASE("launching a step waits for nothing, and settling one waits once") {
       engine.launch(2);
       CHECK(waits() == before);
       const engine::StepOutcome first = engine->settle_step();
-      CHECK(first.finite);
+      CHECK(first.update.finite);
       CHECK(waits() == before + 1);
       engine.launch(3);
       CHECK(waits() == before + 1);
-      while (engine->steps_in_flight() > 0) CHECK(engine->settle_step().finite);
+      while (engine->steps_in_flight() > 0) CHECK(engine->settle_step().update.finite);
       CHECK(waits() == before + 3);
     }
   }
@@ -190,7 +190,7 @@ TEST_CASE("from its third run on a part of a step is launched as a whole") {
     const std::int64_t before = launches();
     engine.launch(step);
     const std::int64_t made = launches() - before;
-    CHECK(engine->settle_step().finite);
+    CHECK(engine->settle_step().update.finite);
     return made;
   };
   for (const char* name : {"adamw", "muon"}) {
@@ -265,7 +265,7 @@ TEST_CASE("what cannot be repeated is not recorded, and moved memory is noticed"
   }
   for (std::int64_t step = 1; step <= 3; ++step) {
     engine.launch(step);
-    CHECK(engine->settle_step().finite);
+    CHECK(engine->settle_step().update.finite);
   }
   const Tensor in_the_way = device.allocate({16}, DType::f32, Category::activations, "other");
   CHECK_THROWS_AS(engine.launch(4), InternalError);
@@ -282,24 +282,24 @@ TEST_CASE("a step that is not finite leaves no trace, while the next one is alre
     REQUIRE(same_start == without.contents());
     with.launch(1);
     with.launch(2, true);
-    CHECK(with->settle_step().finite);
+    CHECK(with->settle_step().update.finite);
     const auto after_first = [&] {
       without.launch(1);
-      CHECK(without->settle_step().finite);
+      CHECK(without->settle_step().update.finite);
       return without.contents();
     }();
     CHECK(after_first != same_start);
     const engine::StepOutcome bad = with->settle_step();
-    CHECK(!bad.finite);
+    CHECK(!bad.update.finite);
     CHECK(!std::isfinite(bad.loss_sum));
     CHECK(with->optimizer()->progress().steps_taken == 1);
     CHECK(with.contents() == after_first);
     with.launch(3, true);
     with.launch(4);
     without.launch(4);
-    CHECK(!with->settle_step().finite);
-    CHECK(with->settle_step().finite);
-    CHECK(without->settle_step().finite);
+    CHECK(!with->settle_step().update.finite);
+    CHECK(with->settle_step().update.finite);
+    CHECK(without->settle_step().update.finite);
     CHECK(with->optimizer()->progress().steps_taken == 2);
     CHECK(with.contents() == without.contents());
   }

@@ -1,5 +1,6 @@
-// resilience.on_non_finite and max_skipped_steps, with a model that is NaN for one rare byte: a
-// step is not finite exactly when one of its samples reads that byte.
+// What the recipe says about bad steps (resilience.on_non_finite, on_loss_spike), with a model that
+// is NaN, or has a large loss, for one rare byte: a step is bad exactly when one of its samples
+// reads that byte.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -23,18 +24,17 @@ constexpr std::int64_t kSteps = 40;
 constexpr std::int32_t kRareByte = 'Z';
 constexpr int kHidden = 16;
 
-// Makes the embedding of the rare byte NaN in an exported model.
-void poison(const fs::path& file) {
+// Makes the embedding of the rare byte this in an exported model.
+void poison(const fs::path& file, float value) {
   std::string content = read_file(file);
   std::uint64_t header_bytes = 0;
   std::copy_n(content.begin(), 8, reinterpret_cast<char*>(&header_bytes));
   const auto header = nlohmann::json::parse(content.substr(8, header_bytes));
   const std::uint64_t begin = header.at("model.embed_tokens.weight").at("data_offsets").at(0);
-  const float nan = std::nanf("");
   for (int i = 0; i < kHidden; ++i) {
     const std::uint64_t element = static_cast<std::uint64_t>(kRareByte) * kHidden + i;
     std::copy_n(
-        reinterpret_cast<const char*>(&nan), sizeof nan,
+        reinterpret_cast<const char*>(&value), sizeof value,
         content.begin() + static_cast<std::ptrdiff_t>(8 + header_bytes + begin + 4 * element));
   }
   write_file_atomic(file, content);
@@ -46,7 +46,7 @@ struct RareByte {
   std::vector<std::string> overrides;
   std::vector<bool> bad{false};  // by step, from 1
 
-  RareByte() {
+  explicit RareByte(float embedding = std::nanf("")) {
     int number = 0;
     while (data::is_held_out(name(number), {.modulus = 4, .remainder = 0})) ++number;
     std::string text;
@@ -54,7 +54,7 @@ struct RareByte {
     here.write(name(number), text);
     REQUIRE(here.run().exit_code == 0);
     REQUIRE(here.call({"ckpt", "export", "run", "poisoned"}).exit_code == 0);
-    poison(here.path / "poisoned" / "model.safetensors");
+    poison(here.path / "poisoned" / "model.safetensors", embedding);
     fs::remove_all(here.path / "run");
     const auto sources = [&](const std::string& folder) {
       return fmt::format(
@@ -222,6 +222,131 @@ TEST_CASE("on an emulated GPU, which has the next step in its queue already, the
   }
   CHECK(std::isfinite(*rare.here.metrics().back().number(train::metric::kEvalLoss)));
   ::unsetenv("LLMTRAIN_CUDA_PLUGIN");
+}
+
+// The samples of each step of a run that goes back at each bad one, where it saves after every
+// step.
+std::vector<std::int64_t> good_samples(const RareByte& rare) {
+  std::vector<std::int64_t> samples;
+  for (std::int64_t i = 1; i <= kSteps; ++i) {
+    if (!rare.bad[static_cast<std::size_t>(i)]) samples.push_back(i);
+  }
+  return samples;
+}
+
+TEST_CASE("rollback: the run goes back to its newest checkpoint and leaves the samples out") {
+  const RareByte rare;
+  const std::int64_t longest = rare.longest_row();
+  const std::vector<std::int64_t> good = good_samples(rare);
+  const std::int64_t first = rare.first_row_of(1);
+  REQUIRE(first > 1);
+  const auto steps = fmt::format("training.max_steps={}", good.size());
+  const auto policy =
+      fmt::format("resilience={{on_non_finite: rollback, max_rollbacks: {}}}", longest);
+
+  const auto result = rare.run({policy, steps});
+
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  CHECK(holds(result.output,
+              {fmt::format("step {}: the loss is not finite (samples {} to {}): went back to step "
+                           "{}; samples {} to {} are left out",
+                           first, first - 1, first - 1, first - 1, first - 1, first - 1)}));
+  std::vector<std::int64_t> samples;
+  for (const train::StepRecord& record : rare.here.metrics()) {
+    const auto number = record.number("train/samples");
+    if (!number) continue;
+    CHECK(record.step == std::ssize(samples) + 1);
+    samples.push_back(static_cast<std::int64_t>(*number));
+  }
+  CHECK(samples == good);
+  const auto incidents = train::read_metrics(rare.here.path / "run" / "incidents.jsonl");
+  CHECK(std::ssize(incidents) + std::ssize(good) == good.back());
+  const auto& incident = incidents.at(0);
+  CHECK(incident.step == first);
+  CHECK(incident.number("incident/first_sample") == first - 1);
+  const auto* text = incident.find(fmt::format("incident/sample/{}", first - 1));
+  REQUIRE(text != nullptr);
+  CHECK(std::get<std::string>(*text).find("Z Z") != std::string::npos);
+  CHECK(std::get<std::string>(*text).find(".txt") != std::string::npos);
+  CHECK(holds(read_file(rare.here.path / "run" / "report.html"), {"went back to step", "Z Z"}));
+
+  // The same bits as those of a run that was killed on the way, and so came by another way.
+  const auto print = fingerprint(rare.here.path, good.size());
+  fs::remove_all(rare.here.path / "run");
+  const auto half = fmt::format("training.max_steps={}", first + 1);
+  REQUIRE(rare.run({policy, half}).exit_code == 0);
+  REQUIRE(rare.run({policy, steps}).exit_code == 0);
+  CHECK(fingerprint(rare.here.path, good.size()) == print);
+}
+
+TEST_CASE("rollback: a run without a checkpoint stops, and so does one that goes back too often") {
+  const RareByte rare;
+  const auto none = rare.run({"resilience.on_non_finite=rollback", "checkpoint.interval=1000"});
+  INFO(none.output);
+  CHECK(none.exit_code == 5);
+  CHECK(holds(none.output, {"there is no checkpoint yet"}));
+
+  fs::remove_all(rare.here.path / "run");
+  const std::int64_t longest = rare.longest_row();
+  REQUIRE(longest >= 2);
+  const auto often = rare.run(
+      {fmt::format("resilience={{on_non_finite: rollback, max_rollbacks: {}}}", longest - 1)});
+  INFO(often.output);
+  CHECK(often.exit_code == 5);
+  CHECK(holds(often.output,
+              {fmt::format("the run went back {} times since its last save", longest - 1)}));
+}
+
+TEST_CASE("a loss spike is trained on, skipped, left out or ends the run, as the recipe says") {
+  const RareByte rare(1e3F);  // finite: what follows from it is wrong, and no more
+  std::int64_t first = 6;
+  while (!rare.bad.at(static_cast<std::size_t>(first))) ++first;
+  const auto run = [&](const std::string& policy) {
+    fs::remove_all(rare.here.path / "run");
+    return rare.run({"optimizer.lr=1e-6", "checkpoint.interval=3",
+                     fmt::format("resilience={{on_loss_spike: {}, loss_spike_window: 3, "
+                                 "loss_spike_factor: 1.2, max_skipped_steps: 40, "
+                                 "max_rollbacks: 40}}",
+                                 policy)});
+  };
+  const auto loss_at = [&](std::int64_t step) {
+    double loss = 0;
+    for (const train::StepRecord& record : rare.here.metrics()) {
+      if (record.step != step) continue;
+      loss = record.number(train::metric::kLoss).value_or(loss);
+    }
+    return loss;
+  };
+  const auto ignored = run("ignore");
+  INFO(ignored.output);
+  REQUIRE(ignored.exit_code == 0);
+  const double spike = loss_at(first);
+  CHECK(spike > 1.2 * loss_at(first - 1));
+  CHECK_FALSE(fs::exists(rare.here.path / "run" / "incidents.jsonl"));
+
+  const auto stopped = run("stop");
+  INFO(stopped.output);
+  CHECK(stopped.exit_code == 5);
+  CHECK(holds(stopped.output, {fmt::format("the loss is {:.4f}, above ", spike),
+                               "resilience.on_loss_spike is stop"}));
+
+  const auto skipped = run("skip");
+  INFO(skipped.output);
+  REQUIRE(skipped.exit_code == 0);
+  const auto incidents = train::read_metrics(rare.here.path / "run" / "incidents.jsonl");
+  REQUIRE_FALSE(incidents.empty());
+  CHECK(incidents.front().step == first);
+  CHECK(holds(skipped.output, {"update skipped, 1 so far"}));
+
+  const auto back = run("rollback");
+  INFO(back.output);
+  REQUIRE(back.exit_code == 0);
+  CHECK(holds(back.output, {fmt::format("went back to step {}", (first - 1) / 3 * 3)}));
+  for (const train::StepRecord& record : rare.here.metrics()) {
+    const auto loss = record.number(train::metric::kLoss);
+    if (loss && record.step > 3) CHECK(*loss < spike);
+  }
 }
 
 TEST_CASE("a model of NaNs is evaluated and sampled from without harm") {

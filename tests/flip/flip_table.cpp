@@ -378,7 +378,8 @@ std::span<const Flip> flip_table() {
          {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
-    for (const std::span<const Flip> part : {model_flips(), cleaning_flips(), job_flips()}) {
+    for (const std::span<const Flip> part :
+         {model_flips(), cleaning_flips(), job_flips(), bad_step_flips()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

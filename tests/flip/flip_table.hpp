@@ -38,5 +38,6 @@ std::span<const Flip> model_flips();
 std::span<const Flip> cleaning_flips();
 /// Its rows of slurm.
 std::span<const Flip> job_flips();
+std::span<const Flip> bad_step_flips();
 
 }  // namespace llmtrain::test

@@ -1,4 +1,4 @@
-// Keys of the job that `llmtrain slurm` asks a cluster for.
+// Keys of the job that `llmtrain slurm` asks a cluster for, and of steps that go wrong.
 #include "tests/flip/flip_table.hpp"
 
 namespace llmtrain::test {
@@ -6,6 +6,31 @@ namespace llmtrain::test {
 namespace {
 
 using enum Sight;
+
+constexpr std::string_view kSpikes =
+    "optimizer.lr=3 | resilience={on_loss_spike: skip, loss_spike_window: 1, loss_spike_factor: "
+    "1.001}";
+
+const std::vector<Flip> kBadSteps{
+    {"resilience.on_loss_spike", {exit}, kSpikes, {"resilience.on_loss_spike=stop"}},
+    {"resilience.loss_spike_factor",
+     {exit, metrics},
+     kSpikes,
+     {"resilience.loss_spike_factor=1000"}},
+    {"resilience.loss_spike_window",
+     {exit, metrics},
+     kSpikes,
+     {"resilience.loss_spike_window=1000"}},
+    {"resilience.max_rollbacks",
+     {exit},
+     "resilience.on_non_finite=rollback | optimizer.lr=1e38 | optimizer.max_grad_norm=null | "
+     "checkpoint.interval=1",
+     {"resilience.max_rollbacks=1"}},
+    {"resilience.checksum_every",
+     {},
+     "",
+     {"resilience.checksum_every=1"}},  // of one rank: nothing to see
+};
 
 const std::vector<Flip> kSlurm{
     {"slurm.nodes", {job}, "", {"slurm.nodes=2"}},
@@ -32,5 +57,6 @@ const std::vector<Flip> kSlurm{
 }  // namespace
 
 std::span<const Flip> job_flips() { return kSlurm; }
+std::span<const Flip> bad_step_flips() { return kBadSteps; }
 
 }  // namespace llmtrain::test

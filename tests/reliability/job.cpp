@@ -65,11 +65,13 @@ std::string check_store(const fs::path& root) {
 }  // namespace
 
 Overrides Layout::overrides() const {
-  return {fmt::format("checkpoint.async={}", async), fmt::format("training.max_steps={}", kSteps)};
+  return {fmt::format("checkpoint.async={}", async), fmt::format("training.max_steps={}", kSteps),
+          "parallelism=" + parallelism};
 }
 
 std::string Layout::name() const {
-  return fmt::format("{} rank{}, {}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync");
+  return fmt::format("{} rank{}, {}{}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync",
+                     parallelism == "{}" ? "" : ", " + parallelism);
 }
 
 Job::Job(const Layout& layout, const Job* prepared) : layout_(layout) {
@@ -82,8 +84,8 @@ Job::Job(const Layout& layout, const Job* prepared) : layout_(layout) {
   std::ofstream(directory() / "text.txt") << text();
 }
 
-ProcessResult Job::run(const Environment& environment, const Overrides& more,
-                       const std::string& executable) const {
+std::vector<std::string> Job::command(const Environment& environment, const Overrides& more,
+                                      const std::string& executable) const {
   std::vector<std::string> command;
   if (layout_.ranks > 1) command = mpirun(layout_.ranks);
   command.push_back("/usr/bin/env");
@@ -92,7 +94,18 @@ ProcessResult Job::run(const Environment& environment, const Overrides& more,
   for (const Overrides& overrides : {layout_.overrides(), more}) {
     command.insert(command.end(), overrides.begin(), overrides.end());
   }
-  return run_process(command, directory().string(), {.limit_seconds = 90});
+  return command;
+}
+
+ProcessResult Job::run(const Environment& environment, const Overrides& more,
+                       const std::string& executable, double limit_seconds) const {
+  return run_process(command(environment, more, executable), directory().string(),
+                     {.limit_seconds = limit_seconds});
+}
+
+ProcessResult Job::run_for(double seconds, const Overrides& more) const {
+  return run_process(command({}, more, LLMTRAIN_EXECUTABLE), directory().string(),
+                     {.kill_after_seconds = seconds});
 }
 
 ProcessResult Job::run_or_fail(const Overrides& more) const {

@@ -15,10 +15,12 @@ namespace llmtrain::test {
 using Environment = std::vector<std::pair<std::string, std::string>>;
 using Overrides = std::vector<std::string>;
 
-/// About a megabyte of state, in six files of one rank, in two of each of three; six steps, a save every second one.
+/// About a megabyte of state, in six files of one rank, in two of each of three; six steps, a save
+/// every second one.
 struct Layout {
   int ranks = 1;
   bool async = false;
+  std::string parallelism = "{}";  // of the recipe
 
   static constexpr std::int64_t kSteps = 6, kInterval = 2;
   Overrides overrides() const;
@@ -37,14 +39,20 @@ class Job {
 
   /// `llmtrain run` by all ranks, with this in their environment.
   ProcessResult run(const Environment& environment = {}, const Overrides& more = {},
-                    const std::string& executable = LLMTRAIN_EXECUTABLE) const;
+                    const std::string& executable = LLMTRAIN_EXECUTABLE,
+                    double limit_seconds = 90) const;
   ProcessResult run_or_fail(const Overrides& more = {}) const;
+  /// One rank, killed after so long.
+  ProcessResult run_for(double seconds, const Overrides& more) const;
   /// Tensors, state and metrics of a step.
   std::string fingerprint(std::int64_t step) const;
   /// Last step that metrics.jsonl has.
   std::int64_t reported() const;
 
  private:
+  std::vector<std::string> command(const Environment& environment, const Overrides& more,
+                                   const std::string& executable) const;
+
   Layout layout_;
   TempDir directory_;
 };

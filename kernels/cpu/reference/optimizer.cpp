@@ -122,7 +122,8 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
   std::copy_n(op.squares.as<double>(), count, sums);
   const auto* const losses = op.loss_sum.as<double>();
   op.decide(tree_sum({sums, count}), op.num_losses() > 0 ? losses[0] : 0,
-            op.num_losses() > 1 ? losses[1] : 0, op.lr_now(), *op.decision.as<UpdateDecision>());
+            op.num_losses() > 1 ? losses[1] : 0, op.lr_now(), op.loss_limit_now(),
+            *op.decision.as<UpdateDecision>());
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/tcp/line.hpp"
 #include "lib/comm/tcp/rendezvous.hpp"
@@ -75,6 +76,7 @@ class TcpTransport final : public Transport {
       std::erase_if(open, [&](std::size_t i) { return tickets_.take(tickets[i]); });
       const TimeLimit left = limit - TimeLimit(Clock::now() - begin);
       if (open.empty() || left.count() < 0) return open;
+      activity::tick();
       const auto sleep =
           left < kSleep ? std::chrono::ceil<milliseconds>(left) : milliseconds(kSleep);
       if (progress(looks < kLooks ? milliseconds(0) : sleep)) {

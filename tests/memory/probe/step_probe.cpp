@@ -117,7 +117,7 @@ class Watch {
       findings_.add(fmt::format("{}: allocations differ from the plan's at {}", when,
                                 to_string(*difference)));
     }
-    if (!outcome.finite) findings_.add(fmt::format("{} is not finite", when));
+    if (!outcome.update.finite) findings_.add(fmt::format("{} is not finite", when));
     if (number == 1) {
       for (const Block& block : blocks) first_step_bytes_ += block.bytes;
       first_step_blocks_ = blocks.size();

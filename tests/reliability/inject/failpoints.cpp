@@ -17,6 +17,7 @@
 #include "lib/checkpoint/store.hpp"
 #include "lib/comm/job_place.hpp"
 #include "lib/train/recipe.hpp"
+#include "tests/reliability/inject/phases.hpp"
 
 namespace {
 
@@ -61,6 +62,9 @@ llmtrain::checkpoint::StoreOptions STORE_OPTIONS_REAL(
 llmtrain::checkpoint::StoreOptions STORE_OPTIONS_WRAPPED(
     const llmtrain::train::CheckpointSection& section) {
   llmtrain::checkpoint::StoreOptions options = STORE_OPTIONS_REAL(section);
+  options.failpoint = [](std::string_view point) {
+    if (point == "shard.write") llmtrain::test::pass_phase("save");
+  };
   if (variable("FAILPOINT").empty()) return options;
   const int rank = llmtrain::this_launch().place.rank;
   llmtrain::write_file_atomic(

@@ -69,7 +69,7 @@ Run run(std::string_view text, std::vector<std::string> overrides, bool meta, in
     device.ledger().start_trace();
     const StepOutcome outcome = engine.train_step(batch, step, 1.0);
     result.trace = device.ledger().stop_trace();
-    REQUIRE(outcome.finite);
+    REQUIRE(outcome.update.finite);
     result.losses.push_back(outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
   }
   result.peak = device.ledger().peak(Phase::step);

@@ -106,13 +106,13 @@ TEST_CASE("biases do not depend on how a step is cut into micro-batches, and sta
 
 TEST_CASE("a step that is not finite moves no bias") {
   Rig rig;
-  REQUIRE(rig.engine->train_step(make_batch(4, 1), 1, 1.0).finite);
+  REQUIRE(rig.engine->train_step(make_batch(4, 1), 1, 1.0).update.finite);
   const std::vector<float> before = rig.bias(1);
   const std::vector<float> nan(24, std::numeric_limits<float>::quiet_NaN());
   rig.engine->parameters().write(rig.engine->parameters().find("model.norm.weight"),
                                  std::as_bytes(std::span(nan)));
   const StepOutcome outcome = rig.engine->train_step(make_batch(4, 2), 2, 1.0);
-  CHECK_FALSE(outcome.finite);
+  CHECK_FALSE(outcome.update.finite);
   double chosen = 0;
   for (const double count : outcome.routers.choices[0]) chosen += count;
   CHECK(chosen == 4 * 13 * 2);  // there was something to follow

@@ -355,6 +355,27 @@ TEST_CASE("what is not finite does not apply, and does not count") {
   }
 }
 
+TEST_CASE("a loss above its limit does not apply; it is finite all the same") {
+  const DecideUpdate limited{.lr = 0.25, .loss_limit = 3, .max_norm = 1, .beta1 = 0.9};
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    CHECK(decided(*table, {1, 4}, 3, limited).applies());
+    const UpdateDecision above = decided(*table, {1, 4}, 3.0001, limited, {.updates = 4});
+    CHECK_FALSE(above.applies());
+    CHECK(above.is_finite());
+    CHECK_FALSE(above.overflowed());
+    CHECK(above.updates == 4);
+    Machine machine(*table, DType::f64, DType::f64, 2);
+    const Tensor squares = machine.of({1.0}, {1}, DType::f64);
+    const Tensor loss = machine.of({5}, {1}, DType::f64);
+    const Tensor decision = decision_of(machine, 1);
+    const Tensor scalars = machine.of({1, 1, 0.5, 4}, {StepScalars::kScalars}, DType::f64);
+    machine.run(DecideUpdate{
+        .squares = squares, .loss_sum = loss, .decision = decision, .scalars = scalars});
+    CHECK_FALSE(decision.view().as<UpdateDecision>()->applies());  // the step's own limit counts
+  }
+  CHECK_FALSE(decided(cpu_table(), {NAN}, 1, {}).is_finite());
+}
+
 TEST_CASE("updates touch nothing where the decision does not apply") {
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
     for (const DType dtype : {DType::f64, DType::f32}) {

@@ -60,7 +60,7 @@ TEST_CASE("a step that is not finite takes memory as planned too") {
   const engine::StepBatch batch = test::small_batch({text, text, text, text});
   PlannedSteps steps(planned);
   steps.launch(*engine, engine.device(), batch, 1, 0.0);
-  CHECK_FALSE(engine->settle_step().finite);
+  CHECK_FALSE(engine->settle_step().update.finite);
   CHECK(steps.count() == 1);
 }
 

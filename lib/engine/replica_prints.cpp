@@ -1,0 +1,76 @@
+#include "lib/engine/replica_prints.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+#include "lib/base/hash.hpp"
+
+namespace llmtrain::engine {
+
+namespace {
+
+std::uint64_t content_of(const Tensor& tensor) {
+  constexpr std::uint64_t kPartBytes = 4 << 20;
+  const Tensor flat = tensor.reshape({tensor.numel()});
+  const std::int64_t part = static_cast<std::int64_t>(kPartBytes / size_of(flat.dtype()));
+  std::vector<std::byte> bytes;
+  std::uint64_t hash = 0;
+  for (std::int64_t first = 0; first < flat.numel(); first += part) {
+    const std::int64_t count = std::min(part, flat.numel() - first);
+    bytes.resize(static_cast<std::size_t>(count) * size_of(flat.dtype()));
+    flat.device().copy_to_host(bytes, flat.columns(first, count));
+    hash = hash64(bytes, hash);
+  }
+  return hash;
+}
+
+class Prints {
+ public:
+  void add(std::string_view kind, std::string name, const Parameter& of, const ParameterSlice& part,
+           const Tensor& tensor) {
+    if (part.count == 0) return;
+    Hasher128 place;
+    place.update(name);
+    place.update(kind);
+    for (const std::int64_t at : of.box().offset) place.update_value(at);
+    for (const std::int64_t size : of.box().shape.dims()) place.update_value(size);
+    place.update_value(part.first);
+    place.update_value(part.count);
+    const bool sliced = part.count != of.box().shape.numel();
+    prints_.push_back({.name = std::move(name),
+                       .place = place.digest().low,
+                       .content = content_of(tensor),
+                       .copy = kind == kCopy && !sliced,
+                       .whole = part.count == of.global_shape().numel()});
+  }
+  static constexpr std::string_view kCopy = "copy";
+  std::vector<ReplicaPrint> take() { return std::move(prints_); }
+
+ private:
+  std::vector<ReplicaPrint> prints_;
+};
+
+}  // namespace
+
+std::vector<ReplicaPrint> replica_prints(Engine& engine) {
+  Prints prints;
+  for (const Parameter* p : engine.parameters().local()) {
+    const ParameterSlice all{0, p->box().shape.numel()};
+    const bool divided = p->shards().parameters;
+    prints.add(Prints::kCopy, p->name(), *p, divided ? p->own_slice() : all,
+               divided ? p->own_compute() : p->compute());
+    if (p->has_separate_copy() && p->master().defined()) {
+      prints.add("master", p->name(), *p, p->own_slice(), p->master());
+    }
+    if (p->remainder().defined()) {
+      prints.add("remainder", p->name(), *p, p->own_slice(), p->remainder());
+    }
+  }
+  for (const optim::StateTensor& state : engine.optimizer()->states()) {
+    prints.add("state", state.name, *state.parameter, state.parameter->own_slice(), state.tensor);
+  }
+  return prints.take();
+}
+
+}  // namespace llmtrain::engine

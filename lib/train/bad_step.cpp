@@ -1,0 +1,110 @@
+#include "lib/train/bad_step.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/data/inspect.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+std::string what_is_wrong(const engine::StepOutcome& outcome, double loss, double limit) {
+  if (!std::isfinite(outcome.loss_sum + outcome.z_loss_sum)) return "the loss is not finite";
+  if (!outcome.update.finite) return "the gradient norm is not finite";
+  return fmt::format("the loss is {:.4f}, above {:.4f}", loss, limit);
+}
+
+}  // namespace
+
+std::string BadStep::text() const {
+  return fmt::format("step {}: {} (samples {} to {})", number, what, first_sample, end_sample - 1);
+}
+
+double loss_limit_of(const LoopOptions& options, const LoopState& state, std::int64_t number) {
+  if (options.on_loss_spike == OnBadStep::ignore) return kNoLimit;
+  const auto usual =
+      state.recent_losses.median(number - 2, static_cast<std::size_t>(options.loss_spike_window));
+  return usual ? options.loss_spike_factor * *usual : kNoLimit;
+}
+
+std::optional<BadStep> judge_step(const LoopOptions& options, const LaunchedStep& step,
+                                  const engine::StepOutcome& outcome, LoopState& state) {
+  const double loss = outcome.loss_sum / static_cast<double>(outcome.trained_tokens);
+  if (outcome.update.applied) {
+    state.skipped_in_a_row = 0;
+    if (options.on_loss_spike != OnBadStep::ignore) {
+      // One more than the window: the last one is too new for the next step.
+      const auto kept = static_cast<std::size_t>(options.loss_spike_window + 1);
+      state.recent_losses.add({step.number, loss}, kept);
+    }
+    return std::nullopt;
+  }
+  ++state.skipped_steps;
+  if (outcome.update.overflowed) {
+    log::info("step {}: the gradients overflow at a loss scale of {}: update skipped, {} so far",
+              step.number, outcome.update.loss_scale, state.skipped_steps);
+    return std::nullopt;
+  }
+  ++state.skipped_in_a_row;
+  return BadStep{.number = step.number,
+                 .first_sample = step.first_sample,
+                 .end_sample = step.end_sample(),
+                 .what = what_is_wrong(outcome, loss, step.loss_limit),
+                 .spike = outcome.update.finite,
+                 .policy = outcome.update.finite ? options.on_loss_spike : options.on_non_finite,
+                 .loss = loss,
+                 .grad_norm = outcome.update.grad_norm,
+                 .loss_limit = step.loss_limit};
+}
+
+void stop_or_go_on(const LoopOptions& options, const BadStep& bad, const LoopState& state) {
+  require<NumericError>(bad.policy != OnBadStep::stop, "{}; resilience.{} is stop", bad.text(),
+                        bad.spike ? "on_loss_spike" : "on_non_finite");
+  if (bad.policy == OnBadStep::rollback) {
+    require<NumericError>(state.rollbacks < options.max_rollbacks,
+                          "{}; the run went back {} times since its last save, and "
+                          "resilience.max_rollbacks is {}",
+                          bad.text(), state.rollbacks, options.max_rollbacks);
+    return;
+  }
+  log::warning("{}: update skipped, {} so far", bad.text(), state.skipped_steps);
+  require<NumericError>(state.skipped_in_a_row <= options.max_skipped_steps,
+                        "step {}: {} steps in a row were {}; resilience.max_skipped_steps is {}",
+                        bad.number, state.skipped_in_a_row, bad.spike ? "no good" : "not finite",
+                        options.max_skipped_steps);
+}
+
+StepRecord incident_of(const BadStep& bad, std::string_view done, const data::MixedStream& stream,
+                       const Corpus& corpus) {
+  constexpr std::uint64_t kShownSamples = 4;
+  constexpr std::size_t kShownTokens = 24;
+  StepRecord record{.step = bad.number, .fields = {}};
+  record.set("incident/what", bad.what);
+  record.set("incident/done", std::string(done));
+  record.set("incident/loss", bad.loss);
+  record.set("incident/grad_norm", bad.grad_norm);
+  record.set("incident/loss_limit", bad.loss_limit);
+  record.set("incident/first_sample", static_cast<std::int64_t>(bad.first_sample));
+  record.set("incident/last_sample", static_cast<std::int64_t>(bad.end_sample) - 1);
+  const std::uint64_t shown = std::min(bad.end_sample, bad.first_sample + kShownSamples);
+  for (std::uint64_t index = bad.first_sample; index < shown; ++index) {
+    const data::Mixture::Place place = stream.mixture().place(index);
+    const data::SampleStream& source = stream.sources()[place.source];
+    const data::Sample sample = source.sample_at(place.index);
+    const std::uint64_t document = source.samples().pieces(sample.index).front().document;
+    const std::size_t length = std::min(kShownTokens, sample.tokens.size());
+    const std::string begin = corpus.tokenizer->decode(std::span(sample.tokens).first(length));
+    record.set(fmt::format("incident/sample/{}", index),
+               fmt::format("{}: {}", source.samples().set().document_name(document),
+                           data::visible_text(begin)));
+  }
+  return record;
+}
+
+}  // namespace llmtrain::train

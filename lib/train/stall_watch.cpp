@@ -1,0 +1,80 @@
+#include "lib/train/stall_watch.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <string>
+#include <unistd.h>
+
+#include "lib/base/activity.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/stacks.hpp"
+
+namespace llmtrain::train {
+
+namespace {
+
+std::atomic<bool> g_asked{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+bool others_wait_without_limit() {
+  const std::string now = activity::text();
+  return !now.starts_with("training") && !now.starts_with("evaluating");
+}
+
+extern "C" void ask_for_stacks(int) { g_asked.store(true, std::memory_order_relaxed); }
+
+}  // namespace
+
+void note_stacks(std::string_view why) {
+  log::note(fmt::format("{} ({}); the calls of its threads:\n{}", why, activity::text(),
+                        thread_stacks()));
+}
+
+StallWatch::StallWatch(std::chrono::duration<double> patience) : patience_(patience) {
+  struct sigaction action {};
+  action.sa_handler = ask_for_stacks;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGQUIT, &action, nullptr);
+  thread_ = std::thread([this] { look(); });
+}
+
+StallWatch::~StallWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  ends_now_.notify_all();
+  thread_.join();
+}
+
+void StallWatch::look() {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  const Seconds pause = std::clamp(patience_ / 8, Seconds(0.05), Seconds(1));
+  std::uint64_t seen = activity::ticks();
+  Clock::time_point since = Clock::now();
+  bool told = false;
+  std::unique_lock lock(mutex_);
+  while (!ends_now_.wait_for(lock, pause, [this] { return ends_; })) {
+    if (g_asked.exchange(false)) note_stacks("asked by SIGQUIT");
+    const Seconds silent = Clock::now() - since;
+    if (activity::ticks() != seen) {
+      seen = activity::ticks();
+      since = Clock::now();
+      told = false;
+    } else if (!told && silent >= patience_ / 2) {
+      note_stacks(fmt::format("nothing has gone on here for {:.1f} s", silent.count()));
+      told = true;
+    } else if (silent >= patience_ && others_wait_without_limit()) {
+      log::error(
+          "nothing has gone on here for {:.1f} s ({}), resilience.hang_timeout is over; "
+          "what the threads were doing is in this rank's log",
+          silent.count(), activity::text());
+      ::_exit(static_cast<int>(ExitCode::peer_lost));
+    }
+  }
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,38 @@
+#pragma once
+/// Looks after a process that stands still: what its threads were doing then is in the rank's log,
+/// when others have named the rank, or a person wants to know.
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+namespace llmtrain::train {
+
+/// A thread that, when nothing has gone on here (activity::ticks) for half of `patience`, writes
+/// the call stacks of all threads into the rank's log, once for each such time; and whenever the
+/// process gets SIGQUIT, which ends it no more. After `patience` it ends the process with exit code
+/// 6 where others wait without a limit of their own (World::LongWait): while data are prepared,
+/// checkpoints read and written. A rank that waits for another one does not stand still.
+class StallWatch {
+ public:
+  explicit StallWatch(std::chrono::duration<double> patience);
+  ~StallWatch();
+  StallWatch(const StallWatch&) = delete;
+  StallWatch& operator=(const StallWatch&) = delete;
+
+ private:
+  void look();
+
+  std::chrono::duration<double> patience_;
+  std::mutex mutex_;
+  std::condition_variable ends_now_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+/// Into the rank's log: what this process is at, and its stacks.
+void note_stacks(std::string_view why);
+
+}  // namespace llmtrain::train

@@ -1,0 +1,69 @@
+// What happens in the loop when a step must not count.
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/train/bad_step.hpp"
+#include "lib/train/run_directory.hpp"
+#include "lib/train/trainer_loop.hpp"
+
+namespace llmtrain::train {
+
+// All ranks know the same loss and norm, so all come to the same end.
+void Trainer::answer(const BadStep& bad) {
+  if (gives_up_) return;
+  const bool goes_back = bad.policy == OnBadStep::rollback;
+  try {
+    stop_or_go_on(options_, bad, state_);
+    if (goes_back) roll_back(bad);
+  } catch (const NumericError&) {
+    try {
+      note_incident(bad, "stopped");
+    } catch (const StorageError& error) {
+      log::error("{}", error.what());  // the other one is why the run ends
+    }
+    throw;
+  }
+  note_incident(bad, goes_back ? fmt::format("went back to step {}", state_.step) : "skipped");
+}
+
+void Trainer::note_incident(const BadStep& bad, std::string_view done) {
+  if (peers_.is_first()) append_incident(directory_, incident_of(bad, done, stream_, corpus_));
+}
+
+// The run goes on as if it had resumed, but behind the samples of the bad step. Until it is saved
+// again a new start comes to the same step by the same way.
+void Trainer::roll_back(const BadStep& bad) {
+  while (!in_flight_.empty()) {  // launched on what is given up
+    engine_.settle_step();
+    in_flight_.pop_front();
+  }
+  saver_.finish();
+  status_.enter("going back");
+  const NewestCheckpoint newest = newest_valid(peers_, store_);
+  require<NumericError>(newest.step.has_value(),
+                        "{}; resilience asks for a way back, and there is no checkpoint yet: the "
+                        "first comes after checkpoint.interval",
+                        bad.text());
+  const LoopState now = std::move(state_);
+  state_ = load(*newest.step);
+  const std::uint64_t left_out_from = state_.next_sample;
+  state_.next_sample = bad.end_sample;
+  state_.skipped_steps = now.skipped_steps;
+  state_.elapsed_seconds = now.elapsed_seconds;
+  state_.rollbacks = now.rollbacks + 1;
+  require<NumericError>(samples_needed() <= stream_.mixture().length(),
+                        "{}; without samples {} to {} the sources of data.sources end before the "
+                        "run does: allow more epochs of them (max_epochs)",
+                        bad.text(), left_out_from, bad.end_sample - 1);
+  saved_step_ = state_.step;
+  last_save_seconds_ = state_.elapsed_seconds;
+  unrecorded_ = {};
+  published_ = 0;
+  went_back_ = true;
+  status_.at_step(state_.step);
+  status_.enter("training");
+  open_output(state_.step);
+  message(fmt::format("{}: went back to step {}; samples {} to {} are left out", bad.text(),
+                      state_.step, left_out_from, bad.end_sample - 1));
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,91 @@
+// Linked into an executable of its own, never into llmtrain: takes the place of Engine::launch_step
+// and OptimizerSet::launch_step (--wrap) and spoils a number, once in a process. Its environment:
+//
+//   NUMBER_SITE   parameter: the first of the rank's second parameter, which every token meets
+//                 (the first may be rows of an embedding that no text asks for), before the step
+//                 activation: the same, until the step is over
+//                 gradient: the first of its gradient, summed over ranks, before the update
+//                 state, second state: the first of its optimizer states, before the update
+//   NUMBER_VALUE  a number, "nan", "inf", or "bit:N", which turns a bit of the bytes there over
+//   NUMBER_STEP   in which step
+//   NUMBER_RANK   on which rank, or "all"
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "lib/comm/job_place.hpp"
+#include "lib/engine/engine.hpp"
+#include "tests/reliability/inject/phases.hpp"
+
+namespace {
+
+using llmtrain::Tensor;
+using llmtrain::engine::Engine;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Engine* running = nullptr;  // while the fault is due
+bool done = false;          // a run that goes back comes to the step again
+
+bool is_due(std::int64_t step) {
+  const std::string rank = variable("NUMBER_RANK");
+  const bool here = rank == "all" || rank == std::to_string(llmtrain::this_launch().place.rank);
+  return here && variable("NUMBER_STEP") == std::to_string(step);
+}
+
+void spoil(const Tensor& tensor) {
+  auto* const bytes = tensor.view().as<std::byte>();
+  const std::string value = variable("NUMBER_VALUE");
+  if (value.starts_with("bit:")) {
+    const int bit = std::stoi(value.substr(4));
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    return;
+  }
+  const float number = std::strtof(value.c_str(), nullptr);
+  std::memcpy(bytes, &number, sizeof number);
+}
+
+}  // namespace
+
+extern "C" {
+
+// Engine::launch_step(const StepBatch&, std::int64_t, double, double).
+void ENGINE_LAUNCH_REAL(Engine*, const llmtrain::engine::StepBatch&, std::int64_t, double, double);
+void ENGINE_LAUNCH_WRAPPED(Engine* engine, const llmtrain::engine::StepBatch& batch,
+                           std::int64_t step, double lr_factor, double loss_limit) {
+  running = !engine->device().is_meta() && !done && is_due(step) ? engine : nullptr;
+  done = done || running != nullptr;
+  const std::string site = variable("NUMBER_SITE");
+  const bool here = running != nullptr && (site == "parameter" || site == "activation");
+  float before = 0;
+  const Tensor first = here ? engine->parameters().local()[1]->compute() : Tensor{};
+  if (here) {
+    std::memcpy(&before, first.view().data, sizeof before);
+    spoil(first);
+  }
+  llmtrain::test::enter_step(engine->device().is_meta() ? 0 : step);
+  ENGINE_LAUNCH_REAL(engine, batch, step, lr_factor, loss_limit);
+  llmtrain::test::enter_step(0);
+  if (here && site == "activation") std::memcpy(first.view().data, &before, sizeof before);
+  running = nullptr;
+}
+
+// OptimizerSet::launch_step(const KernelCtx&, const View&, const View&).
+void OPTIMIZER_LAUNCH_REAL(llmtrain::optim::OptimizerSet*, const llmtrain::kernels::KernelCtx&,
+                           const llmtrain::View&, const llmtrain::View&);
+void OPTIMIZER_LAUNCH_WRAPPED(llmtrain::optim::OptimizerSet* set,
+                              const llmtrain::kernels::KernelCtx& ctx,
+                              const llmtrain::View& scalars, const llmtrain::View& loss_sum) {
+  if (llmtrain::test::in_step()) llmtrain::test::pass_phase("optimizer");
+  if (running != nullptr) {
+    const std::string site = variable("NUMBER_SITE");
+    if (site == "gradient") spoil(running->parameters().local_groups()[1]->step_grad());
+    if (site == "state") spoil(set->states()[2].tensor);
+    if (site == "second state") spoil(set->states()[3].tensor);
+  }
+  OPTIMIZER_LAUNCH_REAL(set, ctx, scalars, loss_sum);
+}
+}

@@ -1,0 +1,167 @@
+// Numbers that go wrong on one rank: T9 and T13 of docs/reliability.md.
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/train/metrics.hpp"
+#include "tests/reliability/job.hpp"
+#include "tests/reliability/journal.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+// Between two saves, so that one of before is there and none of what follows.
+constexpr std::int64_t kBadStep = 3;
+
+struct Spoiled {
+  std::string layout, site, value, policy, rank;
+
+  bool is_finite() const { return value == "1e30" || value == "0"; }
+  /// What is spoiled is gone with the step.
+  bool passes() const { return site == "gradient" || site == "activation"; }
+  std::string name() const {
+    return fmt::format("{}, {} in {} of rank {}, {}", layout, value, site, rank, policy);
+  }
+};
+
+Environment number_at(const std::string& site, const std::string& value, const std::string& rank) {
+  return {{"NUMBER_SITE", site},
+          {"NUMBER_VALUE", value},
+          {"NUMBER_RANK", rank},
+          {"NUMBER_STEP", std::to_string(kBadStep)}};
+}
+
+Overrides with_policy(const Spoiled& of) {
+  return {"parallelism=" + of.layout, "resilience.on_non_finite=" + of.policy,
+          "resilience.max_skipped_steps=2"};
+}
+
+struct Incident {
+  std::int64_t step = 0;
+  std::string done;
+};
+
+std::optional<Incident> first_incident(const Job& job) {
+  const auto path = job.directory() / "run" / "incidents.jsonl";
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  const auto incidents = train::read_metrics(path);
+  if (incidents.empty()) return std::nullopt;
+  return Incident{incidents.front().step,
+                  std::get<std::string>(*incidents.front().find("incident/done"))};
+}
+
+// Bytes of a step's tensors; its records tell how the number was wrong.
+std::string tensors_of(const Job& job, std::int64_t step) {
+  std::map<std::string, std::string> files;
+  const auto folder = job.checkpoints() / fmt::format("step-{:08}", step);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") {
+      files[entry.path().filename()] = to_hex(hash128(read_file(entry.path())));
+    }
+  }
+  return fmt::format("{}", files);
+}
+
+// What every case must come to in which a layout skipped this step, or went back at it.
+std::string check_end(const Spoiled& of, const Incident& incident, const Job& job) {
+  static std::map<std::string, std::string> ends;
+  const std::string print = tensors_of(job, Layout::kSteps);
+  const std::string key = fmt::format("{} {} {}", of.layout, of.policy, incident.step);
+  return print == ends.try_emplace(key, print).first->second
+             ? ""
+             : "ends otherwise than with another bad number";
+}
+
+std::string spoil_a_run(const Spoiled& of) {
+  const Layout layout{.ranks = 2};
+  const Job job(layout, &prepared_job(layout, 2));
+  const ProcessResult result =
+      job.run(number_at(of.site, of.value, of.rank), with_policy(of), LLMTRAIN_FAILPOINTS);
+  if (result.timed_out) return "hangs: " + result.output;
+  const std::optional<Incident> incident = first_incident(job);
+  const bool seen = incident.has_value();
+  // 1e30 is finite, and so may be what follows from it.
+  if (of.is_finite() && !seen) return result.exit_code == 0 ? "" : "fails: " + result.output;
+  if (!seen) return "nothing was noticed: " + result.output;
+  // A state that is no number spoils what is trained, and no step but a way back mends that.
+  const bool ends_well = of.policy == "rollback" || (of.policy == "skip" && of.passes());
+  if (result.exit_code != (ends_well ? 0 : 5)) {
+    return fmt::format("exit code {}: {}", result.exit_code, result.output);
+  }
+  const std::string expected = of.policy == "rollback" ? "went back to step 2"
+                               : of.policy == "skip"   ? "skipped"
+                                                       : "stopped";
+  if (incident->done != expected) return "done: " + incident->done;
+  if (!ends_well) return job.reported() <= kBadStep + 2 ? "" : "went on";
+  return of.is_finite() ? "" : check_end(of, *incident, job);
+}
+
+std::string turn_over_a_bit(int ranks, const std::string& site, int bit, int rank) {
+  const Layout layout{.ranks = ranks};
+  const Job job(layout, &prepared_job(layout, 2));
+  const ProcessResult result =
+      job.run(number_at(site, fmt::format("bit:{}", bit), std::to_string(rank)),
+              {"resilience={checksum_every: 3, on_non_finite: skip}"}, LLMTRAIN_FAILPOINTS);
+  if (result.timed_out) return "hangs: " + result.output;
+  // The last bits of a gradient may change neither the norm's nor any parameter's.
+  if (site == "gradient" && result.exit_code == 0) {
+    const bool harmless = job.fingerprint(Layout::kSteps) == expected_fingerprint(layout);
+    return harmless ? "" : "nothing was noticed: " + result.output;
+  }
+  const auto says = [&](const std::string& text) {
+    return result.output.find(text) != std::string::npos;
+  };
+  const bool named = ranks == 3 ? says(fmt::format("arithmetic of rank {} ", rank))
+                                : says("takes a third to tell which");
+  const bool where = says("after step 3 model.") || says("step 3 came out otherwise");
+  return result.exit_code == 1 && named && where ? "" : result.output;
+}
+
+}  // namespace
+
+TEST_CASE("T9 a number that is none, on one rank: all ranks do as the recipe says") {
+  Journal journal("T9", 12);
+  int cases = 0;
+  for (const char* layout : {"{dp: 2}", "{dp: 1, tp: 2}", "{dp: 1, pp: 2}"}) {
+    for (const char* policy : {"stop", "skip", "rollback"}) {
+      for (const char* site : {"gradient", "activation", "parameter", "state"}) {
+        for (const char* value : {"nan", "inf", "1e30", "0"}) {
+          // What is wrong with a sum on one rank alone is another matter: T13.
+          const bool everywhere = std::string(site) == "gradient";
+          const std::string rank = everywhere ? "all" : std::to_string(cases % 2);
+          const Spoiled of{layout, site, value, policy, rank};
+          ++cases;
+          journal.run(of.name(), [&] { return spoil_a_run(of); });
+        }
+      }
+    }
+  }
+  CHECK(cases >= 100);
+  journal.check();
+}
+
+TEST_CASE("T13 a bit that one of several replicas has otherwise is found, and named") {
+  Journal journal("T13", 37);
+  int cases = 0;
+  for (const int ranks : {2, 3}) {
+    for (const char* site : {"parameter", "state", "second state", "gradient"}) {
+      for (int bit = 0; bit < 64; ++bit) {
+        const int rank = bit % ranks;
+        ++cases;
+        journal.run(fmt::format("{} ranks, bit {} of {} of rank {}", ranks, bit, site, rank),
+                    [&] { return turn_over_a_bit(ranks, site, bit, rank); });
+      }
+    }
+  }
+  CHECK(cases >= 256);
+  journal.check();
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,145 @@
+// Ranks that fail and signals that come at any moment of a run: T7 and T8 of docs/reliability.md.
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/file.hpp"
+#include "tests/e2e/workspace.hpp"
+#include "tests/reliability/job.hpp"
+#include "tests/reliability/journal.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+struct Moment {
+  std::string phase, what;
+  int rank = 0;
+  std::int64_t step = 3;
+
+  Environment environment(const TempDir& pids) const {
+    return {{"PHASE_AT", phase},
+            {"PHASE_STEP", std::to_string(step)},
+            {"PHASE_RANK", std::to_string(rank)},
+            {"PHASE_DO", what},
+            {"PHASE_PIDS", pids.path().string()}};
+  }
+};
+
+// How those say it who tell of the rank that failed first: mpirun, ranks that wait, the rank
+// itself.
+bool names(const std::string& output, const Moment& at) {
+  const std::string self = at.rank == 0 ? "error: " : fmt::format("[rank {}] error: ", at.rank);
+  for (const std::string& text :
+       {fmt::format("rank {} with PID", at.rank), fmt::format("from rank {}: ", at.rank),
+        self + "unexpected: thrown by a test", self + "nothing has gone on here"}) {
+    if (output.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// A rank that is there and does nothing leaves word of where it was.
+std::string check_stacks(const Job& job, const Moment& at) {
+  if (at.what != "spin" && at.what != "read") return "";
+  if (at.phase == "init") return "";  // before there is a log
+  const auto log = job.directory() / "run" / "logs" / fmt::format("rank-{}.log", at.rank);
+  const std::string text = read_file(log);
+  if (text.find("nothing has gone on here") == std::string::npos) return "no stacks: " + text;
+  return text.find("pass_phase") == std::string::npos ? "stacks without the place: " + text : "";
+}
+
+std::string fail_at(const Layout& layout, const Moment& at) {
+  const std::int64_t before = at.phase == "data" || at.phase == "init" ? 0 : 2;
+  const Job job(layout, &prepared_job(layout, before));
+  const TempDir pids;
+  const ProcessResult result =
+      job.run(at.environment(pids), {"resilience.hang_timeout=2s"}, LLMTRAIN_FAILPOINTS);
+  if (result.timed_out) return "hangs: " + result.output;
+  if (result.exit_code == 0) return "ends well: " + result.output;
+  if (!names(result.output, at)) return "does not name the rank: " + result.output;
+  if (std::string wrong = check_stacks(job, at); !wrong.empty()) return wrong;
+  return check_recovery(job, layout, result.output, before);
+}
+
+std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
+  const std::int64_t before = at.phase == "data" ? 0 : 2;
+  const Job job(layout, &prepared_job(layout, before));
+  const TempDir pids;
+  const ProcessResult result = job.run(at.environment(pids), {}, LLMTRAIN_FAILPOINTS);
+  if (result.timed_out) return "hangs: " + result.output;
+  // A signal in the last part of a run is too late to stop it.
+  const bool late = at.phase == "evaluation" || at.step == Layout::kSteps;
+  const bool at_once = twice && at.what.find("INT") != std::string::npos;
+  if (result.exit_code == 0 ? !late : result.exit_code != (at_once ? 130 : 75)) {
+    return fmt::format("exit code {}: {}", result.exit_code, result.output);
+  }
+  // The state of the step in which it came is saved, and nothing is lost.
+  const std::int64_t reported = job.reported();
+  const std::int64_t saved = number_after(result.output, "saved run/checkpoints/step-");
+  if (!at_once && at.phase != "data" && saved < reported) {
+    return fmt::format("{} was reported, and {} saved: {}", reported, saved, result.output);
+  }
+  return check_recovery(job, layout, result.output, before);
+}
+
+}  // namespace
+
+TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is named") {
+  Journal journal("T7", 25);
+  int cases = 0;
+  for (const Layout& layout :
+       {Layout{.ranks = 2}, Layout{.ranks = 4, .parallelism = "{dp: 2, tp: 2}"}}) {
+    for (const int rank : {0, layout.ranks - 1}) {
+      for (const char* what : {"kill", "throw", "spin", "exit", "segv", "stop", "abort", "read"}) {
+        for (const char* phase : {"init", "data", "forward", "backward", "reduce", "optimizer",
+                                  "save", "evaluation", "end"}) {
+          // A process that the system has stopped cannot say so, and while rank 0 does what may
+          // take hours, others do not ask.
+          const bool waited_for = rank == 0 && std::string(what) == "stop" &&
+                                  (std::string(phase) == "init" || std::string(phase) == "data");
+          if (waited_for) continue;
+          const Moment at{phase, what, rank};
+          journal.run(fmt::format("{}, rank {}: {} in {}", layout.name(), rank, what, phase),
+                      [&] { return fail_at(layout, at); });
+          ++cases;
+        }
+      }
+    }
+  }
+  CHECK(cases == 284);
+  journal.check();
+}
+
+TEST_CASE("T8 a signal at any moment: one save at one step, or none, and nothing is lost") {
+  Journal journal("T8", 13);
+  int cases = 0;
+  const Layout in_place{.ranks = 2}, beside{.ranks = 2, .async = true};
+  struct Place {
+    const Layout& layout;
+    const char* phase;
+    std::int64_t step;
+  };
+  for (const Place& place : {Place{in_place, "data", 0},
+                             {in_place, "forward", 3},
+                             {in_place, "optimizer", 6},
+                             {in_place, "save", 0},
+                             {beside, "save", 0},
+                             {beside, "backward", 5},
+                             {in_place, "evaluation", 0}}) {
+    for (const char* signal : {"TERM", "USR1", "INT"}) {
+      for (const char* ranks : {"0", "1", "0 1", "0 0"}) {
+        const bool twice = std::string(ranks) == "0 0";
+        const Moment at{place.phase, fmt::format("signal {} {}", signal, ranks), 0, place.step};
+        journal.run(
+            fmt::format("{}, {} to {} in {}", place.layout.name(), signal, ranks, place.phase),
+            [&] { return signal_at(place.layout, at, twice); });
+        ++cases;
+      }
+    }
+  }
+  CHECK(cases >= 80);
+  journal.check();
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,71 @@
+// One run that is hit again and again: T4 of docs/reliability.md.
+#include <random>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/checkpoint/store.hpp"
+#include "tests/e2e/workspace.hpp"
+#include "tests/reliability/job.hpp"
+#include "tests/reliability/journal.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+// A save every five steps of a few milliseconds: kills hit all of a run's parts.
+Overrides long_run(std::int64_t steps) {
+  return {fmt::format("training.max_steps={}", steps),
+          "checkpoint.interval=5",
+          "checkpoint.max_shard_size=4GiB",
+          "model.hidden_size=16",
+          "model.intermediate_size=32",
+          "training.global_batch_size=2"};
+}
+
+std::int64_t newest_step(const Job& job) {
+  const auto store = checkpoint::CheckpointStore::open_reader(job.checkpoints());
+  return static_cast<std::int64_t>(
+      store.newest_valid(checkpoint::VerifyLevel::hash).step.value_or(0));
+}
+
+// Kills until there were so many, each at a time that a seed says; then lets the run end.
+std::string kill_and_kill(const Layout& layout, int kills, std::int64_t steps) {
+  const Job job(layout);
+  const Overrides overrides = long_run(steps);
+  std::mt19937 random(20261125);
+  std::uniform_real_distribution<double> seconds(0.05, 0.6);
+  for (int kill = 0; kill < kills; ++kill) {
+    const std::int64_t saved = newest_step(job);
+    const ProcessResult result = job.run_for(seconds(random), overrides);
+    if (result.exit_code == 0) return fmt::format("was done after {} kills", kill);
+    const std::int64_t resumed = number_after(result.output, "resumed from step ");
+    const bool lost = resumed >= 0 && resumed != saved;
+    if (lost || newest_step(job) < saved) {
+      return fmt::format("kill {}: {} was saved: {}", kill, saved, result.output);
+    }
+  }
+  constexpr double kLimitSeconds = 1800;
+  const ProcessResult end = job.run({}, overrides, LLMTRAIN_EXECUTABLE, kLimitSeconds);
+  if (end.exit_code != 0) return end.output;
+  const Job unhurt(layout);
+  const ProcessResult whole = unhurt.run({}, overrides, LLMTRAIN_EXECUTABLE, kLimitSeconds);
+  if (whole.exit_code != 0) return whole.output;
+  const bool same = job.fingerprint(steps) == unhurt.fingerprint(steps);
+  return same ? "" : "ends with another state";
+}
+
+}  // namespace
+
+TEST_CASE("T4 a run that is killed again and again ends as if nothing had happened") {
+  Journal journal("T4", 1);
+  const bool all = journal.tries_all();
+  for (const bool async : {false, true}) {
+    const Layout layout{.async = async};
+    journal.run(fmt::format("{} kills, {}", all ? 1000 : 8, layout.name()),
+                [&] { return kill_and_kill(layout, all ? 1000 : 8, all ? 60'000 : 1'000); });
+  }
+  journal.check();
+}
+
+}  // namespace llmtrain::test
