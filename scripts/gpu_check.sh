@@ -181,14 +181,23 @@ facts() {
   exit 1
 }
 
-# Kernels with wgmma are given up for what follows where they fail, after a look at what they do then.
+# Kernels with wgmma are given up for what follows where those of bf16 fail. Where only those of fp16 do, every process
+# finds that out by itself and goes on without them.
 trial() {
-  if passes "wgmma_trial" 60 "$cuda_test" --no-colors -tc='wgmma is used where there is any*'; then return; fi
-  export LLMTRAIN_WGMMA=untried
-  try "wgmma_untried" 60 "$cuda_test" --no-colors -tc='attention in bf16 and fp16 on tensor cores*' &&
+  if ! passes "wgmma_trial" 60 "$cuda_test" --no-colors -tc='wgmma is used where there is any*'; then
+    look_at_wgmma
+    export LLMTRAIN_WGMMA=off
+    row "LLMTRAIN_WGMMA" "off from here on"
+  elif ! passes "wgmma_trial_fp16" 60 "$cuda_test" --no-colors -tc='wgmma is used in fp16*'; then
+    look_at_wgmma
+  fi
+}
+# What they compute where they are not to be trusted.
+look_at_wgmma() {
+  if LLMTRAIN_WGMMA=untried try "wgmma_untried" 60 "$cuda_test" --no-colors \
+    -tc='attention in bf16 and fp16 on tensor cores*'; then
     row "wgmma_untried" "passed"
-  export LLMTRAIN_WGMMA=off
-  row "LLMTRAIN_WGMMA" "off from here on"
+  fi
 }
 
 # cases SECONDS: every test case by itself, until so many seconds have passed since the beginning.

@@ -66,12 +66,19 @@ def failing_case(output):
     return None
 
 
+def number_of_cases(output):
+    """How many cases doctest ran by its own account: 0 where a filter names none."""
+    found = re.search(r"^\[doctest\] test cases: +(\d+)", output, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
 class Scratch:
     """A worktree at the committed state, with a build directory of its own."""
 
     def __init__(self, directory, jobs):
         self.tree = directory / "tree"
-        self.build_dir = directory / "build"
+        # As deep in its tree as others in theirs: compiled files of the same sources are then shared.
+        self.build_dir = self.tree / "build" / "seeded"
         self.jobs = jobs
         self.commit = git("rev-parse", "--short=10", "HEAD")
         if self.tree.exists():
@@ -82,7 +89,6 @@ class Scratch:
             git("worktree", "prune")
             git("worktree", "add", "--detach", str(self.tree), self.commit)
         self.passing = set()
-        # Compiled files are shared with builds of the same sources in other directories.
         self.environment = os.environ | {"CCACHE_BASEDIR": str(self.tree)}
         # Kernels for a GPU are tried on the emulated one.
         self.run("cmake", "-S", self.tree, "-B", self.build_dir, "-G", "Ninja",
@@ -121,6 +127,8 @@ class Scratch:
         except subprocess.TimeoutExpired:
             return "(ran out of time)"
         if done.returncode == 0:
+            if number_of_cases(done.stdout) == 0:
+                raise RuntimeError(f"{test} has no case {cases}")
             return None
         return failing_case(done.stdout) or f"(ended with {done.returncode})"
 

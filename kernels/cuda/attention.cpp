@@ -161,11 +161,12 @@ void run(const KernelCtx& ctx, const K& op, const View& workspace, bool aligned)
     return;
   }
   // What a trial on this machine said is no fixed rule.
-  const bool warpgroups = choices.warpgroups().used && ctx.determinism != Determinism::layout;
+  const WarpgroupVerdict& verdict = choices.warpgroups().of(op.q.dtype);
+  const bool warpgroups = verdict.used && ctx.determinism != Determinism::layout;
   AttentionKernel kernel = attention_rule(op.shape, op.q.dtype, aligned, warpgroups);
   if (attention_rule(op.shape, op.q.dtype, aligned, true) !=
       attention_rule(op.shape, op.q.dtype, aligned, false)) {
-    add_reason(why, choices.warpgroups().problem);
+    add_reason(why, verdict.problem);
   }
   std::string refusal;
   if (!run_own(ctx, op, workspace, kernel, refusal)) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention.hpp"
@@ -162,15 +163,15 @@ std::string compare(cudaStream_t stream) {
   return "";
 }
 
+/// What is wrong with the kernels of T, or nothing.
+template <class T>
 std::string run_trial() {
   cudaStream_t stream = nullptr;
   try {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "to make a stream");
     // Three tiles of keys, so that slots are filled again.
-    std::string problem = compare<bf16, 64, 330>(stream);
-    if (problem.empty()) problem = compare<bf16, 128, 150>(stream);
-    if (problem.empty()) problem = compare<f16, 64, 330>(stream);
-    if (problem.empty()) problem = compare<f16, 128, 150>(stream);
+    std::string problem = compare<T, 64, 330>(stream);
+    if (problem.empty()) problem = compare<T, 128, 150>(stream);
     check(cudaStreamDestroy(stream), "to end the trial");
     return problem;
   } catch (const DeviceError& error) {
@@ -194,6 +195,13 @@ std::string_view setting() {
   return text;
 }
 
+WarpgroupKernels both(const WarpgroupVerdict& verdict) { return {.bf16 = verdict, .f16 = verdict}; }
+
+WarpgroupVerdict verdict(std::string problem) {
+  const bool used = problem.empty();
+  return {.used = used, .problem = std::move(problem)};
+}
+
 }  // namespace
 
 WarpgroupKernels try_warpgroup_kernels(int device) {
@@ -201,17 +209,21 @@ WarpgroupKernels try_warpgroup_kernels(int device) {
   check(cudaGetDeviceProperties(&properties, device), "to describe the device");
   if (!has_wgmma(10 * properties.major + properties.minor)) return {};
   const std::string_view wanted = setting();
-  if (wanted == "off") return {.used = false, .problem = "LLMTRAIN_WGMMA is off"};
+  if (wanted == "off") return both({.used = false, .problem = "LLMTRAIN_WGMMA is off"});
   if (!has_wgmma_code(LLMTRAIN_CUDA_ARCHITECTURES)) {
-    return {.used = false,
-            .problem = "no wgmma: the plugin is built without 90a in CMAKE_CUDA_ARCHITECTURES"};
+    return both(
+        {.used = false,
+         .problem = "no wgmma: the plugin is built without 90a in CMAKE_CUDA_ARCHITECTURES"});
   }
-  if (wanted == "untried") return {.used = true, .problem = "LLMTRAIN_WGMMA is untried"};
-  static std::map<int, std::string> problems;
-  auto found = problems.find(device);
-  if (found == problems.end()) found = problems.emplace(device, run_trial()).first;
-  if (found->second.empty()) return {.used = true, .problem = {}};
-  return {.used = false, .problem = found->second};
+  if (wanted == "untried") return both({.used = true, .problem = "LLMTRAIN_WGMMA is untried"});
+  static std::map<int, WarpgroupKernels> tried;
+  auto found = tried.find(device);
+  if (found == tried.end()) {
+    const WarpgroupKernels kernels{.bf16 = verdict(run_trial<bf16>()),
+                                   .f16 = verdict(run_trial<f16>())};
+    found = tried.emplace(device, kernels).first;
+  }
+  return found->second;
 }
 
 }  // namespace llmtrain::kernels::cuda

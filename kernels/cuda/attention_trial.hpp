@@ -4,16 +4,26 @@
 
 #include <string>
 
+#include "lib/tensor/dtype.hpp"
+
 namespace llmtrain::kernels::cuda {
 
-struct WarpgroupKernels {
+/// Of kernels with operands of one type.
+struct WarpgroupVerdict {
   bool used = false;
   /// Why not, or why without a trial, on a GPU that has wgmma; empty otherwise.
   std::string problem;
 };
 
+/// One type's failure is none of the other's.
+struct WarpgroupKernels {
+  WarpgroupVerdict bf16, f16;
+  /// Of bf16 or fp16, the only types that there are such kernels for.
+  const WarpgroupVerdict& of(DType dtype) const { return dtype == DType::f16 ? f16 : bf16; }
+};
+
 /// For the device that is current. The first call in a process computes a small attention with
-/// both, in both types, and compares; a failed launch or a difference beyond rounding is a problem,
+/// both, type by type, and compares; a failed launch or a difference beyond rounding is a problem,
 /// and a device that is as new afterwards. Later calls remember. To be called before anything else
 /// uses the device. LLMTRAIN_WGMMA=off, for comparisons of both, is a problem too; =untried takes
 /// them without a trial, for looking at what they compute where that fails. DeviceError for another

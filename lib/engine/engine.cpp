@@ -233,6 +233,7 @@ void Engine::run_micro_batches(const StepBatch& batch) {
     while (end < actions.size() && actions[end].micro_batch == micro_batch) ++end;
     const auto entry = live_.emplace(
         micro_batch, upload(micro_batch * options_.micro_batch_size, options_.micro_batch_size));
+    if (tree_) tree_->begin_micro_batch(context().kernel, micro_batch);
     const auto work = [&] {
       parallel::Executor(shape, *this).run(actions.subspan(begin, end - begin));
     };

@@ -41,6 +41,10 @@ void GradientTree::begin_step(const kernels::KernelCtx& ctx, int micro_batches) 
   for (int i = 0; i < micro_batches; ++i) micro_batches_.emplace_back(*this, i);
 }
 
+void GradientTree::begin_micro_batch(const kernels::KernelCtx& ctx, int micro_batch) {
+  for (std::size_t sink = 0; sink < all_.size(); ++sink) advance(ctx, sink, micro_batch);
+}
+
 GradientSinks* GradientTree::sinks(int micro_batch) {
   return &micro_batches_[static_cast<std::size_t>(micro_batch)];
 }

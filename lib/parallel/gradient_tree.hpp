@@ -27,6 +27,10 @@ class GradientTree {
   /// Before a step of so many micro-batches on this rank, a multiple of the workers; its sinks,
   /// but for the head's own, are zero.
   void begin_step(const kernels::KernelCtx& ctx, int micro_batches);
+  /// Before a micro-batch whose operations all come between those of the one before and those of the
+  /// next: sums of the workers before its own join now, and its own launches, which are then those of
+  /// every other micro-batch, can be recorded once for all of them.
+  void begin_micro_batch(const kernels::KernelCtx& ctx, int micro_batch);
   /// Where a micro-batch's operations add. Those that add to one sink come in ascending order of
   /// micro-batches, whatever other sinks are at.
   GradientSinks* sinks(int micro_batch);

@@ -287,9 +287,7 @@ engine::EngineOptions Recipe::engine_options() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());
   options.virtual_workers = virtual_workers();
-  // Sums of micro-batches join in other places of each.
-  options.records_launches =
-      run.cuda_graphs() == CudaGraphs::automatic && options.virtual_workers == 0;
+  options.records_launches = run.cuda_graphs() == CudaGraphs::automatic;
   options.zero = static_cast<int>(parallelism.zero());
   options.pipeline = {.schedule = parallelism.pp_schedule(),
                       .stages_per_rank = parallelism.stages_per_rank(),

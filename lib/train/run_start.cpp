@@ -136,9 +136,7 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
 void log_launches(const Device& device, const plan::Plan& plan) {
   if (!device.backend().can_record()) return;
   if (!plan.records_launches) {
-    const bool layout = plan.determinism == kernels::Determinism::layout;
-    log::info("launches are made one by one: {}",
-              layout ? "run.determinism is layout" : "run.cuda_graphs is off");
+    log::info("launches are made one by one: run.cuda_graphs is off");
   } else if (!plan.not_recorded.empty()) {
     log::info("launches are made one by one in {}, where ranks exchange", plan.not_recorded);
   }

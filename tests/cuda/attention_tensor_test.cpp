@@ -192,12 +192,17 @@ TEST_CASE("results in FP32 beside bf16 and fp16 are the narrow ones, not rounded
   }
 }
 
+TEST_CASE("wgmma is used in fp16, too") {
+  if (!has_wgmma() || std::getenv("LLMTRAIN_WGMMA") != nullptr) return;
+  CHECK(choice({.name = "narrow", .head_dim = 40}, DType::f16) ==
+        "attention: our kernels for wgmma (forward)");
+}
+
 TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off") {
   if (!has_wgmma() || std::getenv("LLMTRAIN_WGMMA") != nullptr) return;
   const AttentionCase narrow{.name = "narrow", .head_dim = 40},
       wide{.name = "wide", .head_dim = 136};
   CHECK(choice(narrow) == "attention: our kernels for wgmma (forward)");
-  CHECK(choice(narrow, DType::f16) == "attention: our kernels for wgmma (forward)");
   CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
   CHECK(choice({.name = "rows apart", .head_dim = 64, .gap = 16}) ==
         "attention: our kernels for tensor cores (forward; no wgmma: rows that are no whole number "

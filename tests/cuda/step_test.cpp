@@ -53,17 +53,23 @@ void fill(engine::StepBatch& batch, std::uint64_t number, bool poisoned,
 
 class GpuEngine {
  public:
-  explicit GpuEngine(const std::vector<std::string>& overrides = {}, bool records = true)
+  /// With workers by whose sums a tree grows, in run.determinism: layout.
+  explicit GpuEngine(const std::vector<std::string>& overrides = {}, bool records = true,
+                     int virtual_workers = 0)
       : gpu_(*kernels::load_backend(DeviceKind::cuda).backend),
         device_(gpu_.open(0), std::uint64_t{1} << 28) {
     recipe::load(recipe_,
                  {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
     engine::EngineOptions options = recipe_.options(7);
     options.records_launches = records;
+    options.virtual_workers = virtual_workers;
+    const auto determinism =
+        virtual_workers > 0 ? kernels::Determinism::layout : kernels::Determinism::run;
     engine_ = std::make_unique<engine::Engine>(
         engine::EnginePlace{.device = &device_,
                             .table = &gpu_.kernels(),
-                            .library_workspace_bytes = std::uint64_t{1} << 20},
+                            .library_workspace_bytes = std::uint64_t{1} << 20,
+                            .determinism = determinism},
         options);
     engine_->initialize();
   }
@@ -209,6 +215,30 @@ TEST_CASE("from its third run on a part of a step is launched as a whole") {
     plain.device().ledger().start_trace();
     CHECK(launches_of(plain, 4) == all);
     CHECK(recorded.device().ledger().stop_trace() == plain.device().ledger().stop_trace());
+  }
+}
+
+TEST_CASE("with determinism: layout micro-batches are recorded too, and the tree's sums are not") {
+  constexpr int kWorkers = 2;
+  constexpr std::int64_t kFourMicroBatches = 8;
+  const EmulatedCountFunction launches = emulated("emulated_launches");
+  for (const char* compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
+    CAPTURE(compute);
+    GpuEngine recorded({compute}, true, kWorkers), plain({compute}, false, kWorkers);
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      const std::int64_t before = launches == nullptr ? 0 : launches();
+      recorded.launch(step, false, kFourMicroBatches);
+      if (launches != nullptr && step > 2) {
+        // Of each sink the first worker's sum is put away, the sink emptied, and both sums added.
+        const auto sinks = std::ssize(recorded->parameters().local_groups()) + 1;
+        CHECK(launches() - before == 3 * sinks);
+      }
+      plain.launch(step, false, kFourMicroBatches);
+      const engine::StepOutcome a = recorded->settle_step(), b = plain->settle_step();
+      CHECK(a.loss_sum == b.loss_sum);
+      CHECK(a.update.grad_norm == b.update.grad_norm);
+    }
+    CHECK(recorded.contents() == plain.contents());
   }
 }
 

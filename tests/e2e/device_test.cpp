@@ -299,25 +299,34 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
   const std::vector<std::string> own = {"run.device=cuda", "precision.compute=bf16",
-                                        "run.attention=own"};
-  const Workspace trusted(kTinyRecipe), off(kTinyRecipe);
-  CHECK(holds(trusted.run(own).output, {"attention: our kernels for wgmma (forward, backward)"}));
+                                        "run.attention=own"},
+                                 own_fp16 = {own[0], "precision.compute=fp16", own[2]};
+  const std::string by_wgmma = "attention: our kernels for wgmma (forward, backward)";
+  const Workspace trusted(kTinyRecipe), off(kTinyRecipe), off_fp16(kTinyRecipe);
+  CHECK(holds(trusted.run(own).output, {by_wgmma}));
   {
     const Variable setting("LLMTRAIN_WGMMA", "off");
     run_well(off, own);
+    run_well(off_fp16, own_fp16);
   }
-  const auto says = [&](const char* mode, const char* reason) {
+  const auto says = [&](const char* mode, const char* reason, bool fp16 = false) {
     CAPTURE(mode);
     const Variable fake("LLMTRAIN_FAKE_WGMMA", mode);
     const Workspace here(kTinyRecipe);
     CHECK(holds(
-        here.run(own).output,
+        here.run(fp16 ? own_fp16 : own).output,
         {std::string("attention: our kernels for tensor cores (forward, backward; ") + reason + ")",
          "6 steps took memory as planned"}));
-    CHECK(fingerprint(here.path, 6) == fingerprint(off.path, 6));
+    CHECK(fingerprint(here.path, 6) == fingerprint((fp16 ? off_fp16 : off).path, 6));
   };
   says("wrong", "no wgmma: their results in bf16 for head_dim 64 are not those of mma.sync");
-  says("wrong-fp16", "no wgmma: their results in fp16 for head_dim 64 are not those of mma.sync");
+  says("wrong-fp16", "no wgmma: their results in fp16 for head_dim 64 are not those of mma.sync",
+       true);
+  {
+    const Variable fake("LLMTRAIN_FAKE_WGMMA", "wrong-fp16");
+    const Workspace here(kTinyRecipe);
+    CHECK(holds(here.run(own).output, {by_wgmma}));
+  }
   says("fails",
        "no wgmma: their trial failed (CUDA: the trial failed: an error of the emulated GPU)");
   says("undescribed", "no wgmma: the driver refuses to describe a matrix (error 1)");

@@ -40,6 +40,14 @@ class FailingCase(unittest.TestCase):
         self.assertIsNone(seeded_faults.failing_case(""))
 
 
+class NumberOfCases(unittest.TestCase):
+    def test_a_filter_that_names_no_case_is_told_from_cases_that_pass(self):
+        none = "[doctest] test cases:  0 |  0 passed | 0 failed | 84 skipped\n"
+        self.assertEqual(seeded_faults.number_of_cases(none), 0)
+        self.assertEqual(seeded_faults.number_of_cases(TALKS + none.replace("0", "12", 1)), 12)
+        self.assertIsNone(seeded_faults.number_of_cases(TALKS))
+
+
 class Faults(unittest.TestCase):
     def test_every_fault_can_be_planted(self):
         """Code moves on; a fault whose line is gone is tried by nobody."""
