@@ -48,6 +48,7 @@ max_len() {
   case $1 in
     tokenizer) echo 16384 ;;
     recipe | manifest) echo 8192 ;;
+    safetensors | run_files) echo 1024 ;;
     *) echo 4096 ;;
   esac
 }

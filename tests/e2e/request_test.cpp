@@ -79,7 +79,7 @@ TEST_CASE("a signal while data are prepared or a tokenizer is trained: nothing i
 
   const auto asked = shell(
       here,
-      "$LLMTRAIN run recipe.yaml data.cache_dir=third data.shard_size=4KiB run.output_dir=asked > "
+      "$LLMTRAIN run recipe.yaml data.cache_dir=third data.shard_size=64KiB run.output_dir=asked > "
       "out "
       "& p=$!\nuntil ls third/tokens-*/shard-* >/dev/null 2>&1; do sleep 0.02; done\n"
       "mkdir -p asked/control; touch asked/control/stop; [ -e asked/metrics.jsonl ] || echo early\n"
