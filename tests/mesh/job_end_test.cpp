@@ -67,8 +67,8 @@ TEST_CASE("ranks with different recipes are told apart at the start, by what dif
   other.push_back("optimizer.lr=1e-3");
   const ProcessResult result = run_apart(w, run, other);
   check_told_apart(result,
-                   "rank 1 has another recipe than rank 0 (lr: 0.001, rank 0: lr: 0.05; as a "
-                   "whole ");
+                   "rank 1 has another recipe than rank 0 (lr: 0.001  # optimizer.lr=1e-3 on the "
+                   "command line, rank 0: lr: 0.05  # r.yaml:");
   const std::size_t at = result.output.find("as a whole ");
   const std::string hashes = result.output.substr(at, 32 + 10 + 32 + 11);
   CAPTURE(hashes);
