@@ -177,7 +177,9 @@ facts() {
   grep -E '^(CUDA|cuBLASLt|cuDNN|driver|GPU|  data sheet|  measured)' "$logs/doctor.log" >"$work/facts" || true
   rows_of cat "$work/facts"
   grep -q '^GPU 0' "$work/facts" && return
-  row "doctor" "FAILED, and nothing else can run: $(grep -m 1 -E '^(GPU|CUDA) ' "$logs/doctor.log" || complaint "$logs/doctor.log")"
+  # The last of what it says of plugin, driver and GPU is where it ended.
+  grep -E '^(GPU|CUDA|driver) ' "$logs/doctor.log" | tail -n 1 | grep . >"$work/facts" || complaint "$logs/doctor.log" >"$work/facts"
+  row "doctor" "FAILED, and nothing else can run: $(tr -s ' ' <"$work/facts")"
   exit 1
 }
 
