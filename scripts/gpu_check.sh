@@ -177,7 +177,9 @@ facts() {
   grep -E '^(CUDA|cuBLASLt|cuDNN|driver|GPU|  data sheet|  measured)' "$logs/doctor.log" >"$work/facts" || true
   rows_of cat "$work/facts"
   grep -q '^GPU 0' "$work/facts" && return
-  row "doctor" "FAILED, and nothing else can run: $(grep -m 1 -E '^(GPU|CUDA) ' "$logs/doctor.log" || complaint "$logs/doctor.log")"
+  # The last of what it says of plugin, driver and GPU is where it ended.
+  grep -E '^(GPU|CUDA|driver) ' "$logs/doctor.log" | tail -n 1 | grep . >"$work/facts" || complaint "$logs/doctor.log" >"$work/facts"
+  row "doctor" "FAILED, and nothing else can run: $(tr -s ' ' <"$work/facts")"
   exit 1
 }
 
@@ -237,6 +239,7 @@ sanitize() {
   if passes "$1" "$2" compute-sanitizer --tool "$1" --error-exitcode 9 "$cuda_test" --no-colors -tce='in *'; then
     return 0
   fi
+  [ -f "$logs/$1.log" ] || return 0  # not reached
   # What it finds it says at once.
   found="$(grep -cE '^=+ (Invalid|Error|Race|Barrier|Program hit)' "$logs/$1.log")" || true
   row "" "it found $found errors in $(grep -c '^TEST CASE' "$logs/$1.log" || true) cases with messages"

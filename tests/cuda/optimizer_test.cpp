@@ -239,12 +239,13 @@ Values decisions_on(Place place, std::int64_t n) {
     state = state * 1664525 + 1013904223;
     x = (state >> 8) * 0x1p-24;
   }
-  const Tensor good = m.of(squares, {n}, DType::f64), loss = m.of({3.25}, {1}, DType::f64);
+  const Tensor good = m.of(squares, {n}, DType::f64);
+  const Tensor both_losses = m.of({3.25, 0.5}, {2}, DType::f64);
   Values first(UpdateDecision::kScalars, 0.0);
   first[7] = 1024;  // loss_scale
   const Tensor decision = m.of(first, {UpdateDecision::kScalars}, DType::f64);
   DecideUpdate decide{.squares = good,
-                      .loss_sum = loss,
+                      .loss_sum = both_losses,
                       .decision = decision,
                       .lr = 0.25,
                       .max_norm = 0.5,
@@ -268,6 +269,7 @@ Values decisions_on(Place place, std::int64_t n) {
   squares.back() = NAN;
   const Tensor bad = m.of(squares, {n}, DType::f64);
   decide.squares = bad;
+  decide.loss_sum = both_losses.columns(0, 1);
   run();
   return all;
 }
