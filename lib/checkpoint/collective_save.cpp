@@ -79,12 +79,13 @@ CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
   store.hit("save.begin");
   std::uint64_t mine = 0;
   for (const TensorBox& box : boxes_) mine += box.size_bytes();
-  std::uint64_t bytes = 0;
-  for (const std::uint64_t of_writer : writers.gather_values(mine, kSite)) bytes += of_writer;
+  for (const std::uint64_t of_writer : writers.gather_values(mine, kSite)) {
+    total_bytes_ += of_writer;
+  }
   const std::string directory = agree([&]() -> std::string {
     if (writers.rank() != 0) return "";
     store.check_lock();  // whose directory is full does not matter then
-    store.check_free_space(bytes);
+    store.check_free_space(total_bytes_);
     pending_.reset(new PendingSave(store.begin_save(step)));
     store.hit("directory.created");
     return pending_->directory().string();

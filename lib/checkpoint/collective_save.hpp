@@ -39,6 +39,8 @@ class CollectiveSave {
   CollectiveSave& operator=(const CollectiveSave&) = delete;
 
   std::uint64_t step() const { return step_; }
+  /// Of all writers' boxes.
+  std::uint64_t total_bytes() const { return total_bytes_; }
   /// Waits for so long, or until this writer has nothing to write for now; true then.
   bool is_idle(std::chrono::milliseconds wait = {});
   /// What comes next, to be called when all writers are idle; else it waits. True when the
@@ -59,6 +61,7 @@ class CollectiveSave {
 
   CheckpointStore* store_;
   std::uint64_t step_;
+  std::uint64_t total_bytes_ = 0;
   std::vector<TensorBox> boxes_;
   RunState run_;
   Communicator* writers_;

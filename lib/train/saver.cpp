@@ -61,6 +61,7 @@ void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
 
 void Saver::save(const LoopState& state, const RunIdentity& identity) {
   poll();
+  const Clock::time_point begin = Clock::now();
   if (under_way_) {
     say_(fmt::format(
         "the save of step {} waits: step {} is being written since {:.1f} s; storage is slower "
@@ -71,12 +72,14 @@ void Saver::save(const LoopState& state, const RunIdentity& identity) {
   std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
   if (async_) take_snapshot(boxes);
   using checkpoint::Writing;
-  under_way_ =
-      UnderWay{.save = store_->begin(static_cast<std::uint64_t>(state.step), std::move(boxes),
-                                     run_state(*engine_, state, identity), peers_->group(),
-                                     async_ ? Writing::in_background : Writing::by_caller),
-               .begin = Clock::now()};
+  under_way_ = UnderWay{
+      .save = store_->begin(static_cast<std::uint64_t>(state.step), std::move(boxes),
+                            run_state(*engine_, state, identity), peers_->group(),
+                            writes_in_background() ? Writing::in_background : Writing::by_caller),
+      .begin = begin};
+  under_way_->waited = seconds_since(begin);
   if (async_) return;
+  if (writes_in_background()) return finish();
   const World::LongWait patience(peers_->world());  // a slow disk is no lost rank
   while (!under_way_->committed) under_way_->committed = under_way_->save->advance();
 }
@@ -88,7 +91,11 @@ void Saver::advance(std::chrono::milliseconds wait) {
     under_way_->committed = under_way_->save->advance();
   }
   if (!under_way_->committed) return;
-  saved_(static_cast<std::int64_t>(under_way_->save->step()), seconds_since(under_way_->begin));
+  const double seconds = seconds_since(under_way_->begin);
+  saved_({.step = static_cast<std::int64_t>(under_way_->save->step()),
+          .bytes = under_way_->save->total_bytes(),
+          .seconds = seconds,
+          .waited = async_ ? under_way_->waited : seconds});
   under_way_.reset();
 }
 

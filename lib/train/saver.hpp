@@ -25,8 +25,14 @@ namespace llmtrain::train {
 class Saver {
  public:
   using Say = std::function<void(std::string_view line)>;
-  /// The checkpoint of a step is there; its save began so many seconds ago.
-  using Saved = std::function<void(std::int64_t step, double seconds)>;
+  /// A checkpoint that is there.
+  struct Done {
+    std::int64_t step = 0;
+    std::uint64_t bytes = 0;  // of all ranks' tensors
+    double seconds = 0;       // since the save began
+    double waited = 0;        // of these, that no step was made
+  };
+  using Saved = std::function<void(const Done& done)>;
   /// Everything outlives it; `say` and `saved` may begin to speak later.
   Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers, bool async,
         Say say, Saved saved);
@@ -51,10 +57,17 @@ class Saver {
   struct UnderWay {
     std::unique_ptr<checkpoint::CollectiveSave> save;
     std::chrono::steady_clock::time_point begin;
+    double waited = 0;
     bool committed = false;
   };
 
   void advance(std::chrono::milliseconds wait);
+  /// Whether a thread writes what this rank saves. In place of the run, too: ranks keep answering
+  /// each other meanwhile, so that one that is lost is found. A device's memory is read by the
+  /// thread that drives the device.
+  bool writes_in_background() const {
+    return async_ || engine_->device().kind() == DeviceKind::cpu;
+  }
   /// The boxes' bytes, copied to where a thread may read them.
   void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
   std::span<std::byte> snapshot_memory(std::uint64_t bytes);

@@ -55,7 +55,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       saver_(
           store_, engine_, peers_, recipe.checkpoint.async(),
           [this](std::string_view line) { message(line); },
-          [this](std::int64_t step, double seconds) { note_saved(step, seconds); }),
+          [this](const Saver::Done& done) { note_saved(done); }),
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
       resumed_step_(resume()),
       profiler_(recipe.profiler, directory_) {
@@ -89,9 +89,10 @@ std::optional<std::int64_t> Trainer::resume() {
     return std::nullopt;
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
+  const Clock::time_point begin = Clock::now();
   state_ = load(*newest_.step);
   saved_step_ = state_.step;
-  log::info("resumed from step {}{}", state_.step,
+  log::info("resumed from step {} in {:.2f} s{}", state_.step, seconds_since(begin),
             newest_.newer_and_not_valid == 0
                 ? ""
                 : fmt::format(" (newer and not valid: {})", newest_.newer_and_not_valid));

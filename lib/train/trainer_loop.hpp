@@ -85,8 +85,7 @@ class Trainer {
   bool out_of_patience() const { return options_.out_of_patience(state_.evals_without_progress); }
   void message(std::string_view line);
   void save();
-  /// The checkpoint of a step is there, begun so many seconds ago.
-  void note_saved(std::int64_t step, double seconds);
+  void note_saved(const Saver::Done& done);
   /// Shows the step's records that nobody has seen yet.
   void publish_records();
 

@@ -5,6 +5,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/trace.hpp"
+#include "lib/base/units.hpp"
 #include "lib/train/batch_source.hpp"
 #include "lib/train/data_metrics.hpp"
 #include "lib/train/replica_check.hpp"
@@ -180,10 +181,12 @@ void Trainer::save() {
   saver_.poll();
 }
 
-void Trainer::note_saved(std::int64_t step, double seconds) {
-  requests_.deadline().note_save(seconds);
-  status_.saved(step);
-  message(fmt::format("saved {}", store_.directory_of(static_cast<std::uint64_t>(step)).string()));
+void Trainer::note_saved(const Saver::Done& done) {
+  requests_.deadline().note_save(done.seconds);
+  status_.saved(done.step);
+  message(fmt::format("saved {} ({} in {:.2f} s, of which no step was made for {:.2f} s)",
+                      store_.directory_of(static_cast<std::uint64_t>(done.step)).string(),
+                      format_bytes(done.bytes), done.seconds, done.waited));
 }
 
 }  // namespace llmtrain::train

@@ -68,8 +68,10 @@ std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
   const TempDir pids;
   const ProcessResult result = job.run(at.environment(pids), {}, LLMTRAIN_FAILPOINTS);
   if (result.timed_out) return "hangs: " + result.output;
-  // A signal in the last part of a run is too late to stop it.
-  const bool late = at.phase == "evaluation" || at.step == Layout::kSteps;
+  // A signal in the last part of a run is too late to stop it; a save beside so short a run may
+  // begin to write there.
+  const bool late = at.phase == "evaluation" || at.step == Layout::kSteps ||
+                    (layout.async && at.phase == "save");
   const bool at_once = twice && at.what.find("INT") != std::string::npos;
   if (result.exit_code == 0 ? !late : result.exit_code != (at_once ? 130 : 75)) {
     return fmt::format("exit code {}: {}", result.exit_code, result.output);

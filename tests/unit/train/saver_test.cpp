@@ -66,7 +66,7 @@ class SavingRun {
   Peers peers_{*world_, "recipe"};
   checkpoint::CheckpointStore store_ = checkpoint::CheckpointStore::open_writer(
       scratch_ / "checkpoints", {.failpoint = [this](std::string_view point) { at(point); }});
-  Saver saver_{store_, engine_, peers_, true, [](std::string_view) {}, [](std::int64_t, double) {}};
+  Saver saver_{store_, engine_, peers_, true, [](std::string_view) {}, [](const Saver::Done&) {}};
 };
 
 }  // namespace

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""What checkpoints cost: the time that no step is made, and the bandwidth of writing and reading, beside plain copies.
+
+    scripts/bench/saves.py [--executable FILE] [--directory DIR] [--rounds N] [--write]
+
+    --directory DIR  on the disk that is measured (the system's folder for temporary files)
+    --rounds N       runs of each kind, in turn with the plain copies (3); medians count
+    --write          put the table into docs/benchmarks.md
+
+A Llama of 45 million parameters in FP32 with AdamW: half a gigabyte of state. Saves go in place of the run and beside it
+(checkpoint.async). Beside them, in the same run: one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then
+fsync) and a plain reader of the same file; before each reading the system is asked to forget the file.
+"""
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PIECE = 4 << 20
+RECIPE = """recipe: 1
+run: {device: cpu, output_dir: run}
+model: {architecture: llama, vocab_size: 257, hidden_size: 768, intermediate_size: 2048, num_hidden_layers: 6, num_attention_heads: 12,
+        max_position_embeddings: 256}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt}]}
+training: {seq_len: 256, micro_batch_size: 1, global_batch_size: 2, max_steps: STEPS}
+optimizer: {lr: 1.0e-4}
+checkpoint: {interval: INTERVAL, keep_latest: 2, async: ASYNC}
+eval: {interval: null, max_samples: 1}
+metrics: {interval: 1, tensorboard: false}
+"""
+SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no step was made for ([\d.]+) s\)")
+RESUMED = re.compile(r"resumed from step \d+ in ([\d.]+) s")
+
+
+def forget(path):
+    """Asks the system to drop what it has of a file or a folder's files."""
+    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+        with open(file, "rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def seconds(body):
+    begin = time.perf_counter()
+    body()
+    return time.perf_counter() - begin
+
+
+class Plain:
+    """Plain copies of `size` bytes."""
+
+    def __init__(self, folder, size):
+        self.file = folder / "plain"
+        self.size = size
+        self.source, self.target = (mmap.mmap(-1, size) for _ in range(2))
+        self.source[:] = os.urandom(1 << 16) * (size >> 16) + bytes(size & 0xFFFF)
+        self.copy()  # both have their pages then
+
+    def copy(self):
+        addresses = [ctypes.addressof(ctypes.c_char.from_buffer(m)) for m in (self.target, self.source)]
+        ctypes.memmove(*addresses, self.size)
+
+    def write(self):
+        view = memoryview(self.source)
+        with open(self.file, "wb", buffering=0) as out:
+            for begin in range(0, self.size, PIECE):
+                out.write(view[begin:begin + PIECE])
+            os.fsync(out.fileno())
+        view.release()
+
+    def read(self):
+        view = memoryview(self.target)
+        with open(self.file, "rb", buffering=0) as opened:
+            for begin in range(0, self.size, PIECE):
+                opened.readinto(view[begin:begin + PIECE])
+        view.release()
+
+
+def llmtrain(executable, folder, steps, interval, is_async):
+    text = RECIPE.replace("STEPS", str(steps)).replace("INTERVAL", str(interval)).replace("ASYNC", str(is_async).lower())
+    (folder / "recipe.yaml").write_text(text)
+    done = subprocess.run([executable, "run", "recipe.yaml"], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def state_bytes(folder):
+    newest = max((folder / "run" / "checkpoints").glob("step-*"))
+    return sum(file.stat().st_size for file in newest.glob("*.safetensors"))
+
+
+def step_seconds(folder):
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return {record["step"]: record["time/step_seconds"] for record in records if "time/step_seconds" in record}
+
+
+def measure(executable, folder, rounds):
+    (folder / "text.txt").write_text("".join(f"word{i * 7919 % 61} " for i in range(40000)))
+    llmtrain(executable, folder, 2, 2, False)  # prepares the data
+    size = state_bytes(folder)
+    plain = Plain(folder, size)
+    found = {name: [] for name in ("copy", "write", "read", "in place", "waited", "beside", "load", "slower")}
+    for _ in range(rounds):
+        found["copy"].append(seconds(plain.copy))
+        found["write"].append(seconds(plain.write))
+        forget(plain.file)
+        found["read"].append(seconds(plain.read))
+        for is_async in (False, True):
+            subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
+            output = llmtrain(executable, folder, 16, 8, is_async)
+            saves = [(int(step), float(whole), float(waited)) for step, whole, waited in SAVED.findall(output)]
+            first = saves[0]
+            if not is_async:
+                found["in place"].append(first[1])
+                continue
+            found["waited"].append(first[2])
+            found["beside"].append(first[1])
+            steps = step_seconds(folder)
+            quiet = statistics.median(steps[n] for n in range(3, 9))
+            busy = [steps[n] for n in range(9, 16) if sum(steps[k] for k in range(9, n + 1)) < first[1]] or [steps[9]]
+            found["slower"].append(statistics.median(busy) / quiet - 1)
+        forget(folder / "run")
+        found["load"].append(float(RESUMED.search(llmtrain(executable, folder, 17, 8, False)).group(1)))
+    return size, {name: statistics.median(values) for name, values in found.items()}
+
+
+def table(size, found):
+    rows = [("memcpy by one thread", found["copy"], ""),
+            ("a save beside the run: no step is made for", found["waited"], f"{found['waited'] / found['copy']:.2f} x memcpy"),
+            ("steps while it is written", None, f"{100 * found['slower']:+.0f} %"),
+            ("plain writer", found["write"], ""),
+            ("a save in place", found["in place"], f"{100 * found['write'] / found['in place']:.0f} % of the plain writer's bandwidth"),
+            ("a save beside the run, until it is there", found["beside"], f"{100 * found['write'] / found['beside']:.0f} %"),
+            ("plain reader", found["read"], ""),
+            ("loading", found["load"], f"{100 * found['read'] / found['load']:.0f} % of the plain reader's bandwidth")]
+    lines = [f"{size / 1e6:.0f} MB of state.", "", "| what | s | GB/s | |", "|---|---:|---:|---|"]
+    for name, value, note in rows:
+        figures = f"{value:.3f} | {size / value / 1e9:.2f}" if value else "- | -"
+        lines.append(f"| {name} | {figures} | {note} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executable", default=str(ROOT / "build/release/apps/llmtrain/llmtrain"))
+    parser.add_argument("--directory", default=tempfile.gettempdir())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        text = table(*measure(os.path.abspath(options.executable), pathlib.Path(folder), options.rounds))
+    print(text)
+    if options.write:
+        with tempfile.NamedTemporaryFile("w", suffix=".md") as file:
+            file.write(text + "\n")
+            file.flush()
+            subprocess.run([ROOT / "scripts/bench/put_section.py", ROOT / "docs/benchmarks.md", "saves", file.name], check=True)
+
+
+if __name__ == "__main__":
+    main()
