@@ -33,7 +33,8 @@ bool names(const std::string& output, const Moment& at) {
   const std::string self = at.rank == 0 ? "error: " : fmt::format("[rank {}] error: ", at.rank);
   for (const std::string& text :
        {fmt::format("rank {} with PID", at.rank), fmt::format("from rank {}: ", at.rank),
-        self + "unexpected: thrown by a test", self + "nothing has gone on here"}) {
+        fmt::format("rank {}: thrown by a test", at.rank), self + "unexpected: thrown by a test",
+        self + "nothing has gone on here"}) {
     if (output.find(text) != std::string::npos) return true;
   }
   return false;
@@ -70,8 +71,8 @@ std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
   if (result.timed_out) return "hangs: " + result.output;
   // A signal in the last part of a run is too late to stop it; a save beside so short a run may
   // begin to write there.
-  const bool late = at.phase == "evaluation" || at.step == Layout::kSteps ||
-                    (layout.async && at.phase == "save");
+  const bool late =
+      at.phase == "evaluation" || at.step == Layout::kSteps || (layout.async && at.phase == "save");
   const bool at_once = twice && at.what.find("INT") != std::string::npos;
   if (result.exit_code == 0 ? !late : result.exit_code != (at_once ? 130 : 75)) {
     return fmt::format("exit code {}: {}", result.exit_code, result.output);
