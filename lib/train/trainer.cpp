@@ -157,7 +157,8 @@ ExitCode Trainer::train() {
     if (!save_due) publish_records();
     if (!finished && options_.eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
-    if ((finished || save_due) && !request_.stops()) save();
+    if (request_.stops()) break;  // stop() saves first, and reports then
+    if (finished || save_due) save();
     publish_records();
   }
   settle_all();

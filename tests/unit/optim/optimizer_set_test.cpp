@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/tree_sum.hpp"
+#include "lib/comm/world.hpp"
 #include "lib/recipe/keys.hpp"
 #include "tests/support/relative.hpp"
 #include "tests/support/thread_transport.hpp"
