@@ -124,11 +124,12 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
                        const std::filesystem::path& directory) {
   RunPlan planned = plan_run(recipe, geometry, std::nullopt);
   const plan::Plan& plan = planned.plan;
-  require<DeviceError>(
-      planned.limit_bytes.has_value(),
-      "run.device is cuda, but there is no GPU to use ({}); run.device: cpu trains "
-      "without one, and `llmtrain plan --profile h200` plans for one",
-      gpu_problem());
+  if (!planned.limit_bytes) {  // only then: whoever asks for the problem loads the plugin
+    fail<DeviceError>(
+        "run.device is cuda, but there is no GPU to use ({}); run.device: cpu trains "
+        "without one, and `llmtrain plan --profile h200` plans for one",
+        gpu_problem());
+  }
   const std::uint64_t available = *planned.limit_bytes;
   log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
             format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),

@@ -18,6 +18,9 @@ namespace {
 std::atomic<bool> g_asked{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+// Not all that is done before the first step ticks, as the first values of a large model.
+constexpr double kBeyondDoubt = 5;
+
 bool others_wait_without_limit() {
   const std::string now = activity::text();
   return !now.starts_with("training") && !now.starts_with("evaluating");
@@ -67,11 +70,11 @@ void StallWatch::look() {
     } else if (!told && silent >= patience_ / 2) {
       note_stacks(fmt::format("nothing has gone on here for {:.1f} s", silent.count()));
       told = true;
-    } else if (silent >= patience_ && others_wait_without_limit()) {
+    } else if (silent >= kBeyondDoubt * patience_ && others_wait_without_limit()) {
       log::error(
-          "nothing has gone on here for {:.1f} s ({}), resilience.hang_timeout is over; "
+          "nothing has gone on here for {:.1f} s ({}), {:g} times resilience.hang_timeout; "
           "what the threads were doing is in this rank's log",
-          silent.count(), activity::text());
+          silent.count(), activity::text(), kBeyondDoubt);
       ::_exit(static_cast<int>(ExitCode::peer_lost));
     }
   }

@@ -12,9 +12,10 @@ namespace llmtrain::train {
 
 /// A thread that, when nothing has gone on here (activity::ticks) for half of `patience`, writes
 /// the call stacks of all threads into the rank's log, once for each such time; and whenever the
-/// process gets SIGQUIT, which ends it no more. After `patience` it ends the process with exit code
-/// 6 where others wait without a limit of their own (World::LongWait): while data are prepared,
-/// checkpoints read and written. A rank that waits for another one does not stand still.
+/// process gets SIGQUIT, which ends it no more. After five times `patience` it ends the process
+/// with exit code 6 where others wait without a limit of their own (World::LongWait): before the
+/// first step, and while checkpoints are read and written. A rank that waits for another one does
+/// not stand still.
 class StallWatch {
  public:
   explicit StallWatch(std::chrono::duration<double> patience);
