@@ -1,6 +1,5 @@
 // `llmtrain run` in processes that no mpirun started: they meet by TCP.
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <unistd.h>
@@ -101,7 +100,6 @@ TEST_CASE("tasks of srun without PMI train one run") {
 
 TEST_CASE("a killed rank ends the others, which name it") {
   const Workshop w;
-  const auto begin = std::chrono::steady_clock::now();
   // The third is killed by its own limit of processor time while the others go on.
   const ProcessResult result = start(w, 3, torchrun(3),
                                      {"run.output_dir=k", "training.max_steps=1000000",
@@ -109,7 +107,6 @@ TEST_CASE("a killed rank ends the others, which name it") {
                                      "[ $r = 2 ] && ulimit -t 2");
   CAPTURE(result.output);
   CHECK(!result.timed_out);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(40));
   const std::string text = fmt::format("rank 2 on {} ended", tcp::host_name());
   CHECK(times(result.output, text) >= 1);
   CHECK(result.output.find("[0] 6") != std::string::npos);
