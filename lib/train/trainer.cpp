@@ -92,7 +92,8 @@ std::optional<std::int64_t> Trainer::resume() {
   const Clock::time_point begin = Clock::now();
   state_ = load(*newest_.step);
   saved_step_ = state_.step;
-  log::info("resumed from step {} in {:.2f} s{}", state_.step, seconds_since(begin),
+  log::info("the checkpoint was loaded in {:.2f} s", seconds_since(begin));
+  log::info("resumed from step {}{}", state_.step,
             newest_.newer_and_not_valid == 0
                 ? ""
                 : fmt::format(" (newer and not valid: {})", newest_.newer_and_not_valid));

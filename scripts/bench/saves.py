@@ -39,7 +39,7 @@ eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
 SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no step was made for ([\d.]+) s\)")
-RESUMED = re.compile(r"resumed from step \d+ in ([\d.]+) s")
+RESUMED = re.compile(r"the checkpoint was loaded in ([\d.]+) s")
 
 
 def forget(path):

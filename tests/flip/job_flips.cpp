@@ -12,24 +12,23 @@ constexpr std::string_view kSpikes =
     "1.001}";
 
 const std::vector<Flip> kBadSteps{
-    {"resilience.on_loss_spike", {exit}, kSpikes, {"resilience.on_loss_spike=stop"}},
-    {"resilience.loss_spike_factor",
-     {exit, metrics},
-     kSpikes,
-     {"resilience.loss_spike_factor=1000"}},
-    {"resilience.loss_spike_window",
-     {exit, metrics},
-     kSpikes,
-     {"resilience.loss_spike_window=1000"}},
-    {"resilience.max_rollbacks",
+    {"resilience.on_non_finite",
      {exit},
-     "resilience.on_non_finite=rollback | optimizer.lr=1e38 | optimizer.max_grad_norm=null | "
-     "checkpoint.interval=1",
-     {"resilience.max_rollbacks=1"}},
-    {"resilience.checksum_every",
+     "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
+     {"resilience.on_non_finite=rollback"}},  // to nothing: there is no checkpoint
+    {"resilience.on_loss_spike",
+     {exit},
+     kSpikes,
+     {"resilience.on_loss_spike=stop", "resilience.on_loss_spike=rollback",
+      "resilience.on_loss_spike=ignore"}},
+    {"resilience.loss_spike_factor", {metrics}, kSpikes, {"resilience.loss_spike_factor=1000"}},
+    {"resilience.loss_spike_window", {metrics}, kSpikes, {"resilience.loss_spike_window=1000"}},
+    // Whoever goes back to the same checkpoint ends alike, sooner or later.
+    {"resilience.max_rollbacks",
      {},
-     "",
-     {"resilience.checksum_every=1"}},  // of one rank: nothing to see
+     "resilience.on_non_finite=rollback",
+     {"resilience.max_rollbacks=1"}},
+    {"resilience.checksum_every", {}, "", {"resilience.checksum_every=1"}},  // of one rank
 };
 
 const std::vector<Flip> kSlurm{
