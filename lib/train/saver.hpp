@@ -66,7 +66,8 @@ class Saver {
   /// each other meanwhile, so that one that is lost is found. A device's memory is read by the
   /// thread that drives the device.
   bool writes_in_background() const {
-    return async_ || engine_->device().kind() == DeviceKind::cpu;
+    const bool others_wait = peers_->world().place().size > 1;
+    return async_ || (others_wait && engine_->device().kind() == DeviceKind::cpu);
   }
   /// The boxes' bytes, copied to where a thread may read them.
   void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
