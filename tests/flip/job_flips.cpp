@@ -16,15 +16,12 @@ const std::vector<Flip> kBadSteps{
      {exit},
      "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
      {"resilience.on_non_finite=rollback"}},  // to nothing: there is no checkpoint
-    {"resilience.on_loss_spike",
-     {exit},
-     kSpikes,
-     {"resilience.on_loss_spike=stop", "resilience.on_loss_spike=rollback"}},
+    {"resilience.on_loss_spike", {exit}, kSpikes, {"resilience.on_loss_spike=stop"}},
     // Nothing is a spike before there are a hundred steps, and the other keys would do nothing.
     {"resilience.on_loss_spike",
      {},
      "resilience.on_loss_spike=skip",
-     {"resilience.on_loss_spike=ignore"}},
+     {"resilience.on_loss_spike=ignore", "resilience.on_loss_spike=rollback"}},
     {"resilience.loss_spike_factor", {metrics}, kSpikes, {"resilience.loss_spike_factor=1000"}},
     {"resilience.loss_spike_window", {metrics}, kSpikes, {"resilience.loss_spike_window=1000"}},
     // Whoever goes back to the same checkpoint ends alike, sooner or later.
