@@ -142,6 +142,22 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   }
 }
 
+void log_idle_keys(const Recipe& recipe, DeviceKind device) {
+  if (device != DeviceKind::cpu) return;
+  const RunSection& run = recipe.run;
+  std::vector<std::string> idle;
+  for (const recipe::ValueEntry* key :
+       {static_cast<const recipe::ValueEntry*>(&run.library_workspace),
+        static_cast<const recipe::ValueEntry*>(&run.attention),
+        static_cast<const recipe::ValueEntry*>(&run.tune_products),
+        static_cast<const recipe::ValueEntry*>(&run.product_cache),
+        static_cast<const recipe::ValueEntry*>(&run.cuda_graphs)}) {
+    if (key->value_text() != key->default_text()) idle.push_back(key->path());
+  }
+  if (idle.empty()) return;
+  log::info("for GPUs alone, without effect on this CPU: {}", fmt::join(idle, ", "));
+}
+
 void write_environment(const std::filesystem::path& directory, const Peers& peers) {
   using Json = nlohmann::ordered_json;
   const plan::MachineFacts machine = plan::machine_facts();

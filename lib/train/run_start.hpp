@@ -54,6 +54,10 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
 /// Says which launches a device that can record does not, and why.
 void log_launches(const Device& device, const plan::Plan& plan);
 
+/// Says which keys of `run` that the recipe changes do nothing on this device: a recipe for a GPU
+/// is tried on a CPU as it is, but not without a word.
+void log_idle_keys(const Recipe& recipe, DeviceKind device);
+
 /// environment.json: build, machine of each rank, variables that launchers and libraries go by.
 /// Collective; rank 0 writes.
 void write_environment(const std::filesystem::path& directory, const Peers& peers);

@@ -69,6 +69,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   log_launches(device_, planned_.plan);
+  log_idle_keys(recipe, device_.kind());
   if (options_.checksum_every > 0 && peers_.world().place().size == 1) {
     log::info("resilience.checksum_every: nothing to compare, there is one rank");
   }

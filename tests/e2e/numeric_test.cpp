@@ -3,6 +3,7 @@
 // reads that byte.
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -207,6 +208,22 @@ TEST_CASE("on an emulated GPU, which has the next step in its queue already, the
   CHECK(holds(ended.output, {fmt::format("step {}: {} steps in a row were not finite",
                                          rare.first_row_of(longest), longest)}));
 
+  // The step behind a bad one is on the device already, and is given up with it.
+  fs::remove_all(rare.here.path / "run");
+  const auto back = rare.run({"run.device=cuda", "training.max_steps=12",
+                              fmt::format("checkpoint.interval={}", first - 1),
+                              "resilience={on_non_finite: rollback, max_rollbacks: 40}"});
+  INFO(back.output);
+  CHECK(back.exit_code == 0);
+  std::int64_t before = 0;
+  for (const train::StepRecord& record : rare.here.metrics()) {
+    const auto sample = record.number("train/samples");
+    if (!sample) continue;
+    CHECK(*sample > static_cast<double>(before));
+    before = static_cast<std::int64_t>(*sample);
+    CHECK_FALSE(rare.bad.at(static_cast<std::size_t>(before)));
+  }
+
   const auto skipped = run(allow(longest));
   INFO(skipped.output);
   REQUIRE(skipped.exit_code == 0);
@@ -270,6 +287,38 @@ TEST_CASE("rollback: the run goes back to its newest checkpoint and leaves the s
   CHECK(std::get<std::string>(*text).find("Z Z") != std::string::npos);
   CHECK(std::get<std::string>(*text).find(".txt") != std::string::npos);
   CHECK(holds(read_file(rare.here.path / "run" / "report.html"), {"went back to step", "Z Z"}));
+}
+
+TEST_CASE("rollback: killed before its next save, a run comes to the same end by the same way") {
+  const RareByte rare;
+  const std::int64_t first = rare.first_row_of(1);
+  REQUIRE(first > 1);
+  // A save right before the first bad step, and the next one some steps behind it.
+  const auto until_bad = [&] {
+    fs::remove_all(rare.here.path / "run");
+    const auto good = rare.run({fmt::format("training.max_steps={}", first - 1),
+                                fmt::format("checkpoint.interval={}", first - 1)});
+    INFO(good.output);
+    REQUIRE(good.exit_code == 0);
+  };
+  const std::vector<std::string> keys{"resilience={on_non_finite: rollback, max_rollbacks: 1000}",
+                                      "checkpoint.interval=3", "training.max_steps=12"};
+  until_bad();
+  const auto unhurt = rare.run(keys);
+  INFO(unhurt.output);
+  REQUIRE(unhurt.exit_code == 0);
+  const auto print = fingerprint(rare.here.path, 12);
+
+  until_bad();
+  std::vector<std::string> all = rare.overrides;
+  all.insert(all.end(), keys.begin(), keys.end());
+  const auto killed =
+      rare.here.run(all, {.signal = SIGKILL, .signal_after = ": went back to step "});
+  CHECK(killed.exit_code != 0);
+  const auto again = rare.run(keys);
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK(fingerprint(rare.here.path, 12) == print);
 }
 
 TEST_CASE("rollback: a run without a checkpoint stops, and so does one that goes back too often") {

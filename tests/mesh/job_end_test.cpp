@@ -99,16 +99,11 @@ TEST_CASE("ranks that run other files are told apart at the start, by their hash
 
 TEST_CASE("a rank that stops answering is named by the others, who end") {
   const Workshop w;
-  std::vector<std::string> command = mpirun(3);
-  command.insert(
-      command.end(),
-      {"/bin/sh", "-c",
-       fmt::format("[ $OMPI_COMM_WORLD_RANK = 2 ] && (sleep 3; kill -STOP $$) & exec {} run r.yaml "
-                   "run.output_dir=h training.max_steps=1000000 training.global_batch_size=3 "
-                   "eval.interval=null resilience.hang_timeout=2s",
-                   LLMTRAIN_EXECUTABLE)});
   const ProcessResult result =
-      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+      w.run_in_shell(3, "[ $OMPI_COMM_WORLD_RANK = 2 ] && (until grep -qs loss h/metrics.jsonl; do sleep "
+                     "0.1; done; kill -STOP $$) &",
+                     "run.output_dir=h training.max_steps=1000000 training.global_batch_size=3 "
+                     "eval.interval=null resilience.hang_timeout=2s");
   CAPTURE(result.output);
   CHECK(!result.timed_out);
   CHECK(result.exit_code == 6);
@@ -118,16 +113,11 @@ TEST_CASE("a rank that stops answering is named by the others, who end") {
 
 TEST_CASE("a rank that dies ends the others, which name it") {
   const Workshop w;
-  std::vector<std::string> command = mpirun(3);
   // One is killed by its own limit of processor time while the others go on.
-  command.insert(command.end(),
-                 {"/bin/sh", "-c",
-                  fmt::format("[ $OMPI_COMM_WORLD_RANK = 1 ] && ulimit -t 2; exec {} run r.yaml "
-                              "run.output_dir=k training.max_steps=1000000 "
-                              "training.global_batch_size=3 eval.interval=null",
-                              LLMTRAIN_EXECUTABLE)});
   const ProcessResult result =
-      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+      w.run_in_shell(3, "[ $OMPI_COMM_WORLD_RANK = 1 ] && ulimit -t 2;",
+                     "run.output_dir=k training.max_steps=1000000 training.global_batch_size=3 "
+                     "eval.interval=null");
   CAPTURE(result.output);
   CHECK(!result.timed_out);
   CHECK(result.exit_code != 0);

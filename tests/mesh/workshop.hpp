@@ -48,6 +48,16 @@ struct Workshop {
     command.insert(command.end(), overrides.begin(), overrides.end());
     return run_process(command, scratch.path().string(), events);
   }
+  /// The same by a shell in each process, in which `before` comes first ("[ $OMPI_COMM_WORLD_RANK =
+  /// 1 ] && ulimit -t 2;").
+  ProcessResult run_in_shell(int ranks, const std::string& before,
+                             const std::string& overrides) const {
+    std::vector<std::string> command = mpirun(ranks);
+    command.insert(command.end(), {"/bin/sh", "-c",
+                                   fmt::format("{} exec {} run r.yaml {}", before,
+                                               LLMTRAIN_EXECUTABLE, overrides)});
+    return run_process(command, scratch.path().string(), {.limit_seconds = 60});
+  }
   std::vector<std::string> records(const std::string& run) const {
     std::vector<std::string> lines;
     for (const auto& record : train::read_metrics(scratch / run / "metrics.jsonl")) {
