@@ -121,11 +121,12 @@ TEST_CASE("a rank on a GPU that stops answering ends the others, who know what t
   const Workshop w;
   const Variable plugin("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU);
   const Variable gpus("LLMTRAIN_FAKE_GPUS", "2");
-  const ProcessResult result =
-      w.run_in_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && (until grep -qs loss h/metrics.jsonl; do sleep "
-                     "0.1; done; kill -STOP $$) &",
-                     "run.output_dir=h training.max_steps=1000000 run.device=cuda "
-                     "eval.interval=null checkpoint.interval=null resilience.hang_timeout=2s");
+  const ProcessResult result = w.run_in_shell(
+      2,
+      "[ $OMPI_COMM_WORLD_RANK = 1 ] && (until grep -qs loss h/metrics.jsonl; do sleep "
+      "0.1; done; kill -STOP $$) &",
+      "run.output_dir=h training.max_steps=1000000 run.device=cuda "
+      "eval.interval=null checkpoint.interval=null resilience.hang_timeout=2s");
   CAPTURE(result.output);
   CHECK(!result.timed_out);
   CHECK(result.exit_code == 6);
