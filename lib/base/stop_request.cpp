@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/patience.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
@@ -42,6 +43,7 @@ void leave_on_stop_signals() { handle(leave); }
 void install_stop_handlers() {
   handle(on_signal);
   std::signal(SIGPIPE, SIG_IGN);
+  notice_resumption();
 }
 
 int stop_signal() { return g_signal; }

@@ -17,7 +17,8 @@ class Stopped : public ErrorWith<ExitCode::preempted> {
 /// waits for others to start, nobody polls and there is nothing to save.
 void leave_on_stop_signals();
 /// Installs the handlers. A second SIGINT ends the process at once, with 128 + SIGINT; writing to a
-/// pipe that nobody reads any more is an error of that write and ends nothing.
+/// pipe that nobody reads any more is an error of that write and ends nothing; SIGCONT is noticed
+/// (patience.hpp).
 void install_stop_handlers();
 /// The signal that asked to stop, or 0.
 int stop_signal();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "lib/base/patience.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/exchange_queue.hpp"
 
@@ -60,7 +61,7 @@ void DeviceWatch::serve() {
     }
     std::string problem = problem_of_oldest();
     const TimeLimit patience = queue_->patience();
-    if (problem.empty() && Clock::now() - progress > patience) {
+    if (problem.empty() && waited_longer(progress, patience)) {
       problem =
           fmt::format("no answer within {:g} s from {}", patience.count(), calls_.front().what);
     }

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "lib/base/log.hpp"
+#include "lib/base/patience.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
 #include "lib/base/trace.hpp"
@@ -42,8 +43,9 @@ std::string who_is_missing(const std::set<int>& ranks, const CollectiveRecord& c
 }  // namespace
 
 void fail_unanswered(OpenMessages& messages, TimeLimit limit, const CollectiveRecord& call) {
-  fail<CommError>("no answer within {:g} s from {}", limit.count(),
-                  who_is_missing(messages.peers(), call));
+  const std::set<int> ranks = messages.peers();
+  if (ranks.empty()) return;
+  fail<CommError>("no answer within {:g} s from {}", limit.count(), who_is_missing(ranks, call));
 }
 
 void Vigil::look(OpenMessages& messages, const CollectiveRecord& call) {
@@ -119,7 +121,7 @@ void ExchangeQueue::finish(Entry& entry) {
       looks = 0;
       continue;
     }
-    if (is_message(entry.job.call) && !failure_ && Clock::now() - begin > patience()) {
+    if (is_message(entry.job.call) && !failure_ && waited_longer(begin, patience())) {
       try {
         fail_unanswered(entry.messages, patience(), entry.job.call);
       } catch (...) {
@@ -153,7 +155,7 @@ bool ExchangeQueue::advance(Entry& entry, bool& went_on) {
       }
       entry.asked = Clock::now();
     }
-    if (!failure_ && !is_message(entry.job.call) && Clock::now() - entry.asked > patience()) {
+    if (!failure_ && !is_message(entry.job.call) && waited_longer(entry.asked, patience())) {
       fail_unanswered(entry.messages, patience(), entry.job.call);
     }
   } catch (...) {

@@ -21,9 +21,8 @@
 
 namespace llmtrain {
 
-/// CommError: ranks did not answer within `limit`.
-[[noreturn]] void fail_unanswered(OpenMessages& messages, TimeLimit limit,
-                                  const CollectiveRecord& call);
+/// CommError: ranks did not answer within `limit`; nothing where all have by now.
+void fail_unanswered(OpenMessages& messages, TimeLimit limit, const CollectiveRecord& call);
 
 /// A wait for other ranks. Where one has died, launchers tell the others to stop, and end them a
 /// moment later: who it is know those who wait for it.

@@ -9,11 +9,14 @@
 #include "lib/base/activity.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/patience.hpp"
 #include "lib/base/stacks.hpp"
 
 namespace llmtrain::train {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 std::atomic<bool> g_asked{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
@@ -52,8 +55,31 @@ StallWatch::~StallWatch() {
   thread_.join();
 }
 
+void StallWatch::exchange(std::unique_ptr<SignsOfLife> signs) {
+  const std::lock_guard lock(mutex_);
+  signs_ = std::move(signs);
+  heard_ = Clock::now();
+}
+
+void StallWatch::end_job(const std::string& message) {
+  log::error("{}, {:g} times resilience.hang_timeout", message, kBeyondDoubt);
+  ::_exit(static_cast<int>(ExitCode::peer_lost));
+}
+
+void StallWatch::look_at_next_rank() {
+  if (!signs_) return;
+  signs_->give();
+  if (signs_->heard()) {
+    heard_ = Clock::now();
+  } else if (waited_longer(heard_, kBeyondDoubt * patience_) && others_wait_without_limit()) {
+    end_job(
+        fmt::format("rank {} has given no sign of life for {:.1f} s: its process or its "
+                    "machine stands still; this rank was {}",
+                    signs_->next_rank(), waited_since(heard_).count(), activity::text()));
+  }
+}
+
 void StallWatch::look() {
-  using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   const Seconds pause = std::clamp(patience_ / 8, Seconds(0.05), Seconds(1));
   std::uint64_t seen = activity::ticks();
@@ -62,7 +88,8 @@ void StallWatch::look() {
   std::unique_lock lock(mutex_);
   while (!ends_now_.wait_for(lock, pause, [this] { return ends_; })) {
     if (g_asked.exchange(false)) note_stacks("asked by SIGQUIT");
-    const Seconds silent = Clock::now() - since;
+    look_at_next_rank();
+    const Seconds silent = waited_since(since);
     if (activity::ticks() != seen) {
       seen = activity::ticks();
       since = Clock::now();
@@ -71,11 +98,10 @@ void StallWatch::look() {
       note_stacks(fmt::format("nothing has gone on here for {:.1f} s", silent.count()));
       told = true;
     } else if (silent >= kBeyondDoubt * patience_ && others_wait_without_limit()) {
-      log::error(
-          "nothing has gone on here for {:.1f} s ({}), {:g} times resilience.hang_timeout; "
-          "what the threads were doing is in this rank's log",
-          silent.count(), activity::text(), kBeyondDoubt);
-      ::_exit(static_cast<int>(ExitCode::peer_lost));
+      end_job(
+          fmt::format("nothing has gone on here for {:.1f} s ({}; what the threads were doing "
+                      "is in this rank's log)",
+                      silent.count(), activity::text()));
     }
   }
 }

@@ -4,9 +4,12 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <thread>
+
+#include "lib/train/signs_of_life.hpp"
 
 namespace llmtrain::train {
 
@@ -15,7 +18,8 @@ namespace llmtrain::train {
 /// process gets SIGQUIT, which ends it no more. After five times `patience` it ends the process
 /// with exit code 6 where others wait without a limit of their own (World::LongWait): before the
 /// first step, and while checkpoints are read and written. A rank that waits for another one does
-/// not stand still.
+/// not stand still. A process that its system has stopped, or whose machine has, cannot do that: it
+/// is the rank before it that misses its signs of life, says so and ends the job.
 class StallWatch {
  public:
   explicit StallWatch(std::chrono::duration<double> patience);
@@ -23,13 +27,20 @@ class StallWatch {
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
+  /// From here on gives and awaits them.
+  void exchange(std::unique_ptr<SignsOfLife> signs);
+
  private:
   void look();
+  void look_at_next_rank();
+  [[noreturn]] void end_job(const std::string& message);
 
   std::chrono::duration<double> patience_;
   std::mutex mutex_;
   std::condition_variable ends_now_;
   bool ends_ = false;
+  std::unique_ptr<SignsOfLife> signs_;
+  std::chrono::steady_clock::time_point heard_{};
   std::thread thread_;
 };
 

@@ -13,14 +13,13 @@
 #include "lib/train/replica_check.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
-#include "lib/train/stall_watch.hpp"
 #include "lib/train/step_record.hpp"
 #include "lib/train/trainer_loop.hpp"
 
 namespace llmtrain::train {
 
 Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
-                 StatusFile& status)
+                 StatusFile& status, StallWatch& watch)
     : recipe_(recipe),
       status_(status),
       peers_(world, recipe::dump(recipe)),
@@ -29,7 +28,12 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       geometry_(recipe.geometry()),
       planned_(plan_that_fits(recipe, geometry_, directory_)),
       planned_steps_(planned_.plan.step_trace),
-      store_(open_checkpoints(recipe, peers_, directory_)),
+      store_([&] {
+        if (world.place().size > 1) {
+          watch.exchange(std::make_unique<SignsOfLife>(peers_, directory_));
+        }
+        return open_checkpoints(recipe, peers_, directory_);
+      }()),
       newest_(newest_checkpoint(recipe, peers_, store_)),
       requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
       corpus_(peers_.first_then_others(
@@ -207,9 +211,9 @@ ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& wor
                   recipe.debug.check_collectives());
   for (const recipe::Entry* key : recipe.slurm.entries()) key->mark_read();  // of `llmtrain slurm`
   StatusFile status;
-  const StallWatch watch(std::chrono::duration<double>(recipe.resilience.hang_timeout().seconds));
+  StallWatch watch(std::chrono::duration<double>(recipe.resilience.hang_timeout().seconds));
   return status.watch([&] {
-    Trainer trainer(recipe, file, world, status);
+    Trainer trainer(recipe, file, world, status, watch);
     const std::vector<std::string> unread = recipe::unread_keys(recipe);
     require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
     return trainer.run();

@@ -29,6 +29,7 @@
 #include "lib/train/run_start.hpp"
 #include "lib/train/run_status.hpp"
 #include "lib/train/saver.hpp"
+#include "lib/train/stall_watch.hpp"
 #include "lib/train/throughput.hpp"
 
 namespace llmtrain::train {
@@ -37,7 +38,7 @@ namespace llmtrain::train {
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
-          StatusFile& status);
+          StatusFile& status, StallWatch& watch);
   ExitCode run();
 
  private:

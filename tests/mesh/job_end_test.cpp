@@ -112,6 +112,18 @@ TEST_CASE("a rank that stops answering is named by the others, who end") {
   CHECK(result.output.find("last collectives of this rank: #") != std::string::npos);
 }
 
+TEST_CASE("a job that is suspended and continued has waited for nobody meanwhile") {
+  const Workshop w;
+  const ProcessResult result = w.run_in_shell(
+      2,
+      "(until grep -qs loss h/metrics.jsonl; do sleep 0.1; done; kill -STOP $$; sleep 12; kill "
+      "-CONT $$; sleep 3; kill -USR1 $$) &",
+      "run.output_dir=h training.max_steps=1000000 eval.interval=null resilience.hang_timeout=2s");
+  CAPTURE(result.output);
+  CHECK(result.exit_code == 75);
+  CHECK(result.output.find("stopped by signal") != std::string::npos);
+}
+
 TEST_CASE("a rank that dies ends the others, which name it") {
   const Workshop w;
   // One is killed by its own limit of processor time while the others go on.

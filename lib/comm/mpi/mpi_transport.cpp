@@ -11,6 +11,7 @@
 #include <mpi.h>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/patience.hpp"
 #include "lib/base/plugin.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/transport.hpp"
@@ -83,7 +84,7 @@ class MpiTransport final : public Transport {
     std::iota(open.begin(), open.end(), std::size_t{0});
     while (true) {
       std::erase_if(open, [&](std::size_t i) { return is_done(tickets[i]); });
-      if (open.empty() || std::chrono::steady_clock::now() - begin > limit) return open;
+      if (open.empty() || waited_longer(begin, limit)) return open;
       activity::tick();
       rest(0);
     }

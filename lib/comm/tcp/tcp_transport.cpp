@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/patience.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/tcp/line.hpp"
 #include "lib/comm/tcp/rendezvous.hpp"
@@ -74,11 +75,12 @@ class TcpTransport final : public Transport {
     std::iota(open.begin(), open.end(), std::size_t{0});
     for (int looks = 0;;) {
       std::erase_if(open, [&](std::size_t i) { return tickets_.take(tickets[i]); });
-      const TimeLimit left = limit - TimeLimit(Clock::now() - begin);
-      if (open.empty() || left.count() < 0) return open;
+      const TimeLimit left = limit - waited_since(begin);
+      if (open.empty() || (left.count() < 0 && waited_longer(begin, limit))) return open;
       activity::tick();
-      const auto sleep =
-          left < kSleep ? std::chrono::ceil<milliseconds>(left) : milliseconds(kSleep);
+      const auto sleep = left < kSleep
+                             ? std::chrono::ceil<milliseconds>(std::max(left, TimeLimit(0)))
+                             : milliseconds(kSleep);
       if (progress(looks < kLooks ? milliseconds(0) : sleep)) {
         looks = 0;
       } else if (++looks < kLooks) {
