@@ -8,8 +8,8 @@
     --ranks N        of mpirun, one thread each (2)
     --write          put the table into docs/reliability.md
 
-Faults: a rank is killed, or all; a rank is stopped (SIGSTOP), so that the others miss it; SIGTERM to the launcher, which
-saves; a byte of the newest checkpoint is turned over while the run is down; the newest checkpoint is cut off. Whatever ends
+Faults: a rank is killed, or all; a rank is stopped (SIGSTOP), so that the others miss it; SIGUSR1 to the launcher, which
+hands it on, so that all save and end; a byte of the newest checkpoint is turned over while the run is down; the newest checkpoint is cut off. Whatever ends
 the run, it is started again at once, as a batch script would, and goes on from its checkpoints.
 
 Effective training time is that of the steps that count, at the pace of the same run that nothing happens to (measured right
@@ -50,6 +50,7 @@ ENVIRONMENT = os.environ | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 STEP = re.compile(r"step-(\d+)$")
+ANONYMOUS = re.compile(r"RssAnon:\s+(\d+) kB")
 
 
 class Run:
@@ -61,7 +62,7 @@ class Run:
             self.command = ["mpirun", "-n", str(ranks), *self.command]
         self.folder, self.name, self.ranks = folder, name, ranks
         self.process, self.starts, self.codes = None, 0, []
-        self.lives = []  # of each process: [(seconds since its start, resident bytes, open files)]
+        self.lives = []  # of each process: [(seconds since its start, bytes, open files)]
 
     @property
     def directory(self):
@@ -90,11 +91,12 @@ class Run:
         """Notes memory and open files of each process; the exit code once it has ended."""
         for pid in self.pids():
             try:
-                pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                memory = int(ANONYMOUS.search(status)[1]) << 10  # what is read of files is the system's
                 files = len(os.listdir(f"/proc/{pid}/fd"))
-            except OSError:
-                continue
-            self.samples.setdefault(pid, []).append((time.monotonic() - self.begin, pages * os.sysconf("SC_PAGE_SIZE"), files))
+            except (OSError, TypeError):
+                continue  # it ends
+            self.samples.setdefault(pid, []).append((time.monotonic() - self.begin, memory, files))
         code = self.process.poll()
         if code is not None:
             self.codes.append(code)
@@ -102,7 +104,7 @@ class Run:
         return code
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGUSR1)
         self.process.wait()
         self.look()
 
@@ -148,8 +150,8 @@ def let_happen(run, fault, chance):
         os.kill(chance.choice(pids), signal.SIGKILL)
     elif fault == "a rank is stopped":
         os.kill(chance.choice(pids), signal.SIGSTOP)
-    elif fault == "SIGTERM":
-        run.process.send_signal(signal.SIGTERM)
+    elif fault == "SIGUSR1":
+        run.process.send_signal(signal.SIGUSR1)
     else:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -169,26 +171,27 @@ def pace(executable, folder, name, ranks, seconds):
 
 
 def growth(lives):
-    """Largest growth of memory (as a share) and of open files within the second half of a life, as medians of its thirds
-    and quarters; and how far both are apart between the starts."""
-    memory = files = 0
-    ends = []
+    """Within a life, the largest growth of memory (as a share) and of open files between its halves; and both between the
+    first and the last third of all lives. Of files those that are open whatever is being saved."""
+    memory, files, ends = [], [], []
     for life in lives:
-        settled = [sample for sample in life if sample[0] > 3]
-        if len(settled) < 20:
+        settled = [sample for sample in life if sample[0] > 4]  # snapshots for saves are there
+        if len(settled) < 40:
             continue
-        half = len(settled) // 2
-        first, last = settled[:half], settled[half:]
-        memory = max(memory, statistics.median(s[1] for s in last) / statistics.median(s[1] for s in first) - 1)
-        files = max(files, statistics.median(s[2] for s in last) - statistics.median(s[2] for s in first))
-        ends.append((statistics.median(s[1] for s in last), statistics.median(s[2] for s in last)))
+        halves = settled[:len(settled) // 2], settled[len(settled) // 2:]
+        bytes_of = [statistics.median(sample[1] for sample in half) for half in halves]
+        files_of = [min(sample[2] for sample in half) for half in halves]
+        memory.append(bytes_of[1] / bytes_of[0] - 1)
+        files.append(files_of[1] - files_of[0])
+        ends.append((bytes_of[1], files_of[1]))
     third = max(1, len(ends) // 3)
-    between = statistics.median(e[0] for e in ends[-third:]) / statistics.median(e[0] for e in ends[:third]) - 1
-    more_files = statistics.median(e[1] for e in ends[-third:]) - statistics.median(e[1] for e in ends[:third])
-    return memory, files, between, more_files
+    first, last = ends[:third], ends[-third:]
+    between = statistics.median(e[0] for e in last) / statistics.median(e[0] for e in first) - 1
+    more_files = statistics.median(e[1] for e in last) - statistics.median(e[1] for e in first)
+    return max(memory), max(files), between, more_files
 
 
-FAULTS = ["a rank is killed", "all are killed", "a rank is stopped", "SIGTERM", "a byte is turned over", "a checkpoint is cut off"]
+FAULTS = ["a rank is killed", "all are killed", "a rank is stopped", "SIGUSR1", "a byte is turned over", "a checkpoint is cut off"]
 
 
 def soak(options, folder, chance):
