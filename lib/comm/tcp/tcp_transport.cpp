@@ -76,7 +76,7 @@ class TcpTransport final : public Transport {
     for (int looks = 0;;) {
       std::erase_if(open, [&](std::size_t i) { return tickets_.take(tickets[i]); });
       const TimeLimit left = limit - waited_since(begin);
-      if (open.empty() || (left.count() < 0 && waited_longer(begin, limit))) return open;
+      if (open.empty() || waited_longer(begin, limit)) return open;
       activity::tick();
       const auto sleep = left < kSleep
                              ? std::chrono::ceil<milliseconds>(std::max(left, TimeLimit(0)))
