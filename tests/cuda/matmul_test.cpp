@@ -2,6 +2,7 @@
 
 #include "kernels/activations.hpp"
 #include "tests/cuda/matmul_case.hpp"
+#include "tests/cuda/skip.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
@@ -91,7 +92,7 @@ TEST_CASE("a bias is added once, whatever its dtype and address") {
 
 TEST_CASE("the library multiplies fp32, bf16 and fp16, and ours what it does not take") {
   const InMode takes(Mode::takes);
-  if (!takes.possible()) return;
+  if (skip_if(!takes.possible(), kStandInAlone)) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     Machine machine = gpu_machine(dtype);
     const Problem p{16, 8, 24};
@@ -107,7 +108,7 @@ TEST_CASE("the library multiplies fp32, bf16 and fp16, and ours what it does not
 
 TEST_CASE("TF32 rounds operands of fp32 products, and of no others") {
   const InMode takes(Mode::takes);
-  if (!takes.possible()) return;
+  if (skip_if(!takes.possible(), kStandInAlone)) return;
   const auto product = [](DType dtype, bool tf32) {
     Machine machine = gpu_machine(dtype);
     const Operation operation(machine, {24, 40, 64, false, true, false, false, Bias::narrow});
