@@ -66,6 +66,18 @@ struct TunedProducts {
   std::size_t total() const { return kept + known + measured + left_out; }
 };
 
+/// Times launches by the device's own clock: neither what the host takes to make them nor its
+/// waiting is in them, as long as it is ahead of the device.
+class LaunchTimer {
+ public:
+  virtual ~LaunchTimer() = default;
+  /// Before and behind a launch; neither waits. Not while launches are recorded.
+  virtual void begin() = 0;
+  virtual void end() = 0;
+  /// Seconds of each launch since the last call, in their order; waits for them.
+  virtual std::vector<double> take() = 0;
+};
+
 /// What a plugin provides. Lives as long as the process.
 class Backend {
  public:
@@ -79,6 +91,8 @@ class Backend {
   virtual const KernelTable& kernels() const = 0;
   /// Which of several kernels computed what on this device so far, and why: a line for each.
   virtual std::vector<std::string> choices(const Device& device) const = 0;
+  /// Of the device's queue of launches. It must not outlive the device.
+  virtual std::unique_ptr<LaunchTimer> time_launches(const Device& device) const = 0;
 
   /// Times every algorithm that a library offers for these products, and takes the fastest from
   /// then on; without this, the library's own guess. What `memory` knows is not measured again, so

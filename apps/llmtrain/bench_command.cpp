@@ -12,6 +12,7 @@
 #include "lib/base/philox.hpp"
 #include "lib/base/units.hpp"
 #include "lib/plan/fma_sampler.hpp"
+#include "lib/plan/gpu_rates.hpp"
 #include "lib/plan/kernel_clock.hpp"
 #include "lib/plan/memory_probe.hpp"
 #include "lib/plan/nominal_profile.hpp"
@@ -38,11 +39,21 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
   return batch;
 }
 
+/// Bytes of a GPU.
+struct GpuMemory {
+  std::uint64_t planned = 0, arena = 0;
+  /// By the driver, of all processes, with the engine and its recorded launches there.
+  std::uint64_t in_use = 0;
+};
+
 struct MeasuredSteps {
   std::vector<plan::FmaSampler::Stretch> steps;
   std::vector<plan::KernelTime> kernels;  // of all steps together
   std::vector<double> memory_rates;       // bytes per second, before and after each step
   std::int64_t clocked_steps = 0;         // that `kernels` are of
+  /// Of a GPU.
+  std::optional<GpuMemory> memory;
+  plan::CopyRate copy;  // the better one of before and after
 };
 
 plan::FmaSampler make_sampler(DType compute, int threads) {
@@ -52,7 +63,14 @@ plan::FmaSampler make_sampler(DType compute, int threads) {
   });
 }
 
-/// Whole steps first, as the queue runs them; then two of which each kernel is waited for.
+/// On a device of which no engine has memory now.
+void copy_once(train::RunDevice& device, plan::CopyRate& best) {
+  const plan::CopyRate rate = plan::measure_copy(device.device(), device.device().capacity_bytes());
+  if (rate.bytes_per_second > best.bytes_per_second) best = rate;
+}
+
+/// Whole steps first, as the queue runs them; then two whose kernels the GPU's clock times one by
+/// one, in a queue as full.
 MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& recipe,
                              const train::RunPlan& planned, std::int64_t steps) {
   using Clock = std::chrono::steady_clock;
@@ -68,9 +86,10 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
   } else {
     measured.memory_rates.push_back(0);
   }
+  copy_once(device, measured.copy);
   train::tune_products(recipe, device, planned.plan, "");
   const engine::BatchGeometry geometry = recipe.geometry();
-  plan::KernelClock clock(*device.place().table);
+  plan::KernelClock clock(*device.place().table, device.backend()->time_launches(device.device()));
   const auto run_steps = [&](bool clocked, std::int64_t count) {
     engine::EnginePlace place = device.place();
     if (clocked) {
@@ -87,7 +106,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
       if (step == kWarmup + 1) clock.reset();
       engine.launch_step(batch, step, 1.0);
       // As in a run, the next step is in the queue before this one is done.
-      const int ahead = clocked || step == kWarmup + count ? 0 : 1;
+      const int ahead = step == kWarmup + count ? 0 : 1;
       while (engine.steps_in_flight() > ahead) {
         engine.settle_step();
         const auto end = Clock::now();
@@ -98,17 +117,26 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
         }
       }
     }
+    const std::uint64_t free = device.backend()->free_bytes(device.share().gpu);
+    if (!clocked) {
+      measured.memory = {.planned = planned.plan.extent_bytes(),
+                         .arena = device.device().capacity_bytes(),
+                         .in_use = gpu.memory_bytes - std::min(gpu.memory_bytes, free)};
+    }
   };
   run_steps(false, steps);
   for (const std::string& line : device.choices()) log::info("{}", line);
   run_steps(true, kClocked);
   measured.kernels = clock.times();
+  copy_once(device, measured.copy);
   return measured;
 }
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const train::RunPlan& planned,
-                            std::int64_t steps) {
-  train::RunDevice device(recipe);
+                            const BenchArguments& how) {
+  const std::int64_t steps = how.steps;
+  train::RunDevice device(
+      recipe, how.planned_memory ? std::optional(planned.plan.extent_bytes()) : std::nullopt);
   if (device.gpu()) return measure_on_gpu(device, recipe, planned, steps);
   const engine::BatchGeometry geometry = recipe.geometry();
   const DType compute = recipe.precision.compute();
@@ -154,6 +182,7 @@ struct BenchReport {
     bool products;       // rated by FLOP, else by bytes
     double rate;         // per second
     double of_peak = 0;  // of the multiply-add peak or of the memory's bandwidth; 0 = unknown
+    double of_copy = 0;  // of a GPU's rate of copies in this run; 0 = rated by FLOP
   };
   std::vector<Row> kernels;
   double mean = 0, median = 0, best = 0, outside = 0;
@@ -172,6 +201,8 @@ struct BenchReport {
   double of_mean_rate = 0;
   /// Bytes read and written per second by an update in place, between the steps.
   double memory_rate = 0;
+  std::optional<GpuMemory> memory;
+  plan::CopyRate copy;
 };
 
 void rate_steps(BenchReport& report, const train::RunPlan& planned, const MeasuredSteps& measured) {
@@ -213,6 +244,8 @@ BenchReport::Row make_row(const plan::KernelTime& kernel, std::int64_t steps,
                       : kernel.name.ends_with(peak_type) ? report.peak_flops
                                                          : 0;
   row.of_peak = peak > 0 ? row.rate / peak : 0;
+  const double copied = report.copy.bytes_per_second;
+  row.of_copy = !row.products && copied > 0 ? row.rate / copied : 0;
   return row;
 }
 
@@ -221,6 +254,8 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
   BenchReport report;
   rate_steps(report, planned, measured);
   report.memory_rate = median(measured.memory_rates);
+  report.memory = measured.memory;
+  report.copy = measured.copy;
   const auto steps = measured.clocked_steps;
   std::map<std::string, double> predicted;
   if (planned.time) {
@@ -237,6 +272,26 @@ BenchReport make_report(const train::RunPlan& planned, const MeasuredSteps& meas
     report.kernels.push_back(std::move(row));
   }
   return report;
+}
+
+std::string mfu_formula(const BenchReport& report, const train::Recipe& recipe,
+                        const train::RunPlan& planned) {
+  const int threads = planned.plan.device == DeviceKind::cpu ? recipe.threads() : 0;
+  return plan::mfu_formula(planned.plan, {report.peak_flops, recipe.precision.compute(), threads});
+}
+
+std::string gpu_text(const BenchReport& report) {
+  const std::string of_sheet =
+      report.memory_rate > 0 ? fmt::format(", {:.0f}% of the data sheet's",
+                                           100 * report.copy.bytes_per_second / report.memory_rate)
+                             : "";
+  return fmt::format(
+      "\nkernels were timed by the GPU's clock, in steps of their own\n"
+      "a copy of {} in this run: {:.1f} GB/s read and written{}\n"
+      "memory: {} planned, {} the arena's, {} in use on the GPU by the driver\n",
+      format_bytes(report.copy.copied_bytes), 1e-9 * report.copy.bytes_per_second, of_sheet,
+      format_bytes(report.memory->planned), format_bytes(report.memory->arena),
+      format_bytes(report.memory->in_use));
 }
 
 std::string to_text(const BenchReport& report, const train::Recipe& recipe,
@@ -266,19 +321,15 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
   }
   if (report.mfu > 0) {
     const bool on_cpu = planned.plan.device == DeviceKind::cpu;
-    const plan::PeakFlops peak{report.peak_flops, recipe.precision.compute(),
-                               on_cpu ? recipe.threads() : 0};
     text += fmt::format(", MFU {:.1f}%\nMFU = {}", 100 * report.mfu,
-                        plan::mfu_formula(planned.plan, peak));
+                        mfu_formula(report, recipe, planned));
     if (on_cpu) {
       text += fmt::format(
           ", in pauses of each step ({:.0f} to {:.0f} GFLOP/s); {:.1f}% of the mean rate there",
           1e-9 * report.lowest_peak, 1e-9 * report.highest_peak, 100 * report.of_mean_rate);
     }
   }
-  if (planned.plan.device != DeviceKind::cpu) {
-    return text + "\nkernels were clocked one by one, in steps of their own\n";
-  }
+  if (report.memory) return text + gpu_text(report);
   text += fmt::format(
       "\nmemory {:.1f} GB/s read and written in place, between the steps; what fits into the "
       "caches may exceed it",
@@ -286,7 +337,8 @@ std::string to_text(const BenchReport& report, const train::Recipe& recipe,
   return text + "\n";
 }
 
-std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
+std::string to_json(const BenchReport& report, const train::Recipe& recipe,
+                    const train::RunPlan& planned) {
   nlohmann::ordered_json json;
   json["tokens_per_step"] = planned.plan.tokens_per_step;
   json["determinism"] = kernels::to_string(planned.plan.determinism);
@@ -295,6 +347,7 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   json["mean_step_seconds"] = report.mean;
   if (report.mfu > 0) {
     json["mfu"] = report.mfu;
+    json["mfu_formula"] = mfu_formula(report, recipe, planned);
     json["peak_flops"] = report.peak_flops;
     json["lowest_peak_flops"] = report.lowest_peak;
     json["highest_peak_flops"] = report.highest_peak;
@@ -303,6 +356,12 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
   if (report.predicted) json["predicted_step_seconds"] = *report.predicted;
   if (report.at_profile_speed) json["step_seconds_at_profile_speed"] = *report.at_profile_speed;
   json["memory_bytes_per_second"] = report.memory_rate;
+  if (report.memory) {
+    json["copy_bytes_per_second"] = report.copy.bytes_per_second;
+    json["planned_bytes"] = report.memory->planned;
+    json["arena_bytes"] = report.memory->arena;
+    json["used_bytes_of_gpu"] = report.memory->in_use;
+  }
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& kernel : report.kernels) {
     nlohmann::ordered_json row = {
@@ -311,6 +370,7 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
         {"seconds", kernel.seconds},
         {kernel.products ? "flops_per_second" : "bytes_per_second", kernel.rate}};
     if (kernel.of_peak > 0) row["of_peak"] = kernel.of_peak;
+    if (kernel.of_copy > 0) row["of_copy"] = kernel.of_copy;
     if (kernel.predicted) row["predicted_seconds"] = *kernel.predicted;
     json["kernels"].push_back(std::move(row));
   }
@@ -319,15 +379,15 @@ std::string to_json(const BenchReport& report, const train::RunPlan& planned) {
 
 }  // namespace
 
-ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
-               const std::optional<std::filesystem::path>& profile) {
+ExitCode bench(const RecipeArguments& arguments, const BenchArguments& how) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   recipe->enter({});
   const engine::BatchGeometry geometry = recipe->geometry();
-  const train::RunPlan planned = train::plan_run(*recipe, geometry, profile);
+  const train::RunPlan planned = train::plan_run(*recipe, geometry, how.profile);
   const BenchReport report =
-      make_report(planned, measure_steps(*recipe, planned, steps), recipe->precision.compute());
-  const std::string text = as_json ? to_json(report, planned) : to_text(report, *recipe, planned);
+      make_report(planned, measure_steps(*recipe, planned, how), recipe->precision.compute());
+  const std::string text =
+      how.json ? to_json(report, *recipe, planned) : to_text(report, *recipe, planned);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return ExitCode::done;
 }

@@ -59,9 +59,15 @@ struct AssumedJob {
 /// Prints which ranks form the groups of the recipe's layout, on which machines, and which groups
 /// cross between them. As one of the processes that a launcher started, with their machines.
 ExitCode show_layout(const RecipeArguments& arguments, const AssumedJob& assumed);
+struct BenchArguments {
+  std::int64_t steps = 5;
+  bool json = false;
+  /// On a GPU: an arena of the size that the plan says, not of all memory that is free.
+  bool planned_memory = false;
+  std::optional<std::filesystem::path> profile;
+};
 /// Time per kernel of a few steps on random tokens, beside the predicted one.
-ExitCode bench(const RecipeArguments& arguments, std::int64_t steps, bool as_json,
-               const std::optional<std::filesystem::path>& profile);
+ExitCode bench(const RecipeArguments& arguments, const BenchArguments& how);
 
 ExitCode list_recipes();
 ExitCode print_recipe(const std::string& name);
@@ -79,6 +85,10 @@ ExitCode prepare_data(const RecipeArguments& arguments, const PreparedShare& sha
 /// Prints how fast one thread reads and cleans; writes nothing.
 ExitCode measure_preparation(const RecipeArguments& arguments);
 ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bool rows);
+/// Writes what the first `steps` steps of a run read, sample after sample in their order: its
+/// tokens, then what they predict (-1 where nothing is trained), as int32.
+ExitCode write_batches(const RecipeArguments& arguments, std::int64_t steps,
+                       const std::filesystem::path& to);
 /// Names of the source files, or of held-out documents.
 ExitCode list_data(const RecipeArguments& arguments, bool held_out);
 /// The text of the held-out documents, byte for byte.

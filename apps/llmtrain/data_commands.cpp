@@ -1,8 +1,10 @@
 // data.
 #include <cstdio>
+#include <span>
 
 #include "apps/llmtrain/commands.hpp"
 #include "apps/llmtrain/shell_words.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
 #include "lib/data/inspect.hpp"
@@ -75,6 +77,32 @@ ExitCode inspect_data(const RecipeArguments& arguments, std::uint64_t sample, bo
     before += count;
   }
   fail<RecipeError>("there are {} samples", before);
+}
+
+ExitCode write_batches(const RecipeArguments& arguments, std::int64_t steps,
+                       const std::filesystem::path& to) {
+  const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
+  const train::Corpus corpus = train::open_corpus(*recipe);
+  const data::MixedStream stream = corpus.stream(recipe->run.seed());
+  const engine::BatchGeometry geometry = recipe->geometry();
+  const std::uint64_t count = geometry.samples_before(steps + 1);
+  const auto length = static_cast<std::size_t>(geometry.seq_len());
+  data::Sample sample;
+  for (auto* values : {&sample.tokens, &sample.targets, &sample.doc_begin, &sample.positions}) {
+    values->resize(length);
+  }
+  std::string content;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    stream.read(i, sample.view());
+    for (const auto* values : {&sample.tokens, &sample.targets}) {
+      const auto bytes = std::as_bytes(std::span(*values));
+      content.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  }
+  write_file_atomic(to, content);
+  print(fmt::format("{}: {} samples of {} tokens, of each what it reads and predicts, int32\n",
+                    to.string(), count, length));
+  return ExitCode::done;
 }
 
 ExitCode list_data(const RecipeArguments& arguments, bool held_out) {

@@ -70,7 +70,7 @@ std::string measured_text(const kernels::Backend& backend) {
     const plan::GpuRates rates = plan::measure_gpu(backend, 0);
     return fmt::format(
         "{:.4g} GB/s copied ({}, read and written), {:.4g} TFLOP/s bf16 ({} x {} x {})",
-        1e-9 * rates.bytes_per_second, format_bytes(rates.copied_bytes), 1e-12 * rates.bf16_flops,
+        1e-9 * rates.copy.bytes_per_second, format_bytes(rates.copy.copied_bytes), 1e-12 * rates.bf16_flops,
         rates.side, rates.side, rates.side);
   } catch (const Error& error) {
     return fmt::format("nothing: {}", error.what());

@@ -30,11 +30,8 @@ using app::add_recipe;
 
 void add_recipe_verbs(CLI::App& root, Action& action) {
   static app::RecipeArguments arguments;
-  static bool json = false;
   static bool resolved = false;
   static std::string key;
-  static std::optional<std::filesystem::path> profile;
-  static std::int64_t steps = 5;
   CLI::App* run = root.add_subcommand("run", "plan, prepare the data, train, report");
   add_recipe(run, arguments);
   run->callback([&action] { action = [] { return app::run(arguments); }; });
@@ -64,11 +61,13 @@ void add_recipe_verbs(CLI::App& root, Action& action) {
 
   CLI::App* bench = root.add_subcommand("bench", "time per kernel of a step, and as predicted");
   add_recipe(bench, arguments);
-  bench->add_flag("--json", json, "machine-readable");
-  bench->add_option("--steps", steps, "steps to measure")->check(CLI::Range(1, 1'000'000));
-  bench->add_option("--profile", profile, "hardware profile; default the one of `doctor`");
-  bench->callback(
-      [&action] { action = [] { return app::bench(arguments, steps, json, profile); }; });
+  static app::BenchArguments measured;
+  bench->add_flag("--json", measured.json, "machine-readable");
+  bench->add_option("--steps", measured.steps, "steps to measure")->check(CLI::Range(1, 1'000'000));
+  bench->add_option("--profile", measured.profile, "hardware profile; default the one of `doctor`");
+  bench->add_flag("--planned-memory", measured.planned_memory,
+                  "on a GPU: take the memory that the plan says, not all that is free");
+  bench->callback([&action] { action = [] { return app::bench(arguments, measured); }; });
 
   CLI::App* check = root.add_subcommand("check", "report every mistake in a recipe");
   add_recipe(check, arguments);
@@ -134,6 +133,15 @@ void add_data_verbs(CLI::App& root, Action& action) {
   inspect->add_flag("--rows", rows, "one line per token");
   inspect->callback(
       [&action] { action = [] { return app::inspect_data(arguments, sample, rows); }; });
+  static std::int64_t steps = 1;
+  static std::filesystem::path to;
+  CLI::App* batches = data->add_subcommand(
+      "batches", "write what the steps of a run read and predict, for other programs: int32");
+  add_recipe(batches, arguments);
+  batches->add_option("--steps", steps, "of the run's first")->check(CLI::Range(1, 1'000'000));
+  batches->add_option("--output", to, "file to write")->required();
+  batches->callback(
+      [&action] { action = [] { return app::write_batches(arguments, steps, to); }; });
   CLI::App* files = data->add_subcommand("files", "list the source files");
   add_recipe(files, arguments);
   files->add_flag("--held-out", held_out, "list the held-out documents instead");

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cublaslt.hpp"
 #include "kernels/cuda/matmul_plain.hpp"
+#include "kernels/cuda/timing_event.hpp"
 #include "lib/base/directory.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
@@ -21,24 +22,6 @@ constexpr int kRepeats = 5;
 /// The library's own first choice stays unless another takes less than this share of its time:
 /// noise does not decide.
 constexpr double kBetter = 0.98;
-
-class Event {
- public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "to make an event"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "to record an event"); }
-  void wait() { check(cudaEventSynchronize(event_), "a product that was timed"); }
-  double microseconds_since(const Event& begin) const {
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin.event_, event_), "to read a time");
-    return 1000.0 * static_cast<double>(milliseconds);
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 struct Candidate {
   cublasLtMatmulAlgo_t algorithm;
@@ -102,7 +85,7 @@ std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx, 
     // The first launch of an algorithm also loads its code.
     if (runs(algorithm)) all.push_back({algorithm});
   }
-  Event begin, end;
+  TimingEvent begin, end;
   for (int round = 0; round < kRounds; ++round) {
     for (Candidate& candidate : all) {
       begin.record(stream_of(ctx));

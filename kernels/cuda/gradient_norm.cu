@@ -1,5 +1,8 @@
 // Gradient norms and the decision that follows from them, in the reference's order of summation, so
 // that they have its bits.
+#include <algorithm>
+
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/list.cuh"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/cuda/rules/workspace.hpp"
@@ -8,9 +11,12 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-constexpr int kNormThreads = 256;
-// A thread block sums the blocks of a chunk: 16 threads each.
-static_assert(kListChunk == kNormThreads / SquaredNorm::kLanes * SquaredNorm::kBlock);
+/// A thread sums neighbouring lanes of a block, whose elements it reads 16 bytes at a time.
+template <class T>
+constexpr int kBlockThreads = SquaredNorm::kLanes / kPack<T>;
+/// A thread block sums the blocks of a chunk.
+template <class T>
+constexpr int kNormThreads = static_cast<int>(kListChunk / SquaredNorm::kBlock) * kBlockThreads<T>;
 /// A thread block of a later level joins two values per thread.
 constexpr std::int64_t kJoin = kJoinedValues;
 constexpr int kJoinThreads = static_cast<int>(kJoin) / 2;
@@ -36,35 +42,55 @@ __device__ double join_warps(double sum) {
   return join_lanes(of_warp[threadIdx.x % kWarps], 1, kWarps);
 }
 
-/// sums[c] = sum of the squares of chunk c. A thread sums a lane of a block, 16 of them read 64
-/// bytes at a time. A missing element or block counts as +0, which no sum of squares notices: its
-/// bits stay.
+/// The contract's tree over the lanes of a block, of which each of its threads has V neighbours: it
+/// begins with lanes 8 apart, which are other threads'. All get the sum.
+template <class T, int V>
+__device__ T join_block(T (&lanes)[V]) {
+#pragma unroll
+  for (int step = SquaredNorm::kLanes / 2; step >= V; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) lanes[i] += __shfl_xor_sync(0xffffffffu, lanes[i], step / V);
+  }
+#pragma unroll
+  for (int step = V / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
+  }
+  return lanes[0];
+}
+
+/// sums[c] = sum of the squares of chunk c. A missing element or block counts as +0, which no sum
+/// of squares notices: its bits stay.
 template <class T>
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kNormThreads<T>)
     square_chunks(List<SquaredNorm::Row> list, double* sums) {
-  constexpr int kLanes = SquaredNorm::kLanes;
-  constexpr int kSteps = static_cast<int>(SquaredNorm::kBlock) / kLanes;
+  constexpr int kLanes = SquaredNorm::kLanes, kThreads = kBlockThreads<T>, V = kPack<T>;
+  constexpr std::int64_t kBlock = SquaredNorm::kBlock;
   const SquaredNorm::Row& row = list.row_at(blockIdx.x);
   const T* const g = static_cast<const T*>(row.gradient);
-  const std::int64_t n = row.place.numel;
   const std::int64_t block =
-      (blockIdx.x - row.place.first_chunk) * (kNormThreads / kLanes) + threadIdx.x / kLanes;
-  const std::int64_t first = block * SquaredNorm::kBlock + threadIdx.x % kLanes;
-  T sum = 0;
-  if ((block + 1) * SquaredNorm::kBlock <= n) {
-#pragma unroll 16
-    for (int step = 0; step < kSteps; ++step) {
-      const T x = g[first + step * kLanes];
-      sum += x * x;
+      (blockIdx.x - row.place.first_chunk) * (kListChunk / kBlock) + threadIdx.x / kThreads;
+  const std::int64_t first = block * kBlock + threadIdx.x % kThreads * V;
+  const std::int64_t end = std::min(row.place.numel, (block + 1) * kBlock);
+  T lanes[V] = {};
+  if (end == (block + 1) * kBlock &&
+      reinterpret_cast<std::uintptr_t>(g) % sizeof(Pack<T, V>) == 0) {
+#pragma unroll 8
+    for (int step = 0; step < kBlock / kLanes; ++step) {
+      const Pack<T, V> pack = load_pack<V>(g + first + step * kLanes);
+#pragma unroll
+      for (int i = 0; i < V; ++i) lanes[i] += pack.x[i] * pack.x[i];
     }
   } else {
-    for (std::int64_t e = first; e < n; e += kLanes) sum += g[e] * g[e];
+    for (std::int64_t e = first; e < end; e += kLanes) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (e + i < end) lanes[i] += g[e + i] * g[e + i];
+      }
+    }
   }
-  // The contract's tree over lanes begins with those 8 apart.
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  }
-  const double joined = join_warps<kNormThreads>(join_lanes(static_cast<double>(sum), kLanes, 32));
+  const double joined =
+      join_warps<kNormThreads<T>>(join_lanes(static_cast<double>(join_block(lanes)), kThreads, 32));
   if (threadIdx.x == 0) sums[blockIdx.x] = joined;
 }
 
@@ -127,8 +153,11 @@ __global__ void __launch_bounds__(kJoinThreads)
 void squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
   const List<SquaredNorm::Row> list(op, op.gradients);
   auto* const sums = workspace.as<double>();
-  launch_grid(ctx, list.grid(kNormThreads),
-              op.dtype() == DType::f64 ? square_chunks<double> : square_chunks<float>, list, sums);
+  if (op.dtype() == DType::f64) {
+    launch_grid(ctx, list.grid(kNormThreads<double>), square_chunks<double>, list, sums);
+  } else {
+    launch_grid(ctx, list.grid(kNormThreads<float>), square_chunks<float>, list, sums);
+  }
   launch_grid(ctx, {static_cast<unsigned>(list.count), kJoinThreads}, join_chunks, list, sums,
               op.out.as<double>());
 }

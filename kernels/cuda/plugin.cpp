@@ -4,6 +4,7 @@
 #include <interface_hash.h>  // generated: cmake/interface_hash.cmake
 
 #include "kernels/backend.hpp"
+#include "kernels/cuda/launch_timer.hpp"
 #include "kernels/cuda/library_group.hpp"
 #include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/memory.hpp"
@@ -86,6 +87,11 @@ class CudaBackend final : public Backend {
 
   std::vector<std::string> choices(const Device& device) const override {
     return static_cast<CudaMemory&>(device.backend()).attention().lines();
+  }
+
+  std::unique_ptr<LaunchTimer> time_launches(const Device& device) const override {
+    return std::make_unique<EventTimer>(
+        static_cast<cudaStream_t>(device.backend().compute_stream().native));
   }
 
   TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,

@@ -1,5 +1,6 @@
 #include "lib/plan/gpu_rates.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <vector>
@@ -46,18 +47,6 @@ void fill(Device& device, const Tensor& matrix) {
   device.copy_from_host(matrix, host);
 }
 
-void measure_copy(Device& device, GpuRates& rates) {
-  for (std::uint64_t bytes = 1 << 20; bytes <= kSlabBytes / 3; bytes *= 8) {
-    const Shape shape{static_cast<std::int64_t>(bytes)};
-    const Tensor from = device.allocate(shape, DType::u8, Category::activations, "from");
-    const Tensor to = device.allocate(shape, DType::u8, Category::activations, "to");
-    const double seconds = seconds_of(device, [&] { device.copy(from, to); });
-    rates.copied_bytes = bytes;
-    rates.bytes_per_second = 2 * static_cast<double>(bytes) / seconds;
-    if (seconds >= kLongEnough) return;
-  }
-}
-
 void measure_product(Device& device, const kernels::KernelTable& table, GpuRates& rates) {
   const kernels::KernelCtx ctx{.device = &device,
                                .table = &table,
@@ -80,10 +69,24 @@ void measure_product(Device& device, const kernels::KernelTable& table, GpuRates
 
 }  // namespace
 
+CopyRate measure_copy(Device& device, std::uint64_t arena_bytes) {
+  CopyRate rate;
+  const std::uint64_t most = std::min(arena_bytes, kSlabBytes) / 3;
+  for (std::uint64_t bytes = 128 << 10; bytes <= most; bytes *= 8) {
+    const Shape shape{static_cast<std::int64_t>(bytes)};
+    const Tensor from = device.allocate(shape, DType::u8, Category::activations, "from");
+    const Tensor to = device.allocate(shape, DType::u8, Category::activations, "to");
+    const double seconds = seconds_of(device, [&] { device.copy(from, to); });
+    rate = {.copied_bytes = bytes, .bytes_per_second = 2 * static_cast<double>(bytes) / seconds};
+    if (seconds >= kLongEnough) break;
+  }
+  return rate;
+}
+
 GpuRates measure_gpu(const kernels::Backend& backend, int number) {
   Device device(backend.open(number), kSlabBytes);
   GpuRates rates;
-  measure_copy(device, rates);
+  rates.copy = measure_copy(device, kSlabBytes);
   measure_product(device, backend.kernels(), rates);
   return rates;
 }

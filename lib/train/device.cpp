@@ -136,7 +136,8 @@ std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
 
 std::string gpu_problem() { return find_gpu().problem; }
 
-RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
+RunDevice::RunDevice(const Recipe& recipe, std::optional<std::uint64_t> arena_bytes)
+    : target_(target_of(recipe)) {
   if (target_.device == DeviceKind::cpu) {
     require<DeviceError>(target_.attention != kernels::AttentionChoice::cudnn,
                          "run.attention is cudnn, but there is no GPU to use; run.attention: auto "
@@ -162,7 +163,7 @@ RunDevice::RunDevice(const Recipe& recipe) : target_(target_of(recipe)) {
   nccl_problem_ = gpu.nccl_problem;
   backend_ = gpu.backend;
   table_ = &gpu.backend->kernels();
-  device_ = std::make_unique<Device>(gpu.backend->open(gpu.share.gpu), limit);
+  device_ = std::make_unique<Device>(gpu.backend->open(gpu.share.gpu), arena_bytes.value_or(limit));
 }
 
 std::vector<std::string> RunDevice::choices() const {

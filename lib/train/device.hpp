@@ -42,8 +42,9 @@ std::string gpu_problem();
 /// A device that is ready; outlives the engine.
 class RunDevice {
  public:
+  /// On a GPU an arena of `arena_bytes`, if given, instead of all that memory_limit() allows.
   /// DeviceError, with the reason, when the recipe's device is not there.
-  explicit RunDevice(const Recipe& recipe);
+  explicit RunDevice(const Recipe& recipe, std::optional<std::uint64_t> arena_bytes = std::nullopt);
 
   Device& device() const { return *device_; }
   /// Nothing on the CPU.

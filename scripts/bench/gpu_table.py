@@ -4,6 +4,12 @@
     gpu_table.py losses CPU GPU        metrics.jsonl of two runs in fp32
     gpu_table.py modes|runs DIR LINES  mode_NAME.json, or NAME/metrics.jsonl, of lines NAME <tab> SETTINGS
     gpu_table.py kernels FILE NAME     rates of single kernels
+    gpu_table.py memory FILE NAME BEFORE MOST
+                                       the driver's figures beside the plan's; nvidia-smi's in MiB
+    gpu_table.py sanitizer TOOL FILE COUNT
+                                       lines NUMBER <tab> VERDICT <tab> NAME of that many test cases
+    gpu_table.py spread DIR STEPS SEED...
+                                       SEED/run/metrics.jsonl, SEED/torch_eager.json, SEED/torch_compile.json
     gpu_table.py step DIR              ours.json
     gpu_table.py other DIR NAME        NAME.json, of other settings, beside ours.json
     gpu_table.py pytorch DIR NAME      NAME.json of torch_step.py beside ours.json
@@ -12,6 +18,7 @@ The exit code is 1 where something is missing or wrong.
 """
 
 import json
+import math
 import pathlib
 import statistics
 import sys
@@ -19,6 +26,10 @@ import sys
 PROMISED_EQUAL = {"again", "no_graphs", "remainder"}  # to the bit
 FARTHEST = 0.1  # nats, of the mean of the last tenth, that other orders of sums and roundings may move
 CPU_LIMIT = 1e-4
+BESIDE_ARENA = 1 << 30  # bytes that a plan leaves to context, code and libraries
+WINDOW = 10  # steps whose mean losses are compared
+TIMES_SPREAD, LEAST_SPREAD = 2, 0.01  # of PyTorch's own spread; nats
+FIRST_STEP = 0.02  # nats, of the same weights and batch
 
 
 def row(name, text):
@@ -73,6 +84,8 @@ def modes(folder, lines):
             row(name, f"no result, see mode_{name}.log")
             all_there = False
             continue
+        if not seconds:
+            formula_row(found)
         seconds[name] = found["median_step_seconds"]
         beside = seconds.get(base_of(name))
         ratio = f", {seconds[name] / beside:.3f} times as long" if beside else ""
@@ -104,7 +117,109 @@ def kernel_rows(found, count, prefix=""):
         rate = (f"{1e-12 * kernel['flops_per_second']:.0f} TFLOP/s" if "flops_per_second" in kernel
                 else f"{1e-12 * kernel['bytes_per_second']:.2f} TB/s")
         share = f", {100 * kernel['of_peak']:.0f} % of peak" if "of_peak" in kernel else ""
+        share += f", {100 * kernel['of_copy']:.0f} % of the copy's" if "of_copy" in kernel else ""
         row(prefix + kernel["name"], f"{1e3 * kernel['seconds']:.2f} ms, {kernel['launches']} launches, {rate}{share}")
+
+
+def copy_row(found):
+    rate, sheet = found["copy_bytes_per_second"], found["memory_bytes_per_second"]
+    row("a copy on the device, in this run", f"{1e-12 * rate:.2f} TB/s read and written"
+        + (f", {100 * rate / sheet:.0f} % of the data sheet's" if sheet > 0 else ""))
+
+
+def formula_row(found):
+    row("MFU is", found.get("mfu_formula", "not counted: no data sheet of this GPU is known"))
+
+
+GIB = 1 << 30
+
+
+def memory(file, name, before, most):
+    """By the driver, of all that is on the GPU: cudaMemGetInfo, with the engine there, and nvidia-smi."""
+    found = report(file)
+    if found is None:
+        row(name, f"no result, see memory_{name}.log")
+        return False
+    planned, arena, used = (found[key] for key in ("planned_bytes", "arena_bytes", "used_bytes_of_gpu"))
+    seen = f"{(int(most) - int(before)) / 1024:.2f} GiB more than before" if before.isdigit() and most.isdigit() else "unknown"
+    beside = used - planned
+    good = arena == planned and 0 <= beside <= BESIDE_ARENA
+    row(f"{name}: memory", f"planned {planned / GIB:.2f} GiB, arena {arena / GIB:.2f}, in use by cudaMemGetInfo "
+        f"{used / GIB:.2f} ({beside / (1 << 20):.0f} MiB beside the plan, {BESIDE_ARENA >> 20} are left for it), "
+        f"by nvidia-smi {seen}" + ("" if good else ": WRONG"))
+    return good
+
+
+def ranges(numbers):
+    """"1-4 7"."""
+    parts = []
+    for n in sorted(numbers):
+        if parts and parts[-1][1] == n - 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
+
+
+def sanitizer(tool, file, count):
+    try:
+        lines = [line.split("\t") for line in pathlib.Path(file).read_text().splitlines()]
+    except OSError:
+        lines = []
+    of = {word: [line for line in lines if line[1].startswith(word)] for word in ("passed", "skipped", "FAILED", "HUNG")}
+    # Those that the end of the time cut off have checked nothing either.
+    left = set(range(1, int(count) + 1)) - {int(line[0]) for word in of.values() for line in word}
+    good = bool(of["passed"]) and not of["FAILED"] and not of["HUNG"]
+    row(tool, ("" if good else "FAILED: ") + f"{len(of['passed'])} of {count} cases without an error, {len(of['FAILED'])} with one, "
+        f"{len(of['HUNG'])} without an end, {len(of['skipped'])} have nothing to check here, {len(left)} not reached")
+    row("", f"covered: {ranges(int(line[0]) for line in of['passed'])}; names: {tool}.txt beside this table")
+    for number, verdict, name in of["FAILED"] + of["HUNG"]:
+        row("", f"{name[:100]}: {verdict[:160]}")
+    return good
+
+
+def windows(values):
+    return [statistics.fmean(values[i:i + WINDOW]) for i in range(0, len(values), WINDOW)]
+
+
+def farthest(a, b):
+    return max(abs(x - y) for x, y in zip(windows(a), windows(b)))
+
+
+def spread(folder, steps, *seeds):
+    """Ours against PyTorch's, eager and compiled, and those against each other: mean losses of ten steps."""
+    all_runs, apart, theirs = {}, [], []
+    for seed in seeds:
+        at = pathlib.Path(folder) / seed
+        runs_of = {"ours": list(losses_of(at / "run" / "metrics.jsonl").values())}
+        for name in ("torch_eager", "torch_compile"):
+            runs_of[name] = (report(at / f"{name}.json") or {}).get("losses", [])
+        missing = [name for name, values in runs_of.items() if len(values) != int(steps)]
+        if missing:
+            row(f"seed {seed}", f"no result of {', '.join(missing)}")
+            return False
+        wild = [name for name, values in runs_of.items() if not all(map(math.isfinite, values))]
+        if wild:
+            row(f"seed {seed}", f"WRONG: losses of {', '.join(wild)} are not finite")
+            return False
+        ours, eager, compiled = runs_of.values()
+        own = farthest(eager, compiled)
+        distances = farthest(ours, eager), farthest(ours, compiled)
+        first = abs(ours[0] - eager[0])
+        last = ", ".join(f"{name} {windows(values)[-1]:.4f}" for name, values in runs_of.items())
+        row(f"seed {seed}", f"begins at {ours[0]:.4f} ({first:.1e} from eager), ends at {last}; farthest apart: "
+            f"{distances[0]:.4f} from eager, {distances[1]:.4f} from compiled, these two {own:.4f}")
+        if not first <= FIRST_STEP:
+            row(f"seed {seed}", "WRONG: the first losses are of other weights or batches")
+            return False
+        apart.append(max(distances))
+        theirs.append(own)
+        all_runs[seed] = ours
+    limit = max(TIMES_SPREAD * max(theirs), LEAST_SPREAD)
+    good = max(apart) <= limit
+    row("bf16 losses beside PyTorch's", f"{max(apart):.4f} nats apart at most, {limit:.4f} allowed ({TIMES_SPREAD} times PyTorch's "
+        f"own spread, or {LEAST_SPREAD}); two seeds of ours {farthest(*list(all_runs.values())[:2]):.4f}" + ("" if good else ": WRONG"))
+    return good
 
 
 def kernels(file, name):
@@ -112,7 +227,10 @@ def kernels(file, name):
     if found is None:
         row(name, "no result")
         return False
-    if name != "cudnn":  # the others only differ in attention
+    copy_row(found)
+    if name == "cudnn":
+        formula_row(found)
+    else:  # the others only differ in attention
         found["kernels"] = [k for k in found["kernels"] if k["name"].startswith("attention")]
     kernel_rows(found, 24, f"{name}: ")
     return True
@@ -123,6 +241,8 @@ def step(folder):
     if found is None:
         row("ours", "no result, see ours.log")
         return False
+    formula_row(found)
+    copy_row(found)
     kernel_rows(found, 10)
     rate = rate_of(found)
     text = f"{1e3 * found['median_step_seconds']:.2f} ms a step, {rate:,.0f} tokens/s"
@@ -152,13 +272,17 @@ def pytorch(folder, name):
         row(name, f"no result, see {name}.log")
         return False
     speed = found["tokens"] / statistics.median(found["seconds"])
+    if found["tokens"] != ours["tokens_per_step"]:
+        row(name, f"WRONG: {found['tokens']} tokens an update, ours has {ours['tokens_per_step']}")
+        return False
     row(f"PyTorch {found['version']} {name[6:]}",
-        f"{speed:,.0f} tokens/s, ours is {rate_of(ours) / speed:.2f} times as fast")
+        f"{speed:,.0f} tokens/s, MFU {100 * ours.get('mfu', 0) * speed / rate_of(ours):.1f} %, ours is "
+        f"{rate_of(ours) / speed:.2f} times as fast; {found['micro_steps']} micro-batches of {found['micro_batch']} samples")
     return True
 
 
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (losses, modes, runs, kernels, step, other, pytorch)}
+    commands = {f.__name__: f for f in (losses, modes, runs, kernels, memory, sanitizer, spread, step, other, pytorch)}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     sys.exit(0 if commands[sys.argv[1]](*sys.argv[2:]) else 1)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Times training steps of PyTorch for scripts/bench/versus_pytorch.py and scripts/gpu_check.sh.
 
-    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile] [cuda]
+    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile] [cuda] [samples=N]
 
 MODEL is a row of MODELS; DTYPE is fp32 or bf16 (autocast). Prints JSON: the times of the steps after two
-(on a GPU five) of warm-up, in seconds, and PyTorch's version. A step is forward, backward, AdamW and clearing the
-gradients, on random tokens, with scaled_dot_product_attention. With cuda it runs on the first GPU, and
-THREADS says nothing.
+(on a GPU five, or two where a step has several micro-batches) of warm-up, in seconds, what they hold, and PyTorch's
+version. A step is forward and backward of `samples` samples (the model's batch) in micro-batches of as many as fit,
+AdamW and clearing the gradients, on random tokens, with scaled_dot_product_attention. With cuda it runs on the first
+GPU, where a micro-batch that does not fit is halved, and THREADS says nothing.
 """
 
 import json
@@ -30,6 +31,8 @@ MODELS = {
                  llama=True, qkv_bias=True, tied=True),
     "7b": dict(layers=28, heads=28, kv_heads=4, hidden=3584, inner=18944, vocab=152064, batch=4, seq_len=1024,
                llama=True, qkv_bias=True, checkpoint=True),
+    "1b": dict(layers=16, heads=32, kv_heads=8, hidden=2048, inner=8192, vocab=32768, batch=4, seq_len=1024,
+               llama=True),
 }
 
 
@@ -107,37 +110,60 @@ class Decoder(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
-def main():
-    name, dtype, threads, steps, settings = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
-    if threads > 0:
-        torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    shape = MODELS[name]
-    device = "cuda" if "cuda" in settings else "cpu"
-    with torch.device(device):
-        model = Decoder(shape)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused="fused" in settings)
-    forward = torch.compile(model) if "compile" in settings else model
-    warmup = 5 if device == "cuda" else 2
-    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32, here and there
+def seconds_of(shape, forward, optimizer, settings, device, samples, micro_batch, steps):
+    """Of each step after the warm-up: `samples` samples in micro-batches of `micro_batch`."""
+    micro_steps = samples // micro_batch
+    warmup = 5 if device == "cuda" and micro_steps == 1 else 2
     seconds = []
     for step in range(warmup + steps):
-        ids, targets = (torch.randint(0, shape["vocab"], (shape["batch"], shape["seq_len"]), device=device)
-                        for _ in range(2))
+        batches = [torch.randint(0, shape["vocab"], (2, micro_batch, shape["seq_len"]), device=device)
+                   for _ in range(micro_steps)]
         if device == "cuda":
             torch.cuda.synchronize()
         begin = time.perf_counter()
-        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bf16"):
-            loss = forward(ids, targets)
-        loss.backward()
+        for ids, targets in batches:
+            with torch.autocast(device, torch.bfloat16, enabled="bf16" in settings):
+                loss = forward(ids, targets) / micro_steps
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if device == "cuda":
             torch.cuda.synchronize()
         if step >= warmup:
             seconds.append(time.perf_counter() - begin)
-    tokens = shape["batch"] * shape["seq_len"]
-    print(json.dumps({"seconds": seconds, "tokens": tokens, "version": torch.__version__}))
+    return seconds
+
+
+def main():
+    name, dtype, threads, steps, settings = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
+    if threads > 0:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    shape = MODELS[name]
+    samples = next((int(s.split("=")[1]) for s in settings if s.startswith("samples=")), shape["batch"])
+    device = "cuda" if "cuda" in settings else "cpu"
+    with torch.device(device):
+        model = Decoder(shape)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused="fused" in settings)
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32, here and there
+    micro_batch = min(shape["batch"], samples)
+    if samples % micro_batch:
+        sys.exit(f"{samples} samples are no whole micro-batches of {micro_batch}")
+    while True:
+        forward = torch.compile(model) if "compile" in settings else model
+        try:
+            seconds = seconds_of(shape, forward, optimizer, {dtype, *settings}, device, samples, micro_batch, steps)
+            break
+        except torch.OutOfMemoryError:
+            if micro_batch == 1:
+                raise
+        # Behind the handler, which holds what the step had.
+        micro_batch //= 2
+        optimizer.zero_grad(set_to_none=True)
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+    print(json.dumps({"seconds": seconds, "tokens": samples * shape["seq_len"], "micro_batch": micro_batch,
+                      "micro_steps": samples // micro_batch, "version": torch.__version__}))
 
 
 if __name__ == "__main__":

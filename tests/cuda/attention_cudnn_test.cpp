@@ -5,6 +5,7 @@
 
 #include "lib/base/error.hpp"
 #include "tests/cuda/attention_case.hpp"
+#include "tests/cuda/skip.hpp"
 #include "tests/cuda_emulation/fake_cudnn.hpp"
 
 using namespace llmtrain;
@@ -91,7 +92,7 @@ bool has(const std::string& text, std::string_view part) { return text.find(part
 }  // namespace
 
 TEST_CASE("attention by cuDNN has the reference's values with what it takes") {
-  if (!is_there()) return;
+  if (skip_if(!is_there(), kNoLibrary)) return;
   for (AttentionCase c : kCases) {
     for (const Determinism determinism : {Determinism::run, Determinism::fast}) {
       c.choice = AttentionChoice::cudnn;
@@ -106,7 +107,7 @@ TEST_CASE("attention by cuDNN has the reference's values with what it takes") {
 }
 
 TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
-  if (!is_there()) return;
+  if (skip_if(!is_there(), kNoLibrary)) return;
   AttentionCase c{.name = "choice", .tq = 70, .tk = 70, .choice = AttentionChoice::automatic};
   CHECK(has(choices_of(c), "attention: cuDNN "));
   CHECK(has(choices_of(c), " (forward, backward)\n"));
@@ -150,7 +151,7 @@ TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
 }
 
 TEST_CASE("a backward that wants more workspace than there is goes in pieces, or to our kernels") {
-  if (fake() == nullptr) return;
+  if (skip_if(fake() == nullptr, kStandInAlone)) return;
   // 64 rows or fewer: 8 KiB of workspace for a head, and one block of 128 rows.
   AttentionCase sequences{.name = "sequences",
                           .sequences = 16,
@@ -195,7 +196,7 @@ TEST_CASE("a backward that wants more workspace than there is goes in pieces, or
 }
 
 TEST_CASE("plans are made once for a shape, and a device closes what it opened") {
-  if (fake() == nullptr) return;
+  if (skip_if(fake() == nullptr, kStandInAlone)) return;
   const std::int64_t open = fake()->handles;
   {
     Machine machine(Place::gpu, DType::bf16, DType::bf16);
@@ -212,7 +213,7 @@ TEST_CASE("plans are made once for a shape, and a device closes what it opened")
 }
 
 TEST_CASE("an engine that becomes no plan is passed over, and without any our kernels run") {
-  if (fake() == nullptr) return;
+  if (skip_if(fake() == nullptr, kStandInAlone)) return;
   AttentionCase c{.name = "modes", .choice = AttentionChoice::automatic};
   {
     const InMode mode(FakeCudnn::Mode::fickle);

@@ -4,6 +4,7 @@
 
 #include "lib/base/error.hpp"
 #include "tests/cuda/attention_case.hpp"
+#include "tests/cuda/skip.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
@@ -132,6 +133,8 @@ std::string choice(const AttentionCase& c, DType dtype = DType::bf16) {
   return lines.empty() ? "" : lines.front();
 }
 
+constexpr const char* kNoWgmma = "the GPU has no wgmma, or LLMTRAIN_WGMMA decides about it";
+
 bool has_wgmma() { return gpu().report().devices.front().capability == 90; }
 
 }  // namespace
@@ -143,7 +146,7 @@ TEST_CASE("attention in bf16 and fp16 on tensor cores with every feature") {
 }
 
 TEST_CASE("attention in bf16 and fp16 with mma.sync on a GPU that has wgmma") {
-  if (!has_wgmma()) return;
+  if (skip_if(!has_wgmma(), kNoWgmma)) return;
   const Setting off("LLMTRAIN_WGMMA", "off");
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (const AttentionCase& c : kCases) compare_attention(c, dtype, kForward, kBackward);
@@ -193,13 +196,13 @@ TEST_CASE("results in FP32 beside bf16 and fp16 are the narrow ones, not rounded
 }
 
 TEST_CASE("wgmma is used in fp16, too") {
-  if (!has_wgmma() || std::getenv("LLMTRAIN_WGMMA") != nullptr) return;
+  if (skip_if(!has_wgmma() || std::getenv("LLMTRAIN_WGMMA") != nullptr, kNoWgmma)) return;
   CHECK(choice({.name = "narrow", .head_dim = 40}, DType::f16) ==
         "attention: our kernels for wgmma (forward)");
 }
 
 TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off") {
-  if (!has_wgmma() || std::getenv("LLMTRAIN_WGMMA") != nullptr) return;
+  if (skip_if(!has_wgmma() || std::getenv("LLMTRAIN_WGMMA") != nullptr, kNoWgmma)) return;
   const AttentionCase narrow{.name = "narrow", .head_dim = 40},
       wide{.name = "wide", .head_dim = 136};
   CHECK(choice(narrow) == "attention: our kernels for wgmma (forward)");

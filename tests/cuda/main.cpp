@@ -5,6 +5,42 @@
 #include <doctest/doctest.h>
 
 #include "kernels/backend.hpp"
+#include "tests/cuda/skip.hpp"
+
+namespace {
+
+/// A case that checks nothing here is named with its reason, and is no success.
+struct SkippedCases : doctest::IReporter {
+  static inline int run = 0, skipped = 0;
+  const char* name = "";
+
+  explicit SkippedCases(const doctest::ContextOptions&) {}
+  void test_case_start(const doctest::TestCaseData& data) override {
+    ++run;
+    name = data.m_name;
+    llmtrain::kernels::gpu_trial::skip_reason().clear();
+  }
+  void test_case_end(const doctest::CurrentTestCaseStats&) override {
+    const std::string& reason = llmtrain::kernels::gpu_trial::skip_reason();
+    if (reason.empty()) return;
+    ++skipped;
+    std::printf("SKIPPED: %s: %s\n", name, reason.c_str());
+  }
+  void report_query(const doctest::QueryData&) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats&) override {}
+  void test_case_reenter(const doctest::TestCaseData&) override {}
+  void test_case_exception(const doctest::TestCaseException&) override {}
+  void subcase_start(const doctest::SubcaseSignature&) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData&) override {}
+  void log_message(const doctest::MessageData&) override {}
+  void test_case_skipped(const doctest::TestCaseData&) override {}
+};
+
+REGISTER_LISTENER("skipped", 1, SkippedCases);
+
+}  // namespace
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;
@@ -18,5 +54,9 @@ int main(int argc, char** argv) {
     std::printf("skipped: no GPU (%s)\n", report.problem.c_str());
     return kSkipped;
   }
-  return doctest::Context(argc, argv).run();
+  const int status = doctest::Context(argc, argv).run();
+  const int run = SkippedCases::run, skipped = SkippedCases::skipped;
+  if (skipped == 0) return status;
+  std::printf("%d of these %d test cases checked nothing here and count as skipped\n", skipped, run);
+  return status == 0 && skipped == run ? kSkipped : status;
 }

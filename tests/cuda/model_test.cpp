@@ -3,6 +3,7 @@
 
 #include "kernels/backend.hpp"
 #include "lib/base/error.hpp"
+#include "tests/cuda/skip.hpp"
 #include "tests/parity/model_checks.hpp"
 
 namespace llmtrain::test {
@@ -49,7 +50,10 @@ TEST_CASE("in bf16 and fp16 a GPU's errors are at most twice those of PyTorch's 
 TEST_CASE(
     "in bf16 and fp16 with attention by cuDNN too, where the model has nothing that it lacks") {
   const kernels::Backend* gpu = kernels::load_backend(DeviceKind::cuda).backend;
-  if (!gpu->report().cudnn_problem.empty()) return;
+  if (kernels::gpu_trial::skip_if(!gpu->report().cudnn_problem.empty(),
+                                  kernels::gpu_trial::kNoLibrary)) {
+    return;
+  }
   for (const DType dtype : kNarrow) {
     int computed = 0;
     for (const std::string& name : kGoldenModels) {

@@ -59,6 +59,22 @@ TEST_CASE("the squared norm has the reference's bits at every size") {
   }
 }
 
+TEST_CASE("the squared norm has these bits wherever the gradient begins") {
+  for (const DType dtype : kMasters) {
+    for (const std::int64_t before : {1, 2, 3, 4}) {
+      CAPTURE(before);
+      compare(
+          [&](Machine& m) {
+            const Tensor whole = m.operand("g", {before + kRun + 2 * SquaredNorm::kBlock + 5, 1});
+            const Tensor out = m.empty({1}, DType::f64);
+            run_squared_norm(m, whole.row_range(before, whole.numel() - before), out);
+            return outputs(m, out);
+          },
+          dtype, {.same_bits = true});
+    }
+  }
+}
+
 TEST_CASE("the squared norm of more runs than one thread block joins") {
   Values values(static_cast<std::size_t>(1025 * kRun + 77));
   std::uint32_t state = 1;

@@ -4,6 +4,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "tests/cuda/matmul_case.hpp"
+#include "tests/cuda/skip.hpp"
 #include "tests/support/temp_dir.hpp"
 
 using namespace llmtrain;
@@ -73,7 +74,7 @@ TEST_CASE("tuned products are measured once, and are right") {
     const TunedProducts tuned = bench.tune({.choices = "", .file = file});
     // The step's own memory is not touched.
     CHECK(bench.machine.read(bench.operations[0].c) == before);
-    if (tuned.left_out == kProblems.size()) return;  // a build without a library
+    if (skip_if(tuned.left_out == kProblems.size(), kNoLibrary)) return;
     CHECK(tuned.left_out == 0);
     CHECK(tuned.kept == 0);
     CHECK(tuned.measured == (pass == 0 ? kProblems.size() : 0));
@@ -106,7 +107,7 @@ TEST_CASE("products that do not differ in what a choice depends on count once") 
   const Problem p{24, 40, 64};
   Bench bench(std::vector<Problem>{p, p});
   const TunedProducts tuned = bench.tune({.choices = "", .file = here.path() / "products.txt"});
-  if (tuned.left_out > 0) return;  // a build without a library
+  if (skip_if(tuned.left_out > 0, kNoLibrary)) return;
   CHECK(tuned.total() == 1);
 }
 
@@ -121,7 +122,7 @@ TEST_CASE("an algorithm in the file that does not suit its product is measured a
     }
     Bench bench(leading(1));
     const TunedProducts tuned = bench.tune({.choices = "", .file = file});
-    if (tuned.left_out == 1) return;  // a build without a library
+    if (skip_if(tuned.left_out == 1, kNoLibrary)) return;
     CHECK(tuned.measured == 1);
   }
 }
@@ -148,7 +149,7 @@ TEST_CASE("without room products are left out, and choices alone still serve") {
 }
 
 TEST_CASE("a run's own choices come before the file's, and before new times") {
-  if (fake_library() == nullptr) return;
+  if (skip_if(fake_library() == nullptr, kStandInAlone)) return;
   const test::TempDir here;
   const InMode takes(Mode::takes);
   const std::string first = Bench().tune({.choices = "", .file = here.path() / "a"}).choices;
@@ -173,7 +174,7 @@ TEST_CASE("a run's own choices come before the file's, and before new times") {
 }
 
 TEST_CASE("another version of the library measures anew beside the old lines") {
-  if (fake_library() == nullptr) return;
+  if (skip_if(fake_library() == nullptr, kStandInAlone)) return;
   const test::TempDir here;
   const auto file = here.path() / "products.txt";
   const InMode takes(Mode::takes);
@@ -197,7 +198,7 @@ TEST_CASE("a file that cannot be written leaves the choices as they are") {
 }
 
 TEST_CASE("each product is timed on operands that no other left behind") {
-  if (fake_library() == nullptr) return;
+  if (skip_if(fake_library() == nullptr, kStandInAlone)) return;
   const test::TempDir here;
   const InMode takes(Mode::takes);
   const auto operands_after = [&](std::span<const Problem> problems, const char* file) {
@@ -210,7 +211,7 @@ TEST_CASE("each product is timed on operands that no other left behind") {
 
 TEST_CASE(
     "an algorithm that is refused while it is timed is no choice, and an error ends the run") {
-  if (fake_library() == nullptr) return;
+  if (skip_if(fake_library() == nullptr, kStandInAlone)) return;
   const test::TempDir here;
   const auto file = here.path() / "products.txt";
   for (const std::int64_t patience : {0, 2, 7}) {

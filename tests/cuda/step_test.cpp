@@ -9,10 +9,14 @@
 #include "kernels/backend.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/philox.hpp"
+#include "tests/cuda/skip.hpp"
 #include "tests/cuda_emulation/emulation.hpp"
 #include "tests/support/engine_recipe.hpp"
 
 namespace llmtrain::test {
+
+using kernels::gpu_trial::kStandInAlone;
+using kernels::gpu_trial::skip_if;
 
 namespace {
 
@@ -148,7 +152,7 @@ Story told(const std::vector<std::string>& overrides, int ahead, bool records = 
 
 TEST_CASE("launching a step waits for nothing, and settling one waits once") {
   const EmulatedCountFunction waits = emulated("emulated_host_waits");
-  if (waits == nullptr) return;  // only an emulated GPU counts
+  if (skip_if(waits == nullptr, kStandInAlone)) return;
   for (const char* name : {"adamw", "sgd", "momentum", "muon"}) {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
       CAPTURE(name);
@@ -191,7 +195,7 @@ TEST_CASE("steps launched ahead have the bits of steps settled one by one") {
 
 TEST_CASE("from its third run on a part of a step is launched as a whole") {
   const EmulatedCountFunction launches = emulated("emulated_launches");
-  if (launches == nullptr) return;
+  if (skip_if(launches == nullptr, kStandInAlone)) return;
   const auto launches_of = [&](GpuEngine& engine, std::int64_t step) {
     const std::int64_t before = launches();
     engine.launch(step);

@@ -16,7 +16,9 @@ void set_order(Order order);
 /// stands still otherwise.
 void enqueue_call(cudaStream_t stream, std::function<void()> work);
 void pass_time(double microseconds);
-/// The same for work that waits for another process and calls run_what_is_ready() meanwhile; with
+/// What each kernel of ours and each attention of the library takes.
+inline constexpr double kLaunchMicroseconds = 1;
+/// As enqueue_call() for work that waits for another process and calls run_what_is_ready() meanwhile; with
 /// `ready` it would not have to wait.
 void enqueue_exchange(cudaStream_t stream, std::function<void()> work, std::function<bool()> ready);
 /// All that the stream holds, as if somebody waited for it.

@@ -7,11 +7,13 @@
 #include <cuda_runtime.h>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "tests/cuda_emulation/block.hpp"
+#include "tests/cuda_emulation/emulation.hpp"
 
 namespace simt {
 
@@ -24,6 +26,12 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 std::int64_t waits = 0, launches = 0;
 double now_microseconds = 0;
+
+/// Of the device's memory, in bytes.
+constexpr std::size_t kMemory = std::size_t{4} << 30;
+/// What cudaMalloc has given away, for cudaMemGetInfo.
+std::map<const void*, std::size_t> given;
+std::size_t given_bytes = 0;
 
 /// What every call says until the device is as new, as it is after a kernel that failed.
 cudaError_t sticky = cudaSuccess;
@@ -115,6 +123,7 @@ void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_byte
         }
       }
     }
+    pass_time(kLaunchMicroseconds);
   });
 }
 
@@ -159,7 +168,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "emulated GPU");
-  properties->totalGlobalMem = std::size_t{4} << 30;
+  properties->totalGlobalMem = simt::kMemory;
   properties->sharedMemPerBlockOptin = 227 << 10;
   // Another compute capability than the plugin is built for.
   const char* capability = std::getenv("LLMTRAIN_FAKE_CAPABILITY");
@@ -200,11 +209,13 @@ cudaError_t cudaDeviceReset() {
   return simt::sticky;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
-  *free_bytes = *total_bytes = std::size_t{4} << 30;
+  const simt::Lock lock(simt::calls);
+  *total_bytes = simt::kMemory;
+  *free_bytes = simt::kMemory - std::min(simt::kMemory, simt::given_bytes);
   return cudaSuccess;
 }
 /// What is there is NaN, as far as tests with small tensors get.
-cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   const simt::Lock lock(simt::calls);
   constexpr std::size_t kPoisoned = 8 << 20;
   if (simt::sticky != cudaSuccess) return simt::sticky;
@@ -214,16 +225,29 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   std::memset(*memory, 0xff, std::min(bytes, kPoisoned));
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* memory) {
+cudaError_t cudaFreeHost(void* memory) {
   const simt::Lock lock(simt::calls);
   if (simt::capturing > 0) return cudaErrorIllegalState;
   std::free(memory);
   return simt::sticky;
 }
-cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  return cudaMalloc(memory, bytes);
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  const simt::Lock lock(simt::calls);
+  const cudaError_t status = cudaHostAlloc(memory, bytes, 0);
+  if (status != cudaSuccess) return status;
+  simt::given_bytes += simt::given[*memory] = bytes;
+  return cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaFree(void* memory) {
+  const simt::Lock lock(simt::calls);
+  const cudaError_t status = cudaFreeHost(memory);
+  if (status == cudaErrorIllegalState) return status;
+  if (const auto entry = simt::given.find(memory); entry != simt::given.end()) {
+    simt::given_bytes -= entry->second;
+    simt::given.erase(entry);
+  }
+  return status;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   const simt::Lock lock(simt::calls);

@@ -99,7 +99,27 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   CHECK(holds(other.output, {"resumed from step 24"}));
   const auto bench = gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1"});
   CHECK(bench.exit_code == 0);
-  CHECK(holds(bench.output, {"attention_forward", "clocked one by one"}));
+  CHECK(holds(bench.output, {"attention_forward", "timed by the GPU's clock", "a copy of "}));
+  // The arena has what the plan says, or all that is free but 1 GiB; the driver counts the rest
+  // too.
+  for (const bool planned : {true, false}) {
+    std::vector<std::string> words{"bench",   "recipe.yaml", "run.device=cuda",
+                                   "--steps", "1",           "--json"};
+    if (planned) words.emplace_back("--planned-memory");
+    const auto measured = gpu.call(words);
+    INFO(measured.output);
+    REQUIRE(measured.exit_code == 0);
+    const auto json = nlohmann::json::parse(measured.output.substr(measured.output.find('{')));
+    const std::uint64_t arena = json.at("arena_bytes"), used = json.at("used_bytes_of_gpu");
+    CHECK(arena == (planned ? json.at("planned_bytes").get<std::uint64_t>() : 3ull << 30));
+    CHECK(used >= arena);
+    CHECK(used < arena + (64 << 20));
+    CHECK(json.at("copy_bytes_per_second") > 0);
+    for (const auto& kernel : json.at("kernels")) {
+      CHECK(kernel.at("seconds") > 0);
+      CHECK(kernel.contains("of_copy") == kernel.contains("bytes_per_second"));
+    }
+  }
   // A GPU without a data sheet has no rate by which a step would be as fast as in the profile.
   const auto rated =
       gpu.call({"bench", "recipe.yaml", "run.device=cuda", "--steps", "1", "--profile", "h200"});

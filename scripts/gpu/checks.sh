@@ -1,0 +1,145 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# What gpu_check.sh checks: kernels, sanitizers, a run beside the CPU's. Sourced by it.
+
+# Kernels with wgmma are given up for what follows where those of bf16 fail. Where only those of fp16 do, every process
+# finds that out by itself and goes on without them.
+trial() {
+  if ! passes "wgmma_trial" 60 "$cuda_test" --no-colors -tc='wgmma is used where there is any*'; then
+    look_at_wgmma
+    export LLMTRAIN_WGMMA=off
+    row "LLMTRAIN_WGMMA" "off from here on"
+  elif ! passes "wgmma_trial_fp16" 60 "$cuda_test" --no-colors -tc='wgmma is used in fp16*'; then
+    look_at_wgmma
+  fi
+}
+# What they compute where they are not to be trusted.
+look_at_wgmma() {
+  if LLMTRAIN_WGMMA=untried try "wgmma_untried" 60 "$cuda_test" --no-colors \
+    -tc='attention in bf16 and fp16 on tensor cores*'; then
+    row "wgmma_untried" "passed"
+  fi
+}
+
+# Names of the test cases in the order of their numbers, as $work/names; how many there are. None: the log says why.
+count_of_cases() {
+  mine "$cuda_test" --list-test-cases --no-colors 2>/dev/null | grep -vE '^(=|\[doctest)' >"$work/names" || true
+  wc -l <"$work/names"
+}
+
+# cases SECONDS: every test case by itself, until so many seconds have passed since the beginning.
+cases() {
+  local count n good=0 bad=0 skipped=0 status name whole="$limit"
+  count="$(count_of_cases)"
+  if [ "$count" = 0 ]; then
+    passes "cuda_test" 30 "$cuda_test" --count || true
+    return 0
+  fi
+  [ "$1" -lt "$limit" ] && limit="$1"
+  for ((n = 1; n <= count && SECONDS < limit; ++n)); do
+    name="case_$n"
+    status=0
+    try "$name" 120 "$cuda_test" --no-colors --first="$n" --last="$n" || status=$?
+    case "$status" in
+      0) good=$((good + 1)) ;;
+      3) skipped=$((skipped + 1)) ;;
+      1)
+        bad=$((bad + 1))
+        row "" "$(sed -n "${n}p" "$work/names" | cut -c 1-108), $(
+          grep -m 1 -oE '[a-z_]+\.[ch]pp:[0-9]+: [A-Z ]*ERROR' "$logs/$name.log"
+        )"
+        ;;
+    esac
+  done
+  limit="$whole"
+  row "kernels against the reference" "$good of $count test cases passed, $bad failed, $skipped have nothing to check here, $((
+    count - good - bad - skipped)) not tried"
+  grep -hos '^SKIPPED: .*' "$logs"/case_*.log >"$out/skipped.txt" || true
+}
+
+# Where the toolkit or PyTorch's packages have it.
+find_sanitizer() {
+  command -v compute-sanitizer && return
+  local file
+  for file in /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer \
+    /usr/local/cuda*/compute-sanitizer/compute-sanitizer ${own_libraries//:/ }; do
+    case "$file" in *compute-sanitizer) ;; *) file="${file%/lib*}/bin/compute-sanitizer" ;; esac
+    if [ -x "$file" ]; then
+      printf '%s\n' "$file"
+      return
+    fi
+  done
+  return 1
+}
+
+# sanitized_case TOOL N DEADLINE: what became of it, as a line of TOOL.txt, in a file of its own.
+sanitized_case() {
+  local tool="$1" n="$2" seconds status=0 log="$logs/$1_$2.log" verdict longest="${GPU_CHECK_CASE_SECONDS:-150}"
+  seconds=$(($3 - $(date +%s)))
+  [ "$seconds" -gt 0 ] || return 0
+  [ "$seconds" -lt "$longest" ] || seconds="$longest"
+  mine timeout --kill-after=10 "$seconds" "$sanitizer" --tool "$tool" --error-exitcode 9 "$cuda_test" --no-colors \
+    --first="$n" --last="$n" >"$log" 2>&1 || status=$?
+  case "$status" in
+    # A tool that came to no end of its own has checked nothing.
+    0) grep -qE '^=+ .*SUMMARY: 0 (errors|hazards)' "$log" && verdict=passed || verdict="FAILED: no summary of the tool's" ;;
+    77) verdict=skipped ;;
+    124 | 137)
+      [ "$seconds" = "$longest" ] && verdict="HUNG: not done after $longest s" || verdict="not done when the time was over"
+      ;;
+    *) verdict="FAILED ($status): $(grep -m 1 -E '^=+ (Invalid|Error|Race|Barrier|Program hit|Internal)' "$log" || complaint "$log")" ;;
+  esac
+  printf '%s\t%s\t%s\n' "$n" "$verdict" "$(sed -n "${n}p" "$work/names")" >"$logs/$tool.$n.result"
+}
+
+# sanitize TOOL: the test cases under compute-sanitizer, several processes at a time, each case in one of its own.
+# Bounds between tensors it cannot see: the arena is one block. $out/TOOL.txt has a line for each case.
+sanitize() {
+  local tool="$1" count cores
+  if ! sanitizer="$(find_sanitizer)"; then
+    failed=1
+    row "$tool" "FAILED: no compute-sanitizer here, nothing was checked (it is part of the CUDA toolkit)"
+    return 0
+  fi
+  if [ $((limit - SECONDS)) -le 5 ]; then
+    row "$tool" "not reached"
+    return 0
+  fi
+  count="$(count_of_cases)"
+  cores="$(nproc)"
+  export -f sanitized_case mine complaint
+  export sanitizer cuda_test logs work own_libraries
+  # Those of models last: they take longest, and have no kernel that the others have not.
+  awk '{print ($0 ~ /^in |model|step|run/) ? 1 : 0, NR}' "$work/names" | sort -n -s -k1,1 | cut -d ' ' -f 2 |
+    xargs -r -P "$((cores > 8 ? 6 : cores > 2 ? cores / 2 : 1))" -I{} bash -c 'sanitized_case "$1" "$2" "$3"' _ "$tool" {} \
+      $(($(date +%s) + limit - SECONDS)) || true
+  cat "$logs/$tool".*.result 2>/dev/null | sort -n >"$out/$tool.txt" || true
+  rows_of table_of sanitizer "$tool" "$out/$tool.txt" "$count"
+}
+
+beside_the_cpu() {
+  local device
+  for device in cpu cuda; do
+    try "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device="$device" \
+      run.output_dir="$work/$device" "data.sources=[{path: $root/lib}]" training.max_time=null \
+      training.num_epochs=null training.max_steps="${GPU_CHECK_TRAIN_STEPS:-200}" lr_scheduler.horizon=steps \
+      precision.compute=fp32 checkpoint.interval=1000 eval.interval=1000 metrics.interval=1 || return 0
+  done
+  grep -h -E 'attention:|took memory as planned|products:' "$logs/train_cuda.log" >"$work/said" || true
+  rows_of cat "$work/said"
+  rows_of table_of losses "$work/cpu/metrics.jsonl" "$work/cuda/metrics.jsonl"
+}
+
+first() {
+  trial
+  cases $((limit * 50 / 100))
+  beside_the_cpu
+  benchmark 124m
+  sanitize memcheck
+}
+
+check() {
+  trial
+  cases "$limit"
+  beside_the_cpu
+  sanitize memcheck
+}
