@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using Overrides = std::vector<std::string>;
 using Steps = std::vector<std::uint64_t>;
 
-constexpr int kFirst = 40, kAll = 400;
+constexpr int kFirst = 40, kAll = 160;
 
 const Overrides kLocal{"checkpoint.local={directory: fast, interval: 3}"};
 
@@ -55,7 +55,7 @@ Steps saved_in(const fs::path& root) {
 /// is returned.
 std::int64_t start_and_kill(const Workspace& here, const Overrides& more = kLocal) {
   run_well(here, steps(kFirst));
-  const auto killed = here.run(steps(kAll, more), {.signal = SIGKILL, .signal_after = "  60/400"});
+  const auto killed = here.run(steps(kAll, more), {.signal = SIGKILL, .signal_after = "  60/160"});
   INFO(killed.output);
   REQUIRE(killed.exit_code == -SIGKILL);
   REQUIRE(saved_in(durable_of(here)) == Steps{kFirst});
@@ -121,7 +121,7 @@ TEST_CASE("local: killed between a local and a durable save, a run goes on from 
     CHECK(starts.back().step == last);
     CHECK(starts.back().lost_steps <= reported - last);
     // A run that is done leaves nothing there.
-    CHECK(saved_in(durable_of(here)) == Steps{kFirst, 200, kAll});
+    CHECK(saved_in(durable_of(here)) == Steps{kFirst, kAll});
     CHECK(fs::is_empty(here.path / "fast"));
     CHECK(!train::recorded_local_checkpoints(durable_of(here)));
   }
@@ -133,7 +133,7 @@ TEST_CASE("local: a directory that is gone is said, and one that comes back is n
   const fs::path old = local_of(here);
   fs::rename(old, here.path / "away");
   const auto killed =
-      here.run(steps(kAll, kLocal), {.signal = SIGKILL, .signal_after = "  50/400"});
+      here.run(steps(kAll, kLocal), {.signal = SIGKILL, .signal_after = "  50/160"});
   INFO(killed.output);
   REQUIRE(killed.exit_code == -SIGKILL);
   CHECK(holds(killed.output,
@@ -170,7 +170,7 @@ TEST_CASE("local: of damaged ones a run goes on from the next older one of both 
 TEST_CASE("local: without a durable one, damaged local ones are no reason not to begin") {
   const Workspace here(kTinyRecipe);
   const auto killed =
-      here.run(steps(kAll, kLocal), {.signal = SIGKILL, .signal_after = "  10/400"});
+      here.run(steps(kAll, kLocal), {.signal = SIGKILL, .signal_after = "  10/160"});
   REQUIRE(killed.exit_code == -SIGKILL);
   for (const std::uint64_t step : saved_in(local_of(here)))
     damage(local_of(here) / step_name(step));
@@ -188,7 +188,7 @@ TEST_CASE("local: a durable checkpoint that is newer, or of the same step, goes 
   const std::int64_t last = start_and_kill(here);
   const fs::path local = local_of(here);
   const auto stopped = here.run(steps(kAll, joined(kLocal, {"checkpoint.local.interval=1"})),
-                                {.signal = SIGTERM, .signal_after = "  90/400"});
+                                {.signal = SIGTERM, .signal_after = "  90/160"});
   INFO(stopped.output);
   REQUIRE(stopped.exit_code == 75);
   CHECK(holds(stopped.output, {from_local(last, local)}));
