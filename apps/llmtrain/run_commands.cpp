@@ -8,6 +8,7 @@
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/train/generate.hpp"
+#include "lib/train/local_checkpoints.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_status.hpp"
@@ -91,41 +92,69 @@ ExitCode status(const std::filesystem::path& run, bool as_json) {
 
 namespace {
 
-checkpoint::CheckpointStore checkpoints_of(const std::filesystem::path& run) {
-  require<CheckpointError>(std::filesystem::is_directory(run / "checkpoints"),
+/// A run's checkpoints, and its local ones where they can be reached from here.
+struct SavedSteps {
+  checkpoint::CheckpointStore durable;
+  std::optional<checkpoint::CheckpointStore> local;
+
+  bool empty() const { return durable.list().empty() && (!local || local->list().empty()); }
+  /// For each of both and its place, which is told of local ones.
+  template <class See>
+  void for_each(const See& see) const {
+    for (const std::uint64_t step : durable.list()) see(durable, step, "");
+    if (!local) return;
+    for (const std::uint64_t step : local->list()) {
+      see(*local, step, fmt::format("  in {}", local->root().string()));
+    }
+  }
+};
+
+SavedSteps checkpoints_of(const std::filesystem::path& run) {
+  const std::filesystem::path root = run / "checkpoints";
+  require<CheckpointError>(std::filesystem::is_directory(root),
                            "{}: no directory of a run: it has no checkpoints/; expected the "
                            "run.output_dir of a recipe",
                            run.string());
-  return checkpoint::CheckpointStore::open_reader(run / "checkpoints");
+  SavedSteps saved{checkpoint::CheckpointStore::open_reader(root), std::nullopt};
+  const auto local = train::recorded_local_checkpoints(root);
+  if (!local) return saved;
+  if (std::filesystem::is_directory(*local)) {
+    saved.local.emplace(checkpoint::CheckpointStore::open_reader(*local));
+  } else {
+    print(fmt::format("{}: not here, but on the machine that the run was on\n", local->string()));
+  }
+  return saved;
 }
 
 }  // namespace
 
 ExitCode list_checkpoints(const std::filesystem::path& run) {
-  const auto store = checkpoints_of(run);
-  if (store.list().empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
-  for (const std::uint64_t step : store.list()) {
-    const checkpoint::Loader loader = store.load(step);
-    std::uint64_t bytes = 0;
-    for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
-    print(fmt::format("step {:>8}  {:>10}  {:>12} tokens seen\n", step, format_bytes(bytes),
-                      loader.manifest().run.tokens_seen));
-  }
+  const SavedSteps saved = checkpoints_of(run);
+  if (saved.empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
+  saved.for_each(
+      [](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
+        const checkpoint::Loader loader = store.load(step);
+        std::uint64_t bytes = 0;
+        for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
+        print(fmt::format("step {:>8}  {:>10}  {:>12} tokens seen{}\n", step, format_bytes(bytes),
+                          loader.manifest().run.tokens_seen, place));
+      });
   return ExitCode::done;
 }
 
 ExitCode verify_checkpoints(const std::filesystem::path& run) {
-  const auto store = checkpoints_of(run);
-  require<CheckpointError>(!store.list().empty(), "{}: no checkpoint yet", run.string());
+  const SavedSteps saved = checkpoints_of(run);
+  require<CheckpointError>(!saved.empty(), "{}: no checkpoint yet", run.string());
   bool valid = true;
-  for (const std::uint64_t step : store.list()) {
+  saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
+                     const std::string& place) {
     const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
     valid = valid && problems.empty();
-    print(fmt::format("step {:>8}  {}\n", step, problems.empty() ? "valid" : "INVALID"));
+    print(fmt::format("step {:>8}  {}{}\n", step, problems.empty() ? "valid" : "INVALID", place));
     for (const auto& problem : problems) {
       print(fmt::format("  {}\n", checkpoint::to_string(problem)));
     }
-  }
+  });
   return valid ? ExitCode::done : ExitCode::invalid_data;
 }
 

@@ -31,7 +31,7 @@ std::optional<std::string> marked(const std::string& name, std::string_view mark
   const std::size_t at = name.find(mark);
   if (at == std::string::npos) return {};
   const std::string base = name.substr(0, at);
-  if (!step_of(base) && base != "latest" && base != "lock") return {};
+  if (!step_of(base) && base != "latest" && base != "lock" && base != kLocalRecordName) return {};
   return base;
 }
 
@@ -195,9 +195,7 @@ NewestValid CheckpointStore::newest_valid(VerifyLevel level) const {
     if (problems.empty()) {
       result.step = *at;
     } else {
-      std::string reason = to_string(problems.front());
-      if (problems.size() > 1) reason += fmt::format(" (and {} more)", problems.size() - 1);
-      result.rejected.push_back({*at, std::move(reason)});
+      result.rejected.push_back({*at, to_string(problems)});
     }
   }
   return result;

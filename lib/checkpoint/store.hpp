@@ -4,6 +4,7 @@
 ///   step-00001200/manifest.json, shard-0000-0000.safetensors, ...
 ///   latest    a hint for people; readers trust manifests
 ///   lock      the process that may write
+///   local.json  where the run has checkpoints on faster storage, if it has: another such directory
 ///
 /// Leftovers of a crash (`*.tmp-*`, `.trash-*`, `*.old-*`) are never read; the next writer clears
 /// them.
@@ -16,6 +17,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/file.hpp"
@@ -27,6 +29,9 @@
 #include "lib/comm/communicator.hpp"
 
 namespace llmtrain::checkpoint {
+
+/// Of the run, which alone reads and writes it.
+inline constexpr std::string_view kLocalRecordName = "local.json";
 
 struct StoreOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;

@@ -101,6 +101,13 @@ std::string to_string(const Problem& problem) {
                      problem.reason);
 }
 
+std::string to_string(std::span<const Problem> problems) {
+  if (problems.empty()) return "";
+  std::string text = to_string(problems.front());
+  if (problems.size() > 1) text += fmt::format(" (and {} more)", problems.size() - 1);
+  return text;
+}
+
 Manifest read_manifest(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kManifestName;
   const File file = File::open_read_nofollow(path);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Problem {
 };
 /// "shard-0000-0000.safetensors: tensor 'x': has shape ...".
 std::string to_string(const Problem& problem);
+/// The first, and how many more there are; empty without any.
+std::string to_string(std::span<const Problem> problems);
 
 /// The manifest of the checkpoint in `directory`. DataError if it cannot be read, CheckpointError
 /// if it is not valid.

@@ -253,6 +253,10 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("model FLOP per token", format_count(plan.model_flops_per_token));
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
   text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
+  if (const std::uint64_t count = context.local_checkpoints; count > 0) {
+    text += row(fmt::format("local checkpoints, {}", count),
+                format_bytes(count * plan.checkpoint_bytes));
+  }
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));
     if (!context.gpu_collectives.empty()) {
@@ -291,6 +295,9 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["tokens_per_step"] = plan.tokens_per_step;
   json["model_flops_per_token"] = plan.model_flops_per_token;
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  if (context.local_checkpoints > 0) {
+    json["local_checkpoints_bytes"] = context.local_checkpoints * plan.checkpoint_bytes;
+  }
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
     json["not_recorded"] = plan.not_recorded;

@@ -17,6 +17,8 @@ struct PlanContext {
   const PipelinePlan* pipeline = nullptr;
   /// How ranks on GPUs exchange tensors: "auto", "nccl", "host"; empty elsewhere.
   std::string_view gpu_collectives = {};
+  /// Checkpoints that lie on fast storage at a time, one being written among them; 0: none do.
+  std::uint64_t local_checkpoints = 0;
 };
 
 /// Without times, says how to get them; with a limit, whether the plan fits.

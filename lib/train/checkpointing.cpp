@@ -104,6 +104,8 @@ constexpr std::string_view kLossScaleKey = "optimizer.loss_scale";
 constexpr std::string_view kGoodStepsKey = "optimizer.good_steps";
 
 constexpr std::string_view kRecentLossesKey = "loop.recent_losses";
+// Of local checkpoints alone: a durable one was saved when it was saved.
+constexpr const char* kDurableSecondsKey = "loop.durable_seconds";
 
 std::string to_lines(const std::vector<StepRecord>& records) {
   std::string lines;
@@ -153,6 +155,9 @@ checkpoint::RunState run_state(engine::Engine& engine, const LoopState& state,
   run.state["loop.best_eval_loss"] = checkpoint::scalar_of(state.best_eval_loss);
   run.state["loop.evals_without_progress"] = state.evals_without_progress;
   run.state["loop.elapsed_seconds"] = checkpoint::scalar_of(state.elapsed_seconds);
+  if (state.durable_seconds != state.elapsed_seconds) {
+    run.state[kDurableSecondsKey] = checkpoint::scalar_of(state.durable_seconds);
+  }
   run.state[std::string(kRecordsKey)] = to_lines(state.records);
   if (!state.recent_losses.empty()) {
     run.state[std::string(kRecentLossesKey)] = state.recent_losses.text();
@@ -341,6 +346,9 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   state.best_eval_loss = checkpoint::double_at(run.state, "loop.best_eval_loss");
   state.evals_without_progress = integer_at(run, "loop.evals_without_progress");
   state.elapsed_seconds = checkpoint::double_at(run.state, "loop.elapsed_seconds");
+  state.durable_seconds = run.state.contains(kDurableSecondsKey)
+                              ? checkpoint::double_at(run.state, kDurableSecondsKey)
+                              : state.elapsed_seconds;
   state.records = records_of(run, state.step);
   state.recent_losses = recent_losses_of(run);
   return state;

@@ -29,6 +29,7 @@ struct LoopState {
   double best_eval_loss = 0;  // 0 = none yet
   std::int64_t evals_without_progress = 0;
   double elapsed_seconds = 0;  // of training, over all attempts
+  double durable_seconds = 0;  // of these, when the run was saved durably last
   /// Of this step. They are in the checkpoint because a step whose save is due is reported only
   /// after the save.
   std::vector<StepRecord> records;

@@ -18,6 +18,9 @@ struct LoopOptions {
       : num_epochs(recipe.training.num_epochs()),
         max_time(recipe.training.max_time()),
         save_interval(recipe.checkpoint.interval()),
+        local_interval(recipe.checkpoint.local.interval()),
+        keep_every(static_cast<std::int64_t>(recipe.checkpoint.keep_every().value)),
+        saves_locally(recipe.checkpoint.local.directory().has_value()),
         eval_interval(recipe.eval.interval()),
         eval_at_start(recipe.eval.at_start()),
         eval_max_samples(recipe.eval.max_samples()),
@@ -47,19 +50,21 @@ struct LoopOptions {
   double time_over(double elapsed_seconds) const {
     return max_time ? elapsed_seconds / max_time->seconds : 0;
   }
-  bool save_is_due(std::int64_t step, double seconds_since_save) const {
-    if (!save_interval) return false;
-    if (save_interval->unit == recipe::Interval::Unit::steps) {
-      return save_interval->count > 0 &&
-             step % static_cast<std::int64_t>(save_interval->count) == 0;
-    }
-    return seconds_since_save >= save_interval->seconds;
+  /// Where a save is due after a step; nothing where none is. The times are those since the last
+  /// save that was durable, and since the last one.
+  std::optional<Tier> due_save(std::int64_t step, double since_durable, double since_any) const {
+    if (save_interval && is_due(*save_interval, step, since_durable)) return Tier::durable;
+    if (!saves_locally || !is_due(local_interval, step, since_any)) return std::nullopt;
+    return keep_every > 0 && step % keep_every == 0 ? Tier::durable : Tier::local;
   }
   bool eval_is_due(std::int64_t step) const {
     return eval_interval && step % static_cast<std::int64_t>(eval_interval->value) == 0;
   }
   bool checksum_is_due(std::int64_t step) const {
     return checksum_every > 0 && step % checksum_every == 0;
+  }
+  bool goes_back() const {
+    return on_non_finite == OnBadStep::rollback || on_loss_spike == OnBadStep::rollback;
   }
   bool out_of_patience(std::int64_t evals_without_progress) const {
     return patience && static_cast<std::uint64_t>(evals_without_progress) >= patience->value;
@@ -68,6 +73,9 @@ struct LoopOptions {
   std::optional<double> num_epochs;
   std::optional<recipe::Duration> max_time;
   std::optional<recipe::Interval> save_interval;
+  recipe::Interval local_interval;
+  std::int64_t keep_every;
+  bool saves_locally;
   std::optional<recipe::Count> eval_interval;
   bool eval_at_start;
   std::optional<recipe::Count> eval_max_samples, patience;
@@ -76,6 +84,12 @@ struct LoopOptions {
   OnBadStep on_non_finite, on_loss_spike;
   double loss_spike_factor;
   std::int64_t loss_spike_window, max_skipped_steps, max_rollbacks, checksum_every, max_restarts;
+
+ private:
+  static bool is_due(const recipe::Interval& interval, std::int64_t step, double since) {
+    if (interval.unit == recipe::Interval::Unit::seconds) return since >= interval.seconds;
+    return interval.count > 0 && step % static_cast<std::int64_t>(interval.count) == 0;
+  }
 };
 
 }  // namespace llmtrain::train

@@ -89,6 +89,11 @@ std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& 
   return exchanges ? to_string(recipe.parallelism.gpu_collectives()) : "";
 }
 
+std::uint64_t local_checkpoints_of(const Recipe& recipe) {
+  const auto& local = recipe.checkpoint.local;
+  return local.directory() ? local.keep_latest() + 1 : 0;
+}
+
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
   engine::Target target = target_of(recipe);
@@ -96,6 +101,7 @@ RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
   target.rank = recipe.job.rank;
   RunPlan planned = plan_ranks(recipe.engine_options(), geometry.global_batch_size(), target);
   planned.gpu_collectives = gpu_collectives_of(recipe, target);
+  planned.local_checkpoints = local_checkpoints_of(recipe);
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);
@@ -120,6 +126,19 @@ void measure_speed_now(RunPlan& planned) {
   planned.time = plan::at_rate(*planned.time, rate);
 }
 
+namespace {
+
+void check_disk(const plan::Plan& plan, const std::filesystem::path& directory,
+                std::string_view key) {
+  const std::uint64_t free = free_disk_bytes(directory);
+  require<DoesNotFitError>(plan.checkpoint_bytes * 12 / 10 <= free,
+                           "a checkpoint needs {} of disk, but {} has {} free; choose another {}",
+                           format_bytes(plan.checkpoint_bytes), directory.string(),
+                           format_bytes(free), key);
+}
+
+}  // namespace
+
 RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
                        const std::filesystem::path& directory) {
   RunPlan planned = plan_run(recipe, geometry, std::nullopt);
@@ -141,12 +160,10 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
       "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
       format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
       plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
-  const std::uint64_t free = free_disk_bytes(directory);
-  require<DoesNotFitError>(plan.checkpoint_bytes * 12 / 10 <= free,
-                           "a checkpoint needs {} of disk, but {} has {} free; choose another "
-                           "run.output_dir",
-                           format_bytes(plan.checkpoint_bytes), directory.string(),
-                           format_bytes(free));
+  check_disk(plan, directory, "run.output_dir");
+  if (const auto& local = recipe.checkpoint.local.directory()) {
+    check_disk(plan, *local, "checkpoint.local.directory");
+  }
   return planned;
 }
 

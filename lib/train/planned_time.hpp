@@ -22,9 +22,11 @@ struct RunPlan {
   const plan::PipelinePlan* pipeline_plan() const { return pipeline ? &*pipeline : nullptr; }
   /// As gpu_collectives_of().
   std::string_view gpu_collectives;
+  /// As local_checkpoints_of().
+  std::uint64_t local_checkpoints = 0;
 
   plan::PlanContext context() const {
-    return {time, limit_bytes, pipeline_plan(), gpu_collectives};
+    return {time, limit_bytes, pipeline_plan(), gpu_collectives, local_checkpoints};
   }
   std::uint64_t extent_bytes() const {
     return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();
@@ -39,6 +41,9 @@ struct RunPlan {
 
 /// parallelism.gpu_collectives of several ranks on GPUs; empty elsewhere.
 std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& target);
+
+/// Checkpoints in checkpoint.local.directory at a time, one being written among them; 0 without it.
+std::uint64_t local_checkpoints_of(const Recipe& recipe);
 
 /// Plans on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet *.yaml,
 /// or the name of one in plan::hardware_sheets), whose faults are errors, or else from the default

@@ -184,7 +184,7 @@ void Recipe::validate(recipe::Issues& issues) const {
     }
   });
   recipe::judge(issues, [&] {
-    if (!resilience.goes_back() || checkpoint.interval()) return;
+    if (!resilience.goes_back() || checkpoint.interval() || checkpoint.local.directory()) return;
     issues.add(checkpoint.interval, "null leaves resilience's rollback nothing to go back to",
                "save every so many steps");
   });

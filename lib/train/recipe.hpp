@@ -15,6 +15,7 @@
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/parallel/parallelism_section.hpp"
 #include "lib/recipe/load.hpp"
+#include "lib/train/checkpoint_section.hpp"
 #include "lib/train/cleaning_section.hpp"
 #include "lib/train/profiler_section.hpp"
 #include "lib/train/resilience_section.hpp"
@@ -231,34 +232,6 @@ struct DataSection : recipe::Section {
  private:
   void validate_weights(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
-};
-
-enum class Resume : std::uint8_t { automatic, never, must };
-
-struct CheckpointSection : recipe::Section {
-  recipe::Key<std::optional<recipe::Interval>> interval{
-      this, "interval", recipe::Interval::every_steps(500),
-      "save every so many steps, or so much time (\"10min\"); null = only at the end",
-      recipe::at_least(1)};
-  recipe::Key<std::optional<recipe::Count>> keep_latest{this, "keep_latest", recipe::Count(3),
-                                                        "newest checkpoints to keep; null = all",
-                                                        recipe::at_least(2)};
-  recipe::Key<recipe::Count> keep_every{
-      this, "keep_every", 0, "multiples of this step are kept for good; 0 = none", recipe::Rule{}};
-  recipe::Key<recipe::Bytes> max_shard_size{
-      this, "max_shard_size", recipe::Bytes(std::uint64_t{4} << 30),
-      "files of a checkpoint are cut at this size", recipe::at_least(1 << 16)};
-  recipe::Key<bool> async{
-      this, "async", false,
-      "write checkpoints while the run goes on, from a copy that takes as much memory again as a "
-      "rank saves; one is under way at a time, so a crash may cost up to two intervals"};
-  recipe::Key<Resume> resume{
-      this, "resume", Resume::automatic,
-      "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "
-      "refuse "
-      "an output directory that has one",
-      recipe::one_of<Resume>(
-          {{"auto", Resume::automatic}, {"never", Resume::never}, {"must", Resume::must}})};
 };
 
 struct EvalSection : recipe::Section {

@@ -14,7 +14,6 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/train/data_stages.hpp"
 #include "lib/train/device_links.hpp"
-#include "lib/train/first_weights.hpp"
 #include "lib/train/run_directory.hpp"
 
 namespace llmtrain::train {
@@ -27,18 +26,6 @@ constexpr std::array<std::string_view, 8> kTold{"SLURM_", "OMP_",  "GOMP_",     
 
 }  // namespace
 
-checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
-                                             const std::filesystem::path& directory) {
-  const std::filesystem::path root = directory / "checkpoints";
-  const auto options = store_options(recipe.checkpoint);
-  return peers.first_then_others(
-      [&] {
-        return peers.is_first() ? checkpoint::CheckpointStore::open_writer(root, options)
-                                : checkpoint::CheckpointStore::open_reader(root, options);
-      },
-      "opening of checkpoints");
-}
-
 RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
                         std::string product_choices) {
   return {.seed = recipe.run.seed(),
@@ -47,38 +34,6 @@ RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_
           .recipe = recipe::dump(recipe),
           .environment = environment(recipe.threads(), recipe.run.determinism()),
           .product_choices = std::move(product_choices)};
-}
-
-NewestCheckpoint newest_valid(const Peers& peers, const checkpoint::CheckpointStore& store) {
-  NewestCheckpoint found;
-  const World::LongWait patience(peers.world());  // hashing takes the time that it takes
-  if (peers.is_first()) {
-    const auto newest = store.newest_valid(checkpoint::VerifyLevel::hash);
-    for (const checkpoint::Rejected& rejected : newest.rejected) {
-      log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
-    }
-    found = {newest.step, std::ssize(newest.rejected)};
-  }
-  return peers.of_first(found, "newest checkpoint");
-}
-
-NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
-                                   const checkpoint::CheckpointStore& store) {
-  const Resume mode = recipe.checkpoint.resume();
-  const NewestCheckpoint newest = newest_valid(peers, store);
-  if (peers.is_first()) {
-    const bool may_begin = mode != Resume::must && newest.newer_and_not_valid == 0;
-    require<CheckpointError>(newest.step || may_begin,
-                             "{}: no valid checkpoint to resume from; restore one, or choose "
-                             "another run.output_dir",
-                             store.root().string());
-    require<RecipeError>(!newest.step || mode != Resume::never,
-                         "{} holds checkpoints and checkpoint.resume is never; choose another "
-                         "run.output_dir",
-                         store.root().string());
-    if (!newest.step) check_first_weights(recipe);  // before the data, which may take hours
-  }
-  return newest;
 }
 
 void open_rank_log(const std::filesystem::path& directory, const JobPlace& place) {

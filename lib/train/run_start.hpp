@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "lib/checkpoint/store.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/train/checkpoint_tiers.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/device.hpp"
@@ -17,26 +17,8 @@
 
 namespace llmtrain::train {
 
-/// The store in the run's `directory`; rank 0 writes its own files. Collective.
-checkpoint::CheckpointStore open_checkpoints(const Recipe& recipe, const Peers& peers,
-                                             const std::filesystem::path& directory);
-
 RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
                         std::string product_choices);
-
-struct NewestCheckpoint {
-  std::optional<std::uint64_t> step;  // of the newest valid one
-  std::int64_t newer_and_not_valid = 0;
-};
-
-/// As rank 0 finds; what is not valid is said. Collective.
-NewestCheckpoint newest_valid(const Peers& peers, const checkpoint::CheckpointStore& store);
-
-/// The same of a run that begins. Collective. CheckpointError when there is none and
-/// the recipe, or what is not valid, forbids to begin; RecipeError when there is one and the recipe
-/// wants none; what check_first_weights throws when there is none.
-NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
-                                   const checkpoint::CheckpointStore& store);
 
 /// From here on this rank's messages go into logs/rank-N.log, too.
 void open_rank_log(const std::filesystem::path& directory, const JobPlace& place);

@@ -18,9 +18,9 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-Saver::Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers,
-             bool async, Say say, Saved saved)
-    : store_(&store),
+Saver::Saver(CheckpointTiers& tiers, engine::Engine& engine, const Peers& peers, bool async,
+             Say say, Saved saved)
+    : tiers_(&tiers),
       engine_(&engine),
       peers_(&peers),
       async_(async),
@@ -59,7 +59,7 @@ void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
   }
 }
 
-void Saver::save(const LoopState& state, const RunIdentity& identity) {
+void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity) {
   poll();
   const Clock::time_point begin = Clock::now();
   if (under_way_) {
@@ -72,11 +72,12 @@ void Saver::save(const LoopState& state, const RunIdentity& identity) {
   std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
   if (async_) take_snapshot(boxes);
   using checkpoint::Writing;
-  under_way_ = UnderWay{
-      .save = store_->begin(static_cast<std::uint64_t>(state.step), std::move(boxes),
+  under_way_ = UnderWay{.tier = tier,
+                        .save = (*tiers_)[tier].begin(
+                            static_cast<std::uint64_t>(state.step), std::move(boxes),
                             run_state(*engine_, state, identity), peers_->group(),
                             writes_in_background() ? Writing::in_background : Writing::by_caller),
-      .begin = begin};
+                        .begin = begin};
   under_way_->waited = seconds_since(begin);
   if (async_) return;
   if (writes_in_background()) return finish();
@@ -93,6 +94,7 @@ void Saver::advance(std::chrono::milliseconds wait) {
   if (!under_way_->committed) return;
   const double seconds = seconds_since(under_way_->begin);
   saved_({.step = static_cast<std::int64_t>(under_way_->save->step()),
+          .tier = under_way_->tier,
           .bytes = under_way_->save->total_bytes(),
           .seconds = seconds,
           .waited = async_ ? under_way_->waited : seconds});

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/store.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/train/checkpoint_tiers.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/peers.hpp"
 
@@ -28,18 +28,21 @@ class Saver {
   /// A checkpoint that is there.
   struct Done {
     std::int64_t step = 0;
+    Tier tier = Tier::durable;
     std::uint64_t bytes = 0;  // of all ranks' tensors
     double seconds = 0;       // since the save began
     double waited = 0;        // of these, that no step was made
   };
   using Saved = std::function<void(const Done& done)>;
   /// Everything outlives it; `say` and `saved` may begin to speak later.
-  Saver(checkpoint::CheckpointStore& store, engine::Engine& engine, const Peers& peers, bool async,
-        Say say, Saved saved);
+  Saver(CheckpointTiers& tiers, engine::Engine& engine, const Peers& peers, bool async, Say say,
+        Saved saved);
 
   /// No step may be in flight. Returns when the checkpoint is there; or, beside the run, when the
   /// state is copied, before which it waits for the save under way and says so.
-  void save(const LoopState& state, const RunIdentity& identity);
+  void save(Tier tier, const LoopState& state, const RunIdentity& identity);
+  /// On all ranks alike.
+  bool is_under_way(Tier tier) const { return under_way_ && under_way_->tier == tier; }
   /// Goes on with the save under way where all ranks are ready, and tells when it is there.
   /// Waits for no file.
   void poll() { advance({}); }
@@ -55,6 +58,7 @@ class Saver {
 
  private:
   struct UnderWay {
+    Tier tier = Tier::durable;
     std::unique_ptr<checkpoint::CollectiveSave> save;
     std::chrono::steady_clock::time_point begin;
     double waited = 0;
@@ -73,7 +77,7 @@ class Saver {
   void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
   std::span<std::byte> snapshot_memory(std::uint64_t bytes);
 
-  checkpoint::CheckpointStore* store_;
+  CheckpointTiers* tiers_;
   engine::Engine* engine_;
   const Peers* peers_;
   bool async_;

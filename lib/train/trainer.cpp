@@ -28,13 +28,13 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       geometry_(recipe.geometry()),
       planned_(plan_that_fits(recipe, geometry_, directory_)),
       planned_steps_(planned_.plan.step_trace),
-      store_([&] {
+      tiers_([&] {
         if (world.place().size > 1) {
           watch.exchange(std::make_unique<SignsOfLife>(peers_, directory_));
         }
         return open_checkpoints(recipe, peers_, directory_);
       }()),
-      newest_(newest_checkpoint(recipe, peers_, store_)),
+      newest_(newest_checkpoint(recipe, peers_, tiers_)),
       requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
       corpus_(peers_.first_then_others(
           [&] {
@@ -52,12 +52,12 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
       run_device_(recipe),
       device_(run_device_.device()),
-      product_choices_(
-          tune_products_in_turn(recipe, run_device_, planned_.plan, peers_,
-                                newest_.step ? saved_product_choices(store_, *newest_.step) : "")),
+      product_choices_(tune_products_in_turn(
+          recipe, run_device_, planned_.plan, peers_,
+          newest_.step ? saved_product_choices(tiers_[newest_.tier], *newest_.step) : "")),
       engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
       saver_(
-          store_, engine_, peers_, recipe.checkpoint.async(),
+          tiers_, engine_, peers_, recipe.checkpoint.async(),
           [this](std::string_view line) { message(line); },
           [this](const Saver::Done& done) { note_saved(done); }),
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
@@ -66,6 +66,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   status_.length(total_steps_);
   write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);
+  if (peers_.is_first()) leave_local_checkpoints(tiers_);
   open_output(resumed_step_);
   if (peers_.is_first()) write_start(directory_, recipe, planned_, identity_, corpus_);
   // Arrays of the largest batch: no step and no evaluation takes memory for them.
@@ -80,9 +81,10 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   log_corpus(corpus_, samples_needed());
 }
 
-LoopState Trainer::load(std::uint64_t step) {
+LoopState Trainer::load(const NewestCheckpoint& newest) {
   const World::LongWait patience(peers_.world());
-  LoopState state = load_checkpoint(store_, step, engine_, identity_);
+  LoopState state = load_checkpoint(tiers_[newest.tier], *newest.step, engine_, identity_);
+  durable_step_ = newest.tier == Tier::durable ? state.step : -1;
   peers_.barrier("loading of a checkpoint");
   return state;
 }
@@ -95,14 +97,14 @@ std::optional<std::int64_t> Trainer::resume() {
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
   const Clock::time_point begin = Clock::now();
-  state_ = load(*newest_.step);
-  saved_step_ = state_.step;
+  state_ = load(newest_);
   log::info("the checkpoint was loaded in {:.2f} s", seconds_since(begin));
-  log::info("resumed from step {}{}", state_.step,
+  log::info("resumed from step {}{}{}", state_.step,
+            newest_.tier == Tier::local ? ", saved in " + tiers_[Tier::local].root().string() : "",
             newest_.newer_and_not_valid == 0
                 ? ""
                 : fmt::format(" (newer and not valid: {})", newest_.newer_and_not_valid));
-  log_changed_keys(store_, *newest_.step, recipe_);
+  log_changed_keys(tiers_[newest_.tier], *newest_.step, recipe_);
   return state_.step;
 }
 
@@ -143,7 +145,7 @@ ExitCode Trainer::train() {
   while (!(finished && !request_.stops()) && !asked_to_stop()) {
     if (request_.kind == Request::Kind::save) {
       settle_all();
-      if (saved_step_ != state_.step) save();
+      save_durably_if_not_yet();
       request_ = {};
     }
     if (!advance()) {
@@ -159,12 +161,13 @@ ExitCode Trainer::train() {
     finished = state_.step >= total_steps_ || out_of_time();
     if (options_.checksum_is_due(state_.step)) check_replicas(engine_, peers_, state_.step);
     // What was reported is not lost by a kill: a step whose save is due is reported after it.
-    const bool save_due = save_is_due(state_.step);
-    if (!save_due) publish_records();
+    std::optional<Tier> due = due_save(state_.step);
+    if (due && !finished && is_left_out(*due)) due.reset();
+    if (!due) publish_records();
     if (!finished && options_.eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
     if (request_.stops()) break;  // stop() saves first, and reports then
-    if (finished || save_due) save();
+    if (finished || due) save(finished ? Tier::durable : *due);
     publish_records();
   }
   settle_all();
@@ -174,11 +177,13 @@ ExitCode Trainer::train() {
     return code;
   }
   message(profiler_.finish(state_.step, peers_));
+  save_durably_if_not_yet();  // of a run that had nothing left to do but was saved locally
   saver_.finish();
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
   if (output_) write_report(directory_, directory_ / "report.html");
+  if (peers_.is_first()) remove_local_checkpoints(tiers_);
   status_.end("done", ExitCode::done, "");
   peers_.barrier("end of the run");  // who does not come to it is named
   message(fmt::format("report: {}", (directory_ / "report.html").string()));
@@ -192,7 +197,7 @@ bool Trainer::asked_to_stop() {
 }
 
 ExitCode Trainer::stop() {
-  if (saved_step_ != state_.step) save();
+  save_durably_if_not_yet();
   saver_.finish();
   const std::string text =
       fmt::format("stopped by {} after step {}; state saved, run again to continue", request_.text,

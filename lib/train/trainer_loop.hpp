@@ -48,7 +48,7 @@ class Trainer {
   }
   ExitCode train();
   std::optional<std::int64_t> resume();
-  LoopState load(std::uint64_t step);
+  LoopState load(const NewestCheckpoint& newest);
   /// Of the stream up to the end of the run, those that a way back left out among them.
   std::uint64_t samples_needed() const {
     return state_.next_sample + geometry_.samples_before(total_steps_ + 1) -
@@ -61,8 +61,9 @@ class Trainer {
   /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
   /// on.
   double time_over() const { return options_.time_over(state_.elapsed_seconds); }
-  bool save_is_due(std::int64_t step) const {
-    return options_.save_is_due(step, state_.elapsed_seconds - last_save_seconds_);
+  std::optional<Tier> due_save(std::int64_t step) const {
+    return options_.due_save(step, state_.elapsed_seconds - state_.durable_seconds,
+                             state_.elapsed_seconds - last_save_seconds_);
   }
   /// Launches the next step, and settles those before it that need not stay under way. False when
   /// one of these took the run back to a checkpoint.
@@ -85,7 +86,15 @@ class Trainer {
   ExitCode stop();
   bool out_of_patience() const { return options_.out_of_patience(state_.evals_without_progress); }
   void message(std::string_view line);
-  void save();
+  void save(Tier tier);
+  /// For what asks for a save that stays, if the last one of this step is none.
+  void save_durably_if_not_yet() {
+    if (durable_step_ != state_.step) save(Tier::durable);
+  }
+  /// Whether a save that is due is not made, and counts it: a local one while a durable one is
+  /// being written, which it would wait for. Where the run may go back it does wait, so that the
+  /// step to which it goes does not depend on the disk.
+  bool is_left_out(Tier tier);
   void note_saved(const Saver::Done& done);
   /// Shows the step's records that nobody has seen yet.
   void publish_records();
@@ -98,7 +107,7 @@ class Trainer {
   engine::BatchGeometry geometry_;
   RunPlan planned_;
   PlannedSteps planned_steps_;
-  checkpoint::CheckpointStore store_;
+  CheckpointTiers tiers_;
   NewestCheckpoint newest_;
   RunRequests requests_;  // who asks while data are prepared is heard at the first step
   Corpus corpus_;
@@ -123,10 +132,11 @@ class Trainer {
   Clock::time_point last_settled_{};
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
-  double last_save_seconds_ = 0;  // as state_.elapsed_seconds
-  std::int64_t saved_step_ = -1;
-  bool choices_said_ = false;  // after the first step
-  Request request_;            // that has not been met
+  double last_save_seconds_ = 0;    // as state_.elapsed_seconds; of either kind
+  std::int64_t durable_step_ = -1;  // that was saved, or loaded, last
+  std::int64_t left_out_ = 0;       // saves, since the one under way began
+  bool choices_said_ = false;       // after the first step
+  Request request_;                 // that has not been met
   Profiler profiler_;
 };
 

@@ -38,13 +38,13 @@ void Trainer::roll_back(const BadStep& bad) {
   }
   saver_.finish();
   status_.enter("going back");
-  const NewestCheckpoint newest = newest_valid(peers_, store_);
+  const NewestCheckpoint newest = newest_valid(peers_, tiers_);
   require<NumericError>(newest.step.has_value(),
                         "{}; resilience asks for a way back, and there is no checkpoint yet: the "
                         "first comes after checkpoint.interval",
                         bad.text());
   const LoopState now = std::move(state_);
-  state_ = load(*newest.step);
+  state_ = load(newest);
   const std::uint64_t left_out_from = state_.next_sample;
   state_.next_sample = bad.end_sample;
   state_.skipped_steps = now.skipped_steps;
@@ -54,7 +54,7 @@ void Trainer::roll_back(const BadStep& bad) {
                         "{}; without samples {} to {} the sources of data.sources end before the "
                         "run does: allow more epochs of them (max_epochs)",
                         bad.text(), left_out_from, bad.end_sample - 1);
-  saved_step_ = state_.step;
+  if (newest.tier == Tier::durable) state_.durable_seconds = state_.elapsed_seconds;
   last_save_seconds_ = state_.elapsed_seconds;
   unrecorded_ = {};
   published_ = 0;

@@ -60,7 +60,7 @@ void Trainer::launch_step() {
 std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
   const bool something_is_due = last >= total_steps_ || out_of_time() ||
-                                options_.eval_is_due(last) || save_is_due(last) ||
+                                options_.eval_is_due(last) || due_save(last) ||
                                 options_.checksum_is_due(last);
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
@@ -164,7 +164,15 @@ void Trainer::message(std::string_view line) {
   if (output_) output_->message(line);
 }
 
-void Trainer::save() {
+bool Trainer::is_left_out(Tier tier) {
+  if (tier == Tier::durable || !saver_.is_under_way(Tier::durable)) return false;
+  if (options_.goes_back()) return false;
+  ++left_out_;
+  last_save_seconds_ = state_.elapsed_seconds;
+  return true;
+}
+
+void Trainer::save(Tier tier) {
   const trace::Scope span(trace::Kind::io, "checkpoint");
   status_.enter("saving");
   if (options_.checksum_every > 0 && !options_.checksum_is_due(state_.step)) {
@@ -172,8 +180,11 @@ void Trainer::save() {
   }
   device_.ledger().enter(Phase::save);
   if (output_) output_->sync();
-  saver_.save(state_, identity_);
-  saved_step_ = state_.step;
+  if (tier == Tier::durable) {
+    state_.durable_seconds = state_.elapsed_seconds;
+    durable_step_ = state_.step;
+  }
+  saver_.save(tier, state_, identity_);
   state_.rollbacks = 0;
   last_save_seconds_ = state_.elapsed_seconds;
   status_.enter("training");
@@ -184,9 +195,12 @@ void Trainer::save() {
 void Trainer::note_saved(const Saver::Done& done) {
   requests_.deadline().note_save(done.seconds);
   status_.saved(done.step);
-  message(fmt::format("saved {} ({} in {:.2f} s, of which no step was made for {:.2f} s)",
-                      store_.directory_of(static_cast<std::uint64_t>(done.step)).string(),
-                      format_bytes(done.bytes), done.seconds, done.waited));
+  const std::int64_t left_out = std::exchange(left_out_, 0);
+  message(fmt::format(
+      "saved {} ({} in {:.2f} s, of which no step was made for {:.2f} s{})",
+      tiers_[done.tier].directory_of(static_cast<std::uint64_t>(done.step)).string(),
+      format_bytes(done.bytes), done.seconds, done.waited,
+      left_out == 0 ? "" : fmt::format("; local saves left out meanwhile: {}", left_out)));
 }
 
 }  // namespace llmtrain::train

@@ -3,11 +3,13 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include <fmt/format.h>
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/train/local_checkpoints.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/e2e/workspace.hpp"
 #include "tests/mesh/probe_run.hpp"
@@ -62,16 +64,33 @@ std::string check_store(const fs::path& root) {
   return "";
 }
 
+// The last step that a line called saved, in whatever directory; 0 if none did.
+std::int64_t last_saved(const std::string& output) {
+  std::int64_t step = 0;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("saved ") != std::string::npos) {
+      step = std::max(step, number_after(line, "/step-"));
+    }
+  }
+  return step;
+}
+
 }  // namespace
 
 Overrides Layout::overrides() const {
-  return {fmt::format("checkpoint.async={}", async), fmt::format("training.max_steps={}", kSteps),
-          "parallelism=" + parallelism};
+  Overrides all{fmt::format("checkpoint.async={}", async),
+                fmt::format("training.max_steps={}", kSteps), "parallelism=" + parallelism};
+  if (local) {  // its path is one of those that io_fault() hits
+    all.push_back("checkpoint.local={directory: fast/run/checkpoints, interval: 1}");
+    all.push_back("resilience.on_non_finite=rollback");
+  }
+  return all;
 }
 
 std::string Layout::name() const {
-  return fmt::format("{} rank{}, {}{}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync",
-                     parallelism == "{}" ? "" : ", " + parallelism);
+  return fmt::format("{} rank{}, {}{}{}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync",
+                     parallelism == "{}" ? "" : ", " + parallelism, local ? ", local" : "");
 }
 
 Job::Job(const Layout& layout, const Job* prepared) : layout_(layout) {
@@ -95,6 +114,12 @@ std::vector<std::string> Job::command(const Environment& environment, const Over
     command.insert(command.end(), overrides.begin(), overrides.end());
   }
   return command;
+}
+
+std::optional<fs::path> Job::local_checkpoints() const {
+  if (!fs::exists(checkpoints())) return std::nullopt;
+  const auto recorded = train::recorded_local_checkpoints(checkpoints());
+  return recorded && fs::exists(*recorded) ? recorded : std::nullopt;
 }
 
 ProcessResult Job::run(const Environment& environment, const Overrides& more,
@@ -166,8 +191,10 @@ std::string check_recovery(const Job& job, const Layout& layout, const std::stri
   if (fs::exists(job.checkpoints())) {
     if (const std::string wrong = check_store(job.checkpoints()); !wrong.empty()) return wrong;
   }
-  const std::int64_t saved =
-      std::max(steps_before, number_after(output, "saved run/checkpoints/step-"));
+  if (const auto local = job.local_checkpoints()) {
+    if (const std::string wrong = check_store(*local); !wrong.empty()) return "local: " + wrong;
+  }
+  const std::int64_t saved = std::max(steps_before, last_saved(output));
   const std::int64_t reported = job.reported();
   const ProcessResult again = job.run();
   if (again.exit_code != 0) {
@@ -176,7 +203,8 @@ std::string check_recovery(const Job& job, const Layout& layout, const std::stri
   const std::int64_t resumed =
       std::max<std::int64_t>(0, number_after(again.output, "resumed from step "));
   if (resumed < saved) return fmt::format("resumed from {}, {} was saved", resumed, saved);
-  const std::int64_t bound = Layout::kInterval * (layout.async ? 2 : 1);
+  const std::int64_t interval = layout.local ? 1 : Layout::kInterval;
+  const std::int64_t bound = interval * (layout.async ? 2 : 1);
   if (reported - resumed >= bound) {
     return fmt::format("resumed from {}, {} was reported", resumed, reported);
   }

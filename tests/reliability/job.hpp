@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,9 @@ struct Layout {
   int ranks = 1;
   bool async = false;
   std::string parallelism = "{}";  // of the recipe
+  /// Every other step is saved on other storage. No such save is left out, because the recipe asks
+  /// for ways back.
+  bool local = false;
 
   static constexpr std::int64_t kSteps = 6, kInterval = 2;
   Overrides overrides() const;
@@ -36,6 +40,8 @@ class Job {
 
   const std::filesystem::path& directory() const { return directory_.path(); }
   std::filesystem::path checkpoints() const { return directory() / "run" / "checkpoints"; }
+  /// Of the run on other storage, if it has any now.
+  std::optional<std::filesystem::path> local_checkpoints() const;
 
   /// `llmtrain run` by all ranks, with this in their environment.
   ProcessResult run(const Environment& environment = {}, const Overrides& more = {},

@@ -25,13 +25,11 @@ std::vector<std::string> points() {
 }
 
 std::string kill_at_point(const Layout& layout, const std::string& point, const std::string& victim,
-                          bool first) {
-  // Retention deletes nothing before the third save.
-  const std::int64_t before = first ? (point.starts_with("retention.") ? 4 : 0) : 2;
+                          std::int64_t before, int save) {
   const Job job(layout, &prepared_job(layout, before));
   const TempDir pids;
   const Environment environment{{"FAILPOINT", point},
-                                {"FAILPOINT_SAVE", first ? "1" : "2"},
+                                {"FAILPOINT_SAVE", std::to_string(save)},
                                 {"FAILPOINT_VICTIM", victim},
                                 {"FAILPOINT_PIDS", pids.path().string()}};
   const ProcessResult killed = job.run(environment, {}, LLMTRAIN_FAILPOINTS);
@@ -50,21 +48,35 @@ TEST_CASE("T1 a rank killed at any named point of a save") {
       for (const char* victim : {"0", "1", "2", "all"}) {
         for (const std::string& point : points()) {
           const Layout layout{.ranks = 3, .async = async};
+          // Retention deletes nothing before the third save.
+          const std::int64_t before = first ? (point.starts_with("retention.") ? 4 : 0) : 2;
           journal.run(fmt::format("{}, {} save, rank {} at {}", layout.name(),
                                   first ? "first" : "later", victim, point),
-                      [&] { return kill_at_point(layout, point, victim, first); });
+                      [&] { return kill_at_point(layout, point, victim, before, first ? 1 : 2); });
           ++cases;
         }
       }
     }
   }
-  CHECK(cases == 352);
+  // The fifth save of all is the third on other storage.
+  for (const bool async : {false, true}) {
+    for (const char* victim : {"0", "1", "2", "all"}) {
+      for (const std::string& point : points()) {
+        const Layout layout{.ranks = 3, .async = async, .local = true};
+        journal.run(fmt::format("{}, rank {} at {}", layout.name(), victim, point),
+                    [&] { return kill_at_point(layout, point, victim, 0, 5); });
+        ++cases;
+      }
+    }
+  }
+  CHECK(cases == 528);
   journal.check();
 }
 
 TEST_CASE("T2 killed before the n-th call that changes files, for every n until a run survives") {
   Journal journal("T2", 61);
-  for (const Layout& layout : {Layout{1, false}, {1, true}, {2, false}, {2, true}}) {
+  for (const Layout& layout :
+       {Layout{1, false}, {1, true}, {2, false}, {2, true}, {.ranks = 1, .local = true}}) {
     for (int victim = 0; victim < layout.ranks; ++victim) {
       for (const char* how : {"kill", "tear"}) {
         const Environment hit{{"IO_FAULT_CALLS", std::string(how) == "tear" ? "write" : ""},

@@ -15,8 +15,8 @@
 #include "lib/engine/engine.hpp"
 #include "lib/parallel/data_ranks.hpp"
 #include "lib/parallel/executor.hpp"
+#include "lib/train/checkpoint_tiers.hpp"
 #include "lib/train/corpus.hpp"
-#include "lib/train/run_start.hpp"
 #include "lib/train/saver.hpp"
 
 namespace llmtrain::test {
@@ -98,12 +98,12 @@ extern "C" {
 using llmtrain::test::pass_phase;
 
 // train::open_checkpoints(const Recipe&, const Peers&, const path&).
-llmtrain::checkpoint::CheckpointStore OPEN_CHECKPOINTS_REAL(const llmtrain::train::Recipe&,
-                                                            const llmtrain::train::Peers&,
-                                                            const std::filesystem::path&);
-llmtrain::checkpoint::CheckpointStore OPEN_CHECKPOINTS_WRAPPED(
-    const llmtrain::train::Recipe& recipe, const llmtrain::train::Peers& peers,
-    const std::filesystem::path& directory) {
+llmtrain::train::CheckpointTiers OPEN_CHECKPOINTS_REAL(const llmtrain::train::Recipe&,
+                                                       const llmtrain::train::Peers&,
+                                                       const std::filesystem::path&);
+llmtrain::train::CheckpointTiers OPEN_CHECKPOINTS_WRAPPED(const llmtrain::train::Recipe& recipe,
+                                                          const llmtrain::train::Peers& peers,
+                                                          const std::filesystem::path& directory) {
   llmtrain::test::leave_pid();
   peers.barrier("process ids of a test");
   pass_phase("init");

@@ -63,12 +63,15 @@ TEST_CASE("a checkpoint brings back every element of parameters and optimizer st
           static_cast<float>(unit_interval(philox_word(key, 0, static_cast<std::uint64_t>(i))));
     }
   }
-  LoopState state{.step = 3, .next_sample = 7};
+  LoopState state{.step = 3, .next_sample = 7, .elapsed_seconds = 5, .durable_seconds = 5};
   state.records.push_back({.step = 3, .fields = {{"train/loss", 2.5}, {"note", "a \"b\"\n"}}});
   state.records.push_back({.step = 3, .fields = {{"eval/loss", 1e-300}}});
   save_checkpoint(store, *saved.engine, state, identity);
 
   Place loaded(2);
+  CHECK(load_checkpoint(store, 3, *loaded.engine, identity) == state);
+  state.durable_seconds = 2;  // of a local one, since when the time to the next durable one counts
+  save_checkpoint(store, *saved.engine, state, identity);
   CHECK(load_checkpoint(store, 3, *loaded.engine, identity) == state);
   for (const auto& p : saved.engine->parameters().all()) {
     CAPTURE(p->name());

@@ -32,7 +32,7 @@ class SavingRun {
   SavingRun() {
     engine_.initialize();
     log::open_file(scratch_ / "log");
-    saver_.save({.step = 3}, {.epoch_size = 10});
+    saver_.save(Tier::durable, {.step = 3}, {.epoch_size = 10});
     while (!waits_) std::this_thread::yield();
   }
   ~SavingRun() { may_fail_ = true; }
@@ -40,7 +40,7 @@ class SavingRun {
   Saver& saver() { return saver_; }
   void let_it_fail() { may_fail_ = true; }
   std::string log_text() const { return read_file(scratch_ / "log"); }
-  bool has_checkpoint() const { return !store_.list().empty(); }
+  bool has_checkpoint() const { return !tiers_[Tier::durable].list().empty(); }
 
  private:
   engine::EngineOptions options() {
@@ -64,9 +64,9 @@ class SavingRun {
       options()};
   std::unique_ptr<World> world_ = World::join({});
   Peers peers_{*world_, "recipe"};
-  checkpoint::CheckpointStore store_ = checkpoint::CheckpointStore::open_writer(
-      scratch_ / "checkpoints", {.failpoint = [this](std::string_view point) { at(point); }});
-  Saver saver_{store_, engine_, peers_, true, [](std::string_view) {}, [](const Saver::Done&) {}};
+  CheckpointTiers tiers_{checkpoint::CheckpointStore::open_writer(
+      scratch_ / "checkpoints", {.failpoint = [this](std::string_view point) { at(point); }})};
+  Saver saver_{tiers_, engine_, peers_, true, [](std::string_view) {}, [](const Saver::Done&) {}};
 };
 
 }  // namespace

@@ -1,0 +1,63 @@
+#pragma once
+/// `checkpoint` of the recipe.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lib/recipe/load.hpp"
+
+namespace llmtrain::train {
+
+/// Where a checkpoint is: in the run's directory, or on faster storage that may be lost
+/// (checkpoint.local).
+enum class Tier : std::uint8_t { durable, local };
+
+enum class Resume : std::uint8_t { automatic, never, must };
+
+struct LocalCheckpointSection : recipe::Section {
+  recipe::Key<std::optional<std::string>> directory{
+      this, "directory", std::nullopt,
+      "fast storage that all ranks of the job share (a burst buffer, a disk or the memory of the "
+      "one machine: /dev/shm); each run has a directory of its own there, and a new one where that "
+      "is gone; null = no local checkpoints",
+      recipe::not_empty()};
+  recipe::Key<recipe::Interval> interval{
+      this, "interval", recipe::Interval::every_steps(50),
+      "save there every so many steps, or so much time, unless checkpoint.interval saves at that "
+      "step or it is a multiple of checkpoint.keep_every",
+      recipe::at_least(1)};
+  recipe::Key<recipe::Count> keep_latest{this, "keep_latest", 2, "newest checkpoints to keep there",
+                                         recipe::at_least(2)};
+};
+
+struct CheckpointSection : recipe::Section {
+  recipe::Key<std::optional<recipe::Interval>> interval{
+      this, "interval", recipe::Interval::every_steps(500),
+      "save every so many steps, or so much time (\"10min\"); null = only at the end",
+      recipe::at_least(1)};
+  recipe::Key<std::optional<recipe::Count>> keep_latest{this, "keep_latest", recipe::Count(3),
+                                                        "newest checkpoints to keep; null = all",
+                                                        recipe::at_least(2)};
+  recipe::Key<recipe::Count> keep_every{
+      this, "keep_every", 0, "multiples of this step are kept for good; 0 = none", recipe::Rule{}};
+  recipe::Key<recipe::Bytes> max_shard_size{
+      this, "max_shard_size", recipe::Bytes(std::uint64_t{4} << 30),
+      "files of a checkpoint are cut at this size", recipe::at_least(1 << 16)};
+  recipe::Key<bool> async{
+      this, "async", false,
+      "write checkpoints while the run goes on, from a copy that takes as much memory again as a "
+      "rank saves; one is under way at a time, so a crash may cost up to two intervals"};
+  recipe::Key<Resume> resume{
+      this, "resume", Resume::automatic,
+      "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "
+      "refuse "
+      "an output directory that has one",
+      recipe::one_of<Resume>(
+          {{"auto", Resume::automatic}, {"never", Resume::never}, {"must", Resume::must}})};
+  recipe::Sub<LocalCheckpointSection> local{
+      this, "local", "more checkpoints, between those in run.output_dir, on fast storage"};
+  void validate(recipe::Issues& issues) const override;
+};
+
+}  // namespace llmtrain::train

@@ -1,0 +1,169 @@
+#include "lib/train/checkpoint_tiers.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "lib/base/directory.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/plan/machine.hpp"
+#include "lib/train/checkpointing.hpp"
+#include "lib/train/first_weights.hpp"
+#include "lib/train/local_checkpoints.hpp"
+
+namespace llmtrain::train {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointStore;
+
+namespace {
+
+/// The first rank from which something in rank 0's `root`, that it sees as `here`, is hidden. The
+/// file has a name that nobody has looked for before, so that no system has an answer of old.
+std::optional<int> rank_that_does_not_see(const Peers& peers, const fs::path& here) {
+  const std::string name = peers.text_of_first("lock.tmp-" + checkpoint::make_nonce(),
+                                               "what all shall see");  // a leftover is cleared
+  if (peers.is_first()) File::create_new(here / name).close();
+  peers.barrier("what all shall see");
+  std::error_code ignored;
+  const std::vector<int> seen = peers.of_all(fs::exists(here / name, ignored) ? 1 : 0, "who sees");
+  if (peers.is_first()) remove_tree(here / name);
+  const auto hidden = std::ranges::find(seen, 0);
+  if (hidden == seen.end()) return std::nullopt;
+  return static_cast<int>(hidden - seen.begin());
+}
+
+CheckpointStore open_local(const Peers& peers, const fs::path& durable, const fs::path& local,
+                           checkpoint::StoreOptions options) {
+  fs::path root;
+  std::optional<CheckpointStore> store;
+  if (peers.is_first()) {
+    root = choose_local_checkpoints(durable, local);
+    store.emplace(CheckpointStore::open_writer(root, options));
+  }
+  {
+    const World::LongWait patience(peers.world());
+    const std::string name =
+        peers.text_of_first(root.filename().string(), "opening of local checkpoints");
+    if (!store) store.emplace(CheckpointStore::open_reader(fs::absolute(local) / name, options));
+  }
+  const std::vector<std::string> hosts =
+      peers.texts_of_all(plan::machine_facts().host, "machines of ranks");
+  if (const std::optional<int> rank = rank_that_does_not_see(peers, store->root())) {
+    if (peers.is_first() && root != recorded_local_checkpoints(durable)) remove_tree(root);
+    fail<RecipeError>(
+        "checkpoint.local.directory: rank {} on {} does not see what rank 0 on {} writes in {}; "
+        "choose a directory that all ranks share, or leave checkpoint.local out",
+        *rank, hosts[static_cast<std::size_t>(*rank)], hosts[0], local.string());
+  }
+  if (peers.is_first()) record_local_checkpoints(durable, root);
+  return std::move(*store);
+}
+
+}  // namespace
+
+CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
+                                 const fs::path& directory) {
+  const fs::path root = directory / "checkpoints";
+  const checkpoint::StoreOptions options = store_options(recipe.checkpoint);
+  CheckpointStore durable = peers.first_then_others(
+      [&] {
+        return peers.is_first() ? CheckpointStore::open_writer(root, options)
+                                : CheckpointStore::open_reader(root, options);
+      },
+      "opening of checkpoints");
+  const std::optional<std::string>& local = recipe.checkpoint.local.directory();
+  checkpoint::StoreOptions local_options = options;
+  local_options.keep_last = recipe.checkpoint.local.keep_latest();
+  local_options.keep_every = 0;
+  if (!local) return CheckpointTiers(std::move(durable));
+  return CheckpointTiers(std::move(durable),
+                         open_local(peers, root, *local, std::move(local_options)));
+}
+
+namespace {
+
+struct Candidate {
+  std::uint64_t step = 0;
+  Tier tier = Tier::durable;
+};
+
+std::vector<Candidate> newest_first(const CheckpointTiers& tiers) {
+  std::vector<Candidate> found;
+  for (const Tier tier : {Tier::durable, Tier::local}) {
+    if (tier == Tier::local && !tiers.has_local()) continue;
+    for (const std::uint64_t step : tiers[tier].list()) found.push_back({step, tier});
+  }
+  std::ranges::stable_sort(found, std::greater(), &Candidate::step);
+  return found;
+}
+
+NewestCheckpoint newest_of(const CheckpointTiers& tiers) {
+  NewestCheckpoint newest;
+  for (const Candidate& at : newest_first(tiers)) {
+    const auto problems = tiers[at.tier].verify(at.step, checkpoint::VerifyLevel::hash);
+    if (problems.empty()) {
+      newest.step = at.step;
+      newest.tier = at.tier;
+      break;
+    }
+    log::warning("{}checkpoint of step {} is not used: {}", at.tier == Tier::local ? "local " : "",
+                 at.step, checkpoint::to_string(problems));
+    ++newest.newer_and_not_valid;
+    newest.durable_not_valid = newest.durable_not_valid || at.tier == Tier::durable;
+  }
+  return newest;
+}
+
+}  // namespace
+
+NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers) {
+  const World::LongWait patience(peers.world());  // hashing takes the time that it takes
+  return peers.of_first(peers.is_first() ? newest_of(tiers) : NewestCheckpoint(),
+                        "newest checkpoint");
+}
+
+NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
+                                   const CheckpointTiers& tiers) {
+  const Resume mode = recipe.checkpoint.resume();
+  const NewestCheckpoint newest = newest_valid(peers, tiers);
+  if (peers.is_first()) {
+    // What was saved durably must not be lost without a word; what was saved locally may be.
+    const bool may_begin = mode != Resume::must && !newest.durable_not_valid;
+    require<CheckpointError>(newest.step || may_begin,
+                             "{}: no valid checkpoint to resume from; restore one, or choose "
+                             "another run.output_dir",
+                             tiers[Tier::durable].root().string());
+    require<RecipeError>(!newest.step || mode != Resume::never,
+                         "{} holds checkpoints and checkpoint.resume is never; choose another "
+                         "run.output_dir",
+                         tiers[newest.tier].root().string());
+    if (!newest.step) check_first_weights(recipe);  // before the data, which may take hours
+  }
+  return newest;
+}
+
+void leave_local_checkpoints(const CheckpointTiers& tiers) {
+  if (tiers.has_local()) return;
+  const fs::path& durable = tiers[Tier::durable].root();
+  if (const auto left = recorded_local_checkpoints(durable)) {
+    log::warning("checkpoint.local is left out: the local checkpoints in {} are left there",
+                 left->string());
+  }
+  forget_local_checkpoints(durable);
+}
+
+void remove_local_checkpoints(const CheckpointTiers& tiers) {
+  if (!tiers.has_local()) return;
+  try {
+    forget_local_checkpoints(tiers[Tier::durable].root());
+    remove_tree(tiers[Tier::local].root());
+  } catch (const StorageError& error) {
+    log::warning("{}; the run needs its local checkpoints no more", error.what());
+  }
+}
+
+}  // namespace llmtrain::train

@@ -1,0 +1,64 @@
+#pragma once
+/// The checkpoints of a run in its directory, and those on faster storage if the recipe asks for
+/// them: two stores of one kind, of which a run goes on from the newest valid checkpoint of both.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "lib/checkpoint/store.hpp"
+#include "lib/train/peers.hpp"
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+class CheckpointTiers {
+ public:
+  explicit CheckpointTiers(checkpoint::CheckpointStore durable,
+                           std::optional<checkpoint::CheckpointStore> local = {})
+      : durable_(std::move(durable)), local_(std::move(local)) {}
+
+  bool has_local() const { return local_.has_value(); }
+  /// A Tier::local only where there is one.
+  checkpoint::CheckpointStore& operator[](Tier tier) {
+    return tier == Tier::durable ? durable_ : local_.value();
+  }
+  const checkpoint::CheckpointStore& operator[](Tier tier) const {
+    return tier == Tier::durable ? durable_ : local_.value();
+  }
+
+ private:
+  checkpoint::CheckpointStore durable_;
+  std::optional<checkpoint::CheckpointStore> local_;
+};
+
+/// The stores of a run in `directory`; rank 0 writes its own files. Collective. RecipeError, naming
+/// a rank, where not all see the local one.
+CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
+                                 const std::filesystem::path& directory);
+
+struct NewestCheckpoint {
+  std::optional<std::uint64_t> step;  // of the newest valid one
+  Tier tier = Tier::durable;          // where it is
+  std::int64_t newer_and_not_valid = 0;
+  bool durable_not_valid = false;  // one of these at least
+};
+
+/// As rank 0 finds; what is not valid is said. Of two of one step the durable one. Collective.
+NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers);
+
+/// The same of a run that begins. Collective. CheckpointError when there is none and the recipe, or
+/// a durable one that is not valid, forbids to begin; RecipeError when there is one and the recipe
+/// wants none; what check_first_weights throws when there is none.
+NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
+                                   const CheckpointTiers& tiers);
+
+/// On rank 0, before anything follows from what the run goes on from: one without local checkpoints
+/// goes a way of its own, and never meets earlier ones again.
+void leave_local_checkpoints(const CheckpointTiers& tiers);
+
+/// On rank 0, of a run that is done and has saved durably: gives the fast storage back. What cannot
+/// be removed is said.
+void remove_local_checkpoints(const CheckpointTiers& tiers);
+
+}  // namespace llmtrain::train
