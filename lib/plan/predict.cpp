@@ -271,8 +271,11 @@ std::string mfu_formula(const Plan& plan, const PeakFlops& peak) {
       peak.threads > 0
           ? fmt::format("FMA peak of {}, {} threads", to_string(peak.compute), peak.threads)
           : fmt::format("dense peak of {}", plan.tf32 ? "tf32" : to_string(peak.compute));
-  return fmt::format("{} model FLOP per token x tokens/s / {:.0f} GFLOP/s ({})",
-                     format_count(plan.model_flops_per_token), 1e-9 * peak.flops, of);
+  const int ranks = plan.mesh.world_size();
+  const std::string each = fmt::format("{:.0f} GFLOP/s", 1e-9 * peak.flops);
+  return fmt::format("{} model FLOP per token x tokens/s / {} ({})",
+                     format_count(plan.model_flops_per_token),
+                     ranks > 1 ? fmt::format("({} ranks x {})", ranks, each) : each, of);
 }
 
 }  // namespace llmtrain::plan

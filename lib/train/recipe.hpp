@@ -310,6 +310,7 @@ struct Recipe : recipe::Section {
   void validate_layout(recipe::Issues& issues) const;
   void validate_virtual_workers(recipe::Issues& issues) const;
   void validate_grad_reduce(recipe::Issues& issues) const;
+  void validate_same_bits(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   /// engine::EngineOptions::virtual_workers.

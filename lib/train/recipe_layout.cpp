@@ -26,6 +26,7 @@ void Recipe::validate_layout(recipe::Issues& issues) const {
                 [&] { parallelism.validate_experts(issues, model.spec().experts.num_experts); });
   recipe::judge(issues, [&] { validate_virtual_workers(issues); });
   recipe::judge(issues, [&] { validate_grad_reduce(issues); });
+  recipe::judge(issues, [&] { validate_same_bits(issues); });
   recipe::judge(issues, [&] {
     const bool by_tree = run.determinism() == kernels::Determinism::layout;
     if (!by_tree || parallelism.gpu_collectives() != parallel::GpuCollectives::nccl) return;
@@ -33,6 +34,24 @@ void Recipe::validate_layout(recipe::Issues& issues) const {
                "run.determinism: layout has an order of sums, NCCL its own",
                "leave it out, or choose run.determinism: run");
   });
+}
+
+// What makes sums whose terms or whose order come with the number of ranks.
+void Recipe::validate_same_bits(recipe::Issues& issues) const {
+  if (run.determinism() != kernels::Determinism::layout) return;
+  constexpr std::string_view kRemedy = "leave it out, or choose run.determinism: run";
+  if (parallelism.ep() > 1) {
+    issues.add(parallelism.ep,
+               "joins rows of several ranks in one product of an expert, so the bits of its "
+               "gradients depend on how many those are, against run.determinism: layout",
+               kRemedy);
+  }
+  if (parallelism.dp_replicate() > 1 && parallelism.sp() > 1) {
+    issues.add(parallelism.dp_replicate,
+               "with sp adds up gradients in another order than without, against "
+               "run.determinism: layout",
+               kRemedy);
+  }
 }
 
 void Recipe::validate_grad_reduce(recipe::Issues& issues) const {

@@ -21,7 +21,10 @@ TEST_CASE("experts are trained, sampled, saved and exported by ranks that share 
   const auto run = [&](int ranks, std::string_view name, std::string_view more,
                        const Overrides& overrides) {
     Overrides all{fmt::format("{}{}}}", model, more), fmt::format("run.output_dir={}", name)};
-    if (ranks > 1) all.push_back("parallelism={dp: 2, tp: 2, pp: 2, ep: 2}");
+    if (ranks > 1) {
+      all.push_back("parallelism={dp: 2, tp: 2, pp: 2, ep: 2}");
+      all.push_back("debug.check_collectives=true");  // parts that differ by rank are no mistake
+    }
     all.insert(all.end(), overrides.begin(), overrides.end());
     const ProcessResult result = w.run(ranks, all);
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);

@@ -276,8 +276,7 @@ const std::vector<Layout>& layouts() {
       {3, "gpt2", "parallelism.pp=3", "model.resid_pdrop=0.2 | training.global_batch_size=8"},
       {8, "gemma2",
        "parallelism.tp=2 | parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1 | "
-       "parallelism.tp_sequence_parallel=true",
-       "", kQuick},
+       "parallelism.tp_sequence_parallel=true"},
       {6, "llama", "parallelism.dp=2 | parallelism.pp=3 | parallelism.zero=1",
        "training.global_batch_size=4 | optimizer.name=muon"},
       {2, "mixtral", "parallelism.dp=2"},

@@ -23,6 +23,12 @@ TEST_CASE("ranks of mpirun train one run, which one rank writes and any number g
   }
   CHECK(w.records("two").size() == w.records("one").size());
   CHECK(two.output.find("12 steps took memory as planned") != std::string::npos);
+  for (const auto& record : train::read_metrics(w.scratch / "two" / "metrics.jsonl")) {
+    const auto rate = record.number(train::metric::kTokensPerSecond);
+    if (!rate) continue;
+    const double tokens = *rate * record.number(train::metric::kStepSeconds).value();
+    CHECK(tokens == doctest::Approx(4 * 16));  // of all ranks
+  }
   // Each line once, whatever the number of ranks.
   const std::size_t saved = two.output.find("saved two/checkpoints/step-00000012");
   REQUIRE(saved != std::string::npos);

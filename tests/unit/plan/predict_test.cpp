@@ -108,6 +108,15 @@ TEST_CASE("MFU is model FLOP per second over the peak of the compute type") {
   CHECK(predict_step(small_plan(), synthetic_profile(), DType::f64).mfu == 0);
 }
 
+TEST_CASE("the formula of MFU has the peak of all ranks") {
+  Plan plan = small_plan();
+  CHECK(mfu_formula(plan, {2e9, DType::bf16, 0}).find("tokens/s / 2 GFLOP/s (") !=
+        std::string::npos);
+  plan.mesh.sizes = {1, 1, 4, 2};
+  CHECK(mfu_formula(plan, {2e9, DType::bf16, 0}).find("tokens/s / (8 ranks x 2 GFLOP/s) (") !=
+        std::string::npos);
+}
+
 TEST_CASE("at half the rate everything takes twice as long") {
   const RunShape run{.threads = 2, .compute = DType::f32, .steps = 12, .tokens = 11000};
   const PlannedTime usual = planned_time(small_plan(), synthetic_profile(), run, "p.json");

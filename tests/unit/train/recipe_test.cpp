@@ -197,6 +197,20 @@ TEST_CASE("gradients cannot travel in bf16 where no bit may depend on the layout
   CHECK(problems_with("precision.grad_reduce=bf16").empty());
 }
 
+TEST_CASE("layouts whose sums depend on the number of ranks are refused where no bit may") {
+  const auto problems = problems_with("run.determinism=layout",
+                                      "parallelism={sp: 2, dp: 4, zero: 1, dp_replicate: 2}");
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].find("parallelism.dp_replicate: with sp adds up gradients") == 0);
+  CHECK(problems_with("run.determinism=layout", "parallelism={dp: 4, zero: 1, dp_replicate: 2}")
+            .empty());
+  CHECK(problems_with("parallelism={sp: 2, dp: 4, zero: 1, dp_replicate: 2}").empty());
+  const auto of_experts = problems_with("run.determinism=layout", "parallelism={dp: 2, ep: 2}");
+  CHECK(std::ranges::any_of(of_experts, [](const std::string& problem) {
+    return problem.find("parallelism.ep: joins rows of several ranks") == 0;
+  }));
+}
+
 TEST_CASE("the name of a run is one directory, and an interval is at least one") {
   for (const char* name : {"../x", "a/b", "..", "."}) {
     CAPTURE(name);
