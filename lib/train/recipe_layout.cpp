@@ -39,18 +39,18 @@ void Recipe::validate_layout(recipe::Issues& issues) const {
 // What makes sums whose terms or whose order come with the number of ranks.
 void Recipe::validate_same_bits(recipe::Issues& issues) const {
   if (run.determinism() != kernels::Determinism::layout) return;
-  constexpr std::string_view kRemedy = "leave it out, or choose run.determinism: run";
+  const std::string remedy = "leave it out, or choose run.determinism: run";
   if (parallelism.ep() > 1) {
     issues.add(parallelism.ep,
                "joins rows of several ranks in one product of an expert, so the bits of its "
                "gradients depend on how many those are, against run.determinism: layout",
-               kRemedy);
+               remedy);
   }
   if (parallelism.dp_replicate() > 1 && parallelism.sp() > 1) {
     issues.add(parallelism.dp_replicate,
                "with sp adds up gradients in another order than without, against "
                "run.determinism: layout",
-               kRemedy);
+               remedy);
   }
 }
 
