@@ -160,6 +160,7 @@ std::string plan_of(train::Recipe& recipe) {
       plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target);
   plan::PlanContext context;
   context.gpu_collectives = train::gpu_collectives_of(recipe, target);
+  context.local_checkpoints = train::local_checkpoints_of(recipe);
   return plan::to_json(plan, context);
 }
 
