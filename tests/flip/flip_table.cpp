@@ -22,8 +22,6 @@ namespace {
 
 using enum Sight;
 
-// A learning rate that makes every loss but the first NaN.
-constexpr std::string_view kDiverge = "optimizer.lr=1e38 | optimizer.max_grad_norm=null";
 constexpr std::string_view kRamp =
     "training.global_batch_size=8 | training.rampup_batch_size={start: 2, increment: 2, samples: "
     "12}";
@@ -366,20 +364,8 @@ const std::vector<Flip> kLoop{
      {"eval.sample_tokens=8"}},
     {"metrics.interval", {metrics}, "", {"metrics.interval=2"}},
     {"metrics.tensorboard", {files}, "", {"metrics.tensorboard=false"}},
-    {"resilience.on_non_finite", {exit, metrics}, kDiverge, {"resilience.on_non_finite=skip"}},
-    {"resilience.max_skipped_steps",
-     {exit},
-     "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
-     {"resilience.max_skipped_steps=2"}},
     {"profiler.first_step", {files}, "", {"profiler.first_step=2"}},
     {"profiler.num_steps", {files}, "profiler.first_step=1", {"profiler.num_steps=1"}},
-    {"resilience.exit_margin", {exit}, "", {"resilience.exit_margin=2h"}},
-    {"resilience.max_restarts_without_progress",
-     {exit},
-     "",
-     {"resilience.max_restarts_without_progress=0"},
-     {},
-     true},
 };
 
 }  // namespace

@@ -36,8 +36,9 @@ std::span<const Flip> flip_table();
 std::span<const Flip> model_flips();
 /// Its rows of data.cleaning.
 std::span<const Flip> cleaning_flips();
-/// Its rows of slurm.
+/// Its rows of slurm, and of what a job of it does at its end and its restarts.
 std::span<const Flip> job_flips();
+/// Its rows of steps that go wrong.
 std::span<const Flip> bad_step_flips();
 
 }  // namespace llmtrain::test

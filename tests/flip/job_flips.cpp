@@ -7,11 +7,18 @@ namespace {
 
 using enum Sight;
 
+// A learning rate that makes every loss but the first NaN.
+constexpr std::string_view kDiverge = "optimizer.lr=1e38 | optimizer.max_grad_norm=null";
 constexpr std::string_view kSpikes =
     "optimizer.lr=3 | resilience={on_loss_spike: skip, loss_spike_window: 1, loss_spike_factor: "
     "1.001}";
 
 const std::vector<Flip> kBadSteps{
+    {"resilience.on_non_finite", {exit, metrics}, kDiverge, {"resilience.on_non_finite=skip"}},
+    {"resilience.max_skipped_steps",
+     {exit},
+     "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
+     {"resilience.max_skipped_steps=2"}},
     {"resilience.on_non_finite",
      {exit},
      "resilience.on_non_finite=skip | optimizer.lr=1e38 | optimizer.max_grad_norm=null",
@@ -32,7 +39,14 @@ const std::vector<Flip> kBadSteps{
     {"resilience.checksum_every", {}, "", {"resilience.checksum_every=1"}},  // of one rank
 };
 
-const std::vector<Flip> kSlurm{
+const std::vector<Flip> kJob{
+    {"resilience.exit_margin", {exit}, "", {"resilience.exit_margin=2h"}},
+    {"resilience.max_restarts_without_progress",
+     {exit},
+     "",
+     {"resilience.max_restarts_without_progress=0"},
+     {},
+     true},
     {"slurm.nodes", {job}, "", {"slurm.nodes=2"}},
     {"slurm.tasks_per_node", {job}, "", {"slurm.tasks_per_node=2"}},
     {"slurm.gpus_per_node", {job}, "slurm.gpus_per_node=1", {"slurm.gpus_per_node=2"}},
@@ -56,7 +70,7 @@ const std::vector<Flip> kSlurm{
 
 }  // namespace
 
-std::span<const Flip> job_flips() { return kSlurm; }
+std::span<const Flip> job_flips() { return kJob; }
 std::span<const Flip> bad_step_flips() { return kBadSteps; }
 
 }  // namespace llmtrain::test

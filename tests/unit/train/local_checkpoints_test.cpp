@@ -6,6 +6,7 @@
 #include "lib/base/file.hpp"
 #include "lib/train/loop_options.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/unit/train/tiny_recipe.hpp"
 
 namespace llmtrain::train {
 
@@ -14,20 +15,11 @@ namespace {
 namespace fs = std::filesystem;
 using Overrides = std::vector<std::string>;
 
-constexpr std::string_view kRecipe = R"(
-recipe: 1
-model: {architecture: gpt2, vocab_size: 300, hidden_size: 8, num_hidden_layers: 1,
-        num_attention_heads: 2, max_position_embeddings: 8}
-tokenizer: {type: bytes}
-data: {sources: [{path: none.txt}]}
-training: {seq_len: 8, global_batch_size: 1, max_steps: 10}
-)";
-
 std::vector<std::string> problems_with(const Overrides& overrides) {
   Recipe recipe;
   std::vector<std::string> lines;
   for (const recipe::Issue& issue : recipe::check(
-           recipe, {.file = "r.yaml", .text = std::string(kRecipe), .overrides = overrides})) {
+           recipe, {.file = "r.yaml", .text = std::string(kTinyRecipe), .overrides = overrides})) {
     lines.push_back(issue.key_path + ": " + issue.problem);
   }
   return lines;
@@ -35,7 +27,8 @@ std::vector<std::string> problems_with(const Overrides& overrides) {
 
 LoopOptions options_with(const Overrides& overrides) {
   Recipe recipe;
-  recipe::load(recipe, {.file = "r.yaml", .text = std::string(kRecipe), .overrides = overrides});
+  recipe::load(recipe,
+               {.file = "r.yaml", .text = std::string(kTinyRecipe), .overrides = overrides});
   return LoopOptions(recipe);
 }
 

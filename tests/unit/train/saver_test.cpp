@@ -11,19 +11,11 @@
 #include "lib/train/peers.hpp"
 #include "lib/train/recipe.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/unit/train/tiny_recipe.hpp"
 
 namespace llmtrain::train {
 
 namespace {
-
-constexpr std::string_view kRecipe = R"(
-recipe: 1
-model: {architecture: gpt2, vocab_size: 300, hidden_size: 8, num_hidden_layers: 1,
-        num_attention_heads: 2, max_position_embeddings: 8}
-tokenizer: {type: bytes}
-data: {sources: [{path: none.txt}]}
-training: {seq_len: 8, global_batch_size: 1, max_steps: 10}
-)";
 
 /// A run of one rank with a save under way, whose thread waits in its first fsync until it may
 /// fail.
@@ -44,7 +36,7 @@ class SavingRun {
 
  private:
   engine::EngineOptions options() {
-    recipe::load(recipe_, {.file = "test.yaml", .text = std::string(kRecipe)});
+    recipe::load(recipe_, {.file = "test.yaml", .text = std::string(kTinyRecipe)});
     return recipe_.engine_options();
   }
   void at(std::string_view point) {
