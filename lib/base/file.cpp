@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <new>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -39,6 +40,12 @@ template <class E>
 }
 
 constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;
+
+bool are_whole_blocks(std::span<const std::byte> memory, std::uint64_t offset) {
+  return (memory.size() | reinterpret_cast<std::uintptr_t>(memory.data()) | offset) %
+             File::kDirectBlock ==
+         0;
+}
 
 // O_NONBLOCK, because opening a FIFO would wait for its writer; regular files ignore it.
 int open_for_reading(const std::filesystem::path& path, int extra_flags) {
@@ -93,10 +100,13 @@ File::~File() {
 }
 
 File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      bypasses_cache_(other.bypasses_cache_),
+      path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(bypasses_cache_, other.bypasses_cache_);
   std::swap(path_, other.path_);
   return *this;
 }
@@ -109,10 +119,15 @@ std::uint64_t File::size() const {
 
 void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
+    leave_direct_unless(are_whole_blocks(out, offset));
     const ssize_t n =
         ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
     activity::tick();
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EINVAL && bypasses_cache_) {
+      leave_direct_unless(false);
+      continue;
+    }
     if (n < 0) fail_errno<DataError>("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
                        path_.string(), offset, out.size());
@@ -121,11 +136,27 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+bool File::set_direct(bool on) const {
+  const int flags = ::fcntl(fd_, F_GETFL);
+  return flags >= 0 && ::fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+void File::leave_direct_unless(bool whole_blocks) const {
+  if (!bypasses_cache_ || whole_blocks) return;
+  bypasses_cache_ = false;
+  require<StorageError>(set_direct(false), "{}: cannot go back to the page cache", path_.string());
+}
+
 void File::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
+    leave_direct_unless(are_whole_blocks(bytes, 0));
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxIoBytes));
     activity::tick();
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EINVAL && bypasses_cache_) {  // a file system with larger blocks
+      leave_direct_unless(false);
+      continue;
+    }
     if (n <= 0) fail_errno<StorageError>("write", path_);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
@@ -139,6 +170,15 @@ void File::sync() {
 
 void File::close() {
   if (::close(std::exchange(fd_, -1)) != 0) fail_errno<StorageError>("close", path_);
+}
+
+void FreeBlocks::operator()(std::byte* memory) const {
+  ::operator delete (memory, std::align_val_t{File::kDirectBlock});
+}
+
+BlockMemory make_block_memory(std::size_t bytes) {
+  return BlockMemory(
+      static_cast<std::byte*>(::operator new (bytes, std::align_val_t{File::kDirectBlock})));
 }
 
 std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,11 @@ class File {
   std::uint64_t size() const;
   /// Reads exactly out.size() bytes at `offset` (pread); DataError when the file ends before.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  /// From now on bytes go between memory and disk past the page cache (O_DIRECT), as long as the
+  /// file system can and each read_at() or write() has whole blocks of kDirectBlock bytes, in
+  /// memory and in the file. The first one that has not, and all after it, go through the cache.
+  void bypass_cache() { bypasses_cache_ = set_direct(true); }
+  static constexpr std::size_t kDirectBlock = 4096;
   /// Writes all bytes at the current position, retrying interrupted and short writes.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
@@ -45,9 +51,19 @@ class File {
  private:
   File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
   static File from_regular(int fd, const std::filesystem::path& path);
+  bool set_direct(bool on) const;
+  void leave_direct_unless(bool whole_blocks) const;
   int fd_ = -1;
+  mutable bool bypasses_cache_ = false;  // how bytes travel, not what they are
   std::filesystem::path path_;
 };
+
+struct FreeBlocks {
+  void operator()(std::byte* memory) const;
+};
+/// Memory that begins where a block of File::kDirectBlock may, for files that bypass the cache.
+using BlockMemory = std::unique_ptr<std::byte[], FreeBlocks>;
+BlockMemory make_block_memory(std::size_t bytes);
 
 /// Whole file as bytes; DataError beyond `limit_bytes`.
 std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes = ~0ull);

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/base/piece_writer.hpp"
 #include "lib/checkpoint/safetensors.hpp"
 
 namespace llmtrain::checkpoint {
@@ -37,7 +37,7 @@ class SafetensorsWriter {
   /// Creates the file (StorageError if it exists) and writes the header, padded with spaces to a
   /// multiple of 8. CheckpointError for names, shapes or duplicates that the reader would refuse.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
-                    const Metadata& metadata);
+                    const Metadata& metadata, std::size_t piece_bytes = PieceWriter::kPieceBytes);
 
   /// The tensors in file order, with their place in the file.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
@@ -49,7 +49,7 @@ class SafetensorsWriter {
   FileRecord close();
 
  private:
-  File file_;
+  PieceWriter file_;
   Hasher128 hasher_;
   std::vector<SafetensorsEntry> entries_;
   std::uint64_t written_bytes_ = 0;

@@ -19,15 +19,23 @@ void hit(const Failpoint& failpoint, std::string_view point) {
   if (failpoint) failpoint(point);
 }
 
-/// Written at a time; of a device's tensor, what lies on the host.
+/// What lies on the host of a device's tensor at a time.
 constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
+/// A full shard has at least so many pieces, which wait in memory to be written.
+constexpr std::uint64_t kPiecesOfShard = 8;
+/// Hashed twice and copied while it is in the caches.
+constexpr std::uint64_t kCachedBytes = std::uint64_t{128} << 10;
 
 /// Returns the hash of its values.
 Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const std::stop_token& stop) {
   Hasher128 hasher;
   const auto write = [&](std::span<const std::byte> part) {
-    writer.write(part);
-    hasher.update(part);
+    while (!part.empty()) {
+      const std::span<const std::byte> cached = part.first(std::min(part.size(), kCachedBytes));
+      writer.write(cached);
+      hasher.update(cached);
+      part = part.subspan(cached.size());
+    }
   };
   const std::uint64_t total = box.size_bytes();
   std::vector<std::byte> fetched;
@@ -74,7 +82,9 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
         {name_in_file(box.name, box.global_shape, box.box), stored_type(box.dtype), box.box.shape});
   }
   hit(failpoint, "shard.create");
-  SafetensorsWriter writer(path, specs, {{"format", "pt"}});
+  const std::uint64_t piece =
+      std::min<std::uint64_t>(PieceWriter::kPieceBytes, options.max_shard_bytes / kPiecesOfShard);
+  SafetensorsWriter writer(path, specs, {{"format", "pt"}}, piece);
   WrittenShard shard{.file = {}, .hashes = std::vector<Hash128>(boxes.size())};
   const std::vector<std::size_t> order = file_order(specs);
   for (const std::size_t& i : order) {

@@ -137,7 +137,7 @@ std::vector<std::uint64_t> CheckpointStore::apply_retention() {
   for (auto at = steps.rbegin(); at != steps.rend() && num_verified < kMinVerified; ++at) {
     if (verified_.contains(*at) && kept.contains(*at)) continue;  // counted above
     if (!verified_.contains(*at)) {
-      if (!verify(*at, VerifyLevel::hash).empty()) continue;
+      if (!verify(*at, VerifyLevel::hash_on_disk).empty()) continue;
       verified_.insert(*at);
     }
     kept.insert(*at);

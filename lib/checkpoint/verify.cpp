@@ -22,11 +22,11 @@ struct ExpectedEntry {
 using ExpectedEntries = std::multimap<std::string, ExpectedEntry>;
 
 Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end) {
-  constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
-  std::vector<std::byte> block(std::min(end - begin, kBlockBytes));
+  constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
+  const BlockMemory piece = make_block_memory(std::min(end - begin, kPieceBytes));
   Hasher128 hasher;
-  for (std::uint64_t at = begin; at < end; at += kBlockBytes) {
-    const std::span<std::byte> part(block.data(), std::min(end - at, kBlockBytes));
+  for (std::uint64_t at = begin; at < end; at += kPieceBytes) {
+    const std::span<std::byte> part(piece.get(), std::min(end - at, kPieceBytes));
     file.read_at(at, part);
     hasher.update(part);
   }
@@ -80,7 +80,8 @@ void check_entries(const SafetensorsFile& shard, const std::string& file,
 void check_file(const std::filesystem::path& path, const FileRecord& record, VerifyLevel level,
                 const ExpectedEntries& expected, std::vector<Problem>& problems) {
   const std::string file = path.filename().string();
-  const File raw = File::open_read_nofollow(path);
+  File raw = File::open_read_nofollow(path);
+  if (level == VerifyLevel::hash_on_disk) raw.bypass_cache();
   if (raw.size() != record.bytes) {
     problems.push_back(
         {file, "", fmt::format("has {} bytes, the manifest says {}", raw.size(), record.bytes)});
@@ -88,7 +89,7 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
   }
   const SafetensorsFile shard = SafetensorsFile::open_nofollow(path);
   check_entries(shard, file, expected, problems);
-  if (level == VerifyLevel::hash && hash_of(raw, 0, record.bytes) != record.xxh3_128) {
+  if (level != VerifyLevel::header && hash_of(raw, 0, record.bytes) != record.xxh3_128) {
     find_damage(raw, shard, file, expected, problems);
   }
 }

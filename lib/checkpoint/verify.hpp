@@ -12,8 +12,9 @@
 namespace llmtrain::checkpoint {
 
 enum class VerifyLevel {
-  header,  // manifest, file lengths, headers: no tensor data is read
-  hash,    // also every byte, against the hashes of the manifest
+  header,        // manifest, file lengths, headers: no tensor data is read
+  hash,          // also every byte, against the hashes of the manifest
+  hash_on_disk,  // the same past the page cache (File::bypass_cache): nobody reads it soon
 };
 
 struct Problem {

@@ -1,7 +1,6 @@
 #include "lib/train/saver.hpp"
 
-#include <cstring>
-
+#include "kernels/cpu/copy.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -46,17 +45,19 @@ void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
   for (const checkpoint::TensorBox& box : boxes) bytes += box.size_bytes();
   std::span<std::byte> memory = snapshot_memory(bytes);
   require(memory.size() == bytes, "a snapshot of {} bytes in {}", bytes, memory.size());
+  std::vector<kernels::MemoryCopy> copies;
   for (checkpoint::TensorBox& box : boxes) {
     const std::span<std::byte> copy = memory.first(box.size_bytes());
     memory = memory.subspan(copy.size());
     if (box.fetch) {
       box.fetch(0, copy);
     } else {
-      std::memcpy(copy.data(), box.bytes.data(), copy.size());
+      copies.push_back({copy, box.bytes});
     }
     box.fetch = {};
     box.bytes = copy;
   }
+  kernels::copy_past_caches(copies, engine_->context().kernel.threads);
 }
 
 void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity) {

@@ -13,6 +13,7 @@ fsync) and a plain reader of the same file; before each reading the system is as
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import json
 import mmap
@@ -26,6 +27,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PIECE = 4 << 20
+BLOCK = 4096
 RECIPE = """recipe: 1
 run: {device: cpu, output_dir: run}
 model: {architecture: llama, vocab_size: 257, hidden_size: 768, intermediate_size: 2048, num_hidden_layers: 6, num_attention_heads: 12,
@@ -40,6 +42,9 @@ metrics: {interval: 1, tensorboard: false}
 """
 SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no step was made for ([\d.]+) s\)")
 RESUMED = re.compile(r"the checkpoint was loaded in ([\d.]+) s")
+
+
+STEPS, INTERVAL = 40, 12  # four saves, of which the later ones read back what stays and delete the rest
 
 
 def forget(path):
@@ -78,6 +83,18 @@ class Plain:
             os.fsync(out.fileno())
         view.release()
 
+    def write_direct(self):
+        """As write(), past the page cache, by a process of its own."""
+        child = os.fork()
+        if child == 0:
+            view = memoryview(self.source)
+            out = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
+            for begin in range(0, self.size // BLOCK * BLOCK, PIECE):
+                os.write(out, view[begin:min(begin + PIECE, self.size // BLOCK * BLOCK)])
+            os.fsync(out)
+            os._exit(0)
+        os.waitpid(child, 0)
+
     def read(self):
         view = memoryview(self.target)
         with open(self.file, "rb", buffering=0) as opened:
@@ -99,8 +116,38 @@ def state_bytes(folder):
 
 
 def step_seconds(folder):
-    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().rpartition("\n")[0].splitlines()]
     return {record["step"]: record["time/step_seconds"] for record in records if "time/step_seconds" in record}
+
+
+def slowed_by(executable, folder, work):
+    """By how much steps are slower while `work` goes on beside a run that saves nothing meanwhile."""
+    subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
+    with concurrent.futures.ThreadPoolExecutor() as beside:
+        run = beside.submit(llmtrain, executable, folder, INTERVAL, INTERVAL, False)
+        begin = wait_for_step(folder, INTERVAL // 2)
+        work()
+        end = last_step(folder)
+        run.result()
+    steps = step_seconds(folder)
+    busy = range(begin + 1, end + 2)
+    quiet = [seconds for n, seconds in steps.items() if n >= 2 and n not in busy]
+    return statistics.mean(steps[n] for n in busy) / statistics.mean(quiet) - 1
+
+
+def last_step(folder):
+    return max(step_seconds(folder), default=0) if (folder / "run" / "metrics.jsonl").exists() else 0
+
+
+def wait_for_step(folder, step):
+    while last_step(folder) < step:
+        time.sleep(0.02)
+    return last_step(folder)
+
+
+def during(steps, save, whole):
+    """The steps that were made while the save of step `save` was written."""
+    return [n for n in range(save + 1, min(save + INTERVAL, STEPS)) if sum(steps[k] for k in range(save + 1, n + 1)) <= whole]
 
 
 def measure(executable, folder, rounds):
@@ -108,7 +155,7 @@ def measure(executable, folder, rounds):
     llmtrain(executable, folder, 2, 2, False)  # prepares the data
     size = state_bytes(folder)
     plain = Plain(folder, size)
-    found = {name: [] for name in ("copy", "write", "read", "in place", "waited", "beside", "load", "slower")}
+    found = {name: [] for name in ("copy", "write", "read", "in place", "waited", "beside", "load", "slower", "plain slower")}
     for _ in range(rounds):
         found["copy"].append(seconds(plain.copy))
         found["write"].append(seconds(plain.write))
@@ -116,7 +163,7 @@ def measure(executable, folder, rounds):
         found["read"].append(seconds(plain.read))
         for is_async in (False, True):
             subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
-            output = llmtrain(executable, folder, 16, 8, is_async)
+            output = llmtrain(executable, folder, STEPS if is_async else INTERVAL, INTERVAL, is_async)
             saves = [(int(step), float(whole), float(waited)) for step, whole, waited in SAVED.findall(output)]
             first = saves[0]
             if not is_async:
@@ -125,11 +172,13 @@ def measure(executable, folder, rounds):
             found["waited"].append(first[2])
             found["beside"].append(first[1])
             steps = step_seconds(folder)
-            quiet = statistics.median(steps[n] for n in range(3, 9))
-            busy = [steps[n] for n in range(9, 16) if sum(steps[k] for k in range(9, n + 1)) < first[1]] or [steps[9]]
-            found["slower"].append(statistics.median(busy) / quiet - 1)
+            busy = {n for save, whole, _ in saves for n in during(steps, save, whole)}
+            # The first step warms up, and one that a save begins or ends with is neither.
+            quiet = [steps[n] for n in range(2, STEPS) if not busy & {n - 1, n, n + 1}]
+            found["slower"].append(statistics.mean(steps[n] for n in busy) / statistics.mean(quiet) - 1)
+        found["plain slower"].append(slowed_by(executable, folder, plain.write_direct))
         forget(folder / "run")
-        found["load"].append(float(RESUMED.search(llmtrain(executable, folder, 17, 8, False)).group(1)))
+        found["load"].append(float(RESUMED.search(llmtrain(executable, folder, INTERVAL + 1, INTERVAL, False)).group(1)))
     return size, {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -137,6 +186,7 @@ def table(size, found):
     rows = [("memcpy by one thread", found["copy"], ""),
             ("a save beside the run: no step is made for", found["waited"], f"{found['waited'] / found['copy']:.2f} x memcpy"),
             ("steps while it is written", None, f"{100 * found['slower']:+.0f} %"),
+            ("steps while another process writes as much, past the page cache", None, f"{100 * found['plain slower']:+.0f} %"),
             ("plain writer", found["write"], ""),
             ("a save in place", found["in place"], f"{100 * found['write'] / found['in place']:.0f} % of the plain writer's bandwidth"),
             ("a save beside the run, until it is there", found["beside"], f"{100 * found['write'] / found['beside']:.0f} %"),

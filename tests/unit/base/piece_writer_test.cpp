@@ -1,0 +1,89 @@
+#include "lib/base/piece_writer.hpp"
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+std::string random_bytes(std::size_t count) {
+  std::mt19937 random(count);
+  std::string bytes(count, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a file written in pieces has its bytes, whatever their number and portions") {
+  const TempDir directory;
+  constexpr std::size_t kBlock = File::kDirectBlock;
+  int number = 0;
+  for (const std::size_t piece : {std::size_t{1}, kBlock, 2 * kBlock, 5 * kBlock + 1}) {
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kBlock - 1, kBlock, kBlock + 1,
+                                   6 * kBlock, 6 * kBlock + 512, 13 * kBlock + 4095}) {
+      for (const std::size_t portion : {std::size_t{97}, kBlock, std::size_t{1} << 20}) {
+        CAPTURE(piece);
+        CAPTURE(size);
+        CAPTURE(portion);
+        const auto path = directory.path() / std::to_string(number++);
+        const std::string bytes = random_bytes(size);
+        PieceWriter writer(path, piece);
+        for (std::size_t at = 0; at < size; at += portion) {
+          writer.write(std::string_view(bytes).substr(at, portion));
+        }
+        writer.sync();
+        writer.close();
+        CHECK(read_file(path) == bytes);
+      }
+    }
+  }
+}
+
+TEST_CASE("a file that bypasses the page cache leaves it for what is no whole block") {
+  const TempDir directory;
+  const auto path = directory.path() / "file";
+  alignas(File::kDirectBlock) static std::byte blocks[3 * File::kDirectBlock];
+  const std::string bytes = random_bytes(sizeof blocks);
+  std::memcpy(blocks, bytes.data(), sizeof blocks);
+  File file = File::create_new(path);
+  file.bypass_cache();
+  const std::span<const std::byte> all(blocks);
+  file.write(all.first(File::kDirectBlock));
+  file.write(all.subspan(File::kDirectBlock, 5));        // too few bytes
+  file.write(all.subspan(File::kDirectBlock + 5, 100));  // from anywhere
+  file.write(all.subspan(File::kDirectBlock + 105));
+  file.sync();
+  file.close();
+  CHECK(read_file(path) == bytes);
+}
+
+TEST_CASE("a file system that knows no way past its cache gets the bytes through it") {
+  const std::filesystem::path path = "/dev/shm/llmtrain-piece-writer-" + std::to_string(::getpid());
+  const std::string bytes = random_bytes(3 * File::kDirectBlock + 7);
+  PieceWriter writer(path, File::kDirectBlock);
+  writer.write(bytes);
+  writer.sync();
+  writer.close();
+  const std::string found = read_file(path);
+  std::filesystem::remove(path);
+  CHECK(found == bytes);
+}
+
+TEST_CASE("a piece writer never writes over a file") {
+  const TempDir directory;
+  const auto path = directory.path() / "there";
+  std::ofstream(path) << "x";
+  CHECK_THROWS_AS(PieceWriter{path}, StorageError);
+  CHECK(read_file(path) == "x");
+}
+
+}  // namespace llmtrain::test
