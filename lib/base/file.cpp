@@ -41,9 +41,8 @@ template <class E>
 
 constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;
 
-bool are_whole_blocks(std::span<const std::byte> memory, std::uint64_t offset) {
-  return (memory.size() | reinterpret_cast<std::uintptr_t>(memory.data()) | offset) %
-             File::kDirectBlock ==
+bool are_whole_blocks(std::span<const std::byte> memory) {
+  return (memory.size() | reinterpret_cast<std::uintptr_t>(memory.data())) % File::kDirectBlock ==
          0;
 }
 
@@ -119,15 +118,11 @@ std::uint64_t File::size() const {
 
 void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    leave_direct_unless(are_whole_blocks(out, offset));
+    if (!are_whole_blocks(out)) goes_to_cache();
     const ssize_t n =
         ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
     activity::tick();
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && bypasses_cache_) {
-      leave_direct_unless(false);
-      continue;
-    }
+    if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
     if (n < 0) fail_errno<DataError>("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
                        path_.string(), offset, out.size());
@@ -141,22 +136,16 @@ bool File::set_direct(bool on) const {
   return flags >= 0 && ::fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-void File::leave_direct_unless(bool whole_blocks) const {
-  if (!bypasses_cache_ || whole_blocks) return;
-  bypasses_cache_ = false;
-  require<StorageError>(set_direct(false), "{}: cannot go back to the page cache", path_.string());
+bool File::goes_to_cache() const {
+  return std::exchange(bypasses_cache_, false) && set_direct(false);
 }
 
 void File::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    leave_direct_unless(are_whole_blocks(bytes, 0));
+    if (!are_whole_blocks(bytes)) goes_to_cache();
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxIoBytes));
     activity::tick();
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && bypasses_cache_) {  // a file system with larger blocks
-      leave_direct_unless(false);
-      continue;
-    }
+    if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
     if (n <= 0) fail_errno<StorageError>("write", path_);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }

@@ -35,9 +35,9 @@ class File {
   std::uint64_t size() const;
   /// Reads exactly out.size() bytes at `offset` (pread); DataError when the file ends before.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
-  /// From now on bytes go between memory and disk past the page cache (O_DIRECT), as long as the
-  /// file system can and each read_at() or write() has whole blocks of kDirectBlock bytes, in
-  /// memory and in the file. The first one that has not, and all after it, go through the cache.
+  /// From now on bytes go between memory and disk past the page cache (O_DIRECT), where the file
+  /// system can. The first read_at() or write() that is not of whole blocks of kDirectBlock bytes,
+  /// in memory, too, or that the file system refuses, and all after it, go through the cache.
   void bypass_cache() { bypasses_cache_ = set_direct(true); }
   static constexpr std::size_t kDirectBlock = 4096;
   /// Writes all bytes at the current position, retrying interrupted and short writes.
@@ -52,7 +52,8 @@ class File {
   File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
   static File from_regular(int fd, const std::filesystem::path& path);
   bool set_direct(bool on) const;
-  void leave_direct_unless(bool whole_blocks) const;
+  /// No more past the cache; whether that changes anything.
+  bool goes_to_cache() const;
   int fd_ = -1;
   mutable bool bypasses_cache_ = false;  // how bytes travel, not what they are
   std::filesystem::path path_;

@@ -1,8 +1,10 @@
 #include "lib/base/piece_writer.hpp"
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -42,7 +44,8 @@ TEST_CASE("a file written in pieces has its bytes, whatever their number and por
         }
         writer.sync();
         writer.close();
-        CHECK(read_file(path) == bytes);
+        const bool same = read_file(path) == bytes;  // which are no text
+        CHECK(same);
       }
     }
   }
@@ -52,7 +55,7 @@ TEST_CASE("a file that bypasses the page cache leaves it for what is no whole bl
   const TempDir directory;
   const auto path = directory.path() / "file";
   alignas(File::kDirectBlock) static std::byte blocks[3 * File::kDirectBlock];
-  const std::string bytes = random_bytes(sizeof blocks);
+  std::string bytes = random_bytes(sizeof blocks);
   std::memcpy(blocks, bytes.data(), sizeof blocks);
   File file = File::create_new(path);
   file.bypass_cache();
@@ -61,9 +64,14 @@ TEST_CASE("a file that bypasses the page cache leaves it for what is no whole bl
   file.write(all.subspan(File::kDirectBlock, 5));        // too few bytes
   file.write(all.subspan(File::kDirectBlock + 5, 100));  // from anywhere
   file.write(all.subspan(File::kDirectBlock + 105));
+  file.write(all.first(1));
+  file.bypass_cache();
+  file.write(all.first(File::kDirectBlock));  // to the middle of a block of the file
   file.sync();
   file.close();
-  CHECK(read_file(path) == bytes);
+  bytes += bytes.substr(0, 1) + bytes.substr(0, File::kDirectBlock);
+  const bool same = read_file(path) == bytes;  // which are no text
+  CHECK(same);
 }
 
 TEST_CASE("a file system that knows no way past its cache gets the bytes through it") {
@@ -75,7 +83,25 @@ TEST_CASE("a file system that knows no way past its cache gets the bytes through
   writer.close();
   const std::string found = read_file(path);
   std::filesystem::remove(path);
-  CHECK(found == bytes);
+  const bool same = found == bytes;
+  CHECK(same);
+}
+
+TEST_CASE("a piece writer tells what a write met, at the latest when all is to be on the disk") {
+  const TempDir directory;
+  const auto path = directory.path() / "limited";
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{.rlim_cur = 4 * File::kDirectBlock, .rlim_max = before.rlim_max};
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  PieceWriter writer(path, File::kDirectBlock);
+  const std::string bytes = random_bytes(4 * File::kDirectBlock);
+  writer.write(bytes);
+  writer.write("x");
+  CHECK_THROWS_AS(writer.sync(), StorageError);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, ignored);
 }
 
 TEST_CASE("a piece writer never writes over a file") {
