@@ -203,7 +203,8 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
     // On a GPU nobody listens to routers.
     const std::uint64_t uneven = engine.mesh().experts().uneven_bytes_sent() - uneven_before;
     sent->check(engine.mesh().world(), plan.step,
-                routing ? routing->bytes_to_experts(plan.step) : static_cast<double>(uneven));
+                routing ? routing->rows_to_experts(plan.step)
+                        : test::RowsToExperts{.planned_bytes = static_cast<double>(uneven)});
   }
   const auto done = actions.take();
   require(planned_actions.empty() || done == planned_actions,

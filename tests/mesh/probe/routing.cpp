@@ -154,23 +154,22 @@ void Routing::write(Output& out, std::int64_t step, std::int64_t first_sample, s
   write_layers(out, "kept", kept_, step, first_sample, samples, samples_of_step);
 }
 
-double Routing::bytes_to_experts(const plan::PassPlan& step) const {
-  double planned = 0;
+RowsToExperts Routing::rows_to_experts(const plan::PassPlan& step) const {
+  RowsToExperts all{.planned_bytes = 0, .planned_rows = 0, .rows = 0};
   for (const plan::CollectiveGroup& group : step.collectives) {
     if (group.group != "experts" || group.kind != Collective::all_to_all) continue;
-    planned += static_cast<double>(group.count) * static_cast<double>(group.bytes);
+    all.planned_bytes += static_cast<double>(group.count) * static_cast<double>(group.bytes);
   }
-  if (planned == 0) return 0;
-  std::int64_t micro_batches = 0, elsewhere = 0;
   for (const auto& of_layer : kept_counter_.defined() ? kept_ : choices_) {
     for (const Choices& choices : of_layer) {
-      ++micro_batches;
-      elsewhere += std::ranges::count_if(choices, [&](std::int32_t expert) {
+      all.planned_rows += static_cast<double>(most_kept_);
+      const auto elsewhere = std::ranges::count_if(choices, [&](std::int32_t expert) {
         return expert >= 0 && expert / (num_experts_ / ep_) != place_among_experts_;
       });
+      all.rows += static_cast<double>(elsewhere);
     }
   }
-  return planned / static_cast<double>(micro_batches * most_kept_) * static_cast<double>(elsewhere);
+  return all;
 }
 
 void Routing::write_rows(Output& out, const plan::Plan& plan) const {

@@ -10,6 +10,7 @@
 #include "lib/engine/engine.hpp"
 #include "lib/plan/plan.hpp"
 #include "tests/mesh/probe/output.hpp"
+#include "tests/mesh/probe/sent_bytes.hpp"
 
 namespace llmtrain::test {
 
@@ -32,10 +33,8 @@ class Routing {
   /// the blocks with experts count. InternalError unless each layer saw each micro-batch once.
   void write(Output& out, std::int64_t step, std::int64_t first_sample, std::int64_t samples,
              std::int64_t samples_of_step) const;
-  /// Bytes that this rank and those that share its experts send on the way to experts and back, as
-  /// the step's choices say: the plan's of a row, times the rows that are another rank's. Summed
-  /// over the ranks they are what is sent, where the plan's rows are as many for each rank.
-  double bytes_to_experts(const plan::PassPlan& step) const;
+  /// What the step's choices say of the rows on their way to experts and back.
+  RowsToExperts rows_to_experts(const plan::PassPlan& step) const;
 
   /// In the end: how often rows of a micro-batch came to a layer's experts here ("arrivals"), how
   /// often there were none, the most that came at once, and for how many there was room.

@@ -6,6 +6,13 @@
 
 namespace llmtrain::test {
 
+/// What is known of calls whose sizes are data's: of them all the plan says `planned_bytes`, for
+/// `planned_rows` rows, of which there really are `rows` that leave this rank. Over the members of
+/// a group only these sums are right: a plan's rows are as many for each expert, not for each rank.
+struct RowsToExperts {
+  double planned_bytes = 0, planned_rows = 1, rows = 1;
+};
+
 /// A message belongs to the collective whose span of time (lib/base/trace.hpp) it is sent in.
 class SentBytes {
  public:
@@ -15,10 +22,10 @@ class SentBytes {
 
   void start() const;
   /// Collective over `all`, the world. The members of each group together have sent since start(),
-  /// by kind and bytes of a call, what its textbook volume is; `to_experts` is what this rank is
-  /// expected to send in the calls whose sizes only data know. InternalError naming the first that
+  /// by kind and bytes of a call, what its textbook volume is. InternalError naming the first that
   /// differs.
-  void check(Communicator& all, const plan::PassPlan& planned, double to_experts) const;
+  void check(Communicator& all, const plan::PassPlan& planned,
+             const RowsToExperts& to_experts) const;
 
  private:
   bool several_;
