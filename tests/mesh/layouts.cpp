@@ -71,7 +71,7 @@ const std::vector<ProbeModel>& probe_models() {
   return kModels;
 }
 
-constexpr bool kQuick = true;
+constexpr bool kQuick = true, kOneWord = true;
 
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> kLayouts{
@@ -345,7 +345,15 @@ const std::vector<Layout>& layouts() {
        "model.capacity_factor=0.8 | optimizer.lr=5e-3"},
       // Most experts have no token.
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4",
-       "model.num_experts=64 | training.seq_len=4", kQuick},
+       "model.num_experts=64 | training.seq_len=4"},
+      // One rank has all tokens, the others none.
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4", "model.num_experts_per_tok=1", kQuick,
+       kOneWord},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2 | parallelism.zero=3",
+       "model.num_experts_per_tok=1 | activation_checkpoint.mode=full", !kQuick, kOneWord},
+      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
+       "model.num_experts_per_tok=1 | training.micro_batch_size=2", !kQuick, kOneWord},
   };
   return kLayouts;
 }

@@ -19,6 +19,9 @@ struct Layout {
   std::string_view overrides = "";
   /// Among the few that stand for all where there is little time.
   bool quick = false;
+  /// Of both: all tokens are the same, so that all go to the same experts, and the ranks of Mesh::
+  /// experts() that have none of these get no token.
+  bool one_word = false;
 };
 
 const std::vector<ProbeModel>& probe_models();

@@ -90,6 +90,12 @@ void same_bits(const ProbeResult& found, const ProbeResult& expected) {
     REQUIRE(found.tensors.contains(name));
     REQUIRE((found.tensors.at(name).values == tensor.values));
   }
+  REQUIRE(found.routing.size() == expected.routing.size());
+  for (const auto& [name, choices] : expected.routing) {
+    CAPTURE(name);
+    REQUIRE(found.routing.contains(name));
+    REQUIRE((found.routing.at(name).values == choices.values));
+  }
   for (const auto& [name, value] : expected.numbers) {
     CAPTURE(name);
     REQUIRE(found.numbers.at(name) == value);

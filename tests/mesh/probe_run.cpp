@@ -1,5 +1,6 @@
 #include "tests/mesh/probe_run.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -58,7 +59,8 @@ void add_box(ProbeResult& result, const std::string& line) {
   const std::vector<std::int64_t> shape = integers(parts[3]);
   std::size_t numel = 1;
   for (const auto d : global) numel *= static_cast<std::size_t>(d);
-  Logical& tensor = result.tensors[name];
+  const bool of_router = name.starts_with("choices ") || name.starts_with("kept ");
+  Logical& tensor = (of_router ? result.routing : result.tensors)[name];
   tensor.values.resize(numel);
   tensor.times.resize(numel);
   std::istringstream values(parts[4]);
@@ -88,6 +90,11 @@ void read_rank(ProbeResult& result, const std::filesystem::path& file, bool firs
     }
     const std::size_t space = line.rfind(' ');
     const double value = std::strtod(line.c_str() + space, nullptr);
+    constexpr std::string_view kOwn = "own ";
+    if (line.starts_with(kOwn)) {
+      result.own[line.substr(kOwn.size(), space - kOwn.size())].push_back(value);
+      continue;
+    }
     const auto [entry, is_new] = result.numbers.emplace(line.substr(0, space), value);
     if (!is_new && entry->second != value) {
       result.problem +=
@@ -119,11 +126,12 @@ ProbeResult run_probe(const ProbeModel& model, int ranks, int steps,
   for (int rank = 0; rank < ranks; ++rank) {
     read_rank(result, scratch / fmt::format("rank-{}.txt", rank), rank == 0);
   }
-  for (const auto& [name, tensor] : result.tensors) {
-    for (std::size_t i = 0; i < tensor.times.size(); ++i) {
-      if (tensor.times[i] > 0) continue;
-      result.problem += fmt::format("{}: no rank has element {}\n", name, i);
-      break;
+  for (const auto* tensors : {&result.tensors, &result.routing}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const auto missing = std::ranges::find(tensor.times, 0);
+      if (missing == tensor.times.end()) continue;
+      result.problem +=
+          fmt::format("{}: no rank has element {}\n", name, missing - tensor.times.begin());
     }
   }
   return result;

@@ -19,6 +19,11 @@ struct ProbeResult {
   ProcessResult process;
   /// "gradient <name>", "master <name>" and "state#<state> <name>".
   std::map<std::string, Logical> tensors;
+  /// On the CPU: "choices step <step> layer <layer>", the experts of every token of a step, and
+  /// "kept ..." where their room is limited.
+  std::map<std::string, Logical> routing;
+  /// What each rank has of its own, by rank: "most rows" of its experts at once, "room" for them.
+  std::map<std::string, std::vector<double>> own;
   /// "loss <step>" (with the z-loss), "norm <step>": of rank 0; the others must have the same.
   std::map<std::string, double> numbers;
   /// What ranks disagree about, or what is missing; empty if all is well.

@@ -1,14 +1,13 @@
 // One rank of a run on made-up text, for the tests of layouts:
 //
-//   mesh_probe RECIPE OUT STEPS [override...]
+//   mesh_probe RECIPE OUT STEPS [one_word] [override...]
 //
-// writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, and of all masters,
-// optimizer states and losses in the end. Every step is compared with the plan of this very rank. A
-// process without a launcher is one rank.
+// writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, of the choices of routers in
+// every step (on the CPU), and of all masters, optimizer states and losses in the end. With
+// `one_word` all tokens of the text are the same, so that routers send all to the same experts.
+// Every step is compared with the plan of this very rank. A process without a launcher is one rank.
 #include <algorithm>
 #include <cstdio>
-#include <dlfcn.h>
-#include <fstream>
 #include <numeric>
 
 #include "lib/base/philox.hpp"
@@ -22,8 +21,12 @@
 #include "lib/train/peers.hpp"
 #include "lib/train/planned_step.hpp"
 #include "lib/train/recipe.hpp"
+#include "tests/mesh/probe/output.hpp"
+#include "tests/mesh/probe/routing.hpp"
+#include "tests/mesh/probe/sent_bytes.hpp"
 
 using namespace llmtrain;
+using test::Output;
 
 namespace {
 
@@ -31,10 +34,14 @@ std::uint32_t draw(std::uint64_t step, std::uint64_t index, std::uint32_t below)
   return philox_below(philox_key(11, "mesh", "text"), step, index, below);
 }
 
+struct Text {
+  std::int64_t vocab;
+  bool one_word;
+};
+
 // Samples of ragged documents, some rows of which are not trained: a pure function of the step and
 // the sample's number in it.
-void write_sample(engine::StepBatch& batch, std::int64_t step, std::int64_t at,
-                  std::int64_t vocab) {
+void write_sample(engine::StepBatch& batch, std::int64_t step, std::int64_t at, const Text& text) {
   const auto number = static_cast<std::uint64_t>(batch.first_sample + at);
   const auto length = static_cast<std::uint64_t>(batch.seq_len);
   std::int32_t begin = 0;
@@ -43,13 +50,13 @@ void write_sample(engine::StepBatch& batch, std::int64_t step, std::int64_t at,
     const auto row = static_cast<std::size_t>(at) * length + r;
     const auto of_step = static_cast<std::uint64_t>(step);
     if (draw(of_step, index, 7) == 0) begin = static_cast<std::int32_t>(r);
-    batch.tokens[row] =
-        static_cast<std::int32_t>(draw(of_step, index + 1, static_cast<std::uint32_t>(vocab)));
+    const auto word = [&](std::uint64_t at_index) {
+      return static_cast<std::int32_t>(
+          draw(of_step, at_index, static_cast<std::uint32_t>(text.vocab)));
+    };
+    batch.tokens[row] = text.one_word ? 7 : word(index + 1);
     const bool trained = draw(of_step, index + 2, 5) != 0;
-    batch.targets[row] =
-        trained
-            ? static_cast<std::int32_t>(draw(of_step, index + 3, static_cast<std::uint32_t>(vocab)))
-            : -1;
+    batch.targets[row] = trained ? word(index + 3) : -1;
     batch.doc_begin[row] = begin;
     batch.positions[row] = static_cast<std::int32_t>(r) - begin;
   }
@@ -57,38 +64,23 @@ void write_sample(engine::StepBatch& batch, std::int64_t step, std::int64_t at,
 
 // This rank's share of a step, and the trained tokens of all.
 void fill(engine::StepBatch& batch, std::int64_t step, std::int64_t samples, std::int64_t seq_len,
-          std::int64_t vocab, int ranks, int rank) {
+          const Text& text, int ranks, int rank) {
   engine::StepBatch whole;
   whole.resize(samples, seq_len);
-  for (std::int64_t s = 0; s < samples; ++s) write_sample(whole, step, s, vocab);
+  for (std::int64_t s = 0; s < samples; ++s) write_sample(whole, step, s, text);
   batch.first_sample = samples / ranks * rank;
   batch.resize(samples / ranks, seq_len);
-  for (std::int64_t s = 0; s < batch.num_samples; ++s) write_sample(batch, step, s, vocab);
+  for (std::int64_t s = 0; s < batch.num_samples; ++s) write_sample(batch, step, s, text);
   batch.trained_tokens = 0;
   for (const std::int32_t target : whole.targets) batch.trained_tokens += target >= 0;
 }
 
-class Output {
- public:
-  explicit Output(const std::filesystem::path& file) : out_(file) { out_.precision(17); }
-  void number(std::string_view name, double value) { out_ << name << ' ' << value << '\n'; }
-
-  /// "kind name | global shape | offset | shape | values".
-  void box(std::string_view kind, const Parameter& p, std::span<const double> values) {
-    out_ << kind << ' ' << p.name() << " |";
-    for (const auto d : p.global_shape().dims()) out_ << ' ' << d;
-    out_ << " |";
-    for (int d = 0; d < p.box().shape.rank(); ++d) out_ << ' ' << p.box().offset[d];
-    out_ << " |";
-    for (const auto d : p.box().shape.dims()) out_ << ' ' << d;
-    out_ << " |";
-    for (const double value : values) out_ << ' ' << value;
-    out_ << '\n';
-  }
-
- private:
-  std::ofstream out_;
-};
+void write_box(Output& out, std::string_view kind, const Parameter& p,
+               std::span<const double> values) {
+  out.box(fmt::format("{} {}", kind, p.name()), p.global_shape().dims(),
+          std::span(&p.box().offset[0], static_cast<std::size_t>(p.box().shape.rank())),
+          p.box().shape.dims(), values);
+}
 
 std::vector<double> doubles(std::span<const std::byte> bytes, DType dtype) {
   std::vector<double> values(bytes.size() / size_of(dtype));
@@ -102,34 +94,6 @@ std::vector<double> doubles(std::span<const std::byte> bytes, DType dtype) {
     }
   }
   return values;
-}
-
-/// What MPI was given so far, by the counter that stands before it; 0 for a process by itself.
-double sent_bytes(const World& world) {
-  if (world.place().size == 1) return 0;
-  using Counter = unsigned long long();
-  const auto counter = reinterpret_cast<Counter*>(::dlsym(RTLD_DEFAULT, "mesh_test_sent_bytes"));
-  require(counter != nullptr, "nobody counts what is sent: libmesh_count_sent.so is not loaded");
-  return static_cast<double>(counter());
-}
-
-/// All ranks together send in a step what their plans say together, but for rows on their way to
-/// experts, of which routers decide how many there are: `uneven` bytes, which the plan takes to be
-/// those of experts that all have as many.
-void check_sent(Communicator& all, double sent, double uneven, const plan::Plan& plan) {
-  struct Bytes {
-    double sent, planned;
-  } sum{0, 0}, mine{sent - uneven, 0};
-  for (const auto& group : plan.step.collectives) {
-    const bool to_experts = group.group == "experts" && group.kind == Collective::all_to_all;
-    if (!to_experts) mine.planned += group.sent_bytes();
-  }
-  for (const Bytes& of : all.gather_values(mine, "sent bytes")) {
-    sum.sent += of.sent;
-    sum.planned += of.planned;
-  }
-  require(std::abs(sum.sent - sum.planned) < 1, "a step sent {} B, {} B planned", sum.sent,
-          sum.planned);
 }
 
 std::vector<double> values_of(const Tensor& tensor) {
@@ -192,22 +156,82 @@ void write_states(Output& out, engine::Engine& engine) {
       if (!name.starts_with(p->name() + "#")) continue;
       const auto found = of_rank.find(name);
       const Tensor& own = found == of_rank.end() ? p->own_grad() : found->second->tensor;
-      out.box("state" + name.substr(p->name().size()), *p,
-              values_of_box(*p, own, engine.mesh().owners(p->holders_of_data())));
+      write_box(out, "state" + name.substr(p->name().size()), *p,
+                values_of_box(*p, own, engine.mesh().owners(p->holders_of_data())));
     }
   }
 }
 
+/// In init and in steps no category took more or less than planned, and all together neither.
+void check_memory(const MemoryLedger& ledger, const plan::Plan& plan) {
+  for (int c = 0; c < kNumCategories; ++c) {
+    const auto of = [&](const Peak& peak) {
+      return peak.per_category[static_cast<std::size_t>(c)];
+    };
+    require(of(ledger.peak(Phase::init)) == of(plan.init) &&
+                of(ledger.peak(Phase::step)) == of(plan.step.peak),
+            "{}: {} and {} B at most, {} and {} planned", to_string(Category(c)),
+            of(ledger.peak(Phase::init)), of(ledger.peak(Phase::step)), of(plan.init),
+            of(plan.step.peak));
+  }
+  const std::uint64_t most = ledger.peak(Phase::step).total_bytes;
+  require(most == plan.step.peak.total_bytes, "{} B in all at most, {} planned", most,
+          plan.step.peak.total_bytes);
+}
+
+/// What a probe's steps go by and write to.
+struct Probe {
+  const plan::Plan& plan;
+  const std::vector<parallel::Action>& planned_actions;
+  ActionLog& actions;
+  test::Routing* routing;       // on the CPU
+  const test::SentBytes* sent;  // null where what is sent passes no MPI
+  Device& device;
+  Output& out;
+
+  void step(engine::Engine& engine, train::PlannedSteps& steps, const engine::StepBatch& batch,
+            std::int64_t step, std::int64_t samples) const;
+};
+
+void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engine::StepBatch& batch,
+                 std::int64_t step, std::int64_t samples) const {
+  const std::uint64_t uneven_before = engine.mesh().experts().uneven_bytes_sent();
+  if (routing) routing->begin_step();
+  if (sent) sent->start();
+  steps.launch(engine, device, batch, step, 1.0);
+  if (sent) {
+    // On a GPU nobody listens to routers.
+    const std::uint64_t uneven = engine.mesh().experts().uneven_bytes_sent() - uneven_before;
+    sent->check(engine.mesh().world(), plan.step,
+                routing ? routing->rows_to_experts(plan.step)
+                        : test::RowsToExperts{.planned_bytes = static_cast<double>(uneven)});
+  }
+  const auto done = actions.take();
+  require(planned_actions.empty() || done == planned_actions,
+          "step {}: the executor's actions are not in the simulator's order", step);
+  if (routing) routing->write(out, step, batch.first_sample, batch.num_samples, samples);
+  for (const Parameter* p : engine.parameters().local()) {
+    if (step > 1 || !p->is_trained()) continue;
+    write_box(out, "gradient", *p,
+              values_of_box(*p, p->own_grad(), engine.mesh().owners(p->holders_of_data())));
+  }
+  const engine::StepOutcome outcome = engine.settle_step();
+  out.number(fmt::format("loss {}", step),
+             (outcome.loss_sum + outcome.z_loss_sum) / static_cast<double>(outcome.trained_tokens));
+  out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
+}
+
 int probe(const std::vector<std::string>& arguments, World& world) {
-  const auto recipe = train::load_recipe(
-      arguments[0], std::vector<std::string>(arguments.begin() + 3, arguments.end()));
+  std::vector<std::string> overrides(arguments.begin() + 3, arguments.end());
+  const bool one_word = std::erase(overrides, "one_word") > 0;
+  const auto recipe = train::load_recipe(arguments[0], overrides);
   recipe->enter(world.place());
-  const engine::BatchGeometry geometry = recipe->geometry();
+  const std::int64_t samples = recipe->geometry().global_batch_size();
   const engine::EngineOptions options = recipe->engine_options();
   engine::Target target = train::target_of(*recipe);
   target.mesh = recipe->mesh_shape();
   target.rank = world.place().rank;
-  const plan::Plan plan = plan::make_plan(options, geometry.global_batch_size(), target);
+  const plan::Plan plan = plan::make_plan(options, samples, target);
 
   train::RunDevice device(*recipe);
   engine::EnginePlace place = device.place();
@@ -216,55 +240,38 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   place.communicators = train::communicators_of(world, device, *recipe);
   ActionLog actions;
   place.actions = &actions;
-  const auto planned_actions = simulated_order(options, geometry.global_batch_size(), target);
+  const bool on_cpu = target.device == DeviceKind::cpu;
+  test::Routing routing(options, target.mesh, target.rank);
+  if (on_cpu) place.table = routing.listen(*place.table);
+  const test::SentBytes sent(world);
+  const auto planned_actions = simulated_order(options, samples, target);
   engine::Engine engine(place, options);
   engine.initialize();
+  routing.know(engine);
   train::PlannedSteps steps(plan.step_trace);
   Output out(std::filesystem::path(arguments[1]) / fmt::format("rank-{}.txt", target.rank));
-  const auto owners = [&](const Parameter& p) -> Communicator& {
-    return engine.mesh().owners(p.holders_of_data());
-  };
   // What goes from GPU to GPU passes no MPI.
   const bool by_nccl = recipe->parallelism.gpu_collectives() == parallel::GpuCollectives::nccl;
+  const Probe by{.plan = plan,
+                 .planned_actions = planned_actions,
+                 .actions = actions,
+                 .routing = on_cpu ? &routing : nullptr,
+                 .sent = by_nccl ? nullptr : &sent,
+                 .device = device.device(),
+                 .out = out};
   engine::StepBatch batch;
   for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
-    fill(batch, step, geometry.global_batch_size(), options.seq_len, options.model.vocab_size,
+    fill(batch, step, samples, options.seq_len, {options.model.vocab_size, one_word},
          engine.mesh().size(Axis::dp), engine.mesh().index(Axis::dp));
-    const double sent_before = sent_bytes(world);
-    const std::uint64_t uneven_before = engine.mesh().experts().uneven_bytes_sent();
-    steps.launch(engine, device.device(), batch, step, 1.0);
-    const auto uneven =
-        static_cast<double>(engine.mesh().experts().uneven_bytes_sent() - uneven_before);
-    if (!by_nccl) check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, uneven, plan);
-    const auto done = actions.take();
-    require(planned_actions.empty() || done == planned_actions,
-            "step {}: the executor's actions are not in the simulator's order", step);
-    if (step == 1) {
-      for (const Parameter* p : engine.parameters().local()) {
-        if (!p->is_trained()) continue;
-        out.box("gradient", *p, values_of_box(*p, p->own_grad(), owners(*p)));
-      }
-    }
-    const engine::StepOutcome outcome = engine.settle_step();
-    out.number(fmt::format("loss {}", step), (outcome.loss_sum + outcome.z_loss_sum) /
-                                                 static_cast<double>(outcome.trained_tokens));
-    out.number(fmt::format("norm {}", step), outcome.update.grad_norm);
+    by.step(engine, steps, batch, step, samples);
   }
   for (const Parameter* p : engine.parameters().local()) {
-    out.box("master", *p, values_of_box(*p, p->master(), owners(*p)));
+    write_box(out, "master", *p,
+              values_of_box(*p, p->master(), engine.mesh().owners(p->holders_of_data())));
   }
   write_states(out, engine);
-  for (int c = 0; c < kNumCategories; ++c) {
-    const auto of = [&](const Peak& peak) {
-      return peak.per_category[static_cast<std::size_t>(c)];
-    };
-    const MemoryLedger& ledger = device.device().ledger();
-    require(of(ledger.peak(Phase::init)) == of(plan.init) &&
-                of(ledger.peak(Phase::step)) == of(plan.step.peak),
-            "{}: {} and {} B at most, {} and {} planned", to_string(Category(c)),
-            of(ledger.peak(Phase::init)), of(ledger.peak(Phase::step)), of(plan.init),
-            of(plan.step.peak));
-  }
+  check_memory(device.device().ledger(), plan);
+  if (on_cpu) routing.write_rows(out, plan);
   return 0;
 }
 
@@ -273,7 +280,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.size() < 3) {
-    std::fputs("usage: mesh_probe RECIPE OUT STEPS [override...]\n", stderr);
+    std::fputs("usage: mesh_probe RECIPE OUT STEPS [one_word] [override...]\n", stderr);
     return 2;
   }
   try {

@@ -1,0 +1,34 @@
+#pragma once
+/// What ranks of mesh_probe hand to MPI, by collective, against what their plans say.
+
+#include "lib/comm/world.hpp"
+#include "lib/plan/plan.hpp"
+
+namespace llmtrain::test {
+
+/// What is known of calls whose sizes are data's: of them all the plan says `planned_bytes`, for
+/// `planned_rows` rows, of which there really are `rows` that leave this rank. Over the members of
+/// a group only these sums are right: a plan's rows are as many for each expert, not for each rank.
+struct RowsToExperts {
+  double planned_bytes = 0, planned_rows = 1, rows = 1;
+};
+
+/// A message belongs to the collective whose span of time (lib/base/trace.hpp) it is sent in.
+class SentBytes {
+ public:
+  /// InternalError unless libmesh_count_sent.so is loaded before the program, where there are
+  /// several processes.
+  explicit SentBytes(const World& world);
+
+  void start() const;
+  /// Collective over `all`, the world. The members of each group together have sent since start(),
+  /// by kind and bytes of a call, what its textbook volume is. InternalError naming the first that
+  /// differs.
+  void check(Communicator& all, const plan::PassPlan& planned,
+             const RowsToExperts& to_experts) const;
+
+ private:
+  bool several_;
+};
+
+}  // namespace llmtrain::test
