@@ -88,6 +88,10 @@ void read_rank(ProbeResult& result, const std::filesystem::path& file, bool firs
     }
     const std::size_t space = line.rfind(' ');
     const double value = std::strtod(line.c_str() + space, nullptr);
+    if (line.starts_with("extent ")) {
+      result.extents.push_back(value);
+      continue;
+    }
     const auto [entry, is_new] = result.numbers.emplace(line.substr(0, space), value);
     if (!is_new && entry->second != value) {
       result.problem +=

@@ -21,6 +21,8 @@ struct ProbeResult {
   std::map<std::string, Logical> tensors;
   /// "loss <step>" (with the z-loss), "norm <step>": of rank 0; the others must have the same.
   std::map<std::string, double> numbers;
+  /// Bytes of each rank's arena after its first step.
+  std::vector<double> extents;
   /// What ranks disagree about, or what is missing; empty if all is well.
   std::string problem;
 };

@@ -113,17 +113,24 @@ double sent_bytes(const World& world) {
   return static_cast<double>(counter());
 }
 
-/// All ranks together send in a step what their plans say together, but for rows on their way to
+/// Each rank sends in a step what its plan says, and all together do, but for rows on their way to
 /// experts, of which routers decide how many there are: `uneven` bytes, which the plan takes to be
-/// those of experts that all have as many.
+/// those of experts that all have as many. The elements of a sum that its ranks do not divide are
+/// some ranks' only: there a plan says the mean.
 void check_sent(Communicator& all, double sent, double uneven, const plan::Plan& plan) {
   struct Bytes {
     double sent, planned;
   } sum{0, 0}, mine{sent - uneven, 0};
+  double rest = 0;
   for (const auto& group : plan.step.collectives) {
     const bool to_experts = group.group == "experts" && group.kind == Collective::all_to_all;
     if (!to_experts) mine.planned += group.sent_bytes();
+    const bool is_sum = group.kind == Collective::all_reduce;
+    const auto others = static_cast<double>(group.members.size()) - 2;
+    if (is_sum) rest += others * static_cast<double>(group.count) * sizeof(double);
   }
+  require(std::abs(mine.sent - mine.planned) < 1 + rest, "rank {}: a step sent {} B, {} B planned",
+          plan.rank, mine.sent, mine.planned);
   for (const Bytes& of : all.gather_values(mine, "sent bytes")) {
     sum.sent += of.sent;
     sum.planned += of.planned;
@@ -233,6 +240,9 @@ int probe(const std::vector<std::string>& arguments, World& world) {
     const double sent_before = sent_bytes(world);
     const std::uint64_t uneven_before = engine.mesh().experts().uneven_bytes_sent();
     steps.launch(engine, device.device(), batch, step, 1.0);
+    if (step == 1) {
+      out.number("extent", static_cast<double>(device.device().arena_extent_bytes()));
+    }
     const auto uneven =
         static_cast<double>(engine.mesh().experts().uneven_bytes_sent() - uneven_before);
     if (!by_nccl) check_sent(engine.mesh().world(), sent_bytes(world) - sent_before, uneven, plan);
