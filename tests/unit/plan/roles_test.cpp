@@ -132,14 +132,18 @@ TEST_CASE("of too many roles those are planned that own most and least, and unli
   CHECK(ranks(100).size() == 10);
 }
 
-TEST_CASE("with few plans a survey still has the fullest rank of matrices that ranks own whole") {
+// The rank that owns most need not be the fullest: what its matrices' updates take counts, too.
+TEST_CASE("with two plans of eight roles a survey comes within a percent of the fullest rank") {
   Job job({kDense, "muon", 1, false, {.sizes = {8, 1, 1, 1}}});
   Plan fullest, of_some;
   const RoleSurvey all = job.survey(fullest), some = job.survey(of_some, 2);
   CHECK(some.roles.size() == 2);
   CHECK(some.num_roles == all.num_roles);
-  CHECK(some.num_roles > 2);
-  CHECK(some.fullest().extent_bytes == all.fullest().extent_bytes);
+  CHECK(some.num_roles == 8);
+  const auto share = static_cast<double>(some.fullest().extent_bytes) /
+                     static_cast<double>(all.fullest().extent_bytes);
+  CHECK(share > 0.99);
+  CHECK(share <= 1);
 }
 
 }  // namespace llmtrain::plan
