@@ -70,7 +70,7 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   const int ranks = what.ranks.value_or(recipe->parallelism.least_ranks());
   recipe->enter({.size = ranks, .local_size = ranks});
   const engine::BatchGeometry geometry = recipe->geometry();
-  train::RunPlan planned = train::plan_run(*recipe, geometry, what.profile);
+  train::RunPlan planned = train::plan_job(*recipe, geometry, what.profile);
   if (what.now) train::measure_speed_now(planned);
   if (what.timeline) write_timeline(planned, *what.timeline);
   print(what.json ? plan::to_json(planned.plan, planned.context())

@@ -7,6 +7,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
+#include "lib/comm/job_place.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/local_checkpoints.hpp"
 #include "lib/train/report.hpp"
@@ -24,9 +25,22 @@ void print(std::string_view text) {
   std::fflush(stdout);
 }
 
+/// For verbs that one process does: of several the first says so. The others keep quiet and are
+/// done, since a launcher ends all processes, the first perhaps before it has spoken, when one
+/// fails.
+bool is_one_of_several(std::string_view verb) {
+  const Launch& launch = this_launch();
+  require<RecipeError>(launch.place.size == 1 || launch.place.rank > 0,
+                       "`llmtrain {}` is the work of one process, and {} has started {}: start it "
+                       "without {}",
+                       verb, launch.launcher, launch.place.size, launch.launcher);
+  return launch.place.size > 1;
+}
+
 }  // namespace
 
 ExitCode generate(const Generation& arguments) {
+  if (is_one_of_several("generate")) return ExitCode::done;
   train::SavedRun run(arguments.run, arguments.step);
   train::generate(run.engine(), run.tokenizer(), arguments.prompt,
                   {.max_tokens = arguments.max_tokens,
@@ -41,6 +55,7 @@ ExitCode generate(const Generation& arguments) {
 }
 
 ExitCode evaluate(const std::filesystem::path& path, std::optional<std::uint64_t> step) {
+  if (is_one_of_several("eval")) return ExitCode::done;
   train::SavedRun run(path, step);
   const train::Corpus corpus = run.corpus();
   engine::StepBatch batch;

@@ -2,23 +2,37 @@
 
 #include <algorithm>
 #include <map>
-#include <vector>
 
 namespace llmtrain::engine {
 
-std::set<const Parameter*> written_here(const ParameterStore& store, const Mesh& mesh) {
+namespace {
+
+const Communicator& sharers_of(const Parameter& p, const Mesh& mesh) {
+  return p.is_sliced() ? mesh.replicas() : mesh.data(p.holders_of_data());
+}
+
+}  // namespace
+
+std::vector<WriteTurn> write_turns(const ParameterStore& store, const Mesh& mesh) {
   std::map<const Communicator*, std::vector<std::int64_t>> written_by;
-  std::set<const Parameter*> mine;
+  std::vector<WriteTurn> turns;
   for (const Parameter* p : store.local()) {
-    const Communicator& sharers =
-        p->is_sliced() ? mesh.replicas() : mesh.data(p->holders_of_data());
+    const Communicator& sharers = sharers_of(*p, mesh);
     std::vector<std::int64_t>& written = written_by[&sharers];
     written.resize(static_cast<std::size_t>(sharers.size()));
     const auto least = std::min_element(written.begin(), written.end());
     *least += p->box().shape.numel();
-    const bool turn = least - written.begin() == sharers.rank();
-    const bool writes = turn && p->own_slice().count > 0;
-    if (writes && counts_here(*p, mesh)) mine.insert(p);
+    turns.push_back({p, static_cast<int>(least - written.begin())});
+  }
+  return turns;
+}
+
+std::set<const Parameter*> written_here(const ParameterStore& store, const Mesh& mesh) {
+  std::set<const Parameter*> mine;
+  for (const WriteTurn& turn : write_turns(store, mesh)) {
+    const Parameter& p = *turn.parameter;
+    const bool writes = turn.writer == sharers_of(p, mesh).rank() && p.own_slice().count > 0;
+    if (writes && counts_here(p, mesh)) mine.insert(&p);
   }
   return mine;
 }

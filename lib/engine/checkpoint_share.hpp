@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <vector>
 
 #include "lib/mesh/mesh.hpp"
 #include "lib/optim/optimizer_set.hpp"
@@ -10,9 +11,18 @@
 
 namespace llmtrain::engine {
 
-/// Parameters of which this rank writes what it updates, with the states of those elements. Where
-/// ranks hold the same, they take turns, so that each element has one writer and all write about as
-/// much.
+/// Whose turn it is to write a parameter, among the ranks that hold the same of it as this one:
+/// Mesh::replicas() of a slice, else Mesh::data(Parameter::holders_of_data()).
+struct WriteTurn {
+  const Parameter* parameter = nullptr;
+  int writer = 0;  // index in that group
+};
+
+/// Of the parameters that this rank holds, in their order: each element gets one writer, and all
+/// write about as much.
+std::vector<WriteTurn> write_turns(const ParameterStore& store, const Mesh& mesh);
+
+/// Parameters of which this rank writes what it updates, with the states of those elements.
 std::set<const Parameter*> written_here(const ParameterStore& store, const Mesh& mesh);
 
 /// Bytes of these as a checkpoint has them (masters whole) and of their states.

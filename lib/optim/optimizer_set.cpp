@@ -48,6 +48,12 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   optimizer_->bind(*ctx.device, mesh, parameters_);
 }
 
+std::uint64_t OptimizerSet::state_bytes_per_element(const Parameter& parameter) const {
+  std::uint64_t bytes = 0;
+  for (const StateSpec& spec : optimizer_->states(parameter)) bytes += size_of(spec.dtype);
+  return bytes;
+}
+
 void OptimizerSet::zero_grads(const kernels::KernelCtx& ctx) const {
   for (const auto& group : store_->local_groups()) {
     launch(ctx, kernels::Fill{.y = group->step_grad(), .value = 0});

@@ -94,6 +94,8 @@ class OptimizerSet {
   std::span<const StateTensor> states() const { return states_; }
   /// Names of all state tensors of the model, on whichever ranks they are.
   const std::vector<std::string>& state_names() const { return state_names_; }
+  /// What its states take of each element of an allocated parameter that is trained.
+  std::uint64_t state_bytes_per_element(const Parameter& parameter) const;
 
  private:
   const ParameterStore* store_;

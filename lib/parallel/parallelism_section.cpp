@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lib/base/require.hpp"
+#include "lib/parallel/stage_names.hpp"
 
 namespace llmtrain::parallel {
 
@@ -88,6 +89,7 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
     if (pp_schedule() != kDefaultSchedule)
       issues.add(pp_schedule, std::string(kProblem), "leave it out");
     if (!pp_layers().empty()) issues.add(pp_layers, std::string(kProblem), "leave it out");
+    if (!pp_stages().empty()) issues.add(pp_stages, std::string(kProblem), "leave it out");
     if (pp_stages_per_rank()) issues.add(pp_stages_per_rank, std::string(kProblem), "leave it out");
     return;
   }
@@ -104,8 +106,14 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
 
 void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const {
   if (pp() == kRest) return;  // again when the ranks are known
-  const std::vector<std::int64_t>& layers = pp_layers();
-  if (layers.empty()) {
+  if (!validate_stages(issues, num_blocks)) return;
+  std::vector<std::int64_t> blocks;
+  try {
+    blocks = stage_blocks(num_blocks);
+  } catch (const recipe::RefusedValue& refused) {
+    return refused.add_to(issues);
+  }
+  if (blocks.empty()) {
     if (num_blocks >= num_stages()) return;
     const std::int64_t most = num_blocks / stages_per_rank();
     issues.add(pp,
@@ -116,21 +124,46 @@ void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t nu
                                       stages_per_rank()));
     return;
   }
-  if (std::ssize(layers) != num_stages()) {
-    issues.add(pp_layers, fmt::format("{} numbers for {} stages", layers.size(), num_stages()),
-               fmt::format("give each stage one, {} in all", num_blocks));
-    return;
-  }
-  const auto sum = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
+  const auto sum = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
   if (sum != num_blocks) {
     issues.add(pp_layers, fmt::format("{} blocks, and the model has {}", sum, num_blocks),
                "leave it out for stages that differ by one block at most");
   }
   // The first stage embeds and the last one has the head; between them a stage would do nothing.
-  if (std::any_of(layers.begin() + 1, layers.end() - 1, [](std::int64_t n) { return n == 0; })) {
-    issues.add(pp_layers, "a stage between the first and the last one has no block",
+  if (std::any_of(blocks.begin() + 1, blocks.end() - 1, [](std::int64_t n) { return n == 0; })) {
+    const bool named = !pp_stages().empty();
+    issues.add(named ? static_cast<const recipe::Entry&>(pp_stages) : pp_layers,
+               "a stage between the first and the last one has no block",
                "only those two may have none");
   }
+}
+
+bool ParallelismSection::validate_stages(recipe::Issues& issues, std::int64_t num_blocks) const {
+  if (!pp_layers().empty() && !pp_stages().empty()) {
+    issues.add(pp_layers, "says again what parallelism.pp_stages does", "leave one of them out");
+    return false;
+  }
+  const auto stages = static_cast<std::size_t>(num_stages());
+  if (!pp_layers().empty() && pp_layers().size() != stages) {
+    issues.add(pp_layers, fmt::format("{} numbers for {} stages", pp_layers().size(), stages),
+               fmt::format("give each stage one, {} in all", num_blocks));
+    return false;
+  }
+  if (!pp_stages().empty() && pp_stages().size() != stages) {
+    issues.add(pp_stages, fmt::format("{} texts for {} stages", pp_stages().size(), stages),
+               "give each stage one, with the names of its layers");
+    return false;
+  }
+  return true;
+}
+
+std::vector<std::int64_t> ParallelismSection::stage_blocks(std::int64_t num_blocks) const {
+  if (pp_stages().empty()) return pp_layers();
+  const auto blocks = blocks_of_names(pp_stages(), num_blocks);
+  if (const auto* mistake = std::get_if<NamesMistake>(&blocks)) {
+    throw recipe::RefusedValue(pp_stages, mistake->problem, mistake->remedy);
+  }
+  return std::get<std::vector<std::int64_t>>(blocks);
 }
 
 void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t num_experts) const {
@@ -140,17 +173,22 @@ void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t n
   }
   if (num_experts == 0) {
     issues.add(ep, "has nothing to share: the model has no experts", "leave it out");
-  } else if (ep() == kRest) {
-    return;  // again when the ranks are known
-  } else if (num_experts % ep() != 0) {
-    std::int64_t below = ep(), above = ep();
-    while (num_experts % below != 0) --below;
-    while (above < num_experts && num_experts % above != 0) ++above;
-    above = std::min(above, num_experts);
-    issues.add(
-        ep, fmt::format("does not divide the model's {} experts", num_experts),
-        below == above ? fmt::format("{} does", below) : fmt::format("{} and {} do", below, above));
+  } else if (ep() != kRest && num_experts % ep() != 0) {  // kRest: again when the ranks are known
+    issues.add(ep, fmt::format("does not divide the model's {} experts", num_experts),
+               expert_sizes(num_experts));
   }
+}
+
+std::string ParallelismSection::expert_sizes(std::int64_t num_experts) const {
+  const bool is_known = dp() > 0 && sp() > 0 && dp() % dp_replicate() == 0;
+  const std::int64_t sharers = is_known ? dp() / dp_replicate() * sp() : 0;
+  const std::int64_t both = std::gcd(num_experts, sharers);
+  const std::string_view where = is_known ? "" : ", where dp x sp is a multiple";
+  if (ep() > both) return fmt::format("{} does{}", both, where);
+  std::int64_t below = ep(), above = ep();
+  while (both % below != 0) --below;
+  while (both % above != 0) ++above;
+  return fmt::format("{} and {} do{}", below, above, where);
 }
 
 int ParallelismSection::stages_per_rank() const {
@@ -279,7 +317,7 @@ MeshShape ParallelismSection::shape(int ranks) const {
   require(experts > 0, "parallelism.ep has not taken its rest");
   require<RecipeError>(sharers % experts == 0,
                        "parallelism.ep is {}, which does not divide the {} rank{} of dp x sp{}; "
-                       "choose a size that does",
+                       "choose a size that does, and divides the model's experts",
                        experts, sharers, sharers == 1 ? "" : "s",
                        groups == 1 ? "" : " in a group of dp_replicate");
   shape.ep = experts;

@@ -54,6 +54,12 @@ struct ParallelismSection : recipe::Section {
                                                    "blocks of each stage of the pipeline, in their "
                                                    "order; without it as even as whole blocks are",
                                                    recipe::at_least(0)};
+  recipe::Key<std::vector<std::string>> pp_stages{
+      this,
+      "pp_stages",
+      {},
+      "layers of each stage of the pipeline by their names, instead of pp_layers: \"embed_tokens "
+      "layers.0-2\", \"layers.3-6\", \"layers.7 norm lm_head\""};
   recipe::Key<std::int64_t> sp{
       this, "sp", 1,
       "ranks that each have some of the tokens of every sequence; -1 = as many as the other axes "
@@ -129,6 +135,9 @@ struct ParallelismSection : recipe::Section {
   int num_stages() const { return pp() == 1 ? 1 : static_cast<int>(pp()) * stages_per_rank(); }
   /// What a model of so many blocks has against the stages.
   void validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const;
+  /// Blocks of each stage as pp_layers or pp_stages say, of a model of so many; empty: as even as
+  /// they are. RefusedValue for names that are not the model's layers.
+  std::vector<std::int64_t> stage_blocks(std::int64_t num_blocks) const;
   /// What one of so many experts has against `ep`; 0: it has none.
   void validate_experts(recipe::Issues& issues, std::int64_t num_experts) const;
   /// Parts into which seq_len must divide, and the keys that ask for it: "parallelism.sp 2 x tp 4".
@@ -142,6 +151,11 @@ struct ParallelismSection : recipe::Section {
   void validate_sizes(recipe::Issues& issues) const;
   void validate_sequences(recipe::Issues& issues) const;
   void validate_pipeline(recipe::Issues& issues) const;
+  /// Whether each stage has its text or number.
+  bool validate_stages(recipe::Issues& issues, std::int64_t num_blocks) const;
+  /// "2 and 6 do": sizes of ep next to one that does not divide the experts, which divide them and,
+  /// where these are known, the ranks that share them.
+  std::string expert_sizes(std::int64_t num_experts) const;
   /// Ranks of dp. RecipeError when the axes do not divide the ranks.
   int data_ranks(int ranks) const;
   /// Of them x sp, those that may share experts. Likewise for dp_replicate.

@@ -8,7 +8,7 @@
 
 namespace llmtrain::plan {
 
-double CollectiveGroup::sent_bytes_of_call() const {
+double CollectiveGroup::mean_sent_bytes_of_call() const {
   const auto n = static_cast<double>(members.size());
   const auto b = static_cast<double>(bytes);
   switch (kind) {
@@ -26,6 +26,14 @@ double CollectiveGroup::sent_bytes_of_call() const {
       return 0;
   }
   fail("no collective {}", static_cast<int>(kind));
+}
+
+double CollectiveGroup::sent_bytes_of_call() const {
+  if (elements == 0) return mean_sent_bytes_of_call();
+  const double own = static_cast<double>(bytes) * static_cast<double>(own_elements) /
+                     static_cast<double>(elements);
+  return kind == Collective::all_gather ? own * static_cast<double>(members.size() - 1)
+                                        : static_cast<double>(bytes) - own;
 }
 
 namespace {
@@ -48,7 +56,7 @@ double seconds_of(const Network& network, const CollectiveGroup& group) {
   const double rounds = std::ceil(std::log2(std::max(2.0, ranks)));
   // A message has arrived when its receiver has it: both of them take its time.
   const double sent = group.kind == Collective::recv ? static_cast<double>(group.bytes)
-                                                     : group.sent_bytes_of_call();
+                                                     : group.mean_sent_bytes_of_call();
   if (nodes == 1) return rounds * network.node.seconds + sent / network.node.bytes_per_second;
   const double per_node = ranks / nodes;
   const double latency = rounds * network.fabric.seconds;

@@ -16,8 +16,13 @@ struct CollectiveGroup {
   std::vector<int> members;  // world ranks, in group order
   std::uint64_t bytes = 0;   // of one call, as CollectiveRecord has them
   std::int64_t count = 0;
+  /// Elements of the slices of ZeRO that travel: this rank's and all; 0 where all have as many.
+  std::int64_t own_elements = 0, elements = 0;
 
   /// That a rank sends in one call, on average over the group.
+  double mean_sent_bytes_of_call() const;
+  /// That this rank sends in one call. (A sum whose elements the group does not divide: the mean.
+  /// Libraries that pass slices on from rank to rank send others.)
   double sent_bytes_of_call() const;
   /// In all of them.
   double sent_bytes() const { return static_cast<double>(count) * sent_bytes_of_call(); }

@@ -21,7 +21,8 @@ PipelinePlan plan_pipeline(const engine::EngineOptions& options, std::int64_t sa
   for (const int rank : group_of(target.mesh, target.rank, kAxis)) {
     engine::Target of_rank = target;
     of_rank.rank = rank;
-    pipeline.ranks.push_back(make_plan(options, samples_per_step, of_rank));
+    const Plan* first = pipeline.ranks.empty() ? nullptr : &pipeline.ranks.front();
+    pipeline.ranks.push_back(make_plan(options, samples_per_step, of_rank, first));
   }
   const std::int64_t samples_per_rank = samples_per_step / target.mesh[Axis::dp];
   pipeline.schedule =

@@ -35,13 +35,19 @@ class PassRecorder final : public kernels::Recorder,
   std::uint64_t started(const CollectiveRecord& call, std::span<const int> members) override {
     if (members.size() == 1) return kNothing;
     auto& groups = pass_.collectives;
-    const auto same = [&](const CollectiveGroup& group) {
-      return group.kind == call.kind && group.group == call.group && group.bytes == call.bytes;
+    const auto [own, all] = slice_in(call);
+    const auto same = [&, own = own, all = all](const CollectiveGroup& group) {
+      return group.kind == call.kind && group.group == call.group && group.bytes == call.bytes &&
+             group.own_elements == own && group.elements == all;
     };
     auto found = std::find_if(groups.begin(), groups.end(), same);
     if (found == groups.end()) {
-      groups.push_back(
-          {call.kind, call.group, std::vector<int>(members.begin(), members.end()), call.bytes, 0});
+      groups.push_back({.kind = call.kind,
+                        .group = call.group,
+                        .members = std::vector<int>(members.begin(), members.end()),
+                        .bytes = call.bytes,
+                        .own_elements = own,
+                        .elements = all});
       found = groups.end() - 1;
     }
     ++found->count;
@@ -55,6 +61,13 @@ class PassRecorder final : public kernels::Recorder,
     pass_.actions.push_back({action, pass_.events.size(), pass_.events.size()});
   }
   void ended(const parallel::Action&) override { pass_.actions.back().end = pass_.events.size(); }
+  /// Whose slices travel; outlives the calls.
+  void know(const ParameterStore& store) {
+    store_ = &store;
+    for (const Parameter* p : store.local()) {
+      if (p->is_sliced()) sliced_[p->name()] = p;
+    }
+  }
   /// Of all passes.
   const ProductList& products() const { return products_; }
   /// The pass that ends, with its memory; the next one begins.
@@ -68,12 +81,26 @@ class PassRecorder final : public kernels::Recorder,
   }
 
  private:
+  /// Elements of this rank's slice, and of all, where the slices of a parameter travel between
+  /// their owners: these calls have its name.
+  std::pair<std::int64_t, std::int64_t> slice_in(const CollectiveRecord& call) const {
+    const bool in_parts =
+        call.kind == Collective::all_gather || call.kind == Collective::reduce_scatter;
+    const auto found = in_parts ? sliced_.find(call.site) : sliced_.end();
+    if (found == sliced_.end()) return {};
+    const Parameter& p = *found->second;
+    if (store_->mesh().owners(p.holders_of_data()).name() != call.group) return {};
+    return {p.own_slice().count, p.box().shape.numel()};
+  }
+
   static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
   using Key = std::tuple<std::string, DType, std::array<std::int64_t, 4>, double>;
   void add(PassEvent::Kind kind, std::uint64_t index) {
     pass_.events.push_back({kind, static_cast<std::uint32_t>(index)});
   }
 
+  const ParameterStore* store_ = nullptr;
+  std::map<std::string_view, const Parameter*> sliced_;
   std::map<Key, std::size_t> index_;
   PassPlan pass_;
   std::uint64_t started_ = 0;
@@ -130,10 +157,8 @@ std::uint64_t Plan::extent_bytes() const {
   return std::max({step.extent_bytes, eval.extent_bytes, tuning_bytes});
 }
 
-namespace {
-
 engine::EnginePlace meta_place(Device& device, const engine::Target& target,
-                               PassRecorder* recorder) {
+                               CollectiveRecorder* collectives) {
   return {.device = &device,
           .table = &engine::planning_table(target.device),
           .threads = target.threads,
@@ -142,11 +167,19 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .attention = target.attention,
           .determinism = target.determinism,
           .keeps_snapshot = target.keeps_snapshot,
-          .communicators = meta_factory(recorder, target.device),
+          .communicators = meta_factory(collectives, target.device),
           .mesh = target.mesh,
-          .rank = target.rank,
-          .recorder = recorder,
-          .actions = recorder};
+          .rank = target.rank};
+}
+
+namespace {
+
+engine::EnginePlace recorded_place(Device& device, const engine::Target& target,
+                                   PassRecorder& recorder) {
+  engine::EnginePlace place = meta_place(device, target, &recorder);
+  place.recorder = &recorder;
+  place.actions = &recorder;
+  return place;
 }
 
 double model_flops_per_token(const PassPlan& eval, const engine::EngineOptions& options) {
@@ -159,7 +192,7 @@ void add_whole_model(Plan& plan, const engine::EngineOptions& options, engine::T
   target.rank = 0;
   PassRecorder recorder;
   Device device(make_meta_memory(), kUnlimitedBytes);
-  engine::Engine engine(meta_place(device, target, &recorder), options);
+  engine::Engine engine(recorded_place(device, target, recorder), options);
   engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
   plan.model_flops_per_token = model_flops_per_token(recorder.take(device, Phase::eval), options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
@@ -192,10 +225,11 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 }
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
-               const engine::Target& target, std::uint64_t capacity_bytes) {
+               const engine::Target& target, const Plan* of_same_run) {
   PassRecorder recorder;
-  Device device(make_meta_memory(), capacity_bytes);
-  engine::Engine engine(meta_place(device, target, &recorder), options);
+  Device device(make_meta_memory(), kUnlimitedBytes);
+  engine::Engine engine(recorded_place(device, target, recorder), options);
+  recorder.know(engine.parameters());
   engine.initialize();
   recorder.take(device, Phase::init);
   const MeshShape& mesh = target.mesh;
@@ -229,7 +263,10 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
   const bool divided = options.zero > 0 && mesh[Axis::dp] > 1;
-  if (mesh[Axis::tp] * mesh[Axis::pp] * mesh[Axis::sp] > 1 || divided) {
+  if (of_same_run != nullptr) {
+    plan.model_flops_per_token = of_same_run->model_flops_per_token;
+    plan.checkpoint_bytes = of_same_run->checkpoint_bytes;
+  } else if (mesh[Axis::tp] * mesh[Axis::pp] * mesh[Axis::sp] > 1 || divided) {
     add_whole_model(plan, options, target);
   }
   add_tuning(plan, recorder.products().all(), target);

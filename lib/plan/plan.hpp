@@ -93,11 +93,16 @@ inline constexpr std::uint64_t kUnlimitedBytes = std::uint64_t{1} << 50;
 /// model's parameters show, like a pattern of optimizer.groups that selects none of them.
 void check_parameters(const engine::EngineOptions& options);
 
+/// Where an engine is that only plans: on a meta device, as the target's rank. `collectives` (may
+/// be null) is told of its exchanges.
+engine::EnginePlace meta_place(Device& device, const engine::Target& target,
+                               CollectiveRecorder* collectives);
+
 /// Executes init, one step of `samples_per_step` samples, which the ranks of the target's mesh
-/// share, and one evaluation pass on an arena of `capacity_bytes` that does not exist.
-/// DoesNotFitError when even that is too small.
+/// share, and one evaluation pass on an arena that does not exist. What it says of the model it
+/// takes from `of_same_run`, the plan of another rank, where there is one.
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step,
-               const engine::Target& target, std::uint64_t capacity_bytes = kUnlimitedBytes);
+               const engine::Target& target, const Plan* of_same_run = nullptr);
 /// For so many threads of the CPU.
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads);
 

@@ -102,8 +102,40 @@ std::string collective_rows(const StepPrediction& step) {
   return text;
 }
 
-/// "8 = dp 4 x tp 2; memory and time of rank 3".
-std::string ranks_text(const Plan& plan) {
+bool differ(const RoleSurvey* ranks) {
+  return ranks != nullptr && ranks->fullest().extent_bytes != ranks->emptiest().extent_bytes;
+}
+
+/// What the fullest rank needs and the emptiest one, where that is not the same.
+std::string role_rows(const RoleSurvey* ranks) {
+  if (!differ(ranks)) return "";
+  const RoleMemory &most = ranks->fullest(), &least = ranks->emptiest();
+  std::string text =
+      fmt::format("  {:<26}{} (rank {}) to {} (rank {}); {} kinds of ranks", "memory of all ranks",
+                  format_bytes(least.extent_bytes), least.rank, format_bytes(most.extent_bytes),
+                  most.rank, ranks->num_roles);
+  if (ranks->roles.size() < ranks->num_roles) {
+    text += fmt::format(", planned are {} that own most or least", ranks->roles.size());
+  }
+  return text + "\n";
+}
+
+Json role_json(const RoleSurvey& ranks) {
+  Json json;
+  json["kinds"] = ranks.num_roles;
+  json["smallest_extent_bytes"] = ranks.emptiest().extent_bytes;
+  json["largest_extent_bytes"] = ranks.fullest().extent_bytes;
+  for (const RoleMemory& role : ranks.roles) {
+    json["planned"].push_back({{"rank", role.rank},
+                               {"ranks", role.count},
+                               {"peak_bytes", role.peak_bytes},
+                               {"extent_bytes", role.extent_bytes}});
+  }
+  return json;
+}
+
+/// "8 = dp 4 x tp 2; memory and time of rank 3, the fullest".
+std::string ranks_text(const Plan& plan, bool is_fullest) {
   std::string axes;
   for (int a = 0; a < kNumAxes; ++a) {
     const Axis axis{static_cast<std::uint8_t>(a)};
@@ -111,7 +143,8 @@ std::string ranks_text(const Plan& plan) {
     axes += fmt::format("{}{} {}", axes.empty() ? " = " : " x ", to_string(axis), plan.mesh[axis]);
   }
   if (plan.mesh.ep > 1) axes += fmt::format(", ep {}", plan.mesh.ep);
-  return fmt::format("{}{}; memory and time of rank {}", plan.mesh.world_size(), axes, plan.rank);
+  return fmt::format("{}{}; memory and time of rank {}{}", plan.mesh.world_size(), axes, plan.rank,
+                     is_fullest ? ", the fullest" : "");
 }
 
 std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
@@ -246,7 +279,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   std::string text;
   text += row("device", std::string(to_string(plan.device)));
   text += row("determinism", std::string(kernels::to_string(plan.determinism)));
-  if (plan.mesh.world_size() > 1) text += fmt::format("  {:<26}{}\n", "ranks", ranks_text(plan));
+  if (plan.mesh.world_size() > 1) {
+    text += fmt::format("  {:<26}{}\n", "ranks", ranks_text(plan, differ(context.ranks)));
+  }
   text += row("parameters", format_count(static_cast<double>(plan.parameters)));
   text += row("parameters per block", format_count(static_cast<double>(plan.parameters_per_block)));
   text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
@@ -268,6 +303,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   if (pipeline != nullptr) {
     text += pipeline_rows(*pipeline, context.time ? &context.time->step : nullptr);
   }
+  text += role_rows(context.ranks);
   if (context.limit_bytes) {
     const std::uint64_t most = pipeline != nullptr ? pipeline->extent_bytes() : plan.extent_bytes();
     text += limit_row(most, *context.limit_bytes);
@@ -287,6 +323,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
     }
     json["rank"] = plan.rank;
   }
+  if (context.ranks != nullptr) json["ranks"] = role_json(*context.ranks);
   if (context.pipeline != nullptr) {
     json["pipeline"] = pipeline_json(*context.pipeline, time ? &time->step : nullptr);
   }

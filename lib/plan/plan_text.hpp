@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lib/plan/predict.hpp"
+#include "lib/plan/roles.hpp"
 
 namespace llmtrain::plan {
 
@@ -15,6 +16,8 @@ struct PlanContext {
   std::optional<std::uint64_t> limit_bytes;
   /// All ranks of the planned one's pipeline; null without one.
   const PipelinePlan* pipeline = nullptr;
+  /// What all ranks need, of which the planned one needs most; null where one rank is of interest.
+  const RoleSurvey* ranks = nullptr;
   /// How ranks on GPUs exchange tensors: "auto", "nccl", "host"; empty elsewhere.
   std::string_view gpu_collectives = {};
   /// Checkpoints that lie on fast storage at a time, one being written among them; 0: none do.

@@ -30,8 +30,8 @@ double predict(const HardwareProfile& profile, const CollectiveGroup& group) {
   // A smaller group than the one that was measured sends less in a call of as many bytes.
   CollectiveGroup measured = group;
   measured.members.resize(static_cast<std::size_t>(profile.ranks));
-  const double share = group.sent_bytes_of_call() > 0
-                           ? group.sent_bytes_of_call() / measured.sent_bytes_of_call()
+  const double share = group.mean_sent_bytes_of_call() > 0
+                           ? group.mean_sent_bytes_of_call() / measured.mean_sent_bytes_of_call()
                            : 1;
   const double bytes = std::max(1.0, share * static_cast<double>(group.bytes));
   return model->second.predict({{bytes}, bytes});

@@ -152,6 +152,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"tensor_parallel_size", "parallelism.tp", ""},
     {"tensor_parallel_dim", "parallelism.tp", ""},
     {"sequence_parallel", "parallelism.tp_sequence_parallel", ""},
+    {"pipeline_model_parallel_layout", "parallelism.pp_stages", ""},
     {"pipeline_model_parallel_size", "parallelism.pp", ""},
     {"pipeline_parallel_degree", "parallelism.pp", ""},
     {"pipeline_parallel_size", "parallelism.pp", ""},

@@ -70,10 +70,18 @@ plan::HardwareProfile profile_of(const std::filesystem::path& named) {
 
 namespace {
 
+engine::Target rank_of(const Recipe& recipe) {
+  engine::Target target = target_of(recipe);
+  target.mesh = recipe.mesh_shape();
+  target.rank = recipe.job.rank;
+  return target;
+}
+
+/// Of the target's rank, whose plan there may be already.
 RunPlan plan_ranks(const engine::EngineOptions& options, std::int64_t samples_per_step,
-                   const engine::Target& target) {
+                   const engine::Target& target, std::optional<plan::Plan> known = {}) {
   if (target.mesh[Axis::pp] == 1) {
-    return {.plan = plan::make_plan(options, samples_per_step, target)};
+    return {.plan = known ? *std::move(known) : plan::make_plan(options, samples_per_step, target)};
   }
   RunPlan planned{.plan = {}, .pipeline = plan::plan_pipeline(options, samples_per_step, target)};
   for (const plan::Plan& plan : planned.pipeline->ranks) {
@@ -94,13 +102,12 @@ std::uint64_t local_checkpoints_of(const Recipe& recipe) {
   return local.directory() ? local.keep_latest() + 1 : 0;
 }
 
-RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
-                 const std::optional<std::filesystem::path>& profile) {
-  engine::Target target = target_of(recipe);
-  target.mesh = recipe.mesh_shape();
-  target.rank = recipe.job.rank;
-  RunPlan planned = plan_ranks(recipe.engine_options(), geometry.global_batch_size(), target);
-  planned.gpu_collectives = gpu_collectives_of(recipe, target);
+namespace {
+
+/// Beside the memory.
+RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeometry& geometry,
+                   const std::optional<std::filesystem::path>& profile) {
+  planned.gpu_collectives = gpu_collectives_of(recipe, rank_of(recipe));
   planned.local_checkpoints = local_checkpoints_of(recipe);
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
@@ -114,6 +121,29 @@ RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                                     planned.pipeline_plan());
   planned.limit_bytes = memory_limit(recipe, &named);
   return planned;
+}
+
+}  // namespace
+
+RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                 const std::optional<std::filesystem::path>& profile) {
+  return with_times(
+      plan_ranks(recipe.engine_options(), geometry.global_batch_size(), rank_of(recipe)), recipe,
+      geometry, profile);
+}
+
+RunPlan plan_job(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                 const std::optional<std::filesystem::path>& profile) {
+  engine::Target target = rank_of(recipe);
+  if (target.mesh.world_size() == 1) return plan_run(recipe, geometry, profile);
+  const engine::EngineOptions options = recipe.engine_options();
+  plan::Plan fullest;
+  plan::RoleSurvey ranks =
+      plan::survey_roles(options, geometry.global_batch_size(), target, fullest);
+  target.rank = fullest.rank;
+  RunPlan planned = plan_ranks(options, geometry.global_batch_size(), target, std::move(fullest));
+  planned.ranks = std::move(ranks);
+  return with_times(std::move(planned), recipe, geometry, profile);
 }
 
 void measure_speed_now(RunPlan& planned) {

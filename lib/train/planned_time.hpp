@@ -15,6 +15,8 @@ struct RunPlan {
   plan::Plan plan;
   /// All ranks of the pipeline that the planned one belongs to, if there is one.
   std::optional<plan::PipelinePlan> pipeline;
+  /// What all ranks of the job need, where the planned one is that which needs most.
+  std::optional<plan::RoleSurvey> ranks;
   std::optional<plan::PlannedTime> time;
   /// Bytes that the arena may have; nothing for a GPU that is neither here nor in a profile.
   std::optional<std::uint64_t> limit_bytes;
@@ -26,7 +28,12 @@ struct RunPlan {
   std::uint64_t local_checkpoints = 0;
 
   plan::PlanContext context() const {
-    return {time, limit_bytes, pipeline_plan(), gpu_collectives, local_checkpoints};
+    return {.time = time,
+            .limit_bytes = limit_bytes,
+            .pipeline = pipeline_plan(),
+            .ranks = ranks ? &*ranks : nullptr,
+            .gpu_collectives = gpu_collectives,
+            .local_checkpoints = local_checkpoints};
   }
   std::uint64_t extent_bytes() const {
     return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();
@@ -45,10 +52,14 @@ std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& 
 /// Checkpoints in checkpoint.local.directory at a time, one being written among them; 0 without it.
 std::uint64_t local_checkpoints_of(const Recipe& recipe);
 
-/// Plans on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet *.yaml,
-/// or the name of one in plan::hardware_sheets), whose faults are errors, or else from the default
-/// profile: without one there are none, and one that does not suit is a warning.
+/// Plans this rank on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet
+/// *.yaml, or the name of one in plan::hardware_sheets), whose faults are errors, or else from the
+/// default profile: without one there are none, and one that does not suit is a warning.
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
+                 const std::optional<std::filesystem::path>& profile);
+
+/// The same of the rank that needs most memory of all that the job has.
+RunPlan plan_job(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile);
 
 /// Scales the times to the multiply-add rate that this machine has now (plan::at_rate).

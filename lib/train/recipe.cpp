@@ -291,7 +291,7 @@ engine::EngineOptions Recipe::engine_options() const {
   options.zero = static_cast<int>(parallelism.zero());
   options.pipeline = {.schedule = parallelism.pp_schedule(),
                       .stages_per_rank = parallelism.stages_per_rank(),
-                      .layers = parallelism.pp_layers()};
+                      .layers = parallelism.stage_blocks(options.model.num_hidden_layers)};
   options.one_document = data.packing.cross_document_attention();
   return options;
 }

@@ -106,6 +106,10 @@ const std::vector<Flip> kParallelism{
      {plan},
      "parallelism.pp=2 | model.num_hidden_layers=4",
      {"parallelism.pp_layers=[3,1]"}},
+    {"parallelism.pp_stages",
+     {plan},
+     "parallelism.pp=2 | model.num_hidden_layers=4",
+     {"parallelism.pp_stages=[embed_tokens layers.0-2, layers.3 norm lm_head]"}},
     {"parallelism.pp_stages_per_rank",
      {plan},
      "parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "

@@ -253,6 +253,9 @@ const std::vector<Layout>& layouts() {
        kQuick},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_layers=[0,3,0]",
        "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+      {3, "gpt2",
+       "parallelism.pp=3 | parallelism.pp_stages=[embed_tokens layers.0-1, layers.2, norm lm_head]",
+       "", kQuick},
       // More stages than micro-batches.
       {4, "llama", "parallelism.pp=4", "model.num_hidden_layers=5 | training.global_batch_size=2"},
       {2, "llama",

@@ -93,6 +93,19 @@ TEST_CASE("blocks that stages of a pipeline cannot have are refused with what th
           "3 numbers for 2 stages (give each stage one, 5 in all)");
   refused(3, {five, "parallelism.pp=3", "parallelism.pp_layers=[2,0,3]"},
           "a stage between the first and the last one has no block (only those two may have none)");
+  refused(2, {five, "parallelism={pp: 2, pp_stages: [embed_tokens layers.0-1, layers.3-4 norm]}"},
+          "parallelism.pp_stages: no stage has layers.2 (name every layer of the model once)");
+  refused(
+      2,
+      {five, "parallelism={pp: 2, pp_stages: [embed_tokens layers.0-1 lm_head, layers.2-4 norm]}"},
+      "lm_head is on stage 0, and only the last one can have it (name norm and lm_head on stage "
+      "1)");
+  refused(2, {five, "parallelism={pp: 2, pp_stages: [embed_tokens layers.0-4 norm lm_head]}"},
+          "1 texts for 2 stages (give each stage one, with the names of its layers)");
+  refused(2, {five, "parallelism={pp: 2, pp_layers: [2, 3], pp_stages: [a, b]}"},
+          "says again what parallelism.pp_stages does (leave one of them out)");
+  refused(3, {five, "parallelism={pp: 3, pp_stages: [embed_tokens layers.0-4, '', norm lm_head]}"},
+          "a stage between the first and the last one has no block (only those two may have none)");
   refused(2,
           {"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4",
            "training.global_batch_size=2"},
@@ -106,15 +119,19 @@ TEST_CASE("experts that ranks of ep cannot share are refused with numbers of ran
   const std::string experts = "model.architecture=mixtral";
   refused(2, {"parallelism.ep=2"}, "has nothing to share: the model has no experts");
   refused(2, {experts, "model.num_local_experts=3", "parallelism.ep=2"},
-          "does not divide the model's 3 experts (1 and 3 do)");
+          "does not divide the model's 3 experts (1 and 3 do, where dp x sp is a multiple)");
   refused(
       16,
       {experts, "training.global_batch_size=16", "model.num_local_experts=12", "parallelism.ep=8"},
-      "does not divide the model's 12 experts (6 and 12 do)");
+      "does not divide the model's 12 experts (6 and 12 do, where dp x sp is a multiple)");
   refused(
       16,
       {experts, "training.global_batch_size=16", "model.num_local_experts=12", "parallelism.ep=16"},
-      "does not divide the model's 12 experts (12 does)");
+      "does not divide the model's 12 experts (12 does, where dp x sp is a multiple)");
+  refused(16,
+          {experts, "training.global_batch_size=16", "model.num_local_experts=12",
+           "parallelism={dp: 16, ep: 8}"},
+          "does not divide the model's 12 experts (4 does)");
   refused(2, {experts, "parallelism={ep: 4}"}, "does not divide the 2 ranks of dp x sp");
   refused(2, {experts, "parallelism={ep_room: 2}"}, "does nothing: parallelism.ep is 1");
 }

@@ -91,6 +91,7 @@ TEST_CASE("ranks that share a model train, decode and save what one rank does, f
   for (const std::string layout :
        {"parallelism.tp=2", "parallelism={pp: 2, pp_schedule: zbv}", "parallelism.pp=2",
         "parallelism={pp: 2, pp_schedule: interleaved_1f1b, pp_stages_per_rank: 2}",
+        "parallelism={pp: 2, pp_stages: [embed_tokens, layers.0-1 norm lm_head]}",
         "parallelism.sp=2", "parallelism={sp: 2, sp_algo: ring}"}) {
     CAPTURE(layout);
     const std::string name = fmt::format("shared-{}", number);
@@ -143,6 +144,29 @@ TEST_CASE("ranks that compare their calls train as those that do not") {
       w.run(2, {"run.output_dir=checked", "debug.check_collectives=true"});
   REQUIRE_MESSAGE(checked.exit_code == 0, checked.output);
   CHECK(w.records("checked") == w.records("plain"));
+}
+
+TEST_CASE("what one process does is refused, once, when a launcher starts several") {
+  const Workshop w;
+  REQUIRE(w.run(1, {"run.output_dir=one"}).exit_code == 0);
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"generate", "one", "--prompt", "word"}, {"eval", "one"}}) {
+    CAPTURE(verb[0]);
+    const auto start = [&](int ranks) {
+      std::vector<std::string> command = ranks > 1 ? mpirun(ranks) : std::vector<std::string>();
+      command.push_back(LLMTRAIN_EXECUTABLE);
+      command.insert(command.end(), verb.begin(), verb.end());
+      return run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+    };
+    CHECK(start(1).exit_code == 0);
+    const ProcessResult two = start(2);
+    CHECK(two.exit_code == 2);
+    const std::string why =
+        fmt::format("`llmtrain {}` is the work of one process, and mpirun has started 2", verb[0]);
+    const std::size_t said = two.output.find(why);
+    REQUIRE_MESSAGE(said != std::string::npos, two.output);
+    CHECK(two.output.find(why, said + 1) == std::string::npos);
+  }
 }
 
 }  // namespace llmtrain::test

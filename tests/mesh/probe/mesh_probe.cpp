@@ -199,6 +199,7 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
   if (routing) routing->begin_step();
   if (sent) sent->start();
   steps.launch(engine, device, batch, step, 1.0);
+  if (step == 1) out.number("own extent", static_cast<double>(device.arena_extent_bytes()));
   if (sent) {
     // On a GPU nobody listens to routers.
     const std::uint64_t uneven = engine.mesh().experts().uneven_bytes_sent() - uneven_before;

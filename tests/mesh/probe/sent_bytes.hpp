@@ -21,9 +21,9 @@ class SentBytes {
   explicit SentBytes(const World& world);
 
   void start() const;
-  /// Collective over `all`, the world. The members of each group together have sent since start(),
-  /// by kind and bytes of a call, what its textbook volume is. InternalError naming the first that
-  /// differs.
+  /// Collective over `all`, the world. This rank has sent since start() what its plan says, by kind
+  /// and bytes of a call, and the members of each group together what the textbook volume is.
+  /// InternalError naming the first that differs.
   void check(Communicator& all, const plan::PassPlan& planned,
              const RowsToExperts& to_experts) const;
 

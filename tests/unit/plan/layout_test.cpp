@@ -10,7 +10,7 @@ namespace llmtrain::plan {
 namespace {
 
 // Two data ranks, two blocks, two micro-batches each.
-Plan plan_of_two(int zero, std::optional<DType> grad_reduce = std::nullopt) {
+Plan plan_of_two(int zero, std::optional<DType> grad_reduce = std::nullopt, int rank = 0) {
   test::EngineRecipe recipe;
   const std::string text = fmt::format(
       "recipe: 1\nmodel: {{{}, max_position_embeddings: 16}}\n"
@@ -20,7 +20,7 @@ Plan plan_of_two(int zero, std::optional<DType> grad_reduce = std::nullopt) {
   engine::EngineOptions options = recipe.options(7);
   options.zero = zero;
   options.grad_reduce = grad_reduce;
-  return make_plan(options, 4, engine::Target{.mesh = {.sizes = {2, 1, 1, 1}}});
+  return make_plan(options, 4, engine::Target{.mesh = {.sizes = {2, 1, 1, 1}}, .rank = rank});
 }
 
 }  // namespace
@@ -54,14 +54,24 @@ TEST_CASE("gradients travel while the last micro-batch's backward goes on, and n
 TEST_CASE(
     "with ZeRO 3 parameters travel forth and back, those with which the way back begins once") {
   const Plan plan = plan_of_two(3);
-  double sent = 0;
-  for (const CollectiveGroup& group : plan.step.collectives) {
-    if (group.kind == Collective::all_gather) sent += group.sent_bytes();
-  }
-  // Of two blocks the first is gathered again; embedding and head have no use for it. Each rank
-  // sends half of every parameter, in each of two micro-batches.
+  const auto sent_by = [](const Plan& of) {
+    double sent = 0, mean = 0;
+    for (const CollectiveGroup& group : of.step.collectives) {
+      if (group.kind != Collective::all_gather) continue;
+      sent += group.sent_bytes();
+      mean += static_cast<double>(group.count) * group.mean_sent_bytes_of_call();
+    }
+    return std::pair(sent, mean);
+  };
+  const auto [first, mean] = sent_by(plan);
+  const auto [second, same_mean] = sent_by(plan_of_two(3, std::nullopt, 1));
+  // Of two blocks the first is gathered again; embedding and head have no use for it. Both ranks
+  // together send every parameter, in each of two micro-batches, and slices are uneven.
   const auto elements = static_cast<double>(plan.parameters + plan.parameters_per_block);
-  CHECK(sent == 2 * 4 * elements / 2);
+  CHECK(first + second == 2 * 4 * elements);
+  CHECK(first != second);
+  CHECK(mean == 4 * elements);
+  CHECK(same_mean == mean);
 }
 
 TEST_CASE("gradients that travel in bf16 take half of the bytes") {

@@ -298,7 +298,7 @@ parallelism: {{{}}}
   };
   refused("dp: 2, pp: -1", 8, "4 stages of a pipeline need a block each, and the model has 2");
   refused("dp: 1, sp: -1", 8, "36 tokens do not divide by the 16 parts");
-  refused("dp: 3, sp: -1, ep: -1", 6, "does not divide the model's 4 experts (4 does)");
+  refused("dp: 3, sp: -1, ep: -1", 6, "does not divide the model's 4 experts (2 does)");
   refused("dp: 1, tp: -1, tp_sequence_parallel: true", 1, "has nobody to share tokens with");
   refused("dp: 2, pp: -1, pp_layers: [2, 0]", 8, "2 numbers for 4 stages");
   refused("dp: 2, pp: -1, pp_layers: [2, 0]", 4, nullptr);
