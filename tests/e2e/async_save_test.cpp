@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/checkpoint/store.hpp"
+#include "tests/e2e/emulated_gpu.hpp"
 #include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
@@ -55,6 +56,22 @@ TEST_CASE("saves beside the run are those in place of it, byte for byte, each sa
     CHECK(count(result.output, "saved run/checkpoints/step-") == 3);
     CHECK(holds(result.output, {"6 steps took memory as planned"}));
   }
+}
+
+TEST_CASE("an emulated GPU's saves beside the run are those in place of it, byte for byte" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const std::vector<std::string> gpu{"run.device=cuda",
+                                     "precision={compute: bf16, master: bf16+remainder}"};
+  const Workspace sync(kTinyRecipe), async(kTinyRecipe);
+  run_well(sync, gpu);
+  const auto result = async.run(with_async(gpu));
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  for (const std::uint64_t step : {2u, 4u, 6u}) {
+    CHECK(saved_bytes(async, step) == saved_bytes(sync, step));
+  }
+  CHECK(count(result.output, "to pinned memory of the host") == 1);
 }
 
 TEST_CASE("a save beside the run takes memory that the plan has, and the run as planned") {

@@ -86,6 +86,25 @@ TEST_CASE("T3 a loss of power at any call of a save leaves the old or the new ch
   journal.check();
 }
 
+TEST_CASE("saves on a disk that is slower than their interval wait for one another, and say so") {
+  for (const Layout& layout : {Layout{1, true}, {2, true}}) {
+    CAPTURE(layout.name());
+    const Job job(layout, &prepared_job(layout, 0));
+    const Environment slow{{"IO_FAULT_CALLS", "write,fsync"}, {"IO_FAULT_DO", "delay:20"}};
+    const ProcessResult result = job.run(io_fault(0, 0, slow));
+    INFO(result.output);
+    REQUIRE(result.exit_code == 0);
+    CHECK(result.output.find("the save of step 4 waits: step 2 is being written since") !=
+          std::string::npos);
+    CHECK(result.output.find("storage is slower than checkpoint.interval") != std::string::npos);
+    for (const int step : {2, 4, 6}) {
+      CHECK(result.output.find(fmt::format("saved run/checkpoints/step-{:08}", step)) !=
+            std::string::npos);
+    }
+    CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
+  }
+}
+
 TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and harms nothing") {
   Journal journal("T5", 97);
   struct Fault {
