@@ -9,14 +9,16 @@ namespace llmtrain {
 
 PieceWriter::PieceWriter(const std::filesystem::path& path, std::size_t piece_bytes)
     : file_(File::create_new(path)),
-      piece_bytes_((std::max<std::size_t>(piece_bytes, 1) + File::kDirectBlock - 1) /
-                   File::kDirectBlock * File::kDirectBlock),
-      filling_(make_block_memory(piece_bytes_)),
-      writing_(make_block_memory(piece_bytes_)) {
+      piece_bytes_((piece_bytes + File::kDirectBlock - 1) / File::kDirectBlock *
+                   File::kDirectBlock) {
+  if (piece_bytes_ == 0) return;
+  filling_ = make_block_memory(piece_bytes_);
+  writing_ = make_block_memory(piece_bytes_);
   file_.bypass_cache();
 }
 
 void PieceWriter::write(std::span<const std::byte> bytes) {
+  if (piece_bytes_ == 0) return file_.write(bytes);
   while (!bytes.empty()) {
     const std::size_t count = std::min(bytes.size(), piece_bytes_ - filled_);
     std::memcpy(filling_.get() + filled_, bytes.data(), count);
@@ -48,7 +50,7 @@ void PieceWriter::write_piece() {
 }
 
 void PieceWriter::sync() {
-  write_piece();
+  if (piece_bytes_ > 0) write_piece();
   wait();
   file_.sync();
 }

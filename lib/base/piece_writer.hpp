@@ -20,7 +20,8 @@ class PieceWriter {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
   /// Creates the file, as File::create_new(). `piece_bytes`, of each of two pieces, is rounded up
-  /// to whole blocks (File::kDirectBlock).
+  /// to whole blocks (File::kDirectBlock); with 0 there are none: what is written goes to the file
+  /// at once, through the cache.
   explicit PieceWriter(const std::filesystem::path& path, std::size_t piece_bytes = kPieceBytes);
 
   PieceWriter(const PieceWriter&) = delete;  // a piece that is being written knows where it is

@@ -82,8 +82,11 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
         {name_in_file(box.name, box.global_shape, box.box), stored_type(box.dtype), box.box.shape});
   }
   hit(failpoint, "shard.create");
-  const std::uint64_t piece =
+  std::uint64_t total = 0;
+  for (const TensorBox& box : boxes) total += box.size_bytes();
+  const std::uint64_t most =
       std::min<std::uint64_t>(PieceWriter::kPieceBytes, options.max_shard_bytes / kPiecesOfShard);
+  const std::uint64_t piece = total > most ? most : 0;  // less is not worth a thread
   SafetensorsWriter writer(path, specs, {{"format", "pt"}}, piece);
   WrittenShard shard{.file = {}, .hashes = std::vector<Hash128>(boxes.size())};
   const std::vector<std::size_t> order = file_order(specs);

@@ -29,7 +29,8 @@ TEST_CASE("a file written in pieces has its bytes, whatever their number and por
   const TempDir directory;
   constexpr std::size_t kBlock = File::kDirectBlock;
   int number = 0;
-  for (const std::size_t piece : {std::size_t{1}, kBlock, 2 * kBlock, 5 * kBlock + 1}) {
+  for (const std::size_t piece :
+       {std::size_t{0}, std::size_t{1}, kBlock, 2 * kBlock, 5 * kBlock + 1}) {
     for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kBlock - 1, kBlock, kBlock + 1,
                                    6 * kBlock, 6 * kBlock + 512, 13 * kBlock + 4095}) {
       for (const std::size_t portion : {std::size_t{97}, kBlock, std::size_t{1} << 20}) {
