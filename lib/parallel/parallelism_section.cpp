@@ -158,7 +158,8 @@ bool ParallelismSection::validate_stages(recipe::Issues& issues, std::int64_t nu
 }
 
 std::vector<std::int64_t> ParallelismSection::stage_blocks(std::int64_t num_blocks) const {
-  if (pp_stages().empty()) return pp_layers();
+  const std::vector<std::int64_t>& numbers = pp_layers();  // empty where there are names
+  if (pp_stages().empty()) return numbers;
   const auto blocks = blocks_of_names(pp_stages(), num_blocks);
   if (const auto* mistake = std::get_if<NamesMistake>(&blocks)) {
     throw recipe::RefusedValue(pp_stages, mistake->problem, mistake->remedy);
