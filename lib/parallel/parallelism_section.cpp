@@ -106,6 +106,7 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
 
 void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t num_blocks) const {
   if (pp() == kRest) return;  // again when the ranks are known
+  if (pp() == 1) return;      // keys of stages are refused then
   if (!validate_stages(issues, num_blocks)) return;
   std::vector<std::int64_t> blocks;
   try {

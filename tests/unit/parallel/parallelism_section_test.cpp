@@ -51,6 +51,20 @@ TEST_CASE("one axis may take the ranks that the others leave") {
   CHECK(sizes("ep: -1, zero: 1, dp_replicate: 2", 8) == "dp 8 tp 1 pp 1 sp 1 ep 4");
 }
 
+TEST_CASE("keys of stages are refused once, by one rule, where there is no pipeline") {
+  for (const std::string keys : {"pp_layers: [1, 1]", "pp_layers: [2]",
+                                 "pp_stages: [embed_tokens layers.0, layers.1 norm lm_head]",
+                                 "pp_stages: [embed_tokens layers.0-1 norm lm_head]"}) {
+    CAPTURE(keys);
+    Layout layout;
+    CHECK(problems(keys).find("parallelism.pp is 1") != std::string::npos);
+    recipe::check(layout, with(keys));
+    recipe::Issues issues;
+    layout.parallelism.validate_blocks(issues, 2);
+    CHECK(issues.empty());
+  }
+}
+
 TEST_CASE("a size that was taken says of whom, and the axis is no longer open") {
   Layout layout;
   recipe::load(layout, with("dp: 2, pp: -1"));

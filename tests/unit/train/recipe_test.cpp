@@ -302,6 +302,7 @@ parallelism: {{{}}}
   refused("dp: 1, tp: -1, tp_sequence_parallel: true", 1, "has nobody to share tokens with");
   refused("dp: 2, pp: -1, pp_layers: [2, 0]", 8, "2 numbers for 4 stages");
   refused("dp: 2, pp: -1, pp_layers: [2, 0]", 4, nullptr);
+  refused("dp: 2, pp: -1, pp_layers: [2, 0]", 2, "does nothing: parallelism.pp is 1");
   refused("dp: 4, sp: -1, ep: -1", 4, nullptr);
 }
 
