@@ -34,6 +34,21 @@ void check_update(const Operands& operands, const UpdateOperands& to) {
   operands.dense("gradient", to.gradient, to.numel(), {master});
 }
 
+/// Whether masters, gradients and copies of two parameters have the same dtypes and forms.
+bool alike(const UpdateOperands& a, const UpdateOperands& b) {
+  return a.gradient.dtype == b.gradient.dtype && a.parameter.defined() == b.parameter.defined() &&
+         a.remainder.defined() == b.remainder.defined() &&
+         a.compute_copy.defined() == b.compute_copy.defined() &&
+         a.compute_copy.dtype == b.compute_copy.dtype;
+}
+
+template <class Tensors>
+std::int64_t numel_of(std::span<const Tensors> list) {
+  std::int64_t numel = 0;
+  for (const Tensors& t : list) numel += t.to.numel();
+  return numel;
+}
+
 /// What an update moves of master, copy and gradient.
 Cost update_cost(const UpdateOperands& to) {
   const View copy_as_master = to.parameter.defined() ? View{} : to.compute_copy;
@@ -140,17 +155,11 @@ void AdamUpdate::check() const {
   const Operands operands(name);
   check_table<Row>(operands, table, tensors.size());
   check_decision(operands, decision);
-  const UpdateOperands& first = tensors.front().to;
   for (const AdamTensors& t : tensors) {
     check_update(operands, t.to);
     operands.dense("m", t.m, t.to.numel(), {t.to.gradient.dtype});
     operands.dense("v", t.v, t.to.numel(), {t.to.gradient.dtype});
-    const bool alike = t.to.gradient.dtype == first.gradient.dtype &&
-                       t.to.parameter.defined() == first.parameter.defined() &&
-                       t.to.remainder.defined() == first.remainder.defined() &&
-                       t.to.compute_copy.defined() == first.compute_copy.defined() &&
-                       t.to.compute_copy.dtype == first.compute_copy.dtype;
-    operands.expects(alike, "parameters of one kind");
+    operands.expects(alike(t.to, tensors.front().to), "parameters of one kind");
   }
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }
@@ -164,28 +173,52 @@ Cost AdamUpdate::cost() const {
   return cost;
 }
 
-std::int64_t AdamUpdate::numel() const {
-  std::int64_t numel = 0;
-  for (const AdamTensors& t : tensors) numel += t.to.numel();
-  return numel;
+std::int64_t AdamUpdate::numel() const { return numel_of(tensors); }
+
+std::vector<RuleUpdate::Row> RuleUpdate::rows(std::span<const RuleTensors> tensors) {
+  return table_rows<Row>(tensors, [](const RuleTensors& t) {
+    Row row{.place = {.numel = t.to.numel()},
+            .parameter = t.to.parameter.data,
+            .gradient = t.to.gradient.data,
+            .compute_copy = t.to.compute_copy.data,
+            .remainder = t.to.remainder.data,
+            .states = {},
+            .lr_scale = t.lr_scale,
+            .weight_decay = t.weight_decay,
+            .rounding = t.to.rounding};
+    for (int i = 0; i < kMaxRuleStates; ++i) row.states[i] = t.states[i].data;
+    return row;
+  });
 }
 
-void SgdUpdate::check() const {
+void RuleUpdate::check() const {
   const Operands operands(name);
-  check_update(operands, to);
+  check_table<Row>(operands, table, tensors.size());
   check_decision(operands, decision);
-  if (momentum_buffer.defined()) {
-    operands.dense("momentum_buffer", momentum_buffer, to.numel(), {to.gradient.dtype});
-  } else {
-    operands.expects(momentum == 0 && !nesterov, "a momentum_buffer for momentum");
+  const std::span<const std::string_view> names = states_of(rule);
+  for (const RuleTensors& t : tensors) {
+    check_update(operands, t.to);
+    operands.expects(alike(t.to, tensors.front().to), "parameters of one kind");
+    for (std::size_t i = 0; i < t.states.size(); ++i) {
+      if (i < names.size()) {
+        operands.dense(names[i], t.states[i], t.to.numel(), {t.to.gradient.dtype});
+      } else {
+        operands.absent("a state that the rule does not have", t.states[i]);
+      }
+    }
   }
 }
 
-Cost SgdUpdate::cost() const {
-  Cost cost = update_cost(to);
-  cost += memory_cost({momentum_buffer}, {momentum_buffer});
+Cost RuleUpdate::cost() const {
+  Cost cost;
+  for (const RuleTensors& t : tensors) {
+    cost += update_cost(t.to);
+    for (const View& state : t.states) cost += memory_cost({state}, {state});
+  }
   return cost;
 }
+
+std::int64_t RuleUpdate::numel() const { return numel_of(tensors); }
 
 void ScaleUpdate::check() const {
   const Operands operands(name);

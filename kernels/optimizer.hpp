@@ -2,12 +2,14 @@
 /// Gradient norms, the decision whether and how a step updates, and updates of parameters. The
 /// decision stays on the device: no update waits for the host.
 
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "kernels/elementwise.hpp"
 #include "kernels/tensor_list.hpp"
 #include "kernels/update_decision.hpp"
+#include "kernels/update_rules.hpp"
 #include "lib/tensor/stochastic_rounding.hpp"
 
 namespace llmtrain::kernels {
@@ -205,22 +207,39 @@ struct AdamUpdate {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// SGD with optional (Nesterov) momentum, PyTorch's form: g += weight_decay * p;
-/// b = first ? g : momentum b + (1 - dampening) g; p -= lr * (nesterov ? g + momentum b : b), with
-/// lr = lr_scale times the decision's, and `first` where it counts the first update.
-/// `momentum_buffer` is undefined for plain SGD. Where the decision does not apply, nothing is
-/// written.
-struct SgdUpdate {
-  static constexpr std::string_view name = "sgd_update";
+/// One parameter of a RuleUpdate, with as many states as the rule has.
+struct RuleTensors {
   UpdateOperands to;
+  std::array<View, kMaxRuleStates> states;
+  double lr_scale = 1, weight_decay = 0;
+};
+
+/// An update by any rule of kernels/update_rules.hpp, with lr = lr_scale times the decision's.
+/// States have the master's dtype. Where the decision does not apply, nothing is written. One
+/// launch for a list of parameters, which agree in dtypes and in the form of their masters.
+struct RuleUpdate {
+  static constexpr std::string_view name = "rule_update";
+  /// A row of the table.
+  struct Row {
+    ListPlace place;
+    void *parameter, *gradient, *compute_copy, *remainder;
+    void* states[kMaxRuleStates];
+    double lr_scale, weight_decay;
+    StochasticRounding rounding;
+  };
+  static std::vector<Row> rows(std::span<const RuleTensors> tensors);
+
+  std::span<const RuleTensors> tensors;
+  /// rows(tensors) in the device's memory, uint8; may be absent for a list of one.
+  View table;
   View decision;
-  View momentum_buffer;
-  double lr_scale = 1, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;
+  UpdateRule rule;
+  WeightDecay decay = WeightDecay::in_gradient;
   void check() const;
   Cost cost() const;
-  DType dtype() const { return to.gradient.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {to.numel()}; }
+  std::int64_t numel() const;
+  DType dtype() const { return tensors.front().to.gradient.dtype; }
+  std::array<std::int64_t, 4> sizes() const { return {numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 

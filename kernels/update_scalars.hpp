@@ -30,22 +30,6 @@ struct AdamScalars {
 };
 
 template <class T>
-struct SgdScalars {
-  T grad_scale, weight_decay, momentum, one_minus_dampening, lr;
-  bool first;  // what the momentum buffer holds means nothing yet
-  std::uint64_t update;
-
-  constexpr SgdScalars(const SgdUpdate& u, const UpdateDecision& d)
-      : grad_scale(static_cast<T>(d.grad_scale)),
-        weight_decay(static_cast<T>(u.weight_decay)),
-        momentum(static_cast<T>(u.momentum)),
-        one_minus_dampening(static_cast<T>(1 - u.dampening)),
-        lr(static_cast<T>(d.lr * u.lr_scale)),
-        first(d.updates == 1),
-        update(static_cast<std::uint64_t>(d.updates)) {}
-};
-
-template <class T>
 struct StepUpdateScalars {
   T decay, step_size;
   std::uint64_t update;

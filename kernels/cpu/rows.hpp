@@ -1,5 +1,6 @@
 #pragma once
-/// The families of CPU kernels; each appends its rows. One reference and one fast file per family.
+/// The families of CPU kernels; each appends its rows. One reference file per family and one
+/// or two fast ones.
 
 #include <vector>
 
@@ -24,6 +25,7 @@ void add_norm_rows(std::vector<KernelRow>& rows);
 void add_head_norm_rope_rows(std::vector<KernelRow>& rows);
 void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
+void add_rule_update_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);
 void add_router_rows(std::vector<KernelRow>& rows);

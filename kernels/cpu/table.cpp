@@ -28,6 +28,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_head_norm_rope_rows(rows);
   fast::add_elementwise_rows(rows);
   fast::add_optimizer_rows(rows);
+  fast::add_rule_update_rows(rows);
   fast::add_attention_rows(rows);
   fast::add_loss_rows(rows);
   fast::add_router_rows(rows);

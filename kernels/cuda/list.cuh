@@ -23,7 +23,10 @@ struct List {
     for (const auto& item : items) chunks += list_chunks(numel_of(item));
   }
   static std::int64_t numel_of(const View& view) { return view.numel(); }
-  static std::int64_t numel_of(const AdamTensors& tensors) { return tensors.to.numel(); }
+  template <class Tensors>
+  static std::int64_t numel_of(const Tensors& tensors) {
+    return tensors.to.numel();
+  }
 
   Grid grid(int threads) const {
     return {static_cast<unsigned>(chunks), static_cast<unsigned>(threads)};

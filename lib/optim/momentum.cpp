@@ -1,6 +1,7 @@
 // Gradient descent with (Nesterov) momentum in PyTorch's form: the buffer starts as the first
 // gradient.
 #include "lib/optim/rows.hpp"
+#include "lib/optim/rule_optimizer.hpp"
 
 namespace llmtrain::optim {
 
@@ -22,35 +23,6 @@ struct MomentumOptions : recipe::Section {
   }
 };
 
-class Momentum final : public Optimizer {
- public:
-  explicit Momentum(const MomentumOptions& options)
-      : Optimizer(options.weight_decay()),
-        momentum_(options.momentum()),
-        dampening_(options.dampening()),
-        nesterov_(options.nesterov()) {}
-
-  std::vector<StateSpec> states(const Parameter& parameter) const override {
-    return {{"momentum", parameter.master_dtype()}};
-  }
-  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
-    for (const OptimizedParameter& p : parameters()) {
-      launch(ctx, kernels::SgdUpdate{.to = update_operands(*p.parameter),
-                                     .decision = decision,
-                                     .momentum_buffer = p.states[0],
-                                     .lr_scale = p.lr_scale,
-                                     .momentum = momentum_,
-                                     .dampening = dampening_,
-                                     .weight_decay = p.weight_decay,
-                                     .nesterov = nesterov_});
-    }
-  }
-
- private:
-  double momentum_, dampening_;
-  bool nesterov_;
-};
-
 }  // namespace
 
 OptimizerRow momentum() {
@@ -58,7 +30,12 @@ OptimizerRow momentum() {
           .doc = "gradient descent with momentum, optionally Nesterov's",
           .options = &recipe::section_of<MomentumOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<Momentum>(choice.as<MomentumOptions>());
+            const auto& options = choice.as<MomentumOptions>();
+            return std::make_unique<RuleOptimizer>(RuleOptimizer::Settings{
+                .rule = kernels::rules::Momentum{.momentum = options.momentum(),
+                                                 .dampening = options.dampening(),
+                                                 .nesterov = options.nesterov()},
+                .weight_decay = options.weight_decay()});
           }};
 }
 

@@ -16,11 +16,13 @@
 
 namespace llmtrain::optim {
 
-/// A tensor of the parameter's local shape, or of its own slice, that is kept from step to step;
-/// zero before the first. On disk it is `<parameter>#<name>`.
+/// A tensor of the parameter's local shape, or of its own slice, that is kept from step to step. On
+/// disk it is `<parameter>#<name>`.
 struct StateSpec {
   std::string_view name;
   DType dtype = DType::f32;
+  /// Of every element before the first step.
+  double initial = 0;
 };
 
 /// An allocated parameter with what its updates need.

@@ -40,7 +40,7 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
       std::string name = fmt::format("{}#{}", parameter.name(), spec.name);
       const Tensor state =
           ctx.device->allocate(parameter.own_shape(), spec.dtype, Category::optimizer, name);
-      launch(ctx, kernels::Fill{.y = state, .value = 0});
+      launch(ctx, kernels::Fill{.y = state, .value = spec.initial});
       optimized.states.push_back(state);
       states_.push_back({std::move(name), &parameter, state});
     }

@@ -59,9 +59,9 @@ std::function<bool(const Parameter&)> whole_parameters(const OptimizerOptions& o
 /// that the meta device plans exactly this.
 class OptimizerSet {
  public:
-  /// Allocates the states and sets them to zero. `store` is allocated with gradients; it and `mesh`
-  /// outlive this. With `scaling` gradients are expected to be multiplied with the decision's
-  /// loss_scale. RecipeError for a pattern of `options` that selects no parameter.
+  /// Allocates the states and sets them to their first values. `store` is allocated with gradients;
+  /// it and `mesh` outlive this. With `scaling` gradients are expected to be multiplied with the
+  /// decision's loss_scale. RecipeError for a pattern of `options` that selects no parameter.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                const ParameterStore& store, const Mesh& mesh,
                std::optional<LossScaling> scaling = std::nullopt);

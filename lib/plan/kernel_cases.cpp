@@ -244,13 +244,15 @@ LaunchTime adam_update(KernelBench& b, DType t, std::int64_t rows) {
       AdamUpdate{.tensors = std::span(&tensors, 1), .table = {}, .decision = b.decision()});
 }
 
-LaunchTime sgd_update(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(SgdUpdate{.to = {.parameter = b.result(rows, kCols, t),
+LaunchTime rule_update(KernelBench& b, DType t, std::int64_t rows) {
+  const RuleTensors tensors{.to = {.parameter = b.result(rows, kCols, t),
                                    .gradient = b.input(rows, kCols, t),
                                    .compute_copy = {}},
-                            .decision = b.decision(),
-                            .momentum_buffer = b.result(rows, kCols, t),
-                            .momentum = 0.9});
+                            .states = {b.result(rows, kCols, t)}};
+  return b.launch(RuleUpdate{.tensors = std::span(&tensors, 1),
+                             .table = {},
+                             .decision = b.decision(),
+                             .rule = rules::Momentum{}});
 }
 
 // The direction has the element type of the model, masters are fp32.
@@ -294,7 +296,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"decide_update", kCols, true, decide_update},
     {"scale_update", kCols, false, scale_update},
     {"adam_update", kCols, true, adam_update},
-    {"sgd_update", kCols, true, sgd_update},
+    {"rule_update", kCols, true, rule_update},
     {"step_update", kCols, false, step_update},
 });
 

@@ -11,6 +11,7 @@ using namespace llmtrain::kernels::gpu_trial;
 using llmtrain::test::norm_runs;
 using llmtrain::test::NormRuns;
 using llmtrain::test::run_adam;
+using llmtrain::test::run_rule;
 using llmtrain::test::run_squared_norm;
 
 namespace {
@@ -43,7 +44,7 @@ Updated update_masters(Place place, std::int64_t n) {
   for (int t = 1; t <= 3; ++t) {
     const Tensor decision = decision_of(m, 1, t);
     run_adam(m, {to, moment, square, 3e-3}, {.decision = decision});
-    m.run(SgdUpdate{to, decision, {}, 0.1});
+    run_rule(m, {to, {}, 0.1}, {.decision = decision});
     m.run(StepUpdate{along, decision, 0.01, 1});
   }
   Updated found{std::vector<std::uint32_t>(count), std::vector<std::uint16_t>(count)};

@@ -4,6 +4,7 @@ using namespace llmtrain;
 using namespace llmtrain::kernels;
 using namespace llmtrain::kernels::gpu_trial;
 using llmtrain::test::run_adam;
+using llmtrain::test::run_rule;
 using llmtrain::test::run_squared_norm;
 
 namespace {
@@ -33,7 +34,7 @@ std::vector<Output> updated_without_master(Place place, std::int64_t n,
   };
   const Tensor now = decision_of(m, 0.3, 7);
   run_adam(m, {to(p[0], g), moment, square, 1e-3, 0.1}, {.decision = now});
-  m.run(SgdUpdate{to(p[1], g), now, {}, 1e-3});
+  run_rule(m, {to(p[1], g), {}, 1e-3}, {.decision = now});
   m.run(StepUpdate{to(p[2], g), now, 1e-3, 0.1});
   m.run(StepUpdate{to(p[3], d), now, 1e-3, 0.1});
   return outputs(m, p[0], p[1], p[2], p[3], moment);
@@ -150,38 +151,6 @@ TEST_CASE("Adam has the reference's bits") {
   }
 }
 
-TEST_CASE("SGD has the reference's bits, with momentum and without") {
-  for (const DType dtype : kMasters) {
-    for (const std::int64_t n : {0, 1, 39, 4096, 5002}) {
-      for (const bool nesterov : {false, true}) {
-        CAPTURE(n);
-        compare(
-            [&](Machine& m) {
-              const Tensor p = m.operand("p", {n}), q = m.operand("q", {n});
-              const Tensor g = m.operand("g", {n}), copy = m.empty({n}, DType::bf16);
-              const Tensor buffer =
-                  m.empty({n}, m.compute());  // NaN: the first step must not read it
-              const Tensor first = decision_of(m, 0.3, 1), second = decision_of(m, 0.3, 2);
-              SgdUpdate update{.to = {p, g, copy},
-                               .decision = first,
-                               .momentum_buffer = buffer,
-                               .lr_scale = 0.1,
-                               .momentum = 0.9,
-                               .dampening = 0.2,
-                               .weight_decay = 0.01,
-                               .nesterov = nesterov};
-              m.run(update);
-              update.decision = second;
-              m.run(update);
-              m.run(SgdUpdate{{q, g}, second, {}, 0.1});
-              return outputs(m, p, buffer, copy, q);
-            },
-            dtype, {.same_bits = true});
-      }
-    }
-  }
-}
-
 TEST_CASE("updates without a master have the reference's bits, rounded either way") {
   const PhiloxKey key = philox_key(3, "stochastic rounding", "w");
   for (const std::int64_t n : {0, 1, 39, 4096, 5002, 20001}) {
@@ -235,7 +204,6 @@ TEST_CASE("updates touch nothing where the decision does not apply") {
     const auto before = all();
     const UpdateOperands to{p, g, copy};
     run_adam(machine, {to, m, v, 0.1}, {.decision = no});
-    machine.run(SgdUpdate{to, no, m, 0.1, 0.9});
     machine.run(StepUpdate{to, no});
     machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .scale = {2}});
     machine.run(ScaleUpdate{.x = g, .y = m, .decision = no, .accumulate = true});

@@ -13,6 +13,12 @@ void run_adam(Machine& machine, const kernels::AdamTensors& tensors, kernels::Ad
 }
 
 template <class Machine>
+void run_rule(Machine& machine, const kernels::RuleTensors& tensors, kernels::RuleUpdate update) {
+  update.tensors = std::span(&tensors, 1);
+  machine.run(update);
+}
+
+template <class Machine>
 void run_squared_norm(Machine& machine, const View& gradient, const View& out) {
   machine.run(kernels::SquaredNorm{.gradients = std::span(&gradient, 1), .table = {}, .out = out});
 }

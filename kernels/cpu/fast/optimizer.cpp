@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/fallback.hpp"
+#include "kernels/cpu/fast/lists.hpp"
 #include "kernels/cpu/fast/masters-inl.h"
 #include "kernels/cpu/fast/segments.hpp"
 #include "kernels/cpu/fast/vector-inl.h"
@@ -96,36 +97,6 @@ void adam_update(const AdamTensors& of, const AdamScalars<float>& s, bool decoup
   masters.write();
 }
 
-void sgd_update(const SgdUpdate& op, const SgdScalars<float>& s, const Segment& at) {
-  Masters masters(op.to, s.update, at);
-  float* parameter = masters.data();
-  const float* gradient = at.of<float>(op.to.gradient);
-  float* buffer = op.momentum_buffer.defined() ? at.of<float>(op.momentum_buffer) : nullptr;
-  const V grad_scale = constant(s.grad_scale);
-  const V weight_decay = constant(s.weight_decay);
-  const V momentum = constant(s.momentum);
-  const V one_minus_dampening = constant(s.one_minus_dampening);
-  const V lr = constant(s.lr);
-  const bool first = s.first;
-  const bool nesterov = op.nesterov;
-  for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const V p = load(parameter + i, lanes);
-    const V scaled = hn::Mul(load(gradient + i, lanes), grad_scale);
-    const V g = hn::Add(scaled, hn::Mul(weight_decay, p));
-    V update = g;
-    if (buffer != nullptr) {
-      V b = g;
-      if (!first) {
-        b = hn::Add(hn::Mul(momentum, load(buffer + i, lanes)), hn::Mul(one_minus_dampening, g));
-      }
-      store(b, buffer + i, lanes);
-      update = nesterov ? hn::Add(g, hn::Mul(momentum, b)) : b;
-    }
-    store(hn::Sub(p, hn::Mul(lr, update)), parameter + i, lanes);
-  });
-  masters.write();
-}
-
 template <class D>
 void step_update_as(const StepUpdate& op, const StepUpdateScalars<float>& s, const Segment& at) {
   Masters masters(op.to, s.update, at);
@@ -154,45 +125,9 @@ namespace llmtrain::kernels::fast {
 HWY_EXPORT(squared_norm);
 HWY_EXPORT(clip_by_value);
 HWY_EXPORT(adam_update);
-HWY_EXPORT(sgd_update);
 HWY_EXPORT(step_update);
 
 namespace {
-
-/// Calls f(Segment) for passes over elements [begin, end).
-template <class F>
-void for_passes(std::int64_t begin, std::int64_t end, const F& f) {
-  for (std::int64_t i = begin; i < end; i += kPass) f(Segment{0, i, std::min(kPass, end - i)});
-}
-
-/// The same over `count` elements, in parallel.
-template <class F>
-void for_passes(int threads, std::int64_t count, const F& f) {
-  parallel_blocks(threads, count, kElementsPerBlock,
-                  [&](std::int64_t begin, std::int64_t end) { for_passes(begin, end, f); });
-}
-
-/// Calls f(row of the list, chunk of the list, begin, end) for all chunks in parallel, where they
-/// are elements [begin, end) of the row. A list of one has no table.
-template <class Row, class F>
-void for_chunks(int threads, const View& table, const std::vector<Row>& only, const F& f) {
-  const Row* rows = table.defined() ? table.as<const Row>() : only.data();
-  const auto count = table.defined() ? table.numel() / static_cast<std::int64_t>(sizeof(Row)) : 1;
-  const ListPlace& last = rows[count - 1].place;
-  const std::int64_t chunks = last.first_chunk + list_chunks(last.numel);
-  parallel_blocks(threads, chunks, 1, [&](std::int64_t chunk, std::int64_t) {
-    const std::int64_t row = row_of_chunk(rows, count, chunk);
-    const ListPlace& place = rows[row].place;
-    const std::int64_t begin = (chunk - place.first_chunk) * kListChunk;
-    f(static_cast<std::size_t>(row), chunk, begin, std::min(place.numel, begin + kListChunk));
-  });
-}
-
-/// A table in place of the one that a list of one may lack.
-template <class K, class Items>
-auto only_row(const View& table, const Items& items) {
-  return table.defined() ? std::vector<typename K::Row>{} : K::rows(items);
-}
 
 void run_squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& workspace) {
   if (op.dtype() == DType::f64) return run_reference(ctx, op, workspace);
@@ -218,7 +153,7 @@ void run_squared_norm(const KernelCtx& ctx, const SquaredNorm& op, const View& w
 
 void run_clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View& workspace) {
   if (op.g.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  for_passes(ctx.threads, op.g.numel(), [&](const Segment& at) {
+  parallel_passes(ctx.threads, op.g.numel(), [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(clip_by_value)
     (at.of<float>(op.g), at.count, op.limit_now(), op.decision.defined());
   });
@@ -238,22 +173,12 @@ void run_adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View& wor
              });
 }
 
-void run_sgd_update(const KernelCtx& ctx, const SgdUpdate& op, const View& workspace) {
-  if (op.to.gradient.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
-  if (!decision.applies()) return;
-  const SgdScalars<float> scalars(op, decision);
-  for_passes(ctx.threads, op.to.numel(), [&](const Segment& at) {
-    HWY_DYNAMIC_DISPATCH(sgd_update)(op, scalars, at);
-  });
-}
-
 void run_step_update(const KernelCtx& ctx, const StepUpdate& op, const View& workspace) {
   if (op.to.gradient.dtype == DType::f64) return run_reference(ctx, op, workspace);
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
   const StepUpdateScalars<float> scalars(op, decision);
-  for_passes(ctx.threads, op.to.numel(), [&](const Segment& at) {
+  parallel_passes(ctx.threads, op.to.numel(), [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(step_update)(op, scalars, at);
   });
 }
@@ -266,7 +191,6 @@ void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<JoinSquaredNorms, run_reference<JoinSquaredNorms>>());
   rows.push_back(row_of<DecideUpdate, run_reference<DecideUpdate>>());
   rows.push_back(row_of<AdamUpdate, run_adam_update>());
-  rows.push_back(row_of<SgdUpdate, run_sgd_update>());
   rows.push_back(row_of<StepUpdate, run_step_update>());
 }
 

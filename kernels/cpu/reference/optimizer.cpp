@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "kernels/cpu/element.hpp"
+#include "kernels/cpu/reference/masters.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/update_scalars.hpp"
 #include "lib/base/tree_sum.hpp"
-#include "lib/tensor/split_master.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -22,16 +22,6 @@ double squared_norm_of_block(const T* g, std::int64_t count) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
   return lanes[0];
-}
-
-/// Runs f.operator()<T>() for the FP32 or FP64 of a master or a gradient.
-template <class F>
-void with_master_type(DType dtype, const F& f) {
-  if (dtype == DType::f64) {
-    f.template operator()<double>();
-  } else {
-    f.template operator()<float>();
-  }
 }
 
 void squared_norm(const KernelCtx&, const SquaredNorm& op, const View&) {
@@ -58,53 +48,6 @@ void clip_by_value(const KernelCtx&, const ClipByValue& op, const View&) {
       g[i] = std::min(std::max(g[i], -limit), limit);  // in this order a NaN stays one
     }
   });
-}
-
-/// The masters of an update, in whichever form they are.
-template <class T>
-class Masters {
- public:
-  /// `update`: the number of this one.
-  Masters(const UpdateOperands& to, std::uint64_t update) : to_(to), update_(update) {}
-
-  T get(std::int64_t i) const {
-    if (to_.parameter.defined()) return to_.parameter.as<T>()[i];
-    const bf16 copy = to_.compute_copy.as<bf16>()[i];
-    if (!to_.remainder.defined()) return static_cast<T>(to_float(copy));
-    return static_cast<T>(join_master({copy, to_.remainder.as<std::uint16_t>()[i]}));
-  }
-  /// The master and its copy.
-  void put(std::int64_t i, T value) const {
-    if (to_.parameter.defined()) to_.parameter.as<T>()[i] = value;
-    if (!to_.compute_copy.defined()) return;
-    const auto rounded = static_cast<float>(value);
-    if (to_.compute_copy.dtype == DType::f32) {
-      to_.compute_copy.as<float>()[i] = rounded;
-      return;
-    }
-    if (to_.compute_copy.dtype == DType::f16) {
-      to_.compute_copy.as<f16>()[i] = to_f16(rounded);
-      return;
-    }
-    if (to_.rounding.on) {
-      const std::uint32_t word = philox_word(to_.rounding.key, update_, to_.rounding.index(i));
-      to_.compute_copy.as<bf16>()[i] = round_stochastically(rounded, word);
-      return;
-    }
-    const MasterParts parts = split_master(rounded);
-    to_.compute_copy.as<bf16>()[i] = parts.copy;
-    if (to_.remainder.defined()) to_.remainder.as<std::uint16_t>()[i] = parts.remainder;
-  }
-
- private:
-  const UpdateOperands& to_;
-  std::uint64_t update_;
-};
-
-/// Runs f.operator()<T>() for the type of an update's masters.
-template <class F>
-void with_master_type(const UpdateOperands& to, const F& f) {
-  with_master_type(to.master_dtype(), f);
 }
 
 void join_squared_norms(const KernelCtx&, const JoinSquaredNorms& op, const View&) {
@@ -156,25 +99,30 @@ void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
   }
 }
 
-void sgd_update(const KernelCtx&, const SgdUpdate& op, const View&) {
+template <class Rule, class T>
+void rule_update_one(const RuleTensors& of, const RuleInStep<Rule, T>& rule) {
+  const Masters<T> masters(of.to, rule.update);
+  const T* const gradient = of.to.gradient.as<T>();
+  for (std::int64_t i = 0; i < of.to.numel(); ++i) {
+    T states[kRoomForStatesOf<Rule>];
+    for (int k = 0; k < kStatesOf<Rule>; ++k) states[k] = of.states[k].template as<T>()[i];
+    masters.put(i, rule.apply(masters.get(i), gradient[i], states));
+    for (int k = 0; k < kStatesOf<Rule>; ++k) of.states[k].template as<T>()[i] = states[k];
+  }
+}
+
+void rule_update(const KernelCtx&, const RuleUpdate& op, const View&) {
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
-  with_master_type(op.to, [&]<class T>() {
-    const SgdScalars<T> s(op, decision);
-    const Masters<T> masters(op.to, s.update);
-    for (std::int64_t i = 0; i < op.to.numel(); ++i) {
-      const T p = masters.get(i);
-      T g = op.to.gradient.as<T>()[i] * s.grad_scale;
-      g += s.weight_decay * p;
-      T update = g;
-      if (op.momentum_buffer.defined()) {
-        T& b = op.momentum_buffer.as<T>()[i];
-        b = s.first ? g : s.momentum * b + s.one_minus_dampening * g;
-        update = op.nesterov ? g + s.momentum * b : b;
-      }
-      masters.put(i, p - s.lr * update);
-    }
-  });
+  for (const RuleTensors& of : op.tensors) {
+    with_master_type(of.to, [&]<class T>() {
+      std::visit(
+          [&]<class Rule>(const Rule& rule) {
+            rule_update_one<Rule, T>(of, {rule, op.decay, of.lr_scale, of.weight_decay, decision});
+          },
+          op.rule);
+    });
+  }
 }
 
 void step_update(const KernelCtx&, const StepUpdate& op, const View&) {
@@ -200,7 +148,7 @@ void add_optimizer_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<ClipByValue, clip_by_value>());
   rows.push_back(row_of<DecideUpdate, decide_update>());
   rows.push_back(row_of<AdamUpdate, adam_update>());
-  rows.push_back(row_of<SgdUpdate, sgd_update>());
+  rows.push_back(row_of<RuleUpdate, rule_update>());
   rows.push_back(row_of<StepUpdate, step_update>());
 }
 

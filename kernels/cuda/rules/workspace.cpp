@@ -136,7 +136,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<JoinSquaredNorms, none<JoinSquaredNorms>>(),
       workspace_row_of<DecideUpdate, of_decide_update>(),
       workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
-      workspace_row_of<SgdUpdate, none<SgdUpdate>>(),
+      workspace_row_of<RuleUpdate, none<RuleUpdate>>(),
       workspace_row_of<StepUpdate, none<StepUpdate>>(),
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
       workspace_row_of<Rope, none<Rope>>(),

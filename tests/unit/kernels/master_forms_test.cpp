@@ -10,6 +10,7 @@
 namespace llmtrain::kernels {
 
 using test::run_adam;
+using test::run_rule;
 using trial::decision_of;
 using trial::kSameBits;
 using trial::kSizes;
@@ -67,8 +68,8 @@ TEST_CASE("updates of halves have the bits of whole masters") {
         const Tensor now = decision_of(machine, 1, t, 0.9, 0.999);
         run_adam(machine, {adam.as_whole(g), states[0], states[1], 1e-3}, {.decision = now});
         run_adam(machine, {adam.as_halves(g), states[2], states[3], 1e-3}, {.decision = now});
-        machine.run(SgdUpdate{sgd.as_whole(g), now, {}, 1e-3});
-        machine.run(SgdUpdate{sgd.as_halves(g), now, {}, 1e-3});
+        run_rule(machine, {sgd.as_whole(g), {}, 1e-3}, {.decision = now});
+        run_rule(machine, {sgd.as_halves(g), {}, 1e-3}, {.decision = now});
         machine.run(StepUpdate{step.as_whole(g), now, 1e-3, 0.1});
         machine.run(StepUpdate{step.as_halves(g), now, 1e-3, 0.1});
         machine.run(StepUpdate{narrow.as_whole(d), now, 1e-3, 0.1});

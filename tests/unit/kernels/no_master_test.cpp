@@ -11,6 +11,7 @@
 namespace llmtrain::kernels {
 
 using test::run_adam;
+using test::run_rule;
 using trial::decision_of;
 using trial::kSizes;
 using trial::Machine;
@@ -40,7 +41,7 @@ std::vector<Values> updated(const KernelTable& table, std::int64_t n, const Stoc
   };
   const Tensor now = decision_of(machine, 0.7, t, 0.9, 0.999);
   run_adam(machine, {to(p[0], g), m, v, 1e-3, 0.1}, {.decision = now});
-  machine.run(SgdUpdate{to(p[1], g), now, {}, 1e-3});
+  run_rule(machine, {to(p[1], g), {}, 1e-3}, {.decision = now});
   machine.run(StepUpdate{to(p[2], g), now, 1e-3, 0.1});
   machine.run(StepUpdate{to(p[3], d), now, 1e-3, 0.1});
   return {values_of(p[0]), values_of(p[1]), values_of(p[2]), values_of(p[3]), values_of(m)};
@@ -72,7 +73,7 @@ TEST_CASE("an update without a master is that of its formula, rounded by its ele
   const Tensor now = decision_of(machine, 1, 9);
   UpdateOperands to{.parameter = {}, .gradient = g, .compute_copy = p};
   to.rounding = {.on = true, .key = kKey, .first = 40, .columns = 11, .stride = 100};
-  machine.run(SgdUpdate{to, now, {}, 0.01});
+  run_rule(machine, {to, {}, 0.01}, {.decision = now});
   for (std::size_t i = 0; i < kCount; ++i) {
     const auto exact = static_cast<float>(before[i]) - 0.01f * static_cast<float>(gradients[i]);
     const std::uint32_t word = philox_word(kKey, 9, 40 + i / 11 * 100 + i % 11);
@@ -125,14 +126,16 @@ TEST_CASE("masters are rounded to nearest, and what has none is bf16") {
   const Tensor p = machine.operand("p", {6}), g = machine.operand("g", {6});
   const Tensor narrow = machine.empty({6}, DType::bf16);
   const Tensor now = decision_of(machine, 1);
-  SgdUpdate sgd{.to = {.parameter = {}, .gradient = g, .compute_copy = narrow}, .decision = now};
+  RuleTensors tensors{.to = {.parameter = {}, .gradient = g, .compute_copy = narrow}, .states = {}};
+  const RuleUpdate sgd{.tensors = std::span(&tensors, 1), .table = {}, .decision = now};
   sgd.check();
-  sgd.to.rounding = by_chance(6);
+  tensors.to.rounding = by_chance(6);
   sgd.check();
   const auto refused = [&](const auto& change) {
-    SgdUpdate other = sgd;
-    change(other.to);
-    CHECK_THROWS_AS(other.check(), InternalError);
+    const UpdateOperands before = tensors.to;
+    change(tensors.to);
+    CHECK_THROWS_AS(sgd.check(), InternalError);
+    tensors.to = before;
   };
   refused([&](UpdateOperands& to) { to.parameter = p; });
   refused([&](UpdateOperands& to) { to.compute_copy = p; });

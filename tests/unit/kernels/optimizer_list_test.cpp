@@ -186,14 +186,6 @@ TEST_CASE("optimizer kernels refuse operands that do not fit") {
   refused(step, [&](StepUpdate& k) { k.to.gradient = remainder; });
   refused(step, [&](StepUpdate& k) { k.to.parameter = other; });
 
-  SgdUpdate sgd;
-  sgd.to = {p, g};
-  sgd.decision = decision;
-  sgd.check();
-  refused(sgd, [&](SgdUpdate& k) { k.decision = out; });
-  refused(sgd, [&](SgdUpdate& k) { k.momentum = 0.9; });
-  refused(sgd, [&](SgdUpdate& k) { k.momentum_buffer = other; });
-
   DecideUpdate decide{.squares = decision, .loss_sum = out, .decision = decision};
   decide.check();
   refused(decide, [&](DecideUpdate& k) { k.squares = p; });

@@ -10,6 +10,7 @@
 namespace llmtrain::kernels {
 
 using test::run_adam;
+using test::run_rule;
 using test::run_squared_norm;
 using trial::decision_of;
 using trial::kSameBits;
@@ -100,8 +101,9 @@ TEST_CASE("three steps of SGD in all its forms give PyTorch's numbers") {
           const double g = gradients[static_cast<std::size_t>(t - 1)];
           const Tensor gradient = machine.of({4 * g}, {1}, dtype);
           const Tensor decision = decision_of(machine, 0.25, t);
-          machine.run(
-              SgdUpdate{{p, gradient}, decision, b, 0.1, momentum, dampening, 0.3, nesterov});
+          RuleUpdate update{.decision = decision};
+          if (momentum != 0) update.rule = rules::Momentum{momentum, dampening, nesterov};
+          run_rule(machine, {{p, gradient}, {b}, 0.1, 0.3}, update);
           expected.sgd(g, 0.1, momentum, dampening, 0.3, nesterov, t);
           const double epsilon = dtype == DType::f64 ? 1e-14 : 1e-6;
           CHECK(values_of(p)[0] == test::relative(expected.p, epsilon));
@@ -138,20 +140,6 @@ TEST_CASE("fast updates have the reference's bits, masters and compute copies") 
                         .eps = 1e-8,
                         .decoupled = variant});
               return trial::outputs(p, m, zero, copy);
-            },
-            DType::f32, kSameBits);
-        trial::compare(
-            [&](Machine& machine) {
-              const Tensor p = machine.operand("p", {n});
-              const Tensor g = machine.operand("g", {n});
-              const Tensor b = machine.operand("b", {n});
-              const Tensor copy = machine.empty({n}, copy_dtype);
-              const Tensor first = decision_of(machine, 0.7, 1);
-              const Tensor second = decision_of(machine, 0.7, 2);
-              machine.run(SgdUpdate{{p, g, copy}, second, b, 0.01, 0.9, 0.1, 0.1, variant});
-              machine.run(SgdUpdate{{p, g, copy}, first, b, 0.01, 0.9, 0, 0.1, variant});
-              machine.run(SgdUpdate{{p, g, copy}, first, {}, 0.01, 0, 0, 0.1, false});
-              return trial::outputs(p, b, copy);
             },
             DType::f32, kSameBits);
       }
@@ -228,7 +216,6 @@ TEST_CASE("updates touch nothing where the decision does not apply") {
       };
       const auto before = all();
       run_adam(machine, {{p, g, copy}, m, v, 0.1}, {.decision = no});
-      machine.run(SgdUpdate{{p, g, copy}, no, m, 0.1, 0.9});
       machine.run(StepUpdate{{p, g, copy}, no});
       machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .scale = {2}});
       machine.run(ScaleUpdate{.x = g, .y = p, .decision = no, .accumulate = true});
