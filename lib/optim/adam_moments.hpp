@@ -6,16 +6,14 @@
 namespace llmtrain::optim {
 
 struct AdamOptions : recipe::Section {
-  explicit AdamOptions(double default_weight_decay)
-      : weight_decay(this, "weight_decay", default_weight_decay, "weight decay",
+  explicit AdamOptions(double default_weight_decay, double default_beta2 = 0.95)
+      : betas(this, "betas", {0.9, default_beta2},
+              "decay of the mean of the gradient and of its square",
+              recipe::at_least(0) & recipe::below(1) & recipe::length(2)),
+        weight_decay(this, "weight_decay", default_weight_decay, "weight decay",
                      recipe::at_least(0)) {}
 
-  recipe::Key<std::vector<double>> betas{
-      this,
-      "betas",
-      {0.9, 0.95},
-      "decay of the mean of the gradient and of its square",
-      recipe::at_least(0) & recipe::below(1) & recipe::length(2)};
+  recipe::Key<std::vector<double>> betas;
   recipe::Key<double> eps{this, "eps", 1e-8, "added to the root of the second moment",
                           recipe::above(0)};
   recipe::Key<double> weight_decay;

@@ -10,5 +10,10 @@ OptimizerRow adam();
 OptimizerRow sgd();
 OptimizerRow momentum();
 OptimizerRow muon();
+OptimizerRow nesterov();
+OptimizerRow adagrad();
+OptimizerRow rmsprop();
+OptimizerRow amsgrad();
+OptimizerRow lion();
 
 }  // namespace llmtrain::optim

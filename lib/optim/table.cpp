@@ -6,7 +6,8 @@ namespace llmtrain::optim {
 
 std::span<const OptimizerRow> optimizer_table() {
   static const std::array kRows{
-      adamw(), adam(), sgd(), momentum(), muon(),
+      adamw(),    adam(),    sgd(),     momentum(), muon(),
+      nesterov(), adagrad(), rmsprop(), amsgrad(),  lion(),
   };
   return kRows;
 }

@@ -266,39 +266,6 @@ const std::vector<Flip> kTraining{
      {"activation_checkpoint.ops=[activation]", "activation_checkpoint.ops=[norm, activation]"}},
 };
 
-const std::vector<Flip> kOptimizer{
-    {"optimizer.name", {weights}},
-    {"optimizer.betas",
-     {weights},
-     "",
-     {"optimizer.betas=[0.8, 0.95]", "optimizer.betas=[0.9, 0.9]"}},
-    {"optimizer.eps", {weights}, "", {"optimizer.eps=1e-3"}},
-    {"optimizer.weight_decay", {weights}, "", {"optimizer.weight_decay=0.2"}},
-    {"optimizer.momentum", {weights}, "", {"optimizer.momentum=0.5"}},
-    {"optimizer.dampening", {weights}, "", {"optimizer.dampening=0.5"}},
-    {"optimizer.nesterov", {weights}, "", {"optimizer.nesterov=true"}},
-    {"optimizer.nesterov", {weights}, "", {"optimizer.nesterov=false"}, "optimizer.name: muon"},
-    {"optimizer.ns_steps", {operations, weights}, "", {"optimizer.ns_steps=3"}},
-    {"optimizer.lr_adjustment", {weights}},
-    {"optimizer.lr", {weights, metrics}, "", {"optimizer.lr=1e-2"}},
-    {"optimizer.max_grad_norm", {weights}, "optimizer.name=sgd", {"optimizer.max_grad_norm=0.1"}},
-    {"optimizer.max_grad_value", {operations, weights}, "", {"optimizer.max_grad_value=1e-3"}},
-    {"optimizer.no_decay", {weights}, "", {"optimizer.no_decay=[]"}},
-    {"optimizer.groups", {weights}, "", {"optimizer.groups=[{match: embedding, lr_scale: 0.5}]"}},
-    {"optimizer.groups.*.match",
-     {weights},
-     "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
-     {"optimizer.groups.0.match=norm"}},
-    {"optimizer.groups.*.lr_scale",
-     {weights},
-     "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
-     {"optimizer.groups.0.lr_scale=0.25"}},
-    {"optimizer.groups.*.weight_decay",
-     {weights},
-     "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
-     {"optimizer.groups.0.weight_decay=0.5"}},
-};
-
 const std::vector<Flip> kSchedule{
     {"lr_scheduler.type", {metrics}, "training.max_steps=24 | eval.interval=null"},
     {"lr_scheduler.min_lr_ratio", {metrics}, "", {"lr_scheduler.min_lr_ratio=0.5"}},
@@ -377,12 +344,11 @@ const std::vector<Flip> kLoop{
 std::span<const Flip> flip_table() {
   static const std::vector<Flip> rows = [] {
     std::vector<Flip> all;
-    for (const auto* part :
-         {&kRun, &kParallelism, &kData, &kTraining, &kOptimizer, &kSchedule, &kLoop}) {
+    for (const auto* part : {&kRun, &kParallelism, &kData, &kTraining, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
     for (const std::span<const Flip> part :
-         {model_flips(), cleaning_flips(), job_flips(), bad_step_flips()}) {
+         {model_flips(), optimizer_flips(), cleaning_flips(), job_flips(), bad_step_flips()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

@@ -34,6 +34,8 @@ extern const std::string_view kBaseRecipe;
 std::span<const Flip> flip_table();
 /// Its rows of the model.
 std::span<const Flip> model_flips();
+/// Its rows of optimizers.
+std::span<const Flip> optimizer_flips();
 /// Its rows of data.cleaning.
 std::span<const Flip> cleaning_flips();
 /// Its rows of slurm, and of what a job of it does at its end and its restarts.

@@ -18,7 +18,13 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
                                     {"precision.compute=bf16", "precision.master=fp32"},
                                     {"precision.compute=bf16", "precision.master=bf16+remainder"},
                                     {"precision.compute=bf16", "precision.master=none"},
-                                    {"precision.compute=bf16", "optimizer.name=muon"}}) {
+                                    {"precision.compute=bf16", "optimizer.name=muon"},
+                                    {"precision.compute=bf16", "optimizer.name=adagrad",
+                                     "optimizer.initial_accumulator_value=0.1"},
+                                    {"precision.compute=bf16", "optimizer.name=rmsprop",
+                                     "optimizer.centered=true", "optimizer.momentum=0.5"},
+                                    {"precision.compute=bf16", "optimizer.name=amsgrad"},
+                                    {"precision.compute=bf16", "optimizer.name=lion"}}) {
     CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
     const Workshop w;
     // One micro-batch on each rank: from stage 2 on gradients of each are summed over the ranks.

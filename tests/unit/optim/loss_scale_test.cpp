@@ -8,7 +8,8 @@
 namespace llmtrain::optim {
 
 TEST_CASE("gradients times the scale of the loss give the bits of those without") {
-  for (const char* name : {"adamw", "sgd", "momentum", "muon"}) {
+  for (const OptimizerRow& row : optimizer_table()) {
+    const std::string_view name = row.name;
     CAPTURE(name);
     OptimizerOptions options;
     read_options(options,

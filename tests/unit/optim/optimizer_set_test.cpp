@@ -269,6 +269,21 @@ TEST_CASE("gradients are zero after zero_grads, and a new state is zero") {
   }
 }
 
+TEST_CASE("a new state is what its optimizer says, and what it is afterwards is not touched") {
+  const Rig rig;
+  OptimizerOptions options;
+  read_options(options, "{name: adagrad, initial_accumulator_value: 0.25}");
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
+  for (const StateTensor& state : set.states()) {
+    CHECK(values_of(state.tensor) == std::vector<double>(state.tensor.numel(), 0.25));
+  }
+  set.zero_grads(rig.ctx);
+  run_step(rig, set, 1.0);
+  for (const StateTensor& state : set.states()) {
+    CHECK(values_of(state.tensor) == std::vector<double>(state.tensor.numel(), 0.25));
+  }
+}
+
 TEST_CASE("meta allocates and launches exactly what the CPU does") {
   for (const OptimizerRow& row : optimizer_table()) {
     CAPTURE(row.name);

@@ -1,5 +1,4 @@
 // Every row of the optimizer table against its formula, written out in double.
-#include <functional>
 #include <map>
 
 #include <doctest/doctest.h>
@@ -7,117 +6,11 @@
 #include "lib/tensor/split_master.hpp"
 #include "tests/support/relative.hpp"
 #include "tests/unit/optim/fixture.hpp"
+#include "tests/unit/optim/formulas.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
-
-using Values = std::vector<double>;
-using States = std::map<std::string, Values>;
-
-struct Step {
-  double lr, weight_decay;
-  int t;
-  const Parameter* parameter;
-};
-
-using Formula = void (*)(Values& p, Values g, States& states, const Step& s);
-
-void adam_moments(Values& p, const Values& g, States& states, const Step& s) {
-  Values& m = states["m"];
-  Values& v = states["v"];
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    m[i] = 0.8 * m[i] + 0.2 * g[i];
-    v[i] = 0.9 * v[i] + 0.1 * g[i] * g[i];
-    const double mean = m[i] / (1 - std::pow(0.8, s.t));
-    const double square = v[i] / (1 - std::pow(0.9, s.t));
-    p[i] -= s.lr * mean / (std::sqrt(square) + 1e-6);
-  }
-}
-
-void adamw_formula(Values& p, Values g, States& states, const Step& s) {
-  for (double& x : p) x -= s.lr * s.weight_decay * x;
-  adam_moments(p, g, states, s);
-}
-
-void add_decay(const Values& p, Values& g, const Step& s) {
-  for (std::size_t i = 0; i < p.size(); ++i) g[i] += s.weight_decay * p[i];
-}
-
-void adam_formula(Values& p, Values g, States& states, const Step& s) {
-  add_decay(p, g, s);
-  adam_moments(p, g, states, s);
-}
-
-void sgd_formula(Values& p, Values g, States&, const Step& s) {
-  add_decay(p, g, s);
-  for (std::size_t i = 0; i < p.size(); ++i) p[i] -= s.lr * g[i];
-}
-
-void momentum_formula(Values& p, Values g, States& states, const Step& s) {
-  add_decay(p, g, s);
-  Values& b = states["momentum"];
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    b[i] = s.t == 1 ? g[i] : 0.8 * b[i] + 0.75 * g[i];
-    p[i] -= s.lr * b[i];
-  }
-}
-
-void nesterov_formula(Values& p, Values g, States& states, const Step& s) {
-  add_decay(p, g, s);
-  Values& b = states["momentum"];
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    b[i] = s.t == 1 ? g[i] : 0.8 * b[i] + g[i];
-    p[i] -= s.lr * (g[i] + 0.8 * b[i]);
-  }
-}
-
-/// a [m, k] times b [k, n].
-Values product(const Values& a, const Values& b, std::size_t m, std::size_t k, std::size_t n) {
-  Values c(m * n);
-  for (std::size_t i = 0; i < m; ++i) {
-    for (std::size_t p = 0; p < k; ++p) {
-      for (std::size_t j = 0; j < n; ++j) c[i * n + j] += a[i * k + p] * b[p * n + j];
-    }
-  }
-  return c;
-}
-
-Values transposed(const Values& a, std::size_t m, std::size_t n) {
-  Values t(m * n);
-  for (std::size_t i = 0; i < m; ++i) {
-    for (std::size_t j = 0; j < n; ++j) t[j * m + i] = a[i * n + j];
-  }
-  return t;
-}
-
-void muon_formula(Values& p, Values g, States& states, const Step& s) {
-  if (s.parameter->role() != ParameterRole::matrix) return adamw_formula(p, g, states, s);
-  const auto m = static_cast<std::size_t>(s.parameter->global_shape()[0]);
-  const auto n = static_cast<std::size_t>(s.parameter->global_shape()[1]);
-  Values& mean = states["momentum"];
-  Values x(g.size());
-  double squares = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    mean[i] = 0.8 * mean[i] + 0.2 * g[i];
-    x[i] = 0.2 * g[i] + 0.8 * mean[i];
-    squares += x[i] * x[i];
-  }
-  for (double& e : x) e /= std::sqrt(squares);
-  // a x + b (x x^T) x + c (x x^T)^2 x, from the left whatever the shape.
-  for (int step = 0; step < 3; ++step) {
-    const Values gram = product(x, transposed(x, m, n), m, n, m);
-    const Values once = product(gram, x, m, m, n);
-    const Values twice = product(gram, once, m, m, n);
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      x[i] = 3.4445 * x[i] - 4.7750 * once[i] + 2.0315 * twice[i];
-    }
-  }
-  const double factor = 0.2 * std::sqrt(static_cast<double>(std::max(m, n)));
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    p[i] = p[i] * (1 - s.lr * s.weight_decay) - s.lr * factor * x[i];
-  }
-}
 
 struct Case {
   std::string name, options;
@@ -125,6 +18,7 @@ struct Case {
   Formula formula;
   std::vector<std::string> matrix_states = states;
   double fp32_tolerance = 2e-6;
+  double initial_state = 0;
 
   const std::vector<std::string>& states_of(const Parameter& p) const {
     return p.role() == ParameterRole::matrix ? matrix_states : states;
@@ -144,6 +38,40 @@ const std::vector<Case>& cases() {
        .formula = &muon_formula,
        .matrix_states = {"momentum"},
        .fp32_tolerance = 2e-5},
+      {"nesterov", "momentum: 0.8\n", {"momentum"}, &nesterov_formula},
+      {"adagrad", "lr_decay: 0.5\neps: 1.0e-6\n", {"sum"}, &adagrad_formula},
+      {.name = "adagrad",
+       .options = "lr_decay: 0.5\neps: 1.0e-6\ninitial_accumulator_value: 0.25\n",
+       .states = {"sum"},
+       .formula = &adagrad_formula,
+       .initial_state = 0.25},
+      {"rmsprop", "alpha: 0.9\neps: 1.0e-6\n", {"v"}, &rmsprop_formula<false, false>},
+      {"rmsprop",
+       "alpha: 0.9\neps: 1.0e-6\nmomentum: 0.8\n",
+       {"v", "momentum"},
+       &rmsprop_formula<false, true>},
+      {"rmsprop",
+       "alpha: 0.9\neps: 1.0e-6\ncentered: true\n",
+       {"v", "m"},
+       &rmsprop_formula<true, false>},
+      {"rmsprop",
+       "alpha: 0.9\neps: 1.0e-6\ncentered: true\nmomentum: 0.8\n",
+       {"v", "m", "momentum"},
+       &rmsprop_formula<true, true>},
+      {"amsgrad",
+       "betas: [0.8, 0.9]\neps: 1.0e-6\n",
+       {"m", "v", "v_max"},
+       &amsgrad_formula<Decay::in_gradient>},
+      {"amsgrad",
+       "betas: [0.8, 0.9]\neps: 1.0e-6\ndecoupled: true\n",
+       {"m", "v", "v_max"},
+       &amsgrad_formula<Decay::before>},
+      {"amsgrad",
+       "betas: [0.8, 0.9]\neps: 1.0e-6\ndecoupled: true\ndecay_order: after\n",
+       {"m", "v", "v_max"},
+       &amsgrad_formula<Decay::after>},
+      {"lion", "betas: [0.8, 0.9]\n", {"m"}, &lion_formula<Decay::before>},
+      {"lion", "betas: [0.8, 0.9]\ndecay_order: after\n", {"m"}, &lion_formula<Decay::after>},
   };
   return kCases;
 }
@@ -174,7 +102,7 @@ struct Reference {
     for (const auto& p : rig.store.all()) {
       parameters[p->name()] = values_of(p->master());
       for (const auto& s : c.states_of(*p))
-        states[p->name()][s].resize(parameters[p->name()].size());
+        states[p->name()][s].resize(parameters[p->name()].size(), c.initial_state);
     }
   }
 

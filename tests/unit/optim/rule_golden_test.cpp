@@ -1,0 +1,134 @@
+// Twenty steps of the authors' own optimizers with warm-up, clipping, weight decay and groups, on
+// gradients some of which are zero, subnormal or huge; made by scripts/golden/rule_optimizers.py.
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/formula.hpp"
+#include "tests/support/relative.hpp"
+#include "tests/support/source_tree.hpp"
+#include "tests/unit/optim/fixture.hpp"
+
+namespace llmtrain::optim {
+
+namespace {
+
+using Json = nlohmann::json;
+using Values = std::vector<double>;
+
+Values gradient_of(const Json& golden, const Parameter& p, std::size_t t) {
+  const std::string name(p.name());
+  const Json& scales = golden["gradient_scales"];
+  const auto values = test::formula_weights(fmt::format("{} gradient {}", name, t),
+                                            p.global_shape().numel(), 0, scales[t % scales.size()]);
+  Values g(values.begin(), values.end());
+  const Json& huge_steps = golden["huge_steps"];
+  const bool huge = t % huge_steps[0].get<std::size_t>() == huge_steps[1].get<std::size_t>();
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const std::int32_t kind = test::formula_below(name + " kind", golden["special"], i);
+    if (kind == 0) g[i] = 0;
+    if (kind == 1) g[i] = golden["subnormal"];
+    if (kind == 2 && huge) g[i] = golden["huge"];
+  }
+  return g;
+}
+
+std::vector<ParameterSpec> specs(const Json& golden) {
+  std::vector<ParameterSpec> all;
+  for (const auto& [name, shape] : golden["shapes"].items()) {
+    ParameterSpec& spec = all.emplace_back(ParameterSpec{.name = name, .init = {}});
+    if (shape.size() == 1) {
+      spec.shape = {shape[0].get<std::int64_t>()};
+      spec.role = ParameterRole::norm;
+    } else {
+      spec.shape = {shape[0].get<std::int64_t>(), shape[1].get<std::int64_t>()};
+    }
+  }
+  return all;
+}
+
+std::string recipe_of(const Json& golden, const Json& c) {
+  Json recipe = c["options"];
+  recipe["name"] = c["name"];
+  recipe["lr"] = golden["lr"];
+  recipe["max_grad_norm"] = golden["max_grad_norm"];
+  recipe["no_decay"] = Json::array();
+  for (const auto& [name, settings] : golden["groups"].items()) {
+    Json group = settings;
+    group["match"] = name;
+    recipe["groups"].push_back(group);
+  }
+  return recipe.dump();
+}
+
+double norm_of(const Values& values) {
+  double squares = 0;
+  for (const double x : values) squares += x * x;
+  return std::sqrt(squares);
+}
+
+/// Of all values, and of every so-many-th. Rounding is relative to what they began as, too: a
+/// parameter may come close to zero.
+void check_kept(const Values& found, const Json& kept, std::size_t stride, double tolerance,
+                const Values& first = {}) {
+  Values sample, first_sample, difference = kept["sample"];
+  for (std::size_t i = 0; i < found.size(); i += stride) {
+    sample.push_back(found[i]);
+    if (!first.empty()) first_sample.push_back(first[i]);
+  }
+  const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(first_sample));
+  CHECK(std::abs(norm_of(found) - norm) <= tolerance * std::max(norm, norm_of(first)));
+  REQUIRE(sample.size() == difference.size());
+  for (std::size_t i = 0; i < sample.size(); ++i) difference[i] -= sample[i];
+  CHECK(norm_of(difference) <= tolerance * size);
+}
+
+void compare(const Json& golden, const Json& c, const Json& expected, const ParameterDTypes& dtypes,
+             double tolerance) {
+  const Rig rig(dtypes, specs(golden));
+  std::map<std::string, Values> first;
+  for (const auto& p : rig.store.all()) {
+    const auto values = test::formula_weights(p->name(), p->global_shape().numel(), 0, 1);
+    first[p->name()].assign(values.begin(), values.end());
+    set_values(p->master(), first[p->name()]);
+  }
+  OptimizerOptions options;
+  read_options(options, recipe_of(golden, c));
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh);
+  for (std::size_t t = 0; t < golden["lr_factors"].size(); ++t) {
+    for (const auto& p : rig.store.all()) set_values(p->grad(), gradient_of(golden, *p, t));
+    const StepResult result = run_step(rig, set, golden["lr_factors"][t].get<double>());
+    REQUIRE(result.applied);
+    CHECK(result.grad_norm == test::relative(expected["norms"][t].get<double>(), tolerance));
+  }
+  for (const auto& p : rig.store.all()) {
+    CAPTURE(p->name());
+    const std::string name(p->name());
+    check_kept(values_of(p->master()), expected["parameters"][name], golden["strides"][name],
+               tolerance, first[name]);
+  }
+  CHECK(set.states().size() == expected["states"].size());
+  for (const StateTensor& state : set.states()) {
+    CAPTURE(state.name);
+    check_kept(values_of(state.tensor), expected["states"][state.name],
+               golden["strides"][std::string(state.parameter->name())], tolerance);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("optimizers by rules agree with their authors' code over twenty steps") {
+  std::ifstream file(test_file("unit/optim/rule_optimizers_golden.json"));
+  const Json golden = Json::parse(file);
+  for (const Json& c : golden["cases"]) {
+    CAPTURE(c["name"]);
+    CAPTURE(c["options"].dump());
+    compare(golden, c, c["fp64"], kFp64, 1e-12);
+    compare(golden, c, c["fp32"], kFp32, 1e-6);
+  }
+}
+
+}  // namespace llmtrain::optim
