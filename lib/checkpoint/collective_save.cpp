@@ -76,6 +76,8 @@ CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
       run_(std::move(run)),
       writers_(&writers),
       writing_(writing) {
+  const std::optional<std::uint64_t> rate = store.options().background_bytes_per_second;
+  if (rate && writing == Writing::in_background) pace_.emplace(*rate);
   store.hit("save.begin");
   std::uint64_t mine = 0;
   for (const TensorBox& box : boxes_) mine += box.size_bytes();
@@ -116,7 +118,8 @@ std::string CollectiveSave::write(const std::string& directory) {
                                             {.writer = writers_->rank(),
                                              .max_shard_bytes = store_->options().max_shard_bytes,
                                              .failpoint = store_->options().failpoint,
-                                             .stop = work_.stop.get_token()});
+                                             .stop = work_.stop.get_token(),
+                                             .pace = pace_ ? &*pace_ : nullptr});
   store_->hit("save.written");
   return format_shards(shards);
 }
@@ -131,6 +134,10 @@ std::string CollectiveSave::commit(const std::vector<std::string>& texts) {
 
 bool CollectiveSave::is_idle(std::chrono::milliseconds wait) {
   return !work_.text.valid() || work_.text.wait_for(wait) != std::future_status::timeout;
+}
+
+void CollectiveSave::hurry() {
+  if (pace_) pace_->hurry();
 }
 
 std::vector<std::string> CollectiveSave::agree(const std::function<std::string()>& mine) {

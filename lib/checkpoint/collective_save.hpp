@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -43,6 +44,8 @@ class CollectiveSave {
   std::uint64_t total_bytes() const { return total_bytes_; }
   /// Waits for so long, or until this writer has nothing to write for now; true then.
   bool is_idle(std::chrono::milliseconds wait = {});
+  /// From now on this writer writes as fast as it can, whatever its store's limit.
+  void hurry();
   /// What comes next, to be called when all writers are idle; else it waits. True when the
   /// checkpoint is there. Where a writer failed, all throw what it threw, with its rank; nothing of
   /// the save is left then, or, where only its retention failed, the checkpoint is there.
@@ -68,6 +71,7 @@ class CollectiveSave {
   Writing writing_;
   Stage stage_ = Stage::writing;
   std::unique_ptr<PendingSave> pending_;  // of the first writer
+  std::optional<WritePace> pace_;
   // Last, so that nothing above goes while its thread lives; the request comes before the wait.
   struct Work {
     std::stop_source stop;

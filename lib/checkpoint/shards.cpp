@@ -27,20 +27,21 @@ constexpr std::uint64_t kPiecesOfShard = 8;
 constexpr std::uint64_t kCachedBytes = std::uint64_t{128} << 10;
 
 /// Returns the hash of its values.
-Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const std::stop_token& stop) {
+Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const ShardOptions& options) {
   Hasher128 hasher;
   const auto write = [&](std::span<const std::byte> part) {
     while (!part.empty()) {
       const std::span<const std::byte> cached = part.first(std::min(part.size(), kCachedBytes));
       writer.write(cached);
       hasher.update(cached);
+      if (options.pace != nullptr) options.pace->spend(cached.size(), options.stop);
       part = part.subspan(cached.size());
     }
   };
   const std::uint64_t total = box.size_bytes();
   std::vector<std::byte> fetched;
   for (std::uint64_t first = 0; first < total; first += kPartBytes) {
-    require<StorageError>(!stop.stop_requested(), "the save was given up");
+    require<StorageError>(!options.stop.stop_requested(), "the save was given up");
     const auto bytes = static_cast<std::size_t>(std::min(kPartBytes, total - first));
     if (!box.fetch) {
       write(box.bytes.subspan(first, bytes));
@@ -94,7 +95,7 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
     hit(failpoint, &i == &order.front()  ? "shard.write.first"
                    : &i == &order.back() ? "shard.write.last"
                                          : "shard.write");
-    shard.hashes[i] = write_box(writer, boxes[i], options.stop);
+    shard.hashes[i] = write_box(writer, boxes[i], options);
   }
   hit(failpoint, "shard.sync");
   writer.sync();

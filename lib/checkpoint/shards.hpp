@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/manifest.hpp"
+#include "lib/checkpoint/write_pace.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -46,6 +47,7 @@ struct ShardOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
   Failpoint failpoint = {};
   std::stop_token stop = {};  // a StorageError soon after the request
+  WritePace* pace = nullptr;  // outlives the writing; null: as fast as it goes
 };
 
 /// The name of a box in its shard: the tensor's own if the box is the whole tensor, so that any

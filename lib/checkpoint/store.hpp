@@ -37,6 +37,8 @@ struct StoreOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
   std::optional<std::size_t> keep_last = {};  // newest to keep, at least 2; keeps all if empty
   std::uint64_t keep_every = 0;               // multiples of this step are kept for good; 0: none
+  /// Of each writer in the background, until somebody waits for it; empty: no limit.
+  std::optional<std::uint64_t> background_bytes_per_second = {};
   Failpoint failpoint = {};
   std::function<std::uint64_t(const std::filesystem::path&)> free_bytes = free_disk_bytes;
   std::function<std::future<std::string>(std::function<std::string()>)> in_thread =

@@ -292,6 +292,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
     text += row(fmt::format("local checkpoints, {}", count),
                 format_bytes(count * plan.checkpoint_bytes));
   }
+  if (const auto rate = context.save_bytes_per_second) {
+    text += row("saves beside the run", fmt::format("{}/s a rank at most", format_bytes(*rate)));
+  }
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));
     if (!context.gpu_collectives.empty()) {
@@ -335,6 +338,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   if (context.local_checkpoints > 0) {
     json["local_checkpoints_bytes"] = context.local_checkpoints * plan.checkpoint_bytes;
   }
+  if (const auto rate = context.save_bytes_per_second) json["save_bytes_per_second"] = *rate;
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
     json["not_recorded"] = plan.not_recorded;

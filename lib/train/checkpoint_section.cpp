@@ -15,6 +15,10 @@ bool is_no_smaller(const recipe::Interval& a, const recipe::Interval& b) {
 }  // namespace
 
 void CheckpointSection::validate(recipe::Issues& issues) const {
+  if (async_rate() && !async()) {
+    issues.add(async_rate, "does nothing without checkpoint.async",
+               "leave it out, or set checkpoint.async: true");
+  }
   if (!local.directory()) {
     // By value, not by who gave it: a resolved recipe names every key.
     for (const recipe::ValueEntry* key :

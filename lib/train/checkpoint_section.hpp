@@ -48,6 +48,11 @@ struct CheckpointSection : recipe::Section {
       this, "async", false,
       "write checkpoints while the run goes on, from a copy that takes as much memory again as a "
       "rank saves; one is under way at a time, so a crash may cost up to two intervals"};
+  recipe::Key<std::optional<recipe::Bytes>> async_rate{
+      this, "async_rate", std::nullopt,
+      "bytes a second that each rank writes at most beside the run, which a disk and processors "
+      "slow down less then; as fast as it goes once somebody waits for the save; null: always",
+      recipe::at_least(1)};
   recipe::Key<Resume> resume{
       this, "resume", Resume::automatic,
       "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "

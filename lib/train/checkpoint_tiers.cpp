@@ -79,6 +79,7 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
   checkpoint::StoreOptions local_options = options;
   local_options.keep_last = recipe.checkpoint.local.keep_latest();
   local_options.keep_every = 0;
+  local_options.background_bytes_per_second.reset();  // there is no disk to spare
   if (!local) return CheckpointTiers(std::move(durable));
   return CheckpointTiers(std::move(durable),
                          open_local(peers, root, *local, std::move(local_options)));

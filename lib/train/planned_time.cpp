@@ -109,6 +109,8 @@ RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeo
                    const std::optional<std::filesystem::path>& profile) {
   planned.gpu_collectives = gpu_collectives_of(recipe, rank_of(recipe));
   planned.local_checkpoints = local_checkpoints_of(recipe);
+  if (const auto& rate = recipe.checkpoint.async_rate())
+    planned.save_bytes_per_second = rate->value;
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);

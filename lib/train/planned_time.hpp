@@ -26,6 +26,8 @@ struct RunPlan {
   std::string_view gpu_collectives;
   /// As local_checkpoints_of().
   std::uint64_t local_checkpoints = 0;
+  /// checkpoint.async_rate.
+  std::optional<std::uint64_t> save_bytes_per_second;
 
   plan::PlanContext context() const {
     return {.time = time,
@@ -33,7 +35,8 @@ struct RunPlan {
             .pipeline = pipeline_plan(),
             .ranks = ranks ? &*ranks : nullptr,
             .gpu_collectives = gpu_collectives,
-            .local_checkpoints = local_checkpoints};
+            .local_checkpoints = local_checkpoints,
+            .save_bytes_per_second = save_bytes_per_second};
   }
   std::uint64_t extent_bytes() const {
     return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();

@@ -104,6 +104,7 @@ void Saver::advance(std::chrono::milliseconds wait) {
 
 void Saver::finish() {
   constexpr std::chrono::milliseconds kBetweenAnswers{50};
+  if (under_way_) under_way_->save->hurry();
   while (under_way_) advance(kBetweenAnswers);
 }
 

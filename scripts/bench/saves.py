@@ -8,13 +8,15 @@
     --write          put the table into docs/benchmarks.md
 
 A Llama of 45 million parameters in FP32 with AdamW: half a gigabyte of state. Saves go in place of the run and beside it
-(checkpoint.async). Beside them, in the same run: one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then
+(checkpoint.async), as fast as it goes and over most of the time until the next one (checkpoint.async_rate). Beside them, in the same run: one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then
 fsync) and a plain reader of the same file; before each reading the system is asked to forget the file.
 """
 
 import argparse
 import concurrent.futures
 import ctypes
+import dataclasses
+import functools
 import json
 import mmap
 import os
@@ -36,7 +38,7 @@ tokenizer: {type: bytes}
 data: {sources: [{path: text.txt}]}
 training: {seq_len: 256, micro_batch_size: 1, global_batch_size: 2, max_steps: STEPS}
 optimizer: {lr: 1.0e-4}
-checkpoint: {interval: INTERVAL, keep_latest: 2, async: ASYNC}
+checkpoint: {interval: INTERVAL, keep_latest: 2, async: ASYNC, async_rate: RATE}
 eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
@@ -44,6 +46,7 @@ SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no st
 RESUMED = re.compile(r"the checkpoint was loaded in ([\d.]+) s")
 
 
+SPREAD = 0.7  # of an interval
 STEPS, INTERVAL = 40, 12  # four saves, of which the later ones read back what stays and delete the rest
 
 
@@ -103,8 +106,9 @@ class Plain:
         view.release()
 
 
-def llmtrain(executable, folder, steps, interval, is_async):
-    text = RECIPE.replace("STEPS", str(steps)).replace("INTERVAL", str(interval)).replace("ASYNC", str(is_async).lower())
+def llmtrain(executable, folder, steps, interval, is_async, rate="null"):
+    values = {"STEPS": steps, "INTERVAL": interval, "ASYNC": str(is_async).lower(), "RATE": rate}
+    text = functools.reduce(lambda text, key: text.replace(key, str(values[key])), values, RECIPE)
     (folder / "recipe.yaml").write_text(text)
     done = subprocess.run([executable, "run", "recipe.yaml"], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
@@ -150,32 +154,52 @@ def during(steps, save, whole):
     return [n for n in range(save + 1, min(save + INTERVAL, STEPS)) if sum(steps[k] for k in range(save + 1, n + 1)) <= whole]
 
 
+@dataclasses.dataclass
+class RunWithSaves:
+    """What the first save took, how long steps are without one, and how much longer beside one."""
+    seconds: float
+    waited: float
+    quiet_step: float | None = None
+    slower: float | None = None
+
+
+def run_with_saves(executable, folder, steps, is_async, rate="null"):
+    subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
+    output = llmtrain(executable, folder, steps, INTERVAL, is_async, rate)
+    saves = [(int(step), float(whole), float(waited)) for step, whole, waited in SAVED.findall(output)]
+    found = RunWithSaves(seconds=saves[0][1], waited=saves[0][2])
+    if not is_async:
+        return found
+    times = step_seconds(folder)
+    busy = {n for save, whole, _ in saves for n in during(times, save, whole)}
+    # The first step warms up, and one that a save begins or ends with is neither.
+    quiet = [times[n] for n in range(2, steps) if not busy & {n - 1, n, n + 1}]
+    found.quiet_step = statistics.mean(quiet)
+    found.slower = statistics.mean(times[n] for n in busy) / found.quiet_step - 1
+    return found
+
+
 def measure(executable, folder, rounds):
     (folder / "text.txt").write_text("".join(f"word{i * 7919 % 61} " for i in range(40000)))
     llmtrain(executable, folder, 2, 2, False)  # prepares the data
     size = state_bytes(folder)
     plain = Plain(folder, size)
-    found = {name: [] for name in ("copy", "write", "read", "in place", "waited", "beside", "load", "slower", "plain slower")}
+    found = {name: [] for name in ("copy", "write", "read", "in place", "waited", "beside", "load", "slower", "slowly", "slower slowly", "plain slower")}
     for _ in range(rounds):
         found["copy"].append(seconds(plain.copy))
         found["write"].append(seconds(plain.write))
         forget(plain.file)
         found["read"].append(seconds(plain.read))
-        for is_async in (False, True):
-            subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
-            output = llmtrain(executable, folder, STEPS if is_async else INTERVAL, INTERVAL, is_async)
-            saves = [(int(step), float(whole), float(waited)) for step, whole, waited in SAVED.findall(output)]
-            first = saves[0]
-            if not is_async:
-                found["in place"].append(first[1])
-                continue
-            found["waited"].append(first[2])
-            found["beside"].append(first[1])
-            steps = step_seconds(folder)
-            busy = {n for save, whole, _ in saves for n in during(steps, save, whole)}
-            # The first step warms up, and one that a save begins or ends with is neither.
-            quiet = [steps[n] for n in range(2, STEPS) if not busy & {n - 1, n, n + 1}]
-            found["slower"].append(statistics.mean(steps[n] for n in busy) / statistics.mean(quiet) - 1)
+        in_place = run_with_saves(executable, folder, INTERVAL, False)
+        found["in place"].append(in_place.seconds)
+        beside = run_with_saves(executable, folder, STEPS, True)
+        found["waited"].append(beside.waited)
+        found["beside"].append(beside.seconds)
+        found["slower"].append(beside.slower)
+        rate = int(size / (SPREAD * INTERVAL * beside.quiet_step))
+        slowly = run_with_saves(executable, folder, STEPS, True, rate)
+        found["slowly"].append(slowly.seconds)
+        found["slower slowly"].append(slowly.slower)
         found["plain slower"].append(slowed_by(executable, folder, plain.write_direct))
         forget(folder / "run")
         found["load"].append(float(RESUMED.search(llmtrain(executable, folder, INTERVAL + 1, INTERVAL, False)).group(1)))
@@ -187,6 +211,7 @@ def table(size, found):
             ("a save beside the run: no step is made for", found["waited"], f"{found['waited'] / found['copy']:.2f} x memcpy"),
             ("steps while it is written", None, f"{100 * found['slower']:+.0f} %"),
             ("steps while another process writes as much, past the page cache", None, f"{100 * found['plain slower']:+.0f} %"),
+            ("the same, written over most of the time until the next save", found["slowly"], f"steps {100 * found['slower slowly']:+.0f} %"),
             ("plain writer", found["write"], ""),
             ("a save in place", found["in place"], f"{100 * found['write'] / found['in place']:.0f} % of the plain writer's bandwidth"),
             ("a save beside the run, until it is there", found["beside"], f"{100 * found['write'] / found['beside']:.0f} %"),

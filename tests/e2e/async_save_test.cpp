@@ -58,6 +58,19 @@ TEST_CASE("saves beside the run are those in place of it, byte for byte, each sa
   }
 }
 
+TEST_CASE("a save that is written slowly is hurried by the next one, and by the end of the run") {
+  const Workspace plain(kTinyRecipe), slow(kTinyRecipe);
+  run_well(plain, kAsync);
+  const auto result = slow.run(with_async({"checkpoint.async_rate=1"}));
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  for (const std::uint64_t step : {2u, 4u, 6u}) {
+    CHECK(saved_bytes(slow, step) == saved_bytes(plain, step));
+  }
+  // Each but the first finds one that would take days.
+  CHECK(count(result.output, "waits: step") == 2);
+}
+
 TEST_CASE("an emulated GPU's saves beside the run are those in place of it, byte for byte" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);

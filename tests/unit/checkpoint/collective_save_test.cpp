@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cerrno>
 #include <future>
+#include <list>
 #include <system_error>
 #include <thread>
 
@@ -215,6 +216,36 @@ TEST_CASE("a writer that gets no thread fails the save of all, who learn of it w
   CHECK(told == 3);
   CHECK_FALSE(has_leftovers(dir.path()));
   CHECK(CheckpointStore::open_reader(dir.path()).list().empty());
+}
+
+TEST_CASE("a limit holds a writer in the background, until it is waited for or given up") {
+  const ScratchDir dir;
+  const auto alone = make_self_communicator("writers");
+  CheckpointStore store =
+      CheckpointStore::open_writer(dir.path(), {.background_bytes_per_second = 1});
+  std::list<Share> shares;  // read until a save is over
+  const auto begin = [&](std::uint64_t step, Writing writing) {
+    Share& share = shares.emplace_back(step, 0, 1);
+    return store.begin(step, std::move(share.boxes), small_run(step), *alone, writing);
+  };
+  auto save = begin(1, Writing::in_background);
+  CHECK_FALSE(save->is_idle(milliseconds(300)));
+  save->hurry();
+  while (!save->is_idle(milliseconds(1000))) {
+  }
+  while (!save->advance()) {
+  }
+  CHECK(holds_small(store, 1));
+
+  save = begin(2, Writing::by_caller);
+  while (!save->advance()) {
+  }
+  CHECK(holds_small(store, 2));
+
+  save = begin(3, Writing::in_background);
+  save.reset();
+  CHECK_FALSE(has_leftovers(dir.path()));
+  CHECK(store.list() == std::vector<std::uint64_t>{1, 2});
 }
 
 TEST_CASE("a save that is given up stops soon and takes its directory with it") {
