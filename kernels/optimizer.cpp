@@ -1,6 +1,7 @@
 #include "kernels/optimizer.hpp"
 
 #include "kernels/operands.hpp"
+#include "kernels/update_operands.hpp"
 
 namespace llmtrain::kernels {
 
@@ -29,11 +30,6 @@ DType check_master(const Operands& operands, const UpdateOperands& to) {
   return to.parameter.dtype;
 }
 
-void check_update(const Operands& operands, const UpdateOperands& to) {
-  const DType master = check_master(operands, to);
-  operands.dense("gradient", to.gradient, to.numel(), {master});
-}
-
 /// Whether masters, gradients and copies of two parameters have the same dtypes and forms.
 bool alike(const UpdateOperands& a, const UpdateOperands& b) {
   return a.gradient.dtype == b.gradient.dtype && a.parameter.defined() == b.parameter.defined() &&
@@ -49,13 +45,6 @@ std::int64_t numel_of(std::span<const Tensors> list) {
   return numel;
 }
 
-/// What an update moves of master, copy and gradient.
-Cost update_cost(const UpdateOperands& to) {
-  const View copy_as_master = to.parameter.defined() ? View{} : to.compute_copy;
-  return memory_cost({to.parameter, to.remainder, copy_as_master, to.gradient},
-                     {to.parameter, to.remainder, to.compute_copy});
-}
-
 /// A list is not empty, and more than one tensor needs a table.
 template <class Row>
 void check_table(const Operands& operands, const View& table, std::size_t count) {
@@ -66,6 +55,17 @@ void check_table(const Operands& operands, const View& table, std::size_t count)
 }
 
 }  // namespace
+
+void check_update(const Operands& operands, const UpdateOperands& to) {
+  const DType master = check_master(operands, to);
+  operands.dense("gradient", to.gradient, to.numel(), {master});
+}
+
+Cost update_cost(const UpdateOperands& to) {
+  const View copy_as_master = to.parameter.defined() ? View{} : to.compute_copy;
+  return memory_cost({to.parameter, to.remainder, copy_as_master, to.gradient},
+                     {to.parameter, to.remainder, to.compute_copy});
+}
 
 std::vector<SquaredNorm::Row> SquaredNorm::rows(std::span<const View> gradients) {
   return table_rows<Row>(gradients, [](const View& g) {

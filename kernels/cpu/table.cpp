@@ -13,6 +13,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_head_norm_rope_rows(rows);
   reference::add_elementwise_rows(rows);
   reference::add_optimizer_rows(rows);
+  reference::add_block_moments_rows(rows);
   reference::add_attention_rows(rows);
   reference::add_loss_rows(rows);
   reference::add_router_rows(rows);
@@ -28,6 +29,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_head_norm_rope_rows(rows);
   fast::add_elementwise_rows(rows);
   fast::add_optimizer_rows(rows);
+  fast::add_block_moments_rows(rows);
   fast::add_rule_update_rows(rows);
   fast::add_attention_rows(rows);
   fast::add_loss_rows(rows);

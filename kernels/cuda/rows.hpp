@@ -15,6 +15,7 @@ void add_loss_rows(std::vector<KernelRow>& rows);
 void add_embedding_rows(std::vector<KernelRow>& rows);
 void add_gradient_norm_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
+void add_block_moments_rows(std::vector<KernelRow>& rows);
 void add_rule_update_rows(std::vector<KernelRow>& rows);
 void add_column_sum_rows(std::vector<KernelRow>& rows);
 void add_rope_rows(std::vector<KernelRow>& rows);

@@ -12,6 +12,7 @@ const KernelTable& cuda_table() {
         add_activation_rows(rows);
         add_gradient_norm_rows(rows);
         add_optimizer_rows(rows);
+        add_block_moments_rows(rows);
         add_rule_update_rows(rows);
         add_norm_rows(rows);
         add_head_norm_rope_rows(rows);

@@ -86,7 +86,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   device.ledger().enter(Phase::init);
   if (options.zero > 0 && options.optimizer != nullptr && mesh_.owners().size() > 1) {
     const Shards shards = shards_of(options);
-    store_.slice(optim::whole_parameters(*options.optimizer), shards);
+    store_.slice(optim::indivisible_pieces(*options.optimizer), shards);
     if (shards.gradients || shards.parameters) {
       shards_.emplace(units_of(decoder_, store_), shards, mesh_, options.grad_reduce);
     }

@@ -27,22 +27,22 @@ std::uint64_t content_of(const Tensor& tensor) {
 
 class Prints {
  public:
-  void add(std::string_view kind, std::string name, const Parameter& of, const ParameterSlice& part,
-           const Tensor& tensor) {
+  void add(std::string_view kind, std::string name, const TensorPlace& of, const Tensor& tensor) {
+    const ParameterSlice& part = of.own;
     if (part.count == 0) return;
     Hasher128 place;
     place.update(name);
     place.update(kind);
-    for (const std::int64_t at : of.box().offset) place.update_value(at);
-    for (const std::int64_t size : of.box().shape.dims()) place.update_value(size);
+    for (const std::int64_t at : of.box.offset) place.update_value(at);
+    for (const std::int64_t size : of.box.shape.dims()) place.update_value(size);
     place.update_value(part.first);
     place.update_value(part.count);
-    const bool sliced = part.count != of.box().shape.numel();
+    const bool sliced = part.count != of.box.shape.numel();
     prints_.push_back({.name = std::move(name),
                        .place = place.digest().low,
                        .content = content_of(tensor),
                        .copy = kind == kCopy && !sliced,
-                       .whole = part.count == of.global_shape().numel()});
+                       .whole = part.count == of.global_shape.numel()});
   }
   static constexpr std::string_view kCopy = "copy";
   std::vector<ReplicaPrint> take() { return std::move(prints_); }
@@ -56,19 +56,19 @@ class Prints {
 std::vector<ReplicaPrint> replica_prints(Engine& engine) {
   Prints prints;
   for (const Parameter* p : engine.parameters().local()) {
-    const ParameterSlice all{0, p->box().shape.numel()};
+    TensorPlace copied = p->own_place();
     const bool divided = p->shards().parameters;
-    prints.add(Prints::kCopy, p->name(), *p, divided ? p->own_slice() : all,
-               divided ? p->own_compute() : p->compute());
+    if (!divided) copied.own = {0, p->box().shape.numel()};
+    prints.add(Prints::kCopy, p->name(), copied, divided ? p->own_compute() : p->compute());
     if (p->has_separate_copy() && p->master().defined()) {
-      prints.add("master", p->name(), *p, p->own_slice(), p->master());
+      prints.add("master", p->name(), p->own_place(), p->master());
     }
     if (p->remainder().defined()) {
-      prints.add("remainder", p->name(), *p, p->own_slice(), p->remainder());
+      prints.add("remainder", p->name(), p->own_place(), p->remainder());
     }
   }
   for (const optim::StateTensor& state : engine.optimizer()->states()) {
-    prints.add("state", state.name, *state.parameter, state.parameter->own_slice(), state.tensor);
+    prints.add("state", state.name, state.place, state.tensor);
   }
   return prints.take();
 }

@@ -14,6 +14,8 @@ struct LinearOutput {
   std::int64_t out_features = 0;
   /// Of a layer that is split by outputs: neighbouring ranks that hold the same part.
   int replicas = 1;
+  /// ParameterSpec::rows_per_head of the weight.
+  std::int64_t rows_per_head = 1;
 };
 
 /// How the ranks of Axis::tp share a layer (Megatron-LM, arXiv 1909.08053).

@@ -86,8 +86,8 @@ class Muon final : public Optimizer {
     return {{"momentum", parameter.master_dtype()}};
   }
 
-  bool needs_whole(const Parameter& parameter) const override {
-    return parameter.role() == ParameterRole::matrix;
+  std::int64_t indivisible(const Parameter& parameter) const override {
+    return parameter.role() == ParameterRole::matrix ? 0 : 1;
   }
 
   void bind(Device& device, const Mesh& mesh,

@@ -16,14 +16,28 @@
 
 namespace llmtrain::optim {
 
-/// A tensor of the parameter's local shape, or of its own slice, that is kept from step to step. On
-/// disk it is `<parameter>#<name>`.
+/// What is kept of a parameter from step to step. On disk it is `<parameter>#<name>`.
 struct StateSpec {
   std::string_view name;
   DType dtype = DType::f32;
-  /// Of every element before the first step.
+  /// Of every value before the first step.
   double initial = 0;
+  /// One value for each block of so many of the parameter's elements per dim, which divide its
+  /// dims; of rank 0: one for each element.
+  Shape block = {};
+
+  bool is_elementwise() const { return block.rank() == 0; }
 };
+
+/// Where the values of a state lie that this rank keeps: of an element-wise one where the own
+/// elements do, of others for the blocks that have one of these. A block that a rank of Axis::tp
+/// shares with others is kept by all of them.
+TensorPlace place_of(const StateSpec& state, const Parameter& parameter);
+/// Of the parameter's elements here, how many one value is for.
+std::int64_t elements_per_value(const StateSpec& state, const Parameter& parameter);
+/// Of the ranks of Axis::tp that keep such values alike this is the first, as far as it lies in
+/// them.
+bool begins_blocks(const StateSpec& state, const Parameter& parameter);
 
 /// An allocated parameter with what its updates need.
 struct OptimizedParameter {
@@ -49,8 +63,9 @@ class Optimizer {
   double weight_decay() const { return weight_decay_; }
   /// The decision of every step is made for these.
   virtual MomentDecays corrected_decays() const { return {}; }
-  /// Whether an update of this parameter needs all of it at once: ZeRO does not cut it.
-  virtual bool needs_whole(const Parameter&) const { return false; }
+  /// Elements of the parameter's box, one after the other, that an update needs at once, so that
+  /// ZeRO does not cut them; 0: all.
+  virtual std::int64_t indivisible(const Parameter&) const { return 1; }
   /// State tensors of an allocated parameter.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
   /// Called once, before the first update. All that is given outlives this and stays where it is.

@@ -7,9 +7,9 @@
 
 namespace llmtrain::optim {
 
-std::function<bool(const Parameter&)> whole_parameters(const OptimizerOptions& options) {
+std::function<std::int64_t(const Parameter&)> indivisible_pieces(const OptimizerOptions& options) {
   return [optimizer = std::shared_ptr(options.name().make(options.name))](const Parameter& p) {
-    return optimizer->needs_whole(p);
+    return optimizer->indivisible(p);
   };
 }
 
@@ -38,19 +38,28 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
     for (const StateSpec& spec : optimizer_->states(parameter)) {
       std::string name = fmt::format("{}#{}", parameter.name(), spec.name);
-      const Tensor state =
-          ctx.device->allocate(parameter.own_shape(), spec.dtype, Category::optimizer, name);
+      TensorPlace place = place_of(spec, parameter);
+      const Shape shape =
+          place.own.count == place.box.shape.numel() ? place.box.shape : Shape{place.own.count};
+      const Tensor state = ctx.device->allocate(shape, spec.dtype, Category::optimizer, name);
       launch(ctx, kernels::Fill{.y = state, .value = spec.initial});
       optimized.states.push_back(state);
-      states_.push_back({std::move(name), &parameter, state});
+      states_.push_back(
+          {std::move(name), &parameter, std::move(place), begins_blocks(spec, parameter), state});
     }
   }
   optimizer_->bind(*ctx.device, mesh, parameters_);
 }
 
-std::uint64_t OptimizerSet::state_bytes_per_element(const Parameter& parameter) const {
-  std::uint64_t bytes = 0;
-  for (const StateSpec& spec : optimizer_->states(parameter)) bytes += size_of(spec.dtype);
+OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,
+                                                   std::int64_t elements) const {
+  StateBytes bytes;
+  for (const StateSpec& spec : optimizer_->states(parameter)) {
+    const std::int64_t count = elements / elements_per_value(spec, parameter);
+    const std::uint64_t size = static_cast<std::uint64_t>(count) * size_of(spec.dtype);
+    bytes.kept += size;
+    if (begins_blocks(spec, parameter)) bytes.written += size;
+  }
   return bytes;
 }
 

@@ -49,11 +49,14 @@ struct UpdateProgress {
 struct StateTensor {
   std::string name;  // <parameter>#<state>
   const Parameter* parameter = nullptr;
-  Tensor tensor;  // Parameter::own_shape()
+  TensorPlace place;
+  /// Of the ranks that share the parameter's blocks this one keeps and writes the state for all.
+  bool is_first = true;
+  Tensor tensor;  // its elements: Parameter::own_shape(), or that of the blocks
 };
 
-/// Parameters that the recipe's optimizer must update in one piece.
-std::function<bool(const Parameter&)> whole_parameters(const OptimizerOptions& options);
+/// Optimizer::indivisible() of the recipe's optimizer.
+std::function<std::int64_t(const Parameter&)> indivisible_pieces(const OptimizerOptions& options);
 
 /// Owns the optimizer's memory (Category::optimizer). Everything runs through kernels::launch, so
 /// that the meta device plans exactly this.
@@ -94,8 +97,12 @@ class OptimizerSet {
   std::span<const StateTensor> states() const { return states_; }
   /// Names of all state tensors of the model, on whichever ranks they are.
   const std::vector<std::string>& state_names() const { return state_names_; }
-  /// What its states take of each element of an allocated parameter that is trained.
-  std::uint64_t state_bytes_per_element(const Parameter& parameter) const;
+  /// What the states of so many own elements of a parameter that is trained take, and what of them
+  /// the rank that writes them writes.
+  struct StateBytes {
+    std::uint64_t kept = 0, written = 0;
+  };
+  StateBytes state_bytes(const Parameter& parameter, std::int64_t elements) const;
 
  private:
   const ParameterStore* store_;

@@ -10,6 +10,7 @@ OptimizerRow adam();
 OptimizerRow sgd();
 OptimizerRow momentum();
 OptimizerRow muon();
+OptimizerRow adam_mini();
 OptimizerRow nesterov();
 OptimizerRow adagrad();
 OptimizerRow rmsprop();

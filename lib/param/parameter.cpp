@@ -98,7 +98,7 @@ Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) 
 
 }  // namespace
 
-void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
+void ParameterStore::slice(const std::function<std::int64_t(const Parameter&)>& piece,
                            const Shards& shards) {
   std::map<const Communicator*, std::vector<std::int64_t>> loads_of;
   for (Parameter* p : local_) {
@@ -109,13 +109,15 @@ void ParameterStore::slice(const std::function<bool(const Parameter&)>& whole,
     std::vector<std::int64_t>& loads = loads_of[&owners];
     loads.resize(static_cast<std::size_t>(ranks));
     const std::int64_t elements = p->box().shape.numel();
-    if (whole(*p)) {  // parts on ranks of tp are as large: each chooses the same owner
+    const std::int64_t indivisible = piece(*p);
+    if (indivisible == 0) {  // by what ranks of tp have alike: each chooses the same owner
       p->slice_counts_.assign(static_cast<std::size_t>(ranks), 0);
       const auto owner = std::min_element(loads.begin(), loads.end());
-      *owner += elements;
+      *owner += p->global_shape().numel();
       p->slice_counts_[static_cast<std::size_t>(owner - loads.begin())] = elements;
     } else {
-      const SlicedTensor tensor{.elements = elements};
+      const SlicedTensor tensor{.elements = elements,
+                                .step = std::lcm(kSliceElements, indivisible)};
       p->slice_counts_ = slice_counts(slice_cuts(std::span(&tensor, 1), ranks), 0, elements);
     }
     const auto here = p->slice_counts_.begin() + owners.rank();

@@ -41,6 +41,8 @@ struct ParameterSpec {
   /// False: a value that no gradient changes, as a correction bias of a router. It has no sink and
   /// no optimizer state, every rank of its stage has all of it, and its dtype is the masters'.
   bool trained = true;
+  /// Of a projection to heads whose logits are formed from them (queries, keys): rows of a head.
+  std::int64_t rows_per_head = 1;
 };
 
 /// How the values that the optimizer works on are held beside a narrower compute copy.
@@ -54,6 +56,14 @@ enum class MasterForm : std::uint8_t {
 struct ParameterSlice {
   std::int64_t first = 0, count = 0;
   std::int64_t end() const { return first + count; }
+};
+
+/// Where a rank's part of a logical tensor lies: the elements `own` of `box`, in the box's
+/// row-major order.
+struct TensorPlace {
+  Shape global_shape;
+  Box box;
+  ParameterSlice own;
 };
 
 /// Of what ZeRO divides beside masters and optimizer states.
@@ -73,6 +83,7 @@ class Parameter {
   const std::string& name() const { return spec_.name; }
   const Shape& global_shape() const { return spec_.shape; }
   ParameterRole role() const { return spec_.role; }
+  std::int64_t rows_per_head() const { return spec_.rows_per_head; }
   const Initializer& initializer() const { return spec_.init; }
   /// Without it only the values are there: neither gradients nor slices.
   bool is_trained() const { return spec_.trained; }
@@ -113,6 +124,7 @@ class Parameter {
   /// ranks' slices follow one another in their order.
   const ParameterSlice& own_slice() const { return own_; }
   bool is_sliced() const { return !slice_counts_.empty(); }
+  TensorPlace own_place() const { return {spec_.shape, box_, own_}; }
   /// Elements of every data rank's slice; empty when the box is not divided.
   std::span<const std::int64_t> slice_counts() const { return slice_counts_; }
   /// Of what is kept of the own slice alone: the box's where that is all of it, else [count].
@@ -212,9 +224,10 @@ class ParameterStore {
 
   /// Divides what optimizers update among the ranks of Mesh::owners() that hold it (ZeRO), before
   /// allocation:
-  /// evenly, but for parameters that `whole` names, each of which goes to the rank with the fewest
-  /// elements of such.
-  void slice(const std::function<bool(const Parameter&)>& whole, const Shards& shards = {});
+  /// evenly, but so that no cut divides pieces of as many elements of a parameter's box as `piece`
+  /// says, which an update needs at once (0: all of them; it goes to the rank with the fewest
+  /// elements of such).
+  void slice(const std::function<std::int64_t(const Parameter&)>& piece, const Shards& shards = {});
 
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);

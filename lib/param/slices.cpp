@@ -10,9 +10,8 @@ namespace {
 
 // The place within `tensor` nearest to element `at` of it where a cut may be.
 std::int64_t nearest_cut(const SlicedTensor& tensor, std::int64_t at) {
-  const std::int64_t step = tensor.whole ? tensor.elements : kSliceElements;
-  const std::int64_t below = at / step * step;
-  const std::int64_t above = std::min(below + step, tensor.elements);
+  const std::int64_t below = at / tensor.step * tensor.step;
+  const std::int64_t above = std::min(below + tensor.step, tensor.elements);
   return at - below <= above - at ? below : above;
 }
 

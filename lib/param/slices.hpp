@@ -8,14 +8,14 @@
 
 namespace llmtrain {
 
-/// Where an element-wise cut may be: at multiples of so many elements of a tensor.
+/// Where a cut may be: at multiples of so many elements of a tensor, or of more.
 inline constexpr std::int64_t kSliceElements = 1024;
 
 /// A tensor of a unit: what lies one after another in the line of elements that is cut.
 struct SlicedTensor {
   std::int64_t elements = 0;
-  /// Its update needs all of it at once: no cut lies within.
-  bool whole = false;
+  /// Cuts lie at multiples of so many of its elements; all of them: no cut lies within.
+  std::int64_t step = kSliceElements;
 };
 
 /// Where the line of `unit`'s elements is cut for `ranks` owners: rank r owns [cuts[r], cuts[r+1]),

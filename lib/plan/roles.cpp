@@ -23,10 +23,10 @@ class HeldParameter {
  public:
   HeldParameter(const Parameter& p, const engine::WriteTurn& turn, const engine::Engine& engine,
                 const optim::OptimizerSet& optimizer)
-      : parameter_(&p), writer_(turn.writer), is_counted_(counts_here(p, engine.mesh())) {
-    bytes_per_element_ = size_of(p.has_master() ? p.master_dtype() : p.compute_dtype());
-    if (p.is_trained()) bytes_per_element_ += optimizer.state_bytes_per_element(p);
-  }
+      : parameter_(&p),
+        optimizer_(&optimizer),
+        writer_(turn.writer),
+        is_counted_(counts_here(p, engine.mesh())) {}
 
   /// Elements of the own slice at a place.
   std::int64_t count(const DataPlace& place) const {
@@ -40,8 +40,14 @@ class HeldParameter {
     const int place_of_data = of_all ? place.data : place.same_experts;
     return is_counted_ && writer_ == (parameter_->is_sliced() ? place.replica : place_of_data);
   }
-  std::uint64_t bytes(std::int64_t elements) const {
-    return bytes_per_element_ * static_cast<std::uint64_t>(elements);
+  /// Of so many elements and their states: kept, and written by the rank whose turn it is.
+  optim::OptimizerSet::StateBytes bytes(std::int64_t elements) const {
+    optim::OptimizerSet::StateBytes bytes;
+    const Parameter& p = *parameter_;
+    if (p.is_trained()) bytes = optimizer_->state_bytes(p, elements);
+    const std::uint64_t values = static_cast<std::uint64_t>(elements) *
+                                 size_of(p.has_master() ? p.master_dtype() : p.compute_dtype());
+    return {bytes.kept + values, bytes.written + values};
   }
   /// Of its box and so many own elements.
   std::uint64_t hash(std::int64_t elements, std::uint64_t seed) const {
@@ -52,9 +58,9 @@ class HeldParameter {
 
  private:
   const Parameter* parameter_;
+  const optim::OptimizerSet* optimizer_;
   int writer_;
   bool is_counted_;
-  std::uint64_t bytes_per_element_;
 };
 
 struct RoleKey {
@@ -85,10 +91,10 @@ void add_ranks(Roles& roles, const engine::EngineOptions& options, const engine:
     std::uint64_t own = 0, alike = 0;
     for (const HeldParameter& p : held) {
       const std::int64_t count = p.count(place);
-      own += p.bytes(count);
+      own += p.bytes(count).kept;
       key.elements = p.hash(count, key.elements);
       alike += p.hash(count, 0);  // in any order
-      if (target.keeps_snapshot && p.is_written(place)) key.written += p.bytes(count);
+      if (target.keeps_snapshot && p.is_written(place)) key.written += p.bytes(count).written;
     }
     at[static_cast<int>(Axis::dp)] = place.dp;
     at[static_cast<int>(Axis::sp)] = place.sp;

@@ -17,22 +17,22 @@ namespace {
 
 checkpoint::Dims dims_of(const Shape& shape) { return {shape.dims().begin(), shape.dims().end()}; }
 
-// A slice of a parameter's local box as boxes of the logical tensor, each with the place of its
+// A slice of a tensor's local box as boxes of the logical tensor, each with the place of its
 // elements in the local box.
 struct PlacedBox {
   checkpoint::Box box;
   ParameterSlice place;
 };
 
-std::vector<PlacedBox> boxes_of(const Parameter& parameter, const ParameterSlice& slice) {
+std::vector<PlacedBox> boxes_of(const TensorPlace& place) {
   std::vector<PlacedBox> placed;
-  std::int64_t first = slice.first;
+  std::int64_t first = place.own.first;
   for (checkpoint::Box& box :
-       checkpoint::boxes_of_range(dims_of(parameter.box().shape), slice.first, slice.end())) {
+       checkpoint::boxes_of_range(dims_of(place.box.shape), place.own.first, place.own.end())) {
     std::int64_t elements = 1;
     for (std::size_t d = 0; d < box.shape.size(); ++d) {
       elements *= box.shape[d];
-      box.offset[d] += parameter.box().offset[d];
+      box.offset[d] += place.box.offset[d];
     }
     placed.push_back({std::move(box), {first, elements}});
     first += elements;
@@ -43,13 +43,13 @@ std::vector<PlacedBox> boxes_of(const Parameter& parameter, const ParameterSlice
 /// Bytes of elements [first, first + bytes / size) of the local box.
 using Read = std::function<void(std::int64_t first, std::span<std::byte> to)>;
 
-/// Boxes of what this rank updates of a parameter, read by `read`.
+/// Boxes of what this rank has of a tensor, read by `read`.
 void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& name,
-               const Parameter& parameter, DType dtype, const Read& read) {
-  for (PlacedBox& placed : boxes_of(parameter, parameter.own_slice())) {
+               const TensorPlace& place, DType dtype, const Read& read) {
+  for (PlacedBox& placed : boxes_of(place)) {
     boxes.push_back({.name = name,
                      .dtype = dtype,
-                     .global_shape = dims_of(parameter.global_shape()),
+                     .global_shape = dims_of(place.global_shape),
                      .box = std::move(placed.box),
                      .bytes = {},
                      .fetch = [read, dtype, begin = placed.place.first](std::uint64_t offset,
@@ -62,11 +62,11 @@ void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& nam
 // The same of a tensor that holds just that. On the CPU its bytes are read where they lie, from
 // other devices in parts.
 void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& name,
-               const Parameter& parameter, const Tensor& tensor) {
+               const TensorPlace& place, const Tensor& tensor) {
   const std::size_t added = boxes.size();
-  const std::int64_t begin = parameter.own_slice().first;
+  const std::int64_t begin = place.own.first;
   const Tensor flat = tensor.reshape({tensor.numel()});
-  add_boxes(boxes, name, parameter, tensor.dtype(),
+  add_boxes(boxes, name, place, tensor.dtype(),
             [flat, begin](std::int64_t first, std::span<std::byte> to) {
               const auto count = static_cast<std::int64_t>(to.size() / size_of(flat.dtype()));
               flat.device().copy_to_host(to, flat.columns(first - begin, count));
@@ -88,12 +88,12 @@ void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& nam
 void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore& store,
                 const Parameter& parameter) {
   if (!parameter.has_master() || !parameter.has_separate_copy()) {
-    return add_boxes(boxes, parameter.name(), parameter, parameter.own_compute());
+    return add_boxes(boxes, parameter.name(), parameter.own_place(), parameter.own_compute());
   }
   if (parameter.master().defined()) {
-    return add_boxes(boxes, parameter.name(), parameter, parameter.master());
+    return add_boxes(boxes, parameter.name(), parameter.own_place(), parameter.master());
   }
-  add_boxes(boxes, parameter.name(), parameter, parameter.master_dtype(),
+  add_boxes(boxes, parameter.name(), parameter.own_place(), parameter.master_dtype(),
             [&store, &parameter](std::int64_t first, std::span<std::byte> to) {
               store.read_part(parameter, first, to);
             });
@@ -131,7 +131,7 @@ std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine) {
     if (mine.contains(p)) add_master(boxes, engine.parameters(), *p);
   }
   for (const optim::StateTensor& s : engine.optimizer()->states()) {
-    if (mine.contains(s.parameter)) add_boxes(boxes, s.name, *s.parameter, s.tensor);
+    if (s.is_first && mine.contains(s.parameter)) add_boxes(boxes, s.name, s.place, s.tensor);
   }
   return boxes;
 }
@@ -232,12 +232,12 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
 // Bytes that are read at a time: the host never holds a second copy of a tensor.
 constexpr std::uint64_t kReadBytes = 1 << 20;
 
-// Reads elements of a parameter's local box in groups of rows; write(first_element, values).
+// Reads elements of a tensor's local box in groups of rows; write(first_element, values).
 template <class Write>
-void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Parameter& parameter,
-                   const ParameterSlice& slice, DType dtype, const Write& write) {
+void read_in_parts(checkpoint::Loader& loader, const std::string& name, const TensorPlace& place,
+                   DType dtype, const Write& write) {
   std::vector<std::byte> values;
-  for (const PlacedBox& placed : boxes_of(parameter, slice)) {
+  for (const PlacedBox& placed : boxes_of(place)) {
     const std::int64_t all_rows = placed.box.shape[0];
     const std::int64_t row_elements = placed.place.count / all_rows;
     const std::uint64_t row_bytes = static_cast<std::uint64_t>(row_elements) * size_of(dtype);
@@ -250,7 +250,7 @@ void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Pa
       values.resize(static_cast<std::size_t>(box.shape[0]) * row_bytes);
       loader.read_box({.name = name,
                        .dtype = dtype,
-                       .global_shape = dims_of(parameter.global_shape()),
+                       .global_shape = dims_of(place.global_shape),
                        .box = std::move(box)},
                       values);
       write(placed.place.first + row * row_elements, std::span<const std::byte>(values));
@@ -259,9 +259,10 @@ void read_in_parts(checkpoint::Loader& loader, const std::string& name, const Pa
 }
 
 /// What this rank has of a parameter.
-ParameterSlice held(const Parameter& parameter) {
-  if (parameter.shards().parameters) return parameter.own_slice();
-  return {0, parameter.box().shape.numel()};
+TensorPlace held(const Parameter& parameter) {
+  TensorPlace place = parameter.own_place();
+  if (!parameter.shards().parameters) place.own = {0, place.box.shape.numel()};
+  return place;
 }
 
 bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dtype) {
@@ -273,13 +274,13 @@ bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dty
 // What was saved without a master is bf16, which FP32 holds exactly.
 void read_parameter(checkpoint::Loader& loader, ParameterStore& store, const Parameter& p) {
   if (p.master_dtype() != DType::f32 || !is_saved_as(loader, p, DType::bf16)) {
-    return read_in_parts(loader, p.name(), p, held(p), p.master_dtype(),
+    return read_in_parts(loader, p.name(), held(p), p.master_dtype(),
                          [&](std::int64_t first, std::span<const std::byte> values) {
                            store.write_part(p, first, values);
                          });
   }
   std::vector<float> wide;
-  read_in_parts(loader, p.name(), p, held(p), DType::bf16,
+  read_in_parts(loader, p.name(), held(p), DType::bf16,
                 [&](std::int64_t first, std::span<const std::byte> values) {
                   wide.resize(values.size() / sizeof(bf16));
                   for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -300,13 +301,12 @@ bool loses_masters(const checkpoint::Loader& loader, const ParameterStore& store
 
 void read_state(checkpoint::Loader& loader, const optim::StateTensor& state) {
   const Tensor flat = state.tensor.reshape({state.tensor.numel()});
-  const ParameterSlice& own = state.parameter->own_slice();
-  read_in_parts(loader, state.name, *state.parameter, own, flat.dtype(),
-                [&](std::int64_t first, std::span<const std::byte> values) {
-                  const auto count =
-                      static_cast<std::int64_t>(values.size() / size_of(flat.dtype()));
-                  flat.device().copy_from_host(flat.columns(first - own.first, count), values);
-                });
+  read_in_parts(
+      loader, state.name, state.place, flat.dtype(),
+      [&](std::int64_t first, std::span<const std::byte> values) {
+        const auto count = static_cast<std::int64_t>(values.size() / size_of(flat.dtype()));
+        flat.device().copy_from_host(flat.columns(first - state.place.own.first, count), values);
+      });
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Writes tests/unit/optim/rule_optimizers_golden.json: twenty steps of the authors' optimizers.
 
-    scripts/golden/rule_optimizers.py LION_PYTORCH_PY
+    scripts/golden/rule_optimizers.py LION_PYTORCH_PY ADAM_MINI_PY
 
-Needs torch on the CPU and, of google/automl, lion/lion_pytorch.py. Inputs are formulas that
+Needs torch on the CPU and, of google/automl, lion/lion_pytorch.py and, of zyushun/Adam-mini,
+adam_mini/adam_mini.py. Inputs are formulas that
 tests/unit/optim/rule_golden_test.cpp repeats; of large tensors every so-many-th element is kept, and
 the norm of all.
 """
+import functools
 import importlib.util
 import json
 import math
@@ -19,6 +21,7 @@ import torch
 import formula
 
 SHAPES = {"a": (1, 1), "b": (7, 13), "c": (128, 64), "d": (64, 128), "e": (257,)}
+ROWS_PER_HEAD = 16
 STRIDES = {"a": 1, "b": 3, "c": 509, "d": 509, "e": 7}
 LR = 0.02
 # Warm-up and linear decay.
@@ -44,7 +47,33 @@ def gradient(name, t):
     return torch.from_numpy(values.astype(np.float64))
 
 
-def cases(lion):
+class AdamMini:
+    """The authors' class, which goes by names, on these shapes: `c` is a projection to queries of four heads."""
+
+    NAMES = {"a": "mlp.a", "b": "mlp.b", "c": "q_proj.c", "d": "mlp.d", "e": "norm.e"}
+
+    def __init__(self, made_by, groups, lr, **arguments):
+        parameters = [group["params"][0] for group in groups]
+        named = [(self.NAMES[name], p) for name, p in zip(SHAPES, parameters)]
+        dim = SHAPES["c"][1]
+        self.optimizer = made_by(named, lr=lr, dim=dim, n_heads=dim // ROWS_PER_HEAD, verbose=False, **arguments)
+        for mine, given in zip(self.optimizer.param_groups, groups):
+            mine["lr"] = given.get("lr", lr)
+            mine["weight_decay"] = given.get("weight_decay", mine["weight_decay"])
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    def step(self):
+        self.optimizer.step()
+
+
+def cases(lion, adam_mini):
     """Row of the table, keys of the recipe, class and arguments of the author's code."""
     adam = torch.optim.Adam
     adamw = torch.optim.AdamW
@@ -65,6 +94,8 @@ def cases(lion):
         ("rmsprop", both, rmsprop, both),
         ("amsgrad", same, adam, {"amsgrad": True, **same}),
         ("amsgrad", {"decoupled": True, **betas}, adamw, {"amsgrad": True, **betas}),
+        ("adam_mini", same, functools.partial(AdamMini, adam_mini), same),
+        ("adam_mini", betas, functools.partial(AdamMini, adam_mini), {**betas, "betas": tuple(betas["betas"])}),
         ("lion", same, lion, same),
         ("lion", {"betas": [0.95, 0.98], **same}, lion, {"betas": (0.95, 0.98), **same}),
     ]
@@ -76,6 +107,7 @@ STATE_NAMES = {
     "rmsprop": {"square_avg": "v", "grad_avg": "m", "momentum_buffer": "momentum"},
     "amsgrad": {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max"},
     "lion": {"exp_avg": "m"},
+    "adam_mini": {"m": "m", "vmean": "v"},
 }
 
 
@@ -114,14 +146,21 @@ def run(row, make, arguments, dtype):
             "states": states}
 
 
+def module_at(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main():
-    spec = importlib.util.spec_from_file_location("lion_pytorch", sys.argv[1])
-    lion = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(lion)
+    lion = module_at("lion_pytorch", sys.argv[1])
+    adam_mini = module_at("adam_mini", sys.argv[2])
     golden = {
         "generator": "scripts/golden/rule_optimizers.py",
         "torch": torch.__version__,
         "lion": "google/automl lion/lion_pytorch.py",
+        "adam_mini": "zyushun/Adam-mini adam_mini/adam_mini.py, 402aadf",
         "lr": LR,
         "lr_factors": LR_FACTORS,
         "gradient_scales": GRADIENT_SCALES,
@@ -131,12 +170,13 @@ def main():
         "huge": HUGE,
         "huge_steps": HUGE_STEPS,
         "shapes": SHAPES,
+        "rows_per_head": {"c": ROWS_PER_HEAD},
         "strides": STRIDES,
         "groups": GROUPS,
         "cases": [{"name": row, "options": options,
                    "fp64": run(row, make, arguments, torch.float64),
                    "fp32": run(row, make, arguments, torch.float32)}
-                  for row, options, make, arguments in cases(lion.Lion)],
+                  for row, options, make, arguments in cases(lion.Lion, adam_mini.Adam_mini)],
     }
     root = pathlib.Path(__file__).resolve().parents[2]
     path = root / "tests" / "unit" / "optim" / "rule_optimizers_golden.json"

@@ -106,6 +106,18 @@ const std::vector<Layout>& layouts() {
       {8, "gemma2", "parallelism.dp=8 | parallelism.zero=1",
        "training.global_batch_size=8 | activation_checkpoint.mode=full | "
        "optimizer.max_grad_norm=null"},
+      // One second moment for each row, head or norm, of which ranks of tp have parts or replicas.
+      {2, "llama", "parallelism.tp=2", "optimizer.name=adam_mini"},
+      {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
+       "optimizer.name=adam_mini"},
+      {4, "gpt2", "parallelism.dp=2 | parallelism.tp=2 | parallelism.zero=1",
+       "optimizer.name=adam_mini", kQuick},
+      {8, "qwen3", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3",
+       "optimizer.name=adam_mini"},
+      {3, "llama", "parallelism.dp=3 | parallelism.zero=2",
+       "training.global_batch_size=6 | optimizer.name=adam_mini"},
+      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
+       "optimizer.name=adam_mini"},
       // Matrices that Muon needs whole, of which ranks of tp have parts, some of them the same.
       {2, "llama", "parallelism.tp=2", "optimizer.name=muon"},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",

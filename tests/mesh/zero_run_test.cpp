@@ -24,7 +24,8 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
                                     {"precision.compute=bf16", "optimizer.name=rmsprop",
                                      "optimizer.centered=true", "optimizer.momentum=0.5"},
                                     {"precision.compute=bf16", "optimizer.name=amsgrad"},
-                                    {"precision.compute=bf16", "optimizer.name=lion"}}) {
+                                    {"precision.compute=bf16", "optimizer.name=lion"},
+                                    {"precision.compute=fp32", "optimizer.name=adam_mini"}}) {
     CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
     const Workshop w;
     // One micro-batch on each rank: from stage 2 on gradients of each are summed over the ranks.
@@ -51,21 +52,26 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
   }
 }
 
-TEST_CASE("what replicas of slices have saved goes on on one rank, and the other way round") {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+/// What four ranks with this layout have saved goes on on one rank, and the other way round.
+void check_going_on(const Settings& layout, const Settings& of_both) {
   const Workshop w;
   const ProcessEvents stop{.signal = SIGTERM, .signal_after = "step-00000004"};
-  REQUIRE(w.run(1, {"run.output_dir=one"}).exit_code == 0);
-  const auto numbers = losses_and_norms(w.scratch / "one");
-  const auto four = [&](std::string_view name, ProcessEvents events) {
-    return w.run(4,
-                 {fmt::format("run.output_dir={}", name), "parallelism.zero=3",
-                  "parallelism.dp_replicate=2"},
-                 events);
+  const auto run = [&](int ranks, std::string_view name, ProcessEvents events = {}) {
+    Settings all = of_both;
+    all.push_back(fmt::format("run.output_dir={}", name));
+    if (ranks > 1) all.insert(all.end(), layout.begin(), layout.end());
+    return w.run(ranks, all, events);
   };
-  REQUIRE(four("from-four", stop).exit_code != 0);
-  REQUIRE(w.run(1, {"run.output_dir=from-four"}).exit_code == 0);
-  REQUIRE(w.run(1, {"run.output_dir=from-one"}, stop).exit_code != 0);
-  REQUIRE(four("from-one", {}).exit_code == 0);
+  REQUIRE(run(1, "one").exit_code == 0);
+  const auto numbers = losses_and_norms(w.scratch / "one");
+  REQUIRE(run(4, "from-four", stop).exit_code != 0);
+  REQUIRE(run(1, "from-four").exit_code == 0);
+  REQUIRE(run(1, "from-one", stop).exit_code != 0);
+  REQUIRE(run(4, "from-one").exit_code == 0);
   for (const char* name : {"from-four", "from-one"}) {
     const auto others = losses_and_norms(w.scratch / name);
     REQUIRE(others.size() == numbers.size());
@@ -73,6 +79,17 @@ TEST_CASE("what replicas of slices have saved goes on on one rank, and the other
       CHECK(std::abs(others[i] - numbers[i]) <= 1e-10 * numbers[i]);
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("what replicas of slices have saved goes on on one rank, and the other way round") {
+  check_going_on({"parallelism.zero=3", "parallelism.dp_replicate=2"}, {});
+}
+
+TEST_CASE(
+    "states of blocks, of which ranks have parts, go on on one rank, and the other way round") {
+  check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, {"optimizer.name=adam_mini"});
 }
 
 }  // namespace llmtrain::test

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/reference/masters.hpp"
+#include "kernels/cpu/reference/squares.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/update_scalars.hpp"
 #include "lib/base/tree_sum.hpp"
@@ -14,27 +15,11 @@ namespace llmtrain::kernels::reference {
 
 namespace {
 
-template <class T>
-double squared_norm_of_block(const T* g, std::int64_t count) {
-  std::array<T, SquaredNorm::kLanes> lanes{};
-  for (std::int64_t e = 0; e < count; ++e) lanes[e % SquaredNorm::kLanes] += g[e] * g[e];
-  for (int width = SquaredNorm::kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
-}
-
 void squared_norm(const KernelCtx&, const SquaredNorm& op, const View&) {
   for (std::size_t i = 0; i < op.gradients.size(); ++i) {
     const View& g = op.gradients[i];
-    with_master_type(g.dtype, [&]<class T>() {
-      std::vector<double> blocks;
-      for (std::int64_t begin = 0; begin < g.numel(); begin += SquaredNorm::kBlock) {
-        const std::int64_t count = std::min(SquaredNorm::kBlock, g.numel() - begin);
-        blocks.push_back(squared_norm_of_block(g.as<T>() + begin, count));
-      }
-      op.out.as<double>()[i] = tree_sum(blocks);
-    });
+    with_master_type(
+        g.dtype, [&]<class T>() { op.out.as<double>()[i] = sum_of_squares(g.as<T>(), g.numel()); });
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/block_moments.hpp"
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/cuda/rules/experts.hpp"
 #include "kernels/elementwise.hpp"
@@ -138,6 +139,9 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
       workspace_row_of<RuleUpdate, none<RuleUpdate>>(),
       workspace_row_of<StepUpdate, none<StepUpdate>>(),
+      workspace_row_of<BlockSquares, none<BlockSquares>>(),
+      workspace_row_of<BlockMoments, none<BlockMoments>>(),
+      workspace_row_of<BlockAdamUpdate, none<BlockAdamUpdate>>(),
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
       workspace_row_of<Rope, none<Rope>>(),
       workspace_row_of<Matmul, of_matmul>(),

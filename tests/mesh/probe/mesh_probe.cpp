@@ -12,6 +12,7 @@
 
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
+#include "lib/checkpoint/box.hpp"
 #include "lib/comm/world.hpp"
 #include "lib/mesh/mesh.hpp"
 #include "lib/plan/pipeline.hpp"
@@ -146,18 +147,23 @@ std::vector<parallel::Action> simulated_order(const engine::EngineOptions& optio
   return sorted;
 }
 
-// Of optimizers that keep tensors of the parameter's shape. All data ranks gather, also those whose
-// slice is empty and which thus have no state.
+// Each rank writes the states of what it updates.
 void write_states(Output& out, engine::Engine& engine) {
-  std::map<std::string, const optim::StateTensor*> of_rank;
-  for (const auto& state : engine.optimizer()->states()) of_rank[state.name] = &state;
-  for (const Parameter* p : engine.parameters().local()) {
-    for (const std::string& name : engine.optimizer()->state_names()) {
-      if (!name.starts_with(p->name() + "#")) continue;
-      const auto found = of_rank.find(name);
-      const Tensor& own = found == of_rank.end() ? p->own_grad() : found->second->tensor;
-      write_box(out, "state" + name.substr(p->name().size()), *p,
-                values_of_box(*p, own, engine.mesh().owners(p->holders_of_data())));
+  for (const optim::StateTensor& state : engine.optimizer()->states()) {
+    const std::string& parameter = state.parameter->name();
+    const std::string name =
+        fmt::format("state{} {}", state.name.substr(parameter.size()), parameter);
+    const TensorPlace& place = state.place;
+    const std::vector<double> values = values_of(state.tensor);
+    const std::span dims = place.box.shape.dims();
+    std::size_t first = 0;
+    for (checkpoint::Box& box :
+         checkpoint::boxes_of_range({dims.begin(), dims.end()}, place.own.first, place.own.end())) {
+      const auto count = static_cast<std::size_t>(*checkpoint::num_elements(box.shape));
+      for (std::size_t d = 0; d < dims.size(); ++d) box.offset[d] += place.box.offset[d];
+      out.box(name, place.global_shape.dims(), box.offset, box.shape,
+              std::span(values).subspan(first, count));
+      first += count;
     }
   }
 }

@@ -74,7 +74,7 @@ inline std::vector<ParameterSpec> small_model() {
        .init = normal},
       {.name = "blocks.0.proj.weight", .shape = {3, 5}, .init = normal},
       {.name = "blocks.0.proj.bias", .shape = {3}, .role = ParameterRole::bias, .init = normal},
-      {.name = "blocks.1.proj.weight", .shape = {33, 40}, .init = normal},
+      {.name = "blocks.1.proj.weight", .shape = {33, 40}, .init = normal, .rows_per_head = 11},
       {.name = "model.norm.weight", .shape = {7}, .role = ParameterRole::norm, .init = normal},
   };
 }

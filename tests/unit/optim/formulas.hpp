@@ -138,6 +138,28 @@ void lion_formula(Values& p, Values g, States& states, const Step& s) {
   if (decay == Decay::after) shrink(p, s);
 }
 
+/// Blocks are heads, rows, or the whole of a norm.
+inline void adam_mini_formula(Values& p, Values g, States& states, const Step& s) {
+  if (s.parameter->role() == ParameterRole::bias) return adamw_formula(p, g, states, s);
+  const Shape& shape = s.parameter->global_shape();
+  const auto block = static_cast<std::size_t>(
+      shape.rank() == 1 ? shape.numel() : s.parameter->rows_per_head() * shape.cols());
+  shrink(p, s);
+  Values& m = states["m"];
+  Values& v = states["v"];
+  v.resize(p.size() / block);
+  for (std::size_t b = 0; b < v.size(); ++b) {
+    double squares = 0;
+    for (std::size_t i = b * block; i < (b + 1) * block; ++i) squares += g[i] * g[i];
+    v[b] = 0.9 * v[b] + 0.1 * squares / static_cast<double>(block);
+    const double root = std::sqrt(v[b] / (1 - std::pow(0.9, s.t))) + 1e-6;
+    for (std::size_t i = b * block; i < (b + 1) * block; ++i) {
+      m[i] = 0.8 * m[i] + 0.2 * g[i];
+      p[i] -= s.lr * m[i] / (1 - std::pow(0.8, s.t)) / root;
+    }
+  }
+}
+
 /// a [m, k] times b [k, n].
 inline Values product(const Values& a, const Values& b, std::size_t m, std::size_t k,
                       std::size_t n) {

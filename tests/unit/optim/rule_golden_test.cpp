@@ -45,6 +45,7 @@ std::vector<ParameterSpec> specs(const Json& golden) {
       spec.role = ParameterRole::norm;
     } else {
       spec.shape = {shape[0].get<std::int64_t>(), shape[1].get<std::int64_t>()};
+      spec.rows_per_head = golden["rows_per_head"].value(name, std::int64_t{1});
     }
   }
   return all;

@@ -279,7 +279,11 @@ struct SlicedRig {
     store.declare({.name = "first", .shape = {4, 8}, .init = {}});
     store.declare({.name = "second", .shape = {4, 8}, .init = {}});
     store.declare({.name = "vector", .shape = {24}, .init = {}});
-    store.slice([](const Parameter& p) { return p.name() == "first" || p.name() == "second"; });
+    store.declare({.name = "rows", .shape = {40, 96}, .init = {}});
+    store.slice([](const Parameter& p) -> std::int64_t {
+      if (p.name() == "rows") return 96;
+      return p.name() == "first" || p.name() == "second" ? 0 : 1;
+    });
     store.allocate(device, {.compute = DType::bf16, .form = form}, true);
   }
   Device device{make_cpu_memory(), 1 << 22};
@@ -290,7 +294,7 @@ struct SlicedRig {
 }  // namespace
 
 TEST_CASE("data ranks share what is updated: cut at 1,024 elements, whole, or of one rank") {
-  std::int64_t cut_end = 0;
+  std::int64_t cut_end = 0, rows_end = 0;
   int owners[2] = {};
   for (int rank = 0; rank < 4; ++rank) {
     CAPTURE(rank);
@@ -302,6 +306,10 @@ TEST_CASE("data ranks share what is updated: cut at 1,024 elements, whole, or of
     CHECK(cut.master().numel() == cut.own_slice().count);
     CHECK(cut.grad().numel() == 5 * 1024);
     cut_end = cut.own_slice().end();
+    const Parameter& rows = rig.store.find("rows");
+    CHECK(rows.own_slice().first == rows_end);
+    CHECK(rows.own_slice().first % 3072 == 0);
+    rows_end = rows.own_slice().end();
     const Parameter& first = rig.store.find("first");
     CHECK(first.own_slice().count == (rank == 0 ? 32 : 0));
     CHECK(rig.store.find("second").own_slice().count == (rank == 1 ? 32 : 0));
@@ -313,6 +321,7 @@ TEST_CASE("data ranks share what is updated: cut at 1,024 elements, whole, or of
     owners[1] += rig.store.find("vector").own_slice().count == 0;
   }
   CHECK(cut_end == 5 * 1024);
+  CHECK(rows_end == 40 * 96);
   CHECK(owners[0] == 1);
   CHECK(owners[1] == 3);
 }
@@ -325,7 +334,7 @@ TEST_CASE(
     ParameterStore store(mesh);
     store.declare({.name = "trained", .shape = {8, 1024}});
     store.declare({.name = "fixed", .shape = {8, 1024}, .trained = false});
-    store.slice([](const Parameter&) { return false; }, {.gradients = true, .parameters = true});
+    store.slice([](const Parameter&) { return 1; }, {.gradients = true, .parameters = true});
     store.allocate(device, {.compute = DType::bf16, .form = form}, true);
     store.initialize(1);
     const Parameter& fixed = store.find("fixed");

@@ -17,7 +17,7 @@ using Counts = std::vector<std::int64_t>;
 bool may_be_cut(const Unit& unit, std::int64_t at) {
   for (const SlicedTensor& tensor : unit) {
     if (at <= tensor.elements) {
-      return at == 0 || at == tensor.elements || (!tensor.whole && at % kSliceElements == 0);
+      return at == 0 || at == tensor.elements || at % tensor.step == 0;
     }
     at -= tensor.elements;
   }
@@ -27,20 +27,20 @@ bool may_be_cut(const Unit& unit, std::int64_t at) {
 }  // namespace
 
 TEST_CASE("cuts are where they may be, ascend, and cover the line") {
-  const Unit block{{64, false}, {64 * 96, false}, {7, false}, {5000, true}, {100'003, false}};
+  const Unit block{{64}, {64 * 96}, {7}, {5000, 5000}, {9 * 3072, 3072}, {100'003}};
   for (int ranks = 1; ranks <= 9; ++ranks) {
     CAPTURE(ranks);
     const Counts cuts = slice_cuts(block, ranks);
     REQUIRE(std::ssize(cuts) == ranks + 1);
     CHECK(cuts.front() == 0);
-    CHECK(cuts.back() == 64 + 64 * 96 + 7 + 5000 + 100'003);
+    CHECK(cuts.back() == 64 + 64 * 96 + 7 + 5000 + 9 * 3072 + 100'003);
     CHECK(std::is_sorted(cuts.begin(), cuts.end()));
     for (const std::int64_t cut : cuts) CHECK(may_be_cut(block, cut));
   }
 }
 
 TEST_CASE("slices of element-wise tensors are even but for the granule") {
-  const Unit unit{{1'000'000, false}, {333, false}, {3000, false}};
+  const Unit unit{{1'000'000}, {333}, {3000}};
   for (const int ranks : {2, 3, 4, 7}) {
     CAPTURE(ranks);
     const Counts cuts = slice_cuts(unit, ranks);
@@ -53,12 +53,13 @@ TEST_CASE("slices of element-wise tensors are even but for the granule") {
 }
 
 TEST_CASE("cuts of known lines") {
-  CHECK(slice_cuts(Unit{{4096, false}}, 4) == Counts{0, 1024, 2048, 3072, 4096});
-  CHECK(slice_cuts(Unit{{4096, true}}, 2) == Counts{0, 0, 4096});
-  CHECK(slice_cuts(Unit{{1000, true}, {1000, true}, {1000, true}}, 3) ==
+  CHECK(slice_cuts(Unit{{4096}}, 4) == Counts{0, 1024, 2048, 3072, 4096});
+  CHECK(slice_cuts(Unit{{4096, 4096}}, 2) == Counts{0, 0, 4096});
+  CHECK(slice_cuts(Unit{{4 * 3072, 3072}}, 3) == Counts{0, 3072, 9216, 12288});
+  CHECK(slice_cuts(Unit{{1000, 1000}, {1000, 1000}, {1000, 1000}}, 3) ==
         Counts{0, 1000, 2000, 3000});
-  CHECK(slice_cuts(Unit{{1023, false}}, 3) == Counts{0, 0, 1023, 1023});  // smaller: whole
-  CHECK(slice_cuts(Unit{{3072, false}}, 2) == Counts{0, 1024, 3072});     // the lower of two
+  CHECK(slice_cuts(Unit{{1023}}, 3) == Counts{0, 0, 1023, 1023});  // smaller: whole
+  CHECK(slice_cuts(Unit{{3072}}, 2) == Counts{0, 1024, 3072});     // the lower of two
   CHECK(slice_cuts(Unit{}, 2) == Counts{0, 0, 0});
 }
 

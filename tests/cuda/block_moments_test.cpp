@@ -1,0 +1,71 @@
+// Second moments of blocks on the device: the reference's bits.
+#include "kernels/block_moments.hpp"
+
+#include "tests/cuda/optimizer_case.hpp"
+
+using namespace llmtrain;
+using namespace llmtrain::kernels;
+using namespace llmtrain::kernels::gpu_trial;
+
+namespace {
+
+struct Blocks {
+  std::int64_t count, size;
+};
+// Less than a pack, more than a chunk, and sums of which the last chunk is short.
+constexpr Blocks kBlocks[] = {{1, 1},          {5, 7},      {40, 96},
+                              {3, kListChunk}, {3, 20'000}, {2, 7 * kListChunk + 1029}};
+
+}  // namespace
+
+TEST_CASE("squares of blocks have the reference's bits, wherever the gradient begins") {
+  for (const auto& [count, size] : kBlocks) {
+    for (const DType dtype : kMasters) {
+      for (const std::int64_t before : {0, 1}) {
+        CAPTURE(count);
+        CAPTURE(size);
+        const std::int64_t n = count * size, block = size;
+        compare(
+            [&](Machine& m) {
+              const Tensor whole = m.operand("g", {before + n, 1}).reshape({before + n});
+              const Tensor out = m.empty({count}, DType::f64);
+              m.run(BlockSquares{.g = whole.columns(before, n), .block = block, .out = out});
+              return outputs(m, out);
+            },
+            dtype, {.same_bits = true});
+      }
+    }
+  }
+}
+
+TEST_CASE("updates with moments of blocks have the reference's bits") {
+  for (const auto& [count, size] : kBlocks) {
+    for (const DType dtype : kMasters) {
+      for (const bool applies : {true, false}) {
+        CAPTURE(size);
+        const std::int64_t n = count * size, block = size;
+        compare(
+            [&](Machine& m) {
+              const Tensor p = m.operand("p", {n}), g = m.operand("g", {n});
+              const Tensor first = m.operand("m", {n}), copy = m.zeros({n}, DType::bf16);
+              const Tensor squares = m.empty({count}, DType::f64);
+              const Tensor moment =
+                  m.of(Values(static_cast<std::size_t>(count), 0.25), {count}, m.compute());
+              const Tensor decision = decision_of(m, 0.7, 5, applies);
+              m.run(BlockSquares{.g = g, .block = block, .out = squares});
+              m.run(BlockMoments{
+                  .squares = squares, .moment = moment, .decision = decision, .count = block});
+              m.run(BlockAdamUpdate{.to = {p, g, copy},
+                                    .m = first,
+                                    .moment = moment,
+                                    .decision = decision,
+                                    .block = block,
+                                    .lr_scale = 0.01,
+                                    .weight_decay = 0.1});
+              return outputs(m, p, first, moment, copy);
+            },
+            dtype, {.same_bits = true});
+      }
+    }
+  }
+}
