@@ -144,6 +144,11 @@ TEST_CASE("ranks that compare their calls train as those that do not") {
       w.run(2, {"run.output_dir=checked", "debug.check_collectives=true"});
   REQUIRE_MESSAGE(checked.exit_code == 0, checked.output);
   CHECK(w.records("checked") == w.records("plain"));
+  // A stage between others exchanges more messages than they do.
+  const ProcessResult stages =
+      w.run(3, {"run.output_dir=stages", "model.num_hidden_layers=3", "parallelism={dp: 1, pp: 3}",
+                "debug.check_collectives=true"});
+  CHECK_MESSAGE(stages.exit_code == 0, stages.output);
 }
 
 TEST_CASE("what one process does is refused, once, when a launcher starts several") {
