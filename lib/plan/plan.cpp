@@ -266,7 +266,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   if (of_same_run != nullptr) {
     plan.model_flops_per_token = of_same_run->model_flops_per_token;
     plan.checkpoint_bytes = of_same_run->checkpoint_bytes;
-  } else if (mesh[Axis::tp] * mesh[Axis::pp] * mesh[Axis::sp] > 1 || divided) {
+  } else if (mesh[Axis::tp] * mesh[Axis::pp] * mesh[Axis::sp] * mesh.ep > 1 || divided) {
     add_whole_model(plan, options, target);
   }
   add_tuning(plan, recorder.products().all(), target);

@@ -117,4 +117,23 @@ TEST_CASE("work per token and checkpoint are those of the whole model, whatever 
   CHECK(four.held[params] < one.held[params]);
 }
 
+TEST_CASE("a checkpoint is that of all experts, whichever of them a rank has") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe,
+               {.file = "test.yaml",
+                .text = "recipe: 1\n"
+                        "model: {architecture: mixtral, vocab_size: 64, hidden_size: 16, "
+                        "intermediate_size: 24, num_hidden_layers: 2, num_attention_heads: 2, "
+                        "num_local_experts: 4, max_position_embeddings: 16}\n"
+                        "training: {seq_len: 8, micro_batch_size: 1, global_batch_size: 4, "
+                        "max_steps: 10}\n"});
+  const auto plan_of = [&](const MeshShape& mesh) {
+    return make_plan(recipe.options(7), 4, engine::Target{.mesh = mesh});
+  };
+  const Plan one = plan_of({}), four = plan_of({.sizes = {4, 1, 1, 1}, .ep = 4});
+  CHECK(four.checkpoint_bytes == one.checkpoint_bytes);
+  CHECK(four.model_flops_per_token == one.model_flops_per_token);
+  CHECK(four.parameters == one.parameters);
+}
+
 }  // namespace llmtrain::plan
