@@ -39,6 +39,19 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { validate_pipeline(issues); });
 }
 
+namespace {
+
+// "1 and 4 do": the sizes next to `size`, which does not, that divide `whole`.
+std::string divisors(std::int64_t whole, std::int64_t size) {
+  if (size > whole) return fmt::format("{} does", whole);
+  std::int64_t below = size, above = size;
+  while (whole % below != 0) --below;
+  while (whole % above != 0) ++above;
+  return fmt::format("{} and {} do", below, above);
+}
+
+}  // namespace
+
 void ParallelismSection::validate_sequences(recipe::Issues& issues) const {
   if (sp() == 1 && sp_algo() != SequenceSharing::all_gather) {
     issues.add(sp_algo, "does nothing: parallelism.sp is 1", "leave it out");
@@ -48,8 +61,11 @@ void ParallelismSection::validate_sequences(recipe::Issues& issues) const {
     issues.add(sp_ulysses, "does nothing: with sp_algo: ulysses all ranks of sp share heads",
                "leave it out, or choose how groups of such ranks attend: all_gather or ring");
   } else if (sp() % sp_ulysses() != 0) {
+    // All of sp are one group, which is refused.
+    std::int64_t below = std::max<std::int64_t>(1, std::min(sp_ulysses(), sp() - 1));
+    while (sp() % below != 0) --below;
     issues.add(sp_ulysses, fmt::format("does not divide parallelism.sp {}", sp()),
-               fmt::format("{} does", std::gcd(sp(), sp_ulysses())));
+               fmt::format("{} does", below));
   } else if (sp_ulysses() == sp()) {
     issues.add(sp_ulysses, "leaves one group, which has nobody to attend to",
                "set sp_algo: ulysses, and leave this out");
@@ -184,13 +200,8 @@ void ParallelismSection::validate_experts(recipe::Issues& issues, std::int64_t n
 std::string ParallelismSection::expert_sizes(std::int64_t num_experts) const {
   const bool is_known = dp() > 0 && sp() > 0 && dp() % dp_replicate() == 0;
   const std::int64_t sharers = is_known ? dp() / dp_replicate() * sp() : 0;
-  const std::int64_t both = std::gcd(num_experts, sharers);
   const std::string_view where = is_known ? "" : ", where dp x sp is a multiple";
-  if (ep() > both) return fmt::format("{} does{}", both, where);
-  std::int64_t below = ep(), above = ep();
-  while (both % below != 0) --below;
-  while (both % above != 0) ++above;
-  return fmt::format("{} and {} do{}", below, above, where);
+  return fmt::format("{}{}", divisors(std::gcd(num_experts, sharers), ep()), where);
 }
 
 int ParallelismSection::stages_per_rank() const {
@@ -303,10 +314,10 @@ int ParallelismSection::data_ranks(int ranks) const {
 int ParallelismSection::expert_sharers(int ranks) const {
   const int data = data_ranks(ranks);
   const auto groups = static_cast<int>(dp_replicate());
-  require<RecipeError>(data % groups == 0,
-                       "parallelism.dp_replicate is {}, which does not divide the {} rank{} of dp; "
-                       "choose a size that does",
-                       groups, data, data == 1 ? "" : "s");
+  require<RecipeError>(
+      data % groups == 0,
+      "parallelism.dp_replicate is {}, which does not divide the {} rank{} of dp; {}", groups, data,
+      data == 1 ? "" : "s", divisors(data, groups));
   return data / groups * static_cast<int>(sp());
 }
 
@@ -318,10 +329,11 @@ MeshShape ParallelismSection::shape(int ranks) const {
   const auto experts = static_cast<int>(ep());
   require(experts > 0, "parallelism.ep has not taken its rest");
   require<RecipeError>(sharers % experts == 0,
-                       "parallelism.ep is {}, which does not divide the {} rank{} of dp x sp{}; "
-                       "choose a size that does, and divides the model's experts",
+                       "parallelism.ep is {}, which does not divide the {} rank{} of dp x sp{}; {} "
+                       "(and the model's experts have to divide by it)",
                        experts, sharers, sharers == 1 ? "" : "s",
-                       groups == 1 ? "" : " in a group of dp_replicate");
+                       groups == 1 ? "" : " in a group of dp_replicate",
+                       divisors(sharers, experts));
   shape.ep = experts;
   shape.ep_room = ep_room().value_or(0);
   shape.sizes[static_cast<int>(Axis::dp)] = data_ranks(ranks);

@@ -15,7 +15,9 @@ void Recipe::validate_layout(recipe::Issues& issues) const {
     issues.add(training.seq_len,
                fmt::format("{} tokens do not divide by the {} parts into which {} cut them",
                            seq_len, parts, parallelism.sequence_cutters()),
-               fmt::format("{} and {} do", seq_len / parts * parts, (seq_len / parts + 1) * parts));
+               seq_len < parts ? fmt::format("{} do", parts)
+                               : fmt::format("{} and {} do", seq_len / parts * parts,
+                                             (seq_len / parts + 1) * parts));
   });
   recipe::judge(issues, [&] {
     const auto& shape =

@@ -54,7 +54,10 @@ TEST_CASE("axes that do not divide the job's ranks are refused with numbers that
   refused(2, {"parallelism.tp=-1"}, "and so does parallelism.dp: -1 (its default)");
   refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, "with parallelism.tp 2, but the job has");
   refused(2, {"parallelism.order=[tp, tp, dp, pp]"}, "names an axis twice");
-  refused(2, {"parallelism.zero=1", "parallelism.dp_replicate=3"}, "does not divide the 2 ranks");
+  refused(2, {"parallelism.zero=1", "parallelism.dp_replicate=3"},
+          "does not divide the 2 ranks of dp; 2 does");
+  refused(6, {"training.global_batch_size=6", "parallelism.zero=1", "parallelism.dp_replicate=4"},
+          "does not divide the 6 ranks of dp; 3 and 6 do");
 }
 
 TEST_CASE("heads and widths that ranks of tp or sp cannot share are refused with sizes that can") {
@@ -73,7 +76,11 @@ TEST_CASE("heads and widths that ranks of tp or sp cannot share are refused with
   refused(3, {"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"},
           "cannot share 2 heads and 2 key/value heads; parallelism.sp_algo: all_gather can");
   refused(2, {"parallelism.sp=2", "training.seq_len=14"}, "12 and 16 do");
-  refused(4, {"parallelism={sp: 4, sp_ulysses: 3}"}, "does not divide parallelism.sp 4");
+  refused(
+      4, {"parallelism={sp: 4, sp_algo: ring}", "training.seq_len=6"},
+      "6 tokens do not divide by the 8 parts into which parallelism.sp 4 (ring) cut them (8 do)");
+  refused(4, {"parallelism={sp: 4, sp_ulysses: 3}"}, "does not divide parallelism.sp 4 (2 does)");
+  refused(6, {"parallelism={sp: 6, sp_ulysses: 7}"}, "does not divide parallelism.sp 6 (3 does)");
   refused(4, {"parallelism={sp: 4, sp_ulysses: 4}"}, "set sp_algo: ulysses, and leave this");
   refused(4, {"parallelism={sp: 4, sp_ulysses: 2, sp_algo: ulysses}"}, "does nothing");
 }
@@ -132,7 +139,9 @@ TEST_CASE("experts that ranks of ep cannot share are refused with numbers of ran
           {experts, "training.global_batch_size=16", "model.num_local_experts=12",
            "parallelism={dp: 16, ep: 8}"},
           "does not divide the model's 12 experts (4 does)");
-  refused(2, {experts, "parallelism={ep: 4}"}, "does not divide the 2 ranks of dp x sp");
+  refused(2, {experts, "parallelism={ep: 4}"}, "does not divide the 2 ranks of dp x sp; 2 does");
+  refused(6, {experts, "training.global_batch_size=6", "parallelism={ep: 4}"},
+          "does not divide the 6 ranks of dp x sp; 3 and 6 do");
   refused(2, {experts, "parallelism={ep_room: 2}"}, "does nothing: parallelism.ep is 1");
 }
 
