@@ -3,6 +3,7 @@
 #include "kernels/cuda/masters.cuh"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/cuda/squares.cuh"
+#include "kernels/cuda/update.cuh"
 
 namespace llmtrain::kernels::cuda {
 
