@@ -13,6 +13,7 @@
 #include "lib/train/replica_check.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
+#include "lib/train/shared_memory.hpp"
 #include "lib/train/step_record.hpp"
 #include "lib/train/trainer_loop.hpp"
 
@@ -26,7 +27,11 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       options_(recipe),
       directory_(output_dir(recipe, file)),
       geometry_(recipe.geometry()),
-      planned_(plan_that_fits(recipe, geometry_, directory_)),
+      planned_([&] {
+        RunPlan planned = plan_that_fits(recipe, geometry_, directory_);
+        check_shared_memory(planned, recipe, peers_);
+        return planned;
+      }()),
       planned_steps_(planned_.plan.step_trace),
       tiers_([&] {
         if (world.place().size > 1) {
