@@ -75,11 +75,12 @@ bool is_aligned(const View& view) {
   return reinterpret_cast<std::uintptr_t>(view.data) % kEpilogueAlignment == 0;
 }
 
-/// Whether the library has this epilogue for these operands.
+/// Whether the library has this epilogue for these operands. In FP32 it is not asked: how exact its
+/// tanh is nobody says, and what is rounded to half the width cannot tell.
 bool takes_epilogue(const Matmul& mm) {
   if (mm.epilogue == ProductEpilogue::none) return true;
-  return mm.activation == Activation::gelu_pytorch_tanh && is_aligned(mm.pre) &&
-         leading(mm.pre) % kPreStride == 0;
+  return is_half_width(mm.c.dtype) && mm.activation == Activation::gelu_pytorch_tanh &&
+         is_aligned(mm.pre) && leading(mm.pre) % kPreStride == 0;
 }
 
 std::uint32_t epilogue_of(const Matmul& mm) {

@@ -376,7 +376,7 @@ void head_norm_rope_backward(const KernelCtx& ctx, const HeadNormRopeBackward& o
     with_head_walk<T>(op.heads, aligned, [&]<int V, bool kHeld>(HeadWalk<V, kHeld> walk) {
       const std::size_t shared =
           static_cast<std::size_t>((walk.groups() + 1) * walk.head_dim) * sizeof(W);
-      if (shared > (48 << 10)) allow_shared(turn_back<T, V, kHeld>, shared);
+      if (shared > kUnaskedShared) allow_shared(turn_back<T, V, kHeld>, shared);
       launch_grid(ctx, {static_cast<unsigned>(q_blocks + k_blocks), kHeadThreads, shared},
                   turn_back<T, V, kHeld>, operands, walk);
     });

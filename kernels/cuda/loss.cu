@@ -287,7 +287,7 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
                               static_cast<std::size_t>(operands.held) * sizeof(Z);
     }
     const std::size_t shared = static_cast<std::size_t>(operands.held) * sizeof(Z);
-    if (shared > (48 << 10)) allow_shared(cross_entropy_rows<Z, G, V>, shared);
+    if (shared > kUnaskedShared) allow_shared(cross_entropy_rows<Z, G, V>, shared);
     launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<V>(cols), shared},
                 cross_entropy_rows<Z, G, V>, operands);
   };

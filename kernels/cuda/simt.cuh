@@ -24,8 +24,12 @@ struct Grid {
   std::size_t shared_bytes = 0;
 };
 
-/// Queues a kernel; nothing for a grid without blocks. Dynamic shared memory above 48 KiB must have
-/// been allowed by allow_shared().
+/// Dynamic shared memory that a kernel has unasked: 48 KiB less what it declares itself, for which
+/// 4 KiB are left here.
+inline constexpr std::size_t kUnaskedShared = 44 << 10;
+
+/// Queues a kernel; nothing for a grid without blocks. More dynamic shared memory than
+/// kUnaskedShared must have been allowed by allow_shared().
 template <class... P, class... A>
 void launch_grid(const KernelCtx& ctx, const Grid& grid, void (*kernel)(P...), A&&... arguments) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
@@ -37,7 +41,7 @@ void launch_grid(const KernelCtx& ctx, const Grid& grid, void (*kernel)(P...), A
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...), "a kernel launch");
 }
 
-/// Lets a kernel use so much dynamic shared memory; above 48 KiB it must be asked for.
+/// Lets a kernel use so much dynamic shared memory.
 template <class... P>
 void allow_shared(void (*kernel)(P...), std::size_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -186,18 +186,20 @@ TEST_CASE("GELU and its derivative in the epilogue, or behind products that have
   }
   const InMode takes(Mode::takes);
   if (!takes.possible()) return;
-  const auto epilogue_after = [&](const GeluCase& c) {
-    Machine machine = gpu_machine(DType::bf16);
+  const auto epilogue_after = [&](const GeluCase& c, DType dtype = DType::bf16) {
+    Machine machine = gpu_machine(dtype);
     gelu_outputs(machine, c);
     return fake_library()->epilogue;
   };
   CHECK(epilogue_after({}) == 192);
+  CHECK(epilogue_after({}, DType::f16) == 192);
   CHECK(epilogue_after({.pre_gap = 16}) == 192);
   CHECK(epilogue_after({.gap = 16}) == 192);
   // Nor is it asked for what it is known not to take.
   const std::int64_t asked = fake_library()->heuristics;
   CHECK(epilogue_after({.n = 29}) == 1);
   CHECK(fake_library()->heuristics - asked == 2);
+  CHECK(epilogue_after({}, DType::f32) == 1);
   CHECK(epilogue_after({.f = Activation::silu}) == 1);
 }
 

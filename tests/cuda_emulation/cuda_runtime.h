@@ -57,6 +57,10 @@ namespace simt {
 struct Queue;
 struct Mark;
 struct Graph;
+/// Dynamic shared memory of a kernel, of which more must be allowed than it may have unasked. What
+/// kernels declare themselves nobody counts here: each is believed to have 4 KiB of it.
+cudaError_t allow_shared(const void* kernel, int bytes);
+bool may_share(const void* kernel, std::size_t bytes);
 }  // namespace simt
 using cudaStream_t = simt::Queue*;
 using cudaEvent_t = simt::Mark*;
@@ -117,8 +121,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result);
 template <class F>
-cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute, int bytes) {
+  return simt::allow_shared(reinterpret_cast<const void*>(kernel), bytes);
 }
 
 namespace simt {
@@ -132,6 +136,9 @@ void enqueue(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_byte
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),
                                A&&... args) {
+  if (!simt::may_share(reinterpret_cast<const void*>(kernel), config->dynamicSmemBytes)) {
+    return cudaErrorInvalidValue;
+  }
   std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
   simt::enqueue(config->stream, config->gridDim, config->blockDim, config->dynamicSmemBytes,
                 [kernel, values = std::move(values)] { std::apply(kernel, values); });

@@ -33,6 +33,10 @@ constexpr std::size_t kMemory = std::size_t{4} << 30;
 std::map<const void*, std::size_t> given;
 std::size_t given_bytes = 0;
 
+/// Dynamic shared memory that kernels were allowed.
+std::map<const void*, std::size_t> shared_bytes_of;
+constexpr std::size_t kUnaskedShared = 44 << 10, kMostShared = 227 << 10;
+
 /// What every call says until the device is as new, as it is after a kernel that failed.
 cudaError_t sticky = cudaSuccess;
 
@@ -146,6 +150,17 @@ void carry_out(cudaStream_t stream) {
 }
 void run_what_is_ready() {
   for (Queue* const queue : queues) queue->run_what_is_ready();
+}
+cudaError_t allow_shared(const void* kernel, int bytes) {
+  const Lock lock(calls);
+  if (bytes < 0 || static_cast<std::size_t>(bytes) > kMostShared) return cudaErrorInvalidValue;
+  shared_bytes_of[kernel] = static_cast<std::size_t>(bytes);
+  return cudaSuccess;
+}
+bool may_share(const void* kernel, std::size_t bytes) {
+  const Lock lock(calls);
+  const auto allowed = shared_bytes_of.find(kernel);
+  return bytes <= (allowed == shared_bytes_of.end() ? kUnaskedShared : allowed->second);
 }
 void pass_time(double microseconds) { now_microseconds += microseconds; }
 
