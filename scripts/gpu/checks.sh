@@ -20,6 +20,9 @@ look_at_wgmma() {
   fi
 }
 
+# Operands of the test cases are others in every run; who repeats one names its seed.
+export LLMTRAIN_TEST_SEED="${LLMTRAIN_TEST_SEED:-$(date +%s)}"
+
 # Names of the test cases in the order of their numbers, as $work/names; how many there are. None: the log says why.
 count_of_cases() {
   mine "$cuda_test" --list-test-cases --no-colors 2>/dev/null | grep -vE '^(=|\[doctest)' >"$work/names" || true
@@ -51,7 +54,7 @@ cases() {
     esac
   done
   limit="$whole"
-  row "kernels against the reference" "$good of $count test cases passed, $bad failed, $skipped have nothing to check here, $((
+  row "kernels against the reference" "LLMTRAIN_TEST_SEED=$LLMTRAIN_TEST_SEED: $good of $count test cases passed, $bad failed, $skipped have nothing to check here, $((
     count - good - bad - skipped)) not tried"
   grep -hos '^SKIPPED: .*' "$logs"/case_*.log >"$out/skipped.txt" || true
 }

@@ -89,7 +89,9 @@ TEST_CASE("activation functions and their gradients, with and without a gate") {
                   .activation = activation, .x = x, .up = up, .dy = dy, .dx = dx2, .dup = dup});
               return outputs(m, y, gated, dx, dx2, dup);
             },
-            dtype);
+            // erf and tanh of a GPU are up to two units in the last place off, which are four
+            // roundings, and a gate or a slope multiplies them.
+            dtype, {.floor = 10});
       }
     }
   }

@@ -15,7 +15,7 @@ constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 /// Choices of `experts`, of which some are none. The first ones are taken more often, the last one
 /// never.
 std::vector<std::int32_t> some_choices(std::int64_t n, std::int64_t experts) {
-  const PhiloxKey key = philox_key(1, "test", "choices");
+  const PhiloxKey key = philox_key(test_seed(), "test", "choices");
   std::uint64_t word = 0;
   const auto below = [&](std::int64_t end) {
     return static_cast<std::int32_t>(philox_below(key, 0, word++, static_cast<std::uint32_t>(end)));

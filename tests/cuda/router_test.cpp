@@ -50,7 +50,7 @@ struct Routed {
   /// Logits are multiples of 1/4, so that many are equal; the bias is, too.
   Routed(Machine& m, const Case& c) {
     const auto quarters = [&](std::string_view name, const Shape& shape, std::int64_t gap) {
-      const PhiloxKey key = philox_key(3, "test", name);
+      const PhiloxKey key = philox_key(test_seed() + 2, "test", name);
       Values values(static_cast<std::size_t>(shape.numel()));
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i] = 0.25 * static_cast<double>(philox_below(key, 0, i, 24)) - 3;
@@ -77,7 +77,7 @@ struct Choices {
   Values score;
 
   Choices(std::int64_t rows, std::int64_t top_k, std::int64_t experts) {
-    const PhiloxKey key = philox_key(7, "test", "choices");
+    const PhiloxKey key = philox_key(test_seed() + 6, "test", "choices");
     std::uint64_t word = 0;
     const auto below = [&](std::int64_t n) {
       return static_cast<std::int32_t>(philox_below(key, 0, word++, static_cast<std::uint32_t>(n)));
