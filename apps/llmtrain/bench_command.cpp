@@ -42,6 +42,8 @@ engine::StepBatch random_batch(std::int64_t samples, std::int64_t seq_len, std::
 /// Bytes of a GPU.
 struct GpuMemory {
   std::uint64_t planned = 0, arena = 0;
+  /// One past the highest byte of the arena that was ever in use.
+  std::uint64_t reached = 0;
   /// By the driver, of all processes, with the engine and its recorded launches there.
   std::uint64_t in_use = 0;
 };
@@ -121,6 +123,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
     if (!clocked) {
       measured.memory = {.planned = planned.plan.extent_bytes(),
                          .arena = device.device().capacity_bytes(),
+                         .reached = device.device().arena_extent_bytes(),
                          .in_use = gpu.memory_bytes - std::min(gpu.memory_bytes, free)};
     }
   };
@@ -288,10 +291,10 @@ std::string gpu_text(const BenchReport& report) {
   return fmt::format(
       "\nkernels were timed by the GPU's clock, in steps of their own\n"
       "a copy of {} in this run: {:.1f} GB/s read and written{}\n"
-      "memory: {} planned, {} the arena's, {} in use on the GPU by the driver\n",
+      "memory: {} planned, {} reached of the arena's {}, {} in use on the GPU by the driver\n",
       format_bytes(report.copy.copied_bytes), 1e-9 * report.copy.bytes_per_second, of_sheet,
-      format_bytes(report.memory->planned), format_bytes(report.memory->arena),
-      format_bytes(report.memory->in_use));
+      format_bytes(report.memory->planned), format_bytes(report.memory->reached),
+      format_bytes(report.memory->arena), format_bytes(report.memory->in_use));
 }
 
 std::string to_text(const BenchReport& report, const train::Recipe& recipe,
@@ -360,6 +363,7 @@ std::string to_json(const BenchReport& report, const train::Recipe& recipe,
     json["copy_bytes_per_second"] = report.copy.bytes_per_second;
     json["planned_bytes"] = report.memory->planned;
     json["arena_bytes"] = report.memory->arena;
+    json["reached_bytes"] = report.memory->reached;
     json["used_bytes_of_gpu"] = report.memory->in_use;
   }
   json["kernels"] = nlohmann::ordered_json::array();

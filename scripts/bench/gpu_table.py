@@ -140,11 +140,12 @@ def memory(file, name, before, most):
     if found is None:
         row(name, f"no result, see memory_{name}.log")
         return False
-    planned, arena, used = (found[key] for key in ("planned_bytes", "arena_bytes", "used_bytes_of_gpu"))
+    planned, arena, reached, used = (found[key] for key in (
+        "planned_bytes", "arena_bytes", "reached_bytes", "used_bytes_of_gpu"))
     seen = f"{(int(most) - int(before)) / 1024:.2f} GiB more than before" if before.isdigit() and most.isdigit() else "unknown"
     beside = used - planned
-    good = arena == planned and 0 <= beside <= BESIDE_ARENA
-    row(f"{name}: memory", f"planned {planned / GIB:.2f} GiB, arena {arena / GIB:.2f}, in use by cudaMemGetInfo "
+    good = reached == planned == arena and 0 <= beside <= BESIDE_ARENA
+    row(f"{name}: memory", f"planned {planned / GIB:.2f} GiB, reached {reached / GIB:.2f} of an arena of {arena / GIB:.2f}, in use by cudaMemGetInfo "
         f"{used / GIB:.2f} ({beside / (1 << 20):.0f} MiB beside the plan, {BESIDE_ARENA >> 20} are left for it), "
         f"by nvidia-smi {seen}" + ("" if good else ": WRONG"))
     return good

@@ -49,15 +49,17 @@ class Verdicts(unittest.TestCase):
     def test_memory_outside_of_the_plan_is_seen(self):
         gib = 1 << 30
 
-        def memory(planned, arena, used):
+        def memory(planned, arena, used, reached=None):
             (self.at / "memory.json").write_text(json.dumps(
-                {"planned_bytes": planned, "arena_bytes": arena, "used_bytes_of_gpu": used}))
+                {"planned_bytes": planned, "arena_bytes": arena,
+                 "reached_bytes": planned if reached is None else reached, "used_bytes_of_gpu": used}))
             return self.told(gpu_table.memory, self.at / "memory.json", "m", 512, 12 * 1024)[0]
 
         self.assertTrue(memory(11 * gib, 11 * gib, 11 * gib + 700))
         self.assertFalse(memory(11 * gib, 11 * gib, 12 * gib + 1))
         self.assertFalse(memory(11 * gib, 11 * gib, 10 * gib))
         self.assertFalse(memory(11 * gib, 70 * gib, 70 * gib))
+        self.assertFalse(memory(11 * gib, 11 * gib, 11 * gib + 700, 11 * gib - 512))
         self.assertFalse(self.told(gpu_table.memory, self.at / "none.json", "m", 1, 2)[0])
 
     def spread(self, ours, eager, compiled):
