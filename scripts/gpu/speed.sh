@@ -100,11 +100,13 @@ benchmark() {
   [ "$1" = 124m ] || few=4
   batch="${GPU_CHECK_BATCH:-$batch}" times="${GPU_CHECK_TIMES:-$times}"
   local ours=("training.micro_batch_size=$batch" "training.global_batch_size=$((batch * times))" "${more[@]}")
-  bench ours 150 "$recipe" "${ours[@]}" "$whole" || return 0
+  bench ours 200 "$recipe" "${ours[@]}" "$whole" || return 0
   grep -hos -E '(products|attention): .*' "$logs/ours.log" >"$work/said" || true
   rows_of cat "$work/said"
   row "an update" "$times micro-batches of $batch samples of 1,024 tokens"
   rows_of table_of step "$logs"
+  # Before PyTorch's, while there is time: both modes are asked for of every model.
+  other determinism_fast "$whole" run.determinism=fast
   for setting in "fused compile cuda" "fused cuda"; do
     name="torch_${setting// /_}"
     # shellcheck disable=SC2086  # words
@@ -113,7 +115,6 @@ benchmark() {
       rows_of table_of pytorch "$logs" "$name"
     fi
   done
-  other determinism_fast "$whole" run.determinism=fast
   other own_attention "$whole" run.attention=own
   other guessed_products "$whole" run.tune_products=false
   other documents
@@ -122,5 +123,5 @@ benchmark() {
 other() {
   local name="$1"
   shift
-  if bench "$name" 90 "$recipe" "${ours[@]}" "$@"; then rows_of table_of other "$logs" "$name"; fi
+  if bench "$name" 200 "$recipe" "${ours[@]}" "$@"; then rows_of table_of other "$logs" "$name"; fi
 }
