@@ -117,7 +117,7 @@ const std::vector<Layout>& layouts() {
       {3, "llama", "parallelism.dp=3 | parallelism.zero=2",
        "training.global_batch_size=6 | optimizer.name=adam_mini"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
-       "optimizer.name=adam_mini"},
+       "optimizer.name=adam_mini | optimizer.lr=5e-3"},
       // Matrices that Muon needs whole, of which ranks of tp have parts, some of them the same.
       {2, "llama", "parallelism.tp=2", "optimizer.name=muon"},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
@@ -136,8 +136,10 @@ const std::vector<Layout>& layouts() {
        "optimizer.name=amsgrad"},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=2",
        "optimizer.name=adagrad | optimizer.initial_accumulator_value=0.1"},
+      // Whose first steps are ten times the rate: at a larger one they carry rounding far.
       {4, "llama", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=3",
-       "optimizer.name=rmsprop | optimizer.centered=true | optimizer.momentum=0.5"},
+       "optimizer.name=rmsprop | optimizer.centered=true | optimizer.momentum=0.5 | "
+       "optimizer.lr=1e-4"},
       {2, "llama", "parallelism.dp=2 | parallelism.zero=2"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=2",
        "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=full",
