@@ -102,6 +102,11 @@ std::uint64_t local_checkpoints_of(const Recipe& recipe) {
   return local.directory() ? local.keep_latest() + 1 : 0;
 }
 
+std::optional<std::uint64_t> save_rate_of(const Recipe& recipe) {
+  const auto& rate = recipe.checkpoint.async_rate();
+  return rate ? std::optional(rate->value) : std::nullopt;
+}
+
 namespace {
 
 /// Beside the memory.
@@ -109,8 +114,7 @@ RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeo
                    const std::optional<std::filesystem::path>& profile) {
   planned.gpu_collectives = gpu_collectives_of(recipe, rank_of(recipe));
   planned.local_checkpoints = local_checkpoints_of(recipe);
-  if (const auto& rate = recipe.checkpoint.async_rate())
-    planned.save_bytes_per_second = rate->value;
+  planned.save_bytes_per_second = save_rate_of(recipe);
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);

@@ -26,7 +26,7 @@ struct RunPlan {
   std::string_view gpu_collectives;
   /// As local_checkpoints_of().
   std::uint64_t local_checkpoints = 0;
-  /// checkpoint.async_rate.
+  /// As save_rate_of().
   std::optional<std::uint64_t> save_bytes_per_second;
 
   plan::PlanContext context() const {
@@ -54,6 +54,9 @@ std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& 
 
 /// Checkpoints in checkpoint.local.directory at a time, one being written among them; 0 without it.
 std::uint64_t local_checkpoints_of(const Recipe& recipe);
+
+/// checkpoint.async_rate, of each rank.
+std::optional<std::uint64_t> save_rate_of(const Recipe& recipe);
 
 /// Plans this rank on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet
 /// *.yaml, or the name of one in plan::hardware_sheets), whose faults are errors, or else from the
