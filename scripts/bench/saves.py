@@ -211,7 +211,7 @@ def table(size, found):
             ("a save beside the run: no step is made for", found["waited"], f"{found['waited'] / found['copy']:.2f} x memcpy"),
             ("steps while it is written", None, f"{100 * found['slower']:+.0f} %"),
             ("steps while another process writes as much, past the page cache", None, f"{100 * found['plain slower']:+.0f} %"),
-            ("the same, written over most of the time until the next save", found["slowly"], f"steps {100 * found['slower slowly']:+.0f} %"),
+            ("a save beside the run with async_rate: over most of the time until the next one", found["slowly"], f"steps {100 * found['slower slowly']:+.0f} %"),
             ("plain writer", found["write"], ""),
             ("a save in place", found["in place"], f"{100 * found['write'] / found['in place']:.0f} % of the plain writer's bandwidth"),
             ("a save beside the run, until it is there", found["beside"], f"{100 * found['write'] / found['beside']:.0f} %"),
