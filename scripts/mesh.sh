@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains every layout of tests/mesh/layouts.cpp under mpirun and holds it to one rank: gradients, losses,
+# Trains every layout of tests/mesh/*layouts.cpp under mpirun and holds it to one rank: gradients, losses,
 # weights, planned memory, bytes sent; then all other runs of several ranks. scripts/test.sh does the same
 # for a few layouts, and for a few of those runs that differ in their layouts alone.
 #

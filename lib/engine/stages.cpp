@@ -8,6 +8,7 @@ Stages::Stages(const Mesh& mesh, const PipelineOptions& options, std::int64_t nu
     : schedule_(&parallel::find_schedule(options.schedule)), rank_(mesh.index(Axis::pp)) {
   shape_.num_ranks = mesh.size(Axis::pp);
   shape_.num_stages = divided() ? shape_.num_ranks * options.stages_per_rank : 1;
+  shape_.costs = options.costs;
   const bool given = divided() && !options.layers.empty();
   require(!given || std::ssize(options.layers) == count(), "{} numbers for {} stages",
           options.layers.size(), count());

@@ -15,6 +15,8 @@ struct PipelineOptions {
   int stages_per_rank = 1;
   /// Blocks of each stage; empty: as even as whole blocks allow, the larger stages first.
   std::vector<std::int64_t> layers = {};
+  /// For which a schedule is ordered that is made by costs.
+  parallel::ActionCosts costs = {};
 };
 
 /// Stage s has blocks [first_block(s), first_block(s + 1)); the first stage embeds, too, and the

@@ -106,6 +106,7 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
       issues.add(pp_schedule, std::string(kProblem), "leave it out");
     if (!pp_layers().empty()) issues.add(pp_layers, std::string(kProblem), "leave it out");
     if (!pp_stages().empty()) issues.add(pp_stages, std::string(kProblem), "leave it out");
+    if (!pp_costs().empty()) issues.add(pp_costs, std::string(kProblem), "leave it out");
     if (pp_stages_per_rank()) issues.add(pp_stages_per_rank, std::string(kProblem), "leave it out");
     return;
   }
@@ -117,6 +118,10 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
   } else if (!pp_stages_per_rank() && row.stages_per_rank == 0) {
     issues.add(pp_schedule, fmt::format("{} takes any number of stages per rank", row.name),
                "set parallelism.pp_stages_per_rank: 2, or more");
+  }
+  if (!pp_costs().empty() && !row.by_costs) {
+    issues.add(pp_costs, fmt::format("do nothing: {} has one order, whatever they are", row.name),
+               "leave them out, or choose parallelism.pp_schedule: v_half");
   }
 }
 
@@ -231,7 +236,8 @@ int ParallelismSection::least_ranks() const {
 std::int64_t ParallelismSection::sequence_parts() const {
   const std::int64_t pieces = sp_algo() != SequenceSharing::ulysses && sp() > 1 ? 2 : 1;
   const auto known = [](std::int64_t size) { return std::max<std::int64_t>(1, size); };
-  return pieces * known(sp()) * (tp_sequence_parallel() ? known(tp()) : 1);
+  const std::int64_t of_rank = known(sp()) * (tp_sequence_parallel() ? known(tp()) : 1);
+  return std::lcm(pieces * known(sp()), of_rank);
 }
 
 std::string ParallelismSection::sequence_cutters() const {

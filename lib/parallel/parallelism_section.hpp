@@ -60,6 +60,14 @@ struct ParallelismSection : recipe::Section {
       {},
       "layers of each stage of the pipeline by their names, instead of pp_layers: \"embed_tokens "
       "layers.0-2\", \"layers.3-6\", \"layers.7 norm lm_head\""};
+  recipe::Key<std::vector<double>> pp_costs{
+      this,
+      "pp_costs",
+      {},
+      "what a stage's forward and the input and weight parts of its backward cost beside each "
+      "other, "
+      "for a schedule that is ordered by them (v_half): [1, 1.3, 0.7], say; without it their FLOP",
+      recipe::between(1e-3, 1e3) & recipe::length(3)};
   recipe::Key<std::int64_t> sp{
       this, "sp", 1,
       "ranks that each have some of the tokens of every sequence; -1 = as many as the other axes "
@@ -141,6 +149,7 @@ struct ParallelismSection : recipe::Section {
   /// What one of so many experts has against `ep`; 0: it has none.
   void validate_experts(recipe::Issues& issues, std::int64_t num_experts) const;
   /// Parts into which seq_len must divide, and the keys that ask for it: "parallelism.sp 2 x tp 4".
+  /// A rank of sp has two pieces of each sequence, and those of tp share its rows.
   std::int64_t sequence_parts() const;
   std::string sequence_cutters() const;
   /// The pipeline's shape, where a step has so many micro-batches. RecipeError, with numbers that

@@ -40,7 +40,7 @@ struct ScheduleShape {
   int num_ranks = 1;
   int num_stages = 1;  // a multiple of num_ranks
   int num_micro_batches = 1;
-  /// Expected costs: `v_half` makes its list for them, all others have one list for any costs.
+  /// Expected costs; only the list of a row that is made `by_costs` depends on them.
   ActionCosts costs = {};
 
   int stages_per_rank() const { return num_stages / num_ranks; }
@@ -74,6 +74,8 @@ struct ScheduleRow {
   std::vector<std::vector<Action>> (*actions)(const ScheduleShape& shape);
   /// The promise that Schedule::max_live repeats.
   int (*max_live)(const ScheduleShape& shape, int rank);
+  /// Whether the lists are made for the shape's costs.
+  bool by_costs = false;
 
   /// Why the schedule cannot serve this shape, with the nearest that it can; empty when it can.
   std::string refusal(const ScheduleShape& shape) const;

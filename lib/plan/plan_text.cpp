@@ -52,6 +52,18 @@ std::string stages_of(const PipelinePlan& pipeline, std::size_t rank) {
   return text;
 }
 
+/// The costs by which the actions are ordered, and those of the profile, where they matter.
+std::string cost_rows(const PipelinePlan& pipeline, const StepPrediction* step) {
+  if (!parallel::find_schedule(pipeline.schedule_name).by_costs) return "";
+  const auto list = [](const parallel::ActionCosts& costs) {
+    return fmt::format("[1, {:.2f}, {:.2f}]", costs.input_grad / costs.forward,
+                       costs.weight_grad / costs.forward);
+  };
+  std::string text = row("ordered for F, I, W of", list(pipeline.schedule.shape.costs));
+  if (step != nullptr) text += row("which take", list(step->stage_costs));
+  return text;
+}
+
 /// What each rank of the pipeline has and needs, and how long it has nothing to do.
 std::string pipeline_rows(const PipelinePlan& pipeline, const StepPrediction* step) {
   const parallel::ScheduleShape& shape = pipeline.schedule.shape;
@@ -61,6 +73,7 @@ std::string pipeline_rows(const PipelinePlan& pipeline, const StepPrediction* st
       step == nullptr
           ? ""
           : fmt::format(", idle for {:.1f}% of its time", 100 * step->pipeline->bubble_fraction));
+  text += cost_rows(pipeline, step);
   text += fmt::format("    {:<14}{:<12}{:>12}{:>14}{:>14}{:>8}\n", "rank", "stages", "whole run",
                       "step peak", "with gaps", "idle");
   for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {

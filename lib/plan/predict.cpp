@@ -173,6 +173,7 @@ double add_pipeline(const PipelinePlan& pipeline, const HardwareProfile& profile
     return link_between(profile, world_rank(from), world_rank(to), bytes);
   };
   step.pipeline = simulate(pipeline, ranks, link, profile.device != DeviceKind::cpu);
+  step.stage_costs = inner_costs(pipeline, ranks);
   return outside;
 }
 

@@ -46,6 +46,8 @@ struct StepPrediction {
   double exposed_seconds = 0;
   /// Of a pipeline: when every rank runs its actions.
   std::optional<parallel::Simulation> pipeline;
+  /// inner_costs() of what its actions take.
+  parallel::ActionCosts stage_costs = {};
 };
 
 /// Seconds of one call of the group. RecipeError when the profile knows no way between ranks.

@@ -293,6 +293,7 @@ engine::EngineOptions Recipe::engine_options() const {
                       .stages_per_rank = parallelism.stages_per_rank(),
                       .layers = parallelism.stage_blocks(options.model.num_hidden_layers)};
   options.one_document = data.packing.cross_document_attention();
+  options.pipeline.costs = stage_costs(options);
   return options;
 }
 

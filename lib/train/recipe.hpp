@@ -313,6 +313,9 @@ struct Recipe : recipe::Section {
   void validate_same_bits(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
+  /// For which a pipeline with these options orders its actions: parallelism.pp_costs, or FLOP.
+  /// Equal where the order does not depend on costs, or the layout is open.
+  parallel::ActionCosts stage_costs(const engine::EngineOptions& options) const;
   /// engine::EngineOptions::virtual_workers.
   int virtual_workers() const;
   /// On the ranks of the job. RecipeError when the layout does not fit them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/engine/geometry.hpp"
+#include "lib/plan/pipeline.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -83,6 +84,15 @@ void Recipe::validate_virtual_workers(recipe::Issues& issues) const {
 void Recipe::enter(const JobPlace& place) {
   job = place;
   if (parallelism.take_rest(place.size)) recipe::check_rules(*this);
+}
+
+parallel::ActionCosts Recipe::stage_costs(const engine::EngineOptions& options) const {
+  if (const std::vector<double>& costs = parallelism.pp_costs(); !costs.empty()) {
+    return {.forward = costs[0], .input_grad = costs[1], .weight_grad = costs[2]};
+  }
+  const bool is_ordered = parallel::find_schedule(options.pipeline.schedule).by_costs;
+  if (!is_ordered || !parallelism.rest_axis().empty()) return {};
+  return plan::flop_costs(options, {.mesh = mesh_shape()});
 }
 
 int Recipe::virtual_workers() const {

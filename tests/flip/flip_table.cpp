@@ -110,6 +110,11 @@ const std::vector<Flip> kParallelism{
      {plan},
      "parallelism.pp=2 | model.num_hidden_layers=4",
      {"parallelism.pp_stages=[embed_tokens layers.0-2, layers.3 norm lm_head]"}},
+    {"parallelism.pp_costs",
+     {plan},
+     "parallelism.pp=2 | model.num_hidden_layers=4 | training.global_batch_size=8 | "
+     "training.micro_batch_size=1 | parallelism.pp_schedule=v_half",
+     {"parallelism.pp_costs=[1,1.6,0.4]"}},
     {"parallelism.pp_stages_per_rank",
      {plan},
      "parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "

@@ -71,9 +71,9 @@ const std::vector<ProbeModel>& probe_models() {
   return kModels;
 }
 
-constexpr bool kQuick = true, kOneWord = true;
+constexpr bool kQuick = true;
 
-const std::vector<Layout>& layouts() {
+const std::vector<Layout>& dense_layouts() {
   static const std::vector<Layout> kLayouts{
       {2, "llama", "parallelism.dp=2"},
       {4, "llama", "parallelism.dp=-1"},
@@ -213,8 +213,7 @@ const std::vector<Layout>& layouts() {
       {8, "qwen3",
        "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.tp=2 | "
        "parallelism.tp_sequence_parallel=true | parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation] | "
-       "training.seq_len=16"},
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
       {4, "gpt2",
        "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.pp=2 | "
        "parallelism.pp_schedule=zbv",
@@ -222,8 +221,10 @@ const std::vector<Layout>& layouts() {
       {8, "qwen3",
        "parallelism.sp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true | "
        "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation] | "
-       "training.seq_len=16"},
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+      // Ranks of tp cut the pieces of those of sp.
+      {8, "llama", "parallelism.sp=2 | parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
+       "training.seq_len=8 | training.micro_batch_size=2"},
       {8, "llama",
        "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.dp=2 | parallelism.zero=3 | "
        "parallelism.pp=2"},
@@ -290,7 +291,40 @@ const std::vector<Layout>& layouts() {
        "model.num_hidden_layers=7 | activation_checkpoint.mode=sqrt", kQuick},
       {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=dualpipev",
        "model.num_hidden_layers=5", kQuick},
+      // Each schedule beside other axes.
       {4, "llama", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1"},
+      {4, "llama",
+       "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe | parallelism.zero=3"},
+      {4, "gpt2", "parallelism.sp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe",
+       "model.attn_pdrop=0.3 | activation_checkpoint.mode=full"},
+      {4, "llama",
+       "parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=interleaved_1f1b | "
+       "parallelism.pp_stages_per_rank=2 | parallelism.tp_sequence_parallel=true",
+       "model.num_hidden_layers=5"},
+      {8, "llama",
+       "parallelism.dp=2 | parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.pp=2 | "
+       "parallelism.pp_schedule=interleaved_1f1b | parallelism.pp_stages_per_rank=2 | "
+       "parallelism.zero=2",
+       "model.num_hidden_layers=4 | optimizer.name=muon"},
+      {4, "llama",
+       "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=v_half | parallelism.zero=3",
+       "model.num_hidden_layers=5 | activation_checkpoint.mode=full"},
+      {8, "qwen3",
+       "parallelism.tp=2 | parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.pp=2 | "
+       "parallelism.pp_schedule=v_half | parallelism.tp_sequence_parallel=true",
+       "model.num_hidden_layers=4 | training.global_batch_size=8"},
+      {4, "gpt2",
+       "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=dualpipev | "
+       "parallelism.zero=1",
+       "model.num_hidden_layers=4 | model.resid_pdrop=0.2 | model.attn_pdrop=0.3"},
+      {8, "llama",
+       "parallelism.tp=2 | parallelism.dp=2 | parallelism.pp=2 | "
+       "parallelism.pp_schedule=dualpipev | parallelism.zero=3 | "
+       "parallelism.tp_sequence_parallel=true",
+       "model.num_hidden_layers=4"},
+      {8, "llama",
+       "parallelism.dp=4 | parallelism.pp=2 | parallelism.zero=3 | parallelism.dp_replicate=2",
+       "training.global_batch_size=16"},
       {4, "llama",
        "parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=zbv | "
        "parallelism.tp_sequence_parallel=true",
@@ -304,82 +338,16 @@ const std::vector<Layout>& layouts() {
        "parallelism.tp_sequence_parallel=true"},
       {6, "llama", "parallelism.dp=2 | parallelism.pp=3 | parallelism.zero=1",
        "training.global_batch_size=4 | optimizer.name=muon"},
-      {2, "mixtral", "parallelism.dp=2"},
-      {4, "mixtral", "parallelism.tp=4", "model.num_local_experts=3"},
-      {2, "qwen3_moe", "parallelism.sp=2"},
-      {2, "qwen3_moe", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
-       "activation_checkpoint.mode=full | training.micro_batch_size=2"},
-      {3, "qwen3_moe", "parallelism.pp=3 | parallelism.pp_schedule=zb_h1",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
-      {4, "qwen3_moe",
-       "parallelism.dp=2 | parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.zero=3"},
-      {8, "qwen3_moe",
-       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2",
-       "training.micro_batch_size=2"},
-      {2, "mixtral", "parallelism.dp=2 | parallelism.ep=2", "model.num_local_experts=4"},
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2"},
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4 | parallelism.zero=1",
-       "training.micro_batch_size=2"},
-      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
-       "activation_checkpoint.mode=full", kQuick},
-      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
-      {4, "qwen3_moe",
-       "parallelism.dp=2 | parallelism.pp=2 | parallelism.ep=2 | "
-       "parallelism.pp_schedule=zb_h1"},
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=2"},
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=3",
-       "activation_checkpoint.mode=full"},
-      {4, "qwen3_moe",
-       "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=3 | parallelism.dp_replicate=2"},
-      {8, "qwen3_moe",
-       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.ep=2 | "
-       "parallelism.zero=1"},
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=2",
-       "optimizer.name=muon"},
-      {2, "qwen3_moe", "parallelism.dp=2 | parallelism.ep=2 | parallelism.ep_room=1.9",
-       "training.micro_batch_size=4"},
-      // At a learning rate at which twenty steps do not carry rounding up to the bound.
-      {2, "dots1", "parallelism.dp=2 | parallelism.ep=2", "optimizer.lr=5e-3"},
-      {2, "dots1", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
-       "activation_checkpoint.mode=full | optimizer.lr=5e-3"},
-      {2, "dots1", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1", "optimizer.lr=5e-3"},
-      {4, "dots1", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=2 | parallelism.zero=3",
-       "optimizer.lr=5e-3", kQuick},
-      // Experts with room for some of their choices.
-      {2, "mixtral", "parallelism.dp=2 | parallelism.ep=2",
-       "model.num_local_experts=4 | model.capacity_factor=0.6"},
-      {2, "qwen3_moe", "parallelism.dp=2", "model.capacity_factor=1 | training.micro_batch_size=2"},
-      {2, "qwen3_moe", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
-       "model.capacity_factor=0.7 | training.micro_batch_size=2"},
-      {2, "qwen3_moe", "parallelism.sp=2",
-       "model.capacity_factor=0.7 | training.micro_batch_size=2"},
-      {2, "qwen3_moe", "parallelism.sp=2 | parallelism.sp_algo=ulysses",
-       "model.capacity_factor=0.7"},
-      {3, "qwen3_moe", "parallelism.sp=3 | parallelism.sp_algo=ring",
-       "model.capacity_factor=0.7 | training.micro_batch_size=2"},
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4 | parallelism.zero=3",
-       "model.capacity_factor=1.2 | training.micro_batch_size=2"},
-      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
-       "model.capacity_factor=0.5 | activation_checkpoint.mode=full"},
-      {8, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.ep=2",
-       "model.capacity_factor=0.7"},
-      {2, "dots1", "parallelism.dp=2 | parallelism.ep=2",
-       "model.capacity_factor=0.8 | optimizer.lr=5e-3"},
-      {2, "dots1", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
-       "model.capacity_factor=0.8 | optimizer.lr=5e-3"},
-      // Most experts have no token.
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4",
-       "model.num_experts=64 | training.seq_len=4"},
-      // One rank has all tokens, the others none.
-      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=4", "model.num_experts_per_tok=1", kQuick,
-       kOneWord},
-      {4, "qwen3_moe",
-       "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2 | parallelism.zero=3",
-       "model.num_experts_per_tok=1 | activation_checkpoint.mode=full", !kQuick, kOneWord},
-      {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
-       "model.num_experts_per_tok=1 | training.micro_batch_size=2", !kQuick, kOneWord},
   };
+  return kLayouts;
+}
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> kLayouts = [] {
+    std::vector<Layout> all = dense_layouts();
+    all.insert(all.end(), expert_layouts().begin(), expert_layouts().end());
+    return all;
+  }();
   return kLayouts;
 }
 

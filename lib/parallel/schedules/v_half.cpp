@@ -272,7 +272,8 @@ ScheduleRow v_half() {
           .stages_per_rank = 2,
           .takes = nullptr,
           .actions = &actions,
-          .max_live = &max_live};
+          .max_live = &max_live,
+          .by_costs = true};
 }
 
 }  // namespace llmtrain::parallel::rows

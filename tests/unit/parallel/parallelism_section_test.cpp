@@ -52,7 +52,7 @@ TEST_CASE("one axis may take the ranks that the others leave") {
 }
 
 TEST_CASE("keys of stages are refused once, by one rule, where there is no pipeline") {
-  for (const std::string keys : {"pp_layers: [1, 1]", "pp_layers: [2]",
+  for (const std::string keys : {"pp_layers: [1, 1]", "pp_layers: [2]", "pp_costs: [1, 1, 1]",
                                  "pp_stages: [embed_tokens layers.0, layers.1 norm lm_head]",
                                  "pp_stages: [embed_tokens layers.0-1 norm lm_head]"}) {
     CAPTURE(keys);
@@ -63,6 +63,30 @@ TEST_CASE("keys of stages are refused once, by one rule, where there is no pipel
     layout.parallelism.validate_blocks(issues, 2);
     CHECK(issues.empty());
   }
+}
+
+TEST_CASE("costs of a stage are for a schedule that is ordered by them") {
+  CHECK(problems("pp: 2, pp_schedule: v_half, pp_costs: [1, 1.6, 0.4]").empty());
+  CHECK(problems("pp: 2, pp_schedule: zbv, pp_costs: [1, 1.6, 0.4]")
+            .find("zbv has one order, whatever they are") != std::string::npos);
+  CHECK(problems("pp: 2, pp_schedule: v_half, pp_costs: [1, 1.6]").find("3 elements") !=
+        std::string::npos);
+  CHECK(problems("pp: 2, pp_schedule: v_half, pp_costs: [1, 1, 0]").find("pp_costs") !=
+        std::string::npos);
+}
+
+TEST_CASE("sequences divide by what sp cuts and by what tp shares of a rank's rows, no further") {
+  const auto parts = [](const std::string& keys) {
+    Layout layout;
+    recipe::load(layout, with(keys));
+    return layout.parallelism.sequence_parts();
+  };
+  CHECK(parts("sp: 3") == 6);
+  CHECK(parts("sp: 3, sp_algo: ulysses") == 3);
+  CHECK(parts("sp: 2, tp: 2, tp_sequence_parallel: true") == 4);
+  CHECK(parts("sp: 2, tp: 3, tp_sequence_parallel: true") == 12);
+  CHECK(parts("sp: 2, tp: 4, tp_sequence_parallel: true") == 8);
+  CHECK(parts("sp: 2, tp: 4") == 4);
 }
 
 TEST_CASE("a size that was taken says of whom, and the axis is no longer open") {
