@@ -122,6 +122,10 @@ void ParallelismSection::validate_pipeline(recipe::Issues& issues) const {
   if (!pp_costs().empty() && !row.by_costs) {
     issues.add(pp_costs, fmt::format("do nothing: {} has one order, whatever they are", row.name),
                "leave them out, or choose parallelism.pp_schedule: v_half");
+  } else if (!pp_costs().empty() && pp_costs().size() != 3) {
+    issues.add(pp_costs,
+               fmt::format("{} numbers, where F, I and W have one each", pp_costs().size()),
+               "give three, or leave them out");
   }
 }
 

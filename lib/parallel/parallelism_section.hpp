@@ -67,7 +67,7 @@ struct ParallelismSection : recipe::Section {
       "what a stage's forward and the input and weight parts of its backward cost beside each "
       "other, "
       "for a schedule that is ordered by them (v_half): [1, 1.3, 0.7], say; without it their FLOP",
-      recipe::between(1e-3, 1e3) & recipe::length(3)};
+      recipe::between(1e-3, 1e3)};
   recipe::Key<std::int64_t> sp{
       this, "sp", 1,
       "ranks that each have some of the tokens of every sequence; -1 = as many as the other axes "
