@@ -20,7 +20,7 @@ void BlockMoments::check() const {
   operands.dense("squares", squares, moment.numel(), {DType::f64});
   check_decision(operands, decision);
   operands.expects(count > 0, "blocks of at least one element");
-  operands.expects(beta2 >= 0 && beta2 < 1, "beta2 in [0, 1)");
+  operands.expects(beta2 >= 0 && beta2 < 1 && decay_power >= 0, "beta2 in [0, 1)");
 }
 
 Cost BlockMoments::cost() const { return memory_cost({squares, moment}, {moment}); }

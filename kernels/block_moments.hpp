@@ -1,6 +1,6 @@
 #pragma once
-/// Second moments that the elements of a block share: Adam-mini (arXiv 2406.16793). A block is
-/// `block` consecutive elements of a parameter.
+/// Second moments that the elements of a block share: Adam-mini (arXiv 2406.16793), and of factored
+/// moments those of a row or a column. A block is `block` consecutive elements of a parameter.
 
 #include "kernels/optimizer.hpp"
 
@@ -20,26 +20,33 @@ struct BlockSquares {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// moment[i] = beta2 moment[i] + (1 - beta2) mean[i], where mean[i] is that of the squares of the
-/// elements of block i, each times the decision's grad_scale: `squares` FP64 [n] are their sums, of
-/// `count` elements each. moment FP32 | FP64 [n]. Where the decision does not apply, nothing is
-/// written.
+/// moment[i] = beta2 moment[i] + (1 - beta2) (mean[i] + eps), where mean[i] is that of the squares
+/// of the elements of block i: `squares` FP64 [n] are their sums, of `count` elements each, and of
+/// a gradient each is times the decision's grad_scale. With `decay_power` beta2 is 1 -
+/// t^-decay_power in update t. moment FP32 | FP64 [n]. Where the decision does not apply, nothing
+/// is written.
 struct BlockMoments {
   static constexpr std::string_view name = "block_moments";
   View squares, moment, decision;
   double beta2 = 0.999;
   std::int64_t count = 1;
+  double eps = 0, decay_power = 0;
+  bool of_gradient = true;
   void check() const;
   Cost cost() const;
   DType dtype() const { return moment.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {moment.numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 
+  constexpr double decay(const UpdateDecision& d) const {
+    return decay_power == 0 ? beta2 : 1 - std::pow(d.updates, -decay_power);
+  }
   /// One block's. Constexpr, so that device code has the very same operations.
   template <class T>
-  constexpr T advanced(T moment_now, double sum, const UpdateDecision& d) const {
-    const double mean = sum * d.grad_scale * d.grad_scale / static_cast<double>(count);
-    return static_cast<T>(beta2) * moment_now + static_cast<T>((1 - beta2) * mean);
+  constexpr T advanced(T moment_now, double sum, double beta, const UpdateDecision& d) const {
+    const double scale = of_gradient ? d.grad_scale * d.grad_scale : 1;
+    const double mean = sum * scale / static_cast<double>(count) + eps;
+    return static_cast<T>(beta) * moment_now + static_cast<T>((1 - beta) * mean);
   }
 };
 

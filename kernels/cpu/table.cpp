@@ -14,6 +14,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_elementwise_rows(rows);
   reference::add_optimizer_rows(rows);
   reference::add_block_moments_rows(rows);
+  reference::add_factored_rows(rows);
   reference::add_attention_rows(rows);
   reference::add_loss_rows(rows);
   reference::add_router_rows(rows);

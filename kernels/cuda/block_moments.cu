@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(kMapThreads)
                     const UpdateDecision* decision) {
   if (decision->apply == 0) return;
   const std::int64_t i = std::int64_t{blockIdx.x} * kMapThreads + threadIdx.x;
-  if (i < count) moment[i] = op.advanced(moment[i], squares[i], *decision);
+  if (i >= count) return;
+  moment[i] = op.advanced(moment[i], squares[i], op.decay(*decision), *decision);
 }
 
 template <class T, int V>

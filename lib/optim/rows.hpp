@@ -16,5 +16,8 @@ OptimizerRow adagrad();
 OptimizerRow rmsprop();
 OptimizerRow amsgrad();
 OptimizerRow lion();
+OptimizerRow adafactor();
+OptimizerRow came();
+OptimizerRow sm3();
 
 }  // namespace llmtrain::optim

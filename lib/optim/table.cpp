@@ -6,8 +6,8 @@ namespace llmtrain::optim {
 
 std::span<const OptimizerRow> optimizer_table() {
   static const std::array kRows{
-      adamw(),   adam(),    sgd(),  momentum(),  nesterov(), adagrad(),
-      rmsprop(), amsgrad(), lion(), adam_mini(), muon(),
+      adamw(),   adam(), sgd(),       momentum(),  nesterov(), adagrad(), rmsprop(),
+      amsgrad(), lion(), adam_mini(), adafactor(), came(),     sm3(),     muon(),
   };
   return kRows;
 }

@@ -21,8 +21,9 @@ void block_moments(const KernelCtx&, const BlockMoments& op, const View&) {
   if (!decision.applies()) return;
   with_master_type(op.moment.dtype, [&]<class T>() {
     T* const moment = op.moment.as<T>();
+    const double beta = op.decay(decision);
     for (std::int64_t i = 0; i < op.moment.numel(); ++i) {
-      moment[i] = op.advanced(moment[i], op.squares.as<double>()[i], decision);
+      moment[i] = op.advanced(moment[i], op.squares.as<double>()[i], beta, decision);
     }
   });
 }
