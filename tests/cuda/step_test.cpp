@@ -153,8 +153,8 @@ Story told(const std::vector<std::string>& overrides, int ahead, bool records = 
 TEST_CASE("launching a step waits for nothing, and settling one waits once") {
   const EmulatedCountFunction waits = emulated("emulated_host_waits");
   if (skip_if(waits == nullptr, kStandInAlone)) return;
-  for (const char* name :
-       {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad", "lion", "adam_mini"}) {
+  for (const char* name : {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad",
+                           "lion", "adam_mini", "adafactor", "came", "sm3"}) {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
       CAPTURE(name);
       GpuEngine engine({std::string("optimizer.name=") + name,
@@ -307,8 +307,8 @@ TEST_CASE("what cannot be repeated is not recorded, and moved memory is noticed"
 }
 
 TEST_CASE("a step that is not finite leaves no trace, while the next one is already launched") {
-  for (const char* name :
-       {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad", "lion", "adam_mini"}) {
+  for (const char* name : {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad",
+                           "lion", "adam_mini", "adafactor", "came", "sm3"}) {
     CAPTURE(name);
     const std::vector<std::string> overrides{std::string("optimizer.name=") + name};
     GpuEngine with(overrides), without(overrides);

@@ -25,7 +25,10 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
                                      "optimizer.centered=true", "optimizer.momentum=0.5"},
                                     {"precision.compute=bf16", "optimizer.name=amsgrad"},
                                     {"precision.compute=bf16", "optimizer.name=lion"},
-                                    {"precision.compute=fp32", "optimizer.name=adam_mini"}}) {
+                                    {"precision.compute=fp32", "optimizer.name=adam_mini"},
+                                    {"precision.compute=bf16", "optimizer.name=adafactor"},
+                                    {"precision.compute=fp32", "optimizer.name=came"},
+                                    {"precision.compute=fp32", "optimizer.name=sm3"}}) {
     CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
     const Workshop w;
     // One micro-batch on each rank: from stage 2 on gradients of each are summed over the ranks.
@@ -89,7 +92,10 @@ TEST_CASE("what replicas of slices have saved goes on on one rank, and the other
 
 TEST_CASE(
     "states of blocks, of which ranks have parts, go on on one rank, and the other way round") {
-  check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, {"optimizer.name=adam_mini"});
+  for (const std::string optimizer : {"adam_mini", "adafactor", "came", "sm3"}) {
+    CAPTURE(optimizer);
+    check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, {"optimizer.name=" + optimizer});
+  }
 }
 
 }  // namespace llmtrain::test

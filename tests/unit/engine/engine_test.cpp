@@ -173,7 +173,8 @@ TEST_CASE("steps are settled in the order of their launches, at most two at a ti
 
 TEST_CASE("50 steps have the same losses and masters in either form of the masters") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
-    for (const char* optimizer : {"adamw", "momentum", "muon", "amsgrad", "lion", "adam_mini"}) {
+    for (const char* optimizer : {"adamw", "momentum", "muon", "amsgrad", "lion", "adam_mini",
+                                  "adafactor", "came", "sm3"}) {
       CAPTURE(optimizer);
       std::vector<std::string> overrides{"precision.compute=bf16",
                                          std::string("optimizer.name=") + optimizer};

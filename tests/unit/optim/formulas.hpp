@@ -160,6 +160,123 @@ inline void adam_mini_formula(Values& p, Values g, States& states, const Step& s
   }
 }
 
+inline double mean_square(const Values& x) {
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  return squares / static_cast<double>(x.size());
+}
+
+/// A second moment in factors, of which a vector has that of its columns alone.
+class FactoredMoment {
+ public:
+  FactoredMoment(States& states, const Step& s, const std::string& row, const std::string& column)
+      : is_matrix_(s.parameter->global_shape().rank() > 1), column_(&states[column]) {
+    const Shape& shape = s.parameter->global_shape();
+    rows_ = is_matrix_ ? static_cast<std::size_t>(shape[0]) : 1;
+    columns_ = static_cast<std::size_t>(shape.numel()) / rows_;
+    column_->resize(columns_);
+    if (!is_matrix_) return;
+    row_ = &states[row];
+    row_->resize(rows_);
+  }
+  void advance(const Values& x, double beta2, double eps) {
+    Values of_rows(rows_), of_columns(columns_);
+    for (std::size_t e = 0; e < x.size(); ++e) {
+      const double square = x[e] * x[e] + eps;
+      of_rows[e / columns_] += square / static_cast<double>(columns_);
+      of_columns[e % columns_] += square / static_cast<double>(rows_);
+    }
+    advance(*column_, of_columns, beta2);
+    if (is_matrix_) advance(*row_, of_rows, beta2);
+  }
+  Values scaled(Values x) const {
+    double mean = 0;
+    if (is_matrix_) {
+      for (const double r : *row_) mean += r / static_cast<double>(rows_);
+    }
+    for (std::size_t e = 0; e < x.size(); ++e) {
+      const double moment = is_matrix_ ? (*row_)[e / columns_] / mean : 1;
+      x[e] /= std::sqrt(moment * (*column_)[e % columns_]);
+    }
+    return x;
+  }
+
+ private:
+  static void advance(Values& moment, const Values& means, double beta2) {
+    for (std::size_t i = 0; i < moment.size(); ++i) {
+      moment[i] = beta2 * moment[i] + (1 - beta2) * means[i];
+    }
+  }
+  bool is_matrix_;
+  std::size_t rows_ = 1, columns_ = 1;
+  Values* row_ = nullptr;
+  Values* column_;
+};
+
+inline void clip_step(Values& u, double threshold) {
+  const double divisor = std::max(1.0, std::sqrt(mean_square(u)) / threshold);
+  for (double& x : u) x /= divisor;
+}
+
+template <bool has_momentum>
+void adafactor_formula(Values& p, Values g, States& states, const Step& s) {
+  FactoredMoment moment(states, s, "row", "column");
+  moment.advance(g, 1 - std::pow(s.t, -0.7), 1e-30);
+  Values u = moment.scaled(g);
+  clip_step(u, 0.5);
+  const double rate = s.lr * std::max(std::sqrt(mean_square(p)), 1e-3);
+  shrink(p, s);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    double step = rate * u[i];
+    if (has_momentum) step = states["m"][i] = 0.8 * states["m"][i] + 0.2 * step;
+    p[i] -= step;
+  }
+}
+
+inline void came_formula(Values& p, Values g, States& states, const Step& s) {
+  FactoredMoment moment(states, s, "row", "column");
+  moment.advance(g, 0.9, 1e-20);
+  Values u = moment.scaled(g);
+  clip_step(u, 0.5);
+  Values& m = states["m"];
+  Values difference(u.size());
+  for (std::size_t i = 0; i < u.size(); ++i) {
+    m[i] = 0.8 * m[i] + 0.2 * u[i];
+    difference[i] = u[i] - m[i];
+  }
+  Values step = m;
+  if (s.parameter->global_shape().rank() > 1) {
+    FactoredMoment residual(states, s, "residual_row", "residual_column");
+    residual.advance(difference, 0.95, 1e-10);
+    step = residual.scaled(m);
+  }
+  shrink(p, s);
+  for (std::size_t i = 0; i < p.size(); ++i) p[i] -= s.lr * step[i];
+}
+
+template <bool has_momentum>
+void sm3_formula(Values& p, Values g, States& states, const Step& s) {
+  const Shape& shape = s.parameter->global_shape();
+  const bool is_matrix = shape.rank() > 1;
+  const std::size_t rows = is_matrix ? static_cast<std::size_t>(shape[0]) : 1;
+  const std::size_t columns = p.size() / rows;
+  Values& column = states["column"];
+  column.resize(columns);
+  if (is_matrix) states["row"].resize(rows);
+  Values row = is_matrix ? states["row"] : Values(1, INFINITY), new_row(rows), new_column(columns);
+  shrink(p, s);
+  for (std::size_t e = 0; e < p.size(); ++e) {
+    const double bound = std::min(row[e / columns], column[e % columns]) + g[e] * g[e];
+    new_row[e / columns] = std::max(new_row[e / columns], bound);
+    new_column[e % columns] = std::max(new_column[e % columns], bound);
+    double step = g[e] / std::sqrt(bound + 1e-30);
+    if (has_momentum) step = states["m"][e] = 0.8 * states["m"][e] + 0.2 * step;
+    p[e] -= s.lr * step;
+  }
+  column = new_column;
+  if (is_matrix) states["row"] = new_row;
+}
+
 /// a [m, k] times b [k, n].
 inline Values product(const Values& a, const Values& b, std::size_t m, std::size_t k,
                       std::size_t n) {

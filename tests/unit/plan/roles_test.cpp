@@ -70,6 +70,8 @@ const std::vector<Layout>& layouts() {
       {kDense, "muon", 1, true, {.sizes = {4, 1, 2, 1}}},
       {kDense, "muon", 2, false, {.sizes = {4, 2, 1, 1}}},
       {kDense, "adam_mini", 1, true, {.sizes = {3, 2, 1, 1}}},
+      {kDense, "adafactor", 1, true, {.sizes = {3, 2, 1, 1}}},
+      {kExperts, "came", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},
       {kDense, "muon", 3, false, {.sizes = {2, 1, 1, 2}, .sp_algo = SequenceSharing::ring}},
       {kDense, "adamw", 3, true, {.sizes = {4, 1, 2, 2}, .dp_replicate = 2}},
       {kExperts, "muon", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},
