@@ -111,13 +111,14 @@ STATE_NAMES = {
 }
 
 
-def kept(name, tensor, digits):
+def kept(tensor, stride, digits):
     flat = tensor.detach().double().flatten()
     return {"norm": float(f"{flat.norm().item():.{digits}g}"),
-            "sample": [float(f"{x:.{digits}g}") for x in flat[::STRIDES[name]].tolist()]}
+            "sample": [float(f"{x:.{digits}g}") for x in flat[::stride].tolist()]}
 
 
-def run(row, make, arguments, dtype):
+def run(make, arguments, dtype, state_names, lr=LR, strides=STRIDES, vector_strides=STRIDES):
+    """Norms of gradients, and parameters and states after the steps; vectors are states of fewer elements."""
     digits = 15 if dtype == torch.float64 else 9
     parameters = {name: torch.nn.Parameter(torch.from_numpy(formula.weights(name, shape, 0.0, 1.0)).to(dtype))
                   for name, shape in SHAPES.items()}
@@ -125,24 +126,25 @@ def run(row, make, arguments, dtype):
     for name, parameter in parameters.items():
         group = {"params": [parameter]}
         if name in GROUPS:
-            group |= {"lr": LR * GROUPS[name]["lr_scale"], "weight_decay": GROUPS[name]["weight_decay"]}
+            group |= {"lr": lr * GROUPS[name]["lr_scale"], "weight_decay": GROUPS[name]["weight_decay"]}
         groups.append(group)
-    optimizer = make(groups, lr=LR, **arguments)
+    optimizer = make(groups, lr=lr, **arguments)
     base = [group["lr"] for group in optimizer.param_groups]
     norms = []
     for t, factor in enumerate(LR_FACTORS):
         for name, parameter in parameters.items():
             parameter.grad = gradient(name, t).to(dtype)
-        for group, lr in zip(optimizer.param_groups, base):
-            group["lr"] = lr * factor
+        for group, rate in zip(optimizer.param_groups, base):
+            group["lr"] = rate * factor
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), MAX_GRAD_NORM).item())
         optimizer.step()
     assert all(math.isfinite(norm) for norm in norms)
-    states = {f"{name}#{STATE_NAMES[row][key]}": kept(name, state, digits)
+    states = {f"{name}#{state_names[key]}":
+              kept(state, (strides if state.numel() == p.numel() else vector_strides)[name], digits)
               for name, p in parameters.items() for key, state in optimizer.state[p].items()
-              if key in STATE_NAMES[row] and state is not None}
+              if key in state_names and state is not None}
     return {"norms": [float(f"{norm:.{digits}g}") for norm in norms],
-            "parameters": {name: kept(name, p, digits) for name, p in parameters.items()},
+            "parameters": {name: kept(p, strides[name], digits) for name, p in parameters.items()},
             "states": states}
 
 
@@ -153,14 +155,9 @@ def module_at(name, path):
     return module
 
 
-def main():
-    lion = module_at("lion_pytorch", sys.argv[1])
-    adam_mini = module_at("adam_mini", sys.argv[2])
-    golden = {
-        "generator": "scripts/golden/rule_optimizers.py",
-        "torch": torch.__version__,
-        "lion": "google/automl lion/lion_pytorch.py",
-        "adam_mini": "zyushun/Adam-mini adam_mini/adam_mini.py, 402aadf",
+def inputs():
+    """What a test needs to repeat the gradients and the learning rates."""
+    return {
         "lr": LR,
         "lr_factors": LR_FACTORS,
         "gradient_scales": GRADIENT_SCALES,
@@ -171,17 +168,31 @@ def main():
         "huge_steps": HUGE_STEPS,
         "shapes": SHAPES,
         "rows_per_head": {"c": ROWS_PER_HEAD},
+    }
+
+
+def write(name, golden):
+    path = pathlib.Path(__file__).resolve().parents[2] / "tests" / "unit" / "optim" / name
+    path.write_text(json.dumps(golden, separators=(",", ":")).replace("},", "},\n") + "\n")
+    print(f"{path}: {path.stat().st_size} bytes, torch {torch.__version__}")
+
+
+def main():
+    lion = module_at("lion_pytorch", sys.argv[1])
+    adam_mini = module_at("adam_mini", sys.argv[2])
+    write("rule_optimizers_golden.json", {
+        "generator": "scripts/golden/rule_optimizers.py",
+        "torch": torch.__version__,
+        "lion": "google/automl lion/lion_pytorch.py",
+        "adam_mini": "zyushun/Adam-mini adam_mini/adam_mini.py, 402aadf",
+        **inputs(),
         "strides": STRIDES,
         "groups": GROUPS,
         "cases": [{"name": row, "options": options,
-                   "fp64": run(row, make, arguments, torch.float64),
-                   "fp32": run(row, make, arguments, torch.float32)}
+                   "fp64": run(make, arguments, torch.float64, STATE_NAMES[row]),
+                   "fp32": run(make, arguments, torch.float32, STATE_NAMES[row])}
                   for row, options, make, arguments in cases(lion.Lion, adam_mini.Adam_mini)],
-    }
-    root = pathlib.Path(__file__).resolve().parents[2]
-    path = root / "tests" / "unit" / "optim" / "rule_optimizers_golden.json"
-    path.write_text(json.dumps(golden, separators=(",", ":")).replace("},", "},\n") + "\n")
-    print(f"{path}: {path.stat().st_size} bytes, torch {torch.__version__}")
+    })
 
 
 if __name__ == "__main__":
