@@ -58,7 +58,8 @@ std::string recipe_of(const Json& golden, const Json& c) {
   recipe["lr"] = c.value("lr", golden["lr"]);
   recipe["max_grad_norm"] = golden["max_grad_norm"];
   recipe["no_decay"] = Json::array();
-  for (const auto& [name, settings] : c.value("groups", golden["groups"]).items()) {
+  const Json& groups = c.contains("groups") ? c["groups"] : golden["groups"];
+  for (const auto& [name, settings] : groups.items()) {
     Json group = settings;
     group["match"] = name;
     recipe["groups"].push_back(group);
