@@ -242,6 +242,28 @@ TEST_CASE("a relative step of update t is at most t^-0.5, times a group's share"
   }
 }
 
+TEST_CASE("a parameter that is near zero steps by the rate of the least size") {
+  const Rig scaled(kFp64), plain(kFp64);
+  OptimizerOptions of_scaled, of_plain;
+  read_options(of_scaled, "name: adafactor\nlr: 0.1\neps: [1e-30, 0.125]\n");
+  read_options(of_plain, "name: adafactor\nlr: 0.0125\nscale_parameter: false\n");
+  OptimizerSet one(scaled.ctx, of_scaled, scaled.store, scaled.mesh),
+      two(plain.ctx, of_plain, plain.store, plain.mesh);
+  for (const Rig* rig : {&scaled, &plain}) {
+    for (const auto& p : rig->store.all()) {
+      set_values(p->master(), Values(values_of(p->master()).size(), 0));
+    }
+    rig->set_gradients(1, 1.0);
+  }
+  run_step(scaled, one, 1.0);
+  run_step(plain, two, 1.0);
+  for (const auto& p : scaled.store.all()) {
+    const Values moved = values_of(p->master());
+    CHECK(mean_square(moved) > 0);
+    CHECK(distance(moved, values_of(plain.store.find(p->name()).master())) < 1e-14);
+  }
+}
+
 TEST_CASE("the compute copy is the rounded master after every step") {
   for (const Case& c : cases()) {
     CAPTURE(c.name);
