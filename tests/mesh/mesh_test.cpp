@@ -231,9 +231,13 @@ void compare_errors(const Layout& layout, const Precision& precision,
   for (const auto& [name, tensor] : exact.tensors) {
     if (!name.starts_with("gradient")) continue;
     CAPTURE(name);
-    const double own = difference(one.tensors.at(name), tensor, noise(name));
-    const double off = difference(found.tensors.at(name), tensor, noise(name));
-    REQUIRE(off <= 4 * std::max(own, precision.rounding));
+    const double at_least = noise(name, layout.one_word);
+    const double own = difference(one.tensors.at(name), tensor, at_least);
+    const double off = difference(found.tensors.at(name), tensor, at_least);
+    // What is zero but for rounding is as large as chance makes it in either run.
+    const bool is_noise = std::ranges::all_of(
+        tensor.values, [&](double value) { return std::abs(value) < at_least; });
+    REQUIRE(off <= (is_noise ? 16 : 4) * std::max(own, precision.rounding));
   }
   const double loss = exact.numbers.at("loss 1");
   REQUIRE(std::abs(found.numbers.at("loss 1") - loss) <= precision.loss_bound * loss);
