@@ -60,7 +60,7 @@ const std::vector<Layout>& expert_layouts() {
        "parallelism.dp=4 | parallelism.tp=2 | parallelism.ep=2 | parallelism.zero=3",
        "~optimizer.eps | optimizer.name=adafactor | optimizer.lr=5e-3"},
       {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=1",
-       "~optimizer.eps | optimizer.name=came | optimizer.lr=5e-3"},
+       "~optimizer.eps | optimizer.name=came | optimizer.lr=2e-5"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
        "~optimizer.eps | optimizer.name=sm3 | optimizer.lr=5e-3"},
       {2, "qwen3_moe", "parallelism.dp=2 | parallelism.ep=2 | parallelism.ep_room=1.9",

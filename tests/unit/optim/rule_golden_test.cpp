@@ -1,6 +1,6 @@
 // Twenty steps of the authors' own optimizers with warm-up, clipping, weight decay and groups, on
-// gradients some of which are zero, subnormal or huge; made by scripts/golden/rule_optimizers.py and
-// factored_optimizers.py.
+// gradients some of which are zero, subnormal or huge; made by scripts/golden/rule_optimizers.py
+// and factored_optimizers.py.
 #include <algorithm>
 #include <fstream>
 #include <map>
