@@ -176,7 +176,7 @@ TEST_CASE("one update by a step is the formula") {
           CHECK(values_of(p)[i] == test::relative(ps[i] * (1 - 0.1 * 0.3) - lost, limit));
           if (moment != Moment::none) CHECK(values_of(m)[i] == test::relative(ms, limit));
         }
-        // At the decision's own rate, as the step is.
+        // At the decision's own rate, as the step is; a relative one is at most that.
         op.relative = false;
         op.clip = {};
         op.parameter_squares = {};
@@ -186,6 +186,15 @@ TEST_CASE("one update by a step is the formula") {
         machine.run(op);
         for (std::size_t i = 0; i < 4; ++i) {
           CHECK(values_of(p)[i] == test::relative(at[i] - 0.1 * us[i], limit));
+        }
+        const Tensor small = machine.of({0, 1, 1, 1, 0.125, 1, 16, 1, 0, 1, 1, 0},
+                                        {UpdateDecision::kScalars}, DType::f64);
+        trial::set_values(p, at);
+        op.decision = small;
+        op.relative = true;
+        machine.run(op);
+        for (std::size_t i = 0; i < 4; ++i) {
+          CHECK(values_of(p)[i] == test::relative(at[i] - 0.1 * 0.125 * us[i], limit));
         }
       }
     }
