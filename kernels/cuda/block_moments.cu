@@ -43,7 +43,7 @@ struct BlockAdamPacks {
 
 void block_squares(const KernelCtx& ctx, const BlockSquares& op, const View& workspace) {
   const auto run = [&]<class T>(const T* g) {
-    sum_runs<T>(ctx, PlainNumbers<T>{g}, op.block, op.out, workspace);
+    sum_runs(ctx, PlainNumbers<T>{g}, op.block, op.out, workspace);
   };
   op.dtype() == DType::f64 ? run(op.g.as<const double>()) : run(op.g.as<const float>());
 }

@@ -1,4 +1,6 @@
 // Second moments of rows and columns, with the reference's bits.
+#include <bit>
+
 #include "kernels/cuda/masters.cuh"
 #include "kernels/cuda/row_blocks.cuh"
 #include "kernels/cuda/rows.hpp"
@@ -22,7 +24,8 @@ __global__ void __launch_bounds__(kRowBlockThreads)
   if (chunk >= shape.count * chunks) return;
   const std::int64_t matrix = chunk / chunks;
   const std::int64_t first = (chunk - matrix * chunks) * ColumnSquares::kChunk;
-  const int count = static_cast<int>(std::min(shape.rows - first, ColumnSquares::kChunk));
+  const int count =
+      static_cast<int>(std::min(shape.rows - first, std::int64_t{ColumnSquares::kChunk}));
   const T* at = x + (matrix * shape.rows + first) * shape.columns + column;
   double of_chunk[V] = {};
 #pragma unroll 8
@@ -63,17 +66,16 @@ __global__ void __launch_bounds__(RowTotals::kLanes)
   if (lane == 0) out[blockIdx.x] = lanes[0];
 }
 
-/// Masters as numbers, in whichever form they are.
-template <class T>
-struct MasterNumbers {
-  Masters<T> masters;
+/// Masters that are not whole, as numbers.
+struct NumbersOfHalves {
+  using Type = float;
+  Masters<float> masters;
   template <int V>
-  __device__ Pack<T, V> load(std::int64_t i) const {
-    return masters.template load<V>(i);
+  __device__ Pack<float, V> load(std::int64_t i) const {
+    return masters.load<V>(i);
   }
   __device__ bool takes_packs(std::int64_t i) const {
-    if (masters.whole != nullptr) return lies_at(masters.whole + i, 16);
-    constexpr std::size_t kHalves = kPack<T> * sizeof(std::uint16_t);
+    constexpr std::size_t kHalves = kPack<float> * sizeof(std::uint16_t);
     return lies_at(static_cast<const bf16*>(masters.copy) + i, kHalves) &&
            (masters.remainder == nullptr || lies_at(masters.remainder + i, kHalves));
   }
@@ -269,9 +271,13 @@ void row_totals(const KernelCtx& ctx, const RowTotals& op, const View&) {
 }
 
 void master_squares(const KernelCtx& ctx, const MasterSquares& op, const View& workspace) {
-  with_master_type(op.to.master_dtype(), 1, [&]<class T, int V>() {
-    sum_runs<T>(ctx, MasterNumbers<T>{Masters<T>(op.to)}, op.each(), op.out, workspace);
-  });
+  const auto run = [&](const auto& numbers) {
+    sum_runs(ctx, numbers, op.each(), op.out, workspace);
+  };
+  const View& whole = op.to.parameter;
+  if (!whole.defined()) return run(NumbersOfHalves{Masters<float>(op.to)});
+  whole.dtype == DType::f64 ? run(PlainNumbers<double>{whole.as<double>()})
+                            : run(PlainNumbers<float>{whole.as<float>()});
 }
 
 void factored_scale(const KernelCtx& ctx, const FactoredScale& op, const View&) {

@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kSquareThreads<T>)
     square_chunks(List<SquaredNorm::Row> list, double* sums) {
   const SquaredNorm::Row& row = list.row_at(blockIdx.x);
   const double sum =
-      squares_of_chunk<T>(PlainNumbers<T>{static_cast<const T*>(row.gradient)},
-                          (blockIdx.x - row.place.first_chunk) * kListChunk, row.place.numel);
+      squares_of_chunk(PlainNumbers<T>{static_cast<const T*>(row.gradient)},
+                       (blockIdx.x - row.place.first_chunk) * kListChunk, row.place.numel);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 

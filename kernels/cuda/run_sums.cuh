@@ -8,13 +8,13 @@
 namespace llmtrain::kernels::cuda {
 
 /// sums[c] = sum of the squares of chunk c, of which each run of `each` numbers has `chunks`.
-template <class T, class Numbers>
-__global__ void __launch_bounds__(kSquareThreads<T>)
+template <class Numbers>
+__global__ void __launch_bounds__(kSquareThreads<typename Numbers::Type>)
     square_runs(Numbers numbers, std::int64_t each, std::int64_t chunks, double* sums) {
   const std::int64_t run = blockIdx.x / chunks;
   const std::int64_t first = run * each + (blockIdx.x - run * chunks) * kListChunk;
   const double sum =
-      squares_of_chunk<T>(numbers, first, std::min((run + 1) * each, first + kListChunk));
+      squares_of_chunk(numbers, first, std::min((run + 1) * each, first + kListChunk));
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -42,14 +42,14 @@ __global__ void __launch_bounds__(threads)
 }
 
 /// out[k] = sum over numbers [k each, (k + 1) each). `workspace` has chunk_sums_bytes().
-template <class T, class Numbers>
+template <class Numbers>
 void sum_runs(const KernelCtx& ctx, const Numbers& numbers, std::int64_t each, const View& out,
               const View& workspace) {
   const std::int64_t runs = out.numel(), chunks = std::max<std::int64_t>(1, list_chunks(each));
   auto* const to = out.as<double>();
   auto* const sums = chunks > 1 ? workspace.as<double>() : to;
-  launch_grid(ctx, {static_cast<unsigned>(runs * chunks), kSquareThreads<T>},
-              square_runs<T, Numbers>, numbers, each, chunks, sums);
+  launch_grid(ctx, {static_cast<unsigned>(runs * chunks), kSquareThreads<typename Numbers::Type>},
+              square_runs<Numbers>, numbers, each, chunks, sums);
   if (chunks == 1) return;
   if (chunks <= kFewChunks) {
     launch_grid(ctx, {static_cast<unsigned>(ceil_div(runs, kMapThreads)), kMapThreads},

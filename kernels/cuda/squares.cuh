@@ -58,6 +58,7 @@ __device__ T join_block(T (&lanes)[V]) {
 /// Numbers that lie in memory as they are.
 template <class T>
 struct PlainNumbers {
+  using Type = T;
   const T* data;
   template <int V>
   __device__ Pack<T, V> load(std::int64_t i) const {
@@ -71,7 +72,7 @@ struct PlainNumbers {
 
 /// Sum of the squares of `numbers` [first_of_chunk, last), at most a chunk. Thread 0 gets it. A
 /// missing element or block counts as +0, which no sum of squares notices: its bits stay.
-template <class T, class Numbers>
+template <class Numbers, class T = typename Numbers::Type>
 __device__ double squares_of_chunk(const Numbers& numbers, std::int64_t first_of_chunk,
                                    std::int64_t last) {
   constexpr int kLanes = SquaredNorm::kLanes, kThreads = kBlockThreads<T>, V = kPack<T>;
