@@ -17,7 +17,7 @@ struct BlockSquares {
   Cost cost() const;
   DType dtype() const { return g.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {out.numel(), block}; }
-  std::uint64_t workspace_bytes(int) const { return 0; }
+  std::uint64_t workspace_bytes(int) const { return chunk_sums_bytes(out.numel(), block); }
 };
 
 /// moment[i] = beta2 moment[i] + (1 - beta2) (mean[i] + eps), where mean[i] is that of the squares

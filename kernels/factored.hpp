@@ -5,6 +5,8 @@
 /// row, which needs no factor for its row. Sums that go over a whole matrix are FP64 and stand
 /// alone, so that ranks that have parts of it can add theirs up.
 
+#include <algorithm>
+
 #include "kernels/optimizer.hpp"
 
 namespace llmtrain::kernels {
@@ -21,6 +23,7 @@ struct Matrices {
 struct ColumnSquares {
   static constexpr std::string_view name = "column_squares";
   static constexpr std::int64_t kChunk = 128;
+  static constexpr std::int64_t chunks(std::int64_t rows) { return (rows + kChunk - 1) / kChunk; }
   View x;
   Matrices shape;
   View out;
@@ -44,8 +47,9 @@ struct RowTotals {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// out[k] = sum of the squares of run k of the masters, in the order of RowTotals, in FP64; out
-/// FP64, runs of to.numel() / out.numel() elements.
+/// out[k] = sum of the squares of run k of the masters, in the order in which SquaredNorm sums a
+/// gradient of just these values; out FP64, runs of to.numel() / out.numel() elements. Of `to` only
+/// the masters are read.
 struct MasterSquares {
   static constexpr std::string_view name = "master_squares";
   UpdateOperands to;
@@ -54,14 +58,15 @@ struct MasterSquares {
   Cost cost() const;
   DType dtype() const { return to.gradient.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {to.numel()}; }
-  std::uint64_t workspace_bytes(int) const { return 0; }
+  std::uint64_t workspace_bytes(int) const { return chunk_sums_bytes(out.numel(), each()); }
+  std::int64_t each() const { return out.numel() == 0 ? 0 : to.numel() / out.numel(); }
 };
 
-/// y = x scale / (sqrt(row / mean) sqrt(column)) of each element's row and column, where `totals`
-/// FP64 [count] are the sums of `all_rows` values of rows that make the mean; without `rows` the
-/// first root is 1. scale: the decision's grad_scale where x is the gradient, else 1. rows [count,
-/// rows], columns [count, columns], x and y, which may be x, in one dtype. Where the decision does
-/// not apply, nothing is written.
+/// y = x scale (1 / sqrt(row / mean)) (1 / sqrt(column)) of each element's row and column, where
+/// `totals` FP64 [count] are the sums of `all_rows` values of rows that make the mean; without
+/// `rows` the first root is 1. scale: the decision's grad_scale where x is the gradient, else 1.
+/// rows [count, rows], columns [count, columns], x and y, which may be x, in one dtype. Where the
+/// decision does not apply, nothing is written.
 struct FactoredScale {
   static constexpr std::string_view name = "factored_scale";
   View x, rows, totals, columns;
@@ -86,7 +91,7 @@ struct FactoredScale {
   static constexpr T column_factor(T column) {
     return T{1} / std::sqrt(column);
   }
-  double mean(double total) const { return total / static_cast<double>(all_rows); }
+  constexpr double mean(double total) const { return total / static_cast<double>(all_rows); }
 };
 
 /// How far a step u of a matrix is too long: max(1, RMS(u) / threshold), where `squares` FP64
@@ -99,6 +104,10 @@ struct StepClip {
   constexpr double divisor(double sum_of_squares) const {
     const double rms = std::sqrt(sum_of_squares / static_cast<double>(numel));
     return rms > threshold ? rms / threshold : 1;
+  }
+  /// For kernels of the CPU.
+  double divisor_of(std::int64_t matrix) const {
+    return squares.defined() ? divisor(squares.as<double>()[matrix]) : 1;
   }
 };
 
@@ -130,6 +139,11 @@ struct MatrixStepUpdate {
   constexpr double scale(double sum_of_squares) const {
     const double rms = std::sqrt(sum_of_squares / static_cast<double>(clip.numel));
     return rms > least_scale ? rms : least_scale;
+  }
+  /// On the rate of a matrix; for kernels of the CPU.
+  double factor_of(std::int64_t matrix) const {
+    const View& squares = parameter_squares;
+    return (squares.defined() ? scale(squares.as<double>()[matrix]) : 1) / clip.divisor_of(matrix);
   }
 };
 
@@ -196,7 +210,8 @@ struct CameMoment {
 /// gradient times the decision's grad_scale, new_rows are the largest n of each row and new_columns
 /// those of each column; without `rows` the bound is that of the column. rows, new_rows [count,
 /// rows] (both absent or none), columns, new_columns [count, columns], g in one dtype, FP32 | FP64.
-/// Where the decision does not apply the new ones are the old ones.
+/// Bounds are at least +0, and neither they nor g are NaN where the decision applies. Where it does
+/// not, the new ones are the old ones.
 struct CoverMaxima {
   static constexpr std::string_view name = "cover_maxima";
   View g, rows, columns;
@@ -207,10 +222,13 @@ struct CoverMaxima {
   Cost cost() const;
   DType dtype() const { return g.dtype; }
   std::array<std::int64_t, 4> sizes() const { return {g.numel()}; }
-  std::uint64_t workspace_bytes(int) const { return 0; }
+  /// The largest of each column that a thread has seen; the first has new_columns.
+  std::uint64_t workspace_bytes(int threads) const {
+    return static_cast<std::uint64_t>(std::max(threads, 1) - 1) * columns.bytes();
+  }
 };
 
-/// u = g / sqrt(n + eps), with n and g as in CoverMaxima. Where the decision does not apply,
+/// u = g (1 / sqrt(n + eps)), with n and g as in CoverMaxima. Where the decision does not apply,
 /// nothing is written.
 struct CoverScale {
   static constexpr std::string_view name = "cover_scale";

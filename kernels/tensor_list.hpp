@@ -20,6 +20,13 @@ constexpr std::int64_t list_chunks(std::int64_t numel) {
   return (numel + kListChunk - 1) / kListChunk;
 }
 
+/// Room for the sums of the chunks of `runs` runs of `each` elements that are summed one by one; a
+/// run of one chunk needs none.
+constexpr std::uint64_t chunk_sums_bytes(std::int64_t runs, std::int64_t each) {
+  const std::int64_t chunks = list_chunks(each);
+  return chunks > 1 ? static_cast<std::uint64_t>(runs * chunks) * sizeof(double) : 0;
+}
+
 /// Where the chunks of a tensor lie among all. Rows of tables have these members too.
 struct ListPlace {
   std::int64_t numel = 0;

@@ -28,6 +28,7 @@ void add_head_norm_rope_rows(std::vector<KernelRow>& rows);
 void add_elementwise_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_block_moments_rows(std::vector<KernelRow>& rows);
+void add_factored_rows(std::vector<KernelRow>& rows);
 void add_rule_update_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);

@@ -31,6 +31,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_elementwise_rows(rows);
   fast::add_optimizer_rows(rows);
   fast::add_block_moments_rows(rows);
+  fast::add_factored_rows(rows);
   fast::add_rule_update_rows(rows);
   fast::add_attention_rows(rows);
   fast::add_loss_rows(rows);

@@ -2,25 +2,12 @@
 #include "kernels/block_moments.hpp"
 #include "kernels/cuda/masters.cuh"
 #include "kernels/cuda/rows.hpp"
-#include "kernels/cuda/squares.cuh"
+#include "kernels/cuda/run_sums.cuh"
 #include "kernels/cuda/update.cuh"
 
 namespace llmtrain::kernels::cuda {
 
 namespace {
-
-/// A thread block per block, which it sums chunk by chunk; a chunk is a subtree of the block's sum.
-template <class T>
-__global__ void __launch_bounds__(kSquareThreads<T>)
-    square_blocks(const T* g, std::int64_t block, double* out) {
-  const T* const own = g + blockIdx.x * block;
-  SubtreeSums sums;
-  for (std::int64_t first = 0; first < block; first += kListChunk) {
-    sums.add(squares_of_chunk(own, first, block));
-    __syncthreads();  // the next chunk's sums lie where these did
-  }
-  if (threadIdx.x == 0) out[blockIdx.x] = sums.joined();
-}
 
 template <class T>
 __global__ void __launch_bounds__(kMapThreads)
@@ -54,12 +41,11 @@ struct BlockAdamPacks {
   }
 };
 
-void block_squares(const KernelCtx& ctx, const BlockSquares& op, const View&) {
-  const auto run = [&]<class T>(T*) {
-    launch_grid(ctx, {static_cast<unsigned>(op.out.numel()), kSquareThreads<T>}, square_blocks<T>,
-                op.g.as<const T>(), op.block, op.out.as<double>());
+void block_squares(const KernelCtx& ctx, const BlockSquares& op, const View& workspace) {
+  const auto run = [&]<class T>(const T* g) {
+    sum_runs(ctx, PlainNumbers<T>{g}, op.block, op.out, workspace);
   };
-  op.dtype() == DType::f64 ? run(static_cast<double*>(nullptr)) : run(static_cast<float*>(nullptr));
+  op.dtype() == DType::f64 ? run(op.g.as<const double>()) : run(op.g.as<const float>());
 }
 
 void block_moments(const KernelCtx& ctx, const BlockMoments& op, const View&) {

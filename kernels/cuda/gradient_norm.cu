@@ -11,44 +11,15 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-/// A thread block of a later level joins two values per thread.
-constexpr std::int64_t kJoin = kJoinedValues;
-constexpr int kJoinThreads = static_cast<int>(kJoin) / 2;
-
 /// sums[c] = sum of the squares of chunk c.
 template <class T>
 __global__ void __launch_bounds__(kSquareThreads<T>)
     square_chunks(List<SquaredNorm::Row> list, double* sums) {
   const SquaredNorm::Row& row = list.row_at(blockIdx.x);
   const double sum =
-      squares_of_chunk(static_cast<const T*>(row.gradient),
+      squares_of_chunk(PlainNumbers<T>{static_cast<const T*>(row.gradient)},
                        (blockIdx.x - row.place.first_chunk) * kListChunk, row.place.numel);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-}
-
-/// Sum of values [run kJoin, (run + 1) kJoin) of `count`. Thread 0 gets it.
-__device__ double join_run(const double* values, std::int64_t count, std::int64_t run) {
-  const std::int64_t first = run * kJoin + 2 * static_cast<std::int64_t>(threadIdx.x);
-  const double a = first < count ? values[first] : 0;
-  const double b = first + 1 < count ? values[first + 1] : 0;
-  return join_warps<kJoinThreads>(join_lanes(a + b, 1, 32));
-}
-
-/// Sum of all values, by one thread block. `sums` has room for one of every kJoin and may begin
-/// where `values` do: a sum lies where all have read. Thread 0 gets it; 0 for none.
-__device__ double join_all(const double* values, std::int64_t count, double* sums) {
-  double sum = 0;
-  for (; count > 0; values = sums) {
-    const std::int64_t runs = ceil_div(count, kJoin);
-    for (std::int64_t run = 0; run < runs; ++run) {
-      sum = join_run(values, count, run);
-      __syncthreads();  // all have read: where sums are joined, this overwrites one of them
-      if (threadIdx.x == 0) sums[run] = sum;
-    }
-    __syncthreads();
-    count = runs == 1 ? 0 : runs;
-  }
-  return sum;
 }
 
 /// out[i] = sum over the chunks of gradient i, which is block i's.

@@ -36,20 +36,17 @@ inline constexpr int kJoinWarps = 8;
 /// Row blocks that are fetched together.
 inline constexpr int kJoinTile = 128;
 
-/// sink[j] += partial[0, j], then partial[1, j], ...: blockIdx.y = 0 for the first sink and its
-/// partial sums, 1 for the second and those that lie behind. All warps fetch, for additions that
-/// must follow one another would otherwise each wait for memory; the first warp adds, while the
-/// next tile is on its way.
+/// Adds from[0, j], then from[1, j], ... onto sink[j], or onto 0 unless `onto_sink`, for the
+/// columns j from `first` on. All warps fetch, for additions that must follow one another would
+/// otherwise each wait for memory; the first warp adds, while the next tile is on its way.
 template <class W>
-__global__ void __launch_bounds__(kJoinColumns* kJoinWarps)
-    join_row_blocks(const W* partial, W* first, W* second, std::int64_t blocks, std::int64_t cols) {
+__device__ void join_columns(const W* from, W* sink, bool onto_sink, std::int64_t first,
+                             std::int64_t blocks, std::int64_t cols) {
   constexpr int kFetches = kJoinTile / kJoinWarps;
   __shared__ W tile[kJoinTile][kJoinColumns];
   const int x = static_cast<int>(threadIdx.x) % kJoinColumns;
   const int y = static_cast<int>(threadIdx.x) / kJoinColumns;
-  const std::int64_t j = std::int64_t{blockIdx.x} * kJoinColumns + x;
-  const W* const from = partial + blockIdx.y * blocks * cols;
-  W* const sink = blockIdx.y == 0 ? first : second;
+  const std::int64_t j = first + x;
   W ahead[kFetches];
   const auto fetch = [&](std::int64_t begin) {
 #pragma unroll
@@ -59,7 +56,7 @@ __global__ void __launch_bounds__(kJoinColumns* kJoinWarps)
     }
   };
   const bool adds = y == 0 && j < cols;
-  W sum = adds ? sink[j] : W{0};
+  W sum = adds && onto_sink ? sink[j] : W{0};
   fetch(0);
   for (std::int64_t begin = 0; begin < blocks; begin += kJoinTile) {
 #pragma unroll
@@ -74,6 +71,15 @@ __global__ void __launch_bounds__(kJoinColumns* kJoinWarps)
     __syncthreads();
   }
   if (adds) sink[j] = sum;
+}
+
+/// blockIdx.y = 0 for the first sink and its partial sums, 1 for the second and those that lie
+/// behind.
+template <class W>
+__global__ void __launch_bounds__(kJoinColumns* kJoinWarps)
+    join_row_blocks(const W* partial, W* first, W* second, std::int64_t blocks, std::int64_t cols) {
+  join_columns(partial + blockIdx.y * blocks * cols, blockIdx.y == 0 ? first : second, true,
+               std::int64_t{blockIdx.x} * kJoinColumns, blocks, cols);
 }
 
 /// Queues the second stage; `second` may be null.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/rules/workspace.hpp"
 #include "kernels/optimizer.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -54,20 +55,36 @@ __device__ T join_block(T (&lanes)[V]) {
   return lanes[0];
 }
 
-/// Sum of the squares of the chunk of g [numel] that begins at `first`. Thread 0 gets it. A missing
-/// element or block counts as +0, which no sum of squares notices: its bits stay.
+/// Numbers that lie in memory as they are.
 template <class T>
-__device__ double squares_of_chunk(const T* g, std::int64_t first_of_chunk, std::int64_t numel) {
+struct PlainNumbers {
+  using Type = T;
+  const T* data;
+  template <int V>
+  __device__ Pack<T, V> load(std::int64_t i) const {
+    return load_pack<V>(data + i);
+  }
+  /// Whether load() may take whole packs from number i on.
+  __device__ bool takes_packs(std::int64_t i) const {
+    return reinterpret_cast<std::uintptr_t>(data + i) % 16 == 0;
+  }
+};
+
+/// Sum of the squares of `numbers` [first_of_chunk, last), at most a chunk. Thread 0 gets it. A
+/// missing element or block counts as +0, which no sum of squares notices: its bits stay.
+template <class Numbers, class T = typename Numbers::Type>
+__device__ double squares_of_chunk(const Numbers& numbers, std::int64_t first_of_chunk,
+                                   std::int64_t last) {
   constexpr int kLanes = SquaredNorm::kLanes, kThreads = kBlockThreads<T>, V = kPack<T>;
   constexpr std::int64_t kBlock = SquaredNorm::kBlock;
   const std::int64_t begin = first_of_chunk + threadIdx.x / kThreads * kBlock;
   const std::int64_t first = begin + threadIdx.x % kThreads * V;
-  const std::int64_t end = std::min(numel, begin + kBlock);
+  const std::int64_t end = std::min(last, begin + kBlock);
   T lanes[V] = {};
-  if (end == begin + kBlock && reinterpret_cast<std::uintptr_t>(g) % sizeof(Pack<T, V>) == 0) {
+  if (end == begin + kBlock && numbers.takes_packs(first_of_chunk)) {
 #pragma unroll 8
     for (int step = 0; step < kBlock / kLanes; ++step) {
-      const Pack<T, V> pack = load_pack<V>(g + first + step * kLanes);
+      const Pack<T, V> pack = numbers.template load<V>(first + step * kLanes);
 #pragma unroll
       for (int i = 0; i < V; ++i) lanes[i] += pack.x[i] * pack.x[i];
     }
@@ -75,12 +92,43 @@ __device__ double squares_of_chunk(const T* g, std::int64_t first_of_chunk, std:
     for (std::int64_t e = first; e < end; e += kLanes) {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        if (e + i < end) lanes[i] += g[e + i] * g[e + i];
+        if (e + i >= end) continue;
+        const T x = numbers.template load<1>(e + i).x[0];
+        lanes[i] += x * x;
       }
     }
   }
   return join_warps<kSquareThreads<T>>(
       join_lanes(static_cast<double>(join_block(lanes)), kThreads, 32));
+}
+
+/// A thread block of a later level joins two values per thread.
+inline constexpr std::int64_t kJoin = kJoinedValues;
+inline constexpr int kJoinThreads = static_cast<int>(kJoin) / 2;
+
+/// Sum of values [run kJoin, (run + 1) kJoin) of `count`. Thread 0 gets it.
+__device__ inline double join_run(const double* values, std::int64_t count, std::int64_t run) {
+  const std::int64_t first = run * kJoin + 2 * static_cast<std::int64_t>(threadIdx.x);
+  const double a = first < count ? values[first] : 0;
+  const double b = first + 1 < count ? values[first + 1] : 0;
+  return join_warps<kJoinThreads>(join_lanes(a + b, 1, 32));
+}
+
+/// Sum of all values, by one thread block. `sums` has room for one of every kJoin and may begin
+/// where `values` do: a sum lies where all have read. Thread 0 gets it; 0 for none.
+__device__ inline double join_all(const double* values, std::int64_t count, double* sums) {
+  double sum = 0;
+  for (; count > 0; values = sums) {
+    const std::int64_t runs = ceil_div(count, kJoin);
+    for (std::int64_t run = 0; run < runs; ++run) {
+      sum = join_run(values, count, run);
+      __syncthreads();  // all have read: where sums are joined, this overwrites one of them
+      if (threadIdx.x == 0) sums[run] = sum;
+    }
+    __syncthreads();
+    count = runs == 1 ? 0 : runs;
+  }
+  return sum;
 }
 
 /// Joins the sums of chunks that follow one another, of which the last may be shorter, as

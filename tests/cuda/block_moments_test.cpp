@@ -12,9 +12,15 @@ namespace {
 struct Blocks {
   std::int64_t count, size;
 };
-// Less than a pack, more than a chunk, and sums of which the last chunk is short.
-constexpr Blocks kBlocks[] = {{1, 1},          {5, 7},      {40, 96},
-                              {3, kListChunk}, {3, 20'000}, {2, 7 * kListChunk + 1029}};
+// Less than a pack, more than a chunk, sums of which the last chunk is short, and more chunks than
+// a thread joins.
+constexpr Blocks kBlocks[] = {{1, 1},
+                              {5, 7},
+                              {40, 96},
+                              {3, kListChunk},
+                              {3, 20'000},
+                              {2, 7 * kListChunk + 1029},
+                              {2, 33 * kListChunk + 5}};
 
 }  // namespace
 
@@ -66,6 +72,29 @@ TEST_CASE("updates with moments of blocks have the reference's bits") {
             },
             dtype, {.same_bits = true});
       }
+    }
+  }
+}
+
+TEST_CASE("moments of blocks with eps, and of what is no gradient, have the reference's bits") {
+  for (const DType dtype : kMasters) {
+    for (const bool of_gradient : {true, false}) {
+      const auto advanced = [&](Machine& m, double decay_power) {
+        const Tensor squares = m.of(Values(500, 3.1), {500}, DType::f64);
+        const Tensor moment = m.of(Values(500, 0.7), {500}, m.compute());
+        const Tensor decision = decision_of(m, 0.7, 5);
+        m.run(BlockMoments{.squares = squares,
+                           .moment = moment,
+                           .decision = decision,
+                           .count = 77,
+                           .eps = 1e-3,
+                           .decay_power = decay_power,
+                           .of_gradient = of_gradient});
+        return outputs(m, moment);
+      };
+      compare([&](Machine& m) { return advanced(m, 0); }, dtype, {.same_bits = true});
+      // A GPU's power may end in another bit than a CPU's.
+      compare([&](Machine& m) { return advanced(m, 0.8); }, dtype);
     }
   }
 }

@@ -214,6 +214,14 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
+/// Threads take turns: nobody comes between.
+template <class T>
+T atomicMax(T* to, T value) {
+  T before;
+  std::memcpy(&before, to, sizeof(T));
+  if (before < value) std::memcpy(to, &value, sizeof(T));
+  return before;
+}
 using std::max;
 using std::min;
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

@@ -8,21 +8,16 @@
 #include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/lists.hpp"
 #include "kernels/cpu/fast/masters-inl.h"
+#include "kernels/cpu/fast/run_sums.hpp"
 #include "kernels/cpu/fast/squares-inl.h"
 #include "kernels/cpu/rows.hpp"
-#include "lib/base/tree_sum.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 namespace {
 
-/// As SquaredNorm of `count` elements; `blocks` has room for one of every SquaredNorm::kBlock.
-double sum_of_squares(const float* g, std::int64_t count, double* blocks) {
-  std::size_t n = 0;
-  for (std::int64_t begin = 0; begin < count; begin += SquaredNorm::kBlock) {
-    blocks[n++] = squared_norm(g + begin, std::min(SquaredNorm::kBlock, count - begin));
-  }
-  return tree_sum({blocks, n});
+double squares_of_pass(const View& g, const Segment& at) {
+  return squared_norm(at.of<float>(g), at.count);
 }
 
 /// The elements of one pass that are of one block.
@@ -64,21 +59,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace llmtrain::kernels::fast {
 
-HWY_EXPORT(sum_of_squares);
+HWY_EXPORT(squares_of_pass);
 HWY_EXPORT(block_adam_update);
 
 namespace {
 
 void run_block_squares(const KernelCtx& ctx, const BlockSquares& op, const View& workspace) {
   if (op.dtype() == DType::f64) return run_reference(ctx, op, workspace);
-  const std::int64_t at_once = std::max<std::int64_t>(1, kElementsPerBlock / op.block);
-  parallel_blocks(ctx.threads, op.out.numel(), at_once, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<double> blocks(static_cast<std::size_t>(op.block / SquaredNorm::kBlock + 1));
-    for (std::int64_t i = begin; i < end; ++i) {
-      op.out.as<double>()[i] = HWY_DYNAMIC_DISPATCH(sum_of_squares)(op.g.as<float>() + i * op.block,
-                                                                    op.block, blocks.data());
-    }
-  });
+  sum_runs(ctx.threads, op.block, op.out, workspace,
+           [&](const Segment& at) { return HWY_DYNAMIC_DISPATCH(squares_of_pass)(op.g, at); });
 }
 
 void run_block_adam_update(const KernelCtx& ctx, const BlockAdamUpdate& op, const View& workspace) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/reference/masters.hpp"
+#include "kernels/cpu/reference/squares.hpp"
 #include "kernels/cpu/rows.hpp"
 
 namespace llmtrain::kernels::reference {
@@ -40,12 +41,12 @@ void column_squares(const KernelCtx&, const ColumnSquares& op, const View&) {
   });
 }
 
-/// The sum of value(0) to value(n - 1) in the order of RowTotals.
-template <class F>
-double total(std::int64_t n, const F& value) {
-  std::vector<double> lanes(RowTotals::kLanes);
+/// The sum of x[0] to x[n - 1] in the order of RowTotals.
+template <class T>
+double total(const T* x, std::int64_t n) {
+  std::array<double, RowTotals::kLanes> lanes{};
   for (std::int64_t i = 0; i < n; ++i) {
-    lanes[static_cast<std::size_t>(i % RowTotals::kLanes)] += value(i);
+    lanes[static_cast<std::size_t>(i % RowTotals::kLanes)] += static_cast<double>(x[i]);
   }
   for (std::size_t step = lanes.size() / 2; step > 0; step /= 2) {
     for (std::size_t l = 0; l < step; ++l) lanes[l] += lanes[l + step];
@@ -58,23 +59,20 @@ void row_totals(const KernelCtx&, const RowTotals& op, const View&) {
   const std::int64_t each = op.x.numel() / op.out.numel();
   with_master_type(op.x.dtype, [&]<class T>() {
     for (std::int64_t k = 0; k < op.out.numel(); ++k) {
-      const T* const x = op.x.as<T>() + k * each;
-      op.out.as<double>()[k] =
-          total(each, [&](std::int64_t i) { return static_cast<double>(x[i]); });
+      op.out.as<double>()[k] = total(op.x.as<T>() + k * each, each);
     }
   });
 }
 
 void master_squares(const KernelCtx&, const MasterSquares& op, const View&) {
-  if (op.out.numel() == 0) return;
-  const std::int64_t each = op.to.numel() / op.out.numel();
   with_master_type(op.to, [&]<class T>() {
     const Masters<T> masters(op.to, 0);
+    std::vector<T> values(static_cast<std::size_t>(op.each()));
     for (std::int64_t k = 0; k < op.out.numel(); ++k) {
-      op.out.as<double>()[k] = total(each, [&](std::int64_t i) {
-        const auto value = static_cast<double>(masters.get(k * each + i));
-        return value * value;
-      });
+      for (std::int64_t i = 0; i < op.each(); ++i) {
+        values[static_cast<std::size_t>(i)] = masters.get(k * op.each() + i);
+      }
+      op.out.as<double>()[k] = sum_of_squares(values.data(), op.each());
     }
   });
 }
@@ -96,10 +94,6 @@ void factored_scale(const KernelCtx&, const FactoredScale& op, const View&) {
   });
 }
 
-double divisor(const StepClip& clip, std::int64_t k) {
-  return clip.squares.defined() ? clip.divisor(clip.squares.as<double>()[k]) : 1;
-}
-
 void matrix_step_update(const KernelCtx&, const MatrixStepUpdate& op, const View&) {
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
@@ -107,9 +101,7 @@ void matrix_step_update(const KernelCtx&, const MatrixStepUpdate& op, const View
     const auto update = static_cast<std::uint64_t>(decision.updates);
     const Masters<T> masters(op.to, update);
     for (std::int64_t k = 0; k < op.matrices; ++k) {
-      const bool scaled = op.parameter_squares.defined();
-      const double scale = scaled ? op.scale(op.parameter_squares.as<double>()[k]) : 1;
-      const MatrixStepScalars<T> s(op, decision, scale / divisor(op.clip, k));
+      const MatrixStepScalars<T> s(op, decision, op.factor_of(k));
       for (std::int64_t e = k * op.each(); e < (k + 1) * op.each(); ++e) {
         const T p = masters.get(e), u = op.u.as<T>()[e];
         masters.put(e, op.m.defined() ? s.apply(p, u, op.m.as<T>()[e]) : s.apply(p, u));
@@ -125,7 +117,7 @@ void came_moment(const KernelCtx&, const CameMoment& op, const View&) {
     const auto beta1 = static_cast<T>(op.beta1), one_minus = static_cast<T>(1 - op.beta1);
     for (std::int64_t e = 0; e < op.u.numel(); ++e) {
       T& u = op.u.as<T>()[e];
-      u = CameMoment::residual(u, static_cast<T>(divisor(op.clip, e / each)), beta1, one_minus,
+      u = CameMoment::residual(u, static_cast<T>(op.clip.divisor_of(e / each)), beta1, one_minus,
                                op.m.as<T>()[e]);
     }
   });

@@ -9,6 +9,7 @@
 #include "kernels/cuda/rules/experts.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/experts.hpp"
+#include "kernels/factored.hpp"
 #include "kernels/head_norm_rope.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
@@ -45,6 +46,12 @@ std::uint64_t of_sum(const KernelCtx&, const Sum& sum) {
 std::uint64_t of_decide_update(const KernelCtx&, const DecideUpdate& op) {
   return static_cast<std::uint64_t>((op.squares.numel() + kJoinedValues - 1) / kJoinedValues) *
          sizeof(double);
+}
+
+/// Sums of chunks of rows, where a matrix has several.
+std::uint64_t of_column_squares(const KernelCtx&, const ColumnSquares& op) {
+  const std::int64_t chunks = ColumnSquares::chunks(op.shape.rows);
+  return chunks > 1 ? static_cast<std::uint64_t>(chunks) * op.out.bytes() : 0;
 }
 
 /// A library's product may use what is reserved for libraries; 32 MiB is what NVIDIA recommends for
@@ -139,9 +146,17 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<AdamUpdate, none<AdamUpdate>>(),
       workspace_row_of<RuleUpdate, none<RuleUpdate>>(),
       workspace_row_of<StepUpdate, none<StepUpdate>>(),
-      workspace_row_of<BlockSquares, none<BlockSquares>>(),
+      workspace_row_of<BlockSquares, as_on_the_cpu<BlockSquares>>(),
       workspace_row_of<BlockMoments, none<BlockMoments>>(),
       workspace_row_of<BlockAdamUpdate, none<BlockAdamUpdate>>(),
+      workspace_row_of<ColumnSquares, of_column_squares>(),
+      workspace_row_of<RowTotals, none<RowTotals>>(),
+      workspace_row_of<MasterSquares, as_on_the_cpu<MasterSquares>>(),
+      workspace_row_of<FactoredScale, none<FactoredScale>>(),
+      workspace_row_of<MatrixStepUpdate, none<MatrixStepUpdate>>(),
+      workspace_row_of<CameMoment, none<CameMoment>>(),
+      workspace_row_of<CoverMaxima, none<CoverMaxima>>(),
+      workspace_row_of<CoverScale, none<CoverScale>>(),
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
       workspace_row_of<Rope, none<Rope>>(),
       workspace_row_of<Matmul, of_matmul>(),

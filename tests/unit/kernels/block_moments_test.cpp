@@ -57,6 +57,29 @@ TEST_CASE("moments of blocks follow the means of clipped squares") {
   CHECK(values_of(moment)[1] == 0.25 * (0.5 * 0.25 / 4));
 }
 
+TEST_CASE(
+    "moments of blocks add eps to means, forget less and less, and know what is no gradient") {
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    Machine machine(*table, DType::f64, DType::f64, 1);
+    const Tensor moment = machine.of({3, 0}, {2}, DType::f64);
+    const Tensor squares = machine.of({8, 0.5}, {2}, DType::f64);
+    const Tensor decision = decision_of(machine, 0.5, 4);
+    BlockMoments op{.squares = squares, .moment = moment, .decision = decision, .count = 4};
+    op.eps = 0.25;
+    op.decay_power = 0.5;  // of update 4: 1 - 4^-0.5
+    machine.run(op);
+    CHECK(values_of(moment)[0] == 0.5 * 3 + 0.5 * (8 * 0.25 / 4 + 0.25));
+    CHECK(values_of(moment)[1] == 0.5 * (0.5 * 0.25 / 4 + 0.25));
+    trial::set_values(moment, {3, 0});
+    op.of_gradient = false;
+    machine.run(op);
+    CHECK(values_of(moment)[0] == 0.5 * 3 + 0.5 * (2 + 0.25));
+    CHECK(values_of(moment)[1] == 0.5 * (0.125 + 0.25));
+    op.decay_power = -0.5;
+    CHECK_THROWS_AS(op.check(), InternalError);
+  }
+}
+
 TEST_CASE("fast updates with moments of blocks have the reference's bits") {
   for (const auto& [count, size] : kBlocks) {
     for (const DType copy_dtype : {DType::f32, DType::bf16, DType::f16}) {

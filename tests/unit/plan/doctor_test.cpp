@@ -64,7 +64,8 @@ TEST_CASE("every kernel of a step is measured") {
   const std::set<KernelKey> keys = measured_keys();
   for (const std::string_view text : {kGpt2, kLlama}) {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
-      for (const char* optimizer : {"adamw", "sgd", "momentum", "amsgrad"}) {
+      for (const char* optimizer :
+           {"adamw", "sgd", "momentum", "amsgrad", "adam_mini", "adafactor", "came", "sm3"}) {
         test::EngineRecipe recipe;
         recipe::load(recipe, {.file = "test.yaml",
                               .text = std::string(text),
@@ -78,6 +79,15 @@ TEST_CASE("every kernel of a step is measured") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("every kernel of the CPU is measured in fp32") {
+  const std::set<KernelKey> keys = measured_keys();
+  for (const kernels::KernelRow& row : kernels::cpu_table().rows()) {
+    CAPTURE(row.name);
+    const std::string_view name = timed_name({.name = row.name, .cost = {}, .dtype = DType::f32});
+    CHECK(keys.contains({std::string(name), DType::f32, 0}));
   }
 }
 
