@@ -82,12 +82,13 @@ TEST_CASE("every kernel of a step is measured") {
   }
 }
 
-TEST_CASE("every kernel of the CPU is measured in fp32") {
-  const std::set<KernelKey> keys = measured_keys();
+TEST_CASE("every kernel of the CPU is measured") {
+  std::set<std::string> measured;
+  for (const KernelKey& key : measured_keys()) measured.insert(key.name);
   for (const kernels::KernelRow& row : kernels::cpu_table().rows()) {
     CAPTURE(row.name);
     const std::string_view name = timed_name({.name = row.name, .cost = {}, .dtype = DType::f32});
-    CHECK(keys.contains({std::string(name), DType::f32, 0}));
+    CHECK(measured.contains(std::string(name)));
   }
 }
 
