@@ -46,11 +46,11 @@ inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
 template <int V, class T>
 __device__ __forceinline__ Pack<T, V> load_pack(const T* from) {
-  return *reinterpret_cast<const Pack<T, V>*>(from);
+  return *aligned(reinterpret_cast<const Pack<T, V>*>(from));
 }
 template <int V, class T>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, V>& pack) {
-  *reinterpret_cast<Pack<T, V>*>(to) = pack;
+  *aligned(reinterpret_cast<Pack<T, V>*>(to)) = pack;
 }
 
 /// Rows of a strided view as kernels see them; null data for an absent operand.

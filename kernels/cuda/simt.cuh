@@ -58,6 +58,12 @@ T* dynamic_shared() {
 }
 inline float float_of_f16(std::uint16_t bits) { return to_float(f16{bits}); }
 inline std::uint16_t f16_of_float(float x) { return to_f16(x).bits; }
+/// A GPU faults where one access of several bytes begins at no multiple of them, a CPU need not.
+template <class T>
+T* aligned(T* p) {
+  if (reinterpret_cast<std::uintptr_t>(p) % alignof(T) != 0) simt::misaligned();
+  return p;
+}
 #else
 /// The block's dynamic shared memory, aligned to 128 bytes.
 template <class T>
@@ -75,6 +81,10 @@ __device__ __forceinline__ std::uint16_t f16_of_float(float x) {
   std::uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return bits;
+}
+template <class T>
+__device__ __forceinline__ T* aligned(T* p) {
+  return p;
 }
 #endif
 

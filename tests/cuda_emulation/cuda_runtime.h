@@ -154,6 +154,8 @@ inline constexpr int warpSize = 32;
 namespace simt {
 
 void* dynamic_shared();
+/// Ends the program: a thread's access begins at no multiple of its bytes.
+void misaligned();
 /// The calling thread's lane exchanges 16 bytes with the lanes of `mask`: returns everybody's.
 struct Lanes {
   std::array<std::array<std::byte, 32>, 32> bytes;

@@ -259,6 +259,7 @@ void die(const char* what) {
                blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
   std::abort();
 }
+void misaligned() { die("an access of several bytes begins at no multiple of them"); }
 void run_block(dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
   the_block.run(block, shared_bytes, thread);
 }
