@@ -74,7 +74,7 @@ def plot(results):
     ends = []
     for i, (name, (losses, _)) in enumerate(sorted(results.items())):
         curve = smooth(losses)
-        color = f"hsl({360 * i // len(results)} 70% 40%)"
+        color = f"hsl({360 * i // len(results)}, 70%, 40%)"
         dash = ' stroke-dasharray="5 3"' if i % 2 else ""
         points = " ".join(f"{x(s):.1f},{y(loss):.1f}" for s, loss in enumerate(curve))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"{dash}/>')
