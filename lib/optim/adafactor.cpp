@@ -34,10 +34,10 @@ struct AdafactorOptions : recipe::Section {
                                    recipe::at_least(0)};
 };
 
-class Adafactor final : public Optimizer {
+class Adafactor final : public MatrixOptimizer {
  public:
   explicit Adafactor(const AdafactorOptions& options)
-      : Optimizer(options.weight_decay()),
+      : MatrixOptimizer(options.weight_decay()),
         decay_rate_(options.decay_rate()),
         beta1_(options.beta1()),
         clip_threshold_(options.clip_threshold()),
@@ -50,23 +50,12 @@ class Adafactor final : public Optimizer {
     if (beta1_ > 0) specs.push_back({"m", parameter.master_dtype()});
     return specs;
   }
-  std::int64_t indivisible(const Parameter& parameter) const override {
-    return indivisible_matrix(parameter);
-  }
-  void bind(Device& device, const Mesh& mesh,
-            std::span<const OptimizedParameter> parameters) override {
-    Optimizer::bind(device, mesh, parameters);
-    mesh_ = &mesh;
-  }
-  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
-    for (const OptimizedParameter& p : parameters()) update_matrices(ctx, p, decision);
-  }
 
  private:
   void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
-                       const View& decision) const {
+                       const View& decision) const override {
     const Parameter& parameter = *p.parameter;
-    const PartSums parts(parameter, *mesh_);
+    const PartSums parts(parameter, mesh());
     if (parts.here().count == 0) return;
     const Factors factors = factors_at(p, 0);
     kernels::BlockMoments advance;
@@ -105,7 +94,6 @@ class Adafactor final : public Optimizer {
   std::optional<double> clip_threshold_;
   bool relative_step_, scale_parameter_;
   std::vector<double> eps_;
-  const Mesh* mesh_ = nullptr;
 };
 
 }  // namespace

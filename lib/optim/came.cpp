@@ -27,10 +27,10 @@ struct CameOptions : recipe::Section {
                                    recipe::at_least(0)};
 };
 
-class Came final : public Optimizer {
+class Came final : public MatrixOptimizer {
  public:
   explicit Came(const CameOptions& options)
-      : Optimizer(options.weight_decay()),
+      : MatrixOptimizer(options.weight_decay()),
         betas_(options.betas()),
         eps_(options.eps()),
         clip_threshold_(options.clip_threshold()) {}
@@ -45,23 +45,12 @@ class Came final : public Optimizer {
     if (parameter.global_shape().rank() > 1) add("residual_row", "residual_column");
     return specs;
   }
-  std::int64_t indivisible(const Parameter& parameter) const override {
-    return indivisible_matrix(parameter);
-  }
-  void bind(Device& device, const Mesh& mesh,
-            std::span<const OptimizedParameter> parameters) override {
-    Optimizer::bind(device, mesh, parameters);
-    mesh_ = &mesh;
-  }
-  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
-    for (const OptimizedParameter& p : parameters()) update_matrices(ctx, p, decision);
-  }
 
  private:
   void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
-                       const View& decision) const {
+                       const View& decision) const override {
     const Parameter& parameter = *p.parameter;
-    const PartSums parts(parameter, *mesh_);
+    const PartSums parts(parameter, mesh());
     if (parts.here().count == 0) return;
     const Tensor& m = p.states[0];
     const Factors moment = factors_at(p, 1);
@@ -101,7 +90,6 @@ class Came final : public Optimizer {
 
   std::vector<double> betas_, eps_;
   double clip_threshold_;
-  const Mesh* mesh_ = nullptr;
 };
 
 }  // namespace

@@ -28,10 +28,20 @@ std::vector<StateSpec> factor_states(const Parameter& parameter, std::string_vie
           {.name = column, .dtype = dtype, .block = block_of(parameter, rank - 2)}};
 }
 
-std::int64_t indivisible_matrix(const Parameter& parameter) {
+std::int64_t MatrixOptimizer::indivisible(const Parameter& parameter) const {
   const Shape& box = parameter.box().shape;
   const int rank = box.rank();
   return rank > 2 ? box[rank - 2] * box[rank - 1] : 0;
+}
+
+void MatrixOptimizer::bind(Device& device, const Mesh& mesh,
+                           std::span<const OptimizedParameter> parameters) {
+  Optimizer::bind(device, mesh, parameters);
+  mesh_ = &mesh;
+}
+
+void MatrixOptimizer::update(const kernels::KernelCtx& ctx, const View& decision) const {
+  for (const OptimizedParameter& p : parameters()) update_matrices(ctx, p, decision);
 }
 
 void Factors::advance(const kernels::KernelCtx& ctx, const PartSums& parts, const Tensor& x,

@@ -11,8 +11,24 @@ namespace llmtrain::optim {
 /// alone, which are its elements.
 std::vector<StateSpec> factor_states(const Parameter& parameter, std::string_view row,
                                      std::string_view column);
-/// What an update needs at once that looks at sums over whole matrices and vectors.
-std::int64_t indivisible_matrix(const Parameter& parameter);
+/// An optimizer that takes one parameter after the other and looks at whole matrices and vectors.
+class MatrixOptimizer : public Optimizer {
+ public:
+  std::int64_t indivisible(const Parameter& parameter) const override;
+  void bind(Device& device, const Mesh& mesh, std::span<const OptimizedParameter> parameters) final;
+  void update(const kernels::KernelCtx& ctx, const View& decision) const final;
+
+ protected:
+  using Optimizer::Optimizer;
+  const Mesh& mesh() const { return *mesh_; }
+
+ private:
+  /// Of the matrices, or the vector, of one parameter.
+  virtual void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
+                               const View& decision) const = 0;
+
+  const Mesh* mesh_ = nullptr;
+};
 
 /// The states of one parameter's factors in the order of factor_states.
 struct Factors {

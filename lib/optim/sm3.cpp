@@ -16,10 +16,10 @@ struct Sm3Options : recipe::Section {
                                    recipe::at_least(0)};
 };
 
-class Sm3 final : public Optimizer {
+class Sm3 final : public MatrixOptimizer {
  public:
   explicit Sm3(const Sm3Options& options)
-      : Optimizer(options.weight_decay()), momentum_(options.momentum()) {}
+      : MatrixOptimizer(options.weight_decay()), momentum_(options.momentum()) {}
 
   std::vector<StateSpec> states(const Parameter& parameter) const override {
     std::vector<StateSpec> specs = factor_states(parameter, "row", "column");
@@ -27,26 +27,18 @@ class Sm3 final : public Optimizer {
     return specs;
   }
   std::int64_t indivisible(const Parameter& parameter) const override {
-    return parameter.global_shape().rank() == 1 ? 1 : indivisible_matrix(parameter);
-  }
-  void bind(Device& device, const Mesh& mesh,
-            std::span<const OptimizedParameter> parameters) override {
-    Optimizer::bind(device, mesh, parameters);
-    mesh_ = &mesh;
-  }
-  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
-    for (const OptimizedParameter& p : parameters()) update_matrices(ctx, p, decision);
+    return parameter.global_shape().rank() == 1 ? 1 : MatrixOptimizer::indivisible(parameter);
   }
 
  private:
   void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
-                       const View& decision) const {
+                       const View& decision) const override {
     const Parameter& parameter = *p.parameter;
     const std::int64_t own = parameter.own_place().own.count;
     if (own == 0) return;
     const bool is_matrix = parameter.global_shape().rank() > 1;
     const std::optional<PartSums> parts =
-        is_matrix ? std::optional<PartSums>(std::in_place, parameter, *mesh_) : std::nullopt;
+        is_matrix ? std::optional<PartSums>(std::in_place, parameter, mesh()) : std::nullopt;
     const kernels::Matrices here =
         is_matrix ? parts->here() : kernels::Matrices{.count = 1, .rows = 1, .columns = own};
     const Factors bounds = factors_at(p, 0);
@@ -98,7 +90,6 @@ class Sm3 final : public Optimizer {
   }
 
   double momentum_;
-  const Mesh* mesh_ = nullptr;
 };
 
 }  // namespace
