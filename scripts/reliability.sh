@@ -68,7 +68,8 @@ if [ "$quick" = yes ]; then
 fi
 [ "$fresh" = no ] || rm -rf "$tried"
 mkdir -p "$tried"
-sources="$(git -C "$root" ls-files -s lib apps tests/reliability kernels | sha256sum | cut -d' ' -f1) $(git -C "$root" diff HEAD -- lib apps tests/reliability kernels | sha256sum | cut -d' ' -f1)"
+sources="$(cd "$root" && git ls-files -z -c -o --exclude-standard lib apps tests/reliability kernels | sort -z |
+  xargs -0 sha256sum 2>&1 | sha256sum | cut -d' ' -f1)"
 if [ "$(cat "$tried/sources" 2>/dev/null)" != "$sources" ]; then
   rm -f "$tried"/T*.txt
   printf '%s\n' "$sources" >"$tried/sources"

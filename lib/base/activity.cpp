@@ -6,11 +6,10 @@
 
 namespace llmtrain::activity {
 
-namespace detail {
-std::atomic<std::uint64_t> g_ticks{0};
-}
-
 namespace {
+
+Ticks g_ticks{0};
+thread_local Ticks* t_ticks = nullptr;  // of a counted thread
 
 struct Activity {
   std::mutex mutex;
@@ -24,6 +23,16 @@ Activity& current() {
 }
 
 }  // namespace
+
+CountedThread::CountedThread(Ticks& ticks) { t_ticks = &ticks; }
+CountedThread::~CountedThread() { t_ticks = nullptr; }
+
+void tick() {
+  g_ticks.fetch_add(1, std::memory_order_relaxed);
+  if (t_ticks != nullptr) t_ticks->fetch_add(1, std::memory_order_relaxed);
+}
+
+std::uint64_t ticks() { return g_ticks.load(std::memory_order_relaxed); }
 
 void enter(std::string_view phase) {
   Activity& now = current();

@@ -14,12 +14,20 @@ void at_step(std::int64_t step);
 /// "training, after step 41"; "starting" before anybody has said anything.
 std::string text();
 
-namespace detail {
-extern std::atomic<std::uint64_t> g_ticks;
-}
+using Ticks = std::atomic<std::uint64_t>;
+/// While it lives, what goes on in the thread that made it counts in `ticks`, too: others may tell
+/// whether its work stands still.
+class CountedThread {
+ public:
+  explicit CountedThread(Ticks& ticks);
+  ~CountedThread();
+  CountedThread(const CountedThread&) = delete;
+  CountedThread& operator=(const CountedThread&) = delete;
+};
+
 /// Something is going on; any thread says so at each kernel, exchange and file.
-inline void tick() { detail::g_ticks.fetch_add(1, std::memory_order_relaxed); }
+void tick();
 /// How often that was.
-inline std::uint64_t ticks() { return detail::g_ticks.load(std::memory_order_relaxed); }
+std::uint64_t ticks();
 
 }  // namespace llmtrain::activity

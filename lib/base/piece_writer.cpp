@@ -5,26 +5,28 @@
 #include <system_error>
 #include <utility>
 
+#include "lib/base/activity.hpp"
+
 namespace llmtrain {
 
-PieceWriter::PieceWriter(const std::filesystem::path& path, std::size_t piece_bytes)
-    : file_(File::create_new(path)),
-      piece_bytes_((piece_bytes + File::kDirectBlock - 1) / File::kDirectBlock *
-                   File::kDirectBlock) {
-  if (piece_bytes_ == 0) return;
-  filling_ = make_block_memory(piece_bytes_);
-  writing_ = make_block_memory(piece_bytes_);
+PieceWriter::PieceWriter(const std::filesystem::path& path, Pieces pieces)
+    : file_(File::create_new(path)), pieces_(std::move(pieces)) {
+  if (pieces_.bytes == 0) return;
+  pieces_.bytes =
+      (pieces_.bytes + File::kDirectBlock - 1) / File::kDirectBlock * File::kDirectBlock;
+  filling_ = make_block_memory(pieces_.bytes);
+  writing_ = make_block_memory(pieces_.bytes);
   file_.bypass_cache();
 }
 
 void PieceWriter::write(std::span<const std::byte> bytes) {
-  if (piece_bytes_ == 0) return file_.write(bytes);
+  if (pieces_.bytes == 0) return file_.write(bytes);
   while (!bytes.empty()) {
-    const std::size_t count = std::min(bytes.size(), piece_bytes_ - filled_);
+    const std::size_t count = std::min(bytes.size(), pieces_.bytes - filled_);
     std::memcpy(filling_.get() + filled_, bytes.data(), count);
     filled_ += count;
     bytes = bytes.subspan(count);
-    if (filled_ == piece_bytes_) write_piece();
+    if (filled_ == pieces_.bytes) write_piece();
   }
 }
 
@@ -34,13 +36,16 @@ void PieceWriter::wait() {
 
 void PieceWriter::write_piece() {
   wait();
+  activity::tick();  // of the thread whose file it is
   std::swap(filling_, writing_);
   const std::span<const std::byte> bytes{writing_.get(), std::exchange(filled_, 0)};
   const auto write = [this, bytes] {
+    const auto begin = std::chrono::steady_clock::now();
     // Whole blocks first: what is left of the last one goes through the cache.
     const std::size_t whole = bytes.size() / File::kDirectBlock * File::kDirectBlock;
     file_.write(bytes.first(whole));
     file_.write(bytes.subspan(whole));
+    if (pieces_.written) pieces_.written(std::chrono::steady_clock::now() - begin);
   };
   try {
     written_ = std::async(std::launch::async, write);
@@ -50,7 +55,7 @@ void PieceWriter::write_piece() {
 }
 
 void PieceWriter::sync() {
-  if (piece_bytes_ > 0) write_piece();
+  if (pieces_.bytes > 0) write_piece();
   wait();
   file_.sync();
 }

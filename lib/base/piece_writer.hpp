@@ -1,8 +1,10 @@
 #pragma once
 /// Large files that are written once, from their beginning to their end.
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <span>
 #include <string_view>
@@ -11,6 +13,16 @@
 
 namespace llmtrain {
 
+/// How a PieceWriter writes.
+struct Pieces {
+  /// Of each of two pieces, rounded up to whole blocks (File::kDirectBlock); with 0 there are none:
+  /// what is written goes to the file at once, through the cache.
+  std::size_t bytes = std::size_t{4} << 20;
+  /// Called behind each piece, by the thread that wrote it, with the time that took; the next piece
+  /// is written when it has returned.
+  std::function<void(std::chrono::steady_clock::duration)> written = {};
+};
+
 /// Collects what is written in a piece of memory, which goes to the file, past the page cache
 /// (File::bypass_cache), while the next one fills: disks get large requests, nobody waits for them
 /// without need, the processor has little to do with it, and what others keep in the page cache
@@ -18,11 +30,8 @@ namespace llmtrain {
 /// nothing is written again after one.
 class PieceWriter {
  public:
-  static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-  /// Creates the file, as File::create_new(). `piece_bytes`, of each of two pieces, is rounded up
-  /// to whole blocks (File::kDirectBlock); with 0 there are none: what is written goes to the file
-  /// at once, through the cache.
-  explicit PieceWriter(const std::filesystem::path& path, std::size_t piece_bytes = kPieceBytes);
+  /// Creates the file, as File::create_new().
+  explicit PieceWriter(const std::filesystem::path& path, Pieces pieces = {});
 
   PieceWriter(const PieceWriter&) = delete;  // a piece that is being written knows where it is
   PieceWriter& operator=(const PieceWriter&) = delete;
@@ -41,7 +50,7 @@ class PieceWriter {
   void write_piece();
 
   File file_;
-  std::size_t piece_bytes_;
+  Pieces pieces_;
   BlockMemory filling_;
   std::size_t filled_ = 0;
   BlockMemory writing_;

@@ -69,15 +69,17 @@ std::future<std::string> in_thread(std::function<std::string()> work) {
 
 CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
                                std::vector<TensorBox> boxes, RunState run, Communicator& writers,
-                               Writing writing)
+                               Writing writing, WritePace::Clock::time_point pace_until)
     : store_(&store),
       step_(step),
       boxes_(std::move(boxes)),
       run_(std::move(run)),
       writers_(&writers),
       writing_(writing) {
-  const std::optional<std::uint64_t> rate = store.options().background_bytes_per_second;
-  if (rate && writing == Writing::in_background) pace_.emplace(*rate);
+  const StoreOptions& options = store.options();
+  if (options.background_share < 1 && writing == Writing::in_background) {
+    pace_.emplace(options.background_share, pace_until);
+  }
   store.hit("save.begin");
   std::uint64_t mine = 0;
   for (const TensorBox& box : boxes_) mine += box.size_bytes();
@@ -101,7 +103,10 @@ void CollectiveSave::start(std::function<std::string()> work) {
     return;
   }
   try {
-    work_.text = store_->options().in_thread(std::move(work));
+    work_.text = store_->options().in_thread([this, work = std::move(work)] {
+      const activity::CountedThread counted(ticks_);
+      return work();
+    });
   } catch (const std::system_error& error) {
     // Of this writer alone: it is what its part came to, and all learn of it when they agree.
     std::promise<std::string> part;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/activity.hpp"
 #include "lib/checkpoint/pending_save.hpp"
 #include "lib/comm/communicator.hpp"
 
@@ -33,7 +34,8 @@ class CollectiveSave {
  public:
   /// As CheckpointStore::begin. Collective, like advance().
   CollectiveSave(CheckpointStore& store, std::uint64_t step, std::vector<TensorBox> boxes,
-                 RunState run, Communicator& writers, Writing writing);
+                 RunState run, Communicator& writers, Writing writing,
+                 WritePace::Clock::time_point pace_until);
   /// Gives up what is under way: the temporary directory goes, earlier checkpoints stay.
   ~CollectiveSave() = default;
   CollectiveSave(const CollectiveSave&) = delete;
@@ -46,6 +48,10 @@ class CollectiveSave {
   bool is_idle(std::chrono::milliseconds wait = {});
   /// From now on this writer writes as fast as it can, whatever its store's limit.
   void hurry();
+  /// Grows while this writer's thread gets on with its part.
+  std::uint64_t progress() const { return ticks_; }
+  /// That its thread has rested, as its store's share asks for.
+  double rested_seconds() const { return pace_ ? pace_->rested_seconds() : 0; }
   /// What comes next, to be called when all writers are idle; else it waits. True when the
   /// checkpoint is there. Where a writer failed, all throw what it threw, with its rank; nothing of
   /// the save is left then, or, where only its retention failed, the checkpoint is there.
@@ -72,6 +78,7 @@ class CollectiveSave {
   Stage stage_ = Stage::writing;
   std::unique_ptr<PendingSave> pending_;  // of the first writer
   std::optional<WritePace> pace_;
+  activity::Ticks ticks_{0};
   // Last, so that nothing above goes while its thread lives; the request comes before the wait.
   struct Work {
     std::stop_source stop;

@@ -50,8 +50,8 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors) {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::span<const TensorSpec> tensors, const Metadata& metadata,
-                                     std::size_t piece_bytes)
-    : file_(path, piece_bytes) {
+                                     Pieces pieces)
+    : file_(path, std::move(pieces)) {
   for (const std::size_t i : file_order(tensors)) {
     const TensorSpec& tensor = tensors[i];
     const std::optional<std::int64_t> elements = num_elements(tensor.shape);

@@ -37,7 +37,7 @@ class SafetensorsWriter {
   /// Creates the file (StorageError if it exists) and writes the header, padded with spaces to a
   /// multiple of 8. CheckpointError for names, shapes or duplicates that the reader would refuse.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
-                    const Metadata& metadata, std::size_t piece_bytes = PieceWriter::kPieceBytes);
+                    const Metadata& metadata, Pieces pieces = {});
 
   /// The tensors in file order, with their place in the file.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }

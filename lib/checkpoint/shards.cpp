@@ -34,7 +34,6 @@ Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const ShardOp
       const std::span<const std::byte> cached = part.first(std::min(part.size(), kCachedBytes));
       writer.write(cached);
       hasher.update(cached);
-      if (options.pace != nullptr) options.pace->spend(cached.size(), options.stop);
       part = part.subspan(cached.size());
     }
   };
@@ -85,10 +84,15 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
   hit(failpoint, "shard.create");
   std::uint64_t total = 0;
   for (const TensorBox& box : boxes) total += box.size_bytes();
-  const std::uint64_t most =
-      std::min<std::uint64_t>(PieceWriter::kPieceBytes, options.max_shard_bytes / kPiecesOfShard);
-  const std::uint64_t piece = total > most ? most : 0;  // less is not worth a thread
-  SafetensorsWriter writer(path, specs, {{"format", "pt"}}, piece);
+  Pieces pieces;
+  pieces.bytes = std::min<std::uint64_t>(pieces.bytes, options.max_shard_bytes / kPiecesOfShard);
+  if (total <= pieces.bytes) pieces.bytes = 0;  // it is not worth a thread
+  if (options.pace != nullptr) {
+    pieces.written = [&](WritePace::Clock::duration took) {
+      options.pace->rest(took, options.stop);
+    };
+  }
+  SafetensorsWriter writer(path, specs, {{"format", "pt"}}, std::move(pieces));
   WrittenShard shard{.file = {}, .hashes = std::vector<Hash128>(boxes.size())};
   const std::vector<std::size_t> order = file_order(specs);
   for (const std::size_t& i : order) {

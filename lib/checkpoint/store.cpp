@@ -117,9 +117,11 @@ void CheckpointStore::save(std::uint64_t step, std::vector<TensorBox> boxes, con
 std::unique_ptr<CollectiveSave> CheckpointStore::begin(std::uint64_t step,
                                                        std::vector<TensorBox> boxes,
                                                        const RunState& run, Communicator& writers,
-                                                       Writing writing) {
+                                                       Writing writing,
+                                                       WritePace::Clock::time_point pace_until) {
   verified_.erase(step);
-  return std::make_unique<CollectiveSave>(*this, step, std::move(boxes), run, writers, writing);
+  return std::make_unique<CollectiveSave>(*this, step, std::move(boxes), run, writers, writing,
+                                          pace_until);
 }
 
 std::vector<std::uint64_t> CheckpointStore::apply_retention() {

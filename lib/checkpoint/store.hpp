@@ -37,8 +37,9 @@ struct StoreOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
   std::optional<std::size_t> keep_last = {};  // newest to keep, at least 2; keeps all if empty
   std::uint64_t keep_every = 0;               // multiples of this step are kept for good; 0: none
-  /// Of each writer in the background, until somebody waits for it; empty: no limit.
-  std::optional<std::uint64_t> background_bytes_per_second = {};
+  /// Of the time, in which each writer in the background writes until somebody waits for it, or
+  /// the time that begin() was given has come.
+  double background_share = 1;
   Failpoint failpoint = {};
   std::function<std::uint64_t(const std::filesystem::path&)> free_bytes = free_disk_bytes;
   std::function<std::future<std::string>(std::function<std::string()>)> in_thread =
@@ -79,9 +80,10 @@ class CheckpointStore {
   /// The same as far as the temporary directory; CollectiveSave::advance() does the rest. Store and
   /// writers outlive it, and where it writes in the background, so does what boxes point to. One at
   /// a time.
-  std::unique_ptr<CollectiveSave> begin(std::uint64_t step, std::vector<TensorBox> boxes,
-                                        const RunState& run, Communicator& writers,
-                                        Writing writing);
+  std::unique_ptr<CollectiveSave> begin(
+      std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run, Communicator& writers,
+      Writing writing,
+      WritePace::Clock::time_point pace_until = WritePace::Clock::time_point::max());
 
   /// StorageError unless 1.2 times `checkpoint_bytes` is free.
   void check_free_space(std::uint64_t checkpoint_bytes) const;

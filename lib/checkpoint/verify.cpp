@@ -5,6 +5,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/base/piece_reader.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/safetensors.hpp"
@@ -22,14 +23,8 @@ struct ExpectedEntry {
 using ExpectedEntries = std::multimap<std::string, ExpectedEntry>;
 
 Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end) {
-  constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
-  const BlockMemory piece = make_block_memory(std::min(end - begin, kPieceBytes));
   Hasher128 hasher;
-  for (std::uint64_t at = begin; at < end; at += kPieceBytes) {
-    const std::span<std::byte> part(piece.get(), std::min(end - at, kPieceBytes));
-    file.read_at(at, part);
-    hasher.update(part);
-  }
+  read_in_pieces(file, begin, end, [&](std::span<const std::byte> piece) { hasher.update(piece); });
   return hasher.digest();
 }
 

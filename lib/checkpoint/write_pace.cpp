@@ -7,22 +7,23 @@
 namespace llmtrain::checkpoint {
 
 namespace {
-/// What a writer that fell behind may make up for: a sleep that was too long, not a slow disk.
-constexpr std::chrono::milliseconds kCredit{10};
+/// Longer than any run looks away, and a number that every clock can count.
+constexpr std::chrono::duration<double> kLongestRest = std::chrono::hours(24);
 }  // namespace
 
-WritePace::WritePace(std::uint64_t bytes_per_second)
-    : bytes_per_second_(static_cast<double>(bytes_per_second)), free_at_(Clock::now()) {
-  require(bytes_per_second > 0, "a writer that may write nothing");
+WritePace::WritePace(double share, Clock::time_point until) : share_(share), until_(until) {
+  require(share > 0 && share <= 1, "a writer that works for {} of the time", share);
 }
 
-void WritePace::spend(std::uint64_t bytes, const std::stop_token& stop) {
+void WritePace::rest(Clock::duration worked, const std::stop_token& stop) {
+  const Clock::time_point begin = Clock::now();
+  const std::chrono::duration<double> needed =
+      std::chrono::duration<double>(worked) * (1 / share_ - 1);
+  const Clock::time_point end =
+      begin + std::chrono::duration_cast<Clock::duration>(std::min(needed, kLongestRest));
   std::unique_lock lock(mutex_);
-  if (hurried_) return;
-  const std::chrono::duration<double> time(static_cast<double>(bytes) / bytes_per_second_);
-  free_at_ = std::max(free_at_, Clock::now() - kCredit) +
-             std::chrono::duration_cast<Clock::duration>(time);
-  hurrying_.wait_until(lock, stop, free_at_, [this] { return hurried_; });
+  hurrying_.wait_until(lock, stop, std::min(end, until_), [this] { return hurried_; });
+  rested_ += Clock::now() - begin;
 }
 
 void WritePace::hurry() {
@@ -31,6 +32,11 @@ void WritePace::hurry() {
     hurried_ = true;
   }
   hurrying_.notify_all();
+}
+
+double WritePace::rested_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(rested_).count();
 }
 
 }  // namespace llmtrain::checkpoint

@@ -1,34 +1,38 @@
 #pragma once
-/// How fast a checkpoint is written beside a run.
+/// How much of the time a checkpoint is written beside a run.
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <mutex>
 #include <stop_token>
 
 namespace llmtrain::checkpoint {
 
-/// Holds a writer to so many bytes a second, so that the disk and the processor are left to the run
-/// beside it, until somebody waits for the writer.
+/// Holds a writer to a share of the time, so that the disk and the processors are left to the run
+/// beside it for the rest, however fast the disk is, until somebody waits for the writer or it is
+/// late.
 class WritePace {
  public:
-  explicit WritePace(std::uint64_t bytes_per_second);
-
-  /// Called by the writer behind each few bytes: returns when their time is over, and at once after
-  /// hurry() or when `stop` is requested.
-  void spend(std::uint64_t bytes, const std::stop_token& stop);
-  /// Ends the limit for good. From any thread.
-  void hurry();
-
- private:
   using Clock = std::chrono::steady_clock;
 
-  double bytes_per_second_;
-  std::mutex mutex_;
+  /// `share` in (0, 1]. From `until` on there is no limit.
+  explicit WritePace(double share, Clock::time_point until = Clock::time_point::max());
+
+  /// Called by the writer behind each piece of its work, with the time that took: returns when it
+  /// has rested as long as it must, and at once after hurry() or when `stop` is requested.
+  void rest(Clock::duration worked, const std::stop_token& stop);
+  /// Ends the limit for good. From any thread.
+  void hurry();
+  /// In all. From any thread.
+  double rested_seconds() const;
+
+ private:
+  double share_;
+  Clock::time_point until_;
+  mutable std::mutex mutex_;
   std::condition_variable_any hurrying_;
   bool hurried_ = false;
-  Clock::time_point free_at_;  // when the time of what was written is over
+  Clock::duration rested_{};
 };
 
 }  // namespace llmtrain::checkpoint

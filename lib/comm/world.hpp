@@ -30,6 +30,8 @@ class World {
   ~World();
 
   const JobPlace& place() const { return place_; }
+  /// How long one member of a group waits for another.
+  TimeLimit patience() const { return patience_; }
   /// For all groups: how long one member waits for another, and whether they compare what they call
   /// (HostExchange::check). Before the first collective, alike on all ranks.
   void configure(TimeLimit patience, bool check_collectives);

@@ -22,8 +22,8 @@ struct PlanContext {
   std::string_view gpu_collectives = {};
   /// Checkpoints that lie on fast storage at a time, one being written among them; 0: none do.
   std::uint64_t local_checkpoints = 0;
-  /// What each rank writes at most beside the run; empty: no limit.
-  std::optional<std::uint64_t> save_bytes_per_second = {};
+  /// Of the time, in which each rank writes a save beside the run; empty: there are none.
+  std::optional<double> save_share = {};
 };
 
 /// Without times, says how to get them; with a limit, whether the plan fits.

@@ -15,16 +15,19 @@ bool is_no_smaller(const recipe::Interval& a, const recipe::Interval& b) {
 }  // namespace
 
 void CheckpointSection::validate(recipe::Issues& issues) const {
-  if (async_rate() && !async()) {
-    issues.add(async_rate, "does nothing without checkpoint.async",
+  // By value, not by who gave it: a resolved recipe names every key.
+  const auto is_default = [](const recipe::ValueEntry& key) {
+    return key.value_text() == key.default_text();
+  };
+  if (!is_default(async_share) && !async()) {
+    issues.add(async_share, "does nothing without checkpoint.async",
                "leave it out, or set checkpoint.async: true");
   }
   if (!local.directory()) {
-    // By value, not by who gave it: a resolved recipe names every key.
     for (const recipe::ValueEntry* key :
          {static_cast<const recipe::ValueEntry*>(&local.interval),
           static_cast<const recipe::ValueEntry*>(&local.keep_latest)}) {
-      if (key->value_text() == key->default_text()) continue;
+      if (is_default(*key)) continue;
       issues.add(*key, "does nothing without checkpoint.local.directory", "leave it out");
     }
     return;

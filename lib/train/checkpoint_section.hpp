@@ -40,7 +40,8 @@ struct CheckpointSection : recipe::Section {
                                                         "newest checkpoints to keep; null = all",
                                                         recipe::at_least(2)};
   recipe::Key<recipe::Count> keep_every{
-      this, "keep_every", 0, "multiples of this step are kept for good; 0 = none", recipe::Rule{}};
+      this, "keep_every", 0, "multiples of this step are saved, too, and kept for good; 0 = none",
+      recipe::Rule{}};
   recipe::Key<recipe::Bytes> max_shard_size{
       this, "max_shard_size", recipe::Bytes(std::uint64_t{4} << 30),
       "files of a checkpoint are cut at this size", recipe::at_least(1 << 16)};
@@ -48,11 +49,13 @@ struct CheckpointSection : recipe::Section {
       this, "async", false,
       "write checkpoints while the run goes on, from a copy that takes as much memory again as a "
       "rank saves; one is under way at a time, so a crash may cost up to two intervals"};
-  recipe::Key<std::optional<recipe::Bytes>> async_rate{
-      this, "async_rate", std::nullopt,
-      "bytes a second that each rank writes at most beside the run, which a disk and processors "
-      "slow down less then; as fast as it goes once somebody waits for the save; null: always",
-      recipe::at_least(1)};
+  recipe::Key<double> async_share{
+      this, "async_share", 0.25,
+      "share of the time in which each rank writes beside the run: the smaller, the less steps "
+      "slow "
+      "down meanwhile, and the later the checkpoint is there; all of the time once somebody waits "
+      "or a quarter of the interval is over",
+      recipe::at_least(1e-9) & recipe::at_most(1)};
   recipe::Key<Resume> resume{
       this, "resume", Resume::automatic,
       "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "

@@ -1,6 +1,7 @@
 #include "lib/train/checkpoint_tiers.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -79,7 +80,7 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
   checkpoint::StoreOptions local_options = options;
   local_options.keep_last = recipe.checkpoint.local.keep_latest();
   local_options.keep_every = 0;
-  local_options.background_bytes_per_second.reset();  // there is no disk to spare
+  local_options.background_share = 1;  // there is no disk to spare
   if (!local) return CheckpointTiers(std::move(durable));
   return CheckpointTiers(std::move(durable),
                          open_local(peers, root, *local, std::move(local_options)));
@@ -105,8 +106,12 @@ std::vector<Candidate> newest_first(const CheckpointTiers& tiers) {
 NewestCheckpoint newest_of(const CheckpointTiers& tiers) {
   NewestCheckpoint newest;
   for (const Candidate& at : newest_first(tiers)) {
+    const auto begin = std::chrono::steady_clock::now();
     const auto problems = tiers[at.tier].verify(at.step, checkpoint::VerifyLevel::hash);
     if (problems.empty()) {
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      log::info("every byte of the checkpoint of step {} was checked in {:.2f} s", at.step,
+                seconds.count());
       newest.step = at.step;
       newest.tier = at.tier;
       break;

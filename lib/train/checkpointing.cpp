@@ -120,7 +120,7 @@ checkpoint::StoreOptions store_options(const CheckpointSection& section) {
   options.max_shard_bytes = section.max_shard_size();
   if (section.keep_latest()) options.keep_last = section.keep_latest()->value;
   options.keep_every = section.keep_every();
-  if (section.async_rate()) options.background_bytes_per_second = section.async_rate()->value;
+  options.background_share = section.async_share();
   return options;
 }
 

@@ -53,9 +53,11 @@ struct LoopOptions {
   /// Where a save is due after a step; nothing where none is. The times are those since the last
   /// save that was durable, and since the last one.
   std::optional<Tier> due_save(std::int64_t step, double since_durable, double since_any) const {
-    if (save_interval && is_due(*save_interval, step, since_durable)) return Tier::durable;
-    if (!saves_locally || !is_due(local_interval, step, since_any)) return std::nullopt;
-    return keep_every > 0 && step % keep_every == 0 ? Tier::durable : Tier::local;
+    const bool kept_for_good = keep_every > 0 && step % keep_every == 0;
+    const bool due = save_interval && is_due(*save_interval, step, since_durable);
+    if (kept_for_good || due) return Tier::durable;
+    if (saves_locally && is_due(local_interval, step, since_any)) return Tier::local;
+    return std::nullopt;
   }
   bool eval_is_due(std::int64_t step) const {
     return eval_interval && step % static_cast<std::int64_t>(eval_interval->value) == 0;

@@ -7,7 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/mapped_file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/torn_lines.hpp"
 
 namespace llmtrain::train {
 
@@ -78,18 +80,45 @@ StepRecord parse_line(std::string_view line, std::string_view name, std::size_t 
   return record;
 }
 
-/// Leaves the records before `step` in the file, byte for byte.
-void truncate_from(const std::filesystem::path& path, std::int64_t step) {
-  const std::string content = read_file(path);
-  std::string kept;
-  kept.reserve(content.size());
-  std::size_t begin = 0, line_number = 0;
-  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string_view line(content.data() + begin, end - begin);
-    if (parse_line(line, path.string(), ++line_number).step >= step) continue;
-    kept.append(line).push_back('\n');
+std::optional<StepRecord> try_parse_line(std::string_view line) {
+  try {
+    return parse_line(line, "", 0);
+  } catch (const DataError&) {
+    return std::nullopt;
   }
-  if (kept.size() != content.size()) write_file_atomic(path, kept);
+}
+
+/// The end of the last line of `content` that is a record before `step`; 0 without one. Steps only
+/// grow, and millions of records lie before those that a run makes again.
+std::size_t end_of_records_before(std::string_view content, std::int64_t step) {
+  for (std::size_t end = content.rfind('\n') + 1; end > 0;) {  // npos + 1 is 0
+    const std::size_t before = end > 1 ? content.rfind('\n', end - 2) : std::string_view::npos;
+    const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
+    const std::optional<StepRecord> record = try_parse_line(content.substr(begin, end - 1 - begin));
+    if (record && record->step < step) return end;
+    end = begin;
+  }
+  return 0;
+}
+
+/// Leaves the records before `step` in the file, byte for byte. What a loss of power left of lines
+/// that no save had on the disk yet is no record: it and all behind it go into a file beside.
+void truncate_from(const std::filesystem::path& path, std::int64_t step) {
+  const MappedFile file = MappedFile::open(path);
+  const std::string_view content(reinterpret_cast<const char*>(file.bytes().data()),
+                                 file.bytes().size());
+  const std::size_t kept = end_of_records_before(content, step);
+  const std::size_t first_end = content.find('\n');
+  if (kept == 0 && first_end != std::string_view::npos) {  // else it is somebody else's file
+    parse_line(content.substr(0, first_end), path.string(), 1);
+  }
+  for (std::size_t begin = kept, end; (end = content.find('\n', begin)) != std::string_view::npos;
+       begin = end + 1) {
+    if (try_parse_line(content.substr(begin, end - begin))) continue;
+    put_torn_part_beside(path, content.substr(begin));
+    break;
+  }
+  if (kept != content.size()) write_file_atomic(path, content.substr(0, kept));
 }
 
 File open_metrics(const std::filesystem::path& path, std::optional<std::int64_t> resumed_step) {

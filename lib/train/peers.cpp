@@ -56,6 +56,17 @@ void Peers::check_same_program(std::string_view device) const {
   }
 }
 
+void Peers::check_same_data(std::string_view fingerprint) const {
+  const std::vector<std::string> all = texts_of_all(fingerprint, "comparison of training data");
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    require<CommError>(
+        all[rank] == all[0],
+        "rank {} has other training data than rank 0 ({}, rank 0: {}): another text, "
+        "tokenizer or packing; let all ranks read the same files",
+        rank, all[rank], all[0]);
+  }
+}
+
 void Peers::check_same_recipe(std::string_view recipe) const {
   const std::vector<Hash128> all = of_all(hash128(recipe), "comparison of recipes");
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

@@ -21,6 +21,8 @@ class Peers {
   Peers(World& world, std::string_view recipe);
   /// The same of what is known later: the kind of device, and the plugin that it needs.
   void check_same_program(std::string_view device) const;
+  /// The same of what they train on.
+  void check_same_data(std::string_view fingerprint) const;
 
   bool is_first() const { return world_->place().rank == 0; }
   World& world() const { return *world_; }

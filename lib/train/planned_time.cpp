@@ -102,9 +102,9 @@ std::uint64_t local_checkpoints_of(const Recipe& recipe) {
   return local.directory() ? local.keep_latest() + 1 : 0;
 }
 
-std::optional<std::uint64_t> save_rate_of(const Recipe& recipe) {
-  const auto& rate = recipe.checkpoint.async_rate();
-  return rate ? std::optional(rate->value) : std::nullopt;
+std::optional<double> save_share_of(const Recipe& recipe) {
+  if (!recipe.checkpoint.async()) return std::nullopt;
+  return recipe.checkpoint.async_share();
 }
 
 namespace {
@@ -114,7 +114,7 @@ RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeo
                    const std::optional<std::filesystem::path>& profile) {
   planned.gpu_collectives = gpu_collectives_of(recipe, rank_of(recipe));
   planned.local_checkpoints = local_checkpoints_of(recipe);
-  planned.save_bytes_per_second = save_rate_of(recipe);
+  planned.save_share = save_share_of(recipe);
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);

@@ -26,8 +26,8 @@ struct RunPlan {
   std::string_view gpu_collectives;
   /// As local_checkpoints_of().
   std::uint64_t local_checkpoints = 0;
-  /// As save_rate_of().
-  std::optional<std::uint64_t> save_bytes_per_second;
+  /// As save_share_of().
+  std::optional<double> save_share;
 
   plan::PlanContext context() const {
     return {.time = time,
@@ -36,7 +36,7 @@ struct RunPlan {
             .ranks = ranks ? &*ranks : nullptr,
             .gpu_collectives = gpu_collectives,
             .local_checkpoints = local_checkpoints,
-            .save_bytes_per_second = save_bytes_per_second};
+            .save_share = save_share};
   }
   std::uint64_t extent_bytes() const {
     return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();
@@ -55,8 +55,8 @@ std::string_view gpu_collectives_of(const Recipe& recipe, const engine::Target& 
 /// Checkpoints in checkpoint.local.directory at a time, one being written among them; 0 without it.
 std::uint64_t local_checkpoints_of(const Recipe& recipe);
 
-/// checkpoint.async_rate, of each rank.
-std::optional<std::uint64_t> save_rate_of(const Recipe& recipe);
+/// checkpoint.async_share of saves beside the run; empty where there are none.
+std::optional<double> save_share_of(const Recipe& recipe);
 
 /// Plans this rank on the meta device. Times come from `profile` (what `doctor` wrote, a data sheet
 /// *.yaml, or the name of one in plan::hardware_sheets), whose faults are errors, or else from the

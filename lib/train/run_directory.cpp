@@ -7,6 +7,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/torn_lines.hpp"
 #include "lib/train/version.hpp"
 
 namespace llmtrain::train {
@@ -111,7 +112,14 @@ std::vector<Sample> keep_samples(const std::filesystem::path& directory,
   std::size_t begin = 0;
   for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
     const std::string_view line(content.data() + begin, end - begin);
-    Sample sample = parse_sample(line, path);
+    Sample sample;
+    try {
+      sample = parse_sample(line, path);
+    } catch (const DataError&) {
+      if (begin == 0) throw;  // somebody else's file
+      put_torn_part_beside(path, std::string_view(content).substr(begin));
+      break;
+    }
     if (!step || sample.step > *step) continue;
     kept.append(line).push_back('\n');
     if (sample.step == *step) of_step.push_back(std::move(sample));
@@ -128,6 +136,7 @@ void append_sample(const std::filesystem::path& directory, const Sample& sample)
   File file = File::open_append(directory / "samples.jsonl");
   // A token may end inside a character: what is no UTF-8 becomes U+FFFD.
   file.write(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  file.sync();
   file.close();
 }
 

@@ -6,12 +6,14 @@
 #include "lib/data/tokenizer.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/train/loop_options.hpp"
+#include "lib/train/peers.hpp"
 #include "lib/train/run_output.hpp"
 
 namespace llmtrain::train {
 
-/// `output` is null on ranks that write nothing. Collective where ranks share the model.
-void write_samples(engine::Engine& engine, const data::Tokenizer& tokenizer,
+/// `output` is null on ranks that write nothing. Collective: others wait for the first as long as
+/// it takes.
+void write_samples(engine::Engine& engine, const Peers& peers, const data::Tokenizer& tokenizer,
                    const LoopOptions& options, std::uint64_t seed, std::int64_t step,
                    RunOutput* output);
 

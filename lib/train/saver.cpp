@@ -1,15 +1,22 @@
 #include "lib/train/saver.hpp"
 
+#include <utility>
+
 #include "kernels/cpu/copy.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/train/stall_watch.hpp"
 
 namespace llmtrain::train {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// Of the time until the next save, in which a writer beside the run leaves some of it to the run:
+/// what it has not written by then it writes as fast as it can, so that few saves wait for others.
+constexpr double kPacedPart = 0.25;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -72,13 +79,18 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
   }
   std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
   if (async_) take_snapshot(boxes);
+  // The next save is expected after as long as this one came after the last.
+  const Clock::time_point last = std::exchange(last_begin_, begin);
+  const Clock::time_point pace_until =
+      begin + std::chrono::duration_cast<Clock::duration>(kPacedPart * (begin - last));
   using checkpoint::Writing;
-  under_way_ = UnderWay{.tier = tier,
-                        .save = (*tiers_)[tier].begin(
-                            static_cast<std::uint64_t>(state.step), std::move(boxes),
-                            run_state(*engine_, state, identity), peers_->group(),
-                            writes_in_background() ? Writing::in_background : Writing::by_caller),
-                        .begin = begin};
+  under_way_ = UnderWay{
+      .tier = tier,
+      .save = (*tiers_)[tier].begin(
+          static_cast<std::uint64_t>(state.step), std::move(boxes),
+          run_state(*engine_, state, identity), peers_->group(),
+          writes_in_background() ? Writing::in_background : Writing::by_caller, pace_until),
+      .begin = begin};
   under_way_->waited = seconds_since(begin);
   if (async_) return;
   if (writes_in_background()) return finish();
@@ -98,14 +110,21 @@ void Saver::advance(std::chrono::milliseconds wait) {
           .tier = under_way_->tier,
           .bytes = under_way_->save->total_bytes(),
           .seconds = seconds,
-          .waited = async_ ? under_way_->waited : seconds});
+          .waited = async_ ? under_way_->waited : seconds,
+          .rested = under_way_->save->rested_seconds()});
   under_way_.reset();
 }
 
 void Saver::finish() {
   constexpr std::chrono::milliseconds kBetweenAnswers{50};
   if (under_way_) under_way_->save->hurry();
-  while (under_way_) advance(kBetweenAnswers);
+  WorkWatch watch(peers_->world().patience());
+  while (under_way_) {
+    // Its answers to others say nothing of its writer.
+    watch.look(under_way_->save->is_idle() ? std::nullopt
+                                           : std::optional(under_way_->save->progress()));
+    advance(kBetweenAnswers);
+  }
 }
 
 void Saver::finish_after(const NumericError& error) {

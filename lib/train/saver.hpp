@@ -32,6 +32,7 @@ class Saver {
     std::uint64_t bytes = 0;  // of all ranks' tensors
     double seconds = 0;       // since the save began
     double waited = 0;        // of these, that no step was made
+    double rested = 0;        // of these, that this rank's writer left to the run beside it
   };
   using Saved = std::function<void(const Done& done)>;
   /// Everything outlives it; `say` and `saved` may begin to speak later.
@@ -47,7 +48,7 @@ class Saver {
   /// Waits for no file.
   void poll() { advance({}); }
   /// Waits until no save is under way. Ranks keep answering each other, so that a slow disk is not
-  /// taken for a lost rank.
+  /// taken for a lost rank; one whose writer stands still ends the job (WorkWatch).
   void finish();
   /// The same for a run that `error` ends on all ranks: a save that fails, too, is said, not thrown
   /// in its place.
@@ -86,6 +87,7 @@ class Saver {
   std::unique_ptr<CopyQueue> pinned_;  // of a device that is not the host, owner of the memory
   std::span<std::byte> snapshot_;
   std::optional<UnderWay> under_way_;
+  std::chrono::steady_clock::time_point last_begin_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace llmtrain::train

@@ -29,6 +29,22 @@ bool others_wait_without_limit() {
   return !now.starts_with("training") && !now.starts_with("evaluating");
 }
 
+[[noreturn]] void end_job(const std::string& message) {
+  log::error("{}, {:g} times resilience.hang_timeout", message, kBeyondDoubt);
+  ::_exit(static_cast<int>(ExitCode::peer_lost));
+}
+
+[[noreturn]] void end_still_job(std::chrono::duration<double> silent) {
+  end_job(
+      fmt::format("nothing has gone on here for {:.1f} s ({}; what the threads were doing is in "
+                  "this rank's log)",
+                  silent.count(), activity::text()));
+}
+
+std::string still_for(std::chrono::duration<double> silent) {
+  return fmt::format("nothing has gone on here for {:.1f} s", silent.count());
+}
+
 extern "C" void ask_for_stacks(int) { g_asked.store(true, std::memory_order_relaxed); }
 
 }  // namespace
@@ -61,11 +77,6 @@ void StallWatch::exchange(std::unique_ptr<SignsOfLife> signs) {
   heard_ = Clock::now();
 }
 
-void StallWatch::end_job(const std::string& message) {
-  log::error("{}, {:g} times resilience.hang_timeout", message, kBeyondDoubt);
-  ::_exit(static_cast<int>(ExitCode::peer_lost));
-}
-
 void StallWatch::look_at_next_rank() {
   if (!signs_) return;
   signs_->give();
@@ -95,15 +106,30 @@ void StallWatch::look() {
       since = Clock::now();
       told = false;
     } else if (!told && silent >= patience_ / 2) {
-      note_stacks(fmt::format("nothing has gone on here for {:.1f} s", silent.count()));
+      note_stacks(still_for(silent));
       told = true;
     } else if (silent >= kBeyondDoubt * patience_ && others_wait_without_limit()) {
-      end_job(
-          fmt::format("nothing has gone on here for {:.1f} s ({}; what the threads were doing "
-                      "is in this rank's log)",
-                      silent.count(), activity::text()));
+      end_still_job(silent);
     }
   }
+}
+
+WorkWatch::WorkWatch(std::chrono::duration<double> patience)
+    : patience_(patience), since_(Clock::now()) {}
+
+void WorkWatch::look(std::optional<std::uint64_t> progress) {
+  if (!progress || progress != seen_) {
+    seen_ = progress;
+    since_ = Clock::now();
+    told_ = false;
+    return;
+  }
+  const std::chrono::duration<double> silent = waited_since(since_);
+  if (!told_ && silent >= patience_ / 2) {
+    note_stacks(still_for(silent));
+    told_ = true;
+  }
+  if (silent >= kBeyondDoubt * patience_) end_still_job(silent);
 }
 
 }  // namespace llmtrain::train

@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -33,7 +35,6 @@ class StallWatch {
  private:
   void look();
   void look_at_next_rank();
-  [[noreturn]] void end_job(const std::string& message);
 
   std::chrono::duration<double> patience_;
   std::mutex mutex_;
@@ -42,6 +43,22 @@ class StallWatch {
   std::unique_ptr<SignsOfLife> signs_;
   std::chrono::steady_clock::time_point heard_{};
   std::thread thread_;
+};
+
+/// The same for a thread whose work all ranks wait for while they keep answering each other: to be
+/// told now and then how far it has come. After half of `patience` without progress stacks go into
+/// the rank's log, after five times `patience` the job ends with exit code 6.
+class WorkWatch {
+ public:
+  explicit WorkWatch(std::chrono::duration<double> patience);
+  /// Nothing where there is no such work now.
+  void look(std::optional<std::uint64_t> progress);
+
+ private:
+  std::chrono::duration<double> patience_;
+  std::optional<std::uint64_t> seen_;
+  std::chrono::steady_clock::time_point since_;
+  bool told_ = false;
 };
 
 /// Into the rank's log: what this process is at, and its stacks.

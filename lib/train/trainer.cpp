@@ -68,6 +68,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
       resumed_step_(resume()),
       profiler_(recipe.profiler, directory_) {
+  peers_.check_same_data(corpus_.fingerprint);
   status_.length(total_steps_);
   write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);

@@ -143,7 +143,7 @@ bool Trainer::run_evaluation(bool final) {
   StepRecord record{.step = state_.step, .fields = {}};
   const double loss = set_evaluation(record, corpus_, *reports);
   state_.records.push_back(std::move(record));
-  write_samples(engine_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
+  write_samples(engine_, peers_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
                 output_ ? &*output_ : nullptr);
   if (final) return true;
   if (state_.best_eval_loss == 0 || loss < state_.best_eval_loss) {
@@ -193,7 +193,7 @@ void Trainer::save(Tier tier) {
 }
 
 void Trainer::note_saved(const Saver::Done& done) {
-  requests_.deadline().note_save(done.seconds);
+  requests_.deadline().note_save(done.seconds - done.rested);
   status_.saved(done.step);
   const std::int64_t left_out = std::exchange(left_out_, 0);
   message(fmt::format(

@@ -60,8 +60,9 @@ TEST_CASE("saves beside the run are those in place of it, byte for byte, each sa
 
 TEST_CASE("a save that is written slowly is hurried by the next one, and by the end of the run") {
   const Workspace plain(kTinyRecipe), slow(kTinyRecipe);
-  run_well(plain, kAsync);
-  const auto result = slow.run(with_async({"checkpoint.async_rate=1"}));
+  run_well(plain, with_async({"checkpoint.max_shard_size=64KiB"}));
+  const auto result =
+      slow.run(with_async({"checkpoint.async_share=1e-9", "checkpoint.max_shard_size=64KiB"}));
   INFO(result.output);
   REQUIRE(result.exit_code == 0);
   for (const std::uint64_t step : {2u, 4u, 6u}) {

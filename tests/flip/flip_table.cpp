@@ -310,7 +310,7 @@ const std::vector<Flip> kLoop{
      {"checkpoint.keep_every=2"}},
     {"checkpoint.max_shard_size", {files}, "", {"checkpoint.max_shard_size=64KiB"}},
     {"checkpoint.async", {plan}, "", {"checkpoint.async=true"}},
-    {"checkpoint.async_rate", {plan}, "checkpoint.async=true", {"checkpoint.async_rate=1GiB"}},
+    {"checkpoint.async_share", {plan}, "checkpoint.async=true", {"checkpoint.async_share=1"}},
     {"checkpoint.local.directory",
      {plan, files},
      "checkpoint.interval=100",

@@ -161,7 +161,7 @@ std::string plan_of(train::Recipe& recipe) {
   plan::PlanContext context;
   context.gpu_collectives = train::gpu_collectives_of(recipe, target);
   context.local_checkpoints = train::local_checkpoints_of(recipe);
-  context.save_bytes_per_second = train::save_rate_of(recipe);
+  context.save_share = train::save_share_of(recipe);
   return plan::to_json(plan, context);
 }
 

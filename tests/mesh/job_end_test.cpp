@@ -97,6 +97,19 @@ TEST_CASE("ranks that run other files are told apart at the start, by their hash
       fmt::format("(mpi plugin {}, rank 0: mpi plugin {})", hash_of(other), hash_of(plugin)));
 }
 
+TEST_CASE("ranks that read another text are told apart before the first step") {
+  const Workshop w;
+  std::filesystem::create_directory(w.scratch / "elsewhere");
+  std::filesystem::copy(w.scratch / "r.yaml", w.scratch / "elsewhere");
+  const std::string text = read_file(w.scratch / "text.txt");
+  write_file_atomic(w.scratch / "elsewhere" / "text.txt", "Another text. " + text);
+  const ProcessResult result =
+      w.run_in_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && cd elsewhere;",
+                     fmt::format("run.output_dir={} data.cache_dir={}", (w.scratch / "k").string(),
+                                 (w.scratch / "cache").string()));
+  check_told_apart(result, "rank 1 has other training data than rank 0 (");
+}
+
 TEST_CASE("a rank that stops answering is named by the others, who end") {
   const Workshop w;
   const ProcessResult result = w.run_in_shell(

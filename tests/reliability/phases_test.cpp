@@ -29,8 +29,9 @@ struct Moment {
 
 // How those say it who tell of the rank that failed first: mpirun, ranks that wait, the rank
 // itself.
-bool names(const std::string& output, const Moment& at) {
-  const std::string self = at.rank == 0 ? "error: " : fmt::format("[rank {}] error: ", at.rank);
+bool names(const std::string& all, const Moment& at) {
+  const std::string output = "\n" + all;
+  const std::string self = at.rank == 0 ? "\nerror: " : fmt::format("[rank {}] error: ", at.rank);
   for (const std::string& text :
        {fmt::format("rank {} with PID", at.rank), fmt::format("from rank {}: ", at.rank),
         fmt::format("rank {}: thrown by a test", at.rank),
@@ -59,6 +60,10 @@ std::string fail_at(const Layout& layout, const Moment& at) {
       job.run(at.environment(pids), {"resilience.hang_timeout=2s"}, LLMTRAIN_FAILPOINTS);
   if (result.timed_out) return "hangs: " + result.output;
   if (result.exit_code == 0) return "ends well: " + result.output;
+  const bool stands_still = at.what == "spin" || at.what == "read" || at.what == "stop";
+  if (stands_still && result.exit_code != 6) {
+    return fmt::format("exit code {}: {}", result.exit_code, result.output);
+  }
   if (!names(result.output, at)) return "does not name the rank: " + result.output;
   if (std::string wrong = check_stacks(job, at); !wrong.empty()) return wrong;
   return check_recovery(job, layout, result.output, before);
@@ -112,6 +117,11 @@ TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is nam
 
 TEST_CASE("rank 0, stopped while the others wait without limit, is missed by one of them") {
   CHECK(fail_at(Layout{.ranks = 2}, {"data", "stop", 0}) == "");
+}
+
+TEST_CASE("a writer that stands still is missed by who waits for it, and its rank named") {
+  CHECK(fail_at(Layout{.ranks = 2}, {"save", "spin", 1}) == "");
+  CHECK(fail_at(Layout{.ranks = 2, .async = true}, {"save", "read", 0}) == "");
 }
 
 TEST_CASE("T8 a signal at any moment: one save at one step, or none, and nothing is lost") {

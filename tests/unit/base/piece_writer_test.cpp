@@ -5,7 +5,9 @@
 #include <fstream>
 #include <random>
 #include <sys/resource.h>
+#include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -39,7 +41,7 @@ TEST_CASE("a file written in pieces has its bytes, whatever their number and por
         CAPTURE(portion);
         const auto path = directory.path() / std::to_string(number++);
         const std::string bytes = random_bytes(size);
-        PieceWriter writer(path, piece);
+        PieceWriter writer(path, {.bytes = piece});
         for (std::size_t at = 0; at < size; at += portion) {
           writer.write(std::string_view(bytes).substr(at, portion));
         }
@@ -78,7 +80,7 @@ TEST_CASE("a file that bypasses the page cache leaves it for what is no whole bl
 TEST_CASE("a file system that knows no way past its cache gets the bytes through it") {
   const std::filesystem::path path = "/dev/shm/llmtrain-piece-writer-" + std::to_string(::getpid());
   const std::string bytes = random_bytes(3 * File::kDirectBlock + 7);
-  PieceWriter writer(path, File::kDirectBlock);
+  PieceWriter writer(path, {.bytes = File::kDirectBlock});
   writer.write(bytes);
   writer.sync();
   writer.close();
@@ -96,13 +98,30 @@ TEST_CASE("a piece writer tells what a write met, at the latest when all is to b
   const rlimit small{.rlim_cur = 4 * File::kDirectBlock, .rlim_max = before.rlim_max};
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
   ::setrlimit(RLIMIT_FSIZE, &small);
-  PieceWriter writer(path, File::kDirectBlock);
+  PieceWriter writer(path, {.bytes = File::kDirectBlock});
   const std::string bytes = random_bytes(4 * File::kDirectBlock);
   writer.write(bytes);
   writer.write("x");
   CHECK_THROWS_AS(writer.sync(), StorageError);
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, ignored);
+}
+
+TEST_CASE("who writes a piece tells it before the next one is written") {
+  const TempDir directory;
+  const auto path = directory.path() / "file";
+  std::vector<std::uintmax_t> sizes;  // of the file, when each piece is there
+  Pieces pieces{.bytes = File::kDirectBlock};
+  pieces.written = [&](std::chrono::steady_clock::duration took) {
+    CHECK(took.count() >= 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    sizes.push_back(std::filesystem::file_size(path));
+  };
+  PieceWriter writer(path, pieces);
+  writer.write(random_bytes(2 * File::kDirectBlock + 7));
+  writer.sync();
+  CHECK(sizes == std::vector<std::uintmax_t>{File::kDirectBlock, 2 * File::kDirectBlock,
+                                             2 * File::kDirectBlock + 7});
 }
 
 TEST_CASE("a piece writer never writes over a file") {

@@ -218,11 +218,12 @@ TEST_CASE("a writer that gets no thread fails the save of all, who learn of it w
   CHECK(CheckpointStore::open_reader(dir.path()).list().empty());
 }
 
-TEST_CASE("a limit holds a writer in the background, until it is waited for or given up") {
+TEST_CASE(
+    "a share of the time holds a writer in the background, until it is waited for or given up") {
   const ScratchDir dir;
   const auto alone = make_self_communicator("writers");
   CheckpointStore store =
-      CheckpointStore::open_writer(dir.path(), {.background_bytes_per_second = 1});
+      CheckpointStore::open_writer(dir.path(), {.max_shard_bytes = 600, .background_share = 1e-9});
   std::list<Share> shares;  // read until a save is over
   const auto begin = [&](std::uint64_t step, Writing writing) {
     Share& share = shares.emplace_back(step, 0, 1);
@@ -243,9 +244,29 @@ TEST_CASE("a limit holds a writer in the background, until it is waited for or g
   CHECK(holds_small(store, 2));
 
   save = begin(3, Writing::in_background);
+  CHECK_FALSE(save->is_idle(milliseconds(300)));  // it rests
+  const auto given_up = std::chrono::steady_clock::now();
   save.reset();
+  CHECK(std::chrono::steady_clock::now() - given_up < std::chrono::minutes(1));
   CHECK_FALSE(has_leftovers(dir.path()));
   CHECK(store.list() == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("a writer that is late rests no more, and says how long it did") {
+  const ScratchDir dir;
+  const auto alone = make_self_communicator("writers");
+  CheckpointStore store =
+      CheckpointStore::open_writer(dir.path(), {.max_shard_bytes = 600, .background_share = 1e-9});
+  Share share(1, 0, 1);
+  const auto until = std::chrono::steady_clock::now() + milliseconds(300);
+  auto save =
+      store.begin(1, std::move(share.boxes), small_run(1), *alone, Writing::in_background, until);
+  while (!save->advance()) {
+  }
+  CHECK(std::chrono::steady_clock::now() >= until);
+  CHECK(save->rested_seconds() > 0.1);
+  CHECK(save->progress() > 0);
+  CHECK(holds_small(store, 1));
 }
 
 TEST_CASE("a save that is given up stops soon and takes its directory with it") {

@@ -138,6 +138,25 @@ TEST_CASE("a torn last line is tolerated, any other bad line is named") {
   }
 }
 
+TEST_CASE("what a loss of power left of lines goes beside the file, and nothing is lost") {
+  const test::TempDir dir;
+  const std::filesystem::path path = dir / "metrics.jsonl";
+  {
+    MetricsWriter writer(path, std::nullopt);
+    for (std::int64_t step = 1; step <= 3; ++step) writer.write(record_of(step, 10.0 - step));
+  }
+  const std::string torn = std::string(5, '\0') + "ss\":1}\n" + to_line(record_of(5, 2)) + "\n";
+  append_bytes(path, torn);
+
+  MetricsWriter(path, 4).write(record_of(4, 6.0));
+
+  const std::vector<StepRecord> records = read_metrics(path);
+  REQUIRE(records.size() == 4);
+  CHECK(records[2] == record_of(3, 7.0));
+  CHECK(records[3] == record_of(4, 6.0));
+  CHECK(read_file(dir / "metrics.jsonl.torn") == torn);
+}
+
 TEST_CASE("resuming refuses to touch a file that is not a metrics file") {
   const test::TempDir dir;
   append_bytes(dir / "notes", "my notes\nof last week\n");
