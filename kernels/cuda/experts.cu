@@ -4,6 +4,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/cuda/rules/experts.hpp"
+#include "kernels/expert_slots.hpp"
 #include "kernels/experts.hpp"
 
 namespace llmtrain::kernels::cuda {
@@ -103,6 +104,84 @@ void group_by_expert(const KernelCtx& ctx, const GroupByExpert& op, const View& 
               op.source.as<std::int32_t>(), op.place.as<std::int32_t>());
 }
 
+struct SlotTables {
+  const std::int32_t* offsets;
+  std::int32_t *source, *expert, *place;
+  std::int64_t rows, slots;  // of each rank
+  int ranks, experts;        // of each rank
+};
+
+/// The expert of all whose rows p is among; offsets[ranks * experts] must be above p.
+__device__ int expert_of_row(const SlotTables& t, std::int64_t p) {
+  int low = 0, high = t.ranks * t.experts;  // offsets[low] <= p < offsets[high]
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (t.offsets[middle] <= p ? low : high) = middle;
+  }
+  return low;
+}
+
+/// A thread has slot `i` of all and sorted row `i`.
+__global__ void __launch_bounds__(kThreads)
+    assign_slots_kernel(SlotTables t, double* needed, double even_rows) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < t.ranks * t.slots) {
+    const auto rank = static_cast<int>(i / t.slots);
+    const std::int64_t p = t.offsets[rank * t.experts] + (i - rank * t.slots);
+    const bool filled = p < t.offsets[(rank + 1) * t.experts];
+    t.source[i] = filled ? static_cast<std::int32_t>(p) : AssignSlots::kEmpty;
+    t.expert[i] = filled ? expert_of_row(t, p) - rank * t.experts : AssignSlots::kEmpty;
+  }
+  if (i < t.rows) {
+    std::int32_t slot = AssignSlots::kEmpty;
+    if (i < t.offsets[t.ranks * t.experts]) {
+      const int rank = expert_of_row(t, i) / t.experts;
+      const std::int64_t k = i - t.offsets[rank * t.experts];
+      slot = k < t.slots ? static_cast<std::int32_t>(rank * t.slots + k) : AssignSlots::kNoSlot;
+    }
+    t.place[i] = slot;
+  }
+  if (i > 0 || needed == nullptr) return;
+  std::int32_t most = 0;
+  for (int rank = 0; rank < t.ranks; ++rank) {
+    most = std::max(most, t.offsets[(rank + 1) * t.experts] - t.offsets[rank * t.experts]);
+  }
+  if (most > t.slots) *needed = std::fmax(*needed, most / even_rows);
+}
+
+void assign_slots(const KernelCtx& ctx, const AssignSlots& op, const View&) {
+  const SlotTables tables{.offsets = op.offsets.as<const std::int32_t>(),
+                          .source = op.source.as<std::int32_t>(),
+                          .expert = op.expert.as<std::int32_t>(),
+                          .place = op.place.as<std::int32_t>(),
+                          .rows = op.place.numel(),
+                          .slots = op.slots(),
+                          .ranks = static_cast<int>(op.ranks),
+                          .experts = static_cast<int>(op.experts_of_rank())};
+  const std::int64_t threads = std::max(op.source.numel(), op.place.numel());
+  const Grid grid{static_cast<unsigned>(ceil_div(threads, kThreads)), kThreads};
+  launch_grid(ctx, grid, assign_slots_kernel, tables,
+              op.needed.defined() ? op.needed.as<double>() : nullptr, op.even_rows);
+}
+
+template <class T, int V>
+struct TakePacks {
+  static constexpr int kWidth = V;
+  Rows<const T> x;
+  Rows<T> y;
+  const std::int32_t* from;
+  __device__ void operator()(std::int64_t row, std::int64_t col) const {
+    const std::int32_t at = from[row];
+    Pack<T, V> pack{};
+    if (at >= 0) {
+      pack = load_pack<V>(x.row(at) + col);
+    } else if (at == AssignSlots::kNoSlot) {
+      for (int i = 0; i < V; ++i) pack.x[i] = narrow<T>(static_cast<Wide<T>>(NAN));
+    }
+    store_pack(y.row(row) + col, pack);
+  }
+};
+
 template <class T, int V>
 struct GatherPacks {
   static constexpr int kWidth = V;
@@ -169,6 +248,14 @@ void combine_rows(const KernelCtx& ctx, const CombineRows& op, const View&) {
   });
 }
 
+void take_rows(const KernelCtx& ctx, const TakeRows& op, const View&) {
+  with_type(op.x.dtype, [&]<class T>() {
+    map_rows<T>(ctx, op.x, op.y, [&]<int V>() {
+      return TakePacks<T, V>{Rows<const T>(op.x), Rows<T>(op.y), op.from.as<const std::int32_t>()};
+    });
+  });
+}
+
 void grouped_matmul(const KernelCtx& ctx, const GroupedMatmul& op, const View&) {
   const bool plain = op.a.dtype == DType::f64 || (op.a.dtype == DType::f32 && !ctx.tf32);
   plain ? plain_grouped_matmul(ctx, op) : tensor_grouped_matmul(ctx, op);
@@ -180,6 +267,8 @@ void add_experts_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<GroupByExpert, group_by_expert>());
   rows.push_back(row_of<GatherRows, gather_rows>());
   rows.push_back(row_of<CombineRows, combine_rows>());
+  rows.push_back(row_of<AssignSlots, assign_slots>());
+  rows.push_back(row_of<TakeRows, take_rows>());
   rows.push_back(row_of<GroupedMatmul, grouped_matmul>());
 }
 

@@ -102,6 +102,10 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   loss_sum_ = device.allocate({options.z_loss_coef > 0 ? 2 : 1}, DType::f64, Category::activations,
                               "loss sum");
   if (options.optimizer != nullptr) allocate_optimizer();
+  if (mesh_.experts().size() > 1 && mesh_.shape().ep_room > 0) {
+    decoder_.allocate_needed(device);
+    expert_room_.emplace(device, decoder_, mesh_);
+  }
   if (options.optimizer != nullptr && place.keeps_snapshot) allocate_snapshot();
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
 }
@@ -185,6 +189,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     optimizer_->zero_grads(kernel);
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
     if (routers_) routers_->clear(kernel);
+    if (expert_room_) expert_room_->clear(kernel);
   });
   if (tree_) {
     tree_->begin_step(kernel, static_cast<int>(batch.num_samples / options_.micro_batch_size));
@@ -192,6 +197,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
   finish_gradients(kernel);
   if (routers_) routers_->sum(mesh_);
+  if (expert_room_) expert_room_->join_all();
   parts_.run(RecordedParts::Part::update, [&] {
     optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
     if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
@@ -202,6 +208,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   launched.trained_tokens = batch.trained_tokens;
   launched.decision->start(optimizer_->decision().view().data);
   if (routers_) routers_->start(slot);
+  if (expert_room_) expert_room_->start(slot);
 }
 
 void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor,
@@ -282,6 +289,7 @@ StepOutcome Engine::settle_step() {
   if (!place_.device->is_meta()) {
     std::memcpy(&decision, launched.decision->wait().data(), sizeof(decision));
   }
+  if (expert_room_) expert_room_->check(slot);
   return {.loss_sum = decision.loss_sum,
           .z_loss_sum = decision.z_loss_sum,
           .trained_tokens = launched.trained_tokens,
@@ -298,8 +306,11 @@ StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double
 EvalOutcome Engine::evaluate(const StepBatch& batch) {
   place_.device->ledger().enter(Phase::eval);
   key_ = {.seed = options_.seed};
-  kernels::launch(context().kernel, kernels::Fill{.y = loss_sum_, .value = 0});
+  const kernels::KernelCtx kernel = context().kernel;
+  kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
+  if (expert_room_) expert_room_->clear(kernel);
   evaluate_micro_batches(batch);
+  if (expert_room_) expert_room_->check_evaluation();
   for (const Axis axis : {Axis::sp, Axis::pp}) {
     if (mesh_.size(axis) == 1) continue;
     mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();

@@ -14,6 +14,7 @@
 
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
+#include "lib/engine/expert_room.hpp"
 #include "lib/engine/recorded_parts.hpp"
 #include "lib/engine/router_report.hpp"
 #include "lib/engine/sections.hpp"
@@ -225,6 +226,7 @@ class Engine final : private parallel::StageProgram {
   std::optional<parallel::GradientTree> tree_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   std::optional<RouterReport> routers_;
+  std::optional<ExpertRoom> expert_room_;
   Tensor communication_staging_;
   Tensor snapshot_;
   Tensor loss_sum_;      // FP64 [1], with a z-loss [2]

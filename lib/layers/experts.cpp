@@ -65,18 +65,23 @@ Var Experts::forward(const OpCtx& ctx, const Var& x, bool whole_sequences) const
       ops::sort_by_expert(ctx, routes.expert, router.experts, routes.capacity);
   Var weight = ops::sort_weights(ctx, routes.weight, sorted);
   Var h = ops::gather_rows(ctx, all, sorted);
-  std::optional<ops::ExpertExchange> exchange;
+  ops::SharedExchange exchange;
   if (ops::shares_experts(ctx)) {
-    exchange = ops::exchange_of(ctx, sorted, all.tensor.rows(), router_.rule.top_k);
-    weight = ops::to_experts(ctx, weight, *exchange);
-    h = ops::to_experts(ctx, h, *exchange);
+    exchange = ops::exchange_of(ctx,
+                                {.sorted = sorted,
+                                 .rows = all.tensor.rows(),
+                                 .top_k = router_.rule.top_k,
+                                 .needed = router_.counters ? router_.counters->needed : Tensor()},
+                                whole_sequences);
+    weight = ops::to_experts(ctx, weight, exchange);
+    h = ops::to_experts(ctx, h, exchange);
   }
-  const ops::SortedRows& here = exchange ? exchange->sorted : sorted;
+  const ops::SortedRows& here = exchange ? exchange->sorted() : sorted;
   h = ops::expert_linear(ctx, h, here, *in_);
   h = ops::gated_activation(ctx, h, activation_);
   h = ops::scale_rows(ctx, h, weight);
   h = ops::expert_linear(ctx, h, here, *out_);
-  if (exchange) h = ops::from_experts(ctx, h, *exchange);
+  if (exchange) h = ops::from_experts(ctx, h, exchange);
   h = ops::combine_rows(ctx, h, sorted, all.tensor.rows());
   if (shared_) h = ops::add(ctx, h, shared_->term(ctx, all));
   return ops::reduce_from_tp(ctx, std::move(h));

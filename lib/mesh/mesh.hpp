@@ -44,8 +44,8 @@ struct MeshShape {
   /// Neighbours among the ranks of dp x sp, within a group of dp_replicate, that each have some of
   /// the experts.
   int ep = 1;
-  /// Rows for which a rank's experts have room, as a multiple of their even share; 0: all that can
-  /// come.
+  /// Rows that a rank sends to the experts of each, as a multiple of their even share; 0: those
+  /// that there are.
   double ep_room = 0;
 
   int operator[](Axis axis) const { return sizes[static_cast<int>(axis)]; }

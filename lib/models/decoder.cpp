@@ -280,7 +280,17 @@ void Decoder::allocate_counters(Device& device, DType compute) {
     router_counters_[static_cast<std::size_t>(i)] = {
         .choices = router_choices_.row_range(i, 1),
         .kept = router_kept_.defined() ? router_kept_.row_range(i, 1) : Tensor(),
-        .losses = router_losses_.row_range(i, 1)};
+        .losses = router_losses_.row_range(i, 1),
+        .needed = {}};
+  }
+}
+
+void Decoder::allocate_needed(Device& device) {
+  const auto blocks = static_cast<std::int64_t>(router_counters_.size());
+  router_needed_ =
+      device.allocate({blocks, 1}, DType::f64, Category::activations, "room that experts needed");
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    router_counters_[static_cast<std::size_t>(i)].needed = router_needed_.row_range(i, 1);
   }
 }
 

@@ -132,12 +132,16 @@ class Decoder {
 
   /// Where blocks with experts count what their routers do in a step; without these nothing is.
   void allocate_counters(Device& device, DType compute);
+  /// Where these note rows that had no room on their way to experts elsewhere.
+  void allocate_needed(Device& device);
   /// Of the blocks with experts, in their order: choices [blocks, E] in the statistics dtype of
   /// `compute`, those kept of these (undefined without ExpertsSpec::capacity_factor), and losses
   /// FP64 [blocks, 2]; undefined without counters.
   const Tensor& router_choices() const { return router_choices_; }
   const Tensor& router_kept() const { return router_kept_; }
   const Tensor& router_losses() const { return router_losses_; }
+  /// kernels::AssignSlots::needed of each block with experts.
+  const Tensor& router_needed() const { return router_needed_; }
   /// Moves the routers' correction biases by what router_choices() has counted over all ranks in a
   /// step; nothing without ExpertsSpec::bias_update_speed.
   void balance_routers(const kernels::KernelCtx& ctx, const View& decision) const;
@@ -168,7 +172,7 @@ class Decoder {
   layers::LocalHeads local_;
   ops::RopeTables rope_;
   Tensor alibi_;
-  Tensor router_choices_, router_kept_, router_losses_;
+  Tensor router_choices_, router_kept_, router_losses_, router_needed_;
   std::vector<ops::RouterCounters> router_counters_;  // of the blocks with experts
   const ParameterGroup* embedding_ = nullptr;
   const ParameterGroup* positions_ = nullptr;

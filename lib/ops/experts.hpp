@@ -13,6 +13,7 @@ struct RouterCounters {
   Tensor choices;  // of each expert; statistics dtype [E]
   Tensor kept;     // of these, what the expert had room for; or undefined
   Tensor losses;   // kernels::RouterLosses, balance and z, summed over rows; FP64 [2]
+  Tensor needed;   // kernels::AssignSlots::needed where room for rows is limited; or undefined
 };
 
 struct RouterOptions {

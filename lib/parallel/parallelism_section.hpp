@@ -94,9 +94,9 @@ struct ParallelismSection : recipe::Section {
       recipe::between(kRest, 1 << 16)};
   recipe::Key<std::optional<double>> ep_room{
       this, "ep_room", std::nullopt,
-      "room for the tokens of a rank's experts in a micro-batch, as a multiple of their even "
-      "share; "
-      "a run that needs more stops and says so; null = room for all that can come",
+      "room for the tokens that a rank has for the experts of another, as a multiple of their even "
+      "share: as many are sent to each, filled up with zeros, so that nobody counts them first; a "
+      "run that needs more stops and says so; null = just the tokens that there are",
       recipe::at_least(1)};
   recipe::Key<std::int64_t> zero{
       this, "zero", 0,

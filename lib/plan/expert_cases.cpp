@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/expert_slots.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/router.hpp"
 #include "kernels/scale_rows.hpp"
@@ -82,6 +83,22 @@ LaunchTime combine_rows(KernelBench& b, DType t, std::int64_t rows) {
       .x = b.input(rows, kCols, t), .place = b.numbers(rows, rows), .y = b.result(rows, kCols, t)});
 }
 
+// Of two ranks, as many slots as rows.
+LaunchTime assign_slots(KernelBench& b, DType, std::int64_t rows) {
+  return b.launch(
+      AssignSlots{.offsets = b.numbers(kExperts + 1, rows + 1, DType::i32, rows / kExperts),
+                  .source = b.result(1, rows / 2 * 2, DType::i32),
+                  .expert = b.result(1, rows / 2 * 2, DType::i32),
+                  .place = b.result(1, rows, DType::i32),
+                  .needed = {},
+                  .ranks = 2});
+}
+
+LaunchTime take_rows(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(TakeRows{
+      .x = b.input(rows, kCols, t), .from = b.numbers(rows, rows), .y = b.result(rows, kCols, t)});
+}
+
 LaunchTime scale_rows(KernelBench& b, DType t, std::int64_t rows) {
   return b.launch(ScaleRows{.x = b.input(rows, kCols, t),
                             .weight = b.input(1, rows, DType::f32),
@@ -105,6 +122,8 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"group_by_expert", 1, true, group_by_expert},
     {"gather_rows", kCols, false, gather_rows},
     {"combine_rows", kCols, false, combine_rows},
+    {"assign_slots", 1, true, assign_slots},
+    {"take_rows", kCols, false, take_rows},
     {"scale_rows", kCols, false, scale_rows},
     {"scale_rows_backward", kCols, false, scale_rows_backward},
 });

@@ -112,6 +112,7 @@ constexpr std::array kMemoryKernels = {"activation_backward",
                                        "activation_forward",
                                        "adam_update",
                                        "add",
+                                       "assign_slots",
                                        "attention_merge",
                                        "balance_router",
                                        "block_adam_update",
@@ -156,7 +157,8 @@ constexpr std::array kMemoryKernels = {"activation_backward",
                                        "scale_update",
                                        "squared_norm",
                                        "step_update",
-                                       "sum"};
+                                       "sum",
+                                       "take_rows"};
 
 using Kernels = std::map<KernelKey, KernelModel>;
 

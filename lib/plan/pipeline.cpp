@@ -74,11 +74,15 @@ parallel::ActionCosts flop_costs(engine::EngineOptions options, engine::Target t
           .weight_grad = beside_forward(parallel::ActionKind::weight_grad)};
 }
 
+bool is_stage_message(const CollectiveGroup& group) {
+  const bool message = group.kind == Collective::send || group.kind == Collective::recv;
+  return message && group.group == to_string(Axis::pp);
+}
+
 std::uint64_t message_bytes(const PassPlan& step) {
   std::uint64_t bytes = 0;
   for (const CollectiveGroup& group : step.collectives) {
-    const bool message = group.kind == Collective::send || group.kind == Collective::recv;
-    if (message) bytes = std::max(bytes, group.bytes);
+    if (is_stage_message(group)) bytes = std::max(bytes, group.bytes);
   }
   return bytes;
 }

@@ -45,6 +45,8 @@ parallel::Simulation simulate(const PipelinePlan& pipeline, const std::vector<Ac
                               const std::function<parallel::Link(int from, int to)>& link,
                               bool overlap);
 
+/// Whether it is messages between stages, not around a ring of Axis::sp.
+bool is_stage_message(const CollectiveGroup& group);
 /// Bytes of a message between stages; 0 where there is none.
 std::uint64_t message_bytes(const PassPlan& step);
 

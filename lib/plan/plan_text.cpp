@@ -99,20 +99,25 @@ std::string run_title(const RunShape& run) {
   return title;
 }
 
-std::string collective_rows(const StepPrediction& step) {
-  if (step.collectives.empty()) return "";
-  std::string text = row("waiting for collectives",
-                         fmt::format("{} ({:.1f}%)", format_duration(step.exposed_seconds),
-                                     100 * step.exposed_seconds / step.seconds));
-  text += fmt::format("  {:<34}{:>8}{:>12}{:>12}\n", "collective", "calls", "sent", "time");
-  for (const CollectiveTime& time : step.collectives) {
+std::string collective_rows(const std::vector<CollectiveTime>& collectives) {
+  if (collectives.empty()) return "";
+  std::string text =
+      fmt::format("  {:<34}{:>8}{:>12}{:>12}\n", "collective", "calls", "sent", "time");
+  for (const CollectiveTime& time : collectives) {
     text += fmt::format("    {:<32}{:>8}{:>12}{:>12}\n",
                         fmt::format("{} {} x{}{}{}", to_string(time.kind), time.group, time.ranks,
                                     time.link.empty() ? "" : ", ", time.link),
                         time.count, format_bytes(static_cast<std::uint64_t>(time.sent_bytes)),
-                        format_duration(time.seconds));
+                        time.seconds > 0 ? format_duration(time.seconds) : "");
   }
   return text;
+}
+
+std::string waiting_row(const StepPrediction& step) {
+  if (step.collectives.empty()) return "";
+  return row("waiting for collectives",
+             fmt::format("{} ({:.1f}%)", format_duration(step.exposed_seconds),
+                         100 * step.exposed_seconds / step.seconds));
 }
 
 bool differ(const RoleSurvey* ranks) {
@@ -161,7 +166,10 @@ std::string ranks_text(const Plan& plan, bool is_fullest) {
 }
 
 std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
-  if (!time) return row("time", "unknown: run `llmtrain doctor` for times, or name a --profile");
+  if (!time) {
+    return row("time", "unknown: run `llmtrain doctor` for times, or name a --profile") +
+           collective_rows(collectives_of(plan.step, nullptr));
+  }
   const StepPrediction& step = time->step;
   std::string text = row("predicted step time", format_duration(step.seconds));
   text += row("tokens per second", format_count(step.tokens_per_second));
@@ -183,7 +191,7 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
         "get\n"
         "    as many tokens each; docs/planner.md says what else\n";
   }
-  text += collective_rows(step);
+  text += waiting_row(step) + collective_rows(step.collectives);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
   for (std::size_t i = 0; i < std::min(kKernelsShown, step.kernels.size()); ++i) {
     const KernelTime& kernel = step.kernels[i];
@@ -305,8 +313,8 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
     text += row(fmt::format("local checkpoints, {}", count),
                 format_bytes(count * plan.checkpoint_bytes));
   }
-  if (const auto rate = context.save_bytes_per_second) {
-    text += row("saves beside the run", fmt::format("{}/s a rank at most", format_bytes(*rate)));
+  if (const auto share = context.save_share) {
+    text += row("saves beside the run", fmt::format("written {:g} % of the time", 100 * *share));
   }
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));
@@ -351,7 +359,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   if (context.local_checkpoints > 0) {
     json["local_checkpoints_bytes"] = context.local_checkpoints * plan.checkpoint_bytes;
   }
-  if (const auto rate = context.save_bytes_per_second) json["save_bytes_per_second"] = *rate;
+  if (const auto share = context.save_share) json["save_share"] = *share;
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
     json["not_recorded"] = plan.not_recorded;

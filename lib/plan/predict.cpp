@@ -111,36 +111,18 @@ PassTimes times_of(const PassPlan& pass, const std::vector<double>& launch_secon
   return times;
 }
 
-// A simulation times them.
-bool is_message(const CollectiveGroup& group) {
-  return group.kind == Collective::send || group.kind == Collective::recv;
-}
-
-void add_collectives(const PassPlan& pass, const HardwareProfile& profile, StepPrediction& step) {
-  for (const CollectiveGroup& group : pass.collectives) {
-    const auto same = [&](const CollectiveTime& time) {
-      return time.kind == group.kind && time.group == group.group;
-    };
-    auto time = std::find_if(step.collectives.begin(), step.collectives.end(), same);
-    if (time == step.collectives.end()) {
-      step.collectives.push_back(
-          {.kind = group.kind,
-           .group = group.group,
-           .ranks = static_cast<int>(group.members.size()),
-           .link = profile.network ? std::string(link_name(*profile.network, group.members)) : ""});
-      time = step.collectives.end() - 1;
-    }
-    time->count += group.count;
-    time->sent_bytes += group.sent_bytes();
-    time->seconds += predict(profile, group) * static_cast<double>(group.count);
-  }
+// Those between stages a simulation times. Around a ring a rank's own message travels while it
+// receives another one.
+double seconds_waited_for(const HardwareProfile& profile, const CollectiveGroup& group) {
+  if (is_stage_message(group) || group.kind == Collective::send) return 0;
+  return predict(profile, group);
 }
 
 PassTimes times_of(const PassPlan& pass, const HardwareProfile& profile) {
   std::vector<double> launch_seconds, collective_seconds;
   for (const LaunchGroup& group : pass.launches) launch_seconds.push_back(predict(profile, group));
   for (const CollectiveGroup& group : pass.collectives) {
-    collective_seconds.push_back(is_message(group) ? 0 : predict(profile, group));
+    collective_seconds.push_back(seconds_waited_for(profile, group));
   }
   return times_of(pass, launch_seconds, collective_seconds, profile.device != DeviceKind::cpu);
 }
@@ -179,6 +161,30 @@ double add_pipeline(const PipelinePlan& pipeline, const HardwareProfile& profile
 
 }  // namespace
 
+std::vector<CollectiveTime> collectives_of(const PassPlan& pass, const HardwareProfile* profile) {
+  std::vector<CollectiveTime> times;
+  for (const CollectiveGroup& group : pass.collectives) {
+    const auto same = [&](const CollectiveTime& time) {
+      return time.kind == group.kind && time.group == group.group;
+    };
+    auto time = std::find_if(times.begin(), times.end(), same);
+    if (time == times.end()) {
+      const bool known = profile != nullptr && profile->network;
+      times.push_back(
+          {.kind = group.kind,
+           .group = group.group,
+           .ranks = static_cast<int>(group.members.size()),
+           .link = known ? std::string(link_name(*profile->network, group.members)) : ""});
+      time = times.end() - 1;
+    }
+    time->count += group.count;
+    time->sent_bytes += group.sent_bytes();
+    if (profile == nullptr) continue;
+    time->seconds += predict(*profile, group) * static_cast<double>(group.count);
+  }
+  return times;
+}
+
 StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DType compute,
                             const PipelinePlan* pipeline) {
   require(plan.mesh[Axis::pp] == 1 || pipeline != nullptr, "one rank of a pipeline has no times");
@@ -191,13 +197,17 @@ StepPrediction predict_step(const Plan& plan, const HardwareProfile& profile, DT
     time.dtype = group.dtype;
     time.cost += static_cast<double>(group.count) * group.cost;
   }
-  add_collectives(plan.step, profile, step);
+  step.collectives = collectives_of(plan.step, &profile);
   const PassTimes times = times_of(plan.step, profile);
   step.seconds = times.end;
   step.exposed_seconds = times.end - times.launches;
   if (pipeline != nullptr) {
     const double outside = add_pipeline(*pipeline, profile, step);
     step.seconds = step.pipeline->seconds + outside;
+    const auto here = std::ranges::find(pipeline->ranks, plan.rank, &Plan::rank);
+    require(here != pipeline->ranks.end(), "rank {} is not in its pipeline", plan.rank);
+    const auto place = static_cast<std::size_t>(here - pipeline->ranks.begin());
+    step.exposed_seconds += step.pipeline->ranks[place].exposed_message_seconds;
   }
   for (auto& [name, time] : by_name) {
     time.name = name;

@@ -53,6 +53,9 @@ struct StepPrediction {
 /// Seconds of one call of the group. RecipeError when the profile knows no way between ranks.
 double predict(const HardwareProfile& profile, const CollectiveGroup& group);
 
+/// A pass's by kind and group, in the order of their first calls; without a profile, without times.
+std::vector<CollectiveTime> collectives_of(const PassPlan& pass, const HardwareProfile* profile);
+
 /// Launches one after the other; on a GPU collectives go on behind them, one at a time, until the
 /// step waits for them. On a CPU they take the time of the cores that compute. MFU counts against
 /// the peak of `compute`. Of a plan with stages `pipeline` has all ranks: the step is what they

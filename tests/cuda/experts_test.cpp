@@ -1,5 +1,6 @@
 #include "kernels/experts.hpp"
 
+#include "kernels/expert_slots.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/scale_rows.hpp"
 #include "tests/cuda/machine.hpp"
@@ -84,6 +85,43 @@ TEST_CASE("rows go to their experts and come back with the reference's bits") {
             m.run(GatherRows{.x = x, .source = sorted.source, .offsets = sorted.offsets, .y = y});
             m.run(CombineRows{.x = h, .place = sorted.place, .y = sum});
             return outputs(m, y, sum);
+          },
+          dtype, {.same_bits = true});
+    }
+  }
+}
+
+TEST_CASE("rows get slots on a GPU as on the CPU, and are taken from there with its bits") {
+  for (const auto& [n, experts, ranks, slots] : {std::array<std::int64_t, 4>{0, 2, 2, 3},
+                                                 {1, 2, 1, 1},
+                                                 {60, 6, 3, 25},
+                                                 {60, 6, 3, 9},
+                                                 {500, 64, 8, 70},
+                                                 {500, 64, 64, 0},
+                                                 {3000, 12, 4, 900}}) {
+    const double before = n == 60 ? 1e6 : 0.5;  // of an earlier micro-batch
+    CAPTURE(n);
+    CAPTURE(ranks);
+    CAPTURE(slots);
+    for (const DType dtype : kTypes) {
+      compare(
+          [&](Machine& m) {
+            const Sorted sorted(m, some_choices(n, experts), experts);
+            const Tensor source = m.empty_integers({ranks * slots}),
+                         expert = m.empty_integers({ranks * slots}), place = m.empty_integers({n});
+            const Tensor needed = m.of({before}, {1}, DType::f64);
+            m.run(AssignSlots{.offsets = sorted.offsets,
+                              .source = source,
+                              .expert = expert,
+                              .place = place,
+                              .needed = needed,
+                              .ranks = ranks,
+                              .even_rows = 7});
+            const Tensor x = m.operand("x", {n, 24}), odd = m.operand("odd", {ranks * slots, 7});
+            const Tensor go = m.output({ranks * slots, 24}), back = m.output({n, 7});
+            m.run(TakeRows{.x = x, .from = source, .y = go});
+            m.run(TakeRows{.x = odd, .from = place, .y = back});
+            return outputs(m, source, expert, place, needed, go, back);
           },
           dtype, {.same_bits = true});
     }

@@ -63,15 +63,31 @@ const std::vector<Layout>& expert_layouts() {
        "~optimizer.eps | optimizer.name=came | optimizer.lr=2e-5"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
        "~optimizer.eps | optimizer.name=sm3 | optimizer.lr=5e-3"},
+      // As many rows to every rank.
       {2, "qwen3_moe", "parallelism.dp=2 | parallelism.ep=2 | parallelism.ep_room=1.9",
        "training.micro_batch_size=4"},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2 | parallelism.ep_room=2",
+       "activation_checkpoint.mode=full"},
+      {4, "mixtral",
+       "parallelism.dp=4 | parallelism.ep=4 | parallelism.zero=3 | parallelism.ep_room=3.5",
+       "model.num_local_experts=4 | training.micro_batch_size=2"},
+      {4, "dots1",
+       "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=2 | parallelism.zero=1 | "
+       "parallelism.ep_room=2",
+       "optimizer.lr=5e-3", kQuick},
+      {8, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.ep=2 | "
+       "parallelism.ep_room=2",
+       "model.capacity_factor=0.7"},
       // At a learning rate at which twenty steps do not carry rounding up to the bound.
       {2, "dots1", "parallelism.dp=2 | parallelism.ep=2", "optimizer.lr=5e-3"},
       {2, "dots1", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
        "activation_checkpoint.mode=full | optimizer.lr=5e-3"},
       {2, "dots1", "parallelism.pp=2 | parallelism.pp_schedule=zb_h1", "optimizer.lr=5e-3"},
       {4, "dots1", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=2 | parallelism.zero=3",
-       "optimizer.lr=5e-3", kQuick},
+       "optimizer.lr=5e-3"},
+      {2, "dots1", "parallelism.sp=2 | parallelism.ep=2", "optimizer.lr=5e-3"},
       // Experts with room for some of their choices.
       {2, "mixtral", "parallelism.dp=2 | parallelism.ep=2",
        "model.num_local_experts=4 | model.capacity_factor=0.6"},

@@ -27,6 +27,8 @@ const std::vector<Layout>& gpu_layouts() {
       {4, "qwen3_moe",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2 | parallelism.zero=3",
        "model.capacity_factor=1.2 | activation_checkpoint.mode=full"},
+      {4, "qwen3_moe",
+       "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=1 | parallelism.ep_room=2", ""},
   };
   return kLayouts;
 }

@@ -199,8 +199,9 @@ const std::vector<Layout>& dense_layouts() {
       {2, "llama", "parallelism.sp=2"},
       {2, "llama", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
       // Fewer key/value heads than ranks; several sequences in a micro-batch.
-      {4, "llama", "parallelism.sp=4 | parallelism.sp_algo=ulysses", "training.micro_batch_size=2"},
-      {3, "llama", "parallelism.sp=3", "training.micro_batch_size=2", kQuick},
+      {4, "llama", "parallelism.sp=4 | parallelism.sp_algo=ulysses", "training.micro_batch_size=2",
+       kQuick},
+      {3, "llama", "parallelism.sp=3", "training.micro_batch_size=2"},
       {2, "gpt2", "parallelism.sp=2",
        "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3"},
       {4, "gpt2", "parallelism.sp=4 | parallelism.sp_algo=ulysses",

@@ -1,11 +1,13 @@
 #include "kernels/experts.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/gemm.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/expert_slots.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/fast/experts.cpp"
@@ -72,6 +74,27 @@ void combine_rows(const KernelCtx& ctx, const CombineRows& op, const View& works
   });
 }
 
+void take_rows(const KernelCtx& ctx, const TakeRows& op, const View& workspace) {
+  const auto* from = op.from.as<std::int32_t>();
+  // What has no slot is rare, and ends the run.
+  if (std::find(from, from + op.y.rows(), AssignSlots::kNoSlot) != from + op.y.rows()) {
+    return run_reference(ctx, op, workspace);
+  }
+  const auto bytes = static_cast<std::size_t>(op.y.cols()) * size_of(op.x.dtype);
+  const auto row = [bytes](const View& view, std::int64_t i) {
+    return view.as<std::byte>() + static_cast<std::size_t>(i) * bytes;
+  };
+  parallel_blocks(ctx.threads, op.y.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (from[i] == AssignSlots::kEmpty) {
+        std::memset(row(op.y, i), 0, bytes);
+      } else {
+        std::memcpy(row(op.y, i), row(op.x, from[i]), bytes);
+      }
+    }
+  });
+}
+
 void grouped_matmul(const KernelCtx& ctx, const GroupedMatmul& op, const View& workspace) {
   if (op.a.dtype == DType::f64 || op.out() == 0 || op.in() == 0) {
     return run_reference(ctx, op, workspace);
@@ -94,6 +117,7 @@ void grouped_matmul(const KernelCtx& ctx, const GroupedMatmul& op, const View& w
 void add_experts_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<GatherRows, gather_rows>());
   rows.push_back(row_of<CombineRows, combine_rows>());
+  rows.push_back(row_of<TakeRows, take_rows>());
   rows.push_back(row_of<GroupedMatmul, grouped_matmul>());
 }
 

@@ -1,12 +1,15 @@
 #include "kernels/experts.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/router_row.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/expert_slots.hpp"
 #include "kernels/matmul.hpp"
+#include "lib/base/require.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -64,6 +67,49 @@ void combine_rows(const KernelCtx&, const CombineRows& op, const View&) {
   });
 }
 
+void assign_slots(const KernelCtx&, const AssignSlots& op, const View&) {
+  const auto* offsets = op.offsets.as<std::int32_t>();
+  auto *source = op.source.as<std::int32_t>(), *expert = op.expert.as<std::int32_t>();
+  auto* place = op.place.as<std::int32_t>();
+  const std::int64_t experts = op.experts_of_rank(), slots = op.slots();
+  std::fill_n(source, op.source.numel(), AssignSlots::kEmpty);
+  std::fill_n(expert, op.source.numel(), AssignSlots::kEmpty);
+  std::fill_n(place, op.place.numel(), AssignSlots::kEmpty);
+  std::int64_t most = 0;
+  for (std::int64_t e = 0; e < experts * op.ranks; ++e) {
+    const std::int64_t rank = e / experts, first = offsets[rank * experts];
+    most = std::max(most, offsets[e + 1] - first);
+    for (std::int64_t p = offsets[e]; p < offsets[e + 1]; ++p) {
+      const std::int64_t slot = rank * slots + p - first;
+      const bool fits = p - first < slots;
+      place[p] = fits ? static_cast<std::int32_t>(slot) : AssignSlots::kNoSlot;
+      if (!fits) continue;
+      source[slot] = static_cast<std::int32_t>(p);
+      expert[slot] = static_cast<std::int32_t>(e - rank * experts);
+    }
+  }
+  if (most <= slots || !op.needed.defined()) return;
+  double& needed = *op.needed.as<double>();
+  needed = std::max(needed, static_cast<double>(most) / op.even_rows);
+}
+
+void take_rows(const KernelCtx&, const TakeRows& op, const View&) {
+  with_type(op.x.dtype, [&]<class T>() {
+    for (std::int64_t i = 0; i < op.y.rows(); ++i) {
+      const std::int32_t from = op.from.as<std::int32_t>()[i];
+      require(from >= AssignSlots::kNoSlot && from < op.x.rows(), "{}: row {} of {}",
+              TakeRows::name, from, op.x.rows());
+      T* const y = op.y.row<T>(i);
+      if (from >= 0) {
+        std::copy_n(op.x.row<T>(from), op.y.cols(), y);
+      } else {
+        constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+        std::fill_n(y, op.y.cols(), narrow<T>(from == AssignSlots::kEmpty ? 0.0 : kNaN));
+      }
+    }
+  });
+}
+
 void grouped_matmul(const KernelCtx& ctx, const GroupedMatmul& op, const View&) {
   const auto* offsets = op.offsets.as<std::int32_t>();
   for (std::int64_t e = 0; e < op.experts(); ++e) {
@@ -85,6 +131,8 @@ void add_experts_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<GroupByExpert, group_by_expert>());
   rows.push_back(row_of<GatherRows, gather_rows>());
   rows.push_back(row_of<CombineRows, combine_rows>());
+  rows.push_back(row_of<AssignSlots, assign_slots>());
+  rows.push_back(row_of<TakeRows, take_rows>());
   rows.push_back(row_of<GroupedMatmul, grouped_matmul>());
 }
 

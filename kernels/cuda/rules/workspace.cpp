@@ -8,6 +8,7 @@
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/cuda/rules/experts.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/expert_slots.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/factored.hpp"
 #include "kernels/head_norm_rope.hpp"
@@ -136,6 +137,8 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<GroupByExpert, of_group_by_expert>(),
       workspace_row_of<GatherRows, none<GatherRows>>(),
       workspace_row_of<CombineRows, none<CombineRows>>(),
+      workspace_row_of<AssignSlots, none<AssignSlots>>(),
+      workspace_row_of<TakeRows, none<TakeRows>>(),
       workspace_row_of<GroupedMatmul, none<GroupedMatmul>>(),
       workspace_row_of<ScaleRows, none<ScaleRows>>(),
       workspace_row_of<ScaleRowsBackward, none<ScaleRowsBackward>>(),

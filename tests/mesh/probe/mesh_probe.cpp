@@ -209,8 +209,10 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
   if (sent) {
     // On a GPU nobody listens to routers.
     const std::uint64_t uneven = engine.mesh().experts().uneven_bytes_sent() - uneven_before;
+    const bool even = engine.mesh().shape().ep_room > 0;
     sent->check(engine.mesh().world(), plan.step,
                 routing ? routing->rows_to_experts(plan.step)
+                : even  ? test::even_rows_to_experts(plan.step)
                         : test::RowsToExperts{.planned_bytes = static_cast<double>(uneven)});
   }
   const auto done = actions.take();

@@ -39,6 +39,7 @@ Routing::Routing(const engine::EngineOptions& options, const MeshShape& mesh, in
       seq_len_(options.seq_len),
       micro_batch_size_(options.micro_batch_size),
       ep_(mesh.ep),
+      as_many_to_each_(mesh.ep_room > 0),
       positions_(positions_of(mesh, rank, options.seq_len)) {
   most_kept_ = micro_batch_size_ * std::ssize(positions_) * top_k_;
   if (const double factor = options.model.experts.capacity_factor; factor > 0) {
@@ -160,6 +161,7 @@ RowsToExperts Routing::rows_to_experts(const plan::PassPlan& step) const {
     if (group.group != "experts" || group.kind != Collective::all_to_all) continue;
     all.planned_bytes += static_cast<double>(group.count) * static_cast<double>(group.bytes);
   }
+  if (as_many_to_each_) return even_rows_to_experts(step);
   for (const auto& of_layer : kept_counter_.defined() ? kept_ : choices_) {
     for (const Choices& choices : of_layer) {
       all.planned_rows += static_cast<double>(most_kept_);

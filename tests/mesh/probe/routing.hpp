@@ -58,6 +58,7 @@ class Routing {
   std::int64_t seq_len_, micro_batch_size_;
   std::int64_t most_kept_;  // of a micro-batch's choices, with limited room
   int ep_;
+  bool as_many_to_each_;                 // rows, to every rank with experts
   std::vector<std::int64_t> positions_;  // of a sequence, on this rank
   std::unique_ptr<kernels::KernelTable> table_;
   kernels::KernelFunction count_choices_ = nullptr, column_sum_ = nullptr, group_ = nullptr;

@@ -95,6 +95,14 @@ ByCollective sum(Communicator& world, const ByCollective& mine,
 
 }  // namespace
 
+RowsToExperts even_rows_to_experts(const plan::PassPlan& step) {
+  RowsToExperts all;
+  for (const plan::CollectiveGroup& group : step.collectives) {
+    if (collective_of(group) == kToExperts) all.planned_bytes += group.sent_bytes();
+  }
+  return all;
+}
+
 SentBytes::SentBytes(const World& world) : several_(world.place().size > 1) {
   if (!several_) return;
   using Watch = void(void (*)(unsigned long long));

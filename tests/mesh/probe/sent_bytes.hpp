@@ -13,6 +13,9 @@ struct RowsToExperts {
   double planned_bytes = 0, planned_rows = 1, rows = 1;
 };
 
+/// Of parallelism.ep_room, with which every rank gets as many: what the plan says.
+RowsToExperts even_rows_to_experts(const plan::PassPlan& step);
+
 /// A message belongs to the collective whose span of time (lib/base/trace.hpp) it is sent in.
 class SentBytes {
  public:

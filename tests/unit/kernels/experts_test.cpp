@@ -1,10 +1,13 @@
 #include "kernels/experts.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <numeric>
 
 #include <doctest/doctest.h>
 
+#include "kernels/expert_slots.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/scale_rows.hpp"
 #include "lib/base/error.hpp"
@@ -124,6 +127,50 @@ TEST_CASE("gathering and combining agree with the reference in every type") {
       trial::compare(trial, dtype, limits);
     }
   }
+}
+
+TEST_CASE("sorted rows get slots of their experts' ranks, as many on each") {
+  Machine machine(cpu_table(), DType::f32, DType::f32, 2);
+  // Experts 0 and 1 of one rank have 0 and 2 rows, 2 and 3 of the other one 3 and 1.
+  const Sorted sorted = sort(machine, {2, -1, 1, 3, 2, 1, 2}, 4);
+  const auto assigned = [&](std::int64_t slots, double before) {
+    const Tensor source = machine.empty({2 * slots}, DType::i32),
+                 expert = machine.empty({2 * slots}, DType::i32);
+    const Tensor place = machine.empty({7}, DType::i32);
+    const Tensor needed = machine.of({before}, {1}, DType::f64);
+    machine.run(AssignSlots{.offsets = sorted.offsets,
+                            .source = source,
+                            .expert = expert,
+                            .place = place,
+                            .needed = needed,
+                            .ranks = 2,
+                            .even_rows = 2.5});
+    return std::array{values_of(source), values_of(expert), values_of(place), values_of(needed)};
+  };
+  CHECK(assigned(5, 1) == std::array{Values{0, 1, -1, -1, -1, 2, 3, 4, 5, -1},
+                                     Values{1, 1, -1, -1, -1, 0, 0, 0, 1, -1},
+                                     Values{0, 1, 5, 6, 7, 8, -1}, Values{1}});
+  CHECK(assigned(3, 1) == std::array{Values{0, 1, -1, 2, 3, 4}, Values{1, 1, -1, 0, 0, 0},
+                                     Values{0, 1, 3, 4, 5, -2, -1}, Values{1.6}});
+  CHECK(assigned(0, 2)[2] == Values{-2, -2, -2, -2, -2, -2, -1});
+  CHECK(assigned(0, 2)[3] == Values{2});
+}
+
+TEST_CASE("rows are taken from where they are said to lie, zeros and NaN where there are none") {
+  Machine machine(cpu_table(), DType::f32, DType::f32, 2);
+  const Tensor x = machine.of({1, 2, 3, 10, 20, 30}, {2, 3}, DType::f32),
+               y = machine.output({3, 3});
+  const Tensor from = machine.empty({3}, DType::i32);
+  const auto take = [&](std::array<std::int32_t, 3> rows) {
+    std::ranges::copy(rows, from.view().as<std::int32_t>());
+    machine.run(TakeRows{.x = x, .from = from, .y = y});
+    return values_of(y);
+  };
+  CHECK(take({1, -1, 0}) == Values{10, 20, 30, 0, 0, 0, 1, 2, 3});
+  const Values lost = take({-2, 1, 1});
+  CHECK(std::isnan(lost[0]));
+  CHECK(std::isnan(lost[2]));
+  CHECK(lost[3] == 10);
 }
 
 TEST_CASE("products of experts agree with the reference, whoever has how many rows") {

@@ -77,6 +77,16 @@ TEST_CASE("a step of a pipeline takes what its schedule takes for the actions' t
       predict_step(pipeline.ranks[0], profile_of_links(5e-6, 20e-6), DType::f32, &pipeline);
   CHECK(slow.seconds >= 3 * 60e-6 + 20e-6 + 2 * 20e-6 - 1e-9);
   CHECK(slow.seconds <= 3 * 60e-6 + 20e-6 + 4 * 20e-6);
+  CHECK(slow.exposed_seconds > free.exposed_seconds + 10e-6);
+}
+
+TEST_CASE("what goes around a ring is no message between stages") {
+  PipelinePlan pipeline = two_stages();
+  PassPlan& step = pipeline.ranks[0].step;
+  const std::uint64_t bytes = message_bytes(step);
+  CHECK(bytes > 0);
+  step.collectives.push_back({Collective::send, "sp", {0, 2}, 1 << 20, 1});
+  CHECK(message_bytes(step) == bytes);
 }
 
 TEST_CASE("one rank of a pipeline has no time by itself") {

@@ -68,6 +68,32 @@ TEST_CASE("collectives take the cores of a CPU, and go on behind the kernels of 
   CHECK(gpu.collectives[1].sent_bytes == 2000);
 }
 
+TEST_CASE("what goes around a ring is waited for where it is received, between stages not") {
+  HardwareProfile profile = profile_of_two();
+  for (const Collective kind : {Collective::send, Collective::recv}) {
+    profile.collectives.emplace(kind, KernelModel({{1000, 4000}}, {1000, 4000}, {70e-6, 100e-6}));
+  }
+  const auto seconds = [&](const char* group) {
+    Plan plan = plan_of_two();
+    plan.step.collectives = {{Collective::send, group, {0, 1}, 1000, 1},
+                             {Collective::recv, group, {0, 1}, 4000, 1}};
+    return predict_step(plan, profile, DType::f32).seconds;
+  };
+  const double launches = predict_step(small_plan(), profile, DType::f32).seconds;
+  CHECK(seconds("pp") == test::relative(launches));
+  CHECK(seconds("sp") == test::relative(launches + 100e-6));
+}
+
+TEST_CASE("collectives without a profile have their bytes, and no times") {
+  const std::vector<CollectiveTime> all = collectives_of(plan_of_two().step, nullptr);
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].sent_bytes == 1000);
+  CHECK(all[1].sent_bytes == 2000);
+  CHECK(all[1].seconds == 0);
+  const std::string text = to_text(plan_of_two(), {});
+  CHECK(text.find("all_gather tp x2") != std::string::npos);
+}
+
 TEST_CASE("a profile of other ranks is refused, with the remedy") {
   const RunShape run{.threads = 2, .compute = DType::f32};
   CHECK_THROWS_WITH_AS(
