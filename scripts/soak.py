@@ -41,14 +41,15 @@ tokenizer: {type: bytes}
 data: {sources: [{path: text.txt}]}
 training: {seq_len: 128, micro_batch_size: 4, global_batch_size: 8, max_steps: 100000000}
 optimizer: {lr: 1.0e-4}
-checkpoint: {interval: 1s, keep_latest: 3, async: true}
-resilience: {hang_timeout: 2s}
+checkpoint: {interval: 4, keep_latest: 3, async: true}
+resilience: {hang_timeout: 1s}
 eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
 ENVIRONMENT = os.environ | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_odls_base_sigkill_timeout": "0"}  # mpirun itself would wait a second or two before it kills the others
 STEP = re.compile(r"step-(\d+)$")
 ANONYMOUS = re.compile(r"RssAnon:\s+(\d+) kB")
 
@@ -172,14 +173,14 @@ def pace(executable, folder, name, ranks, seconds):
 
 def growth(lives):
     """Within a life, the largest growth of memory (as a share) and of open files between its halves; and both between the
-    first and the last third of all lives. Of files those that are open whatever is being saved."""
+    first and the last third of all lives. Of both what is taken whatever is being saved."""
     memory, files, ends = [], [], []
     for life in lives:
         settled = [sample for sample in life if sample[0] > 4]  # snapshots for saves are there
         if len(settled) < 40:
             continue
         halves = settled[:len(settled) // 2], settled[len(settled) // 2:]
-        bytes_of = [statistics.median(sample[1] for sample in half) for half in halves]
+        bytes_of = [min(sample[1] for sample in half) for half in halves]
         files_of = [min(sample[2] for sample in half) for half in halves]
         memory.append(bytes_of[1] / bytes_of[0] - 1)
         files.append(files_of[1] - files_of[0])

@@ -1,5 +1,6 @@
 #include "lib/train/peers.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -81,7 +82,9 @@ void Peers::check_same_recipe(std::string_view recipe) const {
 }
 
 void end_all(World& world, ExitCode code, std::string_view message) {
-  constexpr std::chrono::seconds kFirstWord{2};
+  // Nobody gives up much later than the first of those who wait for one rank.
+  constexpr TimeLimit kLongest{2};
+  const TimeLimit first_word = std::min(kLongest, world.patience());
   if (code == ExitCode::peer_lost) {
     // Each rank knows for whom it waits, and some wait for one that waits itself: all are heard.
     log::error("{}", message);
@@ -90,9 +93,9 @@ void end_all(World& world, ExitCode code, std::string_view message) {
     for (const CollectiveRecord& call : world.last_collectives()) {
       log::error("last collectives of this rank: {}", to_string(call));
     }
-    std::this_thread::sleep_for(kFirstWord);
+    std::this_thread::sleep_for(first_word);
   } else {
-    if (world.place().rank != 0) std::this_thread::sleep_for(kFirstWord);
+    if (world.place().rank != 0) std::this_thread::sleep_for(first_word);
     log::error("{}", message);
   }
   world.abort(static_cast<int>(code));

@@ -71,7 +71,7 @@ const std::vector<Layout>& expert_layouts() {
        "activation_checkpoint.mode=full"},
       {4, "mixtral",
        "parallelism.dp=4 | parallelism.ep=4 | parallelism.zero=3 | parallelism.ep_room=3.5",
-       "model.num_local_experts=4 | training.micro_batch_size=2"},
+       "model.num_local_experts=4"},
       {4, "dots1",
        "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=2 | parallelism.zero=1 | "
        "parallelism.ep_room=2",
