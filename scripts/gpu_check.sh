@@ -79,6 +79,7 @@ else
   cmake --build "$build" --target llmtrain llmtrain_cuda cuda_test -j >"$out/build.log"
   llmtrain="$build/apps/llmtrain/llmtrain" plugin="$build/apps/llmtrain/libllmtrain_cuda.so"
   cuda_test="$build/tests/cuda_test"
+  SECONDS=0  # of building, which may take longer than all that follows, the limit says nothing
 fi
 commit() { git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown; }
 

@@ -9,8 +9,13 @@
 namespace llmtrain::kernels::cuda {
 
 inline constexpr int kMapThreads = 256;
-/// Blocks of a map; further elements are taken in further rounds.
+/// Blocks of a map; further elements are taken in further rounds, of which the small operands of an
+/// emulated GPU shall have some, too.
+#ifdef LLMTRAIN_CUDA_EMULATION
+inline constexpr std::int64_t kMapBlocks = 2;
+#else
 inline constexpr std::int64_t kMapBlocks = 4096;
+#endif
 
 /// f(row, first column of the pack); F::kWidth elements are a pack.
 template <class F>

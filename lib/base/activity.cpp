@@ -10,6 +10,7 @@ namespace {
 
 Ticks g_ticks{0};
 thread_local Ticks* t_ticks = nullptr;  // of a counted thread
+thread_local bool t_quiet = false;
 
 struct Activity {
   std::mutex mutex;
@@ -27,7 +28,11 @@ Activity& current() {
 CountedThread::CountedThread(Ticks& ticks) { t_ticks = &ticks; }
 CountedThread::~CountedThread() { t_ticks = nullptr; }
 
+QuietThread::QuietThread() { t_quiet = true; }
+QuietThread::~QuietThread() { t_quiet = false; }
+
 void tick() {
+  if (t_quiet) return;
   g_ticks.fetch_add(1, std::memory_order_relaxed);
   if (t_ticks != nullptr) t_ticks->fetch_add(1, std::memory_order_relaxed);
 }

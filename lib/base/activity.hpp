@@ -25,6 +25,16 @@ class CountedThread {
   CountedThread& operator=(const CountedThread&) = delete;
 };
 
+/// While it lives, what goes on in the thread that made it is nothing of the process: it tells
+/// others of it.
+class QuietThread {
+ public:
+  QuietThread();
+  ~QuietThread();
+  QuietThread(const QuietThread&) = delete;
+  QuietThread& operator=(const QuietThread&) = delete;
+};
+
 /// Something is going on; any thread says so at each kernel, exchange and file.
 void tick();
 /// How often that was.

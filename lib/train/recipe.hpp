@@ -97,7 +97,7 @@ struct RunSection : recipe::Section {
   recipe::Key<CudaGraphs> cuda_graphs{
       this, "cuda_graphs", CudaGraphs::automatic,
       "on a GPU: launches of a step are recorded once and repeated as a whole, which spares the "
-      "host making each; auto does so where all of them can be recorded",
+      "host making each; auto does so with each part of a step that can be recorded",
       recipe::one_of<CudaGraphs>({{"auto", CudaGraphs::automatic}, {"off", CudaGraphs::off}})};
   void validate(recipe::Issues& issues) const override;
   /// `tune_products`, where the library makes products: what is timed decides the order of sums.

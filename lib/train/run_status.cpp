@@ -318,6 +318,7 @@ void StatusFile::write_now() {
 void StatusFile::keep_writing() {
   using std::chrono::seconds;
   constexpr int kHeartbeat = 10;
+  const activity::QuietThread telling;  // a run that stands still has a status, too
   int quiet = 0;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, seconds(1), [&] { return ends_; })) {

@@ -41,7 +41,7 @@ cases() {
   for ((n = 1; n <= count && SECONDS < limit; ++n)); do
     name="case_$n"
     status=0
-    try "$name" 120 "$cuda_test" --no-colors --first="$n" --last="$n" || status=$?
+    try "$name" 240 "$cuda_test" --no-colors --first="$n" --last="$n" || status=$?
     case "$status" in
       0) good=$((good + 1)) ;;
       3) skipped=$((skipped + 1)) ;;

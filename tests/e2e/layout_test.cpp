@@ -1,9 +1,34 @@
 // What is said of a layout and its machines before there are any.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include "lib/base/file.hpp"
 #include "tests/e2e/workspace.hpp"
+#include "tests/support/source_tree.hpp"
 
 namespace llmtrain {
+
+TEST_CASE("five models of the shelf fit an H200 as docs/gpu-results.md says") {
+  const Workspace here(kTinyRecipe);
+  const std::string page = read_file(test_file("../docs/gpu-results.md"));
+  const std::string_view table = std::string_view(page).substr(page.find("## What fits into 141 GB"));
+  for (const char* name :
+       {"gpt2-124m", "gpt2-1558m", "qwen2.5-1.5b", "qwen2.5-7b", "llama3-8b"}) {
+    const std::string_view row = table.substr(table.find(fmt::format("| {} |", name)));
+    for (const char* master : {"fp32", "bf16+remainder"}) {
+      const auto plan = here.call({"plan", name, "--device", "cuda", "--profile", "h200",
+                                   fmt::format("precision.master={}", master)});
+      INFO(plan.output);
+      CHECK(plan.exit_code == 0);
+      const std::size_t fits = plan.output.find("  fits ");
+      REQUIRE(fits != std::string::npos);
+      const std::size_t begin = plan.output.find_first_not_of(' ', fits + 6);
+      const std::string figure = plan.output.substr(begin, plan.output.find(" of ", begin) - begin);
+      CHECK(row.substr(0, row.find('\n')).find(figure) != std::string_view::npos);
+      CHECK(holds(plan.output, {"predicted step time", "of 139.40 GiB"}));
+    }
+  }
+}
 
 TEST_CASE("a data sheet is a file of the user's as well, and the help names those that are known") {
   const Workspace here(kTinyRecipe);

@@ -119,6 +119,10 @@ TEST_CASE("rank 0, stopped while the others wait without limit, is missed by one
   CHECK(fail_at(Layout{.ranks = 2}, {"data", "stop", 0}) == "");
 }
 
+TEST_CASE("a rank that gets nowhere before the first step is missed, and named") {
+  CHECK(fail_at(Layout{.ranks = 2}, {"data", "spin", 0}) == "");
+}
+
 TEST_CASE("a writer that stands still is missed by who waits for it, and its rank named") {
   CHECK(fail_at(Layout{.ranks = 2}, {"save", "spin", 1}) == "");
   CHECK(fail_at(Layout{.ranks = 2, .async = true}, {"save", "read", 0}) == "");
