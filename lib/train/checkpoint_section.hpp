@@ -53,6 +53,10 @@ struct CheckpointSection : recipe::Section {
       "bytes a second that each rank writes at most beside the run, which a disk and processors "
       "slow down less then; as fast as it goes once somebody waits for the save; null: always",
       recipe::at_least(1)};
+  recipe::Key<bool> export_hf{
+      this, "export_hf", false,
+      "each checkpoint in run.output_dir also has the model for Hugging Face's programs, in its "
+      "folder hf/: what `llmtrain ckpt export` writes later"};
   recipe::Key<Resume> resume{
       this, "resume", Resume::automatic,
       "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "

@@ -7,6 +7,7 @@
 #include "lib/base/stop_request.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/exported_model.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/product_tuning.hpp"
@@ -71,6 +72,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   status_.length(total_steps_);
   write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);
+  if (recipe.checkpoint.export_hf()) {
+    tiers_[Tier::durable].export_with_saves(export_of_saves(recipe.model, *corpus_.tokenizer));
+  }
   if (peers_.is_first()) leave_local_checkpoints(tiers_);
   open_output(resumed_step_);
   if (peers_.is_first()) write_start(directory_, recipe, planned_, identity_, corpus_);

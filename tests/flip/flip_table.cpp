@@ -311,6 +311,7 @@ const std::vector<Flip> kLoop{
     {"checkpoint.max_shard_size", {files}, "", {"checkpoint.max_shard_size=64KiB"}},
     {"checkpoint.async", {plan}, "", {"checkpoint.async=true"}},
     {"checkpoint.async_rate", {plan}, "checkpoint.async=true", {"checkpoint.async_rate=1GiB"}},
+    {"checkpoint.export_hf", {plan, files}, "", {"checkpoint.export_hf=true"}},
     {"checkpoint.local.directory",
      {plan, files},
      "checkpoint.interval=100",
