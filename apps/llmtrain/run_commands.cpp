@@ -5,12 +5,15 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/comm/job_place.hpp"
 #include "lib/train/exported_model.hpp"
 #include "lib/train/generate.hpp"
+#include "lib/train/import_run.hpp"
 #include "lib/train/local_checkpoints.hpp"
+#include "lib/train/peers.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_status.hpp"
@@ -188,6 +191,16 @@ ExitCode export_checkpoint(const Export& arguments) {
   checkpoint::export_hf(arguments.to, model.content(), checkpoint::values_of(saved));
   print(fmt::format("{}: step {} in {}\n", arguments.to.string(), run.step, arguments.dtype));
   return ExitCode::done;
+}
+
+ExitCode import_checkpoint(const RecipeArguments& arguments, const std::filesystem::path& from) {
+  leave_on_stop_signals();
+  return train::run_as_rank([&](World& world) {
+    const auto recipe = train::load_importing_recipe(arguments.recipe, arguments.overrides, from,
+                                                     world.place().size);
+    recipe->enter(world.place());
+    return train::import_run(*recipe, arguments.recipe, world);
+  });
 }
 
 ExitCode version() {

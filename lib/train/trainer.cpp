@@ -141,6 +141,20 @@ ExitCode Trainer::run() {
   }
 }
 
+ExitCode Trainer::save_beginning() {
+  require<RecipeError>(!resumed_step_,
+                       "{} has checkpoints, from which `llmtrain run` goes on: name another "
+                       "run.output_dir",
+                       tiers_[newest_.tier].root().string());
+  save(Tier::durable);
+  saver_.finish();
+  const std::string text = "the run begins with imported weights; `llmtrain run` goes on from them";
+  message(text);
+  status_.end("stopped", ExitCode::done, text);
+  peers_.barrier("end of the import");
+  return ExitCode::done;
+}
+
 ExitCode Trainer::train() {
   if (output_) output_->header();
   bool finished = state_.step >= total_steps_ || out_of_time() || out_of_patience();
@@ -219,7 +233,10 @@ ExitCode Trainer::stop() {
   return code;
 }
 
-ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
+namespace {
+
+ExitCode with_trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
+                      const std::function<ExitCode(Trainer&)>& body) {
   install_stop_handlers();
   world.configure(TimeLimit(recipe.resilience.hang_timeout().seconds),
                   recipe.debug.check_collectives());
@@ -230,8 +247,19 @@ ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& wor
     Trainer trainer(recipe, file, world, status, watch);
     const std::vector<std::string> unread = recipe::unread_keys(recipe);
     require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
-    return trainer.run();
+    return body(trainer);
   });
+}
+
+}  // namespace
+
+ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
+  return with_trainer(recipe, file, world, [](Trainer& trainer) { return trainer.run(); });
+}
+
+ExitCode begin_run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
+  return with_trainer(recipe, file, world,
+                      [](Trainer& trainer) { return trainer.save_beginning(); });
 }
 
 }  // namespace llmtrain::train
