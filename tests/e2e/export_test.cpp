@@ -1,4 +1,5 @@
 // checkpoint.export_hf: each durable checkpoint has the model as a Hugging Face directory.
+#include <csignal>
 #include <filesystem>
 #include <map>
 

@@ -1,5 +1,7 @@
 // Exports that are read from checkpoints, part by part.
 #include <cstring>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <doctest/doctest.h>
 
@@ -241,6 +243,30 @@ TEST_CASE("a save whose export fails, or would not fit, leaves nothing") {
   free_bytes = 2600;  // the state's 1224 bytes, 1000 more, and a fifth of that: 2668
   CHECK(message_of([&] { save_small(store, 2); }).find("needs 2.61 KiB free") != std::string::npos);
   CHECK(names_in(dir.path()) == std::set<std::string>{"latest", "lock", "step-00000001"});
+}
+
+TEST_CASE(
+    "a process that dies in an export leaves earlier checkpoints, and the next one clears up") {
+  const ScratchDir dir;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    save_small(store, 1);
+    store.export_with_saves({.bytes = 10, .write = [](const auto& directory, auto&, const auto&) {
+                               spill(directory / "half", "of it");
+                               ::_exit(9);
+                             }});
+    save_small(store, 2);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WEXITSTATUS(status) == 9);
+  CHECK(names_in(dir.path()).size() == 4);  // latest, lock, step 1 and what was being written
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  CHECK(names_in(dir.path()) == std::set<std::string>{"latest", "lock", "step-00000001"});
+  CHECK(store.newest_valid(VerifyLevel::hash).step == 1u);
+  CHECK(holds_small(store, 1));
 }
 
 }  // namespace llmtrain::checkpoint
