@@ -1,6 +1,8 @@
 // Exports that are read from checkpoints, part by part.
+#include <atomic>
 #include <cstring>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -267,6 +269,30 @@ TEST_CASE(
   CHECK(names_in(dir.path()) == std::set<std::string>{"latest", "lock", "step-00000001"});
   CHECK(store.newest_valid(VerifyLevel::hash).step == 1u);
   CHECK(holds_small(store, 1));
+}
+
+TEST_CASE("an export beside a run is held by its limit, and ends when the save is given up") {
+  const ScratchDir dir;
+  const auto alone = make_self_communicator("writers");
+  CheckpointStore store =
+      CheckpointStore::open_writer(dir.path(), {.background_bytes_per_second = 1'000'000'000});
+  const std::vector<WholeTensor> state = small_state(1);
+  std::atomic<bool> is_there = false, held = false;
+  store.export_with_saves({.bytes = 1, .write = [&](const auto&, auto&, const WriteLimits& limits) {
+                             held = limits.pace != nullptr;
+                             is_there = true;
+                             while (!limits.stop.stop_requested()) std::this_thread::yield();
+                             throw StorageError("given up");
+                           }});
+  {
+    const auto save =
+        store.begin(1, whole_boxes(state), small_run(1), *alone, Writing::in_background);
+    CHECK_FALSE(save->advance());
+    while (!is_there) std::this_thread::yield();
+    CHECK_FALSE(save->is_idle());
+  }
+  CHECK(held);
+  CHECK(names_in(dir.path()) == std::set<std::string>{"lock"});
 }
 
 }  // namespace llmtrain::checkpoint
