@@ -168,6 +168,10 @@ struct Export {
 /// Writes a Hugging Face directory: config.json, model.safetensors, tokenizer.
 ExitCode export_checkpoint(const Export& arguments);
 
+/// Makes the recipe's run.output_dir a run that begins with the weights of a Hugging Face
+/// directory. As one of the processes that a launcher started, or alone.
+ExitCode import_checkpoint(const RecipeArguments& arguments, const std::filesystem::path& from);
+
 ExitCode version();
 
 }  // namespace llmtrain::app

@@ -245,6 +245,17 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   export_verb->add_option("--dtype", to_export.dtype, "fp32, bf16 or fp16");
   export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
   export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
+  static app::RecipeArguments importing;
+  static std::filesystem::path from;
+  CLI::App* import_verb = ckpt->add_subcommand(
+      "import", "begin the recipe's run with the weights of a Hugging Face directory");
+  import_verb->add_option("recipe", importing.recipe, "recipe file, or the name of a shipped one")
+      ->required();
+  import_verb->add_option("from", from, "directory, or its one .safetensors file")->required();
+  import_verb->add_option("overrides", importing.overrides,
+                          "key.path=value, or ~key.path for the default");
+  import_verb->callback(
+      [&action] { action = [] { return app::import_checkpoint(importing, from); }; });
   root.add_subcommand("version", "commit, compiler and features")->callback([&action] {
     action = [] { return app::version(); };
   });

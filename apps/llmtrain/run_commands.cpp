@@ -5,11 +5,15 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/comm/job_place.hpp"
+#include "lib/train/exported_model.hpp"
 #include "lib/train/generate.hpp"
+#include "lib/train/import_run.hpp"
 #include "lib/train/local_checkpoints.hpp"
+#include "lib/train/peers.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/run_status.hpp"
@@ -151,8 +155,12 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
         const checkpoint::Loader loader = store.load(step);
         std::uint64_t bytes = 0;
         for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
-        print(fmt::format("step {:>8}  {:>10}  {:>12} tokens seen{}\n", step, format_bytes(bytes),
-                          loader.manifest().run.tokens_seen, place));
+        const auto exported = store.directory_of(step) / checkpoint::kExportName;
+        print(fmt::format("step {:>8}  {:>10}  {:>12} tokens seen{}{}\n", step, format_bytes(bytes),
+                          loader.manifest().run.tokens_seen, place,
+                          std::filesystem::exists(exported)
+                              ? fmt::format("  exported to {}", exported.string())
+                              : ""));
       });
   return ExitCode::done;
 }
@@ -177,17 +185,22 @@ ExitCode export_checkpoint(const Export& arguments) {
   const auto dtype = parse_dtype(arguments.dtype);
   require<RecipeError>(dtype && (dtype == DType::f32 || is_half_width(*dtype)),
                        "--dtype {}: exports are fp32, bf16 or fp16", arguments.dtype);
-  train::SavedRun run(arguments.run, arguments.step);
-  const models::Architecture& family = run.recipe().model.architecture();
-  const models::DecoderSpec spec = run.recipe().model.spec();
-  const std::string config = family.hf_config(spec, {.dtype = *dtype,
-                                                     .bos_token_id = run.tokenizer().bos_id(),
-                                                     .eos_token_id = run.tokenizer().eos_id()});
-  checkpoint::export_hf(arguments.to, run.engine().parameters(), family.hf_layout(spec), *dtype,
-                        {{"config.json", config}});
-  data::save_tokenizer(run.tokenizer(), arguments.to);
-  print(fmt::format("{}: step {} in {}\n", arguments.to.string(), run.step(), arguments.dtype));
+  const train::SavedFiles run(arguments.run, arguments.step);
+  const train::ExportedModel model(run.recipe->model, *run.tokenizer, *dtype);
+  checkpoint::Loader saved = run.store.load(run.step);
+  checkpoint::export_hf(arguments.to, model.content(), checkpoint::values_of(saved));
+  print(fmt::format("{}: step {} in {}\n", arguments.to.string(), run.step, arguments.dtype));
   return ExitCode::done;
+}
+
+ExitCode import_checkpoint(const RecipeArguments& arguments, const std::filesystem::path& from) {
+  leave_on_stop_signals();
+  return train::run_as_rank([&](World& world) {
+    const auto recipe = train::load_importing_recipe(arguments.recipe, arguments.overrides, from,
+                                                     world.place().size);
+    recipe->enter(world.place());
+    return train::import_run(*recipe, arguments.recipe, world);
+  });
 }
 
 ExitCode version() {

@@ -89,7 +89,8 @@ CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
   const std::string directory = agree([&]() -> std::string {
     if (writers.rank() != 0) return "";
     store.check_lock();  // whose directory is full does not matter then
-    store.check_free_space(total_bytes_);
+    const ModelExport* const model = store.model_export();
+    store.check_free_space(total_bytes_ + (model != nullptr ? model->bytes : 0));
     pending_.reset(new PendingSave(store.begin_save(step)));
     store.hit("directory.created");
     return pending_->directory().string();
@@ -132,7 +133,8 @@ std::string CollectiveSave::write(const std::string& directory) {
 std::string CollectiveSave::commit(const std::vector<std::string>& texts) {
   std::vector<WrittenShards> shards;
   for (const std::string& text : texts) shards.push_back(parse_shards(text));
-  pending_->commit(run_, shards);
+  pending_->commit(run_, shards, store_->model_export(),
+                   {.stop = work_.stop.get_token(), .pace = pace_ ? &*pace_ : nullptr});
   store_->apply_retention();
   return "";
 }

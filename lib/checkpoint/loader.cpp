@@ -14,6 +14,8 @@ namespace {
 // Runs closer than this are cheaper to read together, with what lies between, than one by one.
 constexpr std::int64_t kMaxGapBytes = 64 << 10;
 constexpr std::int64_t kMaxReadBytes = 4 << 20;
+// Far below what a process may have open: thousands of ranks have written as many files.
+constexpr std::size_t kMaxOpenShards = 256;
 
 /// Collects runs of one stored tensor, ascending, and reads neighbours with one system call.
 class RunReader {
@@ -62,7 +64,10 @@ class RunReader {
 }  // namespace
 
 Loader::Loader(const std::filesystem::path& directory)
-    : directory_(directory), manifest_(read_manifest(directory)) {}
+    : Loader(directory, read_manifest(directory)) {}
+
+Loader::Loader(std::filesystem::path directory, Manifest manifest)
+    : directory_(std::move(directory)), manifest_(std::move(manifest)) {}
 
 NameDifference Loader::compare(std::span<const std::string> expected) const {
   std::vector<std::string> wanted(expected.begin(), expected.end());
@@ -116,6 +121,7 @@ void Loader::read_box(const Request& request, std::span<std::byte> out) {
 const SafetensorsFile& Loader::shard(const std::string& file) {
   const auto at = shards_.find(file);
   if (at != shards_.end()) return at->second;
+  if (shards_.size() >= kMaxOpenShards) shards_.clear();
   return shards_.emplace(file, SafetensorsFile::open_nofollow(directory_ / file)).first->second;
 }
 

@@ -19,11 +19,13 @@ struct NameDifference {
   std::vector<std::string> unexpected;  // in the checkpoint, not expected
 };
 
-/// Reads without verifying hashes: verify first. Opens shards when first needed and keeps them
-/// open; one thread at a time.
+/// Reads without verifying hashes: verify first. Opens shards when first needed and keeps some of
+/// them open; one thread at a time.
 class Loader {
  public:
   explicit Loader(const std::filesystem::path& directory);
+  /// Of shards that lie in `directory` before their manifest does.
+  Loader(std::filesystem::path directory, Manifest manifest);
 
   const Manifest& manifest() const { return manifest_; }
   NameDifference compare(std::span<const std::string> expected) const;

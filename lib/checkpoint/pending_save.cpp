@@ -59,9 +59,15 @@ void PendingSave::write_manifest(const Manifest& manifest) const {
   file.close();
 }
 
-void PendingSave::commit(const RunState& run, std::span<const WrittenShards> shards) {
+void PendingSave::commit(const RunState& run, std::span<const WrittenShards> shards,
+                         const ModelExport* model, const WriteLimits& limits) {
   Manifest manifest{.step = step_, .run = run, .files = {}, .tensors = {}};
   for (const WrittenShards& part : shards) add_shards(manifest, part);
+  if (model != nullptr) {
+    create_new_directory(temporary_ / kExportName);
+    Loader saved(temporary_, manifest);
+    model->write(temporary_ / kExportName, saved, limits);
+  }
   write_manifest(manifest);
   hit("directory.sync");
   sync_directory(temporary_);

@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "lib/checkpoint/model_export.hpp"
 #include "lib/checkpoint/shards.hpp"
 #include "lib/checkpoint/store_lock.hpp"
 
@@ -39,10 +40,12 @@ class PendingSave {
   /// Where further writers may put their shards (write_shards with another `writer`).
   const std::filesystem::path& directory() const { return temporary_; }
   WrittenShards write(std::span<const TensorBox> boxes);
-  /// Writes the manifest over all writers' shards, makes the directory durable and visible, and
-  /// points `latest` at it. CheckpointError unless the boxes tile their tensors; LockLost, before
-  /// anything is visible, where another process has taken the lock over.
-  void commit(const RunState& run, std::span<const WrittenShards> shards);
+  /// Writes the export, if there is one, and the manifest over all writers' shards, makes the
+  /// directory durable and visible, and points `latest` at it. CheckpointError unless the boxes
+  /// tile their tensors; LockLost, before anything is visible, where another process has taken the
+  /// lock over.
+  void commit(const RunState& run, std::span<const WrittenShards> shards,
+              const ModelExport* model = nullptr, const WriteLimits& limits = {});
 
  private:
   void hit(std::string_view point) const;

@@ -1,7 +1,7 @@
 #pragma once
 /// A directory of checkpoints of one run, one folder per saved step.
 ///
-///   step-00001200/manifest.json, shard-0000-0000.safetensors, ...
+///   step-00001200/manifest.json, shard-0000-0000.safetensors, ..., hf/ if it is exported
 ///   latest    a hint for people; readers trust manifests
 ///   lock      the process that may write
 ///   local.json  where the run has checkpoints on faster storage, if it has: another such directory
@@ -85,6 +85,12 @@ class CheckpointStore {
       Writing writing,
       WritePace::Clock::time_point pace_until = WritePace::Clock::time_point::max());
 
+  /// From the next save on, what the first writer adds to each checkpoint when the shards of all
+  /// are durable.
+  void export_with_saves(ModelExport model) { model_export_ = std::move(model); }
+  /// Null without.
+  const ModelExport* model_export() const { return model_export_ ? &*model_export_ : nullptr; }
+
   /// StorageError unless 1.2 times `checkpoint_bytes` is free.
   void check_free_space(std::uint64_t checkpoint_bytes) const;
   /// For several writers: PendingSave here, write_shards by each, commit, then apply_retention
@@ -117,6 +123,7 @@ class CheckpointStore {
 
   std::filesystem::path root_;
   StoreOptions options_;
+  std::optional<ModelExport> model_export_;
   std::optional<StoreLock> lock_;     // held by writers
   std::set<std::uint64_t> verified_;  // found valid by hash since this store was opened
 };

@@ -82,7 +82,7 @@ std::vector<std::vector<std::int32_t>> encode_all(const Tokenizer& tokenizer,
   return ids;
 }
 
-void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory) {
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const Tokenizer& tokenizer) {
   nlohmann::ordered_json config;
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   config["clean_up_tokenization_spaces"] = false;
@@ -91,8 +91,14 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& dir
   };
   set("bos_token", tokenizer.bos_id());
   set("eos_token", tokenizer.eos_id());
-  write_file_atomic(directory / "tokenizer_config.json", config.dump(2) + "\n");
-  write_file_atomic(directory / "tokenizer.json", tokenizer.to_json());
+  return {{"tokenizer_config.json", config.dump(2) + "\n"},
+          {"tokenizer.json", tokenizer.to_json()}};
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory) {
+  for (const auto& [name, text] : tokenizer_files(tokenizer)) {
+    write_file_atomic(directory / name, text);
+  }
 }
 
 }  // namespace llmtrain::data

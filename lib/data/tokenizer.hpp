@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/data/post_processor.hpp"
@@ -99,8 +100,11 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerOptions& options)
 std::vector<std::vector<std::int32_t>> encode_all(const Tokenizer& tokenizer,
                                                   std::span<const std::string_view> texts);
 
-/// Writes tokenizer_config.json (start and end token) and then tokenizer.json into an existing
-/// directory, each atomically; `make_tokenizer` and Hugging Face's AutoTokenizer read them back.
+/// Texts of tokenizer_config.json (start and end token) and tokenizer.json, with these names;
+/// `make_tokenizer` and Hugging Face's AutoTokenizer read them back.
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const Tokenizer& tokenizer);
+
+/// Writes these files, in their order, into an existing directory, each atomically.
 /// Where there is a tokenizer.json, a program that was killed had written both.
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 

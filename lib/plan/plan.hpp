@@ -66,6 +66,10 @@ struct Plan {
   PassPlan step;
   PassPlan eval;
   std::uint64_t checkpoint_bytes = 0;
+  /// What each durable checkpoint has beside that: the model for Hugging Face's programs, if the
+  /// recipe asks for it.
+  std::uint64_t export_bytes = 0;
+  std::uint64_t durable_bytes() const { return checkpoint_bytes + export_bytes; }
   /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
   bool records_launches = true;
   /// But for these parts of a step (Engine::not_recorded).

@@ -294,6 +294,12 @@ std::string exchange_text(std::string_view gpu_collectives) {
   return "NCCL, or host memory where ranks share a GPU";
 }
 
+std::string checkpoint_text(const Plan& plan) {
+  const std::string all = format_bytes(plan.durable_bytes());
+  if (plan.export_bytes == 0) return all;
+  return fmt::format("{}, of which {} for Hugging Face", all, format_bytes(plan.export_bytes));
+}
+
 }  // namespace
 
 std::string to_text(const Plan& plan, const PlanContext& context) {
@@ -308,7 +314,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
   text += row("model FLOP per token", format_count(plan.model_flops_per_token));
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
-  text += row("checkpoint", format_bytes(plan.checkpoint_bytes));
+  text += row("checkpoint", checkpoint_text(plan));
   if (const std::uint64_t count = context.local_checkpoints; count > 0) {
     text += row(fmt::format("local checkpoints, {}", count),
                 format_bytes(count * plan.checkpoint_bytes));
@@ -355,7 +361,8 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["parameters_per_block"] = plan.parameters_per_block;
   json["tokens_per_step"] = plan.tokens_per_step;
   json["model_flops_per_token"] = plan.model_flops_per_token;
-  json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  json["checkpoint_bytes"] = plan.durable_bytes();
+  if (plan.export_bytes > 0) json["export_bytes"] = plan.export_bytes;
   if (context.local_checkpoints > 0) {
     json["local_checkpoints_bytes"] = context.local_checkpoints * plan.checkpoint_bytes;
   }

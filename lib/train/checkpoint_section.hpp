@@ -56,6 +56,10 @@ struct CheckpointSection : recipe::Section {
       "down meanwhile, and the later the checkpoint is there; all of the time once somebody waits "
       "or a quarter of the interval is over",
       recipe::at_least(1e-9) & recipe::at_most(1)};
+  recipe::Key<bool> export_hf{
+      this, "export_hf", false,
+      "each checkpoint in run.output_dir also has the model for Hugging Face's programs, in its "
+      "folder hf/: what `llmtrain ckpt export` writes later"};
   recipe::Key<Resume> resume{
       this, "resume", Resume::automatic,
       "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "

@@ -11,7 +11,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void check_config(const Recipe& recipe, const fs::path& directory) {
+/// `weights`: a directory, or a file in one.
+void check_config(const Recipe& recipe, const fs::path& weights) {
+  const fs::path directory = fs::is_regular_file(weights) ? weights.parent_path() : weights;
   const fs::path config = directory / "config.json";
   if (!fs::exists(config)) {
     throw recipe::RefusedValue(
@@ -30,13 +32,13 @@ void check_config(const Recipe& recipe, const fs::path& directory) {
       "recipe's");
 }
 
+}  // namespace
+
 bool has_checkpoint(const fs::path& run) {
   const fs::path checkpoints = run / "checkpoints";
   return fs::is_directory(checkpoints) &&
          !checkpoint::CheckpointStore::open_reader(checkpoints).list().empty();
 }
-
-}  // namespace
 
 void check_first_weights(const Recipe& recipe) {
   const auto& directory = recipe.model.init_from();

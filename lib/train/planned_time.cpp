@@ -8,6 +8,7 @@
 #include "lib/plan/nominal_profile.hpp"
 #include "lib/recipe/suggest.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/exported_model.hpp"
 
 namespace llmtrain::train {
 
@@ -115,6 +116,9 @@ RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeo
   planned.gpu_collectives = gpu_collectives_of(recipe, rank_of(recipe));
   planned.local_checkpoints = local_checkpoints_of(recipe);
   planned.save_share = save_share_of(recipe);
+  if (recipe.checkpoint.export_hf()) {
+    planned.plan.export_bytes = exported_bytes(recipe.model.spec());
+  }
   const plan::RunShape run = run_shape(recipe, geometry);
   if (!profile) {
     planned.time = default_time(planned, run);
@@ -164,13 +168,11 @@ void measure_speed_now(RunPlan& planned) {
 
 namespace {
 
-void check_disk(const plan::Plan& plan, const std::filesystem::path& directory,
-                std::string_view key) {
+void check_disk(std::uint64_t bytes, const std::filesystem::path& directory, std::string_view key) {
   const std::uint64_t free = free_disk_bytes(directory);
-  require<DoesNotFitError>(plan.checkpoint_bytes * 12 / 10 <= free,
+  require<DoesNotFitError>(bytes * 12 / 10 <= free,
                            "a checkpoint needs {} of disk, but {} has {} free; choose another {}",
-                           format_bytes(plan.checkpoint_bytes), directory.string(),
-                           format_bytes(free), key);
+                           format_bytes(bytes), directory.string(), format_bytes(free), key);
 }
 
 }  // namespace
@@ -188,7 +190,7 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
   const std::uint64_t available = *planned.limit_bytes;
   log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
             format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
-            format_bytes(available), format_bytes(plan.checkpoint_bytes), to_line(planned.time));
+            format_bytes(available), format_bytes(plan.durable_bytes()), to_line(planned.time));
   require<DoesNotFitError>(
       plan.extent_bytes() <= available,
       "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
@@ -196,9 +198,9 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
       "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
       format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
       plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
-  check_disk(plan, directory, "run.output_dir");
+  check_disk(plan.durable_bytes(), directory, "run.output_dir");
   if (const auto& local = recipe.checkpoint.local.directory()) {
-    check_disk(plan, *local, "checkpoint.local.directory");
+    check_disk(plan.checkpoint_bytes, *local, "checkpoint.local.directory");
   }
   return planned;
 }

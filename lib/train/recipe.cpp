@@ -188,6 +188,7 @@ void Recipe::validate(recipe::Issues& issues) const {
     issues.add(checkpoint.interval, "null leaves resilience's rollback nothing to go back to",
                "save every so many steps");
   });
+  recipe::judge(issues, [&] { validate_export(issues); });
   recipe::judge(issues, [&] {
     if (!training.num_epochs() || !data.is_mixture()) return;
     issues.add(training.num_epochs, "a mixture of weighted sources has no epochs",
@@ -206,6 +207,16 @@ void Recipe::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
   recipe::judge(issues, [&] { validate_stages(issues); });
+}
+
+// Before the data, not at the first save.
+void Recipe::validate_export(recipe::Issues& issues) const {
+  if (!checkpoint.export_hf()) return;
+  try {
+    model.architecture().hf_config(model.spec(), {});
+  } catch (const RecipeError& error) {
+    issues.add(checkpoint.export_hf, error.what(), "leave it out, or change the model");
+  }
 }
 
 // Over time a step may stand for many of the schedule's, so that what counts steps or tokens would

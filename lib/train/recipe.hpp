@@ -305,6 +305,7 @@ struct Recipe : recipe::Section {
   void validate(recipe::Issues& issues) const override;
   /// Rules over the length of the run.
   void validate_length(recipe::Issues& issues) const;
+  void validate_export(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
   /// Rules between the layout and other sections.
   void validate_layout(recipe::Issues& issues) const;

@@ -73,7 +73,7 @@ void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
   json["model_flops_per_token"] = plan.model_flops_per_token;
   json["peak_bytes"] = plan.peak_bytes();
   json["peak_instant"] = plan.step.peak.tag;
-  json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  json["checkpoint_bytes"] = plan.durable_bytes();
   if (time) {
     json["predicted_step_seconds"] = time->step.seconds;
     json["predicted_tokens_per_second"] = time->step.tokens_per_second;

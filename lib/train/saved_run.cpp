@@ -33,30 +33,34 @@ std::unique_ptr<Recipe> recipe_of(const std::filesystem::path& directory) {
 
 }  // namespace
 
+SavedFiles::SavedFiles(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
+    : recipe(recipe_of(directory)),
+      store(checkpoint::CheckpointStore::open_reader(directory / "checkpoints")),
+      step(choose_step(store, step)),
+      tokenizer(recipe->tokenizer.bpe() == nullptr
+                    ? data::make_byte_tokenizer()
+                    : data::make_tokenizer({.type = "bpe", .path = directory})) {}
+
 SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
-    : recipe_(recipe_of(directory)) {
-  const auto store = checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
-  step_ = choose_step(store, step);
-  tokenizer_ = recipe_->tokenizer.bpe() == nullptr
-                   ? data::make_byte_tokenizer()
-                   : data::make_tokenizer({.type = "bpe", .path = directory});
-  device_ = std::make_unique<RunDevice>(*recipe_);
-  restore_product_choices(*recipe_, *device_, saved_product_choices(store, step_));
-  engine::EngineOptions options = recipe_->engine_options();
+    : files_(directory, step) {
+  const Recipe& recipe = *files_.recipe;
+  device_ = std::make_unique<RunDevice>(recipe);
+  restore_product_choices(recipe, *device_, saved_product_choices(files_.store, files_.step));
+  engine::EngineOptions options = recipe.engine_options();
   options.optimizer = nullptr;
   engine_ = std::make_unique<engine::Engine>(device_->place(), options);
-  load_parameters(store, step_, engine_->parameters());
-  data_fingerprint_ = store.load(step_).manifest().run.data_cursor.fingerprint;
+  load_parameters(files_.store, files_.step, engine_->parameters());
+  data_fingerprint_ = files_.store.load(files_.step).manifest().run.data_cursor.fingerprint;
 }
 
 Corpus SavedRun::corpus() const {
-  Corpus corpus = open_corpus(*recipe_, tokenizer_);
+  Corpus corpus = open_corpus(*files_.recipe, files_.tokenizer);
   if (corpus.fingerprint != data_fingerprint_) {
     log::warning(
         "the text of data.sources, or how it is packed, is not what step {} was trained on: what "
         "is "
         "held out now may have been trained on",
-        step_);
+        files_.step);
   }
   return corpus;
 }

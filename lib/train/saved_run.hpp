@@ -1,10 +1,11 @@
 #pragma once
-/// A finished or running run, opened for evaluation and generation.
+/// A finished or running run, opened for evaluation, generation and export.
 
 #include <filesystem>
 #include <memory>
 #include <optional>
 
+#include "lib/checkpoint/store.hpp"
 #include "lib/data/tokenizer.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/train/corpus.hpp"
@@ -13,28 +14,36 @@
 
 namespace llmtrain::train {
 
-/// Recipe, tokenizer and the parameters of one checkpoint from an output directory; nothing in it
-/// is changed. RecipeError for what is no run's directory, CheckpointError without a valid
-/// checkpoint.
+/// Recipe, tokenizer and one checkpoint from an output directory; nothing in it is changed, and
+/// the parameters stay on the disk. RecipeError for what is no run's directory, CheckpointError
+/// without a valid checkpoint.
+struct SavedFiles {
+  /// `step` empty: the newest valid one.
+  SavedFiles(const std::filesystem::path& directory, std::optional<std::uint64_t> step);
+
+  std::unique_ptr<Recipe> recipe;
+  checkpoint::CheckpointStore store;
+  std::uint64_t step = 0;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+};
+
+/// The same with the parameters in memory.
 class SavedRun {
  public:
-  /// `step` empty: the newest valid one.
   SavedRun(const std::filesystem::path& directory, std::optional<std::uint64_t> step);
 
-  const Recipe& recipe() const { return *recipe_; }
-  const data::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Recipe& recipe() const { return *files_.recipe; }
+  const data::Tokenizer& tokenizer() const { return *files_.tokenizer; }
   /// The recipe's text in the run's own tokens. A warning when it is not the text that the run was
   /// trained on.
   Corpus corpus() const;
   engine::Engine& engine() { return *engine_; }
-  std::uint64_t step() const { return step_; }
+  std::uint64_t step() const { return files_.step; }
 
  private:
-  std::unique_ptr<Recipe> recipe_;
-  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  SavedFiles files_;
   std::unique_ptr<RunDevice> device_;
   std::unique_ptr<engine::Engine> engine_;
-  std::uint64_t step_ = 0;
   std::string data_fingerprint_;
 };
 

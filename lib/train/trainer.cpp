@@ -7,6 +7,7 @@
 #include "lib/base/stop_request.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/exported_model.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/product_tuning.hpp"
@@ -72,6 +73,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   status_.length(total_steps_);
   write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);
+  if (recipe.checkpoint.export_hf()) {
+    tiers_[Tier::durable].export_with_saves(export_of_saves(recipe.model, *corpus_.tokenizer));
+  }
   if (peers_.is_first()) leave_local_checkpoints(tiers_);
   open_output(resumed_step_);
   if (peers_.is_first()) write_start(directory_, recipe, planned_, identity_, corpus_);
@@ -136,6 +140,20 @@ ExitCode Trainer::run() {
     saver_.say_before_giving_up(error);
     throw;
   }
+}
+
+ExitCode Trainer::save_beginning() {
+  require<RecipeError>(!resumed_step_,
+                       "{} has checkpoints, from which `llmtrain run` goes on: name another "
+                       "run.output_dir",
+                       tiers_[newest_.tier].root().string());
+  save(Tier::durable);
+  saver_.finish();
+  const std::string text = "the run begins with imported weights; `llmtrain run` goes on from them";
+  message(text);
+  status_.end("stopped", ExitCode::done, text);
+  peers_.barrier("end of the import");
+  return ExitCode::done;
 }
 
 ExitCode Trainer::train() {
@@ -216,7 +234,10 @@ ExitCode Trainer::stop() {
   return code;
 }
 
-ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
+namespace {
+
+ExitCode with_trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
+                      const std::function<ExitCode(Trainer&)>& body) {
   install_stop_handlers();
   world.configure(TimeLimit(recipe.resilience.hang_timeout().seconds),
                   recipe.debug.check_collectives());
@@ -227,8 +248,19 @@ ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& wor
     Trainer trainer(recipe, file, world, status, watch);
     const std::vector<std::string> unread = recipe::unread_keys(recipe);
     require(unread.empty(), "recipe keys that nothing read: {}", fmt::join(unread, ", "));
-    return trainer.run();
+    return body(trainer);
   });
+}
+
+}  // namespace
+
+ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
+  return with_trainer(recipe, file, world, [](Trainer& trainer) { return trainer.run(); });
+}
+
+ExitCode begin_run(const Recipe& recipe, const std::filesystem::path& file, World& world) {
+  return with_trainer(recipe, file, world,
+                      [](Trainer& trainer) { return trainer.save_beginning(); });
 }
 
 }  // namespace llmtrain::train

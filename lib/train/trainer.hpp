@@ -23,6 +23,9 @@ namespace llmtrain::train {
 /// As one rank of `world`, whose place is the recipe's job.
 ExitCode run(const Recipe& recipe, const std::filesystem::path& file, World& world);
 
+/// The same up to the first step, before which the run is saved; one that `run` goes on from.
+ExitCode begin_run(const Recipe& recipe, const std::filesystem::path& file, World& world);
+
 /// Loss and bits per byte on held-out text.
 struct EvalReport {
   double loss_sum = 0;  // nats

@@ -37,9 +37,11 @@ namespace llmtrain::train {
 /// Everything a run holds; members are made in this order.
 class Trainer {
  public:
-  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world,
-          StatusFile& status, StallWatch& watch);
+  Trainer(const Recipe& recipe, const std::filesystem::path& file, World& world, StatusFile& status,
+          StallWatch& watch);
   ExitCode run();
+  /// Saves durably what a run begins with, in place of the run.
+  ExitCode save_beginning();
 
  private:
   using Clock = std::chrono::steady_clock;

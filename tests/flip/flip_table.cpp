@@ -311,6 +311,7 @@ const std::vector<Flip> kLoop{
     {"checkpoint.max_shard_size", {files}, "", {"checkpoint.max_shard_size=64KiB"}},
     {"checkpoint.async", {plan}, "", {"checkpoint.async=true"}},
     {"checkpoint.async_share", {plan}, "checkpoint.async=true", {"checkpoint.async_share=1"}},
+    {"checkpoint.export_hf", {plan, files}, "", {"checkpoint.export_hf=true"}},
     {"checkpoint.local.directory",
      {plan, files},
      "checkpoint.interval=100",

@@ -20,6 +20,7 @@
 #include "lib/train/batch_script.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/exported_model.hpp"
 #include "lib/train/job.hpp"
 #include "lib/train/metrics.hpp"
 #include "lib/train/planned_time.hpp"
@@ -156,8 +157,10 @@ std::string plan_of(train::Recipe& recipe) {
   const engine::BatchGeometry geometry = recipe.geometry();
   engine::Target target = train::target_of(recipe);
   target.mesh = recipe.mesh_shape();
-  const plan::Plan plan =
-      plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target);
+  plan::Plan plan = plan::make_plan(recipe.engine_options(), geometry.global_batch_size(), target);
+  if (recipe.checkpoint.export_hf()) {
+    plan.export_bytes = train::exported_bytes(recipe.model.spec());
+  }
   plan::PlanContext context;
   context.gpu_collectives = train::gpu_collectives_of(recipe, target);
   context.local_checkpoints = train::local_checkpoints_of(recipe);

@@ -62,6 +62,17 @@ fs::path save_file(const fs::path& path, const std::map<std::string, Stored>& te
   return path;
 }
 
+/// The values of a model in memory.
+void export_store(const fs::path& path, const ParameterStore& store, const HfLayout& layout,
+                  DType dtype, const std::string& config) {
+  checkpoint::export_hf(
+      path,
+      {.parameters = &store, .layout = &layout, .dtype = dtype, .texts = {{"config.json", config}}},
+      {.dtype = [](const Parameter& p) { return p.master_dtype(); },
+       .read = [&](const Parameter& p, std::int64_t first,
+                   std::span<std::byte> to) { store.read_part(p, first, to); }});
+}
+
 /// A model of the shape that a saved directory describes.
 struct SavedModel {
   explicit SavedModel(const std::string& name, DType compute = DType::f32)
@@ -73,6 +84,9 @@ struct SavedModel {
         layout(architecture.hf_layout(spec)) {}
 
   void import(const fs::path& path) { checkpoint::import_hf(path, run.store(), layout); }
+  void export_to(const fs::path& path, DType dtype, const std::string& config_text) {
+    export_store(path, run.store(), layout, dtype, config_text);
+  }
 
   fs::path folder;
   std::string config;
@@ -132,8 +146,7 @@ TEST_CASE("a directory that transformers saved is written again byte by byte") {
     SavedModel model(name);
     model.import(model.folder);
     const std::string config = model.architecture.hf_config(model.spec, {.dtype = dtype});
-    checkpoint::export_hf(scratch / name, model.run.store(), model.layout, dtype,
-                          {{"config.json", config}});
+    model.export_to(scratch / name, dtype, config);
     CHECK(read_file(scratch / name / "model.safetensors") ==
           read_file(model.folder / "model.safetensors"));
     const models::DecoderSpec again = models::spec_from_hf_config(config, name);
@@ -143,9 +156,7 @@ TEST_CASE("a directory that transformers saved is written again byte by byte") {
     CHECK(again.intermediate_size == model.spec.intermediate_size);
     CHECK(again.num_hidden_layers == model.spec.num_hidden_layers);
     CHECK(again.max_position_embeddings == model.spec.max_position_embeddings);
-    CHECK_THROWS_AS(
-        checkpoint::export_hf(scratch / name, model.run.store(), model.layout, dtype, {}),
-        StorageError);
+    CHECK_THROWS_AS(model.export_to(scratch / name, dtype, config), StorageError);
   }
 }
 
@@ -162,8 +173,7 @@ TEST_CASE("an exported model opens here with the same logits") {
     const models::Architecture& row = golden.architecture();
     const HfLayout layout = row.hf_layout(golden.spec());
     const fs::path folder = kept != nullptr ? fs::path(kept) / name : scratch / name;
-    checkpoint::export_hf(folder, original.store(), layout, DType::f32,
-                          {{"config.json", row.hf_config(golden.spec(), {})}});
+    export_store(folder, original.store(), layout, DType::f32, row.hf_config(golden.spec(), {}));
 
     models::DecoderSpec spec =
         models::spec_from_hf_config(checkpoint::read_hf_config(folder), name);
@@ -245,8 +255,7 @@ TEST_CASE("weights are written in fp16 where they fit, and refused where they do
   model.import(model.folder);
   const std::string config = model.architecture.hf_config(model.spec, {.dtype = DType::f16});
   const auto write = [&](const std::string& name) {
-    checkpoint::export_hf(scratch / name, model.run.store(), model.layout, DType::f16,
-                          {{"config.json", config}});
+    model.export_to(scratch / name, DType::f16, config);
   };
   write("half");
   SavedModel again("hf_llama");

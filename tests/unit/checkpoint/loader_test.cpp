@@ -159,4 +159,23 @@ TEST_CASE("compare lists what is missing and what is unexpected") {
   CHECK(difference.unexpected == std::vector<std::string>{"model.embed_tokens.weight"});
 }
 
+TEST_CASE("more files than a process may have open are read, some of them open at a time") {
+  const ScratchDir dir;
+  constexpr std::int64_t kFiles = 600;
+  const WholeTensor tensor = whole_tensor("rows", DType::f32, {kFiles, 4}, 1);
+  std::vector<Box> rows;
+  for (std::int64_t row = 0; row < kFiles; ++row) rows.push_back({{row, 0}, {1, 4}});
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.max_shard_bytes = 1});
+  save_split(store, 1, {tensor}, {rows});
+  const std::size_t before = names_in("/proc/self/fd").size();
+  Loader loader = store.load(1);
+  REQUIRE(loader.manifest().files.size() == kFiles);
+  std::vector<std::byte> out(tensor.bytes.size());
+  for (int times = 0; times < 2; ++times) {
+    loader.read_box({tensor.name, tensor.dtype, tensor.shape, whole_box(tensor.shape)}, out);
+    CHECK(out == tensor.bytes);
+    CHECK(names_in("/proc/self/fd").size() <= before + 256);
+  }
+}
+
 }  // namespace llmtrain::checkpoint
