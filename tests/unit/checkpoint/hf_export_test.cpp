@@ -274,8 +274,7 @@ TEST_CASE(
 TEST_CASE("an export beside a run is held by its limit, and ends when the save is given up") {
   const ScratchDir dir;
   const auto alone = make_self_communicator("writers");
-  CheckpointStore store =
-      CheckpointStore::open_writer(dir.path(), {.background_bytes_per_second = 1'000'000'000});
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.background_share = 0.5});
   const std::vector<WholeTensor> state = small_state(1);
   std::atomic<bool> is_there = false, held = false;
   store.export_with_saves({.bytes = 1, .write = [&](const auto&, auto&, const WriteLimits& limits) {
