@@ -268,15 +268,17 @@ std::string weights_text() {
   return text;
 }
 
-// Names without what depends on the clock, on file times and on the host.
+// Names without what depends on the clock, on file times, on chance and on the host.
 std::string files_text(const std::set<std::string>& inputs) {
   static const std::regex hash("(tokens|tokenizer|cleaning)-[0-9a-f]{32}");
   static const std::regex events("events\\.out\\..*");
+  static const std::regex local("fast/[0-9a-f]{16}");
   std::set<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(".")) {
     std::string name = entry.path().lexically_relative(".").string();
     if (inputs.contains(name.substr(0, name.find('/')))) continue;
-    names.insert(std::regex_replace(std::regex_replace(name, hash, "$1-*"), events, "events"));
+    name = std::regex_replace(std::regex_replace(name, hash, "$1-*"), events, "events");
+    names.insert(std::regex_replace(name, local, "fast/*"));
   }
   return fmt::format("{}\n", fmt::join(names, "\n"));
 }
