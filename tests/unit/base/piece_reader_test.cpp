@@ -1,7 +1,10 @@
 #include "lib/base/piece_reader.hpp"
 
+#include <chrono>
+#include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -56,6 +59,21 @@ TEST_CASE("a file read in pieces gives its bytes once and in order, whatever par
       }
     }
   }
+}
+
+TEST_CASE("a piece stays what it is while the next one is read") {
+  const TempDir directory;
+  const std::string bytes = random_bytes(4 * kBlock);
+  const File file = File::open_read(file_with(directory, bytes));
+  std::size_t at = 0;
+  const auto use = [&](std::span<const std::byte> part) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const bool same = std::memcmp(part.data(), bytes.data() + at, part.size()) == 0;
+    CHECK(same);
+    at += part.size();
+  };
+  read_in_pieces(file, 0, bytes.size(), use, kBlock);
+  CHECK(at == bytes.size());
 }
 
 TEST_CASE("a file that ends early is told, after the pieces that are there") {
