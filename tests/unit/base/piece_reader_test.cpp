@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,18 +9,12 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "tests/support/random_bytes.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::test {
 
 namespace {
-
-std::string random_bytes(std::size_t count) {
-  std::mt19937 random(count);
-  std::string bytes(count, '\0');
-  for (char& byte : bytes) byte = static_cast<char>(random());
-  return bytes;
-}
 
 std::filesystem::path file_with(const TempDir& directory, std::string_view bytes) {
   const auto path = directory.path() / "file";

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <random>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
@@ -12,20 +11,10 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "tests/support/random_bytes.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::test {
-
-namespace {
-
-std::string random_bytes(std::size_t count) {
-  std::mt19937 random(count);
-  std::string bytes(count, '\0');
-  for (char& byte : bytes) byte = static_cast<char>(random());
-  return bytes;
-}
-
-}  // namespace
 
 TEST_CASE("a file written in pieces has its bytes, whatever their number and portions") {
   const TempDir directory;
