@@ -2,7 +2,7 @@
 # Checks or times the CUDA device on this machine's first GPU; each within eight minutes.
 #
 #   scripts/gpu_check.sh bundle --out DIR [--build DIR]
-#   scripts/gpu_check.sh VERB --out DIR [--build DIR] [--steps N] [--seconds N]
+#   scripts/gpu_check.sh VERB[,VERB...] --out DIR [--build DIR] [--steps N] [--seconds N] [--rows NAMES]
 #
 #   bundle  here, without a GPU: programs and libraries for a machine that builds nothing; there --build names them
 #   first   what to run where nothing has run yet, the most telling things first: what is there, whether wgmma
@@ -10,6 +10,7 @@
 #           GPT-2 124M, compute-sanitizer's memcheck; until the time is over
 #   check   every kernel and whole models against the CPU reference and the goldens; 200 steps of training on a GPU
 #           beside the CPU; memcheck in the time that is left
+#   cases   of that, the kernels against the reference alone; beside_the_cpu: the 200 steps alone
 #   memcheck, racecheck, synccheck, initcheck
 #           that tool of compute-sanitizer over every kernel, test case by test case: OUT/TOOL.txt has a line for each
 #   kernels rates of single kernels by the GPU's clock, beside a copy's, at 8,192 tokens and 128 columns a head:
@@ -30,6 +31,7 @@
 #   --out      where table.txt and logs.tgz go, which are up to date whenever the script is stopped
 #   --build    a build directory of the preset `ci` or `cuda` (build/cuda), which is brought up to date; or a bundle
 #   --seconds  begin nothing after so many, and end what runs then (465)
+#   --rows     of a model's steps: any of "determinism_fast pytorch own_attention guessed_products documents" (all)
 #
 # What failed is a row with the first complaint of its log. A test case that leaves the GPU unusable ends no other:
 # each has a process of its own. A table begins with date, commit, device and driver, and says how MFU is counted.
@@ -44,15 +46,19 @@ die() {
   exit 1
 }
 what="${1:-}"
-case "$what" in
-  bundle | first | check | kernels | memory | modes | runs | 124m | 1558m | 1.5b | 7b) shift ;;
-  memcheck | racecheck | synccheck | initcheck | losses-124m | losses-1b | losses-tiny-llama) shift ;;
-  -h | --help)
-    sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
-    exit 0
-    ;;
-  *) die "say what: first, for instance (try --help)" ;;
-esac
+for verb in ${what//,/ } ${what:-none}; do
+  case "$verb" in
+    bundle | first | check | cases | beside_the_cpu | kernels | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
+    memcheck | racecheck | synccheck | initcheck | losses-124m | losses-1b | losses-tiny-llama | *,*) ;;
+    -h | --help)
+      sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
+      exit 0
+      ;;
+    *) die "say what: first, for instance (try --help)" ;;
+  esac
+done
+shift
+rows="determinism_fast pytorch own_attention guessed_products documents"
 while [ $# -gt 0 ]; do
   [ $# -gt 1 ] || die "$1 wants a value, or is unknown (try --help)"
   case "$1" in
@@ -60,6 +66,7 @@ while [ $# -gt 0 ]; do
     --build) build="$(realpath "$2")" ;;
     --steps) steps="$2" ;;
     --seconds) limit="$2" ;;
+    --rows) rows="$2" ;;
     *) die "unknown option $1 (try --help)" ;;
   esac
   shift 2
@@ -126,12 +133,18 @@ for part in table checks speed losses; do
 done
 
 facts
-case "$what" in
-  first | check | kernels | memory | modes | runs) "$what" ;;
-  memcheck | racecheck | synccheck | initcheck) sanitize "$what" ;;
-  losses-*) losses "${what#losses-}" ;;
-  *) benchmark "$what" ;;
-esac
+all_logs="$logs"
+for verb in ${what//,/ }; do
+  logs="$all_logs/$verb"
+  mkdir -p "$logs"
+  case "$verb" in
+    first | check | beside_the_cpu | kernels | memory | modes | runs) "$verb" || true ;;
+    cases) trial && cases "$limit" ;;
+    memcheck | racecheck | synccheck | initcheck) sanitize "$verb" ;;
+    losses-*) losses "${verb#losses-}" ;;
+    *) benchmark "$verb" ;;
+  esac
+done
 pack
 printf '\n%s\n' "$what"
 cat "$table"

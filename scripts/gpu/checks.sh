@@ -29,33 +29,51 @@ count_of_cases() {
   wc -l <"$work/names"
 }
 
-# cases SECONDS: every test case by itself, until so many seconds have passed since the beginning.
+# How many processes use the GPU at a time: what a case waits for is mostly the reference on the CPU.
+at_a_time() {
+  local cores
+  cores="$(nproc)"
+  printf '%s' "$((cores > 8 ? 8 : cores > 2 ? cores / 2 : 1))"
+}
+
+# a_case N DEADLINE: the status of that test case, in a file of its own.
+a_case() {
+  local seconds=$(($2 - $(date +%s))) status=0 longest="${GPU_CHECK_CASE_SECONDS:-150}"
+  [ "$seconds" -gt 0 ] || return 0
+  [ "$seconds" -lt "$longest" ] || seconds="$longest"
+  mine timeout --kill-after=10 "$seconds" "$cuda_test" --no-colors --duration=true --first="$1" --last="$1" \
+    >"$logs/case_$1.log" 2>&1 || status=$?
+  if { [ "$status" = 124 ] || [ "$status" = 137 ]; } && [ "$seconds" != "$longest" ]; then return 0; fi
+  printf '%s' "$status" >"$work/status_$1"
+}
+
+# cases SECONDS: every test case in a process of its own, several at a time, until so many seconds have passed since
+# the beginning.
 cases() {
-  local count n good=0 bad=0 skipped=0 status name whole="$limit"
+  local count n good=0 bad=0 skipped=0 status begin=$SECONDS end=$(($1 < limit ? $1 : limit))
   count="$(count_of_cases)"
   if [ "$count" = 0 ]; then
     passes "cuda_test" 30 "$cuda_test" --count || true
     return 0
   fi
-  [ "$1" -lt "$limit" ] && limit="$1"
-  for ((n = 1; n <= count && SECONDS < limit; ++n)); do
-    name="case_$n"
-    status=0
-    try "$name" 240 "$cuda_test" --no-colors --first="$n" --last="$n" || status=$?
+  export -f a_case mine
+  export cuda_test logs work own_libraries
+  seq "$count" | xargs -r -P "$(at_a_time)" -I{} bash -c 'a_case "$1" "$2"' _ {} $(($(date +%s) + end - SECONDS)) || true
+  for ((n = 1; n <= count; ++n)); do
+    status="$(cat "$work/status_$n" 2>/dev/null)" || continue
     case "$status" in
       0) good=$((good + 1)) ;;
-      3) skipped=$((skipped + 1)) ;;
-      1)
+      77) skipped=$((skipped + 1)) ;;
+      *)
         bad=$((bad + 1))
-        row "" "$(sed -n "${n}p" "$work/names" | cut -c 1-108), $(
-          grep -m 1 -oE '[a-z_]+\.[ch]pp:[0-9]+: [A-Z ]*ERROR' "$logs/$name.log"
-        )"
+        failed=1
+        row "case_$n FAILED ($status)" "$(sed -n "${n}p" "$work/names" | cut -c 1-108), $(
+          grep -m 1 -oE '[a-z_]+\.[ch]pp:[0-9]+: [A-Z ]*ERROR' "$logs/case_$n.log"): $(complaint "$logs/case_$n.log")"
         ;;
     esac
   done
-  limit="$whole"
   row "kernels against the reference" "LLMTRAIN_TEST_SEED=$LLMTRAIN_TEST_SEED: $good of $count test cases passed, $bad failed, $skipped have nothing to check here, $((
-    count - good - bad - skipped)) not tried"
+    count - good - bad - skipped)) not tried, $((SECONDS - begin)) s"
   grep -hos '^SKIPPED: .*' "$logs"/case_*.log >"$out/skipped.txt" || true
 }
 
@@ -97,7 +115,7 @@ sanitized_case() {
 # sanitize TOOL: the test cases under compute-sanitizer, several processes at a time, each case in one of its own.
 # Bounds between tensors it cannot see: the arena is one block. $out/TOOL.txt has a line for each case.
 sanitize() {
-  local tool="$1" count cores
+  local tool="$1" count
   if ! sanitizer="$(find_sanitizer)"; then
     failed=1
     row "$tool" "FAILED: no compute-sanitizer here, nothing was checked (it is part of the CUDA toolkit)"
@@ -108,12 +126,11 @@ sanitize() {
     return 0
   fi
   count="$(count_of_cases)"
-  cores="$(nproc)"
   export -f sanitized_case mine complaint
   export sanitizer cuda_test logs work own_libraries
   # Those of models last: they take longest, and have no kernel that the others have not.
   awk '{print ($0 ~ /^in |model|step|run/) ? 1 : 0, NR}' "$work/names" | sort -n -s -k1,1 | cut -d ' ' -f 2 |
-    xargs -r -P "$((cores > 8 ? 6 : cores > 2 ? cores / 2 : 1))" -I{} bash -c 'sanitized_case "$1" "$2" "$3"' _ "$tool" {} \
+    xargs -r -P "$(at_a_time)" -I{} bash -c 'sanitized_case "$1" "$2" "$3"' _ "$tool" {} \
       $(($(date +%s) + limit - SECONDS)) || true
   cat "$logs/$tool".*.result 2>/dev/null | sort -n >"$out/$tool.txt" || true
   rows_of table_of sanitizer "$tool" "$out/$tool.txt" "$count"

@@ -108,6 +108,7 @@ benchmark() {
   # Before PyTorch's, while there is time: both modes are asked for of every model.
   other determinism_fast "$whole" run.determinism=fast
   for setting in "fused compile cuda" "fused cuda"; do
+    wanted pytorch || break
     name="torch_${setting// /_}"
     # shellcheck disable=SC2086  # words
     if theirs=1 into="$logs/$name.json" try "$name" 200 python3 "$root/scripts/bench/torch_step.py" \
@@ -119,9 +120,11 @@ benchmark() {
   other guessed_products "$whole" run.tune_products=false
   other documents
 }
+wanted() { case " $rows " in *" $1 "*) ;; *) return 1 ;; esac; }
 # other NAME SETTINGS...: the step of benchmark() with other settings.
 other() {
   local name="$1"
+  wanted "$name" || return 0
   shift
   if bench "$name" 200 "$recipe" "${ours[@]}" "$@"; then rows_of table_of other "$logs" "$name"; fi
 }
