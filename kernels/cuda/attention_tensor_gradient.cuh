@@ -33,7 +33,8 @@ __device__ __forceinline__ PairGradient gradient_of(const TensorHead<kExtras>& h
     const float factor = kept ? head.args.kept : 0;
     return {p * factor, p * slope * fmaf(factor, dproduct, -delta)};
   } else {
-    const float p = visible ? exp2_fast(fmaf(product, head.factor, -lse2)) : 0;
+    const float exact = exp2_fast(fmaf(product, head.factor, -lse2));
+    const float p = visible ? exact : 0;
     return {p, p * (dproduct - delta)};
   }
 }
@@ -59,66 +60,68 @@ __device__ __forceinline__ void load(const AttentionArgs<float>& args, const Gra
   }
 }
 
-/// For rows of queries: ds from s and dp = dout v^T, in the place of dp.
-template <bool kExtras, int M, int N>
-__device__ __forceinline__ void differentiate_rows(const TensorHead<kExtras>& head, int sequence,
-                                                   int first_query, int first_key, bool masked,
-                                                   const RowStatistics<M>& rows,
-                                                   const FragmentC (&s)[M][N],
-                                                   FragmentC (&dp)[M][N]) {
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  const bool looks = kExtras || masked;
+/// For rows of queries: ds from s and dp = dout v^T, in the place of dp. range_of(r) is what row r
+/// of the thread sees, positions_of(column) the positions of two neighbouring keys of the tile.
+template <bool kMasked, bool kExtras, int M, int N, class RangeOf, class PositionsOf>
+__device__ __forceinline__ void differentiate_rows_as(
+    const TensorHead<kExtras>& head, const RangeOf& range_of, const PositionsOf& positions_of,
+    const RowStatistics<M>& rows, const FragmentC (&s)[M][N], FragmentC (&dp)[M][N]) {
+  const int t = lane_of_warp() % 4;
   KeyRange range[2 * M] = {};
-  if (looks) {
+  if constexpr (kMasked) {
 #pragma unroll
-    for (int r = 0; r < 2 * M; ++r) range[r] = head.args.range(sequence, first_query + r * 8 + g);
+    for (int r = 0; r < 2 * M; ++r) range[r] = range_of(r);
   }
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    int position[2] = {};
-    if (looks) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        position[c] = head.args.position(sequence, first_key + n * 8 + 2 * t + c);
-      }
-    }
+    Pack<int, 2> position{};
+    if constexpr (kMasked) position = positions_of(n * 8 + 2 * t);
 #pragma unroll
     for (int r = 0; r < 2 * M; ++r) {
       bool kept[2] = {true, true};
       if constexpr (kExtras) {
-        if (head.args.drops) head.keeps(range[r].last, position[0], position[1], kept);
+        if (head.args.drops) head.keeps(range[r].last, position.x[0], position.x[1], kept);
       }
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int i = r % 2 * 2 + c;
         float& d = dp[r / 2][n].x[i];
         d = gradient_of(head, s[r / 2][n].x[i], d, rows.lse2[r / 2][r % 2],
-                        rows.delta[r / 2][r % 2], range[r].last, position[c],
-                        !masked || range[r].contains(position[c]), kept[c])
+                        rows.delta[r / 2][r % 2], range[r].last, position.x[c],
+                        !kMasked || range[r].contains(position.x[c]), kept[c])
                 .ds;
       }
     }
   }
 }
+/// A tile that is seen as a whole has code without a condition.
+template <bool kExtras, int M, int N, class RangeOf, class PositionsOf>
+__device__ __forceinline__ void differentiate_rows(const TensorHead<kExtras>& head, bool masked,
+                                                   const RangeOf& range_of,
+                                                   const PositionsOf& positions_of,
+                                                   const RowStatistics<M>& rows,
+                                                   const FragmentC (&s)[M][N],
+                                                   FragmentC (&dp)[M][N]) {
+  if (kExtras || masked) {
+    differentiate_rows_as<true>(head, range_of, positions_of, rows, s, dp);
+  } else {
+    differentiate_rows_as<false>(head, range_of, positions_of, rows, s, dp);
+  }
+}
 
 // ---- Rows of keys
 
-/// For rows of keys, columns of queries with `lses` and `deltas`: from the products s and dp to the
-/// fragments, as T, of probabilities and of the gradients of scores of the next products.
-template <class T, bool kExtras, int N>
-__device__ __forceinline__ void differentiate_columns(const TensorHead<kExtras>& head, int sequence,
-                                                      int first_query, int first_key, bool masked,
-                                                      const float* lses, const float* deltas,
-                                                      FragmentC (&s)[N], FragmentC (&dp)[N],
-                                                      FragmentA (&p)[N / 2],
-                                                      FragmentA (&ds)[N / 2]) {
-  const int g = lane_of_warp() / 4, t = lane_of_warp() % 4;
-  const bool looks = kExtras || masked;
+/// For rows of keys, columns of queries with `lses` and `deltas`: probabilities and gradients of
+/// scores in the place of the products s and dp. range_of(column) is what a query sees,
+/// position_of(r) the position of row r of the thread.
+template <bool kMasked, bool kExtras, int N, class RangeOf, class PositionOf>
+__device__ __forceinline__ void differentiate_columns_as(
+    const TensorHead<kExtras>& head, const RangeOf& range_of, const PositionOf& position_of,
+    const float* lses, const float* deltas, FragmentC (&s)[N], FragmentC (&dp)[N]) {
+  const int t = lane_of_warp() % 4;
   int position[2] = {};
-  if (looks) {
-    for (int r = 0; r < 2; ++r) {
-      position[r] = head.args.position(sequence, first_key + r * 8 + g);
-    }
+  if constexpr (kMasked) {
+    for (int r = 0; r < 2; ++r) position[r] = position_of(r);
   }
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -127,7 +130,7 @@ __device__ __forceinline__ void differentiate_columns(const TensorHead<kExtras>&
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       KeyRange range{};
-      if (looks) range = head.args.range(sequence, first_query + column + c);
+      if constexpr (kMasked) range = range_of(column + c);
       bool kept[2] = {true, true};
       if constexpr (kExtras) {
         if (head.args.drops) head.keeps(range.last, position[0], position[1], kept);
@@ -138,11 +141,23 @@ __device__ __forceinline__ void differentiate_columns(const TensorHead<kExtras>&
         float& d = dp[n].x[2 * r + c];
         const PairGradient pair =
             gradient_of(head, x, d, lse.x[c] * kLog2e, delta.x[c], range.last, position[r],
-                        !masked || range.contains(position[r]), kept[r]);
+                        !kMasked || range.contains(position[r]), kept[r]);
         x = pair.p;
         d = pair.ds;
       }
     }
+  }
+}
+/// The same, and as fragments, as T, of the next products.
+template <class T, bool kExtras, int N, class RangeOf, class PositionOf>
+__device__ __forceinline__ void differentiate_columns(
+    const TensorHead<kExtras>& head, bool masked, const RangeOf& range_of,
+    const PositionOf& position_of, const float* lses, const float* deltas, FragmentC (&s)[N],
+    FragmentC (&dp)[N], FragmentA (&p)[N / 2], FragmentA (&ds)[N / 2]) {
+  if (kExtras || masked) {
+    differentiate_columns_as<true>(head, range_of, position_of, lses, deltas, s, dp);
+  } else {
+    differentiate_columns_as<false>(head, range_of, position_of, lses, deltas, s, dp);
   }
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {

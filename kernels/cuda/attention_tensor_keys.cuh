@@ -129,8 +129,14 @@ __global__ void __launch_bounds__(kThreads<kDim>, 1)
       } else {
         for (FragmentC& c : dp) c = {};
       }
-      differentiate_columns<T>(head, s, step.tile.tile * kQueries<kDim>, first_key, !step.tile.all,
-                               stage.lse, stage.delta, scores, dp, p, ds);
+      const auto range_of = [&](int column) {
+        return args.range(s, step.tile.tile * kQueries<kDim> + column);
+      };
+      const auto position_of = [&](int r) {
+        return args.position(s, first_key + r * 8 + lane_of_warp() / 4);
+      };
+      differentiate_columns<T>(head, !step.tile.all, range_of, position_of, stage.lse, stage.delta,
+                               scores, dp, p, ds);
       if constexpr (pass != Pass::keys) accumulate<kDim>(p, stage.dout, dv);
       if constexpr (pass != Pass::values) accumulate<kDim>(ds, stage.q, dk);
     }

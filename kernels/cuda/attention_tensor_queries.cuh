@@ -129,7 +129,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       FragmentC scores[kM<kDim>][kTile / 8], dp[kM<kDim>][kTile / 8];
       product<kDim>(q, k + buffer * kTile * kDim, scores);
       product<kDim>(dout, v + buffer * kTile * kDim, dp);
-      differentiate_rows(head, s, first_query, step.tile * kTile, !step.all, rows, scores, dp);
+      const auto range_of = [&](int r) {
+        return args.range(s, first_query + r * 8 + lane_of_warp() / 4);
+      };
+      const auto positions_of = [&](int column) {
+        const int key = step.tile * kTile + column;
+        return Pack<int, 2>{{args.position(s, key), args.position(s, key + 1)}};
+      };
+      differentiate_rows(head, !step.all, range_of, positions_of, rows, scores, dp);
       accumulate<kDim>(dp, k + buffer * kTile * kDim, dq);
     }
     step = next;

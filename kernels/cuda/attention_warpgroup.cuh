@@ -18,7 +18,7 @@ inline constexpr int kRegisters = 232, kCopierRegisters = 40;
 inline constexpr int kFirstRegisters = (64 << 10) / kBlockThreads / 8 * 8;
 static_assert(kGroups * kRegisters + kCopierRegisters <= (1 + kGroups) * kFirstRegisters);
 
-/// Matrices of the backward, in boxes of 64 rows.
+/// Matrices of a kernel of the backward, in boxes of as many rows as its tiles have.
 struct GradientMaps {
   CUtensorMap q, dout, k, v;
 };

@@ -16,16 +16,20 @@ bool warpgroup_backward(const KernelCtx& ctx, const AttentionBackward& op, const
   if (args.sequences == 0) return true;
   const HeadsLayout of_q{args.sequences, args.tq, args.heads, args.head_dim};
   const HeadsLayout of_k{args.sequences, args.tk, args.kv_heads, args.head_dim};
-  // Both kernels copy 64 rows at a time; nothing where one side has none.
-  constexpr int kRows = warpgroup_query_tiles::kRows;
-  static_assert(kRows == warpgroup_query_tiles::kKeys && kRows == warpgroup_key_tiles::kRows &&
-                kRows == warpgroup_key_tiles::kQueries);
-  GradientMaps maps{};
+  // Blocks copy 64 rows of their own, and tiles of the other side.
+  constexpr int kOwn = warpgroup_query_tiles::kRows;
+  static_assert(kOwn == warpgroup_key_tiles::kRows);
+  GradientMaps of_queries{}, of_keys{};
+  const auto describe = [&](GradientMaps& maps, int rows_of_q, int rows_of_k) {
+    return describe_heads(op.q, of_q, rows_of_q, maps.q, why) &&
+           describe_heads(op.dout, of_q, rows_of_q, maps.dout, why) &&
+           describe_heads(op.k, of_k, rows_of_k, maps.k, why) &&
+           describe_heads(op.v, of_k, rows_of_k, maps.v, why);
+  };
+  // Nothing where one side has none.
   if (args.tq > 0 && args.tk > 0 &&
-      !(describe_heads(op.q, of_q, kRows, maps.q, why) &&
-        describe_heads(op.dout, of_q, kRows, maps.dout, why) &&
-        describe_heads(op.k, of_k, kRows, maps.k, why) &&
-        describe_heads(op.v, of_k, kRows, maps.v, why))) {
+      !(describe(of_queries, kOwn, warpgroup_query_tiles::kKeys<kDim>) &&
+        describe(of_keys, warpgroup_key_tiles::kQueries, kOwn))) {
     return false;
   }
   find_bounds(ctx, args);
@@ -38,8 +42,8 @@ bool warpgroup_backward(const KernelCtx& ctx, const AttentionBackward& op, const
                               Results<T>(op.dv),
                               static_cast<const float*>(op.lse.data),
                               find_delta(ctx, op, args, workspace)};
-  warpgroup_query_tiles::gradient<T, kDim>(ctx, args, maps, m);
-  warpgroup_key_tiles::gradient<T, kDim>(ctx, args, maps, m);
+  warpgroup_query_tiles::gradient<T, kDim>(ctx, args, of_queries, m);
+  warpgroup_key_tiles::gradient<T, kDim>(ctx, args, of_keys, m);
   return true;
 }
 

@@ -12,7 +12,7 @@ namespace warpgroup_key_tiles {
 
 constexpr int kRows = 64;     // keys of a warpgroup
 constexpr int kQueries = 64;  // of a tile: what registers have room for beside dk and dv
-constexpr int kSlots = 2;
+constexpr int kSlots = 3;     // two of which a warpgroup may have in its products at a time
 constexpr int kKeys = kRows * kGroups;  // of a block
 
 template <class T, int kDim>
@@ -22,6 +22,7 @@ struct alignas(kPanelAlignment) Shared {
   Rows k[kGroups], v[kGroups];
   Queries q[kSlots], dout[kSlots];
   float lse[kSlots][kQueries], delta[kSlots][kQueries];
+  KeyRange range[kSlots][kQueries];  // what each query sees
   PhaseBarrier keys;
   SlotBarriers slots[kSlots];
 };
@@ -74,7 +75,8 @@ __device__ __forceinline__ void copy_tiles(const AttentionArgs<float>& args,
   }
 }
 
-/// The warp that copies statistics, whose rows begin anywhere: each lane arrives by itself.
+/// The warp that copies what is known of queries, whose rows begin anywhere: each lane arrives by
+/// itself.
 template <class T, int kDim>
 __device__ __forceinline__ void copy_statistics(const AttentionArgs<float>& args,
                                                 const GradientMatrices<T>& m,
@@ -92,6 +94,7 @@ __device__ __forceinline__ void copy_statistics(const AttentionArgs<float>& args
       const std::int64_t from = real ? args.statistic(place.sequence, step.head, query) : 0;
       shared.lse[at.slot][i] = real ? m.lse[from] : 0;
       shared.delta[at.slot][i] = real ? m.delta[from] : 0;
+      shared.range[at.slot][i] = args.range(place.sequence, query);
     }
     arrive(slot.full);
     at.advance();
@@ -99,50 +102,114 @@ __device__ __forceinline__ void copy_statistics(const AttentionArgs<float>& args
   }
 }
 
-/// A warpgroup that multiplies.
+/// The sums of a warpgroup of keys, and what a tile of queries adds to them.
+template <class T, int kDim, bool kExtras>
+class KeyRows {
+ public:
+  /// `row`: the first of this warp in the warpgroup's.
+  __device__ KeyRows(const AttentionArgs<float>& args, Shared<T, kDim>& shared, int own,
+                     const KeyBlock& place, int row)
+      : args_(args),
+        shared_(shared),
+        own_(own),
+        sequence_(place.sequence),
+        positions_{position(place, row), position(place, row + 8)} {}
+
+  /// Queues scores and their gradients, to be committed.
+  __device__ __forceinline__ void multiply(int slot) {
+    multiply_tiles(scores_, shared_.k[own_], shared_.q[slot]);
+    multiply_tiles(dp_, shared_.v[own_], shared_.dout[slot]);
+    commit_products();
+  }
+  /// From these, when they are there, what accumulate() multiplies.
+  __device__ __forceinline__ void differentiate(int slot, int head, bool masked) {
+    wait_for_products<0>(scores_, dp_);
+    const auto range_of = [&](int column) { return shared_.range[slot][column]; };
+    const auto position_of = [&](int r) { return positions_[r]; };
+    differentiate_columns<T>(TensorHead<kExtras>(args_, sequence_, head), masked, range_of,
+                             position_of, shared_.lse[slot], shared_.delta[slot], scores_, dp_, p_,
+                             ds_);
+  }
+  __device__ __forceinline__ void accumulate(int slot) {
+    fence_products(dv, dk, p_, ds_);
+    accumulate_tile<kDim>(dv, p_, shared_.dout[slot]);
+    accumulate_tile<kDim>(dk, ds_, shared_.q[slot]);
+    commit_products();
+  }
+  template <int groups_left>
+  __device__ __forceinline__ void wait() {
+    wait_for_products<groups_left>(dv, dk);
+    keep(p_);
+    keep(ds_);
+  }
+
+  FragmentC dk[kDim / 8] = {}, dv[kDim / 8] = {};
+
+ private:
+  __device__ int position(const KeyBlock& place, int row) const {
+    return args_.position(place.sequence,
+                          place.first + own_ * kRows + row + lane_of_warp() / 4);
+  }
+
+  const AttentionArgs<float>& args_;
+  Shared<T, kDim>& shared_;
+  int own_, sequence_;
+  int positions_[2];
+  FragmentC scores_[kQueries / 8], dp_[kQueries / 8];
+  FragmentA p_[kQueries / 16], ds_[kQueries / 16];
+};
+
+/// A warpgroup that multiplies. It takes every tile that any of the block's keys are seen in, for
+/// the other would wait for it; where registers have room, the scores of the next tile are queued
+/// behind the sums of this one, so that the tensor cores have work in between.
 template <class T, int kDim, bool kExtras>
 __device__ __forceinline__ void differentiate(const AttentionArgs<float>& args,
                                               const GradientMatrices<T>& m, Shared<T, kDim>& shared,
                                               int own) {
+  constexpr bool kAhead = kDim <= 64;
   const KeyBlock place(args);
   const int s = place.sequence;
   const int first_of_group = place.first + own * kRows;
   const int row = 16 * (warp_of_block() % 4);  // the first of this warp
-  const int first_key = first_of_group + row;
-  FragmentC dk[kDim / 8] = {}, dv[kDim / 8] = {};
+  KeyRows<T, kDim, kExtras> rows(args, shared, own, place, row);
   Walk walk(args, s, place.group, place.first, first_of_group);
   auto step = uniform_group_step(walk.next(place.group * args.per_group(), 0));
-  if (!walk.done(step)) wait_for_phase(shared.keys, 0);
-  for (RingPlace<kSlots> at; !walk.done(step); at.advance()) {
+  if (!walk.done(step)) {
+    RingPlace<kSlots> at;
+    wait_for_phase(shared.keys, 0);
     shared.slots[at.slot].wait(at.parity);
-    if (step.tile.some) {
-      const TensorHead<kExtras> head(args, s, step.head);
-      FragmentC scores[kQueries / 8], dp[kQueries / 8];
-      FragmentA p[kQueries / 16], ds[kQueries / 16];
-      fence_products();
-      multiply_tiles(scores, shared.k[own], shared.q[at.slot]);
-      multiply_tiles(dp, shared.v[own], shared.dout[at.slot]);
-      commit_products();
-      wait_for_products<0>(scores, dp);
-      differentiate_columns<T>(head, s, step.tile.tile * kQueries, first_key, !step.tile.all,
-                               shared.lse[at.slot], shared.delta[at.slot], scores, dp, p, ds);
-      fence_products(dv, dk, p, ds);
-      accumulate_tile<kDim>(dv, p, shared.dout[at.slot]);
-      accumulate_tile<kDim>(dk, ds, shared.q[at.slot]);
-      commit_products();
-      wait_for_products<0>(dv, dk);
-      keep(p);
-      keep(ds);
-    }
-    shared.slots[at.slot].close();
+    fence_products();
+    rows.multiply(at.slot);
+    rows.differentiate(at.slot, step.head, !step.tile.all);
     step = uniform_group_step(walk.next(step.head, step.tile.tile + 1));
+    while (!walk.done(step)) {
+      const RingPlace<kSlots> before = at;
+      at.advance();
+      if constexpr (kAhead) shared.slots[at.slot].wait(at.parity);
+      rows.accumulate(before.slot);
+      if constexpr (kAhead) {
+        rows.multiply(at.slot);
+        rows.template wait<1>();
+        shared.slots[before.slot].close();
+      } else {
+        rows.template wait<0>();
+        shared.slots[before.slot].close();
+        shared.slots[at.slot].wait(at.parity);
+        fence_products();
+        rows.multiply(at.slot);
+      }
+      rows.differentiate(at.slot, step.head, !step.tile.all);
+      step = uniform_group_step(walk.next(step.head, step.tile.tile + 1));
+    }
+    rows.accumulate(at.slot);
+    rows.template wait<0>();
   }
   sync_warpgroup(own);  // nobody reads keys and values any more, whose place the results take
   const std::int64_t k_row = static_cast<std::int64_t>(s) * args.tk;
   const std::int64_t at_k = static_cast<std::int64_t>(place.group) * args.head_dim;
-  const ResultRows to{k_row, at_k, first_key, args.tk, args.head_dim};
-  write_results<kDim>(m.dk, to, shared.k[own].elements, row, dk, args.scale, args.scale);
-  write_results<kDim>(m.dv, to, shared.v[own].elements, row, dv, 1, 1);
+  const ResultRows to{k_row, at_k, first_of_group + row, args.tk, args.head_dim};
+  write_results<kDim>(m.dk, to, shared.k[own].elements, row, rows.dk, args.scale, args.scale);
+  write_results<kDim>(m.dv, to, shared.v[own].elements, row, rows.dv, 1, 1);
 }
 
 template <class T, int kDim, bool kExtras>

@@ -97,12 +97,25 @@ class AttentionProblem {
     if (c_.sink)
       dsink = m_.of(Values(static_cast<std::size_t>(c_.heads), 0.25), {c_.heads}, m_.wide());
     m_.run(AttentionBackward{shape_, q_, k_, v_, out, lse, dout, dq, dk, dv, dsink.view()});
-    return c_.sink ? outputs(m_, dq, dk, dv, dsink) : outputs(m_, dq, dk, dv);
+    auto found = c_.sink ? outputs(m_, dq, dk, dv, dsink) : outputs(m_, dq, dk, dv);
+    if (m_.operand_type() == DType::bf16 || m_.operand_type() == DType::f16) {
+      found[0].of_magnitude = cancelled(dout, k_);
+      found[1].of_magnitude = cancelled(dout, q_);
+    }
+    return found;
   }
 
  private:
   Tensor result(const Shape& shape, std::int64_t gap = 0) {
     return m_.empty(shape, c_.wide ? m_.wide() : m_.compute(), gap);
+  }
+  /// Gradients of scores are differences of sums in FP32, which may be equal: their rounding, times
+  /// what they are multiplied with, in units of the results'.
+  double cancelled(const Tensor& dout, const Tensor& other) const {
+    const double sums =
+        static_cast<double>(c_.head_dim) * max_magnitude(m_.read(dout)) * max_magnitude(m_.read(v_));
+    return sums * max_magnitude(m_.read(other)) * std::abs(shape_.scale) *
+           test::rounding_of(DType::f32) / test::rounding_of(m_.operand_type());
   }
   std::int64_t gap(std::int64_t columns) const { return c_.fused ? columns : 0; }
   /// Of 16 bytes: heads that tensor cores take, if rows begin where they may.

@@ -71,7 +71,7 @@ Values checked_rows(const LargeProduct& p, Place place, DType compute, DType dty
 }  // namespace
 
 TEST_CASE("products of a step's size have the reference's rows") {
-  const std::int64_t tokens = sized(8192), wide = sized(4096), narrow = sized(2048);
+  const std::int64_t tokens = sized(4096), wide = sized(2048), narrow = sized(1024);
   const LargeProduct products[] = {{tokens, wide, narrow, false, true},
                                    {tokens, narrow, wide, false, false},
                                    {wide, narrow, tokens, true, false, true},
@@ -84,23 +84,26 @@ TEST_CASE("products of a step's size have the reference's rows") {
       const Values exact = checked_rows(p, Place::reference, DType::f64, dtype);
       const Values plain = checked_rows(p, Place::reference, dtype, dtype);
       const Values found = checked_rows(p, Place::gpu, dtype, dtype);
-      const double rounding = test::rounding_of(p.accumulate ? DType::f32 : dtype);
+      // Tensor cores cut off what sums of bf16 and fp16 have beyond FP32, once for 16 terms.
+      const double cuts = dtype == DType::f32 ? 0 : static_cast<double>(p.k) / 16;
+      const double rounding =
+          4 * test::rounding_of(p.accumulate ? DType::f32 : dtype) + cuts * test::rounding_of(DType::f32);
       CHECK(max_difference(found, exact) <=
-            std::max(3 * max_difference(plain, exact), 4 * rounding * max_magnitude(exact)));
+            std::max(3 * max_difference(plain, exact), rounding * max_magnitude(exact)));
     }
   }
 }
 
-TEST_CASE("attention to thousands of keys has the reference's values") {
-  const auto rows = [](std::int64_t n) { return fake_library() == nullptr ? n : n / 8; };
+TEST_CASE("attention to a thousand keys has the reference's values") {
+  const auto rows = [](std::int64_t n) { return fake_library() == nullptr ? n : n / 4; };
   const AttentionCase cases[] = {
-      {.name = "128", .tq = rows(2048), .tk = rows(2048), .head_dim = 128, .fused = true},
+      {.name = "128", .tq = rows(1100), .tk = rows(1100), .head_dim = 128, .fused = true},
       {.name = "64, documents, odd",
-       .tq = rows(1800) + 1,
-       .tk = rows(1800) + 1,
+       .tq = rows(1000) + 1,
+       .tk = rows(1000) + 1,
        .head_dim = 64,
        .documents = {0, 40, 150}},
-      {.name = "96, window", .tq = rows(1536), .tk = rows(1536), .head_dim = 96, .window = 100}};
+      {.name = "96, window", .tq = rows(1024), .tk = rows(1024), .head_dim = 96, .window = 100}};
   for (const AttentionCase& c : cases) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       compare_attention(c, dtype, {.times_reference = 3, .floor = 3},
