@@ -16,6 +16,8 @@
 #   kernels rates of single kernels by the GPU's clock, beside a copy's, at 8,192 tokens and 128 columns a head:
 #           attention by cuDNN (whole, in pieces, with sums in any order) and by our own kernels with wgmma and with
 #           mma.sync, norms, AdamW, products
+#   attention  both directions of it by cuDNN and by our kernels, heads of 64 and 128, 1,024 and 4,096 tokens
+#   profile what limits each of our kernels, by ncu: OUT/profile_RECIPE.txt
 #   memory  what the driver says of the GPU's memory beside the plan, with an arena of the size that the plan says
 #   modes   whole steps of GPT-2 124M beside those with one setting changed: run.determinism: fast, no CUDA graphs, our
 #           own attention, products as the library guesses, either form of masters and none, fp16; fp32 beside TF32
@@ -31,7 +33,8 @@
 #   --out      where table.txt and logs.tgz go, which are up to date whenever the script is stopped
 #   --build    a build directory of the preset `ci` or `cuda` (build/cuda), which is brought up to date; or a bundle
 #   --seconds  begin nothing after so many, and end what runs then (465)
-#   --rows     of a model's steps: any of "determinism_fast pytorch own_attention guessed_products documents" (all)
+#   --rows     of a model's steps: any of "determinism_fast pytorch own_attention guessed_products documents" (all);
+#              pytorch_compile: of PyTorch's that one alone
 #
 # What failed is a row with the first complaint of its log. A test case that leaves the GPU unusable ends no other:
 # each has a process of its own. A table begins with date, commit, device and driver, and says how MFU is counted.
@@ -48,7 +51,7 @@ die() {
 what="${1:-}"
 for verb in ${what//,/ } ${what:-none}; do
   case "$verb" in
-    bundle | first | check | cases | beside_the_cpu | kernels | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
+    bundle | first | check | cases | beside_the_cpu | kernels | attention | profile | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
     memcheck | racecheck | synccheck | initcheck | losses-124m | losses-1b | losses-tiny-llama | *,*) ;;
     -h | --help)
       sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
@@ -138,7 +141,7 @@ for verb in ${what//,/ }; do
   logs="$all_logs/$verb"
   mkdir -p "$logs"
   case "$verb" in
-    first | check | beside_the_cpu | kernels | memory | modes | runs) "$verb" || true ;;
+    first | check | beside_the_cpu | kernels | attention | profile | memory | modes | runs) "$verb" || true ;;
     cases) trial && cases "$limit" ;;
     memcheck | racecheck | synccheck | initcheck) sanitize "$verb" ;;
     losses-*) losses "${verb#losses-}" ;;

@@ -50,15 +50,15 @@ struct ActivationPacks {
   Rows<const T> x, up;
   Rows<T> y;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
-    const auto from = load_pack<V>(x.row(row) + col);
-    Pack<T, V> factor, result;
-    if (up) factor = load_pack<V>(up.row(row) + col);
+    const auto bits = load_bits<V>(x.row(row) + col);
+    Wide<T> value[V], factor[V];
+    if (up) widen_bits<T>(load_bits<V>(up.row(row) + col), factor);
+    widen_bits<T>(bits, value);
     for (int i = 0; i < V; ++i) {
-      Wide<T> value = evaluate<activation>(widen(from.x[i])).value;
-      if (up) value *= widen(factor.x[i]);
-      result.x[i] = narrow<T>(value);
+      value[i] = evaluate<activation>(value[i]).value;
+      if (up) value[i] *= factor[i];
     }
-    store_pack(y.row(row) + col, result);
+    store_pack(y.row(row) + col, narrow_bits<T>(value));
   }
 };
 
@@ -83,21 +83,21 @@ struct ActivationGradientPacks {
   Rows<const T> x, up, dy;
   Rows<T> dx, dup;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
-    const auto from = load_pack<V>(x.row(row) + col), gradient = load_pack<V>(dy.row(row) + col);
-    Pack<T, V> factor, to_x, to_up;
-    if (up) factor = load_pack<V>(up.row(row) + col);
+    const auto bits = load_bits<V>(x.row(row) + col), dbits = load_bits<V>(dy.row(row) + col);
+    Wide<T> to_x[V], gradient[V], factor[V], to_up[V];
+    if (up) widen_bits<T>(load_bits<V>(up.row(row) + col), factor);
+    widen_bits<T>(bits, to_x);
+    widen_bits<T>(dbits, gradient);
     for (int i = 0; i < V; ++i) {
-      const auto f = evaluate<activation>(widen(from.x[i]));
-      const Wide<T> g = widen(gradient.x[i]);
-      Wide<T> d = g * f.slope;
+      const auto f = evaluate<activation>(to_x[i]);
+      to_x[i] = gradient[i] * f.slope;
       if (up) {
-        d *= widen(factor.x[i]);
-        to_up.x[i] = narrow<T>(g * f.value);
+        to_x[i] *= factor[i];
+        to_up[i] = gradient[i] * f.value;
       }
-      to_x.x[i] = narrow<T>(d);
     }
-    store_pack(dx.row(row) + col, to_x);
-    if (up) store_pack(dup.row(row) + col, to_up);
+    store_pack(dx.row(row) + col, narrow_bits<T>(to_x));
+    if (up) store_pack(dup.row(row) + col, narrow_bits<T>(to_up));
   }
 };
 

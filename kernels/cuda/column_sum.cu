@@ -14,10 +14,11 @@ __global__ void __launch_bounds__(kRowBlockThreads)
   if (count <= 0) return;
   const T* at = x.row(part.begin()) + part.pack * V;
   Wide<T> sums[V] = {};
-#pragma unroll 8
+#pragma unroll 16
   for (int i = 0; i < count; ++i, at += x.stride) {
-    const auto pack = load_pack<V>(at);
-    for (int e = 0; e < V; ++e) sums[e] += widen(pack.x[e]);
+    Wide<T> values[V];
+    widen_bits<T>(load_bits<V>(at), values);
+    for (int e = 0; e < V; ++e) sums[e] += values[e];
   }
   store_sums(partial + part.block * cols + part.pack * V, sums);
 }
@@ -31,8 +32,9 @@ void column_sum(const KernelCtx& ctx, const ColumnSum& op, const View& workspace
       launch_grid(ctx, {row_block_grid(rows, cols / V), kRowBlockThreads}, sum_row_blocks<T, V>,
                   Rows<const T>(op.x), rows, cols, partial);
     };
-    const bool packed = cols % kPack<T> == 0 && rows_aligned(op.x, 16);
-    packed ? first_stage.template operator()<kPack<T>>() : first_stage.template operator()<1>();
+    constexpr int kWidth = kRowBlockPack<T>;
+    const bool packed = cols % kWidth == 0 && rows_aligned(op.x, kWidth * sizeof(T));
+    packed ? first_stage.template operator()<kWidth>() : first_stage.template operator()<1>();
     join<W>(ctx, rows, cols, partial, op.out.as<W>(), nullptr);
   });
 }

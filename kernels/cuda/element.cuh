@@ -23,15 +23,19 @@ __device__ __forceinline__ float widen(f16 x) { return float_of_f16(x.bits); }
 template <class T, class W>
 __device__ __forceinline__ T narrow(W x) {
   if constexpr (std::is_same_v<T, bf16>) {
-    const auto f = static_cast<float>(x);
-    const unsigned u = __float_as_uint(f);
-    const unsigned rounded = f != f ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
-    return bf16{static_cast<std::uint16_t>(rounded >> 16)};
+    return bf16{bf16_of_float(static_cast<float>(x))};
   } else if constexpr (std::is_same_v<T, f16>) {
     return f16{f16_of_float(static_cast<float>(x))};
   } else {
     return static_cast<T>(x);
   }
+}
+
+/// Two of bf16 or f16 (T), both rounded so, `low` in the lower half.
+template <class T>
+__device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  return std::is_same_v<T, bf16> ? bf16_pair(low, high) : f16_pair(low, high);
 }
 
 /// V elements side by side; aligned, so that one instruction moves them.
@@ -51,6 +55,56 @@ __device__ __forceinline__ Pack<T, V> load_pack(const T* from) {
 template <int V, class T>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, V>& pack) {
   *aligned(reinterpret_cast<Pack<T, V>*>(to)) = pack;
+}
+
+/// Pairs of narrow elements, the first in the lower half of each word.
+template <int N>
+struct [[gnu::may_alias]] alignas(4 * N) Words {
+  std::uint32_t x[N];
+};
+/// A pack as registers have it best: taking single elements of 16 bits out of words costs more than
+/// what is computed from them.
+template <class T, int V>
+using Bits = std::conditional_t<sizeof(T) == 2 && V % 2 == 0, Words<V / 2>, Pack<T, V>>;
+
+template <int V, class T>
+__device__ __forceinline__ Bits<T, V> load_bits(const T* from) {
+  return *aligned(reinterpret_cast<const Bits<T, V>*>(from));
+}
+template <class T, int N>
+__device__ __forceinline__ void store_pack(T* to, const Words<N>& words) {
+  static_assert(sizeof(T) == 2);
+  *aligned(reinterpret_cast<Words<N>*>(to)) = words;
+}
+
+template <class T, int V>
+__device__ __forceinline__ void widen_bits(const Bits<T, V>& bits, Wide<T> (&x)[V]) {
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+    for (int k = 0; k < V; k += 2) {
+      const std::uint32_t word = bits.x[k / 2];
+      if constexpr (std::is_same_v<T, bf16>) {
+        x[k] = __uint_as_float(word << 16);
+        x[k + 1] = __uint_as_float(word & 0xffff0000u);
+      } else {
+        x[k] = float_of_f16(static_cast<std::uint16_t>(word));
+        x[k + 1] = float_of_f16(static_cast<std::uint16_t>(word >> 16));
+      }
+    }
+  } else {
+    for (int k = 0; k < V; ++k) x[k] = widen(bits.x[k]);
+  }
+}
+
+/// Rounds a pack of values; narrow ones in pairs, an instruction each.
+template <class T, int V, class W>
+__device__ __forceinline__ Bits<T, V> narrow_bits(const W (&x)[V]) {
+  Bits<T, V> bits;
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+    for (int k = 0; k < V; k += 2) bits.x[k / 2] = pack_pair<T>(x[k], x[k + 1]);
+  } else {
+    for (int k = 0; k < V; ++k) bits.x[k] = narrow<T>(x[k]);
+  }
+  return bits;
 }
 
 /// Rows of a strided view as kernels see them; null data for an absent operand.

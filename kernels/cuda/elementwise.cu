@@ -13,10 +13,11 @@ struct AddPacks {
   Rows<const T> a, b;
   Rows<T> y;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
-    const auto p = load_pack<V>(a.row(row) + col), q = load_pack<V>(b.row(row) + col);
-    Pack<T, V> sum;
-    for (int i = 0; i < V; ++i) sum.x[i] = narrow<T>(widen(p.x[i]) + widen(q.x[i]));
-    store_pack(y.row(row) + col, sum);
+    Wide<T> sum[V], other[V];
+    widen_bits<T>(load_bits<V>(a.row(row) + col), sum);
+    widen_bits<T>(load_bits<V>(b.row(row) + col), other);
+    for (int i = 0; i < V; ++i) sum[i] += other[i];
+    store_pack(y.row(row) + col, narrow_bits<T>(sum));
   }
 };
 
@@ -60,13 +61,14 @@ struct ScaleCastPacks {
     const auto factor = static_cast<W>(scale.value());
     const auto from = load_pack<V>(x.row(row) + col);
     Y* const to = y.row(row) + col;
-    Pack<Y, V> result;
-    if (accumulate) result = load_pack<V>(to);
+    Pack<Y, V> before;
+    if (accumulate) before = load_pack<V>(to);
+    W result[V];
     for (int i = 0; i < V; ++i) {
       const W value = factor * static_cast<W>(widen(from.x[i]));
-      result.x[i] = narrow<Y>(accumulate ? static_cast<W>(widen(result.x[i])) + value : value);
+      result[i] = accumulate ? static_cast<W>(widen(before.x[i])) + value : value;
     }
-    store_pack(to, result);
+    store_pack(to, narrow_bits<Y>(result));
   }
 };
 

@@ -17,6 +17,9 @@ constexpr std::size_t kHeldBytes = 96 << 10;
 
 template <class Z, class G>
 struct LossOperands {
+  static constexpr bool kFast = sizeof(G) < sizeof(Z);
+
+
   Rows<const Z> logits;
   const std::int32_t* target;
   Z* loss;
@@ -44,6 +47,14 @@ struct LossOperands {
   __device__ Z capped(Z z) const { return cap > 0 ? cap * std::tanh(z / cap) : z; }
 };
 
+/// e^x; `fast` beside gradients of 16 bits: x is a few units in the last place off then, and e^x.
+template <bool fast, class Z>
+__device__ __forceinline__ Z exponential(Z x) {
+  constexpr float kLog2e = 1.44269504088896340736f;
+  if constexpr (fast && std::is_same_v<Z, float>) return exp2_fast(x * kLog2e);
+  return std::exp(x);
+}
+
 /// Sum of exponentials relative to the largest exponent. Logits of -inf leave it as it is.
 template <class Z>
 struct LogSum {
@@ -52,15 +63,17 @@ struct LogSum {
   __device__ static Z relative(Z z, Z max) {
     return max == -static_cast<Z>(INFINITY) ? Z{0} : std::exp(z - max);
   }
-  template <int V>
-  __device__ void add(const Z (&z)[V]) {
+  template <bool fast, int V>
+  __device__ __forceinline__ void add(const Z (&z)[V]) {
     Z high = max;
     for (int k = 0; k < V; ++k) high = std::fmax(high, z[k]);
     if (high > max) sum *= relative(max, high);
     max = high;
     // A NaN is no maximum, but it makes its own exponential, and so the sum, NaN.
     const Z shift = high == -static_cast<Z>(INFINITY) ? Z{0} : high;
-    for (int k = 0; k < V; ++k) sum += std::exp(z[k] - shift);
+    Z added = 0;
+    for (int k = 0; k < V; ++k) added += exponential<fast>(z[k] - shift);
+    sum += added;
   }
   /// Over a warp; every lane gets the whole.
   __device__ void join() {
@@ -131,18 +144,23 @@ __device__ LogSum<Z> sum_row(const LossOperands<Z, G>& op, const Z* logits, Z* h
     for (int u = 0; u < kLossPacks; ++u) {
       packs[u] = load_pack<V>(logits + std::min(begin + u * stride, op.cols - V));
     }
+    Z z[kLossPacks * V];
 #pragma unroll
     for (int u = 0; u < kLossPacks; ++u) {
       const int j = begin + u * stride;
-      if (j >= op.num_classes) break;
-      Z z[V];
-      for (int k = 0; k < V; ++k) packs[u].x[k] = z[k] = op.capped(packs[u].x[k]);
-      if (j < op.held) store_pack(held + j, packs[u]);
-      for (int k = 0; k < V; ++k) {
-        if (j + k >= op.num_classes) z[k] = -static_cast<Z>(INFINITY);
+      if (op.cap > 0) {
+        for (int k = 0; k < V; ++k) packs[u].x[k] = op.capped(packs[u].x[k]);
       }
-      seen.add(z);
+      if (j < op.held) store_pack(held + j, packs[u]);
+      for (int k = 0; k < V; ++k) z[u * V + k] = packs[u].x[k];
     }
+    if (begin + round - stride + V > op.num_classes) {  // some of them are none
+#pragma unroll
+      for (int i = 0; i < kLossPacks * V; ++i) {
+        if (begin + i / V * stride + i % V >= op.num_classes) z[i] = -static_cast<Z>(INFINITY);
+      }
+    }
+    seen.template add<LossOperands<Z, G>::kFast>(z);
   }
   return of_block(seen);
 }
@@ -204,7 +222,10 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
   const int column = target - op.first_id;
 
   const Z grad_scale = op.grad_scale_now();
-  const Z softmax_scale = 1 + 2 * op.z_loss_coef * lse;
+  // Beside 16 bits the scale of the gradient is a factor of the softmax already.
+  constexpr bool kFast = LossOperands<Z, G>::kFast;
+  const Z one = kFast ? grad_scale : Z{1};
+  const Z softmax_scale = one * (1 + 2 * op.z_loss_coef * lse);
   for (int begin = 0; begin < op.cols; begin += round) {
     Pack<Z, V> packs[kLossPacks];
     const bool all_held = begin + round <= op.held;
@@ -223,15 +244,27 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     for (int u = 0; u < kLossPacks; ++u) {
       const int j = begin + first + u * stride;
       if (j >= op.cols) break;
-      Pack<G, V> result;
-      for (int k = 0; k < V; ++k) {
-        const Z z = j < op.held ? packs[u].x[k] : op.capped(packs[u].x[k]);
-        const Z onehot = j + k == column ? 1 : 0;
-        Z gradient = grad_scale * (std::exp(z - lse) * softmax_scale - onehot);
-        if (op.cap > 0) gradient *= 1 - (z / op.cap) * (z / op.cap);
-        result.x[k] = narrow<G>(j + k < op.num_classes ? gradient : Z{0});
+      Z z[V], gradient[V];
+      for (int k = 0; k < V; ++k) z[k] = packs[u].x[k];
+      if (op.cap > 0 && j >= op.held) {
+        for (int k = 0; k < V; ++k) z[k] = op.capped(z[k]);
       }
-      store_pack(gradients + j, result);
+      for (int k = 0; k < V; ++k) {
+        gradient[k] = softmax_scale * exponential<kFast>(z[k] - lse);
+      }
+      if (column >= j && column < j + V) {
+        for (int k = 0; k < V; ++k) gradient[k] -= j + k == column ? one : Z{0};
+      }
+      if (op.cap > 0) {
+        for (int k = 0; k < V; ++k) gradient[k] *= 1 - (z[k] / op.cap) * (z[k] / op.cap);
+      }
+      if constexpr (!kFast) {
+        for (int k = 0; k < V; ++k) gradient[k] *= grad_scale;
+      }
+      if (j + V > op.num_classes) {
+        for (int k = 0; k < V; ++k) gradient[k] = j + k < op.num_classes ? gradient[k] : Z{0};
+      }
+      store_pack(gradients + j, narrow_bits<G>(gradient));
     }
   }
 }

@@ -8,8 +8,8 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-/// A thread's pack of columns, from one norm of a matrix to the next.
-template <class T>
+/// A thread's pack of columns, from one norm of a matrix to the next; kHeads: a row has several.
+template <class T, bool kHeads>
 class HeadCursor {
  public:
   __device__ HeadCursor(const HeadRows<T>& rows, std::int64_t first, std::int64_t column)
@@ -17,13 +17,17 @@ class HeadCursor {
         head_(static_cast<int>(first % rows.heads)),
         heads_(rows.heads),
         width_(rows.width),
-        to_next_row_(rows.stride - std::int64_t{rows.heads} * rows.width) {}
+        to_next_row_(rows.stride - (kHeads ? std::int64_t{rows.heads} * rows.width : 0)) {}
   __device__ T* operator*() const { return at_; }
   __device__ void advance() {
-    at_ += width_;
-    if (++head_ == heads_) {
-      head_ = 0;
+    if constexpr (!kHeads) {
       at_ += to_next_row_;
+    } else {
+      at_ += width_;
+      if (++head_ == heads_) {
+        head_ = 0;
+        at_ += to_next_row_;
+      }
     }
   }
 
@@ -41,7 +45,7 @@ struct WeightGradOperands {
   Wide<T>*weight_sums, *bias_sums;  // [row blocks, width]; bias_sums may be null
 };
 
-template <class T, int V>
+template <class T, int V, bool kHeads>
 __global__ void __launch_bounds__(kRowBlockThreads) weight_grad_blocks(WeightGradOperands<T> op) {
   using W = Wide<T>;
   const int width = op.dy.width;
@@ -49,18 +53,18 @@ __global__ void __launch_bounds__(kRowBlockThreads) weight_grad_blocks(WeightGra
   const int count = part.count(op.count);
   if (count <= 0) return;
   const std::int64_t begin = part.begin();
-  HeadCursor<const T> dy(op.dy, begin, part.pack * V), s(op.s, begin, part.pack * V);
+  HeadCursor<const T, kHeads> dy(op.dy, begin, part.pack * V), s(op.s, begin, part.pack * V);
   W weight_sums[V] = {}, bias_sums[V] = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int i = 0; i < count; ++i) {
-    const auto dys = load_pack<V>(*dy), ss = load_pack<V>(*s);
+    W dys[V], ss[V];
+    widen_bits<T>(load_bits<V>(*dy), dys);
+    widen_bits<T>(load_bits<V>(*s), ss);
     const W mean = op.mean != nullptr ? op.mean[begin + i] : W{0};
     const W rstd = op.rstd[begin + i];
     for (int e = 0; e < V; ++e) {
-      const W gradient = widen(dys.x[e]);
-      const W n = (widen(ss.x[e]) - mean) * rstd;
-      weight_sums[e] += gradient * n;
-      bias_sums[e] += gradient;
+      weight_sums[e] += dys[e] * ((ss[e] - mean) * rstd);
+      bias_sums[e] += dys[e];
     }
     dy.advance();
     s.advance();
@@ -88,10 +92,13 @@ void norm_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View
         .bias_sums = bias_sums};
     const auto first_stage = [&]<int V>() {
       launch_grid(ctx, {row_block_grid(count, rows.width / V), kRowBlockThreads},
-                  weight_grad_blocks<T, V>, operands);
+                  rows.heads == 1 ? weight_grad_blocks<T, V, false> : weight_grad_blocks<T, V, true>,
+                  operands);
     };
-    packs_fit<T>(rows.width, op.dy, op.s) ? first_stage.template operator()<kPack<T>>()
-                                          : first_stage.template operator()<1>();
+    constexpr int kWidth = kRowBlockPack<T>;
+    const bool packed = rows.width % kWidth == 0 && rows_aligned(op.dy, kWidth * sizeof(T)) &&
+                        rows_aligned(op.s, kWidth * sizeof(T));
+    packed ? first_stage.template operator()<kWidth>() : first_stage.template operator()<1>();
     join(ctx, count, rows.width, sums, op.dweight.as<W>(), op.dbias.as<W>());
   });
 }

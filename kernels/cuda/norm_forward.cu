@@ -15,87 +15,145 @@ struct ForwardOperands {
 };
 
 /// Writes s = x + residual and returns it as it was rounded.
-template <int V, class T>
-__device__ __forceinline__ Pack<T, V> add_residual(const Pack<T, V>& x, const Pack<T, V>& residual,
-                                                   T* sum) {
-  Pack<T, V> s;
-  for (int i = 0; i < V; ++i) s.x[i] = narrow<T>(widen(x.x[i]) + widen(residual.x[i]));
-  store_pack(sum, s);
+template <class T, int V>
+__device__ __forceinline__ Bits<T, V> add_residual(const Bits<T, V>& x, const Bits<T, V>& residual,
+                                                   T* sum, bool stores) {
+  Wide<T> exact[V], of_residual[V];
+  widen_bits<T>(x, exact);
+  widen_bits<T>(residual, of_residual);
+  for (int i = 0; i < V; ++i) exact[i] += of_residual[i];
+  const auto s = narrow_bits<T>(exact);
+  if (stores) store_pack(sum, s);
   return s;
 }
 
+/// y of a pack of s.
+template <int V, class T, class W>
+__device__ __forceinline__ Bits<T, V> normalize(const W (&s)[V], W mean, W rstd, W offset,
+                                                const W (&weight)[V], const W (&bias)[V]) {
+  W y[V];
+  for (int e = 0; e < V; ++e) y[e] = (s[e] - mean) * rstd * (offset + weight[e]) + bias[e];
+  return narrow_bits<T>(y);
+}
+
+/// Rows that registers hold: read once, and the weights beside them.
 template <class T, class Walk>
 __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
     forward_rows(ForwardOperands<T> op, Walk walk) {
   using W = Wide<T>;
-  constexpr int V = Walk::kWidth;
+  constexpr int V = Walk::kWidth, kSlots = Walk::kSlots;
   __shared__ W of_warps[2][32];
   // Lanes without a row look at the last one and write nothing.
+  const std::int64_t row = walk.row();
+  const bool live = row < op.count;
+  const std::int64_t i = live ? row : op.count - 1;
+  Bits<T, V> held[kSlots];
+  walk.load(op.x.at(i), held);
+  const bool has_residual = op.residual.data != nullptr;
+  Bits<T, V> residual[kSlots];
+  if (has_residual) walk.load(op.residual.at(i), residual);
+  Bits<T, V> weights[kSlots], biases[kSlots];
+  walk.load(op.weight, weights);
+  walk.load(op.bias, biases);
+  if (has_residual) {
+    T* const sum = op.sum.at(i);
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      held[k] = add_residual<T, V>(held[k], residual[k], sum + walk.column(k), live && walk.has(k));
+    }
+  }
+  W s[kSlots][V];
+#pragma unroll
+  for (int k = 0; k < kSlots; ++k) widen_bits<T>(held[k], s[k]);
+
+  const auto width = static_cast<W>(walk.width);
+  W mean = 0;
+  if (op.mean != nullptr) {
+    W sum = 0;
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      for (int e = 0; e < V; ++e) sum += s[k][e];
+    }
+    mean = walk.sum(sum, of_warps[0]) / width;
+  }
+  W square = 0;
+#pragma unroll
+  for (int k = 0; k < kSlots; ++k) {
+    for (int e = 0; e < V; ++e) {
+      const W centred = walk.has(k) ? s[k][e] - mean : W{0};
+      square += centred * centred;
+    }
+  }
+  const W rstd = 1 / std::sqrt(walk.sum(square, of_warps[1]) / width + op.eps);
+  if (!live) return;
+  if (walk.column(0) == 0) {
+    if (op.mean != nullptr) op.mean[i] = mean;
+    op.rstd[i] = rstd;
+  }
+  T* const y = op.y.at(i);
+#pragma unroll
+  for (int k = 0; k < kSlots; ++k) {
+    if (!walk.has(k)) break;
+    W weight[V], bias[V] = {};
+    op.weight.widen(walk.column(k), weights[k], weight);
+    if (op.bias.data != nullptr) op.bias.widen(walk.column(k), biases[k], bias);
+    store_pack(y + walk.column(k),
+               normalize<V, T>(s[k], mean, rstd, op.weight_offset, weight, bias));
+  }
+}
+
+/// Rows that are read again for every pass.
+template <class T, class Walk>
+__global__ void __launch_bounds__(Walk::kBlock)
+    forward_long_rows(ForwardOperands<T> op, Walk walk) {
+  using W = Wide<T>;
+  constexpr int V = Walk::kWidth;
+  __shared__ W of_warps[2][32];
   const std::int64_t row = walk.row();
   const bool live = row < op.count;
   const std::int64_t i = live ? row : op.count - 1;
   const bool has_residual = op.residual.data != nullptr;
   const T* const x = op.x.at(i);
   const T* const s = has_residual ? op.sum.at(i) : x;
-
-  Pack<T, V> held[Walk::kSlots];
-  if constexpr (Walk::kCached) {
-    walk.load(x, held);
-    if (has_residual) {
-      Pack<T, V> residual[Walk::kSlots];
-      walk.load(op.residual.at(i), residual);
-      walk.for_packs([&](int k, int j) {
-        if (live) held[k] = add_residual<V>(held[k], residual[k], op.sum.at(i) + j);
-      });
-    }
-  } else if (has_residual && live) {
-    walk.for_packs([&](int, int j) {
-      add_residual<V>(load_pack<V>(x + j), load_pack<V>(op.residual.at(i) + j), op.sum.at(i) + j);
+  if (has_residual && live) {
+    walk.for_packs([&](int j) {
+      add_residual<T, V>(load_bits<V>(x + j), load_bits<V>(op.residual.at(i) + j), op.sum.at(i) + j,
+                      true);
     });
   }
-  const auto pack_at = [&](int k, int j) {
-    if constexpr (Walk::kCached) return held[k];
-    return load_pack<V>(s + j);
-  };
-
   const auto width = static_cast<W>(walk.width);
   W mean = 0;
   if (op.mean != nullptr) {
     W sum = 0;
-    walk.for_packs([&](int k, int j) {
-      const auto pack = pack_at(k, j);
-      for (int e = 0; e < V; ++e) sum += widen(pack.x[e]);
+    walk.for_packs([&](int j) {
+      W of_s[V];
+      widen_bits<T>(load_bits<V>(s + j), of_s);
+      for (int e = 0; e < V; ++e) sum += of_s[e];
     });
     mean = walk.sum(sum, of_warps[0]) / width;
   }
   W square = 0;
-  walk.for_packs([&](int k, int j) {
-    const auto pack = pack_at(k, j);
+  walk.for_packs([&](int j) {
+    W of_s[V];
+    widen_bits<T>(load_bits<V>(s + j), of_s);
     for (int e = 0; e < V; ++e) {
-      const W centred = widen(pack.x[e]) - mean;
+      const W centred = of_s[e] - mean;
       square += centred * centred;
     }
   });
   const W rstd = 1 / std::sqrt(walk.sum(square, of_warps[1]) / width + op.eps);
   if (!live) return;
-  if ((threadIdx.x & (walk.group() - 1)) == 0) {
+  if (walk.column(0) == 0) {
     if (op.mean != nullptr) op.mean[i] = mean;
     op.rstd[i] = rstd;
   }
   T* const y = op.y.at(i);
-  walk.for_packs([&](int k, int j) {
-    const auto pack = pack_at(k, j);
-    W weight[V], bias[V] = {};
+  walk.for_packs([&](int j) {
+    W of_s[V], weight[V], bias[V] = {};
+    widen_bits<T>(load_bits<V>(s + j), of_s);
     op.weight.load(j, weight);
-    const bool has_bias = op.bias.data != nullptr;
-    if (has_bias) op.bias.load(j, bias);
-    Pack<T, V> result;
-    for (int e = 0; e < V; ++e) {
-      W value = (widen(pack.x[e]) - mean) * rstd * (op.weight_offset + weight[e]);
-      if (has_bias) value += bias[e];
-      result.x[e] = narrow<T>(value);
-    }
-    store_pack(y + j, result);
+    if (op.bias.data != nullptr) op.bias.load(j, bias);
+    store_pack(y + j, normalize<V, T>(of_s, mean, rstd, op.weight_offset, weight, bias));
   });
 }
 
@@ -121,7 +179,11 @@ void norm_forward(const KernelCtx& ctx, const NormForward& op, const View&) {
         packs_fit<T>(rows.width, op.x, op.residual, op.sum, op.y, op.weight, op.bias);
     with_walk<T>(operands.count, rows.width, packed, [&](const auto& walk, unsigned blocks) {
       using Walk = std::decay_t<decltype(walk)>;
-      launch_grid(ctx, {blocks, Walk::kBlock}, forward_rows<T, Walk>, operands, walk);
+      const auto kernel = [] {
+        if constexpr (Walk::kCached) return forward_rows<T, Walk>;
+        if constexpr (!Walk::kCached) return forward_long_rows<T, Walk>;
+      }();
+      launch_grid(ctx, {blocks, Walk::kBlock}, kernel, operands, walk);
     });
   });
 }

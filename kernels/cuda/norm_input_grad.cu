@@ -14,79 +14,126 @@ struct InputGradOperands {
   Wide<T> weight_offset;
 };
 
-/// With n = (s - mean) rstd and g = dy weight: ds = rstd (g - mean(g) - n mean(g n)), without
-/// mean(g) for rms_norm.
+/// A pack of g = dy weight and n = (s - mean) rstd.
+template <int V, class T, class W>
+__device__ __forceinline__ void find_terms(const Bits<T, V>& dy, const Bits<T, V>& s, W mean,
+                                           W rstd, W offset, const W (&weight)[V], W (&g)[V],
+                                           W (&n)[V]) {
+  widen_bits<T>(dy, g);
+  widen_bits<T>(s, n);
+  for (int e = 0; e < V; ++e) {
+    g[e] *= offset + weight[e];
+    n[e] = (n[e] - mean) * rstd;
+  }
+}
+
+/// Of a row, without mean_g for rms_norm.
+template <class W>
+struct RowMeans {
+  W g = 0, gn = 0;
+};
+
+/// A pack of ds = rstd (g - mean(g) - n mean(g n)), and `added` on top.
+template <int V, class T, class W>
+__device__ __forceinline__ Bits<T, V> gradient_of(const W (&g)[V], const W (&n)[V],
+                                                  const RowMeans<W>& means, W rstd,
+                                                  const Bits<T, V>& added) {
+  W ds[V];
+  widen_bits<T>(added, ds);
+  for (int e = 0; e < V; ++e) ds[e] += rstd * (g[e] - means.g - n[e] * means.gn);
+  return narrow_bits<T>(ds);
+}
+
+/// Rows that registers hold. All is read before anything is written: dx may be dy or dsum.
 template <class T, class Walk>
 __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
     input_grad_rows(InputGradOperands<T> op, Walk walk) {
   using W = Wide<T>;
-  constexpr int V = Walk::kWidth;
+  constexpr int V = Walk::kWidth, kSlots = Walk::kSlots;
   __shared__ W of_warps[2][32];
   // Lanes without a row look at the last one and write nothing.
   const std::int64_t row = walk.row();
   const bool live = row < op.count;
   const std::int64_t i = live ? row : op.count - 1;
-  const T* const dy = op.dy.at(i);
-  const T* const s = op.s.at(i);
-  const bool has_dsum = op.dsum.data != nullptr;
-  const T* const dsum = has_dsum ? op.dsum.at(i) : nullptr;
-
-  // All is read before anything is written: dx may be dy or dsum.
-  Pack<T, V> held_dy[Walk::kSlots], held_s[Walk::kSlots], held_dsum[Walk::kSlots];
-  if constexpr (Walk::kCached) {
-    walk.load(dy, held_dy);
-    walk.load(s, held_s);
-    if (has_dsum) walk.load(dsum, held_dsum);
-  }
+  Bits<T, V> dy[kSlots], s[kSlots], dsum[kSlots] = {};
+  walk.load(op.dy.at(i), dy);
+  walk.load(op.s.at(i), s);
+  if (op.dsum.data != nullptr) walk.load(op.dsum.at(i), dsum);
+  Bits<T, V> weights[kSlots];
+  walk.load(op.weight, weights);
   const bool centred = op.mean != nullptr;
   const W mean = centred ? op.mean[i] : W{0};
   const W rstd = op.rstd[i];
-  // f(slot, column, g, n) of a pack.
-  const auto for_terms = [&](const auto& f) {
-    walk.for_packs([&](int k, int j) {
-      Pack<T, V> dys, ss;
-      if constexpr (Walk::kCached) {
-        dys = held_dy[k];
-        ss = held_s[k];
-      } else {
-        dys = load_pack<V>(dy + j);
-        ss = load_pack<V>(s + j);
-      }
-      W g[V], n[V];
-      op.weight.load(j, g);
-      for (int e = 0; e < V; ++e) {
-        g[e] = widen(dys.x[e]) * (op.weight_offset + g[e]);
-        n[e] = (widen(ss.x[e]) - mean) * rstd;
-      }
-      f(k, j, g, n);
-    });
-  };
-
+  // Beyond the row g is zero.
+  W g[kSlots][V], n[kSlots][V];
   W sum_g = 0, sum_gn = 0;
-  for_terms([&](int, int, const W(&g)[V], const W(&n)[V]) {
+#pragma unroll
+  for (int k = 0; k < kSlots; ++k) {
+    W weight[V] = {};
+    if (walk.has(k)) op.weight.widen(walk.column(k), weights[k], weight);
+    find_terms<V, T>(dy[k], s[k], mean, rstd, op.weight_offset, weight, g[k], n[k]);
+    for (int e = 0; e < V; ++e) {
+      sum_g += g[k][e];
+      sum_gn += g[k][e] * n[k][e];
+    }
+  }
+  const auto width = static_cast<W>(walk.width);
+  RowMeans<W> means;
+  if (centred) means.g = walk.sum(sum_g, of_warps[0]) / width;
+  means.gn = walk.sum(sum_gn, of_warps[1]) / width;
+  if (!live) return;
+  T* const dx = op.dx.at(i);
+#pragma unroll
+  for (int k = 0; k < kSlots; ++k) {
+    const auto result = gradient_of<V, T>(g[k], n[k], means, rstd, dsum[k]);
+    if (walk.has(k)) store_pack(dx + walk.column(k), result);
+  }
+}
+
+/// Rows that are read again for every pass.
+template <class T, class Walk>
+__global__ void __launch_bounds__(Walk::kBlock)
+    input_grad_long_rows(InputGradOperands<T> op, Walk walk) {
+  using W = Wide<T>;
+  constexpr int V = Walk::kWidth;
+  __shared__ W of_warps[2][32];
+  const std::int64_t row = walk.row();
+  const bool live = row < op.count;
+  const std::int64_t i = live ? row : op.count - 1;
+  const T* const dy = op.dy.at(i);
+  const T* const s = op.s.at(i);
+  const bool centred = op.mean != nullptr;
+  const W mean = centred ? op.mean[i] : W{0};
+  const W rstd = op.rstd[i];
+  const auto find = [&](int j, W(&g)[V], W(&n)[V]) {
+    W weight[V];
+    op.weight.load(j, weight);
+    find_terms<V, T>(load_bits<V>(dy + j), load_bits<V>(s + j), mean, rstd, op.weight_offset,
+                     weight, g, n);
+  };
+  W sum_g = 0, sum_gn = 0;
+  walk.for_packs([&](int j) {
+    W g[V], n[V];
+    find(j, g, n);
     for (int e = 0; e < V; ++e) {
       sum_g += g[e];
       sum_gn += g[e] * n[e];
     }
   });
   const auto width = static_cast<W>(walk.width);
-  const W mean_g = centred ? walk.sum(sum_g, of_warps[0]) / width : W{0};
-  const W mean_gn = walk.sum(sum_gn, of_warps[1]) / width;
+  RowMeans<W> means;
+  if (centred) means.g = walk.sum(sum_g, of_warps[0]) / width;
+  means.gn = walk.sum(sum_gn, of_warps[1]) / width;
   if (!live) return;
+  const bool has_dsum = op.dsum.data != nullptr;
+  const T* const dsum = has_dsum ? op.dsum.at(i) : nullptr;
   T* const dx = op.dx.at(i);
-  for_terms([&](int k, int j, const W(&g)[V], const W(&n)[V]) {
-    Pack<T, V> added, result;
-    if constexpr (Walk::kCached) {
-      added = held_dsum[k];
-    } else if (has_dsum) {
-      added = load_pack<V>(dsum + j);
-    }
-    for (int e = 0; e < V; ++e) {
-      W ds = rstd * (g[e] - mean_g - n[e] * mean_gn);
-      if (has_dsum) ds += widen(added.x[e]);
-      result.x[e] = narrow<T>(ds);
-    }
-    store_pack(dx + j, result);
+  walk.for_packs([&](int j) {
+    W g[V], n[V];
+    find(j, g, n);
+    Bits<T, V> added{};
+    if (has_dsum) added = load_bits<V>(dsum + j);
+    store_pack(dx + j, gradient_of<V, T>(g, n, means, rstd, added));
   });
 }
 
@@ -109,7 +156,11 @@ void norm_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View&)
     const bool packed = packs_fit<T>(rows.width, op.dy, op.dsum, op.s, op.dx, op.weight);
     with_walk<T>(operands.count, rows.width, packed, [&](const auto& walk, unsigned blocks) {
       using Walk = std::decay_t<decltype(walk)>;
-      launch_grid(ctx, {blocks, Walk::kBlock}, input_grad_rows<T, Walk>, operands, walk);
+      const auto kernel = [] {
+        if constexpr (Walk::kCached) return input_grad_rows<T, Walk>;
+        if constexpr (!Walk::kCached) return input_grad_long_rows<T, Walk>;
+      }();
+      launch_grid(ctx, {blocks, Walk::kBlock}, kernel, operands, walk);
     });
   });
 }

@@ -40,8 +40,13 @@ struct Affine {
   bool is_f32 = false;
 
   explicit Affine(const View& view) : data(view.data), is_f32(view.dtype == DType::f32) {}
+  /// What RowWalk::load() found of columns j and on, or what is read now.
   template <int V>
-  __device__ void load(int j, Wide<T> (&to)[V]) const {
+  __device__ __forceinline__ void widen(int j, const Bits<T, V>& found, Wide<T> (&to)[V]) const {
+    is_f32 ? load(j, to) : widen_bits<T>(found, to);
+  }
+  template <int V>
+  __device__ __forceinline__ void load(int j, Wide<T> (&to)[V]) const {
     if (is_f32) {
       constexpr int kPart = V < 4 ? V : 4;
       for (int part = 0; part < V; part += kPart) {
@@ -49,8 +54,7 @@ struct Affine {
         for (int i = 0; i < kPart; ++i) to[part + i] = pack.x[i];
       }
     } else {
-      const auto pack = load_pack<V>(static_cast<const T*>(data) + j);
-      for (int i = 0; i < V; ++i) to[i] = widen(pack.x[i]);
+      widen_bits<T>(load_bits<V>(static_cast<const T*>(data) + j), to);
     }
   }
 };
@@ -67,7 +71,9 @@ struct RowWalk {
   static constexpr int kThreads = threads;
   static constexpr int kBlock = threads == 0 ? kLaneRowThreads : threads;
   /// Blocks that shall share a multiprocessor: others work while one waits at a barrier.
-  static constexpr int kMinBlocks = threads == 256 && packs == 4 ? 3 : 1;
+  static constexpr int kMinBlocks = threads == 0                  ? (packs < 4 ? 5 : 4)
+                                    : threads == 256 && packs == 4 ? 2
+                                                                   : 1;
   static constexpr bool kCached = packs > 0;
   static constexpr int kSlots = kCached ? packs : 1;
 
@@ -79,29 +85,33 @@ struct RowWalk {
     if constexpr (threads != 0) return blockIdx.x;
     return std::int64_t{blockIdx.x} * (kBlock / lanes) + threadIdx.x / static_cast<unsigned>(lanes);
   }
-  /// f(slot, first column) for this thread's packs.
+  /// First column of this thread's pack of a slot.
+  __device__ __forceinline__ int column(int slot) const {
+    const int first = static_cast<int>(threadIdx.x) & (group() - 1);
+    return (slot * group() + first) * V;
+  }
+  /// f(first column) for this thread's packs of a row that is not held.
   template <class F>
   __device__ __forceinline__ void for_packs(const F& f) const {
-    const int first = static_cast<int>(threadIdx.x) & (group() - 1);
-    if constexpr (kCached) {
-#pragma unroll
-      for (int k = 0; k < packs; ++k) {
-        const int j = (k * group() + first) * V;
-        if (j < width) f(k, j);
-      }
-    } else {
-      for (int j = first * V; j < width; j += group() * V) f(0, j);
-    }
+    for (int j = column(0); j < width; j += group() * V) f(j);
   }
-  /// Reads this thread's packs. Those beyond the row are the row's last: loads without a condition
-  /// are all in flight at once.
+  /// Whether the row has this thread's pack of a slot.
+  __device__ __forceinline__ bool has(int slot) const { return column(slot) < width; }
+  /// Reads this thread's packs; those beyond the row are zeros. All loads are in flight at once.
   template <class T>
-  __device__ __forceinline__ void load(const T* from, Pack<T, V> (&to)[kSlots]) const {
-    const int first = static_cast<int>(threadIdx.x) & (group() - 1);
+  __device__ __forceinline__ void load(const T* from, Bits<T, V> (&to)[kSlots]) const {
 #pragma unroll
     for (int k = 0; k < kSlots; ++k) {
-      to[k] = load_pack<V>(from + std::min((k * group() + first) * V, width - V));
+      to[k] = {};
+      if (has(k)) to[k] = load_bits<V>(from + column(k));
     }
+  }
+  /// The same of a weight or bias, where that is as narrow as T: others are few, and read when they
+  /// are used.
+  template <class T>
+  __device__ __forceinline__ void load(const Affine<T>& from, Bits<T, V> (&to)[kSlots]) const {
+    if (from.is_f32 || from.data == nullptr) return;
+    load(static_cast<const T*>(from.data), to);
   }
   /// Sum over the row; `slot` as in sum_of_block.
   template <class W>
@@ -143,6 +153,7 @@ void with_walk(std::int64_t count, std::int64_t row_width, bool packed, const F&
     while (lanes < packs && lanes < 32) lanes *= 2;
     if (packs <= 32) return lane_rows.template operator()<V, 1>(lanes);
     if (packs <= 64) return lane_rows.template operator()<V, 2>(lanes);
+    if (packs <= 96) return lane_rows.template operator()<V, 3>(lanes);
     if (packs <= 128) return lane_rows.template operator()<V, 4>(lanes);
     if (packs <= 256) return block_rows.template operator()<V, 2, 128>();
     if (packs <= 512) return block_rows.template operator()<V, 2, 256>();

@@ -64,14 +64,14 @@ __global__ void __launch_bounds__(kRopeThreads) turn_pairs(RopeOperands<T> op) {
 #pragma unroll
   for (int h = 0; h < kRopeHeads; ++h) {
     if (first + h >= op.heads) break;
-    Pack<T, V> low, high;
+    W low[V], high[V];
     for (int k = 0; k < V; ++k) {
       const W p = widen(a[h].x[k]), q = widen(b[h].x[k]);
-      low.x[k] = narrow<T>(p * cosine[k] - q * sine[k]);
-      high.x[k] = narrow<T>(q * cosine[k] + p * sine[k]);
+      low[k] = p * cosine[k] - q * sine[k];
+      high[k] = q * cosine[k] + p * sine[k];
     }
-    store_pack(y + (first + h) * op.head_dim, low);
-    store_pack(y + (first + h) * op.head_dim + op.half, high);
+    store_pack(y + (first + h) * op.head_dim, narrow_bits<T>(low));
+    store_pack(y + (first + h) * op.head_dim + op.half, narrow_bits<T>(high));
   }
 }
 

@@ -11,6 +11,10 @@ namespace llmtrain::kernels::cuda {
 
 /// Threads of the first stage: each sums a pack of columns of one row block.
 inline constexpr int kRowBlockThreads = 128;
+/// Columns of such a pack. Few: the sums of a thread follow one another, and only many threads have
+/// enough loads under way.
+template <class T>
+inline constexpr int kRowBlockPack = sizeof(T) == 8 ? 1 : 2;
 
 inline unsigned row_block_grid(std::int64_t rows, std::int64_t packs) {
   return static_cast<unsigned>(ceil_div(num_row_blocks(rows) * packs, kRowBlockThreads));

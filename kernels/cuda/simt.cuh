@@ -58,6 +58,14 @@ T* dynamic_shared() {
 }
 inline float float_of_f16(std::uint16_t bits) { return to_float(f16{bits}); }
 inline std::uint16_t f16_of_float(float x) { return to_f16(x).bits; }
+inline std::uint16_t bf16_of_float(float x) { return to_bf16(x).bits; }
+inline std::uint32_t bf16_pair(float low, float high) {
+  return bf16_of_float(low) | std::uint32_t{bf16_of_float(high)} << 16;
+}
+inline std::uint32_t f16_pair(float low, float high) {
+  return f16_of_float(low) | std::uint32_t{f16_of_float(high)} << 16;
+}
+inline float exp2_fast(float x) { return std::exp2(x); }
 /// A GPU faults where one access of several bytes begins at no multiple of them, a CPU need not.
 template <class T>
 T* aligned(T* p) {
@@ -81,6 +89,28 @@ __device__ __forceinline__ std::uint16_t f16_of_float(float x) {
   std::uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return bits;
+}
+__device__ __forceinline__ std::uint16_t bf16_of_float(float x) {
+  std::uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+/// Both rounded likewise, `low` in the lower half.
+__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ std::uint32_t f16_pair(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+/// 2^x to two units in the last place; results below 2^-126 are zero.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 template <class T>
 __device__ __forceinline__ T* aligned(T* p) {

@@ -142,12 +142,7 @@ void wait_for_copies() {
   }
 }
 
-inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return 1.0f / x; }
-template <class T>
-std::uint32_t pack_pair(float low, float high) {
-  return narrow<T>(low).bits | std::uint32_t{narrow<T>(high).bits} << 16;
-}
 
 #else
 
@@ -226,29 +221,11 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
 }
 
-/// 2^x to two units in the last place; results below 2^-126 are zero.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 /// To one unit in the last place; 0 for infinity.
 __device__ __forceinline__ float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-/// Both rounded to nearest, ties to even.
-template <class T>
-__device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
-  std::uint32_t pair;
-  if constexpr (std::is_same_v<T, bf16>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  } else {
-    static_assert(std::is_same_v<T, f16>);
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
 }
 
 #endif

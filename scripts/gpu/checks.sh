@@ -41,14 +41,14 @@ a_case() {
   local seconds=$(($2 - $(date +%s))) status=0 longest="${GPU_CHECK_CASE_SECONDS:-150}"
   [ "$seconds" -gt 0 ] || return 0
   [ "$seconds" -lt "$longest" ] || seconds="$longest"
-  mine timeout --kill-after=10 "$seconds" "$cuda_test" --no-colors --duration=true --first="$1" --last="$1" \
+  OMP_NUM_THREADS=2 mine timeout --kill-after=10 "$seconds" "$cuda_test" --no-colors --duration=true --first="$1" --last="$1" \
     >"$logs/case_$1.log" 2>&1 || status=$?
   if { [ "$status" = 124 ] || [ "$status" = 137 ]; } && [ "$seconds" != "$longest" ]; then return 0; fi
   printf '%s' "$status" >"$work/status_$1"
 }
 
-# cases SECONDS: every test case in a process of its own, several at a time, until so many seconds have passed since
-# the beginning.
+# cases SECONDS: every test case (whose name GPU_CHECK_CASES matches) in a process of its own, several at a time, until
+# so many seconds have passed since the beginning.
 cases() {
   local count n good=0 bad=0 skipped=0 status begin=$SECONDS end=$(($1 < limit ? $1 : limit))
   count="$(count_of_cases)"
@@ -58,7 +58,7 @@ cases() {
   fi
   export -f a_case mine
   export cuda_test logs work own_libraries
-  seq "$count" | xargs -r -P "$(at_a_time)" -I{} bash -c 'a_case "$1" "$2"' _ {} $(($(date +%s) + end - SECONDS)) || true
+  grep -nE "${GPU_CHECK_CASES:-.}" "$work/names" | cut -d : -f 1 | xargs -r -P "$(at_a_time)" -I{} bash -c 'a_case "$1" "$2"' _ {} $(($(date +%s) + end - SECONDS)) || true
   for ((n = 1; n <= count; ++n)); do
     status="$(cat "$work/status_$n" 2>/dev/null)" || continue
     case "$status" in

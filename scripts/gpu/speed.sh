@@ -100,7 +100,8 @@ benchmark() {
   [ "$1" = 124m ] || few=4
   batch="${GPU_CHECK_BATCH:-$batch}" times="${GPU_CHECK_TIMES:-$times}"
   local ours=("training.micro_batch_size=$batch" "training.global_batch_size=$((batch * times))" "${more[@]}")
-  bench ours 200 "$recipe" "${ours[@]}" "$whole" || return 0
+  # shellcheck disable=SC2086  # words, of our own row alone
+  bench ours 200 "$recipe" "${ours[@]}" "$whole" ${GPU_CHECK_OURS:-} || return 0
   grep -hos -E '(products|attention): .*' "$logs/ours.log" >"$work/said" || true
   rows_of cat "$work/said"
   row "an update" "$times micro-batches of $batch samples of 1,024 tokens"
@@ -108,7 +109,10 @@ benchmark() {
   # Before PyTorch's, while there is time: both modes are asked for of every model.
   other determinism_fast "$whole" run.determinism=fast
   for setting in "fused compile cuda" "fused cuda"; do
-    wanted pytorch || break
+    case "$setting" in
+      *compile*) wanted pytorch || wanted pytorch_compile || continue ;;
+      *) wanted pytorch || continue ;;
+    esac
     name="torch_${setting// /_}"
     # shellcheck disable=SC2086  # words
     if theirs=1 into="$logs/$name.json" try "$name" 200 python3 "$root/scripts/bench/torch_step.py" \
@@ -127,4 +131,47 @@ other() {
   wanted "$name" || return 0
   shift
   if bench "$name" 200 "$recipe" "${ours[@]}" "$@"; then rows_of table_of other "$logs" "$name"; fi
+}
+
+# Both directions of attention by cuDNN, in a fixed order and in any, and by our kernels, in models of two layers.
+attention() {
+  local name recipe tokens words
+  while read -r name recipe tokens words; do
+    # shellcheck disable=SC2086  # words
+    bench "attention_$name" 60 "$recipe" model.num_hidden_layers=2 model.vocab_size=4096 "tokenizer={type: bpe, vocab_size: 4096}" \
+      model.max_position_embeddings="$tokens" training.seq_len="$tokens" training.micro_batch_size=$((32768 / tokens)) \
+      training.global_batch_size=$((32768 / tokens)) run.library_workspace=1GiB activation_checkpoint.mode=none "$whole" \
+      $words || continue
+    rows_of table_of kernels "$logs/attention_$name.json" "$name"
+  done <<'END'
+64_cudnn gpt2-124m 1024 run.attention=cudnn
+64_any_order gpt2-124m 1024 run.attention=cudnn run.determinism=fast
+64_own gpt2-124m 1024 run.attention=own
+128_cudnn qwen2.5-1.5b 1024 run.attention=cudnn
+128_any_order qwen2.5-1.5b 1024 run.attention=cudnn run.determinism=fast
+128_own qwen2.5-1.5b 1024 run.attention=own
+128_long_cudnn qwen2.5-1.5b 4096 run.attention=cudnn
+128_long_own qwen2.5-1.5b 4096 run.attention=own
+END
+}
+
+# What limits single kernels, by ncu: every kernel of ours in a step of one layer, once, in OUT/profile_RECIPE.txt.
+profile() {
+  local ncu recipe
+  ncu="$(command -v ncu || ls /usr/local/cuda*/bin/ncu /opt/nvidia/nsight-compute/*/ncu 2>/dev/null | head -n 1)" || true
+  if [ -z "$ncu" ]; then
+    failed=1
+    row "profile" "FAILED: no ncu here"
+    return 0
+  fi
+  for recipe in gpt2-124m qwen2.5-1.5b; do
+    into="$out/profile_$recipe.txt" try "profile_$recipe" 90 "$ncu" --clock-control none \
+      --kernel-name 'regex:_rows|row_blocks|grad_blocks|chunks|(keys|queries|forward|delta|bounds)_kernel' --launch-count "${GPU_CHECK_LAUNCHES:-45}" \
+      --section SpeedOfLight --section MemoryWorkloadAnalysis --section ComputeWorkloadAnalysis --section Occupancy \
+      --section WarpStateStats --section SchedulerStats --section LaunchStats --section InstructionStats \
+      "$llmtrain" bench "$root/configs/$recipe.yaml" run.device=cuda run.cuda_graphs=off run.tune_products=false \
+      run.attention=own model.num_hidden_layers=1 training.micro_batch_size=16 training.global_batch_size=16 \
+      training.seq_len=1024 "$whole" --planned-memory --steps 1 || continue
+    row "profile_$recipe" "$(grep -c 'Section: GPU Speed Of Light' "$out/profile_$recipe.txt") kernels in profile_$recipe.txt"
+  done
 }
