@@ -56,8 +56,9 @@ struct RunSection : recipe::Section {
       recipe::at_least(1 << 20)};
   recipe::Key<recipe::Bytes> library_workspace{
       this, "library_workspace", recipe::Bytes{32 << 20},
-      "on a GPU: reserved for each product and each attention that a library computes; algorithms "
-      "that need more are not taken",
+      "on a GPU: reserved for each product and each attention that a library computes, up to 32 "
+      "times as much for a backward of attention in a fixed order; algorithms that need more are "
+      "not taken",
       recipe::at_most(0x1p36)};
   recipe::Key<kernels::AttentionChoice> attention{
       this, "attention", kernels::AttentionChoice::automatic,

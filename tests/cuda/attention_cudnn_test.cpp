@@ -152,7 +152,8 @@ TEST_CASE("attention goes to cuDNN by the recipe's choice and what it has") {
 
 TEST_CASE("a backward that wants more workspace than there is goes in pieces, or to our kernels") {
   if (skip_if(fake() == nullptr, kStandInAlone)) return;
-  // 64 rows or fewer: 8 KiB of workspace for a head, and one block of 128 rows.
+  // 64 rows or fewer: 8 KiB of workspace for a head, and one block of 128 rows. There is 32 times
+  // what is reserved for products.
   AttentionCase sequences{.name = "sequences",
                           .sequences = 16,
                           .tq = 20,
@@ -163,7 +164,7 @@ TEST_CASE("a backward that wants more workspace than there is goes in pieces, or
                           .fused = true,
                           .documents = {0, 7},
                           .choice = AttentionChoice::cudnn,
-                          .library_workspace_bytes = (8 << 10) * 100};
+                          .library_workspace_bytes = (8 << 10) * 100 / 32};
   AttentionCase heads{.name = "heads",
                       .tq = 9,
                       .tk = 9,
@@ -173,14 +174,14 @@ TEST_CASE("a backward that wants more workspace than there is goes in pieces, or
                       .window = 5,
                       .fused = true,
                       .choice = AttentionChoice::cudnn,
-                      .library_workspace_bytes = (8 << 10) * 130};
+                      .library_workspace_bytes = (8 << 10) * 130 / 32};
   for (const AttentionCase& c : {sequences, heads}) {
     const std::int64_t before = fake()->executed;
     compare_attention(c, DType::bf16, kForward, kBackward);
     CHECK(fake()->executed == before + 2 * (1 + 2));  // twice: a forward, two halves of a backward
   }
   // No piece with enough blocks fits.
-  sequences.library_workspace_bytes = 8 << 10;
+  sequences.library_workspace_bytes = (8 << 10) / 32;
   CHECK_THROWS_AS(choices_of(sequences), DeviceError);
   sequences.choice = AttentionChoice::automatic;
   sequences.documents = {0};

@@ -81,7 +81,7 @@ std::uint64_t for_cudnn(const KernelCtx& ctx, const K& op, const CudnnScratch& s
                        "run.attention is cudnn, which computes no attention with {}; "
                        "run.attention: auto takes our own kernels",
                        to_string(obstacle));
-  return obstacle == CudnnObstacle::none ? scratch.library + ctx.library_workspace_bytes : 0;
+  return obstacle == CudnnObstacle::none ? scratch.library + cudnn_library_bytes(ctx, op) : 0;
 }
 
 std::uint64_t of_attention_forward(const KernelCtx& ctx, const AttentionForward& op) {
