@@ -115,9 +115,11 @@ __device__ __forceinline__ void differentiate_rows(const TensorHead<kExtras>& he
 /// scores in the place of the products s and dp. range_of(column) is what a query sees,
 /// position_of(r) the position of row r of the thread.
 template <bool kMasked, bool kExtras, int N, class RangeOf, class PositionOf>
-__device__ __forceinline__ void differentiate_columns_as(
-    const TensorHead<kExtras>& head, const RangeOf& range_of, const PositionOf& position_of,
-    const float* lses, const float* deltas, FragmentC (&s)[N], FragmentC (&dp)[N]) {
+__device__ __forceinline__ void differentiate_columns_as(const TensorHead<kExtras>& head,
+                                                         const RangeOf& range_of,
+                                                         const PositionOf& position_of,
+                                                         const float* lses, const float* deltas,
+                                                         FragmentC (&s)[N], FragmentC (&dp)[N]) {
   const int t = lane_of_warp() % 4;
   int position[2] = {};
   if constexpr (kMasked) {

@@ -147,8 +147,7 @@ class KeyRows {
 
  private:
   __device__ int position(const KeyBlock& place, int row) const {
-    return args_.position(place.sequence,
-                          place.first + own_ * kRows + row + lane_of_warp() / 4);
+    return args_.position(place.sequence, place.first + own_ * kRows + row + lane_of_warp() / 4);
   }
 
   const AttentionArgs<float>& args_;

@@ -19,7 +19,6 @@ template <class Z, class G>
 struct LossOperands {
   static constexpr bool kFast = sizeof(G) < sizeof(Z);
 
-
   Rows<const Z> logits;
   const std::int32_t* target;
   Z* loss;
@@ -180,6 +179,44 @@ __global__ void __launch_bounds__(kLossThreads, 2)
   row[2] = here ? op.capped(logits[column]) : Z{0};
 }
 
+/// What turns logits of a row into their gradient.
+template <class Z, class G>
+struct RowGradient {
+  static constexpr bool kFast = LossOperands<Z, G>::kFast;
+
+  __device__ RowGradient(const LossOperands<Z, G>& op, Z log_sum, int target_column)
+      : lse(log_sum), column(target_column) {
+    const Z grad_scale = op.grad_scale_now();
+    // Beside 16 bits the scale of the gradient is a factor of the softmax already.
+    one = kFast ? grad_scale : Z{1};
+    last = kFast ? Z{1} : grad_scale;
+    softmax_scale = one * (1 + 2 * op.z_loss_coef * lse);
+  }
+  /// Of the columns from j on, whose logits are capped; zero for those that are no classes.
+  template <int V>
+  __device__ __forceinline__ Bits<G, V> of(const LossOperands<Z, G>& op, int j,
+                                           const Z (&z)[V]) const {
+    Z gradient[V];
+    for (int k = 0; k < V; ++k) gradient[k] = softmax_scale * exponential<kFast>(z[k] - lse);
+    if (column >= j && column < j + V) {
+      for (int k = 0; k < V; ++k) gradient[k] -= j + k == column ? one : Z{0};
+    }
+    if (op.cap > 0) {
+      for (int k = 0; k < V; ++k) gradient[k] *= 1 - (z[k] / op.cap) * (z[k] / op.cap);
+    }
+    if constexpr (!kFast) {
+      for (int k = 0; k < V; ++k) gradient[k] *= last;
+    }
+    if (j + V > op.num_classes) {
+      for (int k = 0; k < V; ++k) gradient[k] = j + k < op.num_classes ? gradient[k] : Z{0};
+    }
+    return narrow_bits<G>(gradient);
+  }
+
+  Z lse, one, last, softmax_scale;
+  int column;
+};
+
 /// A row: its log-sum-exp in one pass over memory, its gradient in a second one, for which what
 /// shared memory holds is not read again; where the statistics are given, the second alone. A
 /// target that is no class gives NaN.
@@ -219,13 +256,7 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     if (op.z_loss != nullptr) op.z_loss[blockIdx.x] = op.z_loss_coef * lse * lse;
   }
   if (!learns) return;
-  const int column = target - op.first_id;
-
-  const Z grad_scale = op.grad_scale_now();
-  // Beside 16 bits the scale of the gradient is a factor of the softmax already.
-  constexpr bool kFast = LossOperands<Z, G>::kFast;
-  const Z one = kFast ? grad_scale : Z{1};
-  const Z softmax_scale = one * (1 + 2 * op.z_loss_coef * lse);
+  const RowGradient<Z, G> gradient(op, lse, target - op.first_id);
   for (int begin = 0; begin < op.cols; begin += round) {
     Pack<Z, V> packs[kLossPacks];
     const bool all_held = begin + round <= op.held;
@@ -244,27 +275,12 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     for (int u = 0; u < kLossPacks; ++u) {
       const int j = begin + first + u * stride;
       if (j >= op.cols) break;
-      Z z[V], gradient[V];
+      Z z[V];
       for (int k = 0; k < V; ++k) z[k] = packs[u].x[k];
       if (op.cap > 0 && j >= op.held) {
         for (int k = 0; k < V; ++k) z[k] = op.capped(z[k]);
       }
-      for (int k = 0; k < V; ++k) {
-        gradient[k] = softmax_scale * exponential<kFast>(z[k] - lse);
-      }
-      if (column >= j && column < j + V) {
-        for (int k = 0; k < V; ++k) gradient[k] -= j + k == column ? one : Z{0};
-      }
-      if (op.cap > 0) {
-        for (int k = 0; k < V; ++k) gradient[k] *= 1 - (z[k] / op.cap) * (z[k] / op.cap);
-      }
-      if constexpr (!kFast) {
-        for (int k = 0; k < V; ++k) gradient[k] *= grad_scale;
-      }
-      if (j + V > op.num_classes) {
-        for (int k = 0; k < V; ++k) gradient[k] = j + k < op.num_classes ? gradient[k] : Z{0};
-      }
-      store_pack(gradients + j, narrow_bits<G>(gradient));
+      store_pack(gradients + j, gradient.of(op, j, z));
     }
   }
 }
@@ -356,58 +372,11 @@ void logit_statistics(const KernelCtx& ctx, const LogitStatistics& op, const Vie
                                 : logit_statistics_as<float>(ctx, op);
 }
 
-constexpr int kSumThreads = 256;
-
-template <class T>
-__global__ void __launch_bounds__(kSumThreads)
-    sum_blocks(const T* x, std::int64_t n, double* blocks) {
-  __shared__ double of_warps[kSumThreads / 32];
-  const std::int64_t begin = blockIdx.x * Sum::kBlock;
-  double sum = 0;
-#pragma unroll
-  for (int e = 0; e < Sum::kBlock; e += kSumThreads) {
-    const std::int64_t i = begin + e + threadIdx.x;
-    if (i < n) sum += static_cast<double>(x[i]);
-  }
-  sum = sum_of_block<kSumThreads>(sum, of_warps);
-  if (threadIdx.x == 0) blocks[blockIdx.x] = sum;
-}
-
-/// out[0] += the blocks in ascending order: one warp fetches, every lane adds the same.
-__global__ void __launch_bounds__(32)
-    join_blocks(const double* blocks, std::int64_t count, double* out) {
-  const std::int64_t lane = threadIdx.x;
-  double total = 0;
-  double ahead = lane < count ? blocks[lane] : 0;
-  for (std::int64_t begin = 0; begin < count; begin += 32) {
-    const double now = ahead;
-    const std::int64_t next = begin + 32 + lane;
-    ahead = next < count ? blocks[next] : 0;
-    const int left = static_cast<int>(std::min(count - begin, std::int64_t{32}));
-    for (int i = 0; i < left; ++i) total += __shfl_sync(0xffffffffu, now, i);
-  }
-  if (lane == 0) out[0] += total;
-}
-
-void sum(const KernelCtx& ctx, const Sum& op, const View& workspace) {
-  const std::int64_t n = op.x.numel(), count = ceil_div(n, Sum::kBlock);
-  if (count == 0) return;
-  auto* const blocks = workspace.as<double>();
-  const Grid grid{static_cast<unsigned>(count), kSumThreads};
-  if (op.x.dtype == DType::f64) {
-    launch_grid(ctx, grid, sum_blocks<double>, op.x.as<double>(), n, blocks);
-  } else {
-    launch_grid(ctx, grid, sum_blocks<float>, op.x.as<float>(), n, blocks);
-  }
-  launch_grid(ctx, {1u, 32u}, join_blocks, blocks, count, op.out.as<double>());
-}
-
 }  // namespace
 
 void add_loss_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<LogitStatistics, logit_statistics>());
   rows.push_back(row_of<CrossEntropy, cross_entropy>());
-  rows.push_back(row_of<Sum, sum>());
 }
 
 }  // namespace llmtrain::kernels::cuda

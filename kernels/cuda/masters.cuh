@@ -103,8 +103,7 @@ __device__ bool takes_packs(const Row& row, DType type_of_copies) {
 }
 
 /// Calls of.update<V>(i) for the elements of the block's chunk of a parameter by all threads, in
-/// packs where `packs` says that addresses allow it, two of them under way at a time if `of` can
-/// load by itself. A chunk begins at a multiple of every pack.
+/// packs where `packs` says that addresses allow it. A chunk begins at a multiple of every pack.
 template <class T, class Of>
 __device__ void update_chunk(const Of& of, const ListPlace& place, bool packs) {
   constexpr int kWidth = kPack<T>;
@@ -114,17 +113,9 @@ __device__ void update_chunk(const Of& of, const ListPlace& place, bool packs) {
   std::int64_t rest = begin;
   if (packs) {
     rest = end - (end - begin) % kWidth;
-    constexpr int kStep = kMapThreads * kWidth;
-    std::int64_t i = begin + threadIdx.x * kWidth;
-    if constexpr (requires { of.template load<kWidth>(i); }) {
-      for (; i + kStep < rest; i += 2 * kStep) {
-        const auto first = of.template load<kWidth>(i);
-        const auto second = of.template load<kWidth>(i + kStep);
-        of.template update<kWidth>(i, first);
-        of.template update<kWidth>(i + kStep, second);
-      }
+    for (std::int64_t i = begin + threadIdx.x * kWidth; i < rest; i += kMapThreads * kWidth) {
+      of.template update<kWidth>(i);
     }
-    for (; i < rest; i += kStep) of.template update<kWidth>(i);
   }
   for (std::int64_t i = rest + threadIdx.x; i < end; i += kMapThreads) of.template update<1>(i);
 }

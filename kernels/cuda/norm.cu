@@ -91,9 +91,10 @@ void norm_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View
         .weight_sums = sums,
         .bias_sums = bias_sums};
     const auto first_stage = [&]<int V>() {
-      launch_grid(ctx, {row_block_grid(count, rows.width / V), kRowBlockThreads},
-                  rows.heads == 1 ? weight_grad_blocks<T, V, false> : weight_grad_blocks<T, V, true>,
-                  operands);
+      launch_grid(
+          ctx, {row_block_grid(count, rows.width / V), kRowBlockThreads},
+          rows.heads == 1 ? weight_grad_blocks<T, V, false> : weight_grad_blocks<T, V, true>,
+          operands);
     };
     constexpr int kWidth = kRowBlockPack<T>;
     const bool packed = rows.width % kWidth == 0 && rows_aligned(op.dy, kWidth * sizeof(T)) &&

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
   if (has_residual && live) {
     walk.for_packs([&](int j) {
       add_residual<T, V>(load_bits<V>(x + j), load_bits<V>(op.residual.at(i) + j), op.sum.at(i) + j,
-                      true);
+                         true);
     });
   }
   const auto width = static_cast<W>(walk.width);

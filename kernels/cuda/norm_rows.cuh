@@ -71,7 +71,7 @@ struct RowWalk {
   static constexpr int kThreads = threads;
   static constexpr int kBlock = threads == 0 ? kLaneRowThreads : threads;
   /// Blocks that shall share a multiprocessor: others work while one waits at a barrier.
-  static constexpr int kMinBlocks = threads == 0                  ? (packs < 4 ? 5 : 4)
+  static constexpr int kMinBlocks = threads == 0                   ? (packs < 4 ? 5 : 4)
                                     : threads == 256 && packs == 4 ? 2
                                                                    : 1;
   static constexpr bool kCached = packs > 0;

@@ -43,17 +43,10 @@ struct AdamRow {
   bool decoupled;
 
   template <int V>
-  struct Loaded {
-    Pack<T, V> gs, ps, ms, vs;
-  };
-  template <int V>
-  __device__ __forceinline__ Loaded<V> load(std::int64_t i) const {
-    return {load_pack<V>(gradient + i), masters.template load<V>(i), load_pack<V>(m + i),
-            load_pack<V>(v + i)};
-  }
-  template <int V>
-  __device__ __forceinline__ void update(std::int64_t i, Loaded<V> at) const {
-    auto& [gs, ps, ms, vs] = at;
+  __device__ void update(std::int64_t i) const {
+    const auto gs = load_pack<V>(gradient + i);
+    auto ps = masters.template load<V>(i);
+    auto ms = load_pack<V>(m + i), vs = load_pack<V>(v + i);
     for (int k = 0; k < V; ++k) {
       T g = gs.x[k] * s.grad_scale;
       T p = ps.x[k];
@@ -70,15 +63,11 @@ struct AdamRow {
     store_pack(v + i, vs);
     masters.store(i, ps, s.update);
   }
-  template <int V>
-  __device__ __forceinline__ void update(std::int64_t i) const {
-    update<V>(i, load<V>(i));
-  }
 };
 
-/// A thread block per chunk, three to a multiprocessor. Only the numbers of `op` are read.
+/// A thread block per chunk. Only the numbers of `op` are read.
 template <class T>
-__global__ void __launch_bounds__(kMapThreads, 3)
+__global__ void __launch_bounds__(kMapThreads)
     adam_chunks(List<AdamUpdate::Row> list, AdamUpdate op, const UpdateDecision* decision,
                 DType type_of_copies) {
   if (decision->apply == 0) return;

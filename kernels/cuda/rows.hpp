@@ -12,6 +12,7 @@ void add_dropout_rows(std::vector<KernelRow>& rows);
 void add_norm_rows(std::vector<KernelRow>& rows);
 void add_head_norm_rope_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);
+void add_sum_rows(std::vector<KernelRow>& rows);
 void add_embedding_rows(std::vector<KernelRow>& rows);
 void add_gradient_norm_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);

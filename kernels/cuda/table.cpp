@@ -22,6 +22,7 @@ const KernelTable& cuda_table() {
         add_rope_rows(rows);
         add_dropout_rows(rows);
         add_loss_rows(rows);
+        add_sum_rows(rows);
         add_embedding_rows(rows);
         add_matmul_rows(rows);
         add_attention_rows(rows);

@@ -112,8 +112,8 @@ class AttentionProblem {
   /// Gradients of scores are differences of sums in FP32, which may be equal: their rounding, times
   /// what they are multiplied with, in units of the results'.
   double cancelled(const Tensor& dout, const Tensor& other) const {
-    const double sums =
-        static_cast<double>(c_.head_dim) * max_magnitude(m_.read(dout)) * max_magnitude(m_.read(v_));
+    const double sums = static_cast<double>(c_.head_dim) * max_magnitude(m_.read(dout)) *
+                        max_magnitude(m_.read(v_));
     return sums * max_magnitude(m_.read(other)) * std::abs(shape_.scale) *
            test::rounding_of(DType::f32) / test::rounding_of(m_.operand_type());
   }

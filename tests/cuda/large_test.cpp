@@ -86,8 +86,8 @@ TEST_CASE("products of a step's size have the reference's rows") {
       const Values found = checked_rows(p, Place::gpu, dtype, dtype);
       // Tensor cores cut off what sums of bf16 and fp16 have beyond FP32, once for 16 terms.
       const double cuts = dtype == DType::f32 ? 0 : static_cast<double>(p.k) / 16;
-      const double rounding =
-          4 * test::rounding_of(p.accumulate ? DType::f32 : dtype) + cuts * test::rounding_of(DType::f32);
+      const double rounding = 4 * test::rounding_of(p.accumulate ? DType::f32 : dtype) +
+                              cuts * test::rounding_of(DType::f32);
       CHECK(max_difference(found, exact) <=
             std::max(3 * max_difference(plain, exact), rounding * max_magnitude(exact)));
     }

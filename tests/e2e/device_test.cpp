@@ -231,7 +231,7 @@ TEST_CASE("run.determinism: fast reaches the libraries, and its steps are as pla
   // Too little for a backward in a fixed order, which is then ours.
   const std::vector<std::string> narrow = {"run.device=cuda", "precision.compute=bf16",
                                            "data.packing.cross_document_attention=true",
-                                           "run.library_workspace=128B"};
+                                           "run.library_workspace=512B"};
   const auto with = [&](const char* mode, std::vector<std::string> more = {}) {
     more.insert(more.begin(), narrow.begin(), narrow.end());
     more.push_back(std::string("run.determinism=") + mode);

@@ -366,7 +366,8 @@ TEST_CASE("a plan reserves on a GPU for the library's attention and ours alike")
   CHECK(bytes({}, forward) == kLibrary);
   CHECK(bytes({.attention = AttentionChoice::own}, forward) < kLibrary);
   // Scores of all pairs, where the library's sums keep their order, within 32 times the rest.
-  const AttentionCase longer{.tq = 8192, .tk = 8192, .heads = 3, .kv_heads = 3, .known = KnownRows::one_document};
+  const AttentionCase longer{
+      .tq = 8192, .tk = 8192, .heads = 3, .kv_heads = 3, .known = KnownRows::one_document};
   AttentionBackward wide = AttentionRun(longer, DType::bf16, cpu_table()).backward_kernel();
   const std::uint64_t of_longer = std::uint64_t(longer.heads * longer.tq) * sizeof(float);
   CHECK(bytes({}, wide) == of_longer + 32 * kLibrary);
