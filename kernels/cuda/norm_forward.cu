@@ -36,6 +36,13 @@ __device__ __forceinline__ Bits<T, V> normalize(const W (&s)[V], W mean, W rstd,
   return narrow_bits<T>(y);
 }
 
+template <class T, class W>
+__device__ __forceinline__ void keep_statistics(const ForwardOperands<T>& op, std::int64_t i,
+                                                W mean, W rstd) {
+  if (op.mean != nullptr) op.mean[i] = mean;
+  op.rstd[i] = rstd;
+}
+
 /// Rows that registers hold: read once, and the weights beside them.
 template <class T, class Walk>
 __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
@@ -43,10 +50,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   using W = Wide<T>;
   constexpr int V = Walk::kWidth, kSlots = Walk::kSlots;
   __shared__ W of_warps[2][32];
-  // Lanes without a row look at the last one and write nothing.
-  const std::int64_t row = walk.row();
-  const bool live = row < op.count;
-  const std::int64_t i = live ? row : op.count - 1;
+  const auto [i, live] = walk.place(op.count);
   Bits<T, V> held[kSlots];
   walk.load(op.x.at(i), held);
   const bool has_residual = op.residual.data != nullptr;
@@ -86,10 +90,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   }
   const W rstd = 1 / std::sqrt(walk.sum(square, of_warps[1]) / width + op.eps);
   if (!live) return;
-  if (walk.column(0) == 0) {
-    if (op.mean != nullptr) op.mean[i] = mean;
-    op.rstd[i] = rstd;
-  }
+  if (walk.column(0) == 0) keep_statistics(op, i, mean, rstd);
   T* const y = op.y.at(i);
 #pragma unroll
   for (int k = 0; k < kSlots; ++k) {
@@ -109,9 +110,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
   using W = Wide<T>;
   constexpr int V = Walk::kWidth;
   __shared__ W of_warps[2][32];
-  const std::int64_t row = walk.row();
-  const bool live = row < op.count;
-  const std::int64_t i = live ? row : op.count - 1;
+  const auto [i, live] = walk.place(op.count);
   const bool has_residual = op.residual.data != nullptr;
   const T* const x = op.x.at(i);
   const T* const s = has_residual ? op.sum.at(i) : x;
@@ -143,10 +142,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
   });
   const W rstd = 1 / std::sqrt(walk.sum(square, of_warps[1]) / width + op.eps);
   if (!live) return;
-  if (walk.column(0) == 0) {
-    if (op.mean != nullptr) op.mean[i] = mean;
-    op.rstd[i] = rstd;
-  }
+  if (walk.column(0) == 0) keep_statistics(op, i, mean, rstd);
   T* const y = op.y.at(i);
   walk.for_packs([&](int j) {
     W of_s[V], weight[V], bias[V] = {};

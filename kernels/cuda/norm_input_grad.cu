@@ -51,10 +51,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   using W = Wide<T>;
   constexpr int V = Walk::kWidth, kSlots = Walk::kSlots;
   __shared__ W of_warps[2][32];
-  // Lanes without a row look at the last one and write nothing.
-  const std::int64_t row = walk.row();
-  const bool live = row < op.count;
-  const std::int64_t i = live ? row : op.count - 1;
+  const auto [i, live] = walk.place(op.count);
   Bits<T, V> dy[kSlots], s[kSlots], dsum[kSlots] = {};
   walk.load(op.dy.at(i), dy);
   walk.load(op.s.at(i), s);
@@ -97,9 +94,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
   using W = Wide<T>;
   constexpr int V = Walk::kWidth;
   __shared__ W of_warps[2][32];
-  const std::int64_t row = walk.row();
-  const bool live = row < op.count;
-  const std::int64_t i = live ? row : op.count - 1;
+  const auto [i, live] = walk.place(op.count);
   const T* const dy = op.dy.at(i);
   const T* const s = op.s.at(i);
   const bool centred = op.mean != nullptr;

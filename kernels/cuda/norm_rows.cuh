@@ -85,6 +85,15 @@ struct RowWalk {
     if constexpr (threads != 0) return blockIdx.x;
     return std::int64_t{blockIdx.x} * (kBlock / lanes) + threadIdx.x / static_cast<unsigned>(lanes);
   }
+  /// The row of this thread among `count`. Lanes without one look at the last and write nothing.
+  struct Place {
+    std::int64_t row;
+    bool live;
+  };
+  __device__ __forceinline__ Place place(std::int64_t count) const {
+    const std::int64_t own = row();
+    return own < count ? Place{own, true} : Place{count - 1, false};
+  }
   /// First column of this thread's pack of a slot.
   __device__ __forceinline__ int column(int slot) const {
     const int first = static_cast<int>(threadIdx.x) & (group() - 1);
