@@ -171,6 +171,8 @@ TEST_CASE("the weight gradient of norms has the reference's bits") {
                               {0, 1, 8, 0},
                               {43, 3, 16, 8},
                               {50, 5, 6, 3},
+                              {70, 1, 24, 8},
+                              {70, 1, 24, 3},
                               {kRowsPerBlock * 129 + 5, 1, 40, 0}}) {
     for (const NormKind kind : kKinds) {
       const bool centred = kind == NormKind::layer_norm;
