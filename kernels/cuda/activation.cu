@@ -8,19 +8,49 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
+/// A float whose quotients and exponentials are two units in the last place off: what becomes 16
+/// bits cannot tell, and exact ones took longer than the memory.
+struct Quick {
+  float value;
+
+  __device__ __forceinline__ Quick(double x) : value(static_cast<float>(x)) {}
+  __device__ __forceinline__ Quick(float x) : value(x) {}
+  __device__ __forceinline__ Quick(int x) : value(static_cast<float>(x)) {}
+  __device__ __forceinline__ Quick operator-() const { return -value; }
+  __device__ friend __forceinline__ Quick operator+(Quick a, Quick b) { return a.value + b.value; }
+  __device__ friend __forceinline__ Quick operator-(Quick a, Quick b) { return a.value - b.value; }
+  __device__ friend __forceinline__ Quick operator*(Quick a, Quick b) { return a.value * b.value; }
+  __device__ friend __forceinline__ Quick operator/(Quick a, Quick b) {
+    return divide_fast(a.value, b.value);
+  }
+  __device__ friend __forceinline__ bool operator<(Quick a, Quick b) { return a.value < b.value; }
+  __device__ friend __forceinline__ bool operator>(Quick a, Quick b) { return a.value > b.value; }
+  __device__ friend __forceinline__ Quick exp(Quick x) {
+    constexpr float kLog2e = 1.44269504088896340736f;
+    return exp2_fast(x.value * kLog2e);
+  }
+  __device__ friend __forceinline__ Quick tanh(Quick x) { return std::tanh(x.value); }
+  __device__ friend __forceinline__ Quick erf(Quick x) { return std::erf(x.value); }
+};
+/// In which a function of T is computed.
+template <class T>
+using Argument = std::conditional_t<sizeof(T) == 2, Quick, Wide<T>>;
+
 template <class X>
 __device__ X select(bool condition, X yes, X no) {
   return condition ? yes : no;
 }
 
-template <class X>
+template <class W>
 struct ValueAndSlope {
-  X value, slope;
+  W value, slope;
 };
 
-template <Activation activation, class X>
-__device__ ValueAndSlope<X> evaluate(X x) {
+template <Activation activation, class T>
+__device__ __forceinline__ ValueAndSlope<Wide<T>> evaluate(Wide<T> at) {
   using std::erf, std::exp, std::tanh;
+  using X = Argument<T>;
+  const X x = at;
   X y = 0;
   X slope = 0;
 #define ACTIVATION(id, names, ...)              \
@@ -29,7 +59,11 @@ __device__ ValueAndSlope<X> evaluate(X x) {
   }
 #include "kernels/activation_table.inc"
 #undef ACTIVATION
-  return {y, slope};
+  if constexpr (std::is_same_v<X, Quick>) {
+    return {y.value, slope.value};
+  } else {
+    return {y, slope};
+  }
 }
 
 /// Calls f.operator()<activation>().
@@ -51,11 +85,11 @@ struct ActivationPacks {
   Rows<T> y;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
     const auto bits = load_bits<V>(x.row(row) + col);
-    Wide<T> value[V], factor[V];
+    Wide<T> value[V], factor[V] = {};
     if (up) widen_bits<T>(load_bits<V>(up.row(row) + col), factor);
     widen_bits<T>(bits, value);
     for (int i = 0; i < V; ++i) {
-      value[i] = evaluate<activation>(value[i]).value;
+      value[i] = evaluate<activation, T>(value[i]).value;
       if (up) value[i] *= factor[i];
     }
     store_pack(y.row(row) + col, narrow_bits<T>(value));
@@ -84,12 +118,12 @@ struct ActivationGradientPacks {
   Rows<T> dx, dup;
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
     const auto bits = load_bits<V>(x.row(row) + col), dbits = load_bits<V>(dy.row(row) + col);
-    Wide<T> to_x[V], gradient[V], factor[V], to_up[V];
+    Wide<T> to_x[V], gradient[V], factor[V] = {}, to_up[V];
     if (up) widen_bits<T>(load_bits<V>(up.row(row) + col), factor);
     widen_bits<T>(bits, to_x);
     widen_bits<T>(dbits, gradient);
     for (int i = 0; i < V; ++i) {
-      const auto f = evaluate<activation>(to_x[i]);
+      const auto f = evaluate<activation, T>(to_x[i]);
       to_x[i] = gradient[i] * f.slope;
       if (up) {
         to_x[i] *= factor[i];

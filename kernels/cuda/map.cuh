@@ -17,13 +17,19 @@ inline constexpr std::int64_t kMapBlocks = 2;
 inline constexpr std::int64_t kMapBlocks = 4096;
 #endif
 
+/// i / n of two that are not negative. Quotients of 64 bits take as long as what a pack is for.
+__device__ __forceinline__ std::int64_t divide(std::int64_t i, std::int64_t n) {
+  if (((i | n) >> 32) != 0) return i / n;
+  return static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(n);
+}
+
 /// f(row, first column of the pack); F::kWidth elements are a pack.
 template <class F>
 __global__ void __launch_bounds__(kMapThreads)
     map_kernel(F f, std::int64_t packs, std::int64_t packs_per_row) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * kMapThreads + threadIdx.x; i < packs;
        i += std::int64_t{gridDim.x} * kMapThreads) {
-    const std::int64_t row = packs == packs_per_row ? 0 : i / packs_per_row;
+    const std::int64_t row = packs == packs_per_row ? 0 : divide(i, packs_per_row);
     f(row, (i - row * packs_per_row) * F::kWidth);
   }
 }

@@ -27,12 +27,15 @@ __device__ __forceinline__ Bits<T, V> add_residual(const Bits<T, V>& x, const Bi
   return s;
 }
 
-/// y of a pack of s.
-template <int V, class T, class W>
+/// y of a pack of s; kBare: without mean and bias.
+template <bool kBare, int V, class T, class W>
 __device__ __forceinline__ Bits<T, V> normalize(const W (&s)[V], W mean, W rstd, W offset,
                                                 const W (&weight)[V], const W (&bias)[V]) {
   W y[V];
-  for (int e = 0; e < V; ++e) y[e] = (s[e] - mean) * rstd * (offset + weight[e]) + bias[e];
+  for (int e = 0; e < V; ++e) {
+    y[e] = (kBare ? s[e] : s[e] - mean) * rstd * (offset + weight[e]);
+    if constexpr (!kBare) y[e] += bias[e];
+  }
   return narrow_bits<T>(y);
 }
 
@@ -43,8 +46,9 @@ __device__ __forceinline__ void keep_statistics(const ForwardOperands<T>& op, st
   op.rstd[i] = rstd;
 }
 
-/// Rows that registers hold: read once, and the weights beside them.
-template <class T, class Walk>
+/// Rows that registers hold: read once, and the weights beside them. kBare: without mean and bias,
+/// and without their instructions, for which such rows would wait.
+template <class T, class Walk, bool kBare>
 __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
     forward_rows(ForwardOperands<T> op, Walk walk) {
   using W = Wide<T>;
@@ -58,7 +62,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   if (has_residual) walk.load(op.residual.at(i), residual);
   Bits<T, V> weights[kSlots], biases[kSlots];
   walk.load(op.weight, weights);
-  walk.load(op.bias, biases);
+  if constexpr (!kBare) walk.load(op.bias, biases);
   if (has_residual) {
     T* const sum = op.sum.at(i);
 #pragma unroll
@@ -72,7 +76,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
 
   const auto width = static_cast<W>(walk.width);
   W mean = 0;
-  if (op.mean != nullptr) {
+  if (!kBare && op.mean != nullptr) {
     W sum = 0;
 #pragma unroll
     for (int k = 0; k < kSlots; ++k) {
@@ -84,7 +88,8 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
 #pragma unroll
   for (int k = 0; k < kSlots; ++k) {
     for (int e = 0; e < V; ++e) {
-      const W centred = walk.has(k) ? s[k][e] - mean : W{0};
+      W centred = s[k][e];  // zero beyond the row
+      if constexpr (!kBare) centred = walk.has(k) ? centred - mean : W{0};
       square += centred * centred;
     }
   }
@@ -97,9 +102,9 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
     if (!walk.has(k)) break;
     W weight[V], bias[V] = {};
     op.weight.widen(walk.column(k), weights[k], weight);
-    if (op.bias.data != nullptr) op.bias.widen(walk.column(k), biases[k], bias);
+    if (!kBare && op.bias.data != nullptr) op.bias.widen(walk.column(k), biases[k], bias);
     store_pack(y + walk.column(k),
-               normalize<V, T>(s[k], mean, rstd, op.weight_offset, weight, bias));
+               normalize<kBare, V, T>(s[k], mean, rstd, op.weight_offset, weight, bias));
   }
 }
 
@@ -149,7 +154,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
     widen_bits<T>(load_bits<V>(s + j), of_s);
     op.weight.load(j, weight);
     if (op.bias.data != nullptr) op.bias.load(j, bias);
-    store_pack(y + j, normalize<V, T>(of_s, mean, rstd, op.weight_offset, weight, bias));
+    store_pack(y + j, normalize<false, V, T>(of_s, mean, rstd, op.weight_offset, weight, bias));
   });
 }
 
@@ -175,9 +180,12 @@ void norm_forward(const KernelCtx& ctx, const NormForward& op, const View&) {
         packs_fit<T>(rows.width, op.x, op.residual, op.sum, op.y, op.weight, op.bias);
     with_walk<T>(operands.count, rows.width, packed, [&](const auto& walk, unsigned blocks) {
       using Walk = std::decay_t<decltype(walk)>;
-      const auto kernel = [] {
-        if constexpr (Walk::kCached) return forward_rows<T, Walk>;
-        if constexpr (!Walk::kCached) return forward_long_rows<T, Walk>;
+      const auto kernel = [bare = operands.mean == nullptr && operands.bias.data == nullptr] {
+        if constexpr (Walk::kCached) {
+          return bare ? forward_rows<T, Walk, true> : forward_rows<T, Walk, false>;
+        } else {
+          return forward_long_rows<T, Walk>;
+        }
       }();
       launch_grid(ctx, {blocks, Walk::kBlock}, kernel, operands, walk);
     });

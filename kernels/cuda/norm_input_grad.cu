@@ -14,8 +14,8 @@ struct InputGradOperands {
   Wide<T> weight_offset;
 };
 
-/// A pack of g = dy weight and n = (s - mean) rstd.
-template <int V, class T, class W>
+/// A pack of g = dy weight and n = (s - mean) rstd; without kCentred the mean is zero.
+template <bool kCentred, int V, class T, class W>
 __device__ __forceinline__ void find_terms(const Bits<T, V>& dy, const Bits<T, V>& s, W mean,
                                            W rstd, W offset, const W (&weight)[V], W (&g)[V],
                                            W (&n)[V]) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void find_terms(const Bits<T, V>& dy, const Bits<T, V
   widen_bits<T>(s, n);
   for (int e = 0; e < V; ++e) {
     g[e] *= offset + weight[e];
-    n[e] = (n[e] - mean) * rstd;
+    n[e] = (kCentred ? n[e] - mean : n[e]) * rstd;
   }
 }
 
@@ -34,18 +34,21 @@ struct RowMeans {
 };
 
 /// A pack of ds = rstd (g - mean(g) - n mean(g n)), and `added` on top.
-template <int V, class T, class W>
+template <bool kCentred, int V, class T, class W>
 __device__ __forceinline__ Bits<T, V> gradient_of(const W (&g)[V], const W (&n)[V],
                                                   const RowMeans<W>& means, W rstd,
                                                   const Bits<T, V>& added) {
   W ds[V];
   widen_bits<T>(added, ds);
-  for (int e = 0; e < V; ++e) ds[e] += rstd * (g[e] - means.g - n[e] * means.gn);
+  for (int e = 0; e < V; ++e) {
+    const W g_there = kCentred ? g[e] - means.g : g[e];
+    ds[e] += rstd * (g_there - n[e] * means.gn);
+  }
   return narrow_bits<T>(ds);
 }
 
 /// Rows that registers hold. All is read before anything is written: dx may be dy or dsum.
-template <class T, class Walk>
+template <class T, class Walk, bool kCentred>
 __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
     input_grad_rows(InputGradOperands<T> op, Walk walk) {
   using W = Wide<T>;
@@ -58,8 +61,7 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   if (op.dsum.data != nullptr) walk.load(op.dsum.at(i), dsum);
   Bits<T, V> weights[kSlots];
   walk.load(op.weight, weights);
-  const bool centred = op.mean != nullptr;
-  const W mean = centred ? op.mean[i] : W{0};
+  const W mean = kCentred ? op.mean[i] : W{0};
   const W rstd = op.rstd[i];
   // Beyond the row g is zero.
   W g[kSlots][V], n[kSlots][V];
@@ -68,21 +70,21 @@ __global__ void __launch_bounds__(Walk::kBlock, Walk::kMinBlocks)
   for (int k = 0; k < kSlots; ++k) {
     W weight[V] = {};
     if (walk.has(k)) op.weight.widen(walk.column(k), weights[k], weight);
-    find_terms<V, T>(dy[k], s[k], mean, rstd, op.weight_offset, weight, g[k], n[k]);
+    find_terms<kCentred, V, T>(dy[k], s[k], mean, rstd, op.weight_offset, weight, g[k], n[k]);
     for (int e = 0; e < V; ++e) {
-      sum_g += g[k][e];
+      if constexpr (kCentred) sum_g += g[k][e];
       sum_gn += g[k][e] * n[k][e];
     }
   }
   const auto width = static_cast<W>(walk.width);
   RowMeans<W> means;
-  if (centred) means.g = walk.sum(sum_g, of_warps[0]) / width;
+  if constexpr (kCentred) means.g = walk.sum(sum_g, of_warps[0]) / width;
   means.gn = walk.sum(sum_gn, of_warps[1]) / width;
   if (!live) return;
   T* const dx = op.dx.at(i);
 #pragma unroll
   for (int k = 0; k < kSlots; ++k) {
-    const auto result = gradient_of<V, T>(g[k], n[k], means, rstd, dsum[k]);
+    const auto result = gradient_of<kCentred, V, T>(g[k], n[k], means, rstd, dsum[k]);
     if (walk.has(k)) store_pack(dx + walk.column(k), result);
   }
 }
@@ -103,8 +105,8 @@ __global__ void __launch_bounds__(Walk::kBlock)
   const auto find = [&](int j, W(&g)[V], W(&n)[V]) {
     W weight[V];
     op.weight.load(j, weight);
-    find_terms<V, T>(load_bits<V>(dy + j), load_bits<V>(s + j), mean, rstd, op.weight_offset,
-                     weight, g, n);
+    find_terms<true, V, T>(load_bits<V>(dy + j), load_bits<V>(s + j), mean, rstd, op.weight_offset,
+                           weight, g, n);
   };
   W sum_g = 0, sum_gn = 0;
   walk.for_packs([&](int j) {
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
     find(j, g, n);
     Bits<T, V> added{};
     if (has_dsum) added = load_bits<V>(dsum + j);
-    store_pack(dx + j, gradient_of<V, T>(g, n, means, rstd, added));
+    store_pack(dx + j, gradient_of<true, V, T>(g, n, means, rstd, added));
   });
 }
 
@@ -151,9 +153,12 @@ void norm_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View&)
     const bool packed = packs_fit<T>(rows.width, op.dy, op.dsum, op.s, op.dx, op.weight);
     with_walk<T>(operands.count, rows.width, packed, [&](const auto& walk, unsigned blocks) {
       using Walk = std::decay_t<decltype(walk)>;
-      const auto kernel = [] {
-        if constexpr (Walk::kCached) return input_grad_rows<T, Walk>;
-        if constexpr (!Walk::kCached) return input_grad_long_rows<T, Walk>;
+      const auto kernel = [centred = operands.mean != nullptr] {
+        if constexpr (Walk::kCached) {
+          return centred ? input_grad_rows<T, Walk, true> : input_grad_rows<T, Walk, false>;
+        } else {
+          return input_grad_long_rows<T, Walk>;
+        }
       }();
       launch_grid(ctx, {blocks, Walk::kBlock}, kernel, operands, walk);
     });

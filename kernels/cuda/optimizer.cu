@@ -65,9 +65,10 @@ struct AdamRow {
   }
 };
 
-/// A thread block per chunk. Only the numbers of `op` are read.
+/// A thread block per chunk, of which a multiprocessor shall have four: with fewer too little is on
+/// its way from memory. Only the numbers of `op` are read.
 template <class T>
-__global__ void __launch_bounds__(kMapThreads)
+__global__ void __launch_bounds__(kMapThreads, 4)
     adam_chunks(List<AdamUpdate::Row> list, AdamUpdate op, const UpdateDecision* decision,
                 DType type_of_copies) {
   if (decision->apply == 0) return;

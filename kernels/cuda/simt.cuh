@@ -66,6 +66,7 @@ inline std::uint32_t f16_pair(float low, float high) {
   return f16_of_float(low) | std::uint32_t{f16_of_float(high)} << 16;
 }
 inline float exp2_fast(float x) { return std::exp2(x); }
+inline float divide_fast(float x, float y) { return x / y; }
 /// A GPU faults where one access of several bytes begins at no multiple of them, a CPU need not.
 template <class T>
 T* aligned(T* p) {
@@ -111,6 +112,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+/// x / y to two units in the last place, for |y| up to 2^126; beyond, x / y or zero.
+__device__ __forceinline__ float divide_fast(float x, float y) {
+  float quotient;
+  asm("div.approx.f32 %0, %1, %2;" : "=f"(quotient) : "f"(x), "f"(y));
+  return quotient;
 }
 template <class T>
 __device__ __forceinline__ T* aligned(T* p) {

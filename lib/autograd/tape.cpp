@@ -104,6 +104,9 @@ void Tape::backward(const OpCtx& outer, WeightGrads when) {
       dys.push_back(std::move(gradients_[i]));
     }
     if (!reached) continue;
+    if (node->adds_to_gradient() && node->wants(0)) {
+      node->so_far_ = std::move(gradients_[static_cast<std::size_t>(node->inputs_[0])]);
+    }
     std::vector<Tensor> dxs = node->input_grad(ctx, dys);
     dys.clear();
     require(dxs.size() == node->inputs_.size(), "{}: {} input gradients for {} inputs", node->op(),

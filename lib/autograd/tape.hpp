@@ -79,12 +79,19 @@ class Node {
   /// per input; undefined for inputs without need. May also write small weight gradients (vectors),
   /// and keeps in Saved{Part::weight} what weight_grad() needs.
   virtual std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) = 0;
+  /// True if input_grad() adds to what take_so_far() gives, which spares an addition.
+  virtual bool adds_to_gradient() const { return false; }
   /// True if weight_grad() has work.
   virtual bool has_weight_grad() const { return false; }
   /// Adds into the parameters' gradient sinks. Needs no weights.
   virtual void weight_grad(const OpCtx&) {}
 
   bool wants(int input) const { return inputs_[static_cast<std::size_t>(input)] >= 0; }
+
+ protected:
+  /// In input_grad() of a node that adds_to_gradient(): the gradient of its first input by users
+  /// that were recorded later; undefined if there are none.
+  Tensor take_so_far() { return std::move(so_far_); }
 
  private:
   friend class Tape;
@@ -95,6 +102,7 @@ class Node {
   std::vector<int> inputs_;
   std::vector<int> outputs_;
   std::vector<Saved*> saved_;
+  Tensor so_far_;
 };
 
 /// Forward pass of one (stage, micro-batch): born at F, walked back at I, gone after W.

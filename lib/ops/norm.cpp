@@ -56,10 +56,13 @@ class NormNode final : public Node {
     rstd_.set(std::move(forward.rstd));
   }
 
+  // What is normalised is mostly the residual stream, which goes on beside the norm.
+  bool adds_to_gradient() const override { return !has_residual_; }
+
   // Outputs: y, or (sum, y) with a residual. The weight gradient is a vector: it is added here,
   // which spares keeping dy and the sum for the weight part.
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
-    const Tensor dsum = has_residual_ ? dys[0] : Tensor();
+    Tensor dsum = has_residual_ ? std::move(dys[0]) : take_so_far();
     const Tensor& dy = dys[has_residual_ ? 1 : 0];
     if (!dy.defined()) return {dsum, dsum};  // nothing used the norm, only the sum
     const Tensor s = sum_.get(ctx);
@@ -73,7 +76,8 @@ class NormNode final : public Node {
         .rstd = rstd,
         .dweight = gradient_sink(ctx, *weight_),
         .dbias = bias_ != nullptr ? gradient_sink(ctx, *bias_).view() : View{}});
-    Tensor dx = ctx.allocate(s.shape(), s.dtype(), "norm dx");
+    const bool in_place = dsum.defined() && dsum.unique();
+    Tensor dx = in_place ? dsum : ctx.allocate(s.shape(), s.dtype(), "norm dx");
     ctx.launch(kernels::NormInputGrad{.kind = options_.kind,
                                       .dy = dy,
                                       .dsum = dsum.view(),

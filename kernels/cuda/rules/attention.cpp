@@ -148,19 +148,19 @@ std::uint64_t cudnn_library_bytes(const KernelCtx& ctx, const AttentionForward&)
 
 std::uint64_t cudnn_library_bytes(const KernelCtx& ctx, const AttentionBackward& op) {
   const std::uint64_t least = ctx.library_workspace_bytes;
-  if (ctx.determinism != Determinism::run) return least;
   constexpr std::uint64_t kTile = 64;
   const AttentionShape& shape = op.shape;
   const auto sequences = static_cast<std::uint64_t>(std::max<std::int64_t>(1, shape.num_sequences));
   const auto all_heads = sequences * static_cast<std::uint64_t>(shape.num_heads);
   const std::uint64_t rows = static_cast<std::uint64_t>(op.q.rows()) / sequences;
   const std::uint64_t padded = (rows + kTile - 1) / kTile * kTile;
-  std::uint64_t wanted = 2 * all_heads * padded * padded;
+  std::uint64_t wanted = 0;
+  if (ctx.determinism == Determinism::run) wanted += 2 * all_heads * padded * padded;
   if (shape.num_kv_heads < shape.num_heads) {
     wanted += 4 * all_heads * padded * static_cast<std::uint64_t>(shape.head_dim);
   }
   wanted += wanted / 64 + 4096;  // what the library adds here and there
-  return std::clamp(wanted, least, kFixedOrderReservations * least);
+  return std::clamp(wanted, least, kBackwardReservations * least);
 }
 
 CudnnScratch CudnnScratch::backward(const AttentionBackward& op, Determinism determinism) {

@@ -82,6 +82,28 @@ TEST_CASE("both norms differentiate, with and without residual and bias") {
   }
 }
 
+TEST_CASE("a norm adds to the gradient that its input has from elsewhere, and to nobody else's") {
+  // Recorded after the norm, walked back before it: another norm, whose gradient nobody shares, or
+  // a sum, which has one tensor for both of its terms.
+  for (const bool shared : {false, true}) {
+    CAPTURE(shared);
+    check_operation(
+        {.rows = {.length = kRows},
+         .inputs = {{kRows, kHidden}, {kRows, kHidden}},
+         .build = [shared](Place& place) -> Forward {
+           const ParameterGroup& w = place.store().declare(
+               {.name = "weight", .shape = {kHidden}, .role = ParameterRole::norm, .init = {}});
+           return [=, &w](const OpCtx& ctx, std::span<const Var> x) -> Outputs {
+             const ops::NormOptions options{kernels::NormKind::rms_norm, 0.25, 0};
+             Var y = ops::norm(ctx, x[0], w, nullptr, options);
+             if (shared) return {{std::move(y), ops::add(ctx, x[0], x[1])}};
+             Var z = ops::norm(ctx, x[0], w, nullptr, options);
+             return {{std::move(y), std::move(z), ops::norm(ctx, x[1], w, nullptr, options)}};
+           };
+         }});
+  }
+}
+
 TEST_CASE("norms over the heads of q and k differentiate, and leave v alone") {
   for (const std::int64_t kv_heads : {1, 2}) {
     CAPTURE(kv_heads);
