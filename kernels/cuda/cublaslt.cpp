@@ -108,7 +108,7 @@ std::string_view suffix_of(ProductEpilogue epilogue) {
   return "";
 }
 
-bool fits(std::int64_t size) { return size <= std::numeric_limits<std::int32_t>::max(); }
+bool is_int(std::int64_t size) { return size <= std::numeric_limits<std::int32_t>::max(); }
 
 std::string gpu_name(int device) {
   cudaDeviceProp properties{};
@@ -160,7 +160,7 @@ std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const
   const bool empty = mm.m() == 0 || mm.n() == 0 || mm.k() == 0;
   if (mm.a.dtype == DType::f64 || empty || !takes_epilogue(mm)) return std::nullopt;
   for (const View* view : {&mm.a, &mm.b, &mm.c}) {
-    if (!fits(view->rows()) || !fits(leading(*view))) return std::nullopt;
+    if (!is_int(view->rows()) || !is_int(leading(*view))) return std::nullopt;
   }
   ProductCall call{mm, {}, nullptr};
   auto* free = workspace.as<std::byte>();
@@ -256,6 +256,15 @@ std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::candidates(const ProductKey&
   return found;
 }
 
+bool CublasLtProducts::fits(const cublasLtMatmulAlgo_t& algorithm, PreparedProduct& prepared,
+                            const ProductKey& key) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle_, &prepared.operation, &prepared.a, &prepared.b, &prepared.c,
+                              &prepared.c, &algorithm, &result);
+  return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= key.workspace_bytes;
+}
+
 std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::remembered(const AlgorithmCache& memory,
                                                                  const ProductKey& key,
                                                                  PreparedProduct& prepared) const {
@@ -264,13 +273,7 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::remembered(const Algorithm
   cublasLtMatmulAlgo_t algorithm{};
   static_assert(sizeof(algorithm.data) == sizeof(known->words));
   std::copy(known->words.begin(), known->words.end(), algorithm.data);
-  cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(handle_, &prepared.operation, &prepared.a, &prepared.b, &prepared.c,
-                              &prepared.c, &algorithm, &result);
-  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > key.workspace_bytes) {
-    return std::nullopt;
-  }
+  if (!fits(algorithm, prepared, key)) return std::nullopt;
   return algorithm;
 }
 

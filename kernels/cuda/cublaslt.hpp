@@ -91,6 +91,13 @@ class CublasLtProducts final : public LibraryProducts {
   /// What the heuristic proposes, within the key's limits.
   std::vector<cublasLtMatmulAlgo_t> candidates(const ProductKey& key,
                                                PreparedProduct& prepared) const;
+  /// The same and, of each, the one with the other order of tiles, which the heuristic hardly ever
+  /// proposes: where neighbours find each other's operands in L2.
+  std::vector<cublasLtMatmulAlgo_t> variants(const ProductKey& key,
+                                             PreparedProduct& prepared) const;
+  /// Whether the library can compute the product so, within the key's workspace.
+  bool fits(const cublasLtMatmulAlgo_t& algorithm, PreparedProduct& prepared,
+            const ProductKey& key) const;
   /// The product's algorithm among those remembered, if there is one and it fits.
   std::optional<cublasLtMatmulAlgo_t> remembered(const AlgorithmCache& memory,
                                                  const ProductKey& key,

@@ -15,19 +15,65 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-/// Each candidate is timed kRounds times over kRepeats launches; its least time counts. Rounds go
-/// over all candidates, so that a change of clocks meets them all.
-constexpr int kRounds = 3;
-constexpr int kRepeats = 5;
+/// A burst shows little: at its clocks of a moment ago a GPU is faster than at those to which its
+/// limit of power brings it, and not with every algorithm alike (of one product of Qwen2.5-1.5B, on
+/// an H200, the fastest of 803 TFLOP/s in bursts kept 642, the third kept 721). So bursts choose
+/// who goes on, and rounds over those, as long as a step's work is, decide.
+constexpr int kBursts = 2;
+constexpr int kBurstLaunches = 3;
+/// Who goes on: within this factor of the fastest, so many at most, and the library's first choice.
+constexpr double kInReach = 1.2;
+constexpr std::size_t kFinalists = 5;
+/// Rounds go over all of them, so that a change of clocks meets them all; the first ones only heat.
+constexpr int kHeatingRounds = 2;
+constexpr int kRounds = 4;
+#ifdef LLMTRAIN_CUDA_EMULATION
+constexpr double kRoundMicroseconds = 1;
+#else
+constexpr double kRoundMicroseconds = 10e3;
+#endif
+constexpr double kMostLaunches = 200;
 /// The library's own first choice stays unless another takes less than this share of its time:
 /// noise does not decide.
-constexpr double kBetter = 0.98;
+constexpr double kBetter = 0.99;
 
 struct Candidate {
   cublasLtMatmulAlgo_t algorithm;
   double microseconds = std::numeric_limits<double>::infinity();
   bool runs = true;
+  bool is_first = false;  // of the library's choices
+  int launches = 0;       // in a round
 };
+
+/// Those whose times let them hope, the fastest first.
+std::vector<Candidate> finalists(std::vector<Candidate> all) {
+  std::erase_if(all, [](const Candidate& candidate) { return !candidate.runs; });
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return a.microseconds < b.microseconds;
+  });
+  std::vector<Candidate> chosen;
+  for (const Candidate& candidate : all) {
+    const bool hopes =
+        chosen.size() < kFinalists && candidate.microseconds <= kInReach * all.front().microseconds;
+    if (hopes || candidate.is_first) chosen.push_back(candidate);
+  }
+  return chosen;
+}
+
+/// The fastest, or the library's first choice where that is hardly slower.
+ProductAlgorithm choose(const std::vector<Candidate>& all) {
+  const Candidate* best = &*std::min_element(
+      all.begin(), all.end(),
+      [](const Candidate& a, const Candidate& b) { return a.microseconds < b.microseconds; });
+  for (const Candidate& candidate : all) {
+    if (candidate.is_first && best->microseconds >= kBetter * candidate.microseconds) {
+      best = &candidate;
+    }
+  }
+  ProductAlgorithm result{.microseconds = best->microseconds};
+  std::copy(std::begin(best->algorithm.data), std::end(best->algorithm.data), result.words.begin());
+  return result;
+}
 
 /// The call in scratch memory, whose operands are made anew: products that accumulate change
 /// theirs. False without room.
@@ -70,6 +116,28 @@ std::optional<ProductCall> CublasLtProducts::call_of_step(const KernelCtx& ctx, 
   return call_of(ctx, mm, {reinterpret_cast<void*>(kSomewhere), DType::u8, {bytes}, bytes});
 }
 
+std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::variants(const ProductKey& key,
+                                                             PreparedProduct& prepared) const {
+  std::vector<cublasLtMatmulAlgo_t> all = candidates(key, prepared);
+  const std::size_t proposed = all.size();
+  for (std::size_t i = 0; i < proposed; ++i) {
+    cublasLtMatmulAlgo_t other = all[i];
+    std::uint32_t swizzle = 0;
+    std::size_t bytes = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(&other, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &swizzle,
+                                             sizeof(swizzle), &bytes) != CUBLAS_STATUS_SUCCESS) {
+      continue;
+    }
+    swizzle = swizzle == 0 ? 1 : 0;
+    if (cublasLtMatmulAlgoConfigSetAttribute(&other, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &swizzle,
+                                             sizeof(swizzle)) == CUBLAS_STATUS_SUCCESS &&
+        fits(other, prepared, key)) {
+      all.push_back(other);
+    }
+  }
+  return all;
+}
+
 std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx, ProductCall call,
                                                           const View& scratch) const {
   if (!place_in(call, scratch, ctx)) return std::nullopt;
@@ -80,34 +148,41 @@ std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx, 
     check_library(status, "a product that was timed");
     return true;
   };
-  std::vector<Candidate> all;
-  for (const cublasLtMatmulAlgo_t& algorithm : candidates(call.key, prepared)) {
-    // The first launch of an algorithm also loads its code.
-    if (runs(algorithm)) all.push_back({algorithm});
-  }
   TimingEvent begin, end;
-  for (int round = 0; round < kRounds; ++round) {
+  const auto time_of = [&](Candidate& candidate, int launches) {
+    begin.record(stream_of(ctx));
+    for (int i = 0; i < launches && candidate.runs; ++i) {
+      candidate.runs = runs(candidate.algorithm);
+    }
+    end.record(stream_of(ctx));
+    end.wait();
+    return end.microseconds_since(begin) / launches;
+  };
+  std::vector<Candidate> all;
+  for (const cublasLtMatmulAlgo_t& algorithm : variants(call.key, prepared)) {
+    // The first launch of an algorithm also loads its code.
+    if (runs(algorithm)) all.push_back({.algorithm = algorithm, .is_first = all.empty()});
+  }
+  for (int burst = 0; burst < kBursts; ++burst) {
     for (Candidate& candidate : all) {
-      begin.record(stream_of(ctx));
-      for (int i = 0; i < kRepeats && candidate.runs; ++i) {
-        candidate.runs = runs(candidate.algorithm);
-      }
-      end.record(stream_of(ctx));
-      end.wait();
-      candidate.microseconds =
-          std::min(candidate.microseconds, end.microseconds_since(begin) / kRepeats);
+      candidate.microseconds = std::min(candidate.microseconds, time_of(candidate, kBurstLaunches));
+    }
+  }
+  all = finalists(std::move(all));
+  for (Candidate& candidate : all) {
+    const double launches = kRoundMicroseconds / std::max(1.0, candidate.microseconds);
+    candidate.launches = static_cast<int>(std::clamp(launches, 1.0, kMostLaunches));
+    candidate.microseconds = 0;
+  }
+  for (int round = -kHeatingRounds; round < kRounds; ++round) {
+    for (Candidate& candidate : all) {
+      const double microseconds = time_of(candidate, candidate.launches);
+      if (round >= 0) candidate.microseconds += microseconds / kRounds;
     }
   }
   std::erase_if(all, [](const Candidate& candidate) { return !candidate.runs; });
   if (all.empty()) return std::nullopt;
-  const Candidate& fastest = *std::min_element(
-      all.begin(), all.end(),
-      [](const Candidate& a, const Candidate& b) { return a.microseconds < b.microseconds; });
-  const Candidate& first = all.front();
-  const Candidate& best = fastest.microseconds < kBetter * first.microseconds ? fastest : first;
-  ProductAlgorithm result{.microseconds = best.microseconds};
-  std::copy(std::begin(best.algorithm.data), std::end(best.algorithm.data), result.words.begin());
-  return result;
+  return choose(all);
 }
 
 TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Matmul> products,

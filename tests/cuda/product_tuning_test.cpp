@@ -94,10 +94,12 @@ TEST_CASE("tuned products are measured once, and are right") {
   REQUIRE(lines.size() == kProblems.size());
   if (fake_library() == nullptr) return;
   for (const auto& [product, microseconds] : lines) {
-    // FP32 sums may pass through the output type; odd sizes suit one algorithm only.
+    // FP32 sums may pass through the output type; odd sizes suit one algorithm only, which has one
+    // order of tiles; of the others the second is the faster one. What takes 10 in a burst
+    // keeps 40.
     const double expected = product.find("m7") != product.npos      ? 50
-                            : product.find(">fp32") != product.npos ? 12
-                                                                    : 20;
+                            : product.find(">fp32") != product.npos ? 11
+                                                                    : 19;
     CHECK(microseconds == doctest::Approx(expected));
   }
 }
@@ -219,7 +221,7 @@ TEST_CASE(
     fake_library()->patience = patience;
     Bench bench(leading(1));
     const TunedProducts tuned = bench.tune({.choices = "", .file = file});
-    CHECK(choices_in(tuned.choices).at(0).second == doctest::Approx(12));
+    CHECK(choices_in(tuned.choices).at(0).second == doctest::Approx(11));
     std::filesystem::remove(file);
   }
   const InMode breaks(Mode::breaks);
