@@ -16,7 +16,8 @@
 #   kernels rates of single kernels by the GPU's clock, beside a copy's, at 8,192 tokens and 128 columns a head:
 #           attention by cuDNN (whole, in pieces, with sums in any order) and by our own kernels with wgmma and with
 #           mma.sync, norms, AdamW, products
-#   attention  both directions of it by cuDNN and by our kernels, heads of 64 and 128, 1,024 and 4,096 tokens
+#   attention  both directions of it by cuDNN and by our kernels, heads of 64 and 128, 1,024 and 4,096 tokens; and in
+#           models that are little else, beside PyTorch's on cuDNN
 #   profile what limits each of our kernels, by ncu: OUT/profile_RECIPE.txt
 #   memory  what the driver says of the GPU's memory beside the plan, with an arena of the size that the plan says
 #   modes   whole steps of GPT-2 124M beside those with one setting changed: run.determinism: fast, no CUDA graphs, our

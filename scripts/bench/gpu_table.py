@@ -4,6 +4,8 @@
     gpu_table.py losses CPU GPU        metrics.jsonl of two runs in fp32
     gpu_table.py modes|runs DIR LINES  mode_NAME.json, or NAME/metrics.jsonl, of lines NAME <tab> SETTINGS
     gpu_table.py kernels FILE NAME     rates of single kernels
+    gpu_table.py torch_attention DIR NAME
+                                       NAME_torch.json of torch_attention.py beside NAME_run.json and NAME_fast.json
     gpu_table.py memory FILE NAME BEFORE MOST
                                        the driver's figures beside the plan's; nvidia-smi's in MiB
     gpu_table.py sanitizer TOOL FILE COUNT
@@ -237,6 +239,22 @@ def kernels(file, name):
     return True
 
 
+def torch_attention(folder, name):
+    theirs = report(f"{folder}/{name}_torch.json")
+    if theirs is None:
+        row(f"{name}_torch", "no result")
+        return False
+    for direction, rate in theirs["flops_per_second"].items():
+        words = f"{1e-12 * rate:.0f} TFLOP/s"
+        for way in ("run", "fast"):
+            ours = report(f"{folder}/{name}_{way}.json")
+            for kernel in ours["kernels"] if ours else []:
+                if kernel["name"].startswith(f"attention_{direction}"):
+                    words += f", ours in {way} {100 * kernel['flops_per_second'] / rate:.0f} % of it"
+        row(f"PyTorch {theirs['torch']}, cuDNN {theirs['cudnn']}, {name} {direction}", words)
+    return True
+
+
 def step(folder):
     found = report(pathlib.Path(folder) / "ours.json")
     if found is None:
@@ -283,7 +301,8 @@ def pytorch(folder, name):
 
 
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (losses, modes, runs, kernels, memory, sanitizer, spread, step, other, pytorch)}
+    commands = {f.__name__: f for f in (losses, modes, runs, kernels, torch_attention, memory, sanitizer, spread, step,
+                                        other, pytorch)}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     sys.exit(0 if commands[sys.argv[1]](*sys.argv[2:]) else 1)

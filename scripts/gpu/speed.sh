@@ -153,6 +153,28 @@ attention() {
 128_long_cudnn qwen2.5-1.5b 4096 run.attention=cudnn
 128_long_own qwen2.5-1.5b 4096 run.attention=own
 END
+  attention_alone
+}
+
+# The same in models that are hardly anything else, whose products leave the clock alone, beside PyTorch's on cuDNN.
+attention_alone() {
+  local name sequences heads kv_heads tokens head_dim way
+  while read -r name sequences heads kv_heads tokens head_dim; do
+    for way in run fast; do
+      bench "alone_${name}_$way" 60 llama3-8b model.hidden_size=256 model.intermediate_size=256 model.num_hidden_layers=4 \
+        model.num_attention_heads="$heads" model.num_key_value_heads="$kv_heads" model.head_dim="$head_dim" \
+        model.vocab_size=4096 "tokenizer={type: bpe, vocab_size: 4096}" model.max_position_embeddings="$tokens" \
+        training.seq_len="$tokens" training.micro_batch_size="$sequences" training.global_batch_size="$sequences" \
+        run.library_workspace=1GiB activation_checkpoint.mode=none "$whole" run.attention=cudnn "run.determinism=$way" || continue
+      rows_of table_of kernels "$logs/alone_${name}_$way.json" "alone_${name}_$way"
+    done
+    theirs=1 into="$logs/alone_${name}_torch.json" try "alone_${name}_torch" 60 \
+      python3 "$root/scripts/bench/torch_attention.py" "$sequences" "$heads" "$kv_heads" "$tokens" "$head_dim" || continue
+    rows_of table_of torch_attention "$logs" "alone_$name"
+  done <<'END'
+128_8k 2 64 8 8192 128
+64_1k 32 12 12 1024 64
+END
 }
 
 # What limits single kernels, by ncu: every kernel of ours in a step of one layer, once, in OUT/profile_RECIPE.txt.
