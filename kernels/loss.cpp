@@ -18,7 +18,7 @@ void check_classes(const Operands& operands, const View& logits, const View& tar
   operands.expects(num_classes > 0 && num_classes <= logits.cols(),
                    "0 < num_classes <= columns of logits");
   operands.expects(softcap >= 0 && std::isfinite(softcap), "softcap >= 0 (0: none)");
-  operands.strided("logits", logits, logits.rows(), logits.cols(), {DType::f64, DType::f32});
+  operands.strided("logits", logits, logits.rows(), logits.cols(), kComputeDTypes);
   operands.dense("target", target, logits.rows(), {DType::i32});
 }
 
@@ -62,7 +62,7 @@ void LogitStatistics::check() const {
   const Operands operands(name);
   check_classes(operands, logits, target, num_classes, softcap);
   check_part(operands, part, num_classes);
-  operands.dense("statistics", statistics, 3 * logits.rows(), {logits.dtype});
+  operands.dense("statistics", statistics, 3 * logits.rows(), {sum_dtype(logits.dtype)});
 }
 
 Cost LogitStatistics::cost() const { return memory_cost({logits, target}, {statistics}); }
@@ -72,7 +72,8 @@ void CrossEntropy::check() const {
   check_classes(operands, logits, target, num_classes, softcap);
   check_part(operands, part, num_classes);
   if (statistics.defined()) {
-    operands.dense("statistics", statistics, 3 * logits.rows() * parts(), {logits.dtype});
+    operands.dense("statistics", statistics, 3 * logits.rows() * parts(),
+                   {sum_dtype(logits.dtype)});
     operands.expects(parts() > 0 || logits.rows() == 0, "statistics of at least one part");
   } else {
     operands.expects(part.end(num_classes) == num_classes, "statistics of all parts");
@@ -84,11 +85,11 @@ void CrossEntropy::check() const {
   check_step_scalars(operands, scalars);
   if (decision.defined()) check_decision(operands, decision);
   if (!dlogits.defined()) return;
-  if (logits.dtype == DType::f64) {
-    operands.strided("dlogits", dlogits, logits.rows(), logits.cols(), {DType::f64});
-  } else {
+  if (logits.dtype == DType::f32) {
     operands.strided("dlogits", dlogits, logits.rows(), logits.cols(),
                      {DType::f32, DType::bf16, DType::f16});
+  } else {
+    operands.strided("dlogits", dlogits, logits.rows(), logits.cols(), {logits.dtype});
   }
   const auto row_bytes = [](const View& view) {
     return view.row_stride * static_cast<std::int64_t>(size_of(view.dtype));

@@ -49,7 +49,7 @@ struct EmbeddingBackward {
 
 /// What the loss of a row needs to know of the classes of one part: the largest of its z, the sum
 /// of exp(z - largest), and z[target], 0 where another part has the target or there is none (-1).
-/// Operands as in CrossEntropy; statistics [rows, 3] in the dtype of the logits.
+/// Operands as in CrossEntropy; statistics [rows, 3] FP32 (FP64 for fp64).
 struct LogitStatistics {
   static constexpr std::string_view name = "logit_statistics";
   View logits, target;
@@ -64,17 +64,18 @@ struct LogitStatistics {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32), or softcap * tanh(logits /
-/// softcap); 0 where target is -1 (untrained). Targets are -1 or a class (the CPU checks and throws
-/// DataError; on a GPU the loss and the gradient of such a row are NaN, so that its step is
-/// refused). With dlogits (fp64 | fp32 | bf16 | fp16): dlogits = grad_scale * (softmax(z) -
-/// onehot(target)), times the slope of the cap, 0 in untrained rows. Both may be strided; dlogits
-/// may alias logits when their rows begin at the same addresses. Only the first `num_classes`
-/// columns are classes; the rest is padding: no probability, no gradient. Where the logits are
-/// those of one part of the vocabulary, `statistics` [parts * rows, 3] are those of all parts, one
-/// after the other, joined in this order. With z_loss_coef, z_loss [rows] = z_loss_coef * lse(z)^2
-/// in trained rows (PaLM's, arXiv 2204.02311, section 5), and dlogits is the gradient of loss +
-/// z_loss: softmax(z) counts 1 + 2 z_loss_coef lse(z) times.
+/// Per row: loss = lse(z) - z[target], with z = logits (fp64 | fp32 | bf16 | fp16; all that follows
+/// is in FP32 for the narrow ones), or softcap * tanh(logits / softcap); 0 where target is -1
+/// (untrained). Targets are -1 or a class (the CPU checks and throws DataError; on a GPU the loss
+/// and the gradient of such a row are NaN, so that its step is refused). With dlogits (as the
+/// logits; beside fp32 also bf16 and fp16): dlogits = grad_scale * (softmax(z) - onehot(target)),
+/// times the slope of the cap, 0 in untrained rows. Both may be strided; dlogits may alias logits
+/// when their rows begin at the same addresses. Only the first `num_classes` columns are classes;
+/// the rest is padding: no probability, no gradient. Where the logits are those of one part of the
+/// vocabulary, `statistics` [parts * rows, 3] are those of all parts, one after the other, joined in
+/// this order. With z_loss_coef, z_loss [rows] = z_loss_coef * lse(z)^2 in trained rows (PaLM's,
+/// arXiv 2204.02311, section 5), and dlogits is the gradient of loss + z_loss: softmax(z) counts
+/// 1 + 2 z_loss_coef lse(z) times.
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
   View logits, target;  // [rows, vocab], int32 [rows]

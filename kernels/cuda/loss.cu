@@ -10,16 +10,21 @@ namespace llmtrain::kernels::cuda {
 namespace {
 
 constexpr int kLossThreads = 512;
-/// Packs that a thread has under way at once.
-constexpr int kLossPacks = 4;
+/// Packs that a thread has under way at once: 64 or 32 bytes, 16 logits.
+template <class L>
+constexpr int kLossPacks = sizeof(L) == 2 ? 2 : 4;
 /// What a block keeps of its row for the second pass: two blocks fit on an H100, one on any GPU.
 constexpr std::size_t kHeldBytes = 96 << 10;
 
-template <class Z, class G>
+/// L is the type of logits, G that of their gradients.
+template <class L, class G>
 struct LossOperands {
+  using Z = Wide<L>;
   static constexpr bool kFast = sizeof(G) < sizeof(Z);
+  /// Shared memory has logits as they are read, or capped where they are no narrower then.
+  static constexpr bool kHoldsCapped = std::is_same_v<L, Z>;
 
-  Rows<const Z> logits;
+  Rows<const L> logits;
   const std::int32_t* target;
   Z* loss;
   Rows<G> dlogits;  // null data: none
@@ -41,6 +46,7 @@ struct LossOperands {
     const double scale = scalars == nullptr ? grad_scale : scalars->grad_scale;
     return static_cast<Z>(decision == nullptr ? scale : scale * decision->loss_scale);
   }
+  __device__ Z capped_at(const L* row, int column) const { return capped(widen(row[column])); }
   /// Whether any part has the target as a class.
   __device__ bool is_class(std::int32_t id) const { return id >= 0 && id < ids; }
   __device__ Z capped(Z z) const { return cap > 0 ? cap * std::tanh(z / cap) : z; }
@@ -114,8 +120,8 @@ struct RowStatistics {
 };
 
 /// Row `row` of all parts together, in the order of the parts.
-template <class Z, class G>
-__device__ RowStatistics<Z> joined_statistics(const LossOperands<Z, G>& op, std::int64_t row) {
+template <class L, class G, class Z = Wide<L>>
+__device__ RowStatistics<Z> joined_statistics(const LossOperands<L, G>& op, std::int64_t row) {
   RowStatistics<Z> joined;
   const Z* const first = op.statistics + 3 * row;
   const std::int64_t stride = std::int64_t{3} * gridDim.x;
@@ -130,45 +136,52 @@ __device__ RowStatistics<Z> joined_statistics(const LossOperands<Z, G>& op, std:
   return joined;
 }
 
-/// The exponentials of a row in one pass over memory; its first op.held logits stay in `held`,
-/// capped. Of the whole block, in every thread.
-template <class Z, class G, int V>
-__device__ LogSum<Z> sum_row(const LossOperands<Z, G>& op, const Z* logits, Z* held) {
+/// The exponentials of a row in one pass over memory; its first op.held logits stay in `held`. Of
+/// the whole block, in every thread.
+template <class L, class G, int V, class Z = Wide<L>>
+__device__ LogSum<Z> sum_row(const LossOperands<L, G>& op, const L* logits, L* held) {
+  using Op = LossOperands<L, G>;
+  constexpr int kPacks = kLossPacks<L>;
   const int first = static_cast<int>(threadIdx.x) * V, stride = static_cast<int>(blockDim.x) * V;
-  const int round = kLossPacks * stride;  // columns that the block has under way at once
+  const int round = kPacks * stride;  // columns that the block has under way at once
   LogSum<Z> seen;
   for (int begin = first; begin < op.num_classes; begin += round) {
-    Pack<Z, V> packs[kLossPacks];
+    Bits<L, V> packs[kPacks];
 #pragma unroll
-    for (int u = 0; u < kLossPacks; ++u) {
-      packs[u] = load_pack<V>(logits + std::min(begin + u * stride, op.cols - V));
+    for (int u = 0; u < kPacks; ++u) {
+      packs[u] = load_bits<V>(logits + std::min(begin + u * stride, op.cols - V));
     }
-    Z z[kLossPacks * V];
+    Z z[kPacks * V];
 #pragma unroll
-    for (int u = 0; u < kLossPacks; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int j = begin + u * stride;
+      Z of_pack[V];
+      widen_bits<L>(packs[u], of_pack);
       if (op.cap > 0) {
-        for (int k = 0; k < V; ++k) packs[u].x[k] = op.capped(packs[u].x[k]);
+        for (int k = 0; k < V; ++k) of_pack[k] = op.capped(of_pack[k]);
       }
-      if (j < op.held) store_pack(held + j, packs[u]);
-      for (int k = 0; k < V; ++k) z[u * V + k] = packs[u].x[k];
+      if (j < op.held) {
+        if constexpr (Op::kHoldsCapped) packs[u] = narrow_bits<L>(of_pack);
+        store_pack(held + j, packs[u]);
+      }
+      for (int k = 0; k < V; ++k) z[u * V + k] = of_pack[k];
     }
     if (begin + round - stride + V > op.num_classes) {  // some of them are none
 #pragma unroll
-      for (int i = 0; i < kLossPacks * V; ++i) {
+      for (int i = 0; i < kPacks * V; ++i) {
         if (begin + i / V * stride + i % V >= op.num_classes) z[i] = -static_cast<Z>(INFINITY);
       }
     }
-    seen.template add<LossOperands<Z, G>::kFast>(z);
+    seen.template add<Op::kFast>(z);
   }
   return of_block(seen);
 }
 
-template <class Z, class G, int V>
+template <class L, class G, int V, class Z = Wide<L>>
 __global__ void __launch_bounds__(kLossThreads, 2)
-    logit_statistics_rows(LossOperands<Z, G> op, Z* statistics) {
-  const Z* const logits = op.logits.row(blockIdx.x);
-  const LogSum<Z> all = sum_row<Z, G, V>(op, logits, nullptr);
+    logit_statistics_rows(LossOperands<L, G> op, Z* statistics) {
+  const L* const logits = op.logits.row(blockIdx.x);
+  const LogSum<Z> all = sum_row<L, G, V>(op, logits, nullptr);
   if (threadIdx.x != 0) return;
   const std::int32_t target = op.target[blockIdx.x];
   const int column = target - op.first_id;
@@ -176,15 +189,16 @@ __global__ void __launch_bounds__(kLossThreads, 2)
   Z* const row = statistics + std::int64_t{3} * blockIdx.x;
   row[0] = all.max;
   row[1] = all.sum;
-  row[2] = here ? op.capped(logits[column]) : Z{0};
+  row[2] = here ? op.capped_at(logits, column) : Z{0};
 }
 
 /// What turns logits of a row into their gradient.
-template <class Z, class G>
+template <class L, class G>
 struct RowGradient {
-  static constexpr bool kFast = LossOperands<Z, G>::kFast;
+  using Z = Wide<L>;
+  static constexpr bool kFast = LossOperands<L, G>::kFast;
 
-  __device__ RowGradient(const LossOperands<Z, G>& op, Z log_sum, int target_column)
+  __device__ RowGradient(const LossOperands<L, G>& op, Z log_sum, int target_column)
       : lse(log_sum), column(target_column) {
     const Z grad_scale = op.grad_scale_now();
     // Beside 16 bits the scale of the gradient is a factor of the softmax already.
@@ -194,7 +208,7 @@ struct RowGradient {
   }
   /// Of the columns from j on, whose logits are capped; zero for those that are no classes.
   template <int V>
-  __device__ __forceinline__ Bits<G, V> of(const LossOperands<Z, G>& op, int j,
+  __device__ __forceinline__ Bits<G, V> of(const LossOperands<L, G>& op, int j,
                                            const Z (&z)[V]) const {
     Z gradient[V];
     for (int k = 0; k < V; ++k) gradient[k] = softmax_scale * exponential<kFast>(z[k] - lse);
@@ -220,12 +234,15 @@ struct RowGradient {
 /// A row: its log-sum-exp in one pass over memory, its gradient in a second one, for which what
 /// shared memory holds is not read again; where the statistics are given, the second alone. A
 /// target that is no class gives NaN.
-template <class Z, class G, int V>
-__global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperands<Z, G> op) {
-  Z* const held = dynamic_shared<Z>();
-  const Z* const logits = op.logits.row(blockIdx.x);
+template <class L, class G, int V>
+__global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperands<L, G> op) {
+  using Op = LossOperands<L, G>;
+  using Z = Wide<L>;
+  constexpr int kPacks = kLossPacks<L>;
+  L* const held = dynamic_shared<L>();
+  const L* const logits = op.logits.row(blockIdx.x);
   const int first = static_cast<int>(threadIdx.x) * V, stride = static_cast<int>(blockDim.x) * V;
-  const int round = kLossPacks * stride;  // columns that the block has under way at once
+  const int round = kPacks * stride;  // columns that the block has under way at once
   const std::int32_t target = op.target[blockIdx.x];
   const bool learns = op.dlogits.data != nullptr;
   G* const gradients = learns ? op.dlogits.row(blockIdx.x) : nullptr;
@@ -247,8 +264,8 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     row = joined_statistics(op, blockIdx.x);
   } else {
     // Before the barrier: afterwards gradients may take the place of logits.
-    row.at_target = threadIdx.x == 0 && is_class ? op.capped(logits[target]) : Z{0};
-    row.all = sum_row<Z, G, V>(op, logits, held);
+    row.at_target = threadIdx.x == 0 && is_class ? op.capped_at(logits, target) : Z{0};
+    row.all = sum_row<L, G, V>(op, logits, held);
   }
   const Z lse = is_class ? row.all.max + std::log(row.all.sum) : static_cast<Z>(NAN);
   if (threadIdx.x == 0) {
@@ -256,28 +273,28 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
     if (op.z_loss != nullptr) op.z_loss[blockIdx.x] = op.z_loss_coef * lse * lse;
   }
   if (!learns) return;
-  const RowGradient<Z, G> gradient(op, lse, target - op.first_id);
+  const RowGradient<L, G> gradient(op, lse, target - op.first_id);
   for (int begin = 0; begin < op.cols; begin += round) {
-    Pack<Z, V> packs[kLossPacks];
+    Bits<L, V> packs[kPacks];
     const bool all_held = begin + round <= op.held;
 #pragma unroll
-    for (int u = 0; u < kLossPacks; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int j = begin + first + u * stride;
       if (all_held) {
-        packs[u] = load_pack<V>(held + j);
+        packs[u] = load_bits<V>(static_cast<const L*>(held + j));
       } else {
-        packs[u] = load_pack<V>(j < op.held ? held + j : logits + std::min(j, op.cols - V));
+        packs[u] = load_bits<V>(j < op.held ? held + j : logits + std::min(j, op.cols - V));
       }
     }
     // Everybody has read this round's logits and all further left; gradients reach no further.
     if (op.overlaid) __syncthreads();
 #pragma unroll
-    for (int u = 0; u < kLossPacks; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int j = begin + first + u * stride;
       if (j >= op.cols) break;
       Z z[V];
-      for (int k = 0; k < V; ++k) z[k] = packs[u].x[k];
-      if (op.cap > 0 && j >= op.held) {
+      widen_bits<L>(packs[u], z);
+      if (op.cap > 0 && !(Op::kHoldsCapped && j < op.held)) {
         for (int k = 0; k < V; ++k) z[k] = op.capped(z[k]);
       }
       store_pack(gradients + j, gradient.of(op, j, z));
@@ -286,37 +303,38 @@ __global__ void __launch_bounds__(kLossThreads, 2) cross_entropy_rows(LossOperan
 }
 
 /// What both kernels read; Op is CrossEntropy or LogitStatistics.
-template <class Z, class G, class Op>
-LossOperands<Z, G> loss_operands(const Op& op) {
-  LossOperands<Z, G> operands{};
-  operands.logits = Rows<const Z>(op.logits);
+template <class L, class G, class Op>
+LossOperands<L, G> loss_operands(const Op& op) {
+  LossOperands<L, G> operands{};
+  operands.logits = Rows<const L>(op.logits);
   operands.target = op.target.template as<std::int32_t>();
   operands.num_classes = static_cast<int>(op.num_classes);
   operands.cols = static_cast<int>(op.logits.cols());
   operands.first_id = static_cast<int>(op.part.first);
   operands.ids = static_cast<int>(op.part.end(op.num_classes));
-  operands.cap = static_cast<Z>(op.softcap);
+  operands.cap = static_cast<Wide<L>>(op.softcap);
   return operands;
 }
 
-template <class Z>
-constexpr int kLossPack = std::is_same_v<Z, double> ? 1 : 4;
+template <class L>
+constexpr int kLossPack = std::is_same_v<L, double> ? 1 : kPack<L>;
 
 /// Threads of a block that visits `cols` columns in packs of V.
-template <int V>
+template <class L, int V>
 unsigned loss_threads(std::int64_t cols) {
-  const std::int64_t busy = ceil_div(cols, std::int64_t{V} * kLossPacks);
+  const std::int64_t busy = ceil_div(cols, std::int64_t{V} * kLossPacks<L>);
   return static_cast<unsigned>(std::min<std::int64_t>(kLossThreads, ceil_div(busy, 32) * 32));
 }
 
-template <class Z, class G>
+template <class L, class G>
 void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
+  using Z = Wide<L>;
   const bool learns = op.dlogits.defined();
   const std::int64_t cols = op.logits.cols();
-  constexpr int kFull = kLossPack<Z>;
-  const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(Z)) &&
+  constexpr int kFull = kLossPack<L>;
+  const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(L)) &&
                       (!learns || rows_aligned(op.dlogits, kFull * sizeof(G)));
-  auto operands = loss_operands<Z, G>(op);
+  auto operands = loss_operands<L, G>(op);
   operands.loss = op.loss.as<Z>();
   operands.z_loss = op.z_loss.as<Z>();
   operands.z_loss_coef = static_cast<Z>(op.z_loss_coef);
@@ -330,46 +348,45 @@ void cross_entropy_as(const KernelCtx& ctx, const CrossEntropy& op) {
     if (learns) {
       // Columns that the first pass visits, in whole packs.
       const std::int64_t visited = op.statistics.defined() ? 0 : ceil_div(op.num_classes, V) * V;
-      operands.held = static_cast<int>(std::min<std::int64_t>(visited, kHeldBytes / sizeof(Z)));
-      operands.overlaid = sizeof(G) < sizeof(Z) && op.dlogits.data == op.logits.data &&
+      operands.held = static_cast<int>(std::min<std::int64_t>(visited, kHeldBytes / sizeof(L)));
+      operands.overlaid = sizeof(G) < sizeof(L) && op.dlogits.data == op.logits.data &&
                           static_cast<std::size_t>(cols) * sizeof(G) >
-                              static_cast<std::size_t>(operands.held) * sizeof(Z);
+                              static_cast<std::size_t>(operands.held) * sizeof(L);
     }
-    const std::size_t shared = static_cast<std::size_t>(operands.held) * sizeof(Z);
-    if (shared > kUnaskedShared) allow_shared(cross_entropy_rows<Z, G, V>, shared);
-    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<V>(cols), shared},
-                cross_entropy_rows<Z, G, V>, operands);
+    const std::size_t shared = static_cast<std::size_t>(operands.held) * sizeof(L);
+    if (shared > kUnaskedShared) allow_shared(cross_entropy_rows<L, G, V>, shared);
+    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<L, V>(cols), shared},
+                cross_entropy_rows<L, G, V>, operands);
   };
   packed ? run.template operator()<kFull>() : run.template operator()<1>();
 }
 
 void cross_entropy(const KernelCtx& ctx, const CrossEntropy& op, const View&) {
-  if (op.logits.dtype == DType::f64) {
-    cross_entropy_as<double, double>(ctx, op);
-  } else if (!op.dlogits.defined() || op.dlogits.dtype == DType::f32) {
-    cross_entropy_as<float, float>(ctx, op);
-  } else if (op.dlogits.dtype == DType::bf16) {
-    cross_entropy_as<float, bf16>(ctx, op);
-  } else {
-    cross_entropy_as<float, f16>(ctx, op);
-  }
+  const DType gradient = op.dlogits.defined() ? op.dlogits.dtype : DType::f32;
+  with_type(op.logits.dtype, [&]<class L>() {
+    if constexpr (std::is_same_v<L, float>) {
+      if (gradient == DType::bf16) return cross_entropy_as<L, bf16>(ctx, op);
+      if (gradient == DType::f16) return cross_entropy_as<L, f16>(ctx, op);
+    }
+    cross_entropy_as<L, L>(ctx, op);
+  });
 }
 
-template <class Z>
+template <class L>
 void logit_statistics_as(const KernelCtx& ctx, const LogitStatistics& op) {
-  constexpr int kFull = kLossPack<Z>;
+  constexpr int kFull = kLossPack<L>;
   const std::int64_t cols = op.logits.cols();
   const auto run = [&]<int V>() {
-    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<V>(cols)},
-                logit_statistics_rows<Z, Z, V>, loss_operands<Z, Z>(op), op.statistics.as<Z>());
+    launch_grid(ctx, {static_cast<unsigned>(op.logits.rows()), loss_threads<L, V>(cols)},
+                logit_statistics_rows<L, L, V>, loss_operands<L, L>(op),
+                op.statistics.as<Wide<L>>());
   };
-  const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(Z));
+  const bool packed = cols % kFull == 0 && rows_aligned(op.logits, kFull * sizeof(L));
   packed ? run.template operator()<kFull>() : run.template operator()<1>();
 }
 
 void logit_statistics(const KernelCtx& ctx, const LogitStatistics& op, const View&) {
-  op.logits.dtype == DType::f64 ? logit_statistics_as<double>(ctx, op)
-                                : logit_statistics_as<float>(ctx, op);
+  with_type(op.logits.dtype, [&]<class L>() { logit_statistics_as<L>(ctx, op); });
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct EngineOptions {
   bool tf32 = false;
   /// Of ops::LossHeadOptions, in training.
   double z_loss_coef = 0;
+  bool narrow_logits = false;
   /// In which gradients travel between data ranks; without it in their own type.
   std::optional<DType> grad_reduce;
   RecomputeMode recompute = RecomputeMode::none;

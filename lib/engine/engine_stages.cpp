@@ -38,7 +38,10 @@ Var Engine::embed(const OpCtx& ctx, const Tensor& tokens) {
 
 Var Engine::loss(const OpCtx& ctx, const Var& x, const Tensor& targets) {
   return within(ctx, units_of_head(), stages_.last(), [&] {
-    return decoder_.loss(ctx, x, targets, loss_sum_, place_.loss_chunk_bytes, options_.z_loss_coef);
+    return decoder_.loss(ctx, x, targets, loss_sum_,
+                         {.z_loss_coef = options_.z_loss_coef,
+                          .chunk_bytes = place_.loss_chunk_bytes,
+                          .narrow_logits = options_.narrow_logits});
   });
 }
 

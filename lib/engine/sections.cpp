@@ -110,6 +110,10 @@ void PrecisionSection::validate(recipe::Issues& issues) const {
   if (rounding() && master() != MasterForm::none) {
     issues.add(rounding, "is for parameters without a master", "leave it out, or set master: none");
   }
+  if (logits() == LogitsPrecision::compute && !is_half_width(compute())) {
+    issues.add(logits, fmt::format("are {} already, as compute is", to_string(compute())),
+               "leave it out, or set precision.compute: bf16");
+  }
   if (tf32() && compute() != DType::f32) {
     issues.add(tf32,
                fmt::format("rounds products of fp32, and compute is {}", to_string(compute())),

@@ -64,6 +64,7 @@ struct TrainingSection : recipe::Section {
 };
 
 enum class Rounding : std::uint8_t { stochastic, nearest };
+enum class LogitsPrecision : std::uint8_t { fp32, compute };
 
 struct PrecisionSection : recipe::Section {
   recipe::Key<DType> compute{this, "compute", DType::f32,
@@ -95,6 +96,13 @@ struct PrecisionSection : recipe::Section {
       "rounded once: bf16 sends half of the bytes, and each term is rounded before; null = the "
       "type that gradients are summed up in, fp32 (fp64 with compute fp64)",
       recipe::one_of<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}})};
+  recipe::Key<LogitsPrecision> logits{
+      this, "logits", LogitsPrecision::fp32,
+      "type in which the head's product leaves the logits of the loss: fp32, or compute, bf16 or "
+      "fp16, which halves what the loss moves through memory and rounds each logit (the loss "
+      "itself is summed up in fp32 either way)",
+      recipe::one_of<LogitsPrecision>(
+          {{"fp32", LogitsPrecision::fp32}, {"compute", LogitsPrecision::compute}})};
   recipe::Key<bool> tf32{
       this, "tf32", false,
       "with compute fp32 on a GPU: matrix products round their operands to TF32 (10 bits of "

@@ -311,13 +311,11 @@ Var Decoder::embed(const OpCtx& ctx, const Tensor& ids) const {
 }
 
 Var Decoder::loss(const OpCtx& ctx, const Var& x, const Tensor& targets, const Tensor& loss_sum,
-                  std::uint64_t chunk_bytes, double z_loss_coef) const {
+                  ops::LossHeadOptions options) const {
   const Var h = ops::copy_to_tp(ctx, final_norm_->forward(ctx, x));
-  return ops::loss_head(ctx, h, head_weight(), targets, loss_sum,
-                        {.num_classes = spec_.vocab_size,
-                         .softcap = spec_.logit_softcap,
-                         .z_loss_coef = z_loss_coef,
-                         .chunk_bytes = chunk_bytes});
+  options.num_classes = spec_.vocab_size;
+  options.softcap = spec_.logit_softcap;
+  return ops::loss_head(ctx, h, head_weight(), targets, loss_sum, options);
 }
 
 Tensor Decoder::logits(const OpCtx& ctx, const Tensor& x) const {

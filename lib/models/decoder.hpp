@@ -11,6 +11,7 @@
 #include "lib/layers/mlp.hpp"
 #include "lib/layers/norm.hpp"
 #include "lib/models/rope.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace llmtrain::models {
 
@@ -150,9 +151,10 @@ class Decoder {
   Var embed(const OpCtx& ctx, const Tensor& ids) const;
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   const DecoderBlock& block(int i) const { return *blocks_[static_cast<std::size_t>(i)]; }
-  /// Final norm, LM head and cross-entropy; see ops::loss_head.
+  /// Final norm, LM head and cross-entropy; see ops::loss_head. Of `options` the model knows the
+  /// classes and the cap itself.
   Var loss(const OpCtx& ctx, const Var& x, const Tensor& targets, const Tensor& loss_sum,
-           std::uint64_t chunk_bytes, double z_loss_coef) const;
+           ops::LossHeadOptions options) const;
   /// Logits of the given rows after the final norm, FP32 [rows, vocab]. No tape.
   Tensor logits(const OpCtx& ctx, const Tensor& x) const;
 

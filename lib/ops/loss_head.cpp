@@ -64,8 +64,9 @@ Tensor gather_statistics(const OpCtx& ctx, const kernels::CrossEntropy& loss) {
   if (loss.part.whole == 0) return {};
   Communicator& axis = ctx.mesh->axis(Axis::tp);
   const std::int64_t rows = loss.logits.rows();
-  const Tensor mine = ctx.allocate({rows, 3}, loss.logits.dtype, "logit statistics");
-  Tensor all = ctx.allocate({axis.size() * rows, 3}, loss.logits.dtype, "all logit statistics");
+  const DType dtype = loss.loss.dtype;
+  const Tensor mine = ctx.allocate({rows, 3}, dtype, "logit statistics");
+  Tensor all = ctx.allocate({axis.size() * rows, 3}, dtype, "all logit statistics");
   ctx.launch(kernels::LogitStatistics{.logits = loss.logits,
                                       .target = loss.target,
                                       .statistics = mine,
@@ -89,7 +90,8 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
               const Tensor& loss_sum, const LossHeadOptions& options) {
   const Tensor& w = weight.compute();
   const DType dtype = x.tensor.dtype();
-  const DType logits_dtype = statistics_dtype(dtype);
+  const DType wide = statistics_dtype(dtype);
+  const DType logits_dtype = options.narrow_logits ? dtype : wide;
   const std::int64_t rows = x.tensor.rows();
   require(targets.numel() == rows, "loss: {} targets for {} rows", targets.numel(), rows);
   const kernels::VocabPart part = vocab_part(weight);
@@ -97,9 +99,8 @@ Var loss_head(const OpCtx& ctx, const Var& x, const ParameterGroup& weight, cons
       chunk_rows(rows, widest_part(ctx, weight), logits_dtype, options.chunk_bytes);
   const bool learn = ctx.tape != nullptr;
   const bool has_z_loss = ctx.training && options.z_loss_coef > 0;
-  Tensor losses = ctx.allocate({rows}, logits_dtype, "token losses");
-  const Tensor z_losses =
-      has_z_loss ? ctx.allocate({rows}, logits_dtype, "token z-losses") : Tensor();
+  Tensor losses = ctx.allocate({rows}, wide, "token losses");
+  const Tensor z_losses = has_z_loss ? ctx.allocate({rows}, wide, "token z-losses") : Tensor();
   Tensor dx = learn ? ctx.allocate(x.tensor.shape(), dtype, "loss_head dx") : Tensor();
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     const std::int64_t count = std::min(step, rows - begin);

@@ -158,6 +158,9 @@ struct LossHeadOptions {
   double z_loss_coef = 0;
   /// Bound on the bytes of one chunk of logits.
   std::uint64_t chunk_bytes = 0;
+  /// Logits are rounded to the type of x, and their gradients take their place; else they are FP32
+  /// (FP64 for fp64).
+  bool narrow_logits = false;
 };
 /// Cross-entropy of x w^T against targets (int32 [rows], -1 = untrained), in chunks of rows, so
 /// that the logits of all tokens never exist. Adds the sum of the losses to `loss_sum` (FP64 [1]),

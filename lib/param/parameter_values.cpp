@@ -142,6 +142,19 @@ void split_masters(std::span<const float> masters, DType copy_dtype,
   for (std::size_t i = 0; i < masters.size(); ++i) copies[i] = to_f16(masters[i]).bits;
 }
 
+// The floats that these bytes are: where they lie, or in `straightened` if that is at no multiple
+// of four.
+std::span<const float> as_floats(std::span<const std::byte> bytes,
+                                 std::vector<float>& straightened) {
+  const std::size_t count = bytes.size() / sizeof(float);
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0) {
+    return {reinterpret_cast<const float*>(bytes.data()), count};
+  }
+  straightened.resize(count);
+  std::memcpy(straightened.data(), bytes.data(), bytes.size());
+  return straightened;
+}
+
 // Of `values`, elements [first, ..) of `size` bytes each, those of `some`.
 std::span<const std::byte> bytes_of(std::span<const std::byte> values, std::int64_t first,
                                     const ParameterSlice& some, std::uint64_t size) {
@@ -171,15 +184,16 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
   require(p.master_dtype() == DType::f32 && is_half_width(p.compute_dtype()),
           "{}: no rounding from {} to {}", p.name(), to_string(p.master_dtype()),
           to_string(p.compute_dtype()));
-  std::vector<float> masters;
-  std::vector<std::uint16_t> copies, remainders;
+  // Memory that is new each time, and a copy of what lies straight already, took as long as all
+  // else.
+  thread_local std::vector<float> straightened;
+  thread_local std::vector<std::uint16_t> copies, remainders;
   for (std::int64_t begin = copied.first; begin < copied.end(); begin += kChunk) {
     const ParameterSlice chunk{begin, std::min(kChunk, copied.end() - begin)};
     const std::span<const std::byte> values = bytes_of(master_values, first, chunk, size);
-    masters.resize(static_cast<std::size_t>(chunk.count));
+    const auto masters = as_floats(values, straightened);
     copies.resize(masters.size());
     remainders.resize(masters.size());
-    std::memcpy(masters.data(), values.data(), values.size());
     split_masters(masters, p.compute_dtype(), copies, remainders);
     device_->copy_from_host(part_of(copy.tensor, begin - copy.first, chunk.count),
                             std::as_bytes(std::span(copies)));

@@ -9,8 +9,13 @@ using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
 
-/// Types of a model; the logits of a bf16 or fp16 model are FP32.
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+/// Types of a model; the logits of a bf16 or fp16 model are FP32, or of its type.
+struct LogitsOf {
+  DType model;
+  bool narrow;
+};
+constexpr LogitsOf kLogits[] = {{DType::f64, false}, {DType::f32, false}, {DType::bf16, false},
+                                {DType::f16, false}, {DType::bf16, true}, {DType::f16, true}};
 
 /// The square of a logarithm is off twice as far, beside what a GPU's tanh is in a soft cap.
 constexpr Limits kLimits{.floor = 6};
@@ -27,6 +32,12 @@ std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t classes) {
 struct Case {
   std::int64_t rows, cols, classes, gap;
 };
+
+/// Logits of a model of that type, wide or narrow: drawn in the type that they will have.
+Tensor draw_logits(Machine& m, std::string_view name, const Case& c, DType dtype, bool narrow) {
+  return m.normals(name, {c.rows, c.cols}, narrow ? m.compute() : m.wide(),
+                   narrow ? dtype : DType::f32, c.gap);
+}
 
 /// dlogits over the logits themselves, in the type of a bf16 or fp16 model half as wide.
 View over(const Tensor& logits, DType dtype) {
@@ -47,14 +58,15 @@ TEST_CASE("cross-entropy and its gradient, beside the logits and in their place"
        {Case{3, 1, 1, 0}, Case{5, 37, 37, 0}, Case{9, 256, 256, 0}, Case{5, 512, 501, 8},
         Case{4, 10000, 9973, 0}, Case{3, 8196, 8196, 4}, Case{2, 26000, 25990, 0},
         Case{1, 12288, 12288, 0}, Case{1, 6144, 6144, 0}, Case{0, 16, 16, 0}}) {
-    for (const DType dtype : kTypes) {
+    for (const auto& [dtype, narrow] : kLogits) {
       for (const double cap : {0.0, 3.0}) {
         CAPTURE(c.cols);
+        CAPTURE(narrow);
         CAPTURE(cap);
         compare(
-            [&](Machine& m) {
+            [&, dtype = dtype, narrow = narrow](Machine& m) {
               const Shape shape{c.rows, c.cols};
-              const Tensor logits = m.normals("z", shape, m.wide(), DType::f32, c.gap);
+              const Tensor logits = draw_logits(m, "z", c, dtype, narrow);
               const Tensor loss = m.empty({c.rows}, m.wide()), alone = m.empty({c.rows}, m.wide());
               const Tensor dlogits = m.empty(shape, m.compute(), 2 * c.gap);
               const Tensor target = m.integers(targets(c.rows, c.classes));
@@ -95,19 +107,20 @@ TEST_CASE("cross-entropy and its gradient, beside the logits and in their place"
 TEST_CASE("statistics of a part of the vocabulary, and the loss from those of all parts") {
   for (const Case& c : {Case{3, 1, 1, 0}, Case{5, 37, 37, 0}, Case{9, 256, 250, 0},
                         Case{4, 10000, 9973, 0}, Case{0, 16, 16, 0}}) {
-    for (const DType dtype : kTypes) {
+    for (const auto& [dtype, narrow] : kLogits) {
       for (const double cap : {0.0, 3.0}) {
         CAPTURE(c.cols);
+        CAPTURE(narrow);
         CAPTURE(cap);
         compare(
-            [&](Machine& m) {
+            [&, dtype = dtype, narrow = narrow](Machine& m) {
               const Shape shape{c.rows, c.cols};
               const Tensor target = m.integers(targets(c.rows, 2 * c.classes + 3));
               const Tensor statistics = m.empty({2 * c.rows, 3}, m.wide());
               const Tensor loss = m.empty({c.rows}, m.wide()), z_loss = m.empty({c.rows}, m.wide());
               const Tensor dlogits = m.empty(shape, m.compute());
-              const Tensor logits[] = {m.normals("a", shape, m.wide(), DType::f32, c.gap),
-                                       m.normals("b", shape, m.wide(), DType::f32, c.gap)};
+              const Tensor logits[] = {draw_logits(m, "a", c, dtype, narrow),
+                                       draw_logits(m, "b", c, dtype, narrow)};
               for (const std::int64_t p : {0, 1}) {
                 m.run(LogitStatistics{
                     .logits = logits[p],
@@ -140,11 +153,12 @@ TEST_CASE("a gradient in the place of its logits is the gradient beside them") {
   for (const Case& c :
        {Case{3, 37, 37, 0}, Case{4, 512, 501, 8}, Case{3, 26000, 25990, 0},
         Case{2, 60000, 59990, 0}, Case{1, 52001, 52001, 0}, Case{2, 4100, 4099, 4}}) {
-    for (const DType dtype : kTypes) {
+    for (const auto& [dtype, narrow] : kLogits) {
       CAPTURE(c.cols);
+      CAPTURE(narrow);
       Machine m(Place::gpu, dtype, dtype);
       const Shape shape{c.rows, c.cols};
-      const Tensor logits = m.normals("z", shape, m.wide(), DType::f32, c.gap);
+      const Tensor logits = draw_logits(m, "z", c, dtype, narrow);
       const Tensor loss = m.empty({c.rows}, m.wide()), dlogits = m.empty(shape, m.compute());
       const Tensor target = m.integers(targets(c.rows, c.classes));
       CrossEntropy op{.logits = logits,

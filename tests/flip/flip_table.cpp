@@ -253,6 +253,7 @@ const std::vector<Flip> kTraining{
      {metrics},
      "precision.compute=fp16",
      {"precision.growth_interval=1", "precision.growth_interval=2"}},
+    {"precision.logits", {plan, metrics}, "precision.compute=bf16", {"precision.logits=compute"}},
     {"precision.tf32", {plan}, "run.device=cuda", {"precision.tf32=true"}},
     {"activation_checkpoint.mode",
      {operations},

@@ -95,7 +95,7 @@ class DecoderRun {
     const Tensor targets = upload(batch.targets, {batch.rows()});
     Var x = embed(ctx, batch);
     for (int i = 0; i < decoder_.num_blocks(); ++i) x = block(ctx, i, x);
-    const Var loss = decoder_.loss(ctx, x, targets, loss_sum, std::uint64_t{1} << 20, 0);
+    const Var loss = decoder_.loss(ctx, x, targets, loss_sum, {.chunk_bytes = 1 << 20});
     x = {};
     tape.seed_root(loss);
     tape.backward(ctx, options_.weight_grads);

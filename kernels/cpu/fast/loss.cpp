@@ -29,10 +29,10 @@ HWY_INLINE V for_maximum(V v, First some) {
                         hn::Set(f, -std::numeric_limits<float>::infinity()));
 }
 
-/// A row of logits as the loss reads it: capped, or as it is.
-template <bool kCapped>
+/// A row of logits of type T as the loss reads it: capped, or as it is.
+template <class T, bool kCapped>
 struct Logits {
-  const float* data;
+  const T* data;
   float cap;
   template <class L>
   HWY_INLINE V at(std::int64_t j, L lanes) const {
@@ -41,7 +41,8 @@ struct Logits {
     return z;
   }
   float operator[](std::int64_t j) const {
-    return kCapped ? cap * std::tanh(data[j] / cap) : data[j];
+    const float z = widen(data[j]);
+    return kCapped ? cap * std::tanh(z / cap) : z;
   }
 };
 
@@ -53,8 +54,8 @@ struct SumExp {
 
 /// In one pass over memory: maximum and sum of a piece that stays in the first-level cache, the sum
 /// so far rescaled when the maximum moves.
-template <bool kCapped>
-SumExp sum_exp(const Logits<kCapped>& z, std::int64_t n) {
+template <class T, bool kCapped>
+SumExp sum_exp(const Logits<T, kCapped>& z, std::int64_t n) {
   constexpr std::int64_t kPiece = 2048;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const F f;
@@ -88,9 +89,9 @@ std::int64_t target_here(const Op& op, std::int64_t i) {
   return target >= 0 && column >= 0 && column < op.num_classes ? column : -1;
 }
 
-template <bool kCapped>
+template <class T, bool kCapped>
 void logit_statistics_row(const LogitStatistics& op, std::int64_t i) {
-  const Logits<kCapped> z{op.logits.row<float>(i), static_cast<float>(op.softcap)};
+  const Logits<T, kCapped> z{op.logits.row<T>(i), static_cast<float>(op.softcap)};
   const SumExp row = sum_exp(z, op.num_classes);
   const std::int64_t target = target_here(op, i);
   op.statistics.as<RowStatistics<float>>()[i] = {row.max, static_cast<float>(row.sum),
@@ -98,13 +99,16 @@ void logit_statistics_row(const LogitStatistics& op, std::int64_t i) {
 }
 
 void logit_statistics_row_of(const LogitStatistics& op, std::int64_t i) {
-  op.softcap > 0 ? logit_statistics_row<true>(op, i) : logit_statistics_row<false>(op, i);
+  with_fast_type(op.logits.dtype, [&]<class T>() {
+    op.softcap > 0 ? logit_statistics_row<T, true>(op, i) : logit_statistics_row<T, false>(op, i);
+  });
 }
 
-template <class G, bool kCapped>
+/// G is the type of the gradient.
+template <class T, class G, bool kCapped>
 void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
   const auto cap = static_cast<float>(op.softcap);
-  const Logits<kCapped> z{op.logits.row<float>(i), cap};
+  const Logits<T, kCapped> z{op.logits.row<T>(i), cap};
   const std::int64_t target = target_here(op, i);
   G* dz = op.dlogits.defined() ? op.dlogits.row<G>(i) : nullptr;
   const std::int64_t cols = op.logits.cols();
@@ -148,8 +152,12 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
 
 void cross_entropy_row_of(const CrossEntropy& op, std::int64_t i) {
   const bool capped = op.softcap > 0;
-  with_fast_type(op.dlogits.defined() ? op.dlogits.dtype : DType::f32, [&]<class G>() {
-    capped ? cross_entropy_row<G, true>(op, i) : cross_entropy_row<G, false>(op, i);
+  const auto with_gradient = [&]<class T, class G>() {
+    capped ? cross_entropy_row<T, G, true>(op, i) : cross_entropy_row<T, G, false>(op, i);
+  };
+  with_fast_type(op.dlogits.defined() ? op.dlogits.dtype : op.logits.dtype, [&]<class G>() {
+    if (op.logits.dtype == DType::f32) return with_gradient.template operator()<float, G>();
+    with_gradient.template operator()<G, G>();  // narrow logits have narrow gradients
   });
 }
 

@@ -45,19 +45,20 @@ void embedding_backward(const KernelCtx&, const EmbeddingBackward& op, const Vie
   });
 }
 
-/// A row of logits as the loss reads it. Z is their type.
-template <class Z>
+/// A row of logits of type L as the loss reads it.
+template <class L, class Z = Wide<L>>
 struct Row {
-  const Z* logits;
+  const L* logits;
   Z cap;
   Z operator[](std::int64_t j) const {
-    return cap > 0 ? cap * std::tanh(logits[j] / cap) : logits[j];
+    const Z z = widen(logits[j]);
+    return cap > 0 ? cap * std::tanh(z / cap) : z;
   }
 };
 
 /// `target` is a column, here or not.
-template <class Z>
-RowStatistics<Z> statistics_of(const Row<Z>& z, std::int64_t num_classes, std::int64_t target) {
+template <class L, class Z = Wide<L>>
+RowStatistics<Z> statistics_of(const Row<L>& z, std::int64_t num_classes, std::int64_t target) {
   RowStatistics<Z> row;
   for (std::int64_t j = 0; j < num_classes; ++j) row.max = std::max(row.max, z[j]);
   for (std::int64_t j = 0; j < num_classes; ++j) row.sum += std::exp(z[j] - row.max);
@@ -74,21 +75,22 @@ std::int64_t target_column(const Op& op, std::int64_t i) {
 
 void logit_statistics(const KernelCtx&, const LogitStatistics& op, const View&) {
   check_ids(op.name, op.target, -1, op.part.end(op.num_classes));
-  const auto run = [&]<class Z>() {
+  with_type(op.logits.dtype, [&]<class L>() {
+    using Z = Wide<L>;
     for (std::int64_t i = 0; i < op.logits.rows(); ++i) {
-      const Row<Z> z{op.logits.row<Z>(i), static_cast<Z>(op.softcap)};
+      const Row<L> z{op.logits.row<L>(i), static_cast<Z>(op.softcap)};
       op.statistics.as<RowStatistics<Z>>()[i] =
           statistics_of(z, op.num_classes, target_column(op, i));
     }
-  };
-  op.logits.dtype == DType::f64 ? run.operator()<double>() : run.operator()<float>();
+  });
 }
 
 /// G is the type of the gradient.
-template <class Z, class G>
+template <class L, class G>
 void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
+  using Z = Wide<L>;
   const auto cap = static_cast<Z>(op.softcap);
-  const Row<Z> z{op.logits.row<Z>(i), cap};
+  const Row<L> z{op.logits.row<L>(i), cap};
   const bool trained = op.target.as<std::int32_t>()[i] >= 0;
   const std::int64_t target = target_column(op, i);
   const RowStatistics<Z> row = op.statistics.defined() ? joined_statistics<Z>(op, i)
@@ -113,17 +115,12 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t i) {
 
 void cross_entropy(const KernelCtx&, const CrossEntropy& op, const View&) {
   check_ids(op.name, op.target, -1, op.part.end(op.num_classes));
-  for (std::int64_t i = 0; i < op.logits.rows(); ++i) {
-    if (op.logits.dtype == DType::f64) {
-      cross_entropy_row<double, double>(op, i);
-    } else if (!op.dlogits.defined() || op.dlogits.dtype == DType::f32) {
-      cross_entropy_row<float, float>(op, i);
-    } else if (op.dlogits.dtype == DType::bf16) {
-      cross_entropy_row<float, bf16>(op, i);
-    } else {
-      cross_entropy_row<float, f16>(op, i);
-    }
-  }
+  const DType gradient = op.dlogits.defined() ? op.dlogits.dtype : op.logits.dtype;
+  with_type(op.logits.dtype, [&]<class L>() {
+    with_type(gradient, [&]<class G>() {
+      for (std::int64_t i = 0; i < op.logits.rows(); ++i) cross_entropy_row<L, G>(op, i);
+    });
+  });
 }
 
 void sum(const KernelCtx&, const Sum& op, const View&) {

@@ -31,7 +31,7 @@ LossResult run_loss(const LossCase& c, const std::vector<double>& logits, DType 
   Machine machine(table, threads);
   const Tensor z = machine.of({c.rows, c.cols}, dtype, logits);
   const Tensor target = machine.ints(c.target);
-  const Tensor loss = machine.allocate({c.rows}, dtype);
+  const Tensor loss = machine.allocate({c.rows}, sum_dtype(dtype));
   Tensor separate;
   View dz = z;
   if (aliased) {
@@ -42,7 +42,7 @@ LossResult run_loss(const LossCase& c, const std::vector<double>& logits, DType 
     separate = machine.allocate({c.rows, c.cols}, gradient);
     dz = separate;
   }
-  const Tensor z_loss = c.z_loss_coef > 0 ? machine.allocate({c.rows}, dtype) : Tensor();
+  const Tensor z_loss = c.z_loss_coef > 0 ? machine.allocate({c.rows}, sum_dtype(dtype)) : Tensor();
   launch(machine.ctx(), CrossEntropy{.logits = z,
                                      .target = target,
                                      .loss = loss,
@@ -68,13 +68,23 @@ std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t num_classes) {
   return target;
 }
 
-void check_fast(const LossCase& c, const std::vector<double>& logits, double tolerance) {
-  const LossResult exact = run_loss(c, logits, DType::f64, DType::f64, cpu_reference_table());
-  for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
+/// FP32 logits and gradients of any type, and narrow logits with gradients of theirs.
+void check_fast(const LossCase& c, const std::vector<double>& drawn, double tolerance) {
+  const std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
+                                           {DType::f32, DType::bf16},
+                                           {DType::f32, DType::f16},
+                                           {DType::bf16, DType::bf16},
+                                           {DType::f16, DType::f16}};
+  for (const auto& [dtype, gradient] : types) {
+    Machine rounding_machine(cpu_reference_table(), 1);
+    const std::vector<double> logits =
+        read_rows(rounding_machine.of({c.rows, c.cols}, dtype, drawn));
+    const LossResult exact = run_loss(c, logits, DType::f64, DType::f64, cpu_reference_table());
     for (const bool aliased : {false, true}) {
+      CAPTURE(to_string(dtype));
       CAPTURE(to_string(gradient));
       CAPTURE(aliased);
-      const LossResult fast = run_loss(c, logits, DType::f32, gradient, cpu_table(), aliased);
+      const LossResult fast = run_loss(c, logits, dtype, gradient, cpu_table(), aliased);
       CHECK(max_abs_difference(fast.loss, exact.loss) <= tolerance);
       CHECK(max_abs_difference(fast.z_loss, exact.z_loss) <= tolerance);
       const double rounding = gradient == DType::f32 ? 0 : test::rounding_of(gradient) / 2;

@@ -110,7 +110,7 @@ struct HeadResult {
 
 // The head of the golden file.
 HeadResult run_head(const nlohmann::json& golden, double softcap, bool training,
-                    const TrialOptions& options) {
+                    const TrialOptions& options, bool narrow_logits = false) {
   const std::int64_t rows = golden["rows"], hidden = golden["hidden"], padded = golden["padded"];
   const auto values = [](std::string_view name, std::int64_t count, double scale) {
     const std::vector<float> drawn = formula_weights(name, count, 0, scale);
@@ -144,7 +144,8 @@ HeadResult run_head(const nlohmann::json& golden, double softcap, bool training,
                                   {.num_classes = golden["classes"],
                                    .softcap = softcap,
                                    .z_loss_coef = golden["z_loss_coef"],
-                                   .chunk_bytes = 1});
+                                   .chunk_bytes = 1,
+                                   .narrow_logits = narrow_logits});
   if (!training) return {values_of(sum), {}, {}};
   tape.seed_root(root);
   tape.backward(ctx, WeightGrads::now);
@@ -181,6 +182,29 @@ TEST_CASE("loss, z-loss and gradients of a head are PyTorch's") {
       const HeadResult evaluated = run_head(golden, softcap, false, options);
       CHECK(evaluated.losses[0] == found.losses[0]);
       CHECK(evaluated.losses[1] == 0);
+    }
+  }
+}
+
+TEST_CASE("logits in the type of products are rounded, and nothing else is") {
+  constexpr double kRounding = 0x1p-8;
+  std::ifstream file(test_file("unit/ops/z_loss_golden.json"));
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  for (const nlohmann::json& c : golden["cases"]) {
+    const double softcap = c["softcap"];
+    CAPTURE(softcap);
+    for (const auto* table : {&kernels::cpu_reference_table(), &kernels::cpu_table()}) {
+      const TrialOptions options{.compute = DType::bf16, .table = table};
+      const HeadResult wide = run_head(golden, softcap, true, options);
+      const HeadResult narrow = run_head(golden, softcap, true, options, true);
+      // Of operands that are rounded themselves; a logit's error is a share of the logit.
+      for (const HeadResult* found : {&wide, &narrow}) {
+        CHECK(distance({found->losses[0]}, nlohmann::json::array({c["loss"]})) <= 2 * kRounding);
+        CHECK(distance(found->dx, c["dx"]) <= 4 * kRounding);
+        CHECK(distance(found->dw, c["dw"]) <= 4 * kRounding);
+      }
+      CHECK(narrow.losses != wide.losses);
+      CHECK(run_head(golden, softcap, false, options, true).losses[0] == narrow.losses[0]);
     }
   }
 }
