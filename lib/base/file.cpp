@@ -53,6 +53,18 @@ int open_for_reading(const std::filesystem::path& path, int extra_flags) {
   return fd;
 }
 
+// sync_file_range. An error of the disk is reported once: who meets it here must say so. File
+// systems that cannot are left alone.
+void write_back(int fd, const std::filesystem::path& path, std::uint64_t offset,
+                std::uint64_t bytes, unsigned flags) {
+  while (::sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), flags) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EINVAL || errno == ENOSYS || errno == ESPIPE || errno == EOPNOTSUPP) return;
+    fail_errno<StorageError>("write", path);
+  }
+  activity::tick();
+}
+
 }  // namespace
 
 File File::open_read(const std::filesystem::path& path) {
@@ -152,6 +164,17 @@ void File::write(std::span<const std::byte> bytes) {
 }
 
 void File::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void File::start_write_back(std::uint64_t offset, std::uint64_t bytes) {
+  write_back(fd_, path_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+void File::finish_write_back(std::uint64_t offset, std::uint64_t bytes) {
+  write_back(fd_, path_, offset, bytes,
+             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  // Advice: what stays in the cache does no harm.
+  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+}
 
 void File::sync() {
   if (::fsync(fd_) != 0) fail_errno<StorageError>("fsync", path_);

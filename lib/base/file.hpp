@@ -40,6 +40,11 @@ class File {
   /// in memory, too, or that the file system refuses, and all after it, go through the cache.
   void bypass_cache() { bypasses_cache_ = set_direct(true); }
   static constexpr std::size_t kDirectBlock = 4096;
+  /// Sends what the page cache has of bytes [offset, offset + bytes) to the disk, where the file
+  /// system can, and does not wait for it. That makes nothing durable: sync() does.
+  void start_write_back(std::uint64_t offset, std::uint64_t bytes);
+  /// Waits until the disk has them, and takes them out of the cache.
+  void finish_write_back(std::uint64_t offset, std::uint64_t bytes);
   /// Writes all bytes at the current position, retrying interrupted and short writes.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);

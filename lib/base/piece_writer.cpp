@@ -16,7 +16,7 @@ PieceWriter::PieceWriter(const std::filesystem::path& path, Pieces pieces)
       (pieces_.bytes + File::kDirectBlock - 1) / File::kDirectBlock * File::kDirectBlock;
   filling_ = make_block_memory(pieces_.bytes);
   writing_ = make_block_memory(pieces_.bytes);
-  file_.bypass_cache();
+  if (pieces_.past_cache) file_.bypass_cache();
 }
 
 void PieceWriter::write(std::span<const std::byte> bytes) {
@@ -45,6 +45,7 @@ void PieceWriter::write_piece() {
     const std::size_t whole = bytes.size() / File::kDirectBlock * File::kDirectBlock;
     file_.write(bytes.first(whole));
     file_.write(bytes.subspan(whole));
+    if (!pieces_.past_cache) send(bytes.size());
     if (pieces_.written) pieces_.written(std::chrono::steady_clock::now() - begin);
   };
   try {
@@ -54,10 +55,21 @@ void PieceWriter::write_piece() {
   }
 }
 
+void PieceWriter::send(std::size_t bytes) {
+  file_.start_write_back(sent_, bytes);
+  sent_ += bytes;
+  const std::uint64_t window = kWindow * pieces_.bytes;
+  if (sent_ - dropped_ <= window) return;
+  const std::uint64_t end = sent_ - window;
+  file_.finish_write_back(dropped_, end - dropped_);
+  dropped_ = end;
+}
+
 void PieceWriter::sync() {
   if (pieces_.bytes > 0) write_piece();
   wait();
   file_.sync();
+  if (sent_ > dropped_) file_.finish_write_back(dropped_, sent_ - std::exchange(dropped_, sent_));
 }
 
 }  // namespace llmtrain

@@ -18,15 +18,18 @@ struct Pieces {
   /// Of each of two pieces, rounded up to whole blocks (File::kDirectBlock); with 0 there are none:
   /// what is written goes to the file at once, through the cache.
   std::size_t bytes = std::size_t{4} << 20;
+  /// Past the page cache (File::bypass_cache), which leaves the processor alone; or through it, a
+  /// piece on its way to the disk as soon as it is there, and out of the cache when others have
+  /// followed it: disks of virtual machines take twice as much so.
+  bool past_cache = true;
   /// Called behind each piece, by the thread that wrote it, with the time that took; the next piece
   /// is written when it has returned.
   std::function<void(std::chrono::steady_clock::duration)> written = {};
 };
 
-/// Collects what is written in a piece of memory, which goes to the file, past the page cache
-/// (File::bypass_cache), while the next one fills: disks get large requests, nobody waits for them
-/// without need, the processor has little to do with it, and what others keep in the page cache
-/// stays there. Errors as those of File, of a write at a later call, at the latest in sync();
+/// Collects what is written in a piece of memory, which goes to the file while the next one fills:
+/// disks get large requests, nobody waits for them without need, and what others keep in the page
+/// cache stays there. Errors as those of File, of a write at a later call, at the latest in sync();
 /// nothing is written again after one.
 class PieceWriter {
  public:
@@ -48,13 +51,20 @@ class PieceWriter {
   /// Waits for the piece that is being written, and throws what it met.
   void wait();
   void write_piece();
+  /// The latest `bytes` bytes begin their way to the disk; what is kWindow pieces back has ended
+  /// it.
+  void send(std::size_t bytes);
+
+  /// Pieces that the page cache may have.
+  static constexpr std::uint64_t kWindow = 8;
 
   File file_;
   Pieces pieces_;
   BlockMemory filling_;
   std::size_t filled_ = 0;
   BlockMemory writing_;
-  std::future<void> written_;  // last: it is waited for before what it uses goes
+  std::uint64_t sent_ = 0, dropped_ = 0;  // bytes from the beginning
+  std::future<void> written_;             // last: it is waited for before what it uses goes
 };
 
 }  // namespace llmtrain

@@ -87,6 +87,8 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
   Pieces pieces;
   pieces.bytes = std::min<std::uint64_t>(pieces.bytes, options.max_shard_bytes / kPiecesOfShard);
   if (total <= pieces.bytes) pieces.bytes = 0;  // it is not worth a thread
+  // Who saves beside a run leaves it the processor, who saves in its place wants to be done.
+  pieces.past_cache = options.pace != nullptr;
   if (options.pace != nullptr) {
     pieces.written = [&](WritePace::Clock::duration took) {
       options.pace->rest(took, options.stop);

@@ -25,19 +25,22 @@ TEST_CASE("a file written in pieces has its bytes, whatever their number and por
     for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kBlock - 1, kBlock, kBlock + 1,
                                    6 * kBlock, 6 * kBlock + 512, 13 * kBlock + 4095}) {
       for (const std::size_t portion : {std::size_t{97}, kBlock, std::size_t{1} << 20}) {
-        CAPTURE(piece);
-        CAPTURE(size);
-        CAPTURE(portion);
-        const auto path = directory.path() / std::to_string(number++);
-        const std::string bytes = random_bytes(size);
-        PieceWriter writer(path, {.bytes = piece});
-        for (std::size_t at = 0; at < size; at += portion) {
-          writer.write(std::string_view(bytes).substr(at, portion));
+        for (const bool past_cache : {true, false}) {
+          CAPTURE(past_cache);
+          CAPTURE(piece);
+          CAPTURE(size);
+          CAPTURE(portion);
+          const auto path = directory.path() / std::to_string(number++);
+          const std::string bytes = random_bytes(size);
+          PieceWriter writer(path, {.bytes = piece, .past_cache = past_cache});
+          for (std::size_t at = 0; at < size; at += portion) {
+            writer.write(std::string_view(bytes).substr(at, portion));
+          }
+          writer.sync();
+          writer.close();
+          const bool same = read_file(path) == bytes;  // which are no text
+          CHECK(same);
         }
-        writer.sync();
-        writer.close();
-        const bool same = read_file(path) == bytes;  // which are no text
-        CHECK(same);
       }
     }
   }
