@@ -135,8 +135,23 @@ std::string CollectiveSave::commit(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) shards.push_back(parse_shards(text));
   pending_->commit(run_, shards, store_->model_export(),
                    {.stop = work_.stop.get_token(), .pace = pace_ ? &*pace_ : nullptr});
+  return retain();
+}
+
+std::string CollectiveSave::retain() {
+  const std::vector<std::uint64_t> unknown = store_->steps_to_verify();
+  if (!unknown.empty()) return std::to_string(unknown.front());
   store_->apply_retention();
   return "";
+}
+
+std::string CollectiveSave::read_back(std::uint64_t step) {
+  store_->hit("verify.begin");
+  return format_problems(store_->verify(step, VerifyLevel::hash_on_disk,
+                                        {.checker = writers_->rank(),
+                                         .checkers = writers_->size(),
+                                         .stop = work_.stop.get_token(),
+                                         .pace = pace_ ? &*pace_ : nullptr}));
 }
 
 bool CollectiveSave::is_idle(std::chrono::milliseconds wait) {
@@ -181,9 +196,24 @@ bool CollectiveSave::advance() {
   if (stage_ == Stage::done) return true;
   const std::vector<std::string> texts = agree([this] { return finish_part(); });
   boxes_.clear();
+  const bool is_first = writers_->rank() == 0;
   if (stage_ == Stage::writing) {
     stage_ = Stage::committing;
-    if (writers_->rank() == 0) start([this, texts] { return commit(texts); });
+    if (is_first) start([this, texts] { return commit(texts); });
+    return false;
+  }
+  if (stage_ == Stage::verifying) {
+    stage_ = Stage::retaining;
+    if (is_first) {
+      store_->note_verified(read_back_, join_problems(texts));
+      start([this] { return retain(); });
+    }
+    return false;
+  }
+  if (!texts[0].empty()) {
+    stage_ = Stage::verifying;
+    read_back_ = std::stoull(texts[0]);
+    start([this, step = read_back_] { return read_back(step); });
     return false;
   }
   stage_ = Stage::done;

@@ -30,6 +30,7 @@ enum class Writing : std::uint8_t {
 std::future<std::string> in_thread(std::function<std::string()> work);
 
 /// First all write their shards; when those of every writer are durable, the first one commits.
+/// What retention wants to know is then read back by all, before the first one deletes anything.
 class CollectiveSave {
  public:
   /// As CheckpointStore::begin. Collective, like advance().
@@ -58,13 +59,18 @@ class CollectiveSave {
   bool advance();
 
  private:
-  enum class Stage : std::uint8_t { writing, committing, done };
+  enum class Stage : std::uint8_t { writing, committing, verifying, retaining, done };
 
   void start(std::function<std::string()> work);
   std::string write(const std::string& directory);
   /// What this writer's part of the stage came to.
   std::string finish_part();
   std::string commit(const std::vector<std::string>& shards);
+  /// Of the first writer: the step that all shall read back next, or "" when what is not kept is
+  /// deleted.
+  std::string retain();
+  /// What is wrong with this writer's part of it.
+  std::string read_back(std::uint64_t step);
   /// Of the text that each writer has, or throws what one of them threw.
   std::vector<std::string> agree(const std::function<std::string()>& mine);
 
@@ -76,6 +82,7 @@ class CollectiveSave {
   Communicator* writers_;
   Writing writing_;
   Stage stage_ = Stage::writing;
+  std::uint64_t read_back_ = 0;           // the step that is verified
   std::unique_ptr<PendingSave> pending_;  // of the first writer
   std::optional<WritePace> pace_;
   activity::Ticks ticks_{0};

@@ -103,7 +103,8 @@ void Loader::read_box(const Request& request, std::span<std::byte> out) {
       out.size());
   for (const StoredBox& stored : tensor.boxes) {
     if (!intersect(stored.box, request.box)) continue;
-    const SafetensorsFile& file = shard(stored.file);
+    const std::shared_ptr<const SafetensorsFile> opened = shard(stored.file);
+    const SafetensorsFile& file = *opened;
     const SafetensorsEntry& entry = file.entry(stored.name_in_file);
     require<CheckpointError>(
         entry.type == stored_type(tensor.dtype) && entry.shape == stored.box.shape,
@@ -118,11 +119,15 @@ void Loader::read_box(const Request& request, std::span<std::byte> out) {
   }
 }
 
-const SafetensorsFile& Loader::shard(const std::string& file) {
+std::shared_ptr<const SafetensorsFile> Loader::shard(const std::string& file) {
+  const std::lock_guard lock(opening_);
   const auto at = shards_.find(file);
   if (at != shards_.end()) return at->second;
   if (shards_.size() >= kMaxOpenShards) shards_.clear();
-  return shards_.emplace(file, SafetensorsFile::open_nofollow(directory_ / file)).first->second;
+  return shards_
+      .emplace(file, std::make_shared<const SafetensorsFile>(
+                         SafetensorsFile::open_nofollow(directory_ / file)))
+      .first->second;
 }
 
 }  // namespace llmtrain::checkpoint

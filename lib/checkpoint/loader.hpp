@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +22,7 @@ struct NameDifference {
 };
 
 /// Reads without verifying hashes: verify first. Opens shards when first needed and keeps some of
-/// them open; one thread at a time.
+/// them open. Any number of threads may read.
 class Loader {
  public:
   explicit Loader(const std::filesystem::path& directory);
@@ -42,11 +44,12 @@ class Loader {
   void read_box(const Request& request, std::span<std::byte> out);
 
  private:
-  const SafetensorsFile& shard(const std::string& file);
+  std::shared_ptr<const SafetensorsFile> shard(const std::string& file);
 
   std::filesystem::path directory_;
   Manifest manifest_;
-  std::map<std::string, SafetensorsFile> shards_;
+  std::mutex opening_;
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> shards_;
 };
 
 }  // namespace llmtrain::checkpoint

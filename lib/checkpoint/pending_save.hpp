@@ -17,15 +17,17 @@
 namespace llmtrain::checkpoint {
 
 /// Every point at which a save calls its failpoint, in order ("shard.*" once per file or tensor,
-/// "replace.*" only if the step was saved before, "retention.*" only if a checkpoint is deleted).
-/// Those up to "save.written", but for "directory.*", and the last one are passed by every writer.
+/// "replace.*" only if the step was saved before, "verify.begin" and "retention.*" only if a
+/// checkpoint is deleted). Those up to "save.written", but for "directory.*", "verify.begin" and
+/// the last one are passed by every writer.
 inline constexpr std::string_view kFailpoints[] = {
     "save.begin",        "directory.create", "directory.created", "shard.create",
     "shard.write.first", "shard.write",      "shard.write.last",  "shard.sync",
     "shard.close",       "save.written",     "manifest.create",   "manifest.half",
     "manifest.sync",     "directory.sync",   "replace.aside",     "commit.rename",
     "commit.sync",       "replace.trash",    "latest.write",      "latest.written",
-    "retention.rename",  "retention.delete", "retention.half",    "save.end"};
+    "verify.begin",      "retention.rename", "retention.delete",  "retention.half",
+    "save.end"};
 
 class PendingSave {
  public:

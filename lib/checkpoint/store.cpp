@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "lib/base/directory.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 
@@ -124,32 +125,57 @@ std::unique_ptr<CollectiveSave> CheckpointStore::begin(std::uint64_t step,
                                           pace_until);
 }
 
-std::vector<std::uint64_t> CheckpointStore::apply_retention() {
-  require(lock_.has_value(), "{}: opened for reading", root_.string());
-  if (!options_.keep_last) return {};
-  lock_->check();
-  const std::vector<std::uint64_t> steps = list();
-  if (steps.size() <= *options_.keep_last) return {};
-
-  std::set<std::uint64_t> kept(steps.end() - static_cast<std::ptrdiff_t>(*options_.keep_last),
-                               steps.end());
-  constexpr std::size_t kMinVerified = 2;
-  std::size_t num_verified = 0;
-  for (const std::uint64_t step : kept) num_verified += verified_.contains(step) ? 1 : 0;
-  for (auto at = steps.rbegin(); at != steps.rend() && num_verified < kMinVerified; ++at) {
-    if (verified_.contains(*at) && kept.contains(*at)) continue;  // counted above
-    if (!verified_.contains(*at)) {
-      if (!verify(*at, VerifyLevel::hash_on_disk).empty()) continue;
-      verified_.insert(*at);
-    }
-    kept.insert(*at);
-    ++num_verified;
+CheckpointStore::Kept CheckpointStore::choose_kept(const std::vector<std::uint64_t>& steps) const {
+  if (steps.size() <= options_.keep_last.value_or(steps.size())) {
+    return {.steps = {steps.begin(), steps.end()}, .unknown = {}};
   }
+  Kept kept;
+  kept.steps.insert(steps.end() - static_cast<std::ptrdiff_t>(*options_.keep_last), steps.end());
+  constexpr std::size_t kMinValid = 2;
+  std::size_t num_valid = 0;
+  for (const std::uint64_t step : kept.steps) {
+    const auto known = verified_.find(step);
+    num_valid += known != verified_.end() && known->second ? 1 : 0;
+  }
+  for (auto at = steps.rbegin(); at != steps.rend() && num_valid < kMinValid; ++at) {
+    const auto known = verified_.find(*at);
+    if (known == verified_.end()) {
+      kept.unknown.push_back(*at);
+    } else if (!known->second || kept.steps.contains(*at)) {
+      continue;  // not valid, or counted above
+    }
+    kept.steps.insert(*at);
+    ++num_valid;
+  }
+  for (const std::uint64_t step : steps) {
+    if (options_.keep_every != 0 && step % options_.keep_every == 0) kept.steps.insert(step);
+  }
+  return kept;
+}
 
+std::vector<std::uint64_t> CheckpointStore::steps_to_verify() const {
+  if (!options_.keep_last) return {};
+  check_lock();
+  return choose_kept(list()).unknown;
+}
+
+void CheckpointStore::note_verified(std::uint64_t step, std::span<const Problem> problems) {
+  verified_[step] = problems.empty();
+  if (problems.empty()) return;
+  log::warning("{}: does not read back as it was written: {}; an older one is kept in its place",
+               directory_of(step).string(), to_string(problems));
+}
+
+std::vector<std::uint64_t> CheckpointStore::apply_retention() {
+  if (!options_.keep_last) return {};
+  check_lock();
+  const std::vector<std::uint64_t> steps = list();
+  const Kept kept = choose_kept(steps);
+  require(kept.unknown.empty(), "{}: nobody has looked whether step {} is valid", root_.string(),
+          kept.unknown.empty() ? 0 : kept.unknown.front());
   std::vector<std::uint64_t> deleted;
   for (const std::uint64_t step : steps) {
-    const bool milestone = options_.keep_every != 0 && step % options_.keep_every == 0;
-    if (milestone || kept.contains(step)) continue;
+    if (kept.steps.contains(step)) continue;
     remove(step);
     verified_.erase(step);
     deleted.push_back(step);
@@ -185,8 +211,16 @@ std::vector<std::uint64_t> CheckpointStore::list() const {
   return steps;
 }
 
-std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel level) const {
-  return verify_checkpoint(directory_of(step), step, level);
+std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel level,
+                                             const CheckPart& part) const {
+  return verify_checkpoint(directory_of(step), step, level, part);
+}
+
+std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel level,
+                                             Communicator& checkers) const {
+  const std::vector<Problem> mine =
+      verify(step, level, {.checker = checkers.rank(), .checkers = checkers.size()});
+  return join_problems(checkers.gather_texts(format_problems(mine), "check of a checkpoint"));
 }
 
 NewestValid CheckpointStore::newest_valid(VerifyLevel level) const {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -93,12 +94,17 @@ class CheckpointStore {
 
   /// StorageError unless 1.2 times `checkpoint_bytes` is free.
   void check_free_space(std::uint64_t checkpoint_bytes) const;
-  /// For several writers: PendingSave here, write_shards by each, commit, then apply_retention
-  /// here.
+  /// For several writers: PendingSave here, write_shards by each, commit, then what retention asks
+  /// for.
   PendingSave begin_save(std::uint64_t step) const;
+  /// What retention has to know before it deletes anything: the newest steps of which nobody has
+  /// looked whether they are valid, on disk, as many as it takes to keep two that are. Empty when
+  /// it knows enough. LockLost as save().
+  std::vector<std::uint64_t> steps_to_verify() const;
+  /// What such a look has found; what is not valid is said.
+  void note_verified(std::uint64_t step, std::span<const Problem> problems);
   /// Keeps the newest `keep_last`, the multiples of `keep_every`, and as many older ones as it
-  /// takes to keep two that a hash verification has found valid. Returns the deleted steps.
-  /// LockLost as save().
+  /// takes to keep two that were found valid. Returns the deleted steps. LockLost as save().
   std::vector<std::uint64_t> apply_retention();
 
   const std::filesystem::path& root() const { return root_; }
@@ -106,7 +112,10 @@ class CheckpointStore {
   std::filesystem::path directory_of(std::uint64_t step) const;
   /// Steps that have a directory, ascending; nothing is said about their validity.
   std::vector<std::uint64_t> list() const;
-  std::vector<Problem> verify(std::uint64_t step, VerifyLevel level) const;
+  std::vector<Problem> verify(std::uint64_t step, VerifyLevel level,
+                              const CheckPart& part = {}) const;
+  /// The same by all `checkers`, who share the files. Collective.
+  std::vector<Problem> verify(std::uint64_t step, VerifyLevel level, Communicator& checkers) const;
   /// Walks back from the newest step to the first without problems.
   NewestValid newest_valid(VerifyLevel level) const;
   Loader load(std::uint64_t step) const { return Loader(directory_of(step)); }
@@ -120,12 +129,18 @@ class CheckpointStore {
   void check_lock() const;
   void clear_leftovers() const;
   void remove(std::uint64_t step) const;
+  struct Kept {
+    std::set<std::uint64_t> steps;
+    std::vector<std::uint64_t> unknown;  // kept if they are valid, newest first
+  };
+  /// Of `steps`, ascending, by what is known so far.
+  Kept choose_kept(const std::vector<std::uint64_t>& steps) const;
 
   std::filesystem::path root_;
   StoreOptions options_;
   std::optional<ModelExport> model_export_;
-  std::optional<StoreLock> lock_;     // held by writers
-  std::set<std::uint64_t> verified_;  // found valid by hash since this store was opened
+  std::optional<StoreLock> lock_;           // held by writers
+  std::map<std::uint64_t, bool> verified_;  // whether valid on disk, since this store was opened
 };
 
 }  // namespace llmtrain::checkpoint

@@ -1,7 +1,9 @@
 #include "lib/checkpoint/verify.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <set>
 
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
@@ -22,22 +24,35 @@ struct ExpectedEntry {
 };
 using ExpectedEntries = std::multimap<std::string, ExpectedEntry>;
 
-Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end) {
+/// Nothing that is on disk.
+class GivenUp : public StorageError {
+ public:
+  using StorageError::StorageError;
+};
+
+Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end, const CheckPart& part) {
   Hasher128 hasher;
-  read_in_pieces(file, begin, end, [&](std::span<const std::byte> piece) { hasher.update(piece); });
+  auto last = WritePace::Clock::now();
+  read_in_pieces(file, begin, end, [&](std::span<const std::byte> piece) {
+    hasher.update(piece);
+    if (part.stop.stop_requested()) throw GivenUp("the check of a checkpoint was given up");
+    if (part.pace != nullptr) part.pace->rest(WritePace::Clock::now() - last, part.stop);
+    last = WritePace::Clock::now();
+  });
   return hasher.digest();
 }
 
 /// The whole file has another hash: tells which tensors of it have.
 void find_damage(const File& raw, const SafetensorsFile& shard, const std::string& file,
-                 const ExpectedEntries& expected, std::vector<Problem>& problems) {
+                 const ExpectedEntries& expected, const CheckPart& part,
+                 std::vector<Problem>& problems) {
   constexpr std::string_view kReason =
       "does not match the hash in the manifest (damaged or swapped)";
   const std::size_t before = problems.size();
   for (const auto& [name, want] : expected) {
     const SafetensorsEntry* const entry = shard.find(name);
     if (entry == nullptr || !want.stored->xxh3_128) continue;
-    const Hash128 found = hash_of(raw, entry->offset, entry->offset + entry->bytes);
+    const Hash128 found = hash_of(raw, entry->offset, entry->offset + entry->bytes, part);
     if (found != *want.stored->xxh3_128) {
       problems.push_back({file, *want.tensor, std::string(kReason)});
     }
@@ -73,7 +88,8 @@ void check_entries(const SafetensorsFile& shard, const std::string& file,
 }
 
 void check_file(const std::filesystem::path& path, const FileRecord& record, VerifyLevel level,
-                const ExpectedEntries& expected, std::vector<Problem>& problems) {
+                const ExpectedEntries& expected, const CheckPart& part,
+                std::vector<Problem>& problems) {
   const std::string file = path.filename().string();
   File raw = File::open_read_nofollow(path);
   if (level == VerifyLevel::hash_on_disk) raw.bypass_cache();
@@ -84,8 +100,8 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
   }
   const SafetensorsFile shard = SafetensorsFile::open_nofollow(path);
   check_entries(shard, file, expected, problems);
-  if (level != VerifyLevel::header && hash_of(raw, 0, record.bytes) != record.xxh3_128) {
-    find_damage(raw, shard, file, expected, problems);
+  if (level != VerifyLevel::header && hash_of(raw, 0, record.bytes, part) != record.xxh3_128) {
+    find_damage(raw, shard, file, expected, part, problems);
   }
 }
 
@@ -116,7 +132,7 @@ Manifest read_manifest(const std::filesystem::path& directory) {
 }
 
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
-                                       VerifyLevel level) {
+                                       VerifyLevel level, const CheckPart& part) {
   std::vector<Problem> problems;
   const std::string manifest_name(kManifestName);
   Manifest manifest;
@@ -136,11 +152,44 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
       expected[stored.file].emplace(stored.name_in_file, ExpectedEntry{&name, &record, &stored});
     }
   }
+  int number = 0;
   for (const auto& [file, record] : manifest.files) {
+    if (number++ % part.checkers != part.checker) continue;
     try {
-      check_file(directory / file, record, level, expected[file], problems);
+      check_file(directory / file, record, level, expected[file], part, problems);
+    } catch (const GivenUp&) {
+      throw;
     } catch (const Error& error) {
       problems.push_back({file, "", error.what()});
+    }
+  }
+  return problems;
+}
+
+// Each field ends with a NUL, which no name and no message has.
+std::string format_problems(std::span<const Problem> problems) {
+  std::string text;
+  for (const Problem& problem : problems) {
+    for (const std::string& field : {problem.file, problem.tensor, problem.reason}) {
+      text.append(field.c_str(), field.size() + 1);
+    }
+  }
+  return text;
+}
+
+std::vector<Problem> join_problems(std::span<const std::string> texts) {
+  std::vector<Problem> problems;
+  std::set<std::array<std::string, 3>> known;
+  for (std::string_view rest : texts) {
+    while (!rest.empty()) {
+      std::array<std::string, 3> fields;
+      for (std::string& field : fields) {
+        const std::size_t end = rest.find('\0');
+        require(end != std::string_view::npos, "a checker's account cannot be read");
+        field = rest.substr(0, end);
+        rest.remove_prefix(end + 1);
+      }
+      if (known.insert(fields).second) problems.push_back({fields[0], fields[1], fields[2]});
     }
   }
   return problems;

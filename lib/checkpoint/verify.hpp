@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "lib/checkpoint/manifest.hpp"
+#include "lib/checkpoint/write_pace.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -27,14 +29,28 @@ std::string to_string(const Problem& problem);
 /// The first, and how many more there are; empty without any.
 std::string to_string(std::span<const Problem> problems);
 
+/// What one of several checkers does of a check, and how.
+struct CheckPart {
+  int checker = 0, checkers = 1;  // the n-th file of the manifest is n % checkers' own
+  /// StorageError soon after it is requested.
+  std::stop_token stop = {};
+  /// Rests behind each piece that was read, as who writes does; null: as fast as it goes.
+  WritePace* pace = nullptr;
+};
+
 /// The manifest of the checkpoint in `directory`. DataError if it cannot be read, CheckpointError
 /// if it is not valid.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 /// Everything that is wrong with the checkpoint; empty if it is valid. Never throws for what is on
 /// disk. `step` is the one that the directory's name promises. Files that the manifest does not
-/// name are ignored.
+/// name are ignored. A part's problems are those of its files and of the manifest, which all read.
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
-                                       VerifyLevel level);
+                                       VerifyLevel level, const CheckPart& part = {});
+
+/// Each once, in order, of what several checkers have found: those of the manifest, all have.
+std::vector<Problem> join_problems(std::span<const std::string> texts);
+/// For join_problems() of the same executable.
+std::string format_problems(std::span<const Problem> problems);
 
 }  // namespace llmtrain::checkpoint

@@ -103,33 +103,44 @@ std::vector<Candidate> newest_first(const CheckpointTiers& tiers) {
   return found;
 }
 
-NewestCheckpoint newest_of(const CheckpointTiers& tiers) {
-  NewestCheckpoint newest;
-  for (const Candidate& at : newest_first(tiers)) {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto problems = tiers[at.tier].verify(at.step, checkpoint::VerifyLevel::hash);
-    if (problems.empty()) {
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      log::info("every byte of the checkpoint of step {} was checked in {:.2f} s", at.step,
-                seconds.count());
-      newest.step = at.step;
-      newest.tier = at.tier;
-      break;
-    }
+void say_verdict(const Candidate& at, std::span<const checkpoint::Problem> problems,
+                 double seconds) {
+  if (problems.empty()) {
+    log::info("every byte of the checkpoint of step {} was checked in {:.2f} s", at.step, seconds);
+  } else {
     log::warning("{}checkpoint of step {} is not used: {}", at.tier == Tier::local ? "local " : "",
                  at.step, checkpoint::to_string(problems));
-    ++newest.newer_and_not_valid;
-    newest.durable_not_valid = newest.durable_not_valid || at.tier == Tier::durable;
   }
-  return newest;
 }
 
 }  // namespace
 
 NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers) {
   const World::LongWait patience(peers.world());  // hashing takes the time that it takes
-  return peers.of_first(peers.is_first() ? newest_of(tiers) : NewestCheckpoint(),
-                        "newest checkpoint");
+  const std::vector<Candidate> found =
+      peers.is_first() ? newest_first(tiers) : std::vector<Candidate>();
+  struct Next {
+    bool is_there = false;
+    Candidate at;
+  };
+  NewestCheckpoint newest;
+  for (std::size_t n = 0;; ++n) {
+    const Next next = peers.of_first(n < found.size() ? Next{true, found[n]} : Next(),
+                                     "checkpoint that is checked");
+    if (!next.is_there) return newest;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto problems =
+        tiers[next.at.tier].verify(next.at.step, checkpoint::VerifyLevel::hash, peers.group());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    if (peers.is_first()) say_verdict(next.at, problems, seconds.count());
+    if (problems.empty()) {
+      newest.step = next.at.step;
+      newest.tier = next.at.tier;
+      return newest;
+    }
+    ++newest.newer_and_not_valid;
+    newest.durable_not_valid = newest.durable_not_valid || next.at.tier == Tier::durable;
+  }
 }
 
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,

@@ -44,7 +44,8 @@ struct NewestCheckpoint {
   bool durable_not_valid = false;  // one of these at least
 };
 
-/// As rank 0 finds; what is not valid is said. Of two of one step the durable one. Collective.
+/// Of those that rank 0 finds; all ranks share the files that are read to check one, and what is
+/// not valid is said. Of two of one step the durable one. Collective.
 NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers);
 
 /// The same of a run that begins. Collective. CheckpointError when there is none and the recipe, or

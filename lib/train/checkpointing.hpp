@@ -51,10 +51,6 @@ struct RunIdentity {
   std::string product_choices;
 };
 
-/// This rank's boxes of masters and optimizer states, `<parameter>` and `<parameter>#<state>`, read
-/// where they lie. Each is given by one of the ranks that hold it, so that all write about as much.
-std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine);
-
 /// The loop's state, and everything else of a checkpoint that is no tensor.
 checkpoint::RunState run_state(engine::Engine& engine, const LoopState& state,
                                const RunIdentity& identity);
@@ -70,9 +66,5 @@ std::string saved_product_choices(const checkpoint::CheckpointStore& store, std:
 /// A recipe may change between two attempts; this says which keys did since the checkpoint.
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
                       const Recipe& now);
-
-/// Parameters only, for evaluation and generation.
-void load_parameters(const checkpoint::CheckpointStore& store, std::uint64_t step,
-                     ParameterStore& parameters);
 
 }  // namespace llmtrain::train

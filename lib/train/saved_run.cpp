@@ -2,6 +2,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/product_tuning.hpp"
 
@@ -49,8 +50,9 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
   engine::EngineOptions options = recipe.engine_options();
   options.optimizer = nullptr;
   engine_ = std::make_unique<engine::Engine>(device_->place(), options);
-  load_parameters(files_.store, files_.step, engine_->parameters());
-  data_fingerprint_ = files_.store.load(files_.step).manifest().run.data_cursor.fingerprint;
+  checkpoint::Loader loader = files_.store.load(files_.step);
+  load_parameters(loader, *engine_);
+  data_fingerprint_ = loader.manifest().run.data_cursor.fingerprint;
 }
 
 Corpus SavedRun::corpus() const {

@@ -6,6 +6,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/stall_watch.hpp"
 
 namespace llmtrain::train {

@@ -110,8 +110,11 @@ std::string turn_over_a_bit(int ranks, const std::string& site, int bit, int ran
       job.run(number_at(site, fmt::format("bit:{}", bit), std::to_string(rank)),
               {"resilience={checksum_every: 3, on_non_finite: skip}"}, LLMTRAIN_FAILPOINTS);
   if (result.timed_out) return "hangs: " + result.output;
-  // The last bits of a gradient may change neither the norm's nor any parameter's.
-  if (site == "gradient" && result.exit_code == 0) {
+  // The last bits of a gradient may change neither the norm's nor any parameter's, and those of a
+  // state may be rounded away by the update before anybody compares it.
+  constexpr int kRoundedBits = 3;
+  const bool may_vanish = site == "gradient" || (site != "parameter" && bit < kRoundedBits);
+  if (may_vanish && result.exit_code == 0) {
     const bool harmless = job.fingerprint(Layout::kSteps) == expected_fingerprint(layout);
     return harmless ? "" : "nothing was noticed: " + result.output;
   }

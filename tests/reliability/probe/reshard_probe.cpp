@@ -8,6 +8,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/device_links.hpp"

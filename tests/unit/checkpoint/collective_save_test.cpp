@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <future>
 #include <list>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -134,6 +135,84 @@ TEST_CASE("three writers commit one checkpoint, which none sees before all have 
     CHECK(store.list() == std::vector<std::uint64_t>{3, 4});
     CHECK(holds_small(store, 3));
     CHECK(holds_small(store, 4));
+  }
+}
+
+TEST_CASE(
+    "checkers look at other files each, all at the manifest, and together find all there is") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.max_shard_bytes = 1});
+  save_small(store, 1);  // five files
+  const auto part = [&](int checker, int checkers) {
+    return store.verify(1, VerifyLevel::hash, {.checker = checker, .checkers = checkers});
+  };
+  const auto texts_of = [](std::span<const Problem> problems) {
+    std::multiset<std::string> texts;
+    for (const Problem& problem : problems) texts.insert(to_string(problem));
+    return texts;
+  };
+  const auto join_parts = [&](int checkers) {
+    std::vector<std::string> texts;
+    for (int n = 0; n < checkers; ++n) texts.push_back(format_problems(part(n, checkers)));
+    return join_problems(texts);
+  };
+  CHECK(join_parts(3).empty());
+  for (int file = 0; file < 5; ++file) {
+    fs::remove(store.directory_of(1) / fmt::format("shard-0000-{:04}.safetensors", file));
+    for (int checker = 0; checker < 3; ++checker) {
+      const std::size_t own = file < checker ? 0 : static_cast<std::size_t>(file - checker) / 3 + 1;
+      CHECK(part(checker, 3).size() == own);
+    }
+    for (const int checkers : {1, 2, 3, 7}) {
+      CHECK(texts_of(join_parts(checkers)) == texts_of(store.verify(1, VerifyLevel::hash)));
+    }
+  }
+  spill(store.directory_of(1) / kManifestName, "{}");
+  CHECK(part(0, 3).size() == 1);
+  CHECK(part(2, 3).size() == 1);
+  CHECK(join_parts(3).size() == 1);
+}
+
+TEST_CASE("a check that is given up says nothing of what it has not read") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  save_small(store, 1);
+  std::stop_source stop;
+  CHECK(store.verify(1, VerifyLevel::hash, {.stop = stop.get_token()}).empty());
+  stop.request_stop();
+  CHECK_THROWS_AS(store.verify(1, VerifyLevel::hash, {.stop = stop.get_token()}), StorageError);
+}
+
+TEST_CASE("what a writer cannot read back as it was written is kept beside two that are valid") {
+  for (const Writing writing : {Writing::by_caller, Writing::in_background}) {
+    for (int damaged = 0; damaged < 3; ++damaged) {
+      const ScratchDir dir;
+      testing::run_job(3, [&](Transport& transport) {
+        World world(transport);
+        const int rank = world.place().rank;
+        const auto writers = world.make_group("writers", {0, 1, 2}, rank);
+        std::uint64_t saving = 0;
+        CheckpointStore store = open_as(rank, dir.path(), [&](std::string_view point) {
+          if (saving != 3 || point != "latest.written") return;
+          const fs::path shard =
+              dir.path() / "step-00000003" / fmt::format("shard-{:04}-0000.safetensors", damaged);
+          std::string bytes = slurp(shard);
+          bytes.back() = static_cast<char>(bytes.back() ^ 1);
+          spill(shard, bytes);
+        });
+        using Steps = std::vector<std::uint64_t>;
+        const std::vector<Steps> left{{1}, {1, 2}, {1, 2, 3}, {2, 3, 4}, {4, 5}};
+        for (saving = 1; saving <= left.size(); ++saving) {
+          Share share(saving, rank, 3);
+          const auto save =
+              store.begin(saving, std::move(share.boxes), small_run(saving), *writers, writing);
+          while (!save->advance()) {
+          }
+          CHECK(store.list() == left[saving - 1]);
+          writers->barrier("test");
+        }
+      });
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/philox.hpp"
+#include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/recipe.hpp"
 #include "tests/support/temp_dir.hpp"
 

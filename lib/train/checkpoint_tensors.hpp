@@ -1,0 +1,23 @@
+#pragma once
+/// Between the engine's tensors and the boxes of a checkpoint.
+
+#include <vector>
+
+#include "lib/checkpoint/loader.hpp"
+#include "lib/checkpoint/shards.hpp"
+#include "lib/engine/engine.hpp"
+
+namespace llmtrain::train {
+
+/// This rank's boxes of masters and optimizer states, `<parameter>` and `<parameter>#<state>`, read
+/// where they lie. Each is given by one of the ranks that hold it, so that all write about as much.
+std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine);
+
+/// Values of this rank's parameters and optimizer states, several parts at a time. CheckpointError
+/// where the checkpoint has them in another shape or type.
+void load_tensors(checkpoint::Loader& loader, engine::Engine& engine);
+
+/// Parameters only, for evaluation and generation.
+void load_parameters(checkpoint::Loader& loader, engine::Engine& engine);
+
+}  // namespace llmtrain::train
