@@ -95,9 +95,9 @@ struct Shop {
 };
 
 /// Names, types, shapes and the hashes of gathered values.
-std::map<std::string, std::string> tensors_of(const fs::path& root) {
+std::map<std::string, std::string> tensors_of(const fs::path& root, std::uint64_t step = kStep) {
   const auto store = checkpoint::CheckpointStore::open_reader(root);
-  checkpoint::Loader loader = store.load(kStep);
+  checkpoint::Loader loader = store.load(step);
   std::map<std::string, std::string> tensors;
   for (const auto& [name, record] : loader.manifest().tensors) {
     std::vector<std::byte> values(
@@ -207,6 +207,43 @@ TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes 
   }
   bits.check();
   steps.check();
+}
+
+TEST_CASE("T11 with determinism: layout a run that changes its layout has the bits of one rank") {
+  Journal journal("T11-layout", 13);
+  const std::vector<Sharing> all{{1, "{}"},
+                                 {2, "{dp: 2}"},
+                                 {2, "{dp: 2, zero: 1}"},
+                                 {4, "{dp: 4, zero: 3}"},
+                                 {2, "{pp: 2}"},
+                                 {4, "{dp: 2, pp: 2, pp_schedule: zb_h1, zero: 2}"}};
+  const Shop shop;
+  const auto run = [&](const Sharing& by, const std::string& name, std::int64_t steps) {
+    shop.start(by.ranks, {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=" + name,
+                          fmt::format("training.max_steps={}", steps), "precision.compute=fp32",
+                          "run.determinism=layout", "run.virtual_workers=4",
+                          "parallelism=" + by.parallelism});
+  };
+  const auto bits = [&](const std::string& name) {
+    return tensors_of(shop.scratch / name / "checkpoints", kMoreSteps);
+  };
+  run(all[0], "straight", kMoreSteps);
+  const auto expected = bits("straight");
+  for (const Sharing& from : all) {
+    for (const Sharing& by : all) {
+      if (&from == &by) continue;
+      journal.run(fmt::format("{} ranks {} by {} ranks {}", from.ranks, from.parallelism, by.ranks,
+                              by.parallelism),
+                  [&] {
+                    run(from, "changed", kStep);
+                    run(by, "changed", kMoreSteps);
+                    const bool same = bits("changed") == expected;
+                    fs::remove_all(shop.scratch / "changed");
+                    return same ? "" : "other bits";
+                  });
+    }
+  }
+  journal.check();
 }
 
 }  // namespace llmtrain::test
