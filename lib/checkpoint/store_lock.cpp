@@ -153,18 +153,32 @@ std::string to_string(const Owner& owner) {
   return fmt::format("process {} on host {}{}", owner.pid, printable(owner.host), job);
 }
 
+/// What `call` returns when no signal interrupts it.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 /// Empty, with `error`, where it cannot be read; cut at the limit.
 std::string text_of(const fs::path& path, std::error_code& error) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   if (fd < 0) {
     error = std::error_code(errno, std::generic_category());
     return "";
   }
   std::string text(kMaxLockBytes, '\0');
-  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
-  if (size < 0) error = std::error_code(errno, std::generic_category());
+  std::size_t size = 0;
+  ssize_t n = 1;
+  while (n > 0 && size < text.size()) {
+    n = uninterrupted(
+        [&] { return ::pread(fd, &text[size], text.size() - size, static_cast<off_t>(size)); });
+    size += static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+  }
+  if (n < 0) error = std::error_code(errno, std::generic_category());
   ::close(fd);
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  text.resize(n < 0 ? 0 : size);
   return text;
 }
 
@@ -177,10 +191,11 @@ struct RemovedOnExit {
 /// Waits for an owner that commits a save, and says so.
 class GuardedFile {
  public:
-  explicit GuardedFile(const fs::path& path) : fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+  explicit GuardedFile(const fs::path& path)
+      : fd_(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC); })) {
     if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       log::info("{}: waits for a process that is at it", path.string());
-      ::flock(fd_, LOCK_EX);
+      uninterrupted([&] { return ::flock(fd_, LOCK_EX); });
     }
     struct stat opened {
     }, named{};

@@ -148,4 +148,39 @@ TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and h
   journal.check();
 }
 
+TEST_CASE("T5 a read that fails is said, and costs nothing but what the run falls back to") {
+  Journal journal("T5-reads", 23);
+  struct Fault {
+    const char* what;
+    bool is_harmless;  // the rest is read by another call
+  };
+  for (const Layout& layout : {Layout{1, false}, {1, true}, {2, false}, {2, true}}) {
+    for (const Fault& fault : {Fault{"EIO", false}, {"EINTR", true}, {"short", true}}) {
+      for (int victim = 0; victim < layout.ranks; ++victim) {
+        const Environment hit{{"IO_FAULT_CALLS", "read"}, {"IO_FAULT_DO", fault.what}};
+        const int calls = count_calls(layout, victim, hit);
+        REQUIRE(calls > 10);
+        for (int n = 1; n <= calls; n += layout.ranks > 1 || layout.async ? 3 : 1) {
+          journal.run(
+              fmt::format("{}, {} of rank {} at read {}", layout.name(), fault.what, victim, n),
+              [&]() -> std::string {
+                const Job job(layout, &prepared_job(layout, 2));
+                const ProcessResult result = job.run(io_fault(victim, n, hit));
+                if (result.timed_out) return "hangs: " + result.output;
+                // The only checkpoint that there is cannot be read, or not loaded.
+                const bool ends = result.exit_code == 4 || result.exit_code == 7;
+                if (result.exit_code != 0 && (!ends || fault.is_harmless)) {
+                  return fmt::format("exit code {}: {}", result.exit_code, result.output);
+                }
+                const bool said = result.output.find("cannot read") != std::string::npos;
+                if (!fault.is_harmless && !said) return "no reason: " + result.output;
+                return check_recovery(job, layout, result.output, 2);
+              });
+        }
+      }
+    }
+  }
+  journal.check();
+}
+
 }  // namespace llmtrain::test

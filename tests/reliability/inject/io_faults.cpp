@@ -1,10 +1,10 @@
-// Stands between a program and the C library's calls that change files, counts those under one
-// directory, and makes one of them fail, be late, or be the last thing that the process does. To be
-// loaded before the program (LD_PRELOAD), which knows nothing of it. Its environment:
+// Stands between a program and the C library's calls that change or read files, counts those under
+// one directory, and makes one of them fail, be late, or be the last thing that the process does.
+// To be loaded before the program (LD_PRELOAD), which knows nothing of it. Its environment:
 //
 //   IO_FAULT_UNDER  only paths with this text count
 //   IO_FAULT_RANK   only in this rank of the job; every process without it
-//   IO_FAULT_CALLS  names of calls that count, between commas; all without it
+//   IO_FAULT_CALLS  names of calls that count, between commas; all but "read" without it
 //   IO_FAULT_AT     the number, from 1, of the call that is hit; 0: all of them
 //   IO_FAULT_DO     kill | tear (half of a write is done, then it is killed) | short (half of a
 //                   write is done) | delay:MILLISECONDS | the name of an errno
@@ -112,7 +112,19 @@ void trace(std::string_view call, const std::string& path, const std::string& se
 
 enum class Verdict { go_on, fails, halves };
 
-// What happens to a call that changes `path`; errno is set where it fails.
+bool counts_reads() {
+  static const bool kCounts = settings().calls.find(",read,") != std::string::npos;
+  return kCounts;
+}
+
+std::string path_of_any(int fd) {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t n =
+      ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size() - 1);
+  return {path.data(), n > 0 ? static_cast<std::size_t>(n) : 0};
+}
+
+// What happens to a call that changes or reads `path`; errno is set where it fails.
 Verdict judge(std::string_view call, const std::string& path, const std::string& second = "",
               std::string_view data = {}) {
   const Settings& s = settings();
@@ -126,7 +138,7 @@ Verdict judge(std::string_view call, const std::string& path, const std::string&
   if (s.act.empty() || (s.at != 0 && number != s.at)) return Verdict::go_on;
   if (s.act == "kill") ::kill(::getpid(), SIGKILL);
   if (s.act == "tear" || s.act == "short") {
-    if (call == "write") return Verdict::halves;
+    if (call == "write" || call == "read") return Verdict::halves;
     if (s.act == "tear") ::kill(::getpid(), SIGKILL);
     return Verdict::go_on;
   }
@@ -198,6 +210,17 @@ ssize_t write(int fd, const void* data, std::size_t size) {
   const ssize_t half = call(fd, data, size > 1 ? size / 2 : size);
   if (settings().act == "tear") ::kill(::getpid(), SIGKILL);
   return half;
+}
+
+ssize_t pread64(int fd, void* data, std::size_t size, off64_t offset) {
+  const auto call = real<ssize_t (*)(int, void*, std::size_t, off64_t)>("pread64");
+  const Verdict verdict = counts_reads() ? judge("read", path_of_any(fd)) : Verdict::go_on;
+  if (verdict == Verdict::fails) return -1;
+  return call(fd, data, verdict == Verdict::halves && size > 1 ? size / 2 : size, offset);
+}
+
+ssize_t pread(int fd, void* data, std::size_t size, off_t offset) {
+  return pread64(fd, data, size, offset);
 }
 
 int fsync(int fd) {

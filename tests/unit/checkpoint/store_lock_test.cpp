@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <sys/wait.h>
@@ -134,8 +135,12 @@ TEST_CASE("a lock that is lost while a save is written is seen before the save i
   CHECK(cleared.find("taken over by process 5 on host b") != std::string::npos);
 }
 
-TEST_CASE("nobody takes a lock over while its owner makes a save visible") {
+TEST_CASE("nobody takes a lock over while its owner makes a save visible, signals or not") {
   const ScratchDir dir;
+  struct sigaction interrupts {};  // without SA_RESTART: what waits is told to look again
+  struct sigaction before {};
+  interrupts.sa_handler = [](int) {};
+  REQUIRE(::sigaction(SIGUSR2, &interrupts, &before) == 0);
   const auto as_start = [&](const char* restarts) {
     ::setenv("SLURM_JOB_ID", "81", 1);
     ::setenv("SLURM_RESTART_COUNT", restarts, 1);
@@ -153,13 +158,17 @@ TEST_CASE("nobody takes a lock over while its owner makes a save visible") {
             taken = true;
             CHECK(next.list() == std::vector<std::uint64_t>{1});
           });
-          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          for (int i = 0; i < 10; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            if (!taken) ::pthread_kill(taker.native_handle(), SIGUSR2);
+          }
           CHECK_FALSE(taken);
         }});
     save_small(store, 1);
     taker.join();
     CHECK(taken);
   }
+  ::sigaction(SIGUSR2, &before, nullptr);
   ::unsetenv("SLURM_JOB_ID");
   ::unsetenv("SLURM_RESTART_COUNT");
 }
