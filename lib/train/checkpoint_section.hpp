@@ -54,7 +54,7 @@ struct CheckpointSection : recipe::Section {
       "share of the time in which each rank writes beside the run: the smaller, the less steps "
       "slow "
       "down meanwhile, and the later the checkpoint is there; all of the time once somebody waits "
-      "or a quarter of the interval is over",
+      "or half of the interval is over",
       recipe::at_least(1e-9) & recipe::at_most(1)};
   recipe::Key<bool> export_hf{
       this, "export_hf", false,

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the time until the next save, in which a writer beside the run leaves some of it to the run:
 /// what it has not written by then it writes as fast as it can, so that few saves wait for others.
-constexpr double kPacedPart = 0.25;
+constexpr double kPacedPart = 0.5;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();

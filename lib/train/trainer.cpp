@@ -170,6 +170,7 @@ ExitCode Trainer::train() {
     if (request_.kind == Request::Kind::save) {
       settle_all();
       save_durably_if_not_yet();
+      publish_records();
       request_ = {};
     }
     if (!advance()) {
@@ -190,16 +191,17 @@ ExitCode Trainer::train() {
     if (!due) publish_records();
     if (!finished && options_.eval_is_due(state_.step)) finished = !run_evaluation(false);
     if (finished) run_evaluation(true);
-    if (request_.stops()) break;  // stop() saves first, and reports then
+    if (request_.stops()) break;
     if (finished || due) save(finished ? Tier::durable : *due);
     publish_records();
   }
   settle_all();
-  if (request_.stops()) {  // the state first: there may be little time
+  if (request_.stops()) {  // the state first, what is reported of it then: there may be little time
     const ExitCode code = stop();
     message(profiler_.finish(state_.step, peers_));
     return code;
   }
+  publish_records();
   message(profiler_.finish(state_.step, peers_));
   save_durably_if_not_yet();  // of a run that had nothing left to do but was saved locally
   saver_.finish();
@@ -222,6 +224,7 @@ bool Trainer::asked_to_stop() {
 
 ExitCode Trainer::stop() {
   save_durably_if_not_yet();
+  publish_records();
   saver_.finish();
   const std::string text =
       fmt::format("stopped by {} after step {}; state saved, run again to continue", request_.text,

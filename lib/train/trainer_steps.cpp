@@ -27,7 +27,10 @@ bool Trainer::advance() {
     // What came of the steps before is told before what is wrong with this one; but nobody who has
     // failed may wait for other ranks.
     gives_up_ = true;
-    if (peers_.world().place().size == 1) settle_all();
+    if (peers_.world().place().size == 1) {
+      settle_all();
+      publish_records();
+    }
     throw;
   }
   while (in_flight_.size() > steps_ahead()) settle_step();
@@ -113,7 +116,6 @@ void Trainer::agree(const LaunchedStep& step, const engine::StepOutcome& outcome
 
 void Trainer::settle_all() {
   while (!in_flight_.empty()) settle_step();
-  publish_records();
 }
 
 void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& outcome) {

@@ -128,6 +128,23 @@ TEST_CASE("a writer that stands still is missed by who waits for it, and its ran
   CHECK(fail_at(Layout{.ranks = 2, .async = true}, {"save", "read", 0}) == "");
 }
 
+TEST_CASE("a step at which a signal stops the run is saved first, and reported then") {
+  const Layout layout{.ranks = 2};
+  const Job job(layout, &prepared_job(layout, 2));
+  const TempDir pids, victims;
+  Environment environment = Moment{"evaluation", "signal TERM 0"}.environment(pids);
+  // Behind the save of step 4 comes that of the stop, at step 6.
+  environment.insert(environment.end(), {{"FAILPOINT", "save.begin"},
+                                         {"FAILPOINT_SAVE", "2"},
+                                         {"FAILPOINT_VICTIM", "0"},
+                                         {"FAILPOINT_PIDS", victims.path().string()}});
+  const ProcessResult result = job.run(environment, {}, LLMTRAIN_FAILPOINTS);
+  INFO(result.output);
+  CHECK(result.exit_code != 0);
+  CHECK(job.reported() == 5);
+  CHECK(check_recovery(job, layout, result.output, 2) == "");
+}
+
 TEST_CASE("T8 a signal at any moment: one save at one step, or none, and nothing is lost") {
   Journal journal("T8", 13);
   int cases = 0;
