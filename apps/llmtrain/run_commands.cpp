@@ -147,22 +147,41 @@ SavedSteps checkpoints_of(const std::filesystem::path& run) {
 
 }  // namespace
 
+namespace {
+
+// Retention of a run that goes on has been there.
+constexpr std::string_view kDeleted = "deleted meanwhile";
+
+std::string describe(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                     const std::string& place) {
+  const checkpoint::Loader loader = store.load(step);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
+  const auto exported = store.directory_of(step) / checkpoint::kExportName;
+  return fmt::format(
+      "step {:>8}  {:>10}  {:>12} tokens seen{}{}\n", step, format_bytes(bytes),
+      loader.manifest().run.tokens_seen, place,
+      std::filesystem::exists(exported) ? fmt::format("  exported to {}", exported.string()) : "");
+}
+
+}  // namespace
+
 ExitCode list_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   if (saved.empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
+  bool valid = true;
   saved.for_each(
-      [](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
-        const checkpoint::Loader loader = store.load(step);
-        std::uint64_t bytes = 0;
-        for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
-        const auto exported = store.directory_of(step) / checkpoint::kExportName;
-        print(fmt::format("step {:>8}  {:>10}  {:>12} tokens seen{}{}\n", step, format_bytes(bytes),
-                          loader.manifest().run.tokens_seen, place,
-                          std::filesystem::exists(exported)
-                              ? fmt::format("  exported to {}", exported.string())
-                              : ""));
+      [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
+        try {
+          print(describe(store, step, place));
+        } catch (const Error& error) {
+          const bool is_there = std::filesystem::exists(store.directory_of(step));
+          valid = valid && !is_there;
+          print(fmt::format("step {:>8}  {}{}\n", step,
+                            is_there ? fmt::format("INVALID: {}", error.what()) : kDeleted, place));
+        }
       });
-  return ExitCode::done;
+  return valid ? ExitCode::done : ExitCode::invalid_data;
 }
 
 ExitCode verify_checkpoints(const std::filesystem::path& run) {
@@ -172,6 +191,10 @@ ExitCode verify_checkpoints(const std::filesystem::path& run) {
   saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
                      const std::string& place) {
     const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
+    if (!problems.empty() && !std::filesystem::exists(store.directory_of(step))) {
+      print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
+      return;
+    }
     valid = valid && problems.empty();
     print(fmt::format("step {:>8}  {}{}\n", step, problems.empty() ? "valid" : "INVALID", place));
     for (const auto& problem : problems) {

@@ -135,7 +135,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
         ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
     activity::tick();
     if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
-    if (n < 0) fail_errno<DataError>("read", path_);
+    if (n < 0) fail_errno<StorageError>("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
                        path_.string(), offset, out.size());
     offset += static_cast<std::uint64_t>(n);

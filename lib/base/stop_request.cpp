@@ -15,10 +15,12 @@ namespace {
 
 // Written by a handler, read by all threads: volatile would be a race between these.
 std::atomic<int> g_signal{0};
+std::atomic<bool> g_interrupted{false};  // by SIGINT
 static_assert(std::atomic<int>::is_always_lock_free, "a handler may not take a lock");
 
 extern "C" void on_signal(int signal) {
-  if (g_signal.exchange(signal) == SIGINT && signal == SIGINT) ::_exit(128 + SIGINT);
+  if (signal == SIGINT && g_interrupted.exchange(true)) ::_exit(128 + SIGINT);
+  g_signal = signal;
 }
 
 extern "C" void leave(int) {

@@ -74,7 +74,11 @@ void PendingSave::commit(const RunState& run, std::span<const WrittenShards> sha
 
   lock_->while_held([this] { make_visible(); });
   hit("latest.write");
-  write_file_atomic(root_ / "latest", step_directory_name(step_) + "\n");
+  try {
+    write_file_atomic(root_ / "latest", step_directory_name(step_) + "\n");
+  } catch (const StorageError& error) {  // a hint, and the checkpoint is there
+    log::warning("{}", error.what());
+  }
   hit("latest.written");
 }
 

@@ -190,7 +190,8 @@ void CheckpointStore::remove(std::uint64_t step) const {
   rename_path(directory_of(step), trash);
   sync_directory(root_);  // a loss of power brings back the whole of it or nothing
   hit("retention.delete");
-  remove_tree(trash / kManifestName);
+  // Of a checkpoint that was linked in the link goes, and nothing that it points to.
+  if (!fs::is_symlink(trash)) remove_tree(trash / kManifestName);
   hit("retention.half");
   remove_tree(trash);
 }
@@ -219,7 +220,8 @@ std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel lev
 std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel level,
                                              Communicator& checkers) const {
   const std::vector<Problem> mine =
-      verify(step, level, {.checker = checkers.rank(), .checkers = checkers.size()});
+      verify(step, level,
+             {.checker = checkers.rank(), .checkers = checkers.size(), .heeds_signals = true});
   return join_problems(checkers.gather_texts(format_problems(mine), "check of a checkpoint"));
 }
 

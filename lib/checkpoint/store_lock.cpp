@@ -34,10 +34,11 @@ namespace {
 struct Owner {
   std::string host;
   std::uint64_t pid = 0;
-  std::uint64_t start_ticks = 0;  // tells a later process with the same pid apart
-  std::string job;                // of Slurm; empty without one
-  std::uint64_t restarts = 0;     // of that job, before this process
-  std::string nonce;              // of this lock
+  std::uint64_t start_ticks = 0;    // tells a later process with the same pid apart
+  std::string job;                  // of Slurm; empty without one
+  std::uint64_t restarts = 0;       // of that job, before this process
+  std::uint64_t pid_namespace = 0;  // in which pid is a process; 0 where nothing tells
+  std::string nonce;                // of this lock
 };
 
 std::string variable(const char* name) {
@@ -69,6 +70,11 @@ std::optional<std::uint64_t> start_ticks_of(std::uint64_t pid) {
   return ticks;
 }
 
+std::uint64_t this_pid_namespace() {
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
 /// This process as an owner.
 Owner this_process() {
   const auto pid = static_cast<std::uint64_t>(::getpid());
@@ -76,10 +82,20 @@ Owner this_process() {
              .pid = pid,
              .start_ticks = start_ticks_of(pid).value_or(0),
              .job = variable("SLURM_JOB_ID"),
+             .pid_namespace = this_pid_namespace(),
              .nonce = make_nonce()};
   const std::string restarts = variable("SLURM_RESTART_COUNT");  // absent the first time
   std::from_chars(restarts.data(), restarts.data() + restarts.size(), self.restarts);
   return self;
+}
+
+/// A descriptor of the directory with its flock, or -1 where another process has that or the file
+/// system knows none.
+int open_and_lock(const fs::path& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  ::close(fd);
+  return -1;
 }
 
 /// Slurm ends a job before it starts it again, perhaps on other nodes.
@@ -87,8 +103,14 @@ bool is_earlier_start(const Owner& owner, const Owner& self) {
   return !owner.job.empty() && owner.job == self.job && owner.restarts < self.restarts;
 }
 
-/// In doubt, yes.
-bool is_running(const Owner& owner) {
+/// In doubt, yes. Of an owner in another container of the same host, whose processes cannot be seen
+/// here, the flock on the directory tells, which it holds as long as it lives.
+bool is_running(const Owner& owner, const Owner& self, const fs::path& root) {
+  if (owner.pid_namespace != 0 && owner.pid_namespace != self.pid_namespace) {
+    const int directory = open_and_lock(root);
+    if (directory >= 0) ::close(directory);
+    return directory < 0;
+  }
   if (::kill(static_cast<pid_t>(owner.pid), 0) != 0 && errno == ESRCH) return false;
   return start_ticks_of(owner.pid).value_or(owner.start_ticks) == owner.start_ticks;
 }
@@ -102,6 +124,7 @@ std::string to_text(const Owner& owner) {
     append_json_string(text, owner.job);
     text += fmt::format(", \"restarts\": {}", owner.restarts);
   }
+  if (owner.pid_namespace != 0) text += fmt::format(", \"pid_namespace\": {}", owner.pid_namespace);
   text += fmt::format(", \"nonce\": \"{}\"}}\n", owner.nonce);
   return text;
 }
@@ -132,6 +155,8 @@ Owner parse_owner(const std::string& text, const std::string& source) {
       owner.job = json.read_string(256);
     } else if (key == "restarts") {
       owner.restarts = json.read_unsigned();
+    } else if (key == "pid_namespace") {
+      owner.pid_namespace = json.read_unsigned();
     } else if (key == "nonce") {
       owner.nonce = json.read_string(64);
     } else {
@@ -214,6 +239,16 @@ class GuardedFile {
   bool current_ = false;
 };
 
+Owner owner_in(const fs::path& path) {
+  try {
+    return parse_owner(read_file(path, kMaxLockBytes), path.string());
+  } catch (const CheckpointError& error) {
+    fail<StorageError>(
+        "{}; nobody can tell who has the directory. If no other run writes there, delete the file",
+        error.what());
+  }
+}
+
 }  // namespace
 
 std::string describe_lock(const std::string& text, const std::string& source) {
@@ -225,37 +260,45 @@ StoreLock StoreLock::acquire(const fs::path& root) {
   const Owner self = this_process();
   const std::string text = to_text(self);
   // The lock appears with its content (link) and changes owner with its content (rename).
-  const RemovedOnExit mine{root / fmt::format("lock.tmp-{}-{}", self.host, self.pid)};
+  const RemovedOnExit mine{root / fmt::format("lock.tmp-{}", self.nonce)};
   constexpr int kMaxAttempts = 100;  // five seconds where a living process has the lock
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     write_owner(mine.path, text);
-    if (::link(mine.path.c_str(), path.c_str()) == 0) return StoreLock(path, text, ::getpid());
+    if (::link(mine.path.c_str(), path.c_str()) == 0) return StoreLock(path, text);
     if (errno == ENOENT) continue;  // the owner clears leftovers
     require<StorageError>(errno == EEXIST, "{}: cannot create the lock: {}", path.string(),
                           std::strerror(errno));
     const GuardedFile guard(path);  // of two that find the same dead owner, one takes over
     if (!guard.is_current()) continue;
-    const Owner owner = parse_owner(read_file(path, kMaxLockBytes), path.string());
+    const Owner owner = owner_in(path);
     if (is_earlier_start(owner, self)) {
       log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
                 path.string(), owner.pid, printable(owner.host), self.job);
-    } else if (owner.host == self.host && is_running(owner) && attempt + 1 < kMaxAttempts) {
+    } else if (owner.host == self.host && is_running(owner, self, root) &&
+               attempt + 1 < kMaxAttempts) {
       // Of a job whose launcher has ended a process may take a moment longer.
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     } else {
-      require<StorageError>(owner.host == self.host && !is_running(owner),
+      require<StorageError>(owner.host == self.host && !is_running(owner, self, root),
                             "{}: held by {}; two runs must not write to one directory. If that "
                             "process no longer runs, delete the file",
                             path.string(), to_string(owner));
     }
     rename_path(mine.path, path);
-    return StoreLock(path, text, ::getpid());
+    return StoreLock(path, text);
   }
   fail<StorageError>("{}: changes owner all the time", path.string());
 }
 
+StoreLock::StoreLock(fs::path path, std::string text)
+    : path_(std::move(path)),
+      text_(std::move(text)),
+      pid_(::getpid()),
+      directory_(open_and_lock(path_.parent_path())) {}
+
 StoreLock::~StoreLock() {
+  if (directory_ >= 0) ::close(directory_);
   if (pid_ != ::getpid()) return;
   const GuardedFile guard(path_);
   std::error_code error;
@@ -265,7 +308,8 @@ StoreLock::~StoreLock() {
 StoreLock::StoreLock(StoreLock&& other) noexcept
     : path_(std::move(other.path_)),
       text_(std::move(other.text_)),
-      pid_(std::exchange(other.pid_, 0)) {}
+      pid_(std::exchange(other.pid_, 0)),
+      directory_(std::exchange(other.directory_, -1)) {}
 
 void StoreLock::check() const {
   std::error_code error;

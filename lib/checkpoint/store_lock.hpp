@@ -38,11 +38,11 @@ class StoreLock {
   void while_held(const std::function<void()>& action) const;
 
  private:
-  StoreLock(std::filesystem::path path, std::string text, int pid)
-      : path_(std::move(path)), text_(std::move(text)), pid_(pid) {}
+  StoreLock(std::filesystem::path path, std::string text);
   std::filesystem::path path_;
   std::string text_;  // of the file
   int pid_ = 0;       // 0 after a move
+  int directory_;     // with its flock, for those who cannot see processes here; -1 without
 };
 
 /// "process 12 on host b (Slurm job 71, start 3)", of a lock's text; CheckpointError, naming

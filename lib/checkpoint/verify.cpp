@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/piece_reader.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/safetensors.hpp"
 
@@ -35,6 +39,7 @@ Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end, const 
   auto last = WritePace::Clock::now();
   read_in_pieces(file, begin, end, [&](std::span<const std::byte> piece) {
     hasher.update(piece);
+    if (part.heeds_signals) stop_if_asked("checking a checkpoint");
     if (part.stop.stop_requested()) throw GivenUp("the check of a checkpoint was given up");
     if (part.pace != nullptr) part.pace->rest(WritePace::Clock::now() - last, part.stop);
     last = WritePace::Clock::now();
@@ -105,6 +110,25 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
   }
 }
 
+/// Storage that fails for a moment (a server that starts again) must not cost a checkpoint, and
+/// with it the way from an older one: what cannot be read is read again after a while.
+template <class Read>
+auto with_patience(const CheckPart& part, const Read& read) {
+  using namespace std::chrono_literals;
+  for (const std::chrono::milliseconds pause : {100ms, 1000ms}) {
+    try {
+      return read();
+    } catch (const GivenUp&) {
+      throw;
+    } catch (const StorageError& error) {
+      log::warning("{}; it is tried again", error.what());
+    }
+    if (part.heeds_signals) stop_if_asked("checking a checkpoint");
+    std::this_thread::sleep_for(pause);
+  }
+  return read();
+}
+
 }  // namespace
 
 std::string to_string(const Problem& problem) {
@@ -137,7 +161,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   const std::string manifest_name(kManifestName);
   Manifest manifest;
   try {
-    manifest = read_manifest(directory);
+    manifest = with_patience(part, [&] { return read_manifest(directory); });
   } catch (const Error& error) {
     return {{manifest_name, "", error.what()}};
   }
@@ -156,8 +180,15 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   for (const auto& [file, record] : manifest.files) {
     if (number++ % part.checkers != part.checker) continue;
     try {
-      check_file(directory / file, record, level, expected[file], part, problems);
+      const auto found = with_patience(part, [&] {
+        std::vector<Problem> of_file;
+        check_file(directory / file, record, level, expected[file], part, of_file);
+        return of_file;
+      });
+      problems.insert(problems.end(), found.begin(), found.end());
     } catch (const GivenUp&) {
+      throw;
+    } catch (const Stopped&) {
       throw;
     } catch (const Error& error) {
       problems.push_back({file, "", error.what()});
@@ -180,7 +211,8 @@ std::string format_problems(std::span<const Problem> problems) {
 std::vector<Problem> join_problems(std::span<const std::string> texts) {
   std::vector<Problem> problems;
   std::set<std::array<std::string, 3>> known;
-  for (std::string_view rest : texts) {
+  for (std::size_t checker = 0; checker < texts.size(); ++checker) {
+    std::string_view rest = texts[checker];
     while (!rest.empty()) {
       std::array<std::string, 3> fields;
       for (std::string& field : fields) {
@@ -189,7 +221,9 @@ std::vector<Problem> join_problems(std::span<const std::string> texts) {
         field = rest.substr(0, end);
         rest.remove_prefix(end + 1);
       }
-      if (known.insert(fields).second) problems.push_back({fields[0], fields[1], fields[2]});
+      if (!known.insert(fields).second) continue;
+      problems.push_back({fields[0], fields[1], fields[2]});
+      if (checker > 0) problems.back().reason += fmt::format(" (found by rank {})", checker);
     }
   }
   return problems;

@@ -34,6 +34,8 @@ struct CheckPart {
   int checker = 0, checkers = 1;  // the n-th file of the manifest is n % checkers' own
   /// StorageError soon after it is requested.
   std::stop_token stop = {};
+  /// Stopped, when a signal asks to stop: for runs that have not begun.
+  bool heeds_signals = false;
   /// Rests behind each piece that was read, as who writes does; null: as fast as it goes.
   WritePace* pace = nullptr;
 };
@@ -48,7 +50,8 @@ Manifest read_manifest(const std::filesystem::path& directory);
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
                                        VerifyLevel level, const CheckPart& part = {});
 
-/// Each once, in order, of what several checkers have found: those of the manifest, all have.
+/// Each once, in order, of what several checkers have found: those of the manifest, all have. Of
+/// what the first one has not found it says who has: others may see another directory.
 std::vector<Problem> join_problems(std::span<const std::string> texts);
 /// For join_problems() of the same executable.
 std::string format_problems(std::span<const Problem> problems);

@@ -10,6 +10,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/base/parallel.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/engine/checkpoint_share.hpp"
 
 namespace llmtrain::train {
@@ -151,6 +152,7 @@ class Reading {
   void run(checkpoint::Loader& loader, int threads) const {
     parallel_for(parts_.size(), threads, [&](std::size_t i) {
       const Part& part = parts_[i];
+      stop_if_asked("loading a checkpoint");
       const auto values = std::make_unique_for_overwrite<std::byte[]>(part.bytes);
       loader.read_box(part.request, {values.get(), part.bytes});
       (*part.write)(part.first, {values.get(), part.bytes});

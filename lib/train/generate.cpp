@@ -86,6 +86,7 @@ std::string generate(engine::Engine& engine, const data::Tokenizer& tokenizer,
   std::string text;
   if (options.on_start) options.on_start();
   for (std::int64_t i = 0; i < options.max_tokens && session.length() < longest; ++i) {
+    if (options.stop && options.stop()) break;
     const std::vector<float> logits = session.append(tokens);
     const std::int32_t next = sample_token(std::span(logits).first(classes), options,
                                            philox_word(key, 0, static_cast<std::uint64_t>(i)));

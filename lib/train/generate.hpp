@@ -26,6 +26,8 @@ struct GenerateOptions {
   std::function<void()> on_start = nullptr;
   /// Called with the bytes of each new token. May be empty.
   std::function<void(std::string_view)> on_token = nullptr;
+  /// Asked before each token; the text ends where it says true. May be empty.
+  std::function<bool()> stop = nullptr;
 };
 
 /// Continues `prompt` until max_tokens, the end-of-document token, or the model's longest sequence.

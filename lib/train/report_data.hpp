@@ -10,16 +10,10 @@
 #include <vector>
 
 #include "lib/train/metrics.hpp"
+#include "lib/train/sample.hpp"
 #include "lib/train/starts.hpp"
 
 namespace llmtrain::train {
-
-/// One generated text of `samples.jsonl`: {"step":500,"prompt":"int ","text":"main() {"}.
-struct Sample {
-  std::int64_t step = 0;
-  std::string prompt;
-  std::string text;
-};
 
 /// Bytes of one ledger category: planned, and the largest that the metrics recorded.
 struct CategoryBytes {

@@ -11,6 +11,7 @@
 #include "lib/plan/predict.hpp"
 #include "lib/train/metrics.hpp"
 #include "lib/train/recipe.hpp"
+#include "lib/train/sample.hpp"
 
 namespace llmtrain::train {
 
@@ -26,11 +27,6 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 /// plan.json: the plan's figures, bytes per category, and times if they are known.
 void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
                 const std::optional<plan::PlannedTime>& time);
-/// One line of samples.jsonl: what the model made of a prompt after a step.
-struct Sample {
-  std::int64_t step = 0;
-  std::string prompt, text;
-};
 /// Makes samples.jsonl end where a run that resumes from `step` goes on, or begin anew without a
 /// step, and returns the samples of that step. A line that was not finished is dropped. DataError
 /// naming the line when one is no sample.

@@ -127,6 +127,7 @@ class Trainer {
   std::size_t published_ = 0;  // of state_.records
   bool went_back_ = false;     // since the last advance()
   bool gives_up_ = false;  // a launch has failed: steps are settled, and nothing follows from them
+  std::int64_t durable_step_ = -1;  // that was saved, or loaded, last
   std::optional<std::int64_t> resumed_step_;
   std::optional<RunOutput> output_;  // of rank 0
   engine::StepBatch batch_;          // this rank's, of the step or of an evaluation
@@ -134,11 +135,10 @@ class Trainer {
   Clock::time_point last_settled_{};
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
-  double last_save_seconds_ = 0;    // as state_.elapsed_seconds; of either kind
-  std::int64_t durable_step_ = -1;  // that was saved, or loaded, last
-  std::int64_t left_out_ = 0;       // saves, since the one under way began
-  bool choices_said_ = false;       // after the first step
-  Request request_;                 // that has not been met
+  double last_save_seconds_ = 0;  // as state_.elapsed_seconds; of either kind
+  std::int64_t left_out_ = 0;     // saves, since the one under way began
+  bool choices_said_ = false;     // after the first step
+  Request request_;               // that has not been met
   Profiler profiler_;
 };
 

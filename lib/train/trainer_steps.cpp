@@ -140,13 +140,15 @@ bool Trainer::run_evaluation(bool final) {
   if (!final && options_.eval_max_samples) limit = options_.eval_max_samples->value;
   const auto reports =
       evaluate(engine_, corpus_.parts, limit, batch_, [this] { return asked_to_stop(); });
+  const bool is_whole =
+      reports &&
+      write_samples(engine_, peers_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
+                    output_ ? &*output_ : nullptr, [this] { return asked_to_stop(); });
   status_.enter("training");
-  if (!reports) return true;
+  if (!is_whole) return true;  // asked to stop: the run that goes on does it again
   StepRecord record{.step = state_.step, .fields = {}};
   const double loss = set_evaluation(record, corpus_, *reports);
   state_.records.push_back(std::move(record));
-  write_samples(engine_, peers_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
-                output_ ? &*output_ : nullptr);
   if (final) return true;
   if (state_.best_eval_loss == 0 || loss < state_.best_eval_loss) {
     state_.best_eval_loss = loss;

@@ -1,5 +1,6 @@
 // What ends a run early: its exit code, and a message that says where and what to do.
 #include <filesystem>
+#include <fstream>
 
 #include <doctest/doctest.h>
 
@@ -218,6 +219,14 @@ TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one
   flip_byte(shard_of(here, 6), 9000);
 
   check_end(here, {"ckpt", "verify", "run"}, 4, {"step        6  INVALID"});
+  {  // those behind a damaged one are listed, too
+    const std::string manifest =
+        read_file(here.path / "run/checkpoints/step-00000002/manifest.json");
+    std::ofstream(here.path / "run/checkpoints/step-00000002/manifest.json") << "{}";
+    check_end(here, {"ckpt", "ls", "run"}, 4,
+              {"step        2  INVALID: ", "step        4  ", "step        6  "});
+    std::ofstream(here.path / "run/checkpoints/step-00000002/manifest.json") << manifest;
+  }
   check_end(here, {"run", "recipe.yaml", "checkpoint.resume=must"}, 0,
             {"checkpoint of step 6 is not used: shard-0000-0000.safetensors: tensor "
              "'lm_head.weight': does not match the hash",

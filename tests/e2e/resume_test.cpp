@@ -1,6 +1,7 @@
 // A run that is cut and resumed equals one that never stopped, bit for bit.
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <regex>
 #include <set>
@@ -238,6 +239,31 @@ TEST_CASE("a resumed run says which keys changed, and when nothing is left to tr
   INFO(shorter.output);
   CHECK(shorter.exit_code == 0);
   CHECK(holds(shorter.output, {"nothing left to train: step 8 is saved, the run has 7 steps"}));
+}
+
+TEST_CASE("what was loaded is not saved again before anything was trained") {
+  const Workspace here(kRecipe);
+  run_well(here, {"training.max_steps=4"});
+  const auto again = here.run({"training.max_steps=4"});
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK(again.output.find("resumed from step 4") != std::string::npos);
+  CHECK(again.output.find("saved run") == std::string::npos);
+}
+
+TEST_CASE("a signal ends the making of samples, which the next start makes again") {
+  const Workspace whole(kRecipe), part(kRecipe);
+  const std::vector<std::string> prompts{"eval.sample_prompts=[a, b, c]", "eval.sample_tokens=20",
+                                         "eval.interval=2", "training.max_steps=40"};
+  run_well(whole, prompts);
+  for (const char* const after : {" 2/40 ", " 8/40 "}) {
+    const auto stopped = part.run(prompts, {.signal = SIGTERM, .signal_after = after});
+    INFO(stopped.output);
+    CHECK(stopped.exit_code == 75);
+  }
+  run_well(part, prompts);
+  CHECK(read_file(part.path / "run" / "samples.jsonl") ==
+        read_file(whole.path / "run" / "samples.jsonl"));
 }
 
 TEST_CASE("samples of the step that a run resumes from are there once") {

@@ -1,4 +1,5 @@
 // Disks that lose power and calls that fail: T3, T5 of docs/reliability.md.
+#include <csignal>
 #include <filesystem>
 
 #include <doctest/doctest.h>
@@ -148,6 +149,18 @@ TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and h
   journal.check();
 }
 
+TEST_CASE("a signal ends a run that checks what it goes on from, at once") {
+  for (const Layout& layout : {Layout{1}, Layout{2}}) {
+    const Job job(layout, &prepared_job(layout, 4));
+    const Environment slow{{"IO_FAULT_CALLS", "read"}, {"IO_FAULT_DO", "delay:50"}};
+    const ProcessResult result = job.run_signalled(io_fault(0, 0, slow), SIGUSR1, "plan: ");
+    INFO(result.output);
+    CHECK(result.exit_code == 75);
+    CHECK(result.output.find("while checking a checkpoint") != std::string::npos);
+    CHECK(check_recovery(job, layout, result.output, 4) == "");
+  }
+}
+
 TEST_CASE("T5 a read that fails is said, and costs nothing but what the run falls back to") {
   Journal journal("T5-reads", 23);
   struct Fault {
@@ -172,6 +185,9 @@ TEST_CASE("T5 a read that fails is said, and costs nothing but what the run fall
                 if (result.exit_code != 0 && (!ends || fault.is_harmless)) {
                   return fmt::format("exit code {}: {}", result.exit_code, result.output);
                 }
+                // What cannot be read once is read again: no checkpoint is given up for it.
+                const bool resumed = result.output.find("resumed from step 2") != std::string::npos;
+                if (result.exit_code == 0 && !resumed) return "fell back: " + result.output;
                 const bool said = result.output.find("cannot read") != std::string::npos;
                 if (!fault.is_harmless && !said) return "no reason: " + result.output;
                 return check_recovery(job, layout, result.output, 2);

@@ -131,6 +131,12 @@ ProcessResult Job::run(const Environment& environment, const Overrides& more,
                      {.limit_seconds = limit_seconds});
 }
 
+ProcessResult Job::run_signalled(const Environment& environment, int signal,
+                                 const std::string& after) const {
+  return run_process(command(environment, {}, LLMTRAIN_EXECUTABLE), directory().string(),
+                     {.limit_seconds = 90, .signal = signal, .signal_after = after});
+}
+
 ProcessResult Job::run_for(double seconds, const Overrides& more) const {
   return run_process(command({}, more, LLMTRAIN_EXECUTABLE), directory().string(),
                      {.kill_after_seconds = seconds});

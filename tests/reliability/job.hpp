@@ -47,6 +47,9 @@ class Job {
   ProcessResult run(const Environment& environment = {}, const Overrides& more = {},
                     const std::string& executable = LLMTRAIN_EXECUTABLE,
                     double limit_seconds = 90) const;
+  /// The same; rank 0, or the one rank, gets `signal` when this was printed.
+  ProcessResult run_signalled(const Environment& environment, int signal,
+                              const std::string& after) const;
   ProcessResult run_or_fail(const Overrides& more = {}) const;
   /// One rank, killed after so long.
   ProcessResult run_for(double seconds, const Overrides& more) const;

@@ -90,6 +90,8 @@ TEST_CASE("T2 killed before the n-th call that changes files, for every n until 
                         const Job job(layout, &prepared_job(layout, 2));
                         const ProcessResult result = job.run(io_fault(victim, n, hit));
                         if (result.timed_out) return "hangs: " + result.output;
+                        // Threads may change the last ones, and the first half is made always.
+                        if (n <= calls / 2 && result.exit_code == 0) return "was not killed";
                         if (n == calls && result.exit_code != 0) return "there are more calls";
                         return check_recovery(job, layout, result.output, 2);
                       });

@@ -42,4 +42,19 @@ TEST_CASE("every thread hears of a signal that any of them was sent") {
   CHECK(WEXITSTATUS(status) == 0);
 }
 
+TEST_CASE("a second SIGINT leaves at once, whatever other signals came between") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    install_stop_handlers();
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) ::raise(signal);
+    if (stop_signal() != SIGUSR1) ::_exit(1);
+    ::raise(SIGINT);
+    ::_exit(2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 128 + SIGINT);
+}
+
 }  // namespace llmtrain

@@ -148,7 +148,10 @@ TEST_CASE(
   };
   const auto texts_of = [](std::span<const Problem> problems) {
     std::multiset<std::string> texts;
-    for (const Problem& problem : problems) texts.insert(to_string(problem));
+    for (const Problem& problem : problems) {
+      const std::string text = to_string(problem);
+      texts.insert(text.substr(0, text.find(" (found by rank")));
+    }
     return texts;
   };
   const auto join_parts = [&](int checkers) {
@@ -163,6 +166,9 @@ TEST_CASE(
       const std::size_t own = file < checker ? 0 : static_cast<std::size_t>(file - checker) / 3 + 1;
       CHECK(part(checker, 3).size() == own);
     }
+    const std::string all = to_string(join_parts(7).back());
+    CHECK(all.find(fmt::format("(found by rank {})", file)) ==
+          (file == 0 ? std::string::npos : all.size() - 17));
     for (const int checkers : {1, 2, 3, 7}) {
       CHECK(texts_of(join_parts(checkers)) == texts_of(store.verify(1, VerifyLevel::hash)));
     }
@@ -214,6 +220,38 @@ TEST_CASE("what a writer cannot read back as it was written is kept beside two t
       });
     }
   }
+}
+
+TEST_CASE("what all writers save together must have room, and not only what one does") {
+  const ScratchDir dir;
+  std::uint64_t free_bytes = 1'000'000;
+  std::atomic<int> refused = 0;
+  testing::run_job(3, [&](Transport& transport) {
+    World world(transport);
+    const int rank = world.place().rank;
+    const auto writers = world.make_group("writers", {0, 1, 2}, rank);
+    StoreOptions options{.free_bytes = [&](const fs::path&) { return free_bytes; }};
+    CheckpointStore store = rank == 0 ? CheckpointStore::open_writer(dir.path(), options)
+                                      : CheckpointStore::open_reader(dir.path(), options);
+    const auto save = [&](std::uint64_t step) {
+      Share share(step, rank, 3);
+      const auto saving =
+          store.begin(step, std::move(share.boxes), small_run(step), *writers, Writing::by_caller);
+      while (!saving->advance()) {
+      }
+      return saving->total_bytes();
+    };
+    const std::uint64_t all = save(1);
+    writers->barrier("test");
+    if (rank == 0) free_bytes = all;  // a fifth more is asked for
+    writers->barrier("test");
+    try {
+      save(2);
+    } catch (const StorageError&) {
+      ++refused;
+    }
+  });
+  CHECK(refused == 3);
 }
 
 TEST_CASE("what fails on one writer is thrown by all with its rank, and leaves nothing") {

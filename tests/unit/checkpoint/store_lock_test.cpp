@@ -5,11 +5,15 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fcntl.h>
 #include <optional>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "lib/base/error.hpp"
 #include "tests/unit/checkpoint/support.hpp"
@@ -171,6 +175,30 @@ TEST_CASE("nobody takes a lock over while its owner makes a save visible, signal
   ::sigaction(SIGUSR2, &before, nullptr);
   ::unsetenv("SLURM_JOB_ID");
   ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+TEST_CASE(
+    "of an owner in another container only its hold on the directory tells whether it lives") {
+  const ScratchDir dir;
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  // This process has that number in another namespace, too.
+  spill(dir.path() / "lock",
+        fmt::format(R"({{"host": "{}", "pid": {}, "start_ticks": 1, "pid_namespace": 1}})", host,
+                    ::getpid()));
+  const int directory = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(::flock(directory, LOCK_EX | LOCK_NB) == 0);
+  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("held by process") !=
+        std::string::npos);
+  ::close(directory);
+  {
+    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    const int again = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(::flock(again, LOCK_EX | LOCK_NB) != 0);  // who writes holds it
+    ::close(again);
+    CHECK(slurp(dir.path() / "lock").find("pid_namespace") != std::string::npos);
+  }
+  CHECK_FALSE(fs::exists(dir.path() / "lock"));
 }
 
 TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {

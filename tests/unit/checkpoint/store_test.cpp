@@ -234,6 +234,21 @@ TEST_CASE(
   CHECK(store.list() == std::vector<std::uint64_t>{9, 10});
 }
 
+TEST_CASE("retention takes a linked checkpoint for one, and deletes the link alone") {
+  const ScratchDir dir, archive;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  save_small(store, 1);
+  const fs::path there = archive.path() / "step-00000001";
+  fs::rename(store.directory_of(1), there);
+  fs::create_directory_symlink(there, store.directory_of(1));
+  CHECK(store.verify(1, VerifyLevel::hash).empty());
+  const auto files = names_in(there);
+  for (const std::uint64_t step : {2u, 3u, 4u}) save_small(store, step);
+  CHECK(store.list() == std::vector<std::uint64_t>{3, 4});
+  CHECK(names_in(there) == files);
+  CHECK(verify_checkpoint(there, 1, VerifyLevel::hash).empty());
+}
+
 TEST_CASE("several writers fill one checkpoint, and it does not show") {
   const ScratchDir dir;
   CheckpointStore store = CheckpointStore::open_writer(dir.path());
