@@ -7,6 +7,7 @@
 #
 # Exit code 77 where no process may have a root of its own.
 set -euo pipefail
+unset LLMTRAIN_MPI_PLUGIN LLMTRAIN_CUDA_PLUGIN
 cmake="$1"
 build="$2"
 work="$(mktemp -d)"
