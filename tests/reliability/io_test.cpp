@@ -87,6 +87,31 @@ TEST_CASE("T3 a loss of power at any call of a save leaves the old or the new ch
   journal.check();
 }
 
+TEST_CASE("metrics are on the disk before the checkpoint that they lead to is there") {
+  const Job job({}, &prepared_job({}, 2));
+  const std::string trace = (job.directory() / "trace").string();
+  Environment environment = io_fault(0, 0, {{"IO_FAULT_TRACE", trace}});
+  for (auto& [name, value] : environment) {
+    if (name == "IO_FAULT_UNDER") value = "/run/";
+  }
+  REQUIRE(job.run(environment).exit_code == 0);
+  int saves = 0, lines = 0;
+  bool is_pending = false;
+  for (const IoCall& call : read_trace(trace)) {
+    if (call.path.ends_with("/metrics.jsonl")) {
+      lines += call.call == "write" ? 1 : 0;
+      if (call.call == "write" || call.call == "fsync") is_pending = call.call == "write";
+    }
+    if (call.call != "rename" || call.second.find("/checkpoints/step-") == std::string::npos) {
+      continue;
+    }
+    ++saves;
+    CHECK_FALSE(is_pending);
+  }
+  CHECK(saves == 2);
+  CHECK(lines >= 4);
+}
+
 TEST_CASE("saves on a disk that is slower than their interval wait for one another, and say so") {
   for (const Layout& layout : {Layout{1, true}, {2, true}}) {
     CAPTURE(layout.name());
