@@ -37,10 +37,16 @@ std::optional<int> rank_that_does_not_see(const Peers& peers, const fs::path& he
   return static_cast<int>(hidden - seen.begin());
 }
 
-/// RecipeError, naming a rank from which what rank 0 writes in its `root`, `here` to this rank, is
-/// hidden; rank 0 tidies up before.
-void require_seen_by_all(const Peers& peers, const fs::path& here, std::string_view key,
-                         std::string_view or_else, const std::function<void()>& tidy_up) {
+/// What a recipe says of a directory: `run.output_dir`, its value, and another remedy.
+struct Named {
+  std::string_view key;
+  std::string value, or_else;
+};
+
+/// RecipeError, naming a rank from which what rank 0 writes in its `here` is hidden; rank 0 tidies
+/// up before.
+void require_seen_by_all(const Peers& peers, const fs::path& here, const Named& named,
+                         const std::function<void()>& tidy_up) {
   if (peers.world().place().size == 1) return;
   const std::vector<std::string> hosts =
       peers.texts_of_all(plan::machine_facts().host, "machines of ranks");
@@ -50,7 +56,8 @@ void require_seen_by_all(const Peers& peers, const fs::path& here, std::string_v
   fail<RecipeError>(
       "{}: rank {} on {} does not see what rank 0 on {} writes in {}; choose a directory that all "
       "ranks share{}",
-      key, *rank, hosts[static_cast<std::size_t>(*rank)], hosts[0], here.string(), or_else);
+      named.key, *rank, hosts[static_cast<std::size_t>(*rank)], hosts[0], named.value,
+      named.or_else);
 }
 
 CheckpointStore open_local(const Peers& peers, const fs::path& durable, const fs::path& local,
@@ -67,10 +74,11 @@ CheckpointStore open_local(const Peers& peers, const fs::path& durable, const fs
         peers.text_of_first(root.filename().string(), "opening of local checkpoints");
     if (!store) store.emplace(CheckpointStore::open_reader(fs::absolute(local) / name, options));
   }
-  require_seen_by_all(peers, store->root(), "checkpoint.local.directory",
-                      ", or leave checkpoint.local out", [&] {
-                        if (root != recorded_local_checkpoints(durable)) remove_tree(root);
-                      });
+  const Named named{"checkpoint.local.directory", local.string(),
+                    ", or leave checkpoint.local out"};
+  require_seen_by_all(peers, store->root(), named, [&] {
+    if (root != recorded_local_checkpoints(durable)) remove_tree(root);
+  });
   if (peers.is_first()) record_local_checkpoints(durable, root);
   return std::move(*store);
 }
@@ -87,7 +95,7 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
                                 : CheckpointStore::open_reader(root, options);
       },
       "opening of checkpoints");
-  require_seen_by_all(peers, durable.root(), "run.output_dir", "", [] {});
+  require_seen_by_all(peers, durable.root(), {"run.output_dir", directory.string(), ""}, [] {});
   const std::optional<std::string>& local = recipe.checkpoint.local.directory();
   checkpoint::StoreOptions local_options = options;
   local_options.keep_last = recipe.checkpoint.local.keep_latest();

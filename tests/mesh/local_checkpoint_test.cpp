@@ -20,7 +20,7 @@ const std::vector<std::string> kLocal{
 
 }  // namespace
 
-TEST_CASE("local checkpoints: a rank that does not see their directory is named, and all end") {
+TEST_CASE("a rank that does not see a directory of checkpoints is named, and all end") {
   const Workshop w;
   // The run's directory is one, the other is one for each rank: a disk of its machine.
   for (const char* machine : {"first", "second"}) {
@@ -29,28 +29,33 @@ TEST_CASE("local checkpoints: a rank that does not see their directory is named,
       fs::copy(w.scratch / file, w.scratch / machine / file);
     }
   }
-  std::vector<std::string> rank{LLMTRAIN_EXECUTABLE, "run", "r.yaml", kLocal[0],
-                                "run.output_dir=" + (w.scratch / "run").string()};
-  std::vector<std::string> command = mpirun(1);
-  command.insert(command.end(), {"-wdir", (w.scratch / "first").string()});
-  command.insert(command.end(), rank.begin(), rank.end());
-  command.insert(command.end(), {":", "-n", "1", "-wdir", (w.scratch / "second").string()});
-  command.insert(command.end(), rank.begin(), rank.end());
-  const ProcessResult result =
-      run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
-  CAPTURE(result.output);
-  CHECK(!result.timed_out);
-  CHECK(result.exit_code == 2);
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  const std::string said = fmt::format(
-      "checkpoint.local.directory: rank 1 on {0} does not see what rank 0 on {0} writes in fast",
-      host);
-  const std::size_t at = result.output.find(said);
-  CHECK(at != std::string::npos);
-  CHECK(result.output.find(said, at + 1) == std::string::npos);
+  const auto refuse = [&](const std::vector<std::string>& overrides, const std::string& key,
+                          const std::string& directory) {
+    std::vector<std::string> rank{LLMTRAIN_EXECUTABLE, "run", "r.yaml"};
+    rank.insert(rank.end(), overrides.begin(), overrides.end());
+    std::vector<std::string> command = mpirun(1);
+    command.insert(command.end(), {"-wdir", (w.scratch / "first").string()});
+    command.insert(command.end(), rank.begin(), rank.end());
+    command.insert(command.end(), {":", "-n", "1", "-wdir", (w.scratch / "second").string()});
+    command.insert(command.end(), rank.begin(), rank.end());
+    const ProcessResult result =
+        run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+    CAPTURE(result.output);
+    CHECK(!result.timed_out);
+    CHECK(result.exit_code == 2);
+    char host[256] = {};
+    ::gethostname(host, sizeof host - 1);
+    const std::string said = fmt::format(
+        "{0}: rank 1 on {1} does not see what rank 0 on {1} writes in {2}", key, host, directory);
+    const std::size_t at = result.output.find(said);
+    CHECK(at != std::string::npos);
+    CHECK(result.output.find(said, at + 1) == std::string::npos);
+  };
+  refuse({kLocal[0], "run.output_dir=" + (w.scratch / "run").string()},
+         "checkpoint.local.directory", "fast");
   CHECK(fs::is_empty(w.scratch / "first" / "fast"));
   CHECK(!fs::exists(w.scratch / "run" / "checkpoints" / "local.json"));
+  refuse({"run.output_dir=run"}, "run.output_dir", "run");
 }
 
 TEST_CASE("local checkpoints: ranks that share their directory go on from what all have saved") {
