@@ -187,7 +187,7 @@ TEST_CASE("a signal ends a run that checks what it goes on from, at once") {
 }
 
 TEST_CASE("T5 a read that fails is said, and costs nothing but what the run falls back to") {
-  Journal journal("T5-reads", 23);
+  Journal journal("T5-reads", 61);
   struct Fault {
     const char* what;
     bool is_harmless;  // the rest is read by another call
