@@ -210,7 +210,7 @@ TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes 
 }
 
 TEST_CASE("T11 with determinism: layout a run that changes its layout has the bits of one rank") {
-  Journal journal("T11-layout", 13);
+  Journal journal("T11-layout", 29);
   const std::vector<Sharing> all{{1, "{}"},
                                  {2, "{dp: 2}"},
                                  {2, "{dp: 2, zero: 1}"},
