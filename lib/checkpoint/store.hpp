@@ -114,8 +114,8 @@ class CheckpointStore {
   std::vector<std::uint64_t> list() const;
   std::vector<Problem> verify(std::uint64_t step, VerifyLevel level,
                               const CheckPart& part = {}) const;
-  /// The same by all `checkers`, who share the files, of a run that has not begun. Collective.
-  /// Stopped, on whoever is asked to.
+  /// The same by all `checkers`, who share the files, for a run that begins or goes back.
+  /// Collective. Stopped, on whoever is asked to.
   std::vector<Problem> verify(std::uint64_t step, VerifyLevel level, Communicator& checkers) const;
   /// Walks back from the newest step to the first without problems.
   NewestValid newest_valid(VerifyLevel level) const;

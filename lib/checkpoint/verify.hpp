@@ -34,7 +34,7 @@ struct CheckPart {
   int checker = 0, checkers = 1;  // the n-th file of the manifest is n % checkers' own
   /// StorageError soon after it is requested.
   std::stop_token stop = {};
-  /// Stopped, when a signal asks to stop: for runs that have not begun.
+  /// Stopped, when a signal asks to stop: for runs that have not begun, or go back.
   bool heeds_signals = false;
   /// Rests behind each piece that was read, as who writes does; null: as fast as it goes.
   WritePace* pace = nullptr;
