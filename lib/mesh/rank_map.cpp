@@ -209,12 +209,7 @@ std::string groups_section(const RankGroups& kind, const RankPlaces& places) {
     text += line(members_text(kind.groups[i]),
                  machines_text(machines_of(kind.groups[i], places), places));
   }
-  text += more(count, "groups");
-  if (crossing == 0 || kind.name != to_string(Axis::tp)) return text;
-  return text +
-         "  tp waits for every exchange: choose one that divides the ranks of a machine, and name "
-         "it first in "
-         "parallelism.order\n";
+  return text + more(count, "groups");
 }
 
 }  // namespace
@@ -232,8 +227,25 @@ std::string rank_map_text(const MeshShape& shape, const RankPlaces& places) {
   const int ranks = shape.world_size();
   std::string text = fmt::format("{} rank{}{}{}\n", ranks, ranks == 1 ? "" : "s", sizes, order);
   text += machines_section(places);
-  for (const RankGroups& kind : rank_groups(shape)) text += groups_section(kind, places);
+  for (const RankGroups& kind : rank_groups(shape)) {
+    text += groups_section(kind, places);
+    if (kind.name != to_string(Axis::tp)) continue;
+    if (const auto advice = advice_on_tp(shape, places)) text += "  " + *advice + "\n";
+  }
   return text;
+}
+
+std::optional<std::string> advice_on_tp(const MeshShape& shape, const RankPlaces& places) {
+  constexpr std::array kShared{Axis::tp};
+  for (const std::vector<int>& group : groups_along(shape, kShared)) {
+    const std::vector<int> machines = machines_of(group, places);
+    if (machines.size() == 1) continue;
+    return fmt::format(
+        "tp waits for every exchange, and between {} that takes longest: choose one that divides "
+        "the ranks of a machine, and name it first in parallelism.order",
+        machines_text(machines, places));
+  }
+  return std::nullopt;
 }
 
 }  // namespace llmtrain

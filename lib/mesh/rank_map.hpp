@@ -1,6 +1,7 @@
 #pragma once
 /// Which ranks form the groups of a layout, and on which machines they are.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,8 @@ RankPlaces assumed_places(int ranks, int ranks_per_node);
 /// machines, and whether groups cross between machines. Long lists are abridged. `places` has
 /// shape.world_size() ranks.
 std::string rank_map_text(const MeshShape& shape, const RankPlaces& places);
+
+/// What to do about ranks of `tp` that are on several machines; nothing if none are.
+std::optional<std::string> advice_on_tp(const MeshShape& shape, const RankPlaces& places);
 
 }  // namespace llmtrain

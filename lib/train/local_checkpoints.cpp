@@ -45,22 +45,34 @@ bool is_in(const fs::path& path, const fs::path& directory) {
 
 }  // namespace
 
+LocalRecord parse_local_record(std::string_view text, const std::string& source) {
+  try {
+    const Json json = Json::parse(text, StrictJson{source, "it is none of llmtrain's"});
+    return {json.at("directory").get<std::string>(), json.at("of").get<std::string>(),
+            json.at("inode").get<std::uint64_t>()};
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("{}: {}", source, error.what()));
+  }
+}
+
+std::string to_json(const LocalRecord& record) {
+  Json json;
+  json["directory"] = record.directory;
+  json["of"] = record.of;
+  json["inode"] = record.inode;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 std::optional<fs::path> recorded_local_checkpoints(const fs::path& durable) {
-  const fs::path record = durable / checkpoint::kLocalRecordName;
-  if (!fs::exists(record)) return std::nullopt;
+  const fs::path path = durable / checkpoint::kLocalRecordName;
+  if (!fs::exists(path)) return std::nullopt;
   constexpr std::uint64_t kMaxBytes = 1 << 16;
   try {
-    const Json json = Json::parse(read_file(record, kMaxBytes),
-                                  StrictJson{record.string(), "it is none of llmtrain's"});
-    const fs::path directory = json.at("directory").get<std::string>();
-    const bool same_place = json.at("of").get<std::string>() == resolved(durable).string();
-    const bool same_directory = json.at("inode").get<std::uint64_t>() == inode_of(durable);
-    if (same_place && same_directory) return directory;
+    const LocalRecord record = parse_local_record(read_file(path, kMaxBytes), path.string());
+    const bool same_place = record.of == resolved(durable).string();
+    if (same_place && record.inode == inode_of(durable)) return record.directory;
     log::warning("{} is a copy, or was moved: the local checkpoints in {} are left to the original",
-                 record.string(), directory.string());
-  } catch (const Json::exception& error) {
-    log::warning("{}: {}; where this run had local checkpoints is not known", record.string(),
-                 error.what());
+                 path.string(), record.directory);
   } catch (const DataError& error) {
     log::warning("{}; where this run had local checkpoints is not known", error.what());
   }
@@ -68,12 +80,9 @@ std::optional<fs::path> recorded_local_checkpoints(const fs::path& durable) {
 }
 
 void record_local_checkpoints(const fs::path& durable, const fs::path& directory) {
-  Json json;
-  json["directory"] = directory.string();
-  json["of"] = resolved(durable).string();
-  json["inode"] = inode_of(durable);
-  write_file_atomic(durable / checkpoint::kLocalRecordName,
-                    json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomic(
+      durable / checkpoint::kLocalRecordName,
+      to_json({directory.string(), resolved(durable).string(), inode_of(durable)}));
 }
 
 void forget_local_checkpoints(const fs::path& durable) {

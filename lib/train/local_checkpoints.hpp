@@ -8,10 +8,24 @@
 /// the machine), when the recipe names another one, and when the run goes on without any; and it
 /// counts only in the directory for which it was written, not in a copy.
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
 
 namespace llmtrain::train {
+
+/// What local.json says.
+struct LocalRecord {
+  std::string directory;    // where the local checkpoints are
+  std::string of;           // the directory of durable checkpoints that it was written for
+  std::uint64_t inode = 0;  // of that directory
+};
+
+/// DataError, with `source` and the field, for a text that is no such record.
+LocalRecord parse_local_record(std::string_view text, const std::string& source);
+std::string to_json(const LocalRecord& record);
 
 /// Where the last start had them, there or not. Nothing without a record, and, which is said, for
 /// one that cannot be read or is another directory's.

@@ -10,6 +10,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/mesh/rank_map.hpp"
 #include "lib/plan/machine.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/train/data_stages.hpp"
@@ -111,6 +112,14 @@ void log_idle_keys(const Recipe& recipe, DeviceKind device) {
   }
   if (idle.empty()) return;
   log::info("for GPUs alone, without effect on this CPU: {}", fmt::join(idle, ", "));
+}
+
+void warn_of_places(const Recipe& recipe, const Peers& peers) {
+  const auto hosts = peers.texts_of_all(plan::machine_facts().host, "hosts of ranks");
+  if (!peers.is_first()) return;
+  if (const auto advice = advice_on_tp(recipe.mesh_shape(), places_on(hosts))) {
+    log::warning("{}", *advice);
+  }
 }
 
 void write_environment(const std::filesystem::path& directory, const Peers& peers) {

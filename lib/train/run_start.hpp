@@ -40,6 +40,9 @@ void log_launches(const Device& device, const plan::Plan& plan);
 /// is tried on a CPU as it is, but not without a word.
 void log_idle_keys(const Recipe& recipe, DeviceKind device);
 
+/// Says what makes the layout slow on the machines that the ranks are on. Collective.
+void warn_of_places(const Recipe& recipe, const Peers& peers);
+
 /// environment.json: build, machine of each rank, variables that launchers and libraries go by.
 /// Collective; rank 0 writes.
 void write_environment(const std::filesystem::path& directory, const Peers& peers);

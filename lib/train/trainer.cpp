@@ -85,6 +85,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   log_launches(device_, planned_.plan);
   log_idle_keys(recipe, device_.kind());
+  warn_of_places(recipe, peers_);
   if (options_.checksum_every > 0 && peers_.world().place().size == 1) {
     log::info("resilience.checksum_every: nothing to compare, there is one rank");
   }

@@ -1,5 +1,5 @@
-// What a run leaves for its next start, of any content: status.json, starts.jsonl, a lock. Refused,
-// or it reads back equal; a lock names its owner in one line of printable text.
+// What a run leaves for its next start, of any content: status.json, starts.jsonl, local.json, a lock.
+// Refused, or it reads back equal; a lock names its owner in one line of printable text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/store_lock.hpp"
+#include "lib/train/local_checkpoints.hpp"
 #include "lib/train/run_status.hpp"
 #include "lib/train/starts.hpp"
 
@@ -24,6 +25,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const std::string line = train::to_line(start);
       if (train::to_line(train::parse_starts(line + "\n", "again").at(0)) != line) std::abort();
     }
+  } catch (const DataError&) {
+  }
+  try {
+    const std::string written = train::to_json(train::parse_local_record(text, "fuzz"));
+    if (train::to_json(train::parse_local_record(written, "again")) != written) std::abort();
   } catch (const DataError&) {
   }
   try {

@@ -30,7 +30,7 @@ data: {sources: [{path: text.txt, max_document_bytes: 1024}], eval_modulus: 4}
 training: {seq_len: 16, micro_batch_size: 1, global_batch_size: 6, max_steps: 6}
 optimizer: {lr: 5.0e-3}
 checkpoint: {interval: 2, keep_latest: 2, max_shard_size: 256KiB}
-eval: {interval: null, max_samples: 2}
+eval: {interval: 3, max_samples: 2}
 metrics: {interval: 1, tensorboard: false}
 )";
 

@@ -97,6 +97,18 @@ TEST_CASE("a small layout is told in full") {
         "1 rank\n1 machine\n  rank 0                  here\n");
 }
 
+TEST_CASE("advice on tp where its ranks are on several machines, and on nothing else") {
+  const auto advice = advice_on_tp(shape_of(2, 2, 1, 1), places_on({"a", "b", "a", "b"}));
+  REQUIRE(advice);
+  CHECK(advice->find("between a, b") != std::string::npos);
+  CHECK(advice->find("parallelism.order") != std::string::npos);
+  CHECK(!advice_on_tp(shape_of(2, 2, 1, 1), places_on({"a", "a", "b", "b"})));
+  CHECK(!advice_on_tp(shape_of(4, 1, 1, 1), places_on({"a", "b", "a", "b"})));
+  CHECK(advice_on_tp(shape_of(1, 6, 1, 1), assumed_places(6, 5)));
+  // The second group alone.
+  CHECK(advice_on_tp(shape_of(2, 2, 1, 1), places_on({"a", "a", "b", "c"})));
+}
+
 TEST_CASE("where a launcher has put ranks decides which groups cross machines") {
   // Ranks in turn: neighbours are never together.
   const std::string in_turn = rank_map_text(shape_of(2, 2, 1, 1), places_on({"a", "b", "a", "b"}));
