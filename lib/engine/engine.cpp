@@ -16,7 +16,8 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
                                   const PrecisionSection& precision,
                                   const ActivationCheckpointSection& recompute,
                                   const optim::OptimizerOptions& optimizer, std::uint64_t seed) {
-  return {.model = model.spec(),
+  const models::DecoderSpec spec = model.spec();
+  return {.model = spec,
           .seq_len = static_cast<std::int64_t>(training.seq_len().value),
           .micro_batch_size = static_cast<std::int64_t>(training.micro_batch_size().value),
           .compute = precision.compute(),
@@ -27,9 +28,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .z_loss_coef = training.z_loss_coef(),
           .narrow_logits = precision.logits() == LogitsPrecision::compute,
           .grad_reduce = precision.grad_reduce(),
-          .recompute = recompute.mode(),
-          .recompute_every = recompute.k() ? static_cast<std::int64_t>(recompute.k()->value) : 1,
-          .recomputed_ops = {recompute.ops().begin(), recompute.ops().end()},
+          .recompute = recompute.policy(spec.num_hidden_layers),
           .seed = seed,
           .optimizer = &optimizer};
 }
@@ -161,7 +160,7 @@ OpCtx Engine::context() const {
                 .attention = place_.attention};
   ctx.mesh = &mesh_;
   ctx.step = key_;
-  ctx.recomputed_ops = &options_.recomputed_ops;
+  ctx.recomputed_ops = &options_.recompute.outside;
   return ctx;
 }
 

@@ -15,6 +15,7 @@
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
 #include "lib/engine/expert_room.hpp"
+#include "lib/engine/recompute.hpp"
 #include "lib/engine/recorded_parts.hpp"
 #include "lib/engine/router_report.hpp"
 #include "lib/engine/sections.hpp"
@@ -47,9 +48,7 @@ struct EngineOptions {
   bool narrow_logits = false;
   /// In which gradients travel between data ranks; without it in their own type.
   std::optional<DType> grad_reduce;
-  RecomputeMode recompute = RecomputeMode::none;
-  std::int64_t recompute_every = 1;
-  RecomputedOps recomputed_ops;
+  RecomputePolicy recompute;
   std::uint64_t seed = 0;
   /// Launches are recorded once and queued as a whole (run.cuda_graphs), where the device can.
   /// Every kernel can be recorded: one that waited for the host would end its recording with a

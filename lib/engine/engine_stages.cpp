@@ -150,28 +150,12 @@ Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBo
 
 namespace {
 
-// Blocks of one recompute segment from block `i` on; `recompute` is false for blocks that keep all.
-struct Segment {
-  int size = 1;
-  bool recompute = false;
-};
-
-// Of blocks [i, end) of a stage.
-Segment segment_at(const EngineOptions& options, int i, int end) {
-  switch (options.recompute) {
-    case RecomputeMode::none:
-    case RecomputeMode::selective:
-      return {1, false};
-    case RecomputeMode::full:
-      return {1, true};
-    case RecomputeMode::every_k:
-      return {1, i % options.recompute_every == 0};
-    case RecomputeMode::sqrt: {
-      const auto num_blocks = static_cast<double>(options.model.num_hidden_layers);
-      return {std::min(static_cast<int>(std::ceil(std::sqrt(num_blocks))), end - i), true};
-    }
-  }
-  return {};
+// Blocks [i, result) of those up to `end` are recorded as one, or computed again as one.
+int segment_end(const RecomputePolicy& policy, int i, int end) {
+  int behind = i + 1;
+  if (!policy.block(i).whole) return behind;
+  while (behind < std::min(end, i + policy.segment) && policy.block(behind).whole) ++behind;
+  return behind;
 }
 
 }  // namespace
@@ -179,15 +163,19 @@ Segment segment_at(const EngineOptions& options, int i, int end) {
 Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) {
   const int end = stages_.first_block(stage + 1);
   for (int i = stages_.first_block(stage); i < end;) {
-    const Segment segment = segment_at(options_, i, end);
-    const auto body = [this, i, size = segment.size](const OpCtx& inner, const Var& input) {
+    const BlockRecompute& recompute = options_.recompute.block(i);
+    const int behind = segment_end(options_.recompute, i, end);
+    const auto body = [this, i, behind](const OpCtx& inner, const Var& input) {
       Var h = input;
-      for (int b = i; b < i + size; ++b) h = decoder_.block(b).forward(inner, h);
+      for (int b = i; b < behind; ++b) h = decoder_.block(b).forward(inner, h);
       return h;
     };
-    x = within(ctx, units_of_blocks(i, i + segment.size), stage,
-               [&] { return segment.recompute ? recompute_segment(ctx, x, body) : body(ctx, x); });
-    i += segment.size;
+    OpCtx of_block = ctx;
+    of_block.recomputed_ops = &recompute.ops;
+    x = within(of_block, units_of_blocks(i, behind), stage, [&] {
+      return recompute.whole ? recompute_segment(of_block, x, body) : body(of_block, x);
+    });
+    i = behind;
   }
   return x;
 }

@@ -128,6 +128,27 @@ void ActivationCheckpointSection::validate(recipe::Issues& issues) const {
   if (ops().empty() == (mode() == RecomputeMode::selective)) {
     issues.add(ops, "ops belongs to mode selective, and selective needs it");
   }
+  if (budget().has_value() != (mode() == RecomputeMode::budget)) {
+    issues.add(budget, "budget belongs to mode budget, which needs it");
+  }
+}
+
+RecomputePolicy ActivationCheckpointSection::policy(std::int64_t num_blocks) const {
+  const std::int64_t every = k() ? static_cast<std::int64_t>(k()->value) : 1;
+  const RecomputedOps named(ops().begin(), ops().end());
+  switch (mode()) {
+    case RecomputeMode::none:
+    case RecomputeMode::budget:
+      return {};
+    case RecomputeMode::full:
+    case RecomputeMode::every_k:
+      return RecomputePolicy::whole_blocks(num_blocks, every);
+    case RecomputeMode::sqrt:
+      return RecomputePolicy::segments_of_sqrt(num_blocks);
+    case RecomputeMode::selective:
+      return RecomputePolicy::operations(num_blocks, named);
+  }
+  return {};
 }
 
 }  // namespace llmtrain::engine

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/engine/recompute.hpp"
 #include "lib/models/architecture.hpp"
 #include "lib/optim/loss_scaling.hpp"
 #include "lib/optim/optimizer_options.hpp"
@@ -130,18 +131,20 @@ struct PrecisionSection : recipe::Section {
   void validate(recipe::Issues& issues) const override;
 };
 
-enum class RecomputeMode : std::uint8_t { none, full, every_k, sqrt, selective };
+enum class RecomputeMode : std::uint8_t { none, full, every_k, sqrt, selective, budget };
 
 struct ActivationCheckpointSection : recipe::Section {
   recipe::Key<RecomputeMode> mode{
       this, "mode", RecomputeMode::none,
       "what the backward pass computes again: nothing, every block, every k-th block, segments of "
-      "sqrt(layers) blocks, or the operations named in `ops`",
+      "sqrt(layers) blocks, the operations named in `ops`, or as little as keeps activations "
+      "within `budget`",
       recipe::one_of<RecomputeMode>({{"none", RecomputeMode::none},
                                      {"full", RecomputeMode::full},
                                      {"every_k", RecomputeMode::every_k},
                                      {"sqrt", RecomputeMode::sqrt},
-                                     {"selective", RecomputeMode::selective}})};
+                                     {"selective", RecomputeMode::selective},
+                                     {"budget", RecomputeMode::budget}})};
   recipe::Key<std::optional<recipe::Count>> k{this, "k", std::nullopt,
                                               "with mode every_k: recompute blocks 0, k, 2k ...",
                                               recipe::at_least(1)};
@@ -150,7 +153,14 @@ struct ActivationCheckpointSection : recipe::Section {
                                             {},
                                             "with mode selective: operations to compute again",
                                             recipe::any_of({"norm", "activation"})};
+  recipe::Key<std::optional<recipe::SizeOrShare>> budget{
+      this, "budget", std::nullopt,
+      "with mode budget: activations that a rank may hold at a time, as a size, or as a share of "
+      "what mode none takes"};
 
+  /// Of all modes but budget, whose policy follows from plans (lib/plan/recompute_budget.hpp) and is
+  /// that of none here.
+  RecomputePolicy policy(std::int64_t num_blocks) const;
   void validate(recipe::Issues& issues) const override;
 };
 

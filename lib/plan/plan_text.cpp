@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 
 namespace llmtrain::plan {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string row(std::string_view name, const std::string& value) {
   return fmt::format("  {:<26}{:>14}\n", name, value);
@@ -138,20 +134,6 @@ std::string role_rows(const RoleSurvey* ranks) {
   return text + "\n";
 }
 
-Json role_json(const RoleSurvey& ranks) {
-  Json json;
-  json["kinds"] = ranks.num_roles;
-  json["smallest_extent_bytes"] = ranks.emptiest().extent_bytes;
-  json["largest_extent_bytes"] = ranks.fullest().extent_bytes;
-  for (const RoleMemory& role : ranks.roles) {
-    json["planned"].push_back({{"rank", role.rank},
-                               {"ranks", role.count},
-                               {"peak_bytes", role.peak_bytes},
-                               {"extent_bytes", role.extent_bytes}});
-  }
-  return json;
-}
-
 /// "8 = dp 4 x tp 2; memory and time of rank 3, the fullest".
 std::string ranks_text(const Plan& plan, bool is_fullest) {
   std::string axes;
@@ -201,87 +183,6 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   return text;
 }
 
-Json time_json(const PlannedTime& time) {
-  Json json;
-  json["step_seconds"] = time.step.seconds;
-  json["tokens_per_second"] = time.step.tokens_per_second;
-  json["mfu"] = time.step.mfu;
-  json["peak_flops"] = time.step.peak_flops;
-  json["threads"] = time.run.threads;
-  if (time.run.steps > 0) json["steps"] = time.run.steps;
-  if (time.run.max_seconds > 0) json["max_seconds"] = time.run.max_seconds;
-  if (time.run_seconds > 0) json["run_seconds"] = time.run_seconds;
-  json["source"] = time.source;
-  for (const KernelTime& kernel : time.step.kernels) {
-    json["kernels"].push_back(
-        {{"kernel", kernel.name}, {"count", kernel.count}, {"seconds", kernel.seconds}});
-  }
-  if (time.step.collectives.empty()) return json;
-  json["exposed_seconds"] = time.step.exposed_seconds;
-  for (const CollectiveTime& collective : time.step.collectives) {
-    json["collectives"].push_back({{"collective", to_string(collective.kind)},
-                                   {"group", collective.group},
-                                   {"ranks", collective.ranks},
-                                   {"link", collective.link},
-                                   {"count", collective.count},
-                                   {"sent_bytes", collective.sent_bytes},
-                                   {"seconds", collective.seconds}});
-  }
-  return json;
-}
-
-Json pipeline_json(const PipelinePlan& pipeline, const StepPrediction* step) {
-  Json json;
-  json["schedule"] = pipeline.schedule_name;
-  json["stages"] = pipeline.schedule.shape.num_stages;
-  json["micro_batches"] = pipeline.schedule.shape.num_micro_batches;
-  if (step != nullptr) json["bubble_fraction"] = step->pipeline->bubble_fraction;
-  for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {
-    Json rank{{"rank", pipeline.ranks[r].rank},
-              {"step_peak_bytes", pipeline.ranks[r].step.peak.total_bytes},
-              {"extent_bytes", pipeline.ranks[r].extent_bytes()}};
-    if (step != nullptr) rank["bubble_fraction"] = step->pipeline->ranks[r].bubble_fraction;
-    json["ranks"].push_back(std::move(rank));
-  }
-  return json;
-}
-
-Json peak_json(const Peak& peak) {
-  Json json;
-  json["peak_bytes"] = peak.total_bytes;
-  json["peak_instant"] = peak.tag;
-  for (int c = 0; c < kNumCategories; ++c) {
-    json["category_bytes"][std::string(to_string(Category(c)))] =
-        peak.per_category[static_cast<std::size_t>(c)];
-  }
-  return json;
-}
-
-Json pass_json(const PassPlan& pass) {
-  Json json = peak_json(pass.peak);
-  json["extent_bytes"] = pass.extent_bytes;
-  json["flops"] = pass.flops();
-  json["launches"] = Json::array();
-  for (const LaunchGroup& group : pass.launches) {
-    json["launches"].push_back({{"kernel", group.name},
-                                {"dtype", to_string(group.dtype)},
-                                {"sizes", group.sizes},
-                                {"count", group.count},
-                                {"flops", group.cost.flops},
-                                {"bytes_read", group.cost.bytes_read},
-                                {"bytes_written", group.cost.bytes_written}});
-  }
-  for (const CollectiveGroup& group : pass.collectives) {
-    json["collectives"].push_back({{"collective", to_string(group.kind)},
-                                   {"group", group.group},
-                                   {"members", group.members},
-                                   {"bytes", group.bytes},
-                                   {"count", group.count},
-                                   {"sent_bytes", group.sent_bytes()}});
-  }
-  return json;
-}
-
 std::string launches_text(const Plan& plan) {
   if (!plan.records_launches) return "one by one";
   if (plan.not_recorded.empty()) return "CUDA graphs";
@@ -314,6 +215,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   text += row("tokens per step", format_count(static_cast<double>(plan.tokens_per_step)));
   text += row("model FLOP per token", format_count(plan.model_flops_per_token));
   text += row("products per step", format_count(plan.step.flops()) + "FLOP");
+  if (context.budgeted != nullptr) {
+    text += fmt::format("  {:<26}{}\n", "computed again", to_string(*context.budgeted));
+  }
   text += row("checkpoint", checkpoint_text(plan));
   if (const std::uint64_t count = context.local_checkpoints; count > 0) {
     text += row(fmt::format("local checkpoints, {}", count),
@@ -339,52 +243,6 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
     text += limit_row(most, *context.limit_bytes);
   }
   return text + time_rows(plan, context.time);
-}
-
-std::string to_json(const Plan& plan, const PlanContext& context) {
-  const std::optional<PlannedTime>& time = context.time;
-  Json json;
-  json["device"] = to_string(plan.device);
-  json["determinism"] = kernels::to_string(plan.determinism);
-  if (plan.mesh.world_size() > 1) {
-    for (int a = 0; a < kNumAxes; ++a) {
-      const Axis axis{static_cast<std::uint8_t>(a)};
-      json["mesh"][std::string(to_string(axis))] = plan.mesh[axis];
-    }
-    json["rank"] = plan.rank;
-  }
-  if (context.ranks != nullptr) json["ranks"] = role_json(*context.ranks);
-  if (context.pipeline != nullptr) {
-    json["pipeline"] = pipeline_json(*context.pipeline, time ? &time->step : nullptr);
-  }
-  json["parameters"] = plan.parameters;
-  json["parameters_per_block"] = plan.parameters_per_block;
-  json["tokens_per_step"] = plan.tokens_per_step;
-  json["model_flops_per_token"] = plan.model_flops_per_token;
-  json["checkpoint_bytes"] = plan.durable_bytes();
-  if (plan.export_bytes > 0) json["export_bytes"] = plan.export_bytes;
-  if (context.local_checkpoints > 0) {
-    json["local_checkpoints_bytes"] = context.local_checkpoints * plan.checkpoint_bytes;
-  }
-  if (const auto share = context.save_share) json["save_share"] = *share;
-  if (plan.device == DeviceKind::cuda) {
-    json["cuda_graphs"] = plan.records_launches;
-    json["not_recorded"] = plan.not_recorded;
-    if (!context.gpu_collectives.empty()) json["gpu_collectives"] = context.gpu_collectives;
-  }
-  for (int c = 0; c < kNumCategories; ++c) {
-    json["held_bytes"][std::string(to_string(Category(c)))] =
-        plan.held[static_cast<std::size_t>(c)];
-  }
-  json["init"] = peak_json(plan.init);
-  json["step"] = pass_json(plan.step);
-  json["eval"] = pass_json(plan.eval);
-  json["save"] = peak_json(plan.save);
-  json["tuned_products"] = plan.products.size();
-  json["tuning_bytes"] = plan.tuning_bytes;
-  if (time) json["time"] = time_json(*time);
-  json["step_trace_hash"] = to_hex(hash_of(plan.step_trace));
-  return json.dump(2) + "\n";
 }
 
 }  // namespace llmtrain::plan

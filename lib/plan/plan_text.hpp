@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lib/plan/predict.hpp"
+#include "lib/plan/recompute_budget.hpp"
 #include "lib/plan/roles.hpp"
 
 namespace llmtrain::plan {
@@ -24,6 +25,8 @@ struct PlanContext {
   std::uint64_t local_checkpoints = 0;
   /// Of the time, in which each rank writes a save beside the run; empty: there are none.
   std::optional<double> save_share = {};
+  /// Of a budget for activations; null without one.
+  const BudgetedRecompute* budgeted = nullptr;
 };
 
 /// Without times, says how to get them; with a limit, whether the plan fits.

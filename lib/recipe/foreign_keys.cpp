@@ -169,6 +169,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     // Memory.
     {"gradient_checkpointing", "activation_checkpoint.mode", "none or full, not a bool"},
     {"enable_activation_checkpointing", "activation_checkpoint.mode", "none or full, not a bool"},
+    {"activation_memory_budget", "activation_checkpoint.budget", "with mode: budget"},
     {"recompute_granularity", "activation_checkpoint.mode", ""},
     {"recompute_layer", "activation_checkpoint.mode", ""},
     {"activation_offloading", "offload.activations", ""},

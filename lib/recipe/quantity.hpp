@@ -22,6 +22,16 @@ struct Bytes {
   constexpr operator std::uint64_t() const { return value; }
 };
 
+/// An amount of memory: "8GiB", or a share of one that the key names: 0.6.
+struct SizeOrShare {
+  std::optional<std::uint64_t> bytes;
+  double share = 1;  ///< above 0, at most 1; without `bytes`
+
+  static constexpr SizeOrShare size(std::uint64_t n) { return {n, 1}; }
+  static constexpr SizeOrShare of_all(double share) { return {std::nullopt, share}; }
+  bool operator==(const SizeOrShare&) const = default;
+};
+
 /// A time: 90 (seconds), "30min", "23h30m".
 struct Duration {
   double seconds = 0;

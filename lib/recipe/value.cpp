@@ -196,6 +196,19 @@ bool read_leaf(const Node& node, const Rule& rule, Bytes& out, Problems& problem
   return in_range(node, rule, static_cast<double>(*value), problems);
 }
 
+// A number up to 1 is a share: nobody means one byte.
+bool read_leaf(const Node& node, const Rule&, SizeOrShare& out, Problems& problems) {
+  if (node.kind != Node::Kind::scalar) return expected_quantity(node, SizeOrShare{}, problems);
+  if (const auto number = parse_number(node.text).number; number && number->value <= 1) {
+    out = SizeOrShare::of_all(number->value);
+    return in_range(node, above(0) & at_most(1), number->value, problems);
+  }
+  const auto bytes = quantity(node.text, parse_bytes);
+  if (!bytes) return expected_quantity(node, SizeOrShare{}, problems);
+  out = SizeOrShare::size(*bytes);
+  return true;
+}
+
 bool read_leaf(const Node& node, const Rule& rule, Duration& out, Problems& problems) {
   const auto value = node.kind == Node::Kind::scalar ? seconds_of(node.text, true) : std::nullopt;
   if (!value) return expected_quantity(node, Duration{}, problems);

@@ -82,6 +82,9 @@ std::string write_leaf(const std::string& value) {
 
 std::string write_leaf(Count value) { return std::to_string(value.value); }
 std::string write_leaf(Bytes value) { return std::to_string(value.value); }
+std::string write_leaf(SizeOrShare value) {
+  return value.bytes ? std::to_string(*value.bytes) : write_leaf(value.share);
+}
 std::string write_leaf(Duration value) { return fixed_text(value.seconds) + "s"; }
 
 std::string write_leaf(Span value) {
@@ -108,6 +111,10 @@ TypeInfo leaf_type(Count) {
 }
 TypeInfo leaf_type(Bytes) {
   return leaf_info(TypeInfo::Leaf::quantity, "size", "4096, 512MB, 16GiB",
+                   std::string(kCountPattern) + "(B)?");
+}
+TypeInfo leaf_type(SizeOrShare) {
+  return leaf_info(TypeInfo::Leaf::quantity, "size or share", "8GiB, 0.6",
                    std::string(kCountPattern) + "(B)?");
 }
 TypeInfo leaf_type(Duration) {

@@ -116,6 +116,7 @@ RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeo
   planned.gpu_collectives = gpu_collectives_of(recipe, rank_of(recipe));
   planned.local_checkpoints = local_checkpoints_of(recipe);
   planned.save_share = save_share_of(recipe);
+  if (const auto* budgeted = recipe.budgeted_recompute()) planned.budgeted = *budgeted;
   if (recipe.checkpoint.export_hf()) {
     planned.plan.export_bytes = exported_bytes(recipe.model.spec());
   }
@@ -175,6 +176,17 @@ void check_disk(std::uint64_t bytes, const std::filesystem::path& directory, std
                            format_bytes(bytes), directory.string(), format_bytes(free), key);
 }
 
+/// The remedy that recomputes least: a budget that fits, or all blocks.
+std::string cheaper_activations(const plan::Plan& plan, std::uint64_t available) {
+  const std::uint64_t excess = plan.extent_bytes() - available;
+  const std::uint64_t now =
+      plan.step.peak.per_category[static_cast<std::size_t>(Category::activations)];
+  constexpr std::uint64_t kMiB = 1 << 20;
+  const std::uint64_t budget = now > excess ? (now - excess) / kMiB : 0;
+  if (budget == 0) return "set activation_checkpoint.mode: full";
+  return fmt::format("set activation_checkpoint: {{mode: budget, budget: {}MiB}}", budget);
+}
+
 }  // namespace
 
 RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
@@ -191,13 +203,18 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
   log::info("plan: {} parameters, peak {} of {} memory, checkpoint {}{}",
             format_count(static_cast<double>(plan.parameters)), format_bytes(plan.extent_bytes()),
             format_bytes(available), format_bytes(plan.durable_bytes()), to_line(planned.time));
-  require<DoesNotFitError>(
-      plan.extent_bytes() <= available,
-      "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
-      "training.micro_batch_size "
-      "(now {}), set activation_checkpoint.mode: full, or precision.compute: bf16",
-      format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
-      plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size());
+  if (planned.budgeted) {
+    log::info("activations computed again for activation_checkpoint.budget: {}",
+              to_string(*planned.budgeted));
+  }
+  if (plan.extent_bytes() > available) {
+    fail<DoesNotFitError>(
+        "the plan needs {} of memory ({} at \"{}\"), but there are {}; lower "
+        "training.micro_batch_size (now {}), {}, or precision.compute: bf16",
+        format_bytes(plan.extent_bytes()), format_bytes(plan.step.peak.total_bytes),
+        plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size(),
+        cheaper_activations(plan, available));
+  }
   check_disk(plan.durable_bytes(), directory, "run.output_dir");
   if (const auto& local = recipe.checkpoint.local.directory()) {
     check_disk(plan.checkpoint_bytes, *local, "checkpoint.local.directory");

@@ -28,6 +28,8 @@ struct RunPlan {
   std::uint64_t local_checkpoints = 0;
   /// As save_share_of().
   std::optional<double> save_share;
+  /// As Recipe::budgeted_recompute().
+  std::optional<plan::BudgetedRecompute> budgeted;
 
   plan::PlanContext context() const {
     return {.time = time,
@@ -36,7 +38,8 @@ struct RunPlan {
             .ranks = ranks ? &*ranks : nullptr,
             .gpu_collectives = gpu_collectives,
             .local_checkpoints = local_checkpoints,
-            .save_share = save_share};
+            .save_share = save_share,
+            .budgeted = budgeted ? &*budgeted : nullptr};
   }
   std::uint64_t extent_bytes() const {
     return pipeline ? pipeline->extent_bytes() : plan.extent_bytes();

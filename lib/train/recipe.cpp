@@ -295,6 +295,12 @@ void Recipe::validate_stages(recipe::Issues& issues) const {
 }
 
 engine::EngineOptions Recipe::engine_options() const {
+  engine::EngineOptions options = options_without_budget();
+  if (const auto* budgeted = budgeted_recompute()) options.recompute = budgeted->policy;
+  return options;
+}
+
+engine::EngineOptions Recipe::options_without_budget() const {
   engine::EngineOptions options = engine::EngineOptions::from(
       model, training, precision, activation_checkpoint, optimizer, run.seed());
   options.virtual_workers = virtual_workers();

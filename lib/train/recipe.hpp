@@ -14,6 +14,7 @@
 #include "lib/engine/sections.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/parallel/parallelism_section.hpp"
+#include "lib/plan/recompute_budget.hpp"
 #include "lib/recipe/load.hpp"
 #include "lib/train/checkpoint_section.hpp"
 #include "lib/train/cleaning_section.hpp"
@@ -315,6 +316,9 @@ struct Recipe : recipe::Section {
   void validate_same_bits(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
+  /// What activation_checkpoint.budget leads to on the ranks of the job; null without a budget, and
+  /// where the layout does not fit them. InvalidRecipe for a budget that nothing keeps to.
+  const plan::BudgetedRecompute* budgeted_recompute() const;
   /// For which a pipeline with these options orders its actions: parallelism.pp_costs, or FLOP.
   /// Equal where the order does not depend on costs, or the layout is open.
   parallel::ActionCosts stage_costs(const engine::EngineOptions& options) const;
@@ -328,6 +332,11 @@ struct Recipe : recipe::Section {
   int threads() const;
   /// Tokens that a sample of the evaluation counts, at most seq_len.
   std::int64_t eval_stride() const;
+
+ private:
+  /// But for what a budget leads to.
+  engine::EngineOptions options_without_budget() const;
+  mutable std::optional<plan::BudgetedRecompute> budgeted_;  // of the job, once somebody asked
 };
 
 /// Sections and keys of components that this build does not have.

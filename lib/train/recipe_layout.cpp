@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "lib/base/units.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/plan/pipeline.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -83,6 +85,7 @@ void Recipe::validate_virtual_workers(recipe::Issues& issues) const {
 
 void Recipe::enter(const JobPlace& place) {
   job = place;
+  budgeted_.reset();
   if (parallelism.take_rest(place.size)) recipe::check_rules(*this);
 }
 
@@ -93,6 +96,26 @@ parallel::ActionCosts Recipe::stage_costs(const engine::EngineOptions& options) 
   const bool is_ordered = parallel::find_schedule(options.pipeline.schedule).by_costs;
   if (!is_ordered || !parallelism.rest_axis().empty()) return {};
   return plan::flop_costs(options, {.mesh = mesh_shape()});
+}
+
+const plan::BudgetedRecompute* Recipe::budgeted_recompute() const {
+  const std::optional<recipe::SizeOrShare>& budget = activation_checkpoint.budget();
+  const bool is_known = parallelism.rest_axis().empty() && job.size % parallelism.least_ranks() == 0;
+  if (!budget || !is_known) return nullptr;
+  if (!budgeted_) {
+    engine::Target target = target_of(*this);
+    target.mesh = mesh_shape();
+    budgeted_ = plan::recompute_within(options_without_budget(), geometry().global_batch_size(),
+                                       target, *budget);
+  }
+  if (budgeted_->fits()) return &*budgeted_;
+  throw recipe::RefusedValue(
+      activation_checkpoint.budget,
+      fmt::format("is {}, and activations take {} on a rank even with all blocks computed again ({} "
+                  "with none)",
+                  format_bytes(budgeted_->budget_bytes), format_bytes(budgeted_->bytes),
+                  format_bytes(budgeted_->whole_bytes)),
+      "raise it, or lower training.micro_batch_size or training.loss_chunk");
 }
 
 int Recipe::virtual_workers() const {

@@ -50,12 +50,13 @@ TEST_CASE("the probe sees every way to take a block") {
 TEST_CASE("a step's memory is the plan's: families x recompute x dtype, accumulation") {
   bool accumulates = false;
   for (const std::string family : {"gpt2", "llama"}) {
-    for (const std::string mode : {"none", "full", "sqrt", "selective"}) {
+    for (const std::string mode : {"none", "full", "sqrt", "selective", "budget"}) {
       for (const std::string dtype : {"fp32", "bf16"}) {
         std::vector<std::string> arguments{
             "steps", family, "activation_checkpoint.mode=" + mode, "precision.compute=" + dtype,
             fmt::format("training.global_batch_size={}", accumulates ? 4 : 2)};
         if (mode == "selective") arguments.push_back(kSelective);
+        if (mode == "budget") arguments.push_back("activation_checkpoint.budget=0.6");
         check_row(fmt::format("{} {} {}{}", family, mode, dtype, accumulates ? " x2" : ""),
                   arguments);
         accumulates = !accumulates;

@@ -306,6 +306,13 @@ const std::vector<Layout>& dense_layouts() {
        "model.num_hidden_layers=7 | activation_checkpoint.mode=sqrt", kQuick},
       {2, "llama", "parallelism.pp=2 | parallelism.pp_schedule=dualpipev",
        "model.num_hidden_layers=5", kQuick},
+      // Each rank of a pipeline computes again what it must, those beside it the same.
+      {8, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3",
+       "model.num_hidden_layers=5 | activation_checkpoint={mode: budget, budget: 0.5}"},
+      {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=v_half",
+       "model.num_hidden_layers=6 | model.resid_pdrop=0.2 | "
+       "activation_checkpoint={mode: budget, budget: 0.6}",
+       kQuick},
       // Each schedule beside other axes.
       {4, "llama", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1"},
       {4, "llama",

@@ -107,6 +107,10 @@ TEST_CASE("quantities take their units and nothing else") {
   CHECK(value_of<Count>("1e6")->value == 1'000'000u);
   CHECK(value_of<Count>("9007199254740993")->value == 9007199254740993u);
   CHECK(value_of<Bytes>("16GiB")->value == std::uint64_t{16} << 30);
+  CHECK(value_of<SizeOrShare>("8GiB") == SizeOrShare::size(std::uint64_t{8} << 30));
+  CHECK(value_of<SizeOrShare>("4096") == SizeOrShare::size(4096));
+  CHECK(value_of<SizeOrShare>("0.6") == SizeOrShare::of_all(0.6));
+  CHECK(value_of<SizeOrShare>("1") == SizeOrShare::of_all(1));
   CHECK(value_of<Duration>("90")->seconds == 90.0);
   CHECK(value_of<Duration>("23h30m")->seconds == 84600.0);
   CHECK(value_of<Span>("2_000") == Span::steps(2000));
@@ -128,6 +132,10 @@ TEST_CASE("quantities take their units and nothing else") {
   for (const char* bad : {"-1", "010", "5 parsecs", "1h5", "~", ".inf", "\"\""}) {
     CAPTURE(bad);
     CHECK_FALSE(value_of<Duration>(bad).has_value());
+  }
+  for (const char* bad : {"0", "-0.5", "1.5", "60%", "2Q", "[]", ".nan"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(value_of<SizeOrShare>(bad).has_value());
   }
   for (const char* bad : {"101%", "-1%", "\"%\"", "2 tok tok", ".nan%"}) {
     CAPTURE(bad);
@@ -188,6 +196,8 @@ TEST_CASE("every value is written so that it reads back the same") {
   }
   check_round_trip(Count(1ull << 62));
   check_round_trip(Bytes(12345));
+  check_round_trip(SizeOrShare::size(12345));
+  for (const double share : {1.0, 0.6, 1.0 / 3.0}) check_round_trip(SizeOrShare::of_all(share));
   for (const double seconds : {0.0, 0.1, 90.0, 84600.0, 1e-3, 1.0 / 3.0}) {
     check_round_trip(Duration{seconds});
     check_round_trip(Interval::every_seconds(seconds));
