@@ -56,7 +56,7 @@ TEST_CASE("a step's memory is the plan's: families x recompute x dtype, accumula
             "steps", family, "activation_checkpoint.mode=" + mode, "precision.compute=" + dtype,
             fmt::format("training.global_batch_size={}", accumulates ? 4 : 2)};
         if (mode == "selective") arguments.push_back(kSelective);
-        if (mode == "budget") arguments.push_back("activation_checkpoint.budget=0.6");
+        if (mode == "budget") arguments.push_back("activation_checkpoint.budget=0.75");
         check_row(fmt::format("{} {} {}{}", family, mode, dtype, accumulates ? " x2" : ""),
                   arguments);
         accumulates = !accumulates;

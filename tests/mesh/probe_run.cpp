@@ -30,6 +30,9 @@ void set_mpi_environment() {
       {"OMP_WAIT_POLICY", "passive"},
   }};
   for (const auto& [name, value] : kSettings) ::setenv(name, value, 1);
+  // Launchers that begin at the same moment fail to make their common directory.
+  static const TempDir sessions;
+  ::setenv("OMPI_MCA_orte_tmpdir_base", sessions.path().c_str(), 1);
 }
 
 bool is_quick() {
