@@ -311,7 +311,7 @@ const std::vector<Layout>& dense_layouts() {
        "model.num_hidden_layers=5 | activation_checkpoint={mode: budget, budget: 0.5}"},
       {2, "gpt2", "parallelism.pp=2 | parallelism.pp_schedule=v_half",
        "model.num_hidden_layers=6 | model.resid_pdrop=0.2 | "
-       "activation_checkpoint={mode: budget, budget: 0.6}",
+       "activation_checkpoint={mode: budget, budget: 0.85}",
        kQuick},
       // Each schedule beside other axes.
       {4, "llama", "parallelism.dp=2 | parallelism.pp=2 | parallelism.zero=1"},
