@@ -3,8 +3,8 @@
 /// 256 values in [-1, 1] or [0, 1] that lie close together near zero, over seven powers of ten.
 /// A block of kDynamicBlock elements has a code each and one scale, its largest magnitude.
 ///
-/// Values, blocks and rounding are those of bitsandbytes (create_dynamic_map, and quantize_blockwise
-/// as it computes in PyTorch), to the bit.
+/// Values, blocks and rounding are those of bitsandbytes (create_dynamic_map, and
+/// quantize_blockwise as it computes in PyTorch), to the bit.
 
 #include <array>
 #include <cstdint>
@@ -58,7 +58,8 @@ constexpr DynamicMap dynamic_map(bool is_signed) {
   for (int e = 0; e < 7; ++e) {
     const int parts = is_signed ? 1 << e : 2 << e;
     for (int k = 0; k < parts; ++k) {
-      const float middle = (detail::linear_point(parts, k) + detail::linear_point(parts, k + 1)) / 2;
+      const float middle =
+          (detail::linear_point(parts, k) + detail::linear_point(parts, k + 1)) / 2;
       ++above;
       map.values[static_cast<std::size_t>(above)] = kPowers[e] * middle;
       if (is_signed) {

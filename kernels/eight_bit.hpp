@@ -68,11 +68,11 @@ struct EightBitTensors {
   double lr_scale = 1, weight_decay = 0;
 };
 
-/// An update by a rule, with lr = lr_scale times the decision's. A block of kDynamicBlock elements of
-/// a parameter at a time: states are what codes and scales say; the rule steps by their new values;
-/// these, rounded to FP32, become codes and scales again. Where the decision does not apply, nothing
-/// is written. One launch for a list of parameters, which agree in dtypes and in the form of their
-/// masters.
+/// An update by a rule, with lr = lr_scale times the decision's. A block of kDynamicBlock elements
+/// of a parameter at a time: states are what codes and scales say; the rule steps by their new
+/// values; these, rounded to FP32, become codes and scales again. Where the decision does not
+/// apply, nothing is written. One launch for a list of parameters, which agree in dtypes and in the
+/// form of their masters.
 struct EightBitUpdate {
   static constexpr std::string_view name = "eight_bit_update";
   /// A row of the table.

@@ -1,7 +1,8 @@
 #include "lib/optim/eight_bit.hpp"
 
-#include <fmt/format.h>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "lib/base/require.hpp"
 
@@ -11,33 +12,31 @@ namespace {
 
 constexpr std::int64_t kRun = kernels::kDynamicBlock;
 
-/// Whether each of `parts` equal parts of a dim has whole blocks, where `box` has one.
-bool divides_well(const Shape& global, Box box, int dim, std::int64_t whole, std::int64_t parts) {
-  if (whole % parts != 0) return false;
-  const std::int64_t part = whole / parts;
-  const auto at = static_cast<std::size_t>(dim);
-  const std::int64_t begin = box.offset[at] / whole * whole;
+/// Whether `box` would consist of whole blocks as any of `parts` equal parts of dim `dim`.
+bool divides_well(const Shape& global, Box box, int dim, std::int64_t parts) {
+  if (global[dim] % parts != 0) return false;
+  const std::int64_t part = global[dim] / parts;
   box.shape = box.shape.with(dim, part);
   for (std::int64_t p = 0; p < parts; ++p) {
-    box.offset[at] = begin + p * part;
+    box.offset[static_cast<std::size_t>(dim)] = p * part;
     if (!holds_whole_runs(global, box, kRun)) return false;
   }
   return true;
 }
 
-/// "parallelism.tp = 4 cuts ...; 1 and 2 do not": the sizes of an axis nearest to the one with which
-/// `box` is a part of dim `dim`, of each of which `whole` elements are divided among the axis.
+/// "6 or 12": sizes of an axis next to the one with which `box` is a part of dim `dim`, of which
+/// `replicas` ranks have the same, that cut no block; empty if none does.
 std::string nearest_sizes(const Shape& global, const Box& box, int dim, int replicas) {
-  const std::int64_t whole = global[dim], parts = whole / box.shape[dim];
-  std::string found;
-  for (std::int64_t p = parts - 1; p > 0 && found.empty(); --p) {
-    if (divides_well(global, box, dim, whole, p)) found = fmt::format("{}", p * replicas);
+  const std::int64_t parts = global[dim] / box.shape[dim];
+  std::string sizes;
+  for (std::int64_t p = parts - 1; p > 0 && sizes.empty(); --p) {
+    if (divides_well(global, box, dim, p)) sizes = fmt::format("{}", p * replicas);
   }
-  for (std::int64_t p = parts + 1; p <= whole; ++p) {
-    if (!divides_well(global, box, dim, whole, p)) continue;
-    return fmt::format("{}{}", found.empty() ? "" : found + " or ", p * replicas);
+  for (std::int64_t p = parts + 1; p <= global[dim]; ++p) {
+    if (!divides_well(global, box, dim, p)) continue;
+    return fmt::format("{}{}{}", sizes, sizes.empty() ? "" : " or ", p * replicas);
   }
-  return found;
+  return sizes;
 }
 
 /// What to do about a placement that cuts blocks.

@@ -1,6 +1,6 @@
 #pragma once
-/// The code of a dynamic 8-bit number without a search: by its sign, exponent and first seven digits
-/// it lies in a bin, and no bin has more than one bound of the map inside.
+/// The code of a dynamic 8-bit number without a search: by its sign, exponent and first seven
+/// digits it lies in a bin, and no bin has more than one bound of the map inside.
 
 #include <array>
 #include <bit>
@@ -11,8 +11,8 @@
 namespace llmtrain::kernels::fast {
 
 struct CodeBins {
-  /// Bins begin where a float's upper half changes: of magnitudes from 2^-23 to 1; the first has all
-  /// smaller ones, too.
+  /// Bins begin where a float's upper half changes: of magnitudes from 2^-23 to 1; the first has
+  /// all smaller ones, too.
   static constexpr int kShift = 16;
   static constexpr std::int32_t kFirstKey = std::bit_cast<std::int32_t>(0x1p-23f) >> kShift;
   static constexpr std::int32_t kOfSign =

@@ -94,8 +94,8 @@ void eight_bit_update(const EightBitUpdate& op, const EightBitTensors& of, std::
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   std::visit(
       [&]<class Rule>(const Rule& rule) HWY_ATTR {
-        const RuleInStep<Rule, float> in_step(rule, op.decay, of.lr_scale,
-                                              of.weight_decay, decision);
+        const RuleInStep<Rule, float> in_step(rule, op.decay, of.lr_scale, of.weight_decay,
+                                              decision);
         for_passes(begin, end, [&](const Segment& at) HWY_ATTR {
           update_pass<Rule>(of, in_step, at, std::make_index_sequence<kStatesOf<Rule>>());
         });

@@ -61,8 +61,8 @@ void eight_bit_update(const KernelCtx&, const EightBitUpdate& op, const View&) {
     with_master_type(of.to, [&]<class T>() {
       std::visit(
           [&]<class Rule>(const Rule& rule) {
-            const RuleInStep<Rule, T> in_step(rule, op.decay, of.lr_scale,
-                                              of.weight_decay, decision);
+            const RuleInStep<Rule, T> in_step(rule, op.decay, of.lr_scale, of.weight_decay,
+                                              decision);
             const std::int64_t n = of.to.numel();
             for (std::int64_t at = 0; at < n; at += kDynamicBlock) {
               update_block<Rule, T>(of, in_step, at, std::min(kDynamicBlock, n - at));
