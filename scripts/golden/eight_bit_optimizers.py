@@ -5,7 +5,7 @@
 
 Needs torch and numpy, and the package bitsandbytes in the folder SITE_PACKAGES. The package computes in
 PyTorch here, without its compiled library, as it does wherever it finds none: that library finds codes on
-the CPU in a table of 65,536 equal steps of [-1, 1], which takes zero for 1.5e-5 of a block's largest value.
+the CPU in a table of 65,536 equal steps of [-1, 1], which takes zero for 2e-5 of a block's largest value.
 
 Cases "package" are AdamW8bit.step() and Lion8bit.step(). Their betas and gradients are such that every
 product of a gradient is exact: PyTorch may or may not fuse it with the sum behind it. Cases "operations"
