@@ -54,7 +54,7 @@ struct Normalize {
   }
 };
 
-/// y = value everywhere (fp64 | fp32 | bf16 | fp16 | uint8).
+/// y = value everywhere (fp64 | fp32 | bf16 | fp16).
 struct Fill {
   static constexpr std::string_view name = "fill";
   View y;
