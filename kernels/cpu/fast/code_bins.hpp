@@ -27,12 +27,15 @@ struct CodeBins {
     return bin + (bits < 0 ? kOfSign : 0);
   }
 
-  /// Of each bin the code of its least number; that of another is this or the next.
-  std::array<std::uint8_t, kBins> first{};
+  /// Of each bin the code of its least number, and the bound above which another has the next.
+  std::array<std::int32_t, kBins> first{};
+  std::array<float, kBins> bounds{};
 
   explicit CodeBins(const DynamicMap& map) {
     for (std::int32_t bin = 0; bin < kBins; ++bin) {
-      first[static_cast<std::size_t>(bin)] = static_cast<std::uint8_t>(map.code_of(least(bin)));
+      const int code = map.code_of(least(bin));
+      first[static_cast<std::size_t>(bin)] = code;
+      bounds[static_cast<std::size_t>(bin)] = map.bounds[static_cast<std::size_t>(code)];
     }
   }
   /// The least and the greatest number of a bin.

@@ -1,8 +1,8 @@
 #include "kernels/eight_bit.hpp"
 
 #include <array>
-#include <bit>
 #include <cmath>
+#include <cstring>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/fast/eight_bit.cpp"
@@ -15,14 +15,57 @@
 #include "kernels/cpu/fast/masters-inl.h"
 #include "kernels/cpu/rows.hpp"
 
-// Loops that are plain arithmetic the compiler turns into vectors (as in rule_update.cpp); looking
-// things up is done one by one, in tables that stay in the innermost cache.
+// The rule is a loop of plain arithmetic that the compiler turns into vectors (as in
+// rule_update.cpp); codes are read and made in vectors, by tables that stay in the innermost cache.
 
 HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 namespace {
 
 static_assert(kPass % kDynamicBlock == 0);
+
+using Number = hn::RebindToSigned<F>;
+using Byte = hn::Rebind<std::uint8_t, Number>;
+
+HWY_INLINE hn::Vec<Number> load_codes(const std::uint8_t* p, Full) {
+  return hn::PromoteTo(Number(), hn::LoadU(Byte(), p));
+}
+HWY_INLINE hn::Vec<Number> load_codes(const std::uint8_t* p, First some) {
+  std::uint8_t row[kLanes] = {};
+  std::memcpy(row, p, static_cast<std::size_t>(some.count));
+  return load_codes(row, Full{});
+}
+HWY_INLINE void store_codes(hn::Vec<Number> codes, std::uint8_t* p, Full) {
+  hn::StoreU(hn::DemoteTo(Byte(), codes), Byte(), p);
+}
+HWY_INLINE void store_codes(hn::Vec<Number> codes, std::uint8_t* p, First some) {
+  std::uint8_t row[kLanes];
+  store_codes(codes, row, Full{});
+  std::memcpy(p, row, static_cast<std::size_t>(some.count));
+}
+
+/// As DynamicScale::scaled() does.
+HWY_INLINE V scaled(const DynamicScale& block, V x) {
+  const V most = constant(1), least = constant(-1);
+  const V y = block.whole ? hn::Mul(x, constant(block.inverse)) : hn::Div(x, constant(block.scale));
+  const V raised = hn::IfThenElse(hn::Gt(y, least), y, least);
+  return hn::IfThenElse(hn::Lt(raised, most), raised, most);
+}
+
+/// As DynamicMap::code_of() does, of numbers in [-1, 1].
+HWY_INLINE hn::Vec<Number> code_of(const CodeBins& bins, V x) {
+  const Number number;
+  const auto zero = hn::Zero(number);
+  const auto bits = hn::BitCast(number, x);
+  const auto magnitude = hn::And(bits, hn::Set(number, 0x7fffffff));
+  const auto key =
+      hn::Sub(hn::ShiftRight<CodeBins::kShift>(magnitude), hn::Set(number, CodeBins::kFirstKey));
+  const auto of_sign = hn::IfThenElseZero(hn::Lt(bits, zero), hn::Set(number, CodeBins::kOfSign));
+  const auto bin = hn::Add(hn::Max(key, zero), of_sign);
+  const auto first = hn::GatherIndex(number, bins.first.data(), bin);
+  const V bound = hn::GatherIndex(F(), bins.bounds.data(), bin);
+  return hn::Sub(first, hn::VecFromMask(number, hn::RebindMask(number, hn::Lt(bound, x))));
+}
 
 /// A state of one block.
 struct CodedBlock {
@@ -32,31 +75,32 @@ struct CodedBlock {
   float* scale;
 
   HWY_INLINE void values(std::int64_t count, float* HWY_RESTRICT to) const {
-    const float times = *scale;
-    for (std::int64_t i = 0; i < count; ++i) to[i] = map.values[codes[i]];
-    for (std::int64_t i = 0; i < count; ++i) to[i] *= times;
+    const V times = constant(*scale);
+    for_vectors(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      const V value = hn::GatherIndex(F(), map.values.data(), load_codes(codes + i, lanes));
+      store(hn::Mul(value, times), to + i, lanes);
+    });
   }
-  /// Overwrites `from`.
-  HWY_INLINE void code(std::int64_t count, float* HWY_RESTRICT from) const {
+  HWY_INLINE void code(std::int64_t count, const float* HWY_RESTRICT from) const {
     V most = constant(0);
     for_vectors(count, [&](std::int64_t i, auto lanes)
                            HWY_ATTR { most = hn::Max(most, hn::Abs(load(from + i, lanes))); });
     const DynamicScale block(hn::GetLane(hn::MaxOfLanes(F(), most)), count == kDynamicBlock);
     *scale = block.scale;
-    HWY_ALIGN std::int32_t bin[kDynamicBlock];
-    if (block.whole) {
-      for (std::int64_t i = 0; i < kDynamicBlock; ++i) from[i] = block.scaled(from[i]);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) from[i] = block.scaled(from[i]);
-    }
-    for (std::int64_t i = 0; i < count; ++i) bin[i] = CodeBins::bin_of(from[i]);
-    const float* const bounds = map.bounds.data();
-    for (std::int64_t i = 0; i < count; ++i) {
-      const int code = bins.first[static_cast<std::size_t>(bin[i])];
-      codes[i] = static_cast<std::uint8_t>(code + (bounds[code] < from[i] ? 1 : 0));
-    }
+    for_vectors(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      store_codes(code_of(bins, scaled(block, load(from + i, lanes))), codes + i, lanes);
+    });
   }
 };
+
+/// What the block after the next reads is on its way while this one is coded.
+template <class T>
+HWY_INLINE void prefetch_block(const T* block) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < kDynamicBlock; i += kLine) {
+    __builtin_prefetch(block + 2 * kDynamicBlock + i);
+  }
+}
 
 template <class Rule>
 void update_block(const RuleInStep<Rule, float>& rule, std::int64_t count,
@@ -81,6 +125,9 @@ void update_pass(const EightBitTensors& of, const RuleInStep<Rule, float>& rule,
   const float* gradient = at.of<float>(of.to.gradient);
   for (std::int64_t i = 0; i < at.count; i += kDynamicBlock) {
     const std::int64_t block = (at.col + i) / kDynamicBlock;
+    prefetch_block(masters.data() + i);
+    prefetch_block(gradient + i);
+    (prefetch_block(at.of<std::uint8_t>(of.codes[k]) + i), ...);
     update_block<Rule>(
         rule, std::min(kDynamicBlock, at.count - i), masters.data() + i, gradient + i,
         {CodedBlock{dynamic_map_of(k), code_bins_of(k), at.of<std::uint8_t>(of.codes[k]) + i,

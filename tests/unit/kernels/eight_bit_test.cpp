@@ -87,8 +87,8 @@ TEST_CASE(
     std::int64_t wrong = 0;
     for (std::uint32_t bits = 0; bits <= std::bit_cast<std::uint32_t>(1.0f); bits += 61) {
       for (const float x : {std::bit_cast<float>(bits), -std::bit_cast<float>(bits)}) {
-        const int first = bins.first[static_cast<std::size_t>(CodeBins::bin_of(x))];
-        const int code = first + (map.bounds[static_cast<std::size_t>(first)] < x ? 1 : 0);
+        const auto bin = static_cast<std::size_t>(CodeBins::bin_of(x));
+        const int code = bins.first[bin] + (bins.bounds[bin] < x ? 1 : 0);
         wrong += code != map.code_of(x);
       }
     }
