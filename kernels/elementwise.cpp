@@ -33,7 +33,7 @@ Cost Normalize::cost() const { return memory_cost({x, squared_norm}, {y}); }
 
 void Fill::check() const {
   const Operands operands(name);
-  operands.dense("y", y, y.numel(), kComputeDTypes);
+  operands.dense("y", y, y.numel(), {DType::f64, DType::f32, DType::bf16, DType::f16, DType::u8});
 }
 
 Cost Fill::cost() const { return memory_cost({}, {y}); }

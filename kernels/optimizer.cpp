@@ -30,31 +30,14 @@ DType check_master(const Operands& operands, const UpdateOperands& to) {
   return to.parameter.dtype;
 }
 
-/// Whether masters, gradients and copies of two parameters have the same dtypes and forms.
+}  // namespace
+
 bool alike(const UpdateOperands& a, const UpdateOperands& b) {
   return a.gradient.dtype == b.gradient.dtype && a.parameter.defined() == b.parameter.defined() &&
          a.remainder.defined() == b.remainder.defined() &&
          a.compute_copy.defined() == b.compute_copy.defined() &&
          a.compute_copy.dtype == b.compute_copy.dtype;
 }
-
-template <class Tensors>
-std::int64_t numel_of(std::span<const Tensors> list) {
-  std::int64_t numel = 0;
-  for (const Tensors& t : list) numel += t.to.numel();
-  return numel;
-}
-
-/// A list is not empty, and more than one tensor needs a table.
-template <class Row>
-void check_table(const Operands& operands, const View& table, std::size_t count) {
-  operands.expects(count > 0, "at least one tensor");
-  if (count > 1 || table.defined()) {
-    operands.dense("table", table, table_bytes<Row>(count), {DType::u8});
-  }
-}
-
-}  // namespace
 
 void check_update(const Operands& operands, const UpdateOperands& to) {
   const DType master = check_master(operands, to);

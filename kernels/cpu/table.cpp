@@ -14,6 +14,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_elementwise_rows(rows);
   reference::add_optimizer_rows(rows);
   reference::add_block_moments_rows(rows);
+  reference::add_eight_bit_rows(rows);
   reference::add_factored_rows(rows);
   reference::add_attention_rows(rows);
   reference::add_loss_rows(rows);
@@ -31,6 +32,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_elementwise_rows(rows);
   fast::add_optimizer_rows(rows);
   fast::add_block_moments_rows(rows);
+  fast::add_eight_bit_rows(rows);
   fast::add_factored_rows(rows);
   fast::add_rule_update_rows(rows);
   fast::add_attention_rows(rows);

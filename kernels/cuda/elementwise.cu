@@ -114,7 +114,11 @@ struct FillPacks {
 };
 
 void fill(const KernelCtx& ctx, const Fill& op, const View&) {
-  const MapShape shape(op.y);
+  MapShape shape(op.y);
+  if (op.y.dtype == DType::u8) {  // codes of optimizers, once
+    shape.width = 1;
+    return map(ctx, shape, FillPacks<std::uint8_t, 1>{Rows<std::uint8_t>(op.y), op.value});
+  }
   with_type(op.y.dtype, [&]<class T>() {
     with_width(shape.width, [&]<int V>() {
       if constexpr (V <= kPack<T>) map(ctx, shape, FillPacks<T, V>{Rows<T>(op.y), op.value});

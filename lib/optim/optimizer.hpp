@@ -25,13 +25,21 @@ struct StateSpec {
   /// One value for each block of so many of the parameter's elements per dim, which divide its
   /// dims; of rank 0: one for each element.
   Shape block = {};
+  /// One value for each run of so many elements of the whole tensor in row-major order, of which
+  /// the last may be shorter; 0: `block` says. A rank has whole runs (holds_whole_runs()).
+  std::int64_t run = 0;
 
-  bool is_elementwise() const { return block.rank() == 0; }
+  bool is_elementwise() const { return block.rank() == 0 && run == 0; }
 };
 
+/// Whether a box of a tensor of `global` shape consists of whole runs of so many elements of it,
+/// one after the other in the box's own row-major order.
+bool holds_whole_runs(const Shape& global, const Box& box, std::int64_t run);
+
 /// Where the values of a state lie that this rank keeps: of an element-wise one where the own
-/// elements do, of others for the blocks that have one of these. A block that a rank of Axis::tp
-/// shares with others is kept by all of them.
+/// elements do, of others for the blocks or runs that have one of these. A block that a rank of
+/// Axis::tp shares with others is kept by all of them. Runs are counted in one dim, or, where rows
+/// are whole numbers of them, in those of the tensor.
 TensorPlace place_of(const StateSpec& state, const Parameter& parameter);
 /// Of the parameter's elements here, how many one value is for.
 std::int64_t elements_per_value(const StateSpec& state, const Parameter& parameter);

@@ -16,6 +16,8 @@ OptimizerRow adagrad();
 OptimizerRow rmsprop();
 OptimizerRow amsgrad();
 OptimizerRow lion();
+OptimizerRow adamw_8bit();
+OptimizerRow lion_8bit();
 OptimizerRow adafactor();
 OptimizerRow came();
 OptimizerRow sm3();

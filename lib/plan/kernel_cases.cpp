@@ -7,7 +7,6 @@
 
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/block_moments.hpp"
 #include "kernels/head_norm_rope.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
@@ -264,28 +263,6 @@ LaunchTime step_update(KernelBench& b, DType t, std::int64_t rows) {
                              .decision = b.decision()});
 }
 
-// Blocks are rows.
-LaunchTime block_squares(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(BlockSquares{
-      .g = b.input(rows, kCols, t), .block = kCols, .out = b.result(1, rows, DType::f64)});
-}
-
-LaunchTime block_moments(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(BlockMoments{.squares = b.input(1, rows, DType::f64),
-                               .moment = b.result(1, rows, t),
-                               .decision = b.decision()});
-}
-
-LaunchTime block_adam_update(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(BlockAdamUpdate{.to = {.parameter = b.result(rows, kCols, t),
-                                         .gradient = b.input(rows, kCols, t),
-                                         .compute_copy = {}},
-                                  .m = b.result(rows, kCols, t),
-                                  .moment = b.result(1, rows, t),
-                                  .decision = b.decision(),
-                                  .block = kCols});
-}
-
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"norm_forward", kCols, false, norm_forward<false>},
     {"norm_forward with residual", kCols, false, norm_forward<true>},
@@ -321,9 +298,6 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"adam_update", kCols, true, adam_update},
     {"rule_update", kCols, true, rule_update},
     {"step_update", kCols, false, step_update},
-    {"block_squares", kCols, true, block_squares},
-    {"block_moments", 1, true, block_moments},
-    {"block_adam_update", kCols, true, block_adam_update},
 });
 
 }  // namespace
@@ -331,7 +305,8 @@ constexpr auto kRowCases = std::to_array<RowCase>({
 std::span<const RowCase> row_cases() {
   static const std::vector<RowCase> kAll = [] {
     std::vector<RowCase> all(kRowCases.begin(), kRowCases.end());
-    for (const std::span<const RowCase> more : {expert_row_cases(), factored_row_cases()}) {
+    for (const std::span<const RowCase> more :
+         {expert_row_cases(), factored_row_cases(), block_row_cases()}) {
       all.insert(all.end(), more.begin(), more.end());
     }
     return all;

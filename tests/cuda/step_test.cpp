@@ -5,6 +5,7 @@
 #include <set>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "kernels/backend.hpp"
 #include "lib/base/error.hpp"
@@ -31,6 +32,13 @@ model: {architecture: gpt2, vocab_size: 61, hidden_size: 24, num_hidden_layers: 
 training: {seq_len: 13, micro_batch_size: 2, global_batch_size: 4, max_steps: 10}
 optimizer: {lr: 1e-2, max_grad_norm: 0.5}
 )";
+
+/// Overrides that choose an optimizer; states of 8 bits are those of every parameter.
+std::vector<std::string> optimizer(std::string_view name) {
+  std::vector<std::string> overrides{fmt::format("optimizer.name={}", name)};
+  if (name.ends_with("_8bit")) overrides.push_back("optimizer.min_8bit_size=0");
+  return overrides;
+}
 
 /// A count of the emulated GPU's; null where the plugin is not the emulated one.
 EmulatedCountFunction emulated(const char* name) {
@@ -153,13 +161,15 @@ Story told(const std::vector<std::string>& overrides, int ahead, bool records = 
 TEST_CASE("launching a step waits for nothing, and settling one waits once") {
   const EmulatedCountFunction waits = emulated("emulated_host_waits");
   if (skip_if(waits == nullptr, kStandInAlone)) return;
-  for (const char* name : {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad",
-                           "lion", "adam_mini", "adafactor", "came", "sm3"}) {
+  for (const char* name :
+       {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad", "lion", "adam_mini",
+        "adafactor", "came", "sm3", "adamw_8bit", "lion_8bit"}) {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
       CAPTURE(name);
-      GpuEngine engine({std::string("optimizer.name=") + name,
-                        std::string("precision.compute=") + compute,
-                        "optimizer.max_grad_value=1.0"});
+      std::vector<std::string> overrides = optimizer(name);
+      overrides.push_back(std::string("precision.compute=") + compute);
+      overrides.push_back("optimizer.max_grad_value=1.0");
+      GpuEngine engine(overrides);
       const std::int64_t before = waits();
       engine.launch(1);
       engine.launch(2);
@@ -307,10 +317,11 @@ TEST_CASE("what cannot be repeated is not recorded, and moved memory is noticed"
 }
 
 TEST_CASE("a step that is not finite leaves no trace, while the next one is already launched") {
-  for (const char* name : {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad",
-                           "lion", "adam_mini", "adafactor", "came", "sm3"}) {
+  for (const char* name :
+       {"adamw", "sgd", "momentum", "muon", "adagrad", "rmsprop", "amsgrad", "lion", "adam_mini",
+        "adafactor", "came", "sm3", "adamw_8bit", "lion_8bit"}) {
     CAPTURE(name);
-    const std::vector<std::string> overrides{std::string("optimizer.name=") + name};
+    const std::vector<std::string> overrides = optimizer(name);
     GpuEngine with(overrides), without(overrides);
     with.poison();
     without.poison();

@@ -58,6 +58,7 @@ const std::vector<Flip> kOptimizer{
      {"optimizer.eps=[1e-3, 1e-16]", "optimizer.eps=[1e-30, 1e-1]"},
      "optimizer.name: came"},
     {"optimizer.weight_decay", {weights}, "", {"optimizer.weight_decay=0.2"}},
+    {"optimizer.min_8bit_size", {weights}, "", {"optimizer.min_8bit_size=1"}},
     {"optimizer.momentum", {weights}, "", {"optimizer.momentum=0.5"}},
     {"optimizer.dampening", {weights}, "", {"optimizer.dampening=0.5"}},
     {"optimizer.nesterov", {weights}, "", {"optimizer.nesterov=true"}},

@@ -118,6 +118,25 @@ const std::vector<Layout>& dense_layouts() {
        "training.global_batch_size=6 | optimizer.name=adam_mini"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
        "optimizer.name=adam_mini | optimizer.lr=5e-3"},
+      // States of 8 bits in blocks of the whole tensor, which ranks of tp do not cut at these
+      // widths.
+      {2, "llama", "parallelism.dp=2 | parallelism.zero=2",
+       "optimizer.name=adamw_8bit | optimizer.min_8bit_size=0"},
+      {3, "llama", "parallelism.dp=3 | parallelism.zero=1",
+       "training.global_batch_size=6 | ~optimizer.eps | optimizer.name=lion_8bit | "
+       "optimizer.min_8bit_size=0"},
+      {2, "llama", "parallelism.tp=2",
+       "model.hidden_size=16 | model.head_dim=128 | model.intermediate_size=512 | "
+       "optimizer.name=adamw_8bit | optimizer.min_8bit_size=256"},
+      {8, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3",
+       "model.hidden_size=16 | model.head_dim=128 | model.intermediate_size=512 | "
+       "optimizer.name=adamw_8bit | optimizer.min_8bit_size=256"},
+      {4, "llama", "parallelism.tp=2 | parallelism.dp=2 | parallelism.zero=1",
+       "model.hidden_size=16 | model.head_dim=128 | model.intermediate_size=512 | "
+       "~optimizer.eps | optimizer.name=lion_8bit | optimizer.min_8bit_size=256"},
+      {4, "qwen3_moe", "parallelism.dp=4 | parallelism.ep=2 | parallelism.zero=1",
+       "model.moe_intermediate_size=32 | optimizer.name=adamw_8bit | optimizer.min_8bit_size=256 | "
+       "optimizer.lr=5e-3"},
       // Matrices that Muon needs whole, of which ranks of tp have parts, some of them the same.
       {2, "llama", "parallelism.tp=2", "optimizer.name=muon"},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",

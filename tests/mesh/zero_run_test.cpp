@@ -14,21 +14,27 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
   using Stages = std::pair<int, int>;  // before and after a stop
   const std::vector<Stages> all{{0, 1}, {1, 3}, {3, 2}};
   std::size_t turn = 0;
-  for (const Overrides& settings : {Overrides{"precision.compute=fp32"},
-                                    {"precision.compute=bf16", "precision.master=fp32"},
-                                    {"precision.compute=bf16", "precision.master=bf16+remainder"},
-                                    {"precision.compute=bf16", "precision.master=none"},
-                                    {"precision.compute=bf16", "optimizer.name=muon"},
-                                    {"precision.compute=bf16", "optimizer.name=adagrad",
-                                     "optimizer.initial_accumulator_value=0.1"},
-                                    {"precision.compute=bf16", "optimizer.name=rmsprop",
-                                     "optimizer.centered=true", "optimizer.momentum=0.5"},
-                                    {"precision.compute=bf16", "optimizer.name=amsgrad"},
-                                    {"precision.compute=bf16", "optimizer.name=lion"},
-                                    {"precision.compute=fp32", "optimizer.name=adam_mini"},
-                                    {"precision.compute=bf16", "optimizer.name=adafactor"},
-                                    {"precision.compute=fp32", "optimizer.name=came"},
-                                    {"precision.compute=fp32", "optimizer.name=sm3"}}) {
+  for (const Overrides& settings :
+       {Overrides{"precision.compute=fp32"},
+        {"precision.compute=bf16", "precision.master=fp32"},
+        {"precision.compute=bf16", "precision.master=bf16+remainder"},
+        {"precision.compute=bf16", "precision.master=none"},
+        {"precision.compute=bf16", "optimizer.name=muon"},
+        {"precision.compute=bf16", "optimizer.name=adagrad",
+         "optimizer.initial_accumulator_value=0.1"},
+        {"precision.compute=bf16", "optimizer.name=rmsprop", "optimizer.centered=true",
+         "optimizer.momentum=0.5"},
+        {"precision.compute=bf16", "optimizer.name=amsgrad"},
+        {"precision.compute=bf16", "optimizer.name=lion"},
+        {"precision.compute=fp32", "optimizer.name=adam_mini"},
+        {"precision.compute=bf16", "optimizer.name=adafactor"},
+        {"precision.compute=fp32", "optimizer.name=came"},
+        {"precision.compute=fp32", "optimizer.name=sm3"},
+        {"precision.compute=fp32", "optimizer.name=adamw_8bit", "optimizer.min_8bit_size=300"},
+        {"precision.compute=bf16", "precision.master=bf16+remainder", "optimizer.name=adamw_8bit",
+         "optimizer.min_8bit_size=0"},
+        {"precision.compute=bf16", "precision.master=none", "optimizer.name=lion_8bit",
+         "optimizer.min_8bit_size=0"}}) {
     CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
     const Workshop w;
     // One micro-batch on each rank: from stage 2 on gradients of each are summed over the ranks.
@@ -96,7 +102,11 @@ TEST_CASE(
   for (const Settings& settings : {Settings{"optimizer.name=adam_mini"},
                                    {"optimizer.name=adafactor"},
                                    {"optimizer.name=came", "optimizer.lr=1e-5"},
-                                   {"optimizer.name=sm3"}}) {
+                                   {"optimizer.name=sm3"},
+                                   {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=256",
+                                    "model.head_dim=256", "model.intermediate_size=512"},
+                                   {"optimizer.name=lion_8bit", "optimizer.min_8bit_size=256",
+                                    "model.head_dim=256", "model.intermediate_size=512"}}) {
     CAPTURE(settings.front());
     check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, settings);
   }

@@ -256,7 +256,7 @@ void run_scale_update(const KernelCtx& ctx, const ScaleUpdate& op, const View& w
 }
 
 void run_fill(const KernelCtx& ctx, const Fill& op, const View& workspace) {
-  if (op.y.dtype == DType::f64) return run_reference(ctx, op, workspace);
+  if (op.y.dtype == DType::f64 || op.y.dtype == DType::u8) return run_reference(ctx, op, workspace);
   for_segments(ctx.threads, {&op.y}, [&](const Segment& at) {
     HWY_DYNAMIC_DISPATCH(fill)(op, at);
   });

@@ -51,6 +51,10 @@ void scale_update(const KernelCtx& ctx, const ScaleUpdate& op, const View& works
 }
 
 void fill(const KernelCtx&, const Fill& op, const View&) {
+  if (op.y.dtype == DType::u8) {
+    std::fill_n(op.y.as<std::uint8_t>(), op.y.numel(), static_cast<std::uint8_t>(op.value));
+    return;
+  }
   with_type(op.y.dtype,
             [&]<class T>() { std::fill_n(op.y.as<T>(), op.y.numel(), narrow<T>(op.value)); });
 }

@@ -7,6 +7,7 @@
 #include "kernels/block_moments.hpp"
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/cuda/rules/experts.hpp"
+#include "kernels/eight_bit.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/expert_slots.hpp"
 #include "kernels/experts.hpp"
@@ -152,6 +153,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<BlockSquares, as_on_the_cpu<BlockSquares>>(),
       workspace_row_of<BlockMoments, none<BlockMoments>>(),
       workspace_row_of<BlockAdamUpdate, none<BlockAdamUpdate>>(),
+      workspace_row_of<EightBitUpdate, none<EightBitUpdate>>(),
       workspace_row_of<ColumnSquares, of_column_squares>(),
       workspace_row_of<RowTotals, none<RowTotals>>(),
       workspace_row_of<MasterSquares, as_on_the_cpu<MasterSquares>>(),

@@ -198,10 +198,11 @@ TEST_CASE("steps are settled in the order of their launches, at most two at a ti
 TEST_CASE("50 steps have the same losses and masters in either form of the masters") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
     for (const char* optimizer : {"adamw", "momentum", "muon", "amsgrad", "lion", "adam_mini",
-                                  "adafactor", "came", "sm3"}) {
+                                  "adafactor", "came", "sm3", "adamw_8bit", "lion_8bit"}) {
       CAPTURE(optimizer);
       std::vector<std::string> overrides{"precision.compute=bf16",
                                          std::string("optimizer.name=") + optimizer};
+      if (overrides.back().ends_with("_8bit")) overrides.push_back("optimizer.min_8bit_size=0");
       const Run whole = run(recipe, overrides, false, 50);
       overrides.push_back("precision.master=bf16+remainder");
       const Run halves = run(recipe, overrides, false, 50);

@@ -27,6 +27,10 @@ inline std::vector<double> values_of(const Tensor& tensor) {
     tensor.device().copy_to_host(std::as_writable_bytes(std::span(raw)), tensor);
     values.assign(raw.begin(), raw.end());
   };
+  if (tensor.dtype() == DType::u8) {
+    read.template operator()<std::uint8_t>();
+    return values;
+  }
   tensor.dtype() == DType::f64 ? read.template operator()<double>()
                                : read.template operator()<float>();
   return values;

@@ -3,11 +3,13 @@
 /// is clipped.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "kernels/eight_bit.hpp"
 #include "lib/param/parameter.hpp"
 
 namespace llmtrain::optim {
@@ -323,6 +325,65 @@ inline void muon_formula(Values& p, Values g, States& states, const Step& s) {
   for (std::size_t i = 0; i < p.size(); ++i) {
     p[i] = p[i] * (1 - s.lr * s.weight_decay) - s.lr * factor * x[i];
   }
+}
+
+/// A state as codes in blocks of 256 with the blocks' scales, of which each has its nearest code.
+class CodedState {
+ public:
+  CodedState(States& states, const std::string& name, bool is_signed)
+      : map_(kernels::dynamic_map_of(is_signed ? 0 : 1).values),
+        codes_(&states[name]),
+        scales_(&states[name + "_scale"]) {
+    scales_->resize((codes_->size() + 255) / 256);
+  }
+  double get(std::size_t i) const {
+    const auto scale = static_cast<float>((*scales_)[i / 256]);
+    return map_[static_cast<std::size_t>((*codes_)[i])] * scale;
+  }
+  void put(const Values& values) {
+    for (std::size_t begin = 0; begin < values.size(); begin += 256) {
+      const std::size_t end = std::min(begin + 256, values.size());
+      float largest = 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        largest = std::max(largest, std::abs(static_cast<float>(values[i])));
+      }
+      (*scales_)[begin / 256] = largest;
+      for (std::size_t i = begin; i < end; ++i) (*codes_)[i] = code_of(values[i] / largest);
+    }
+  }
+
+ private:
+  double code_of(double x) const {
+    std::size_t best = 0;
+    for (std::size_t c = 1; c < map_.size(); ++c) {
+      if (std::abs(map_[c] - x) < std::abs(map_[best] - x)) best = c;
+    }
+    return static_cast<double>(best);
+  }
+
+  const std::array<float, 256>& map_;
+  Values *codes_, *scales_;
+};
+
+inline void adamw_8bit_formula(Values& p, Values g, States& states, const Step& s) {
+  CodedState m(states, "m", true), v(states, "v", false);
+  States whole;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    whole["m"].push_back(m.get(i));
+    whole["v"].push_back(v.get(i));
+  }
+  adamw_formula(p, g, whole, s);
+  m.put(whole["m"]);
+  v.put(whole["v"]);
+}
+
+template <Decay decay>
+void lion_8bit_formula(Values& p, Values g, States& states, const Step& s) {
+  CodedState m(states, "m", true);
+  States whole;
+  for (std::size_t i = 0; i < p.size(); ++i) whole["m"].push_back(m.get(i));
+  lion_formula<decay>(p, g, whole, s);
+  m.put(whole["m"]);
 }
 
 }  // namespace llmtrain::optim

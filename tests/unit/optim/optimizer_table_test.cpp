@@ -104,6 +104,19 @@ const std::vector<Case>& cases() {
        &amsgrad_formula<Decay::after>},
       {"lion", "betas: [0.8, 0.9]\n", {"m"}, &lion_formula<Decay::before>},
       {"lion", "betas: [0.8, 0.9]\ndecay_order: after\n", {"m"}, &lion_formula<Decay::after>},
+      // What is too small keeps whole states; a number between two codes may round to either.
+      {"adamw_8bit", "betas: [0.8, 0.9]\neps: 1.0e-6\n", {"m", "v"}, &adamw_formula},
+      {"lion_8bit", "betas: [0.8, 0.9]\n", {"m"}, &lion_formula<Decay::before>},
+      {.name = "adamw_8bit",
+       .options = "betas: [0.8, 0.9]\neps: 1.0e-6\nmin_8bit_size: 0\n",
+       .states = {"m", "m_scale", "v", "v_scale"},
+       .formula = &adamw_8bit_formula,
+       .fp32_tolerance = 1e-2},
+      {.name = "lion_8bit",
+       .options = "betas: [0.8, 0.9]\nmin_8bit_size: 0\ndecay_order: after\n",
+       .states = {"m", "m_scale"},
+       .formula = &lion_8bit_formula<Decay::after>,
+       .fp32_tolerance = 1e-2},
   };
   return kCases;
 }

@@ -33,8 +33,8 @@ TEST_CASE("updates below half a step of bf16 count in the mean, and are lost to 
   // Each step goes down with probability 1/64: the mean's standard error is that of
   // 256 x 4,096 draws.
   const double error = 0x1p-7 * std::sqrt(kSteps * (1.0 / 64) * (63.0 / 64) / kCount);
-  for (const char* name :
-       {"sgd", "momentum, momentum: 0", "adam, weight_decay: 0", "amsgrad", "lion"}) {
+  for (const char* name : {"sgd", "momentum, momentum: 0", "adam, weight_decay: 0", "amsgrad",
+                           "lion", "adamw_8bit, weight_decay: 0", "lion_8bit"}) {
     CAPTURE(name);
     CHECK(mean_after(kBf16Nearest, name) == 1.5);
     CHECK(std::abs(mean_after(kBf16Stochastic, name) - (1.5 - kSteps * 0x1p-13)) < 5 * error);
