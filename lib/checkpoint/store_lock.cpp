@@ -301,8 +301,15 @@ StoreLock::~StoreLock() {
   if (directory_ >= 0) ::close(directory_);
   if (pid_ != ::getpid()) return;
   const GuardedFile guard(path_);
+  if (!guard.is_current()) return;
   std::error_code error;
-  if (guard.is_current() && text_of(path_, error) == text_) ::unlink(path_.c_str());
+  const std::string now = text_of(path_, error);
+  if (now == text_) {
+    ::unlink(path_.c_str());
+  } else if (error && error != std::errc::no_such_file_or_directory) {
+    log::warning("{}: cannot read the lock: {} (harmless: it stays, and the next start takes it)",
+                 path_.string(), error.message());
+  }
 }
 
 StoreLock::StoreLock(StoreLock&& other) noexcept

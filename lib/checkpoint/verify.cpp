@@ -177,12 +177,12 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
     }
   }
   int number = 0;
-  for (const auto& [file, record] : manifest.files) {
+  for (const auto& named : manifest.files) {
     if (number++ % part.checkers != part.checker) continue;
     try {
       const auto found = with_patience(part, [&] {
         std::vector<Problem> of_file;
-        check_file(directory / file, record, level, expected[file], part, of_file);
+        check_file(directory / named.first, named.second, level, expected[named.first], part, of_file);
         return of_file;
       });
       problems.insert(problems.end(), found.begin(), found.end());
@@ -191,7 +191,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
     } catch (const Stopped&) {
       throw;
     } catch (const Error& error) {
-      problems.push_back({file, "", error.what()});
+      problems.push_back({named.first, "", error.what()});
     }
   }
   return problems;
