@@ -88,6 +88,8 @@ std::vector<double> doubles(std::span<const std::byte> bytes, DType dtype) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (dtype == DType::f64) {
       std::memcpy(&values[i], &bytes[i * sizeof(double)], sizeof(double));
+    } else if (dtype == DType::u8) {
+      values[i] = std::to_integer<int>(bytes[i]);
     } else {
       float value = 0;
       std::memcpy(&value, &bytes[i * sizeof(float)], sizeof(float));
