@@ -86,14 +86,15 @@ void compare_places(const Quantizer& quantizer, const Case& c) {
 }  // namespace
 
 TEST_CASE("every quantizer has the reference's bits on the device") {
-  const Shape shapes[] = {{0, 3}, {3, 0}, {1, 1}, {5, 33}, {131, 264}, {150, 270}, {1, 4096}};
+  const Shape shapes[] = {{0, 3}, {3, 0}, {1, 1}, {5, 33}, {131, 264}};
   for (const Quantizer& quantizer : quantizers()) {
     for (const Shape& shape : shapes) {
-      for (const std::int64_t gap : {0, 3, 8}) {
-        compare_places(quantizer, {.shape = shape, .gap = gap});
-      }
+      for (const std::int64_t gap : {0, 3}) compare_places(quantizer, {.shape = shape, .gap = gap});
     }
   }
+  // Packs of rows that lie apart, and pieces of one long row.
+  compare_places(find_quantizer("e4m3_1x128"), {.shape = {4, 264}, .gap = 8});
+  compare_places(find_quantizer("e5m2_current"), {.shape = {1, 2500}});
 }
 
 TEST_CASE("quantization between all types, and of odd blocks, has the reference's bits") {
