@@ -331,7 +331,8 @@ constexpr auto kRowCases = std::to_array<RowCase>({
 std::span<const RowCase> row_cases() {
   static const std::vector<RowCase> kAll = [] {
     std::vector<RowCase> all(kRowCases.begin(), kRowCases.end());
-    for (const std::span<const RowCase> more : {expert_row_cases(), factored_row_cases()}) {
+    for (const std::span<const RowCase> more :
+         {expert_row_cases(), factored_row_cases(), quantize_row_cases()}) {
       all.insert(all.end(), more.begin(), more.end());
     }
     return all;
