@@ -20,6 +20,7 @@ void add_loss_rows(std::vector<KernelRow>& rows);
 void add_router_rows(std::vector<KernelRow>& rows);
 void add_experts_rows(std::vector<KernelRow>& rows);
 void add_scale_rows_rows(std::vector<KernelRow>& rows);
+void add_quantize_rows(std::vector<KernelRow>& rows);
 }  // namespace llmtrain::kernels::reference
 
 namespace llmtrain::kernels::fast {
@@ -37,4 +38,5 @@ void add_loss_rows(std::vector<KernelRow>& rows);
 void add_router_rows(std::vector<KernelRow>& rows);
 void add_experts_rows(std::vector<KernelRow>& rows);
 void add_scale_rows_rows(std::vector<KernelRow>& rows);
+void add_quantize_rows(std::vector<KernelRow>& rows);
 }  // namespace llmtrain::kernels::fast

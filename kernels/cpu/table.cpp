@@ -21,6 +21,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_router_rows(rows);
   reference::add_experts_rows(rows);
   reference::add_scale_rows_rows(rows);
+  reference::add_quantize_rows(rows);
   return rows;
 }
 
@@ -40,6 +41,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_router_rows(rows);
   fast::add_experts_rows(rows);
   fast::add_scale_rows_rows(rows);
+  fast::add_quantize_rows(rows);
   return rows;
 }
 

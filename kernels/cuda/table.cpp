@@ -32,6 +32,7 @@ const KernelTable& cuda_table() {
         add_router_choices_rows(rows);
         add_experts_rows(rows);
         add_scale_rows_rows(rows);
+        add_quantize_rows(rows);
         return rows;
       }(),
       workspace_rows(), fuses_activation);

@@ -13,6 +13,7 @@ namespace llmtrain {
 
 class Mesh;
 class ParameterGroup;
+class QuantizedLayers;
 class Tape;
 
 /// What changes from step to step.
@@ -60,6 +61,8 @@ struct OpCtx {
   const RecomputedOps* recomputed_ops = nullptr;
   /// Null: the parameters' own.
   GradientSinks* sinks = nullptr;
+  /// Linear layers whose products quantize their operands in training; null: none do.
+  const QuantizedLayers* quantized = nullptr;
   /// The last of a step's: gradients are complete behind it.
   bool last_micro_batch = false;
   /// During a backward walk: what Tape::backward was asked for.

@@ -38,12 +38,12 @@ std::set<const Parameter*> written_here(const ParameterStore& store, const Mesh&
 }
 
 std::uint64_t written_bytes(const std::set<const Parameter*>& written,
-                            const optim::OptimizerSet& optimizer) {
+                            std::span<const optim::StateTensor> states) {
   std::uint64_t bytes = 0;
   for (const Parameter* p : written) {
     bytes += static_cast<std::uint64_t>(p->own_slice().count) * size_of(p->stored_dtype());
   }
-  for (const optim::StateTensor& state : optimizer.states()) {
+  for (const optim::StateTensor& state : states) {
     if (state.is_first && written.contains(state.parameter)) bytes += state.tensor.view().bytes();
   }
   return bytes;

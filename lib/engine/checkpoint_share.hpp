@@ -25,8 +25,9 @@ std::vector<WriteTurn> write_turns(const ParameterStore& store, const Mesh& mesh
 /// Parameters of which this rank writes what it updates, with the states of those elements.
 std::set<const Parameter*> written_here(const ParameterStore& store, const Mesh& mesh);
 
-/// Bytes of these as a checkpoint has them (masters whole) and of their states.
+/// Bytes of these as a checkpoint has them (masters whole) and of those of `states` that are
+/// theirs.
 std::uint64_t written_bytes(const std::set<const Parameter*>& written,
-                            const optim::OptimizerSet& optimizer);
+                            std::span<const optim::StateTensor> states);
 
 }  // namespace llmtrain::engine

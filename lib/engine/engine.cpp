@@ -24,6 +24,7 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .master = precision.master(),
           .rounding = precision.rounding().value_or(Rounding::stochastic),
           .loss_scaling = precision.loss_scaling(),
+          .quantization = precision.quantization(),
           .tf32 = precision.tf32(),
           .z_loss_coef = training.z_loss_coef(),
           .narrow_logits = precision.logits() == LogitsPrecision::compute,
@@ -116,6 +117,9 @@ void Engine::allocate_optimizer() {
                                   Category::activations, "step scalars");
   optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_,
                                                      mesh_, options_.loss_scaling);
+  const auto states = optimizer_->states();
+  states_.assign(states.begin(), states.end());
+  if (options_.quantization) allocate_quantization();
   if (options_.virtual_workers > 0) {
     const bool both_ends = stages_.is_here(0) && stages_.is_here(stages_.last());
     tree_.emplace(device, store_, options_.virtual_workers / mesh_.size(Axis::dp),
@@ -133,9 +137,37 @@ void Engine::allocate_optimizer() {
   }
 }
 
+void Engine::allocate_quantization() {
+  // Blocks of rows are those of one rank when each rank's two parts of a sequence are whole ones.
+  const std::int64_t pieces = 2 * mesh_.size(Axis::sp);
+  require<RecipeError>(options_.quantization->scaling != OperandScaling::block || pieces == 2 ||
+                           options_.seq_len % (128 * pieces) == 0,
+                       "precision.fp8.scaling is block, and parallelism.sp {} divides sequences of "
+                       "{} tokens, which are not whole blocks for each rank: take a multiple of {} "
+                       "for training.seq_len, or scaling: current",
+                       mesh_.size(Axis::sp), options_.seq_len, 128 * pieces);
+  const kernels::KernelCtx kernel = context().kernel;
+  quantized_.emplace(kernel, *options_.quantization, store_);
+  quantization_.emplace(kernel, *quantized_);
+  for (const QuantizedLayers::State& state : quantized_->states()) {
+    states_.push_back({.name = state.name,
+                       .parameter = state.parameter,
+                       .place = state.place,
+                       .is_first = state.is_first,
+                       .tensor = state.tensor});
+  }
+}
+
+std::vector<std::string> Engine::state_names() const {
+  std::vector<std::string> names = optimizer_->state_names();
+  if (!quantized_) return names;
+  names.insert(names.end(), quantized_->state_names().begin(), quantized_->state_names().end());
+  return names;
+}
+
 void Engine::allocate_snapshot() {
   Device& device = *place_.device;
-  const std::uint64_t bytes = written_bytes(written_here(store_, mesh_), *optimizer_);
+  const std::uint64_t bytes = written_bytes(written_here(store_, mesh_), states_);
   if (bytes == 0) return;
   snapshot_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8, Category::snapshot,
                               "snapshot of a save");
@@ -161,6 +193,7 @@ OpCtx Engine::context() const {
   ctx.mesh = &mesh_;
   ctx.step = key_;
   ctx.recomputed_ops = &options_.recompute.outside;
+  ctx.quantized = quantized_layers();
   return ctx;
 }
 
@@ -189,6 +222,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     optimizer_->zero_grads(kernel);
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
     if (routers_) routers_->clear(kernel);
+    if (quantization_) quantization_->begin_step(kernel);
     if (expert_room_) expert_room_->clear(kernel);
   });
   if (tree_) {
@@ -197,10 +231,12 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
   finish_gradients(kernel);
   if (routers_) routers_->sum(mesh_);
+  if (quantization_) quantization_->join(kernel, mesh_);
   if (expert_room_) expert_room_->join_all();
   parts_.run(RecordedParts::Part::update, [&] {
     optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
     if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
+    if (quantized_) quantized_->end_step(kernel);
   });
   data_ranks_.gather_updates();
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
@@ -208,6 +244,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   launched.trained_tokens = batch.trained_tokens;
   launched.decision->start(optimizer_->decision().view().data);
   if (routers_) routers_->start(slot);
+  if (quantization_) quantization_->start(slot);
   if (expert_room_) expert_room_->start(slot);
 }
 
@@ -294,7 +331,8 @@ StepOutcome Engine::settle_step() {
           .z_loss_sum = decision.z_loss_sum,
           .trained_tokens = launched.trained_tokens,
           .update = optim::step_result(decision),
-          .routers = routers_ ? routers_->wait(slot) : RouterOutcome{}};
+          .routers = routers_ ? routers_->wait(slot) : RouterOutcome{},
+          .quantization = quantization_ ? std::optional(quantization_->wait(slot)) : std::nullopt};
 }
 
 StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double lr_factor) {

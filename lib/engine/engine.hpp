@@ -15,6 +15,7 @@
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
 #include "lib/engine/expert_room.hpp"
+#include "lib/engine/quantization_report.hpp"
 #include "lib/engine/recompute.hpp"
 #include "lib/engine/recorded_parts.hpp"
 #include "lib/engine/router_report.hpp"
@@ -28,6 +29,7 @@
 #include "lib/parallel/gradient_tree.hpp"
 #include "lib/parallel/partial_gradients.hpp"
 #include "lib/parallel/sharded_units.hpp"
+#include "lib/param/quantized_layers.hpp"
 
 namespace llmtrain::engine {
 
@@ -41,6 +43,8 @@ struct EngineOptions {
   Rounding rounding = Rounding::stochastic;
   /// Of FP16; none in other types.
   std::optional<optim::LossScaling> loss_scaling;
+  /// Of training steps; none: products take operands as they are.
+  std::optional<QuantizationOptions> quantization;
   /// precision.tf32: as in KernelCtx.
   bool tf32 = false;
   /// Of ops::LossHeadOptions, in training.
@@ -103,6 +107,7 @@ struct StepOutcome {
   std::int64_t trained_tokens = 0;
   optim::StepResult update;
   RouterOutcome routers;
+  std::optional<QuantizationOutcome> quantization;
 };
 
 struct EvalOutcome {
@@ -153,6 +158,12 @@ class Engine final : private parallel::StageProgram {
   ParameterStore& parameters() { return store_; }
   /// Null without an optimizer.
   optim::OptimizerSet* optimizer() { return optimizer_.get(); }
+  /// Null where no products are quantized, and without an optimizer.
+  const QuantizedLayers* quantized_layers() const { return quantized_ ? &*quantized_ : nullptr; }
+  /// What a checkpoint keeps beside the parameters, of this rank: the optimizer's states and those
+  /// of quantized layers; and the names of all ranks'.
+  std::span<const optim::StateTensor> states() const { return states_; }
+  std::vector<std::string> state_names() const;
   const models::Decoder& model() const { return decoder_; }
   const EngineOptions& options() const { return options_; }
   Device& device() const { return *place_.device; }
@@ -181,6 +192,7 @@ class Engine final : private parallel::StageProgram {
  private:
   /// What steps need beside the parameters.
   void allocate_optimizer();
+  void allocate_quantization();
   void allocate_snapshot();
 
   OpCtx begin(int micro_batch) override;
@@ -225,6 +237,9 @@ class Engine final : private parallel::StageProgram {
   std::optional<parallel::ShardedUnits> shards_;
   std::optional<parallel::GradientTree> tree_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
+  std::optional<QuantizedLayers> quantized_;
+  std::optional<QuantizationReport> quantization_;
+  std::vector<optim::StateTensor> states_;
   std::optional<RouterReport> routers_;
   std::optional<ExpertRoom> expert_room_;
   Tensor communication_staging_;

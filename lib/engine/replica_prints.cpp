@@ -67,7 +67,7 @@ std::vector<ReplicaPrint> replica_prints(Engine& engine) {
       prints.add("remainder", p->name(), p->own_place(), p->remainder());
     }
   }
-  for (const optim::StateTensor& state : engine.optimizer()->states()) {
+  for (const optim::StateTensor& state : engine.states()) {
     prints.add("state", state.name, state.place, state.tensor);
   }
   return prints.take();

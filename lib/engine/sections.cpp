@@ -50,6 +50,36 @@ void TrainingSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { check_ramp(*this, issues); });
 }
 
+DType PrecisionSection::compute() const {
+  switch (type()) {
+    case ComputeType::fp32:
+      return DType::f32;
+    case ComputeType::fp16:
+      return DType::f16;
+    case ComputeType::fp64:
+      return DType::f64;
+    case ComputeType::bf16:
+    case ComputeType::fp8:
+      return DType::bf16;
+  }
+  fail("no type of products {}", static_cast<int>(type()));
+}
+
+std::optional<QuantizationOptions> PrecisionSection::quantization() const {
+  // All are read whatever they say: validate() has refused what does not go together.
+  QuantizationOptions options;
+  options.scaling = fp8.scaling().value_or(options.scaling);
+  if (const auto& history = fp8.amax_history()) {
+    options.history = static_cast<std::int64_t>(history->value);
+  }
+  options.algorithm = fp8.amax_algorithm().value_or(options.algorithm);
+  if (const auto& margin = fp8.margin()) options.margin = static_cast<int>(margin->value);
+  options.power_of_two = fp8.power_of_two_scales().value_or(options.power_of_two);
+  options.include = fp8.include();
+  options.exclude = fp8.exclude();
+  return type() == ComputeType::fp8 ? std::optional(std::move(options)) : std::nullopt;
+}
+
 std::optional<optim::LossScaling> PrecisionSection::loss_scaling() const {
   // All are read whatever they say: validate() has refused what does not go together.
   const auto& scale = loss_scale();
@@ -95,10 +125,34 @@ void check_loss_scale(const PrecisionSection& precision, recipe::Issues& issues)
   }
 }
 
+// A key that says nothing is refused, not passed over.
+void check_fp8(const PrecisionSection& precision, recipe::Issues& issues) {
+  const Fp8Section& fp8 = precision.fp8;
+  const bool on = precision.type() == ComputeType::fp8;
+  const auto check = [&](const recipe::Entry& key, bool is_given,
+                         std::optional<OperandScaling> scaling, std::string_view name) {
+    if (!is_given) return;
+    if (!on) {
+      issues.add(key, "belongs to compute fp8", "set precision.compute: fp8, or leave it out");
+    } else if (scaling && fp8.scaling().value_or(OperandScaling::current) != *scaling) {
+      issues.add(key, fmt::format("belongs to scaling {}", name), "leave it out");
+    }
+  };
+  check(fp8.scaling, fp8.scaling().has_value(), {}, "");
+  check(fp8.amax_history, fp8.amax_history().has_value(), OperandScaling::delayed, "delayed");
+  check(fp8.amax_algorithm, fp8.amax_algorithm().has_value(), OperandScaling::delayed, "delayed");
+  check(fp8.margin, fp8.margin().has_value(), OperandScaling::delayed, "delayed");
+  check(fp8.power_of_two_scales, fp8.power_of_two_scales().has_value(), OperandScaling::block,
+        "block");
+  check(fp8.include, !fp8.include().empty(), {}, "");
+  check(fp8.exclude, !fp8.exclude().empty(), {}, "");
+}
+
 }  // namespace
 
 void PrecisionSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { check_loss_scale(*this, issues); });
+  recipe::judge(issues, [&] { check_fp8(*this, issues); });
   if (master() == MasterForm::remainder && compute() != DType::bf16) {
     issues.add(master, "bf16+remainder completes bf16 parameters, which compute does not ask for",
                "set precision.compute: bf16, or master: fp32");

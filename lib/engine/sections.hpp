@@ -10,6 +10,7 @@
 #include "lib/optim/loss_scaling.hpp"
 #include "lib/optim/optimizer_options.hpp"
 #include "lib/param/parameter.hpp"
+#include "lib/param/quantized_layers.hpp"
 #include "lib/recipe/section.hpp"
 
 namespace llmtrain::engine {
@@ -64,18 +65,64 @@ struct TrainingSection : recipe::Section {
   void validate(recipe::Issues& issues) const override;
 };
 
+enum class ComputeType : std::uint8_t { fp32, bf16, fp16, fp8, fp64 };
 enum class Rounding : std::uint8_t { stochastic, nearest };
 enum class LogitsPrecision : std::uint8_t { fp32, compute };
 
+/// With compute fp8. Keys are null where they are not given; those of another scaling are refused.
+struct Fp8Section : recipe::Section {
+  recipe::Key<std::optional<OperandScaling>> scaling{
+      this, "scaling", std::nullopt,
+      "what the scales of operands follow from: current = the largest magnitude of the tensor; "
+      "delayed = those of earlier steps; block = that of 128 numbers along a product's sum, and of "
+      "128 x 128 of a weight; null = current",
+      recipe::one_of<OperandScaling>({{"current", OperandScaling::current},
+                                      {"delayed", OperandScaling::delayed},
+                                      {"block", OperandScaling::block}})};
+  recipe::Key<std::optional<recipe::Count>> amax_history{
+      this, "amax_history", std::nullopt,
+      "with scaling delayed: steps whose largest magnitudes count; null: 1024",
+      recipe::between(1, 1 << 16)};
+  recipe::Key<std::optional<kernels::HistoryAmax>> amax_algorithm{
+      this, "amax_algorithm", std::nullopt,
+      "with scaling delayed: the largest of the history, or that of the last step; null: max",
+      recipe::one_of<kernels::HistoryAmax>({{"max", kernels::HistoryAmax::max},
+                                            {"most_recent", kernels::HistoryAmax::most_recent}})};
+  recipe::Key<std::optional<recipe::Count>> margin{
+      this, "margin", std::nullopt,
+      "with scaling delayed: scales are smaller by 2^margin, so that magnitudes may grow by as "
+      "much; null: 0",
+      recipe::between(0, 32)};
+  recipe::Key<std::optional<bool>> power_of_two_scales{
+      this, "power_of_two_scales", std::nullopt,
+      "with scaling block: scales are rounded down to powers of two; null: true"};
+  recipe::Key<std::vector<std::string>> include{
+      this,
+      "include",
+      {},
+      "patterns of weights whose products are quantized beside those of all linear layers that are "
+      "neither in the first nor in the last block; layers that share a product (q, k, v; gate, up) "
+      "are chosen together"};
+  recipe::Key<std::vector<std::string>> exclude{
+      this,
+      "exclude",
+      {},
+      "patterns of weights whose products are not quantized, whatever "
+      "includes them; embedding, head, norms, routers and experts never are"};
+};
+
 struct PrecisionSection : recipe::Section {
-  recipe::Key<DType> compute{this, "compute", DType::f32,
-                             "dtype of activations and products; bf16 and fp16 keep an FP32 master "
-                             "copy of the parameters; fp64 runs the plain reference kernels, for "
-                             "proofs",
-                             recipe::one_of<DType>({{"fp32", DType::f32},
-                                                    {"bf16", DType::bf16},
-                                                    {"fp16", DType::f16},
-                                                    {"fp64", DType::f64}})};
+  recipe::Key<ComputeType> type{
+      this, "compute", ComputeType::fp32,
+      "dtype of activations and products; bf16 and fp16 keep an FP32 master copy of the "
+      "parameters; fp8 is bf16 in which linear layers quantize the operands of their products (see "
+      "fp8); fp64 runs the plain reference kernels, for proofs",
+      recipe::one_of<ComputeType>({{"fp32", ComputeType::fp32},
+                                   {"bf16", ComputeType::bf16},
+                                   {"fp16", ComputeType::fp16},
+                                   {"fp8", ComputeType::fp8},
+                                   {"fp64", ComputeType::fp64}})};
+  recipe::Sub<Fp8Section> fp8{this, "fp8", "with compute fp8: how operands are quantized"};
   recipe::Key<MasterForm> master{
       this, "master", MasterForm::whole,
       "how the FP32 masters of bf16 parameters are kept: whole, 4 bytes each, or as the 2 bytes "
@@ -126,6 +173,10 @@ struct PrecisionSection : recipe::Section {
       "with loss_scale dynamic: steps in a row without overflow before it doubles; null: 2000",
       recipe::between(1, 1 << 30)};
 
+  /// The type of activations, and of parameters as products see them: of fp8 bf16.
+  DType compute() const;
+  /// None where compute is not fp8.
+  std::optional<QuantizationOptions> quantization() const;
   /// None where compute is not fp16.
   std::optional<optim::LossScaling> loss_scaling() const;
   void validate(recipe::Issues& issues) const override;

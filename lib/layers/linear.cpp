@@ -29,7 +29,8 @@ Linear::Linear(ParameterStore& store, const std::vector<LinearOutput>& outputs,
                        .role = ParameterRole::matrix,
                        .init = {Initializer::Kind::normal, options.init_std},
                        .placement = placement_of_weight(options.split, output.replicas),
-                       .rows_per_head = output.rows_per_head});
+                       .rows_per_head = output.rows_per_head,
+                       .linear = true});
     biases.push_back({.name = output.name + ".bias",
                       .shape = {output.out_features},
                       .role = ParameterRole::bias,

@@ -1,6 +1,7 @@
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/ops/quantized_linear.hpp"
 
 namespace llmtrain::ops {
 
@@ -85,6 +86,7 @@ kernels::Matmul product_of(const Tensor& x, const LinearWeights& weights) {
 }  // namespace
 
 Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
+  if (quantizes(ctx, *weights.weight)) return quantized_linear(ctx, x, weights);
   const Tensor& w = weights.weight->compute();
   require(x.tensor.cols() == w.cols(), "{}: input of {} columns for a weight {}",
           weights.weight->name(), x.tensor.cols(), to_string(w.shape()));
@@ -101,7 +103,8 @@ Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
 Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activation f,
         const LinearWeights& out) {
   const DType dtype = x.tensor.dtype();
-  if (!ctx.kernel.table->fuses(f, dtype) || ctx.recomputes("activation")) {
+  const bool quantized = quantizes(ctx, *in.weight) || quantizes(ctx, *out.weight);
+  if (!ctx.kernel.table->fuses(f, dtype) || ctx.recomputes("activation") || quantized) {
     const Var z = linear(ctx, x, in);
     return linear(ctx, activation(ctx, z, f), out);
   }

@@ -43,6 +43,8 @@ struct ParameterSpec {
   bool trained = true;
   /// Of a projection to heads whose logits are formed from them (queries, keys): rows of a head.
   std::int64_t rows_per_head = 1;
+  /// The weight of a linear layer [out, in], whose products may be quantized.
+  bool linear = false;
 };
 
 /// How the values that the optimizer works on are held beside a narrower compute copy.
@@ -84,6 +86,7 @@ class Parameter {
   const Shape& global_shape() const { return spec_.shape; }
   ParameterRole role() const { return spec_.role; }
   std::int64_t rows_per_head() const { return spec_.rows_per_head; }
+  bool is_linear() const { return spec_.linear; }
   const Initializer& initializer() const { return spec_.init; }
   /// Without it only the values are there: neither gradients nor slices.
   bool is_trained() const { return spec_.trained; }
@@ -252,6 +255,8 @@ class ParameterStore {
   std::span<Parameter* const> local() const { return local_; }
   /// Of the trained ones.
   std::span<ParameterGroup* const> local_groups() const { return local_groups_; }
+  /// Of the whole model, in declaration order; what is not local has no tensors.
+  std::span<const std::unique_ptr<ParameterGroup>> groups() const { return groups_; }
   /// InternalError when there is none.
   Parameter& find(std::string_view name) const;
   /// Elements of the logical tensors that are trained, each once.

@@ -120,7 +120,7 @@ std::uint64_t checkpoint_bytes(engine::Engine& engine) {
   for (const Parameter* p : engine.parameters().local()) {
     bytes += static_cast<std::uint64_t>(p->box().shape.numel()) * size_of(p->stored_dtype());
   }
-  for (const auto& state : engine.optimizer()->states()) bytes += state.tensor.view().bytes();
+  for (const auto& state : engine.states()) bytes += state.tensor.view().bytes();
   return bytes;
 }
 

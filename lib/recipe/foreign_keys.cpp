@@ -125,7 +125,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     // Precision.
     {"bf16", "precision.compute", "precision: {compute: bf16}"},
     {"fp16", "precision.compute", "precision: {compute: fp16}"},
-    {"fp8", "precision.compute", "fp32, bf16 or fp16"},
+    {"fp8", "precision.compute", "precision: {compute: fp8}"},
     {"tf32", "precision.tf32", "with precision.compute: fp32 on a GPU"},
     {"torch_dtype", "precision.compute", "master weights are fp32"},
     {"mixed_precision_param", "precision.compute", "master weights are fp32"},

@@ -109,7 +109,7 @@ std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine) {
   for (const Parameter* p : engine.parameters().local()) {
     if (mine.contains(p)) add_master(boxes, engine.parameters(), *p);
   }
-  for (const optim::StateTensor& s : engine.optimizer()->states()) {
+  for (const optim::StateTensor& s : engine.states()) {
     if (s.is_first && mine.contains(s.parameter)) add_boxes(boxes, s.name, s.place, s.tensor);
   }
   return boxes;
@@ -236,7 +236,10 @@ void load_tensors(checkpoint::Loader& loader, engine::Engine& engine) {
   }
   Reading reading;
   for (const Parameter* p : parameters.local()) add_parameter(reading, loader, parameters, *p);
-  for (const optim::StateTensor& s : engine.optimizer()->states()) add_state(reading, s);
+  for (const optim::StateTensor& s : engine.states()) {
+    // Those of quantized layers begin anew where a run was not in FP8 before.
+    if (loader.manifest().tensors.contains(s.name)) add_state(reading, s);
+  }
   reading.run(loader, reading_threads(engine));
 }
 

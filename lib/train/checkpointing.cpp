@@ -118,6 +118,25 @@ RecentLosses recent_losses_of(const checkpoint::RunState& run) {
   return RecentLosses::parse(*text, kRecentLossesKey);
 }
 
+/// A run may go on in FP8, with scales of its own from the first step on, or leave it: then nobody
+/// reads what the checkpoint has. A run in FP8 that goes on finds all of its states there.
+void add_quantizer_names(const checkpoint::Loader& loader, const engine::Engine& engine,
+                         std::vector<std::string>& expected) {
+  std::vector<std::string> saved, mine;
+  for (const auto& [name, record] : loader.manifest().tensors) {
+    if (name.find("#fp8_") != std::string::npos) saved.push_back(name);
+  }
+  if (engine.quantized_layers() != nullptr) mine = engine.quantized_layers()->state_names();
+  const bool goes_on = !saved.empty() && !mine.empty();
+  if (mine.empty() && !saved.empty()) {
+    log::info("the checkpoint's FP8 scales are not used: this run has none");
+  } else if (saved.empty() && !mine.empty()) {
+    log::info("the checkpoint has no FP8 scales: they begin anew");
+  }
+  const std::vector<std::string>& counted = goes_on ? mine : saved;
+  expected.insert(expected.end(), counted.begin(), counted.end());
+}
+
 void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected) {
   const checkpoint::NameDifference difference = loader.compare(expected);
   require<CheckpointError>(
@@ -147,6 +166,7 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   for (const auto& p : engine.parameters().all()) expected.push_back(p->name());
   const std::vector<std::string> states = engine.optimizer()->state_names();
   expected.insert(expected.end(), states.begin(), states.end());
+  add_quantizer_names(loader, engine, expected);
   check_names(loader, expected);
 
   load_tensors(loader, engine);

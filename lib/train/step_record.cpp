@@ -1,6 +1,7 @@
 #include "lib/train/step_record.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "lib/base/require.hpp"
@@ -25,6 +26,16 @@ void set_times(StepRecord& record, const SettledStep& settled) {
   record.set(metric::kEtaSeconds, eta);
 }
 
+void set_quantization(StepRecord& record, const engine::QuantizationOutcome& outcome) {
+  constexpr std::array<std::string_view, kLinearOperands> kNames = {"input", "weight",
+                                                                    "output_grad"};
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    record.set(fmt::format("fp8/amax/{}", kNames[i]), outcome.amax[i]);
+    record.set(fmt::format("fp8/saturated/{}", kNames[i]),
+               static_cast<std::int64_t>(outcome.saturated[i]));
+  }
+}
+
 }  // namespace
 
 StepRecord record_of_step(const SettledStep& settled) {
@@ -47,6 +58,7 @@ StepRecord record_of_step(const SettledStep& settled) {
               settled.step.num_samples * settled.options.seq_len);
   record.set("train/skipped_steps", state.skipped_steps);
   if (settled.options.loss_scaling) record.set("train/loss_scale", outcome.update.loss_scale);
+  if (outcome.quantization) set_quantization(record, *outcome.quantization);
   set_memory(record, settled.peak);
   set_times(record, settled);
   return record;

@@ -224,6 +224,12 @@ T atomicMax(T* to, T value) {
   if (before < value) std::memcpy(to, &value, sizeof(T));
   return before;
 }
+template <class T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
+  *to = before + value;
+  return before;
+}
 using std::max;
 using std::min;
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

@@ -81,6 +81,24 @@ TEST_CASE("resumed runs equal the uninterrupted one at 20 cut points") {
   }
 }
 
+TEST_CASE("in FP8 resumed runs equal the uninterrupted one") {
+  for (const char* scaling : {"current", "delayed, amax_history: 3", "block"}) {
+    CAPTURE(scaling);
+    const std::string fp8 =
+        fmt::format("precision={{compute: fp8, fp8: {{scaling: {}, include: [\"*\"]}}}}", scaling);
+    const Workspace whole(kRecipe);
+    run_well(whole, {fp8});
+    for (const std::uint64_t cut : {1, 10}) {
+      const Workspace part(kRecipe);
+      cut_after(whole, part, cut);
+      const auto resumed = part.run({fp8, "checkpoint.resume=must"});
+      INFO(resumed.output);
+      REQUIRE(resumed.exit_code == 0);
+      CHECK(fingerprint(part.path, kSteps) == fingerprint(whole.path, kSteps));
+    }
+  }
+}
+
 TEST_CASE("an fp16 run resumes with the scale of its loss, and with what it knows of it") {
   const std::vector<std::string> fp16 = {
       "precision={compute: fp16, initial_loss_scale: 4Mi, growth_interval: 5}"};

@@ -128,7 +128,11 @@ TEST_CASE("with determinism: layout every layout has the bits of one rank") {
                                        "model.num_hidden_layers=4",     "model.resid_pdrop=0.2",
                                        "model.embd_pdrop=0.1",          "model.attn_pdrop=0.3"};
   for (const std::vector<std::string>& precision :
-       {std::vector<std::string>{"precision.compute=fp32"}, {"precision.compute=bf16"}}) {
+       {std::vector<std::string>{"precision.compute=fp32"},
+        {"precision.compute=bf16"},
+        {"precision={compute: fp8, fp8: {scaling: current, include: [\"*\"]}}"},
+        {"precision={compute: fp8, fp8: {scaling: delayed, amax_history: 2, include: [\"*\"]}}"},
+        {"precision={compute: fp8, fp8: {scaling: block}}"}}) {
     std::vector<std::string> settings = shape;
     settings.insert(settings.end(), precision.begin(), precision.end());
     compare_runs(model_named("gpt2"), runs(), settings);

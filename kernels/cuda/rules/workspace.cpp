@@ -17,6 +17,7 @@
 #include "kernels/matmul.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/quantize/quantize.hpp"
 #include "kernels/router.hpp"
 #include "kernels/scale_rows.hpp"
 #include "lib/base/require.hpp"
@@ -143,6 +144,11 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<GroupedMatmul, none<GroupedMatmul>>(),
       workspace_row_of<ScaleRows, none<ScaleRows>>(),
       workspace_row_of<ScaleRowsBackward, none<ScaleRowsBackward>>(),
+      workspace_row_of<BlockAmax, none<BlockAmax>>(),
+      workspace_row_of<ScaleFromAmax, none<ScaleFromAmax>>(),
+      workspace_row_of<RollAmaxHistory, none<RollAmaxHistory>>(),
+      workspace_row_of<Quantize, none<Quantize>>(),
+      workspace_row_of<Dequantize, none<Dequantize>>(),
       workspace_row_of<SquaredNorm, as_on_the_cpu<SquaredNorm>>(),
       workspace_row_of<ClipByValue, none<ClipByValue>>(),
       workspace_row_of<JoinSquaredNorms, none<JoinSquaredNorms>>(),

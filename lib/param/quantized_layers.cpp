@@ -1,0 +1,227 @@
+#include "lib/param/quantized_layers.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fnmatch.h>
+
+#include "kernels/elementwise.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr std::int64_t kBlock = 128;
+
+bool matches(const ParameterGroup& group, const std::string& pattern) {
+  return std::ranges::any_of(group.members(), [&](const Parameter* p) {
+    return fnmatch(pattern.c_str(), p->name().c_str(), 0) == 0;
+  });
+}
+
+bool matches_any(const ParameterGroup& group, const std::vector<std::string>& patterns) {
+  return std::ranges::any_of(patterns,
+                             [&](const std::string& pattern) { return matches(group, pattern); });
+}
+
+// N of model.layers.N.*, or none.
+std::optional<std::int64_t> block_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  std::int64_t block = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), block);
+  return error == std::errc() ? std::optional(block) : std::nullopt;
+}
+
+std::vector<const ParameterGroup*> linear_layers(const ParameterStore& store) {
+  std::vector<const ParameterGroup*> layers;
+  for (const auto& group : store.groups()) {
+    if (group->members().front()->is_linear()) layers.push_back(group.get());
+  }
+  return layers;
+}
+
+void check_patterns(const std::vector<const ParameterGroup*>& layers, std::string_view key,
+                    const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    require<RecipeError>(
+        std::ranges::any_of(layers, [&](const auto* group) { return matches(*group, pattern); }),
+        "precision.fp8.{}: `{}` selects no linear layer (write a pattern of names like {}; "
+        "embedding, head, norms, routers and experts are not quantized)",
+        key, pattern, layers.empty() ? "*.down_proj.weight" : layers.front()->name());
+  }
+}
+
+// A rank's part of a matrix must be whole blocks, or its scales would depend on the layout.
+void check_division(const ParameterGroup& group, const Mesh& mesh) {
+  if (mesh.size(Axis::tp) == 1) return;
+  for (const Parameter* p : group.members()) {
+    const int dim = p->placement()[Axis::tp].split_dim;
+    if (dim < 0) continue;
+    const std::int64_t part = p->box().shape[static_cast<std::size_t>(dim)];
+    require<RecipeError>(part % kBlock == 0,
+                         "precision.fp8.scaling is block, and parallelism.tp {} divides {} into "
+                         "parts of {}, which are not whole blocks of {}: take another tp, or "
+                         "scaling: current",
+                         mesh.size(Axis::tp), p->name(), part, kBlock);
+  }
+}
+
+}  // namespace
+
+kernels::Quantizer quantizer_of(const QuantizationOptions& options, LinearOperand operand,
+                                bool along_rows) {
+  if (options.scaling != OperandScaling::block) {
+    const bool delayed = options.scaling == OperandScaling::delayed;
+    const bool gradient = operand == LinearOperand::output_grad;
+    return kernels::find_quantizer(gradient ? (delayed ? "e5m2_delayed" : "e5m2_current")
+                                            : (delayed ? "e4m3_delayed" : "e4m3_current"));
+  }
+  constexpr std::array<std::array<std::string_view, 2>, 3> kNames = {
+      {{"e4m3_1x128", "e4m3_1x128_pow2"},
+       {"e4m3_128x1", "e4m3_128x1_pow2"},
+       {"e4m3_128x128", "e4m3_128x128_pow2"}}};
+  const std::size_t shape = operand == LinearOperand::weight ? 2 : along_rows ? 1 : 0;
+  return kernels::find_quantizer(kNames[shape][options.power_of_two ? 1 : 0]);
+}
+
+QuantizedLayers::QuantizedLayers(const kernels::KernelCtx& ctx, const QuantizationOptions& options,
+                                 const ParameterStore& store)
+    : options_(options) {
+  choose(store);
+  allocate(ctx);
+  if (options_.scaling == OperandScaling::delayed) add_states(store.mesh());
+}
+
+void QuantizedLayers::choose(const ParameterStore& store) {
+  const std::vector<const ParameterGroup*> layers = linear_layers(store);
+  check_patterns(layers, "include", options_.include);
+  check_patterns(layers, "exclude", options_.exclude);
+  std::int64_t last = 0;
+  for (const ParameterGroup* group : layers)
+    last = std::max(last, block_of(group->name()).value_or(0));
+  for (const ParameterGroup* group : layers) {
+    const std::int64_t block = block_of(group->name()).value_or(0);
+    const bool chosen = (block > 0 && block < last) || matches_any(*group, options_.include);
+    if (!chosen || matches_any(*group, options_.exclude)) continue;
+    if (options_.scaling == OperandScaling::block) check_division(*group, store.mesh());
+    names_.push_back(group->name());
+    if (!group->members().front()->is_local()) continue;
+    number_[group] = static_cast<std::int64_t>(local_.size());
+    local_.push_back(group);
+  }
+  require<RecipeError>(
+      !names_.empty(),
+      "precision.compute is fp8, and no linear layer is quantized: those of the first and the last "
+      "block are not unless precision.fp8.include names them (include: [\"*\"] takes all)");
+}
+
+void QuantizedLayers::allocate(const kernels::KernelCtx& ctx) {
+  const std::int64_t count = kLinearOperands * static_cast<std::int64_t>(local_.size());
+  if (count == 0) return;
+  const auto make = [&](const Shape& shape, DType dtype, Category category, std::string_view tag,
+                        double value) {
+    Tensor tensor = ctx.device->allocate(shape, dtype, category, tag);
+    kernels::launch(ctx, kernels::Fill{.y = tensor, .value = value});
+    return tensor;
+  };
+  amax_ = make({count}, DType::f32, Category::activations, "fp8 amax", 0);
+  saturated_ = make({count}, DType::f64, Category::activations, "fp8 saturated", 0);
+  if (options_.scaling != OperandScaling::delayed) return;
+  scale_ = make({count}, DType::f32, Category::optimizer, "fp8 scales", 1);
+  scale_inv_ = make({count}, DType::f32, Category::optimizer, "fp8 inverse scales", 1);
+  max_ = make({count}, DType::f32, Category::optimizer, "fp8 largest numbers", 0);
+  if (options_.history > 1) {
+    history_ = make({count, options_.history - 1}, DType::f32, Category::optimizer,
+                    "fp8 amax histories", 0);
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto operand = static_cast<LinearOperand>(i % kLinearOperands);
+    kernels::launch(ctx, kernels::Fill{.y = max_.columns(i, 1),
+                                       .value = quantizer_of(options_, operand, false).format.max});
+  }
+}
+
+// One tensor for the three operands of a layer, whatever ranks have of its weight.
+void QuantizedLayers::add_states(const Mesh& mesh) {
+  const auto add = [&](const std::string& weight, std::string_view state, const Tensor& all,
+                       std::int64_t first, const Parameter* parameter) {
+    const Tensor tensor = all.cols() == all.numel() && all.rows() == 1
+                              ? all.columns(first, kLinearOperands)
+                              : all.row_range(first, kLinearOperands);
+    const bool is_first = mesh.index(Axis::tp) == 0 && parameter->own_slice().first == 0;
+    states_.push_back({.name = weight + std::string(state),
+                       .parameter = parameter,
+                       .place = {.global_shape = tensor.shape(),
+                                 .box = {.offset = {}, .shape = tensor.shape()},
+                                 .own = {0, tensor.numel()}},
+                       .is_first = is_first,
+                       .tensor = tensor});
+  };
+  for (const std::string& name : names_) {
+    state_names_.push_back(name + "#fp8_scale");
+    state_names_.push_back(name + "#fp8_scale_inv");
+    if (options_.history > 1) state_names_.push_back(name + "#fp8_history");
+  }
+  for (std::size_t i = 0; i < local_.size(); ++i) {
+    const Parameter* first = local_[i]->members().front();
+    const std::int64_t row = kLinearOperands * static_cast<std::int64_t>(i);
+    add(first->name(), "#fp8_scale", scale_, row, first);
+    add(first->name(), "#fp8_scale_inv", scale_inv_, row, first);
+    if (history_.defined()) add(first->name(), "#fp8_history", history_, row, first);
+  }
+}
+
+std::optional<std::int64_t> QuantizedLayers::find(const ParameterGroup& weight) const {
+  const auto at = number_.find(&weight);
+  return at == number_.end() ? std::nullopt : std::optional(at->second);
+}
+
+Tensor QuantizedLayers::at(const Tensor& all, std::int64_t layer, LinearOperand operand) const {
+  return all.columns(kLinearOperands * layer + static_cast<std::int64_t>(operand), 1);
+}
+Tensor QuantizedLayers::amax(std::int64_t layer, LinearOperand operand) const {
+  return at(amax_, layer, operand);
+}
+Tensor QuantizedLayers::saturated(std::int64_t layer, LinearOperand operand) const {
+  return at(saturated_, layer, operand);
+}
+Tensor QuantizedLayers::scale(std::int64_t layer, LinearOperand operand) const {
+  return at(scale_, layer, operand);
+}
+Tensor QuantizedLayers::scale_inv(std::int64_t layer, LinearOperand operand) const {
+  return at(scale_inv_, layer, operand);
+}
+
+void QuantizedLayers::begin_step(const kernels::KernelCtx& ctx) const {
+  if (local_.empty()) return;
+  kernels::launch(ctx, kernels::Fill{.y = amax_, .value = 0});
+  kernels::launch(ctx, kernels::Fill{.y = saturated_, .value = 0});
+}
+
+// Stages of a pipeline have layers of their own; of one layer all ranks of these groups have the
+// same operands, or parts of them.
+void QuantizedLayers::join(const Mesh& mesh) const {
+  if (local_.empty()) return;
+  for (Communicator* group : {&mesh.axis(Axis::tp), &mesh.data()}) {
+    if (group->size() == 1) continue;
+    group->all_reduce(amax_, ReduceOp::max, "fp8 amax").wait();
+    group->all_reduce(saturated_, ReduceOp::sum, "fp8 saturated").wait();
+  }
+}
+
+void QuantizedLayers::end_step(const kernels::KernelCtx& ctx) const {
+  if (local_.empty() || options_.scaling != OperandScaling::delayed) return;
+  kernels::launch(ctx,
+                  kernels::RollAmaxHistory{.amax = amax_,
+                                           .history = history_.defined() ? history_.view() : View{},
+                                           .scale = scale_,
+                                           .scale_inv = scale_inv_,
+                                           .max = max_,
+                                           .margin = options_.margin,
+                                           .algorithm = options_.algorithm});
+}
+
+}  // namespace llmtrain

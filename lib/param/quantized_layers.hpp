@@ -1,0 +1,108 @@
+#pragma once
+/// Linear layers whose products take operands of eight bits, and what of them lives as long as the
+/// run: largest magnitudes, their histories and the scales that follow from these.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/quantize/quantize.hpp"
+#include "lib/param/parameter.hpp"
+
+namespace llmtrain {
+
+/// What scales follow from, as Transformer Engine's recipes have it.
+enum class OperandScaling : std::uint8_t {
+  current,  // of a tensor: its own amax
+  delayed,  // of a tensor: those of earlier steps
+  block,    // of 128 numbers along a product's sum, of 128 x 128 of a weight: their own amax
+};
+
+struct QuantizationOptions {
+  OperandScaling scaling = OperandScaling::current;
+  /// With delayed scaling: steps whose amax counts, the last one included; which of them; and
+  /// binades that scales leave free.
+  std::int64_t history = 1024;
+  kernels::HistoryAmax algorithm = kernels::HistoryAmax::max;
+  int margin = 0;
+  /// Scales of blocks are powers of two.
+  bool power_of_two = true;
+  /// Patterns (fnmatch) of names of weights. Linear layers of all blocks but the first and the last
+  /// are quantized, with `include` those too, without `exclude`.
+  std::vector<std::string> include, exclude;
+};
+
+/// Operands of the three products of a linear layer y = x w^T.
+enum class LinearOperand : std::uint8_t { input, weight, output_grad };
+inline constexpr int kLinearOperands = 3;
+
+class QuantizedLayers {
+ public:
+  /// Allocates what this rank needs of the layers that `options` chooses from `store`, which has
+  /// its tensors and outlives this; values are those of a run that has not begun. RecipeError for
+  /// a pattern that selects no linear layer, when no layer is chosen, and for blocks that a
+  /// tensor's division over Axis::tp would cut.
+  QuantizedLayers(const kernels::KernelCtx& ctx, const QuantizationOptions& options,
+                  const ParameterStore& store);
+
+  /// Number of a layer by its weight; none where its products are not quantized.
+  std::optional<std::int64_t> find(const ParameterGroup& weight) const;
+  const QuantizationOptions& options() const { return options_; }
+  /// Names of the layers' (first) weights, on whichever ranks they are, in the model's order.
+  const std::vector<std::string>& names() const { return names_; }
+
+  /// Whose magnitudes it is: FP32 [1], zero at a step's begin, that operations raise; and how many
+  /// numbers did not fit, FP64 [1].
+  Tensor amax(std::int64_t layer, LinearOperand operand) const;
+  Tensor saturated(std::int64_t layer, LinearOperand operand) const;
+  /// With delayed scaling, FP32 [1].
+  Tensor scale(std::int64_t layer, LinearOperand operand) const;
+  Tensor scale_inv(std::int64_t layer, LinearOperand operand) const;
+
+  /// Before a step's first micro-batch.
+  void begin_step(const kernels::KernelCtx& ctx) const;
+  /// Behind the last: magnitudes and counts become those of all ranks. Collective over the world.
+  void join(const Mesh& mesh) const;
+  /// Behind that: with delayed scaling, the scales of the next step.
+  void end_step(const kernels::KernelCtx& ctx) const;
+
+  /// Of all local layers' operands: FP32 and FP64 [layers * kLinearOperands], input, weight and
+  /// gradient of each.
+  const Tensor& all_amax() const { return amax_; }
+  const Tensor& all_saturated() const { return saturated_; }
+
+  /// What a checkpoint keeps, in the way of an optimizer's state.
+  struct State {
+    std::string name;  // <weight>#fp8_<state>
+    const Parameter* parameter = nullptr;
+    TensorPlace place;
+    bool is_first = true;  // of the ranks that have it
+    Tensor tensor;
+  };
+  std::span<const State> states() const { return states_; }
+  /// Of all layers of the model.
+  const std::vector<std::string>& state_names() const { return state_names_; }
+
+ private:
+  void choose(const ParameterStore& store);
+  void allocate(const kernels::KernelCtx& ctx);
+  void add_states(const Mesh& mesh);
+  Tensor at(const Tensor& all, std::int64_t layer, LinearOperand operand) const;
+
+  QuantizationOptions options_;
+  std::vector<std::string> names_, state_names_;
+  std::vector<const ParameterGroup*> local_;
+  std::map<const ParameterGroup*, std::int64_t> number_;
+  Tensor amax_, saturated_;
+  Tensor scale_, scale_inv_, history_,
+      max_;  // of delayed scaling; the history if it is longer than 1
+  std::vector<State> states_;
+};
+
+/// The table's row for an operand of a product. `along_rows`: the product sums over the operand's
+/// rows (weight gradients), else over its columns.
+kernels::Quantizer quantizer_of(const QuantizationOptions& options, LinearOperand operand,
+                                bool along_rows);
+
+}  // namespace llmtrain

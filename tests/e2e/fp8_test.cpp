@@ -1,0 +1,125 @@
+// FP8: it learns, its records say what quantizing did, and keys that mean nothing are refused.
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+std::string fp8(std::string_view keys) {
+  return fmt::format("precision={{compute: fp8, fp8: {{{}, include: [\"*\"]}}}}", keys);
+}
+
+// The last loss of 40 steps; what the run says of its memory is checked.
+double last_loss(const Workspace& here, std::vector<std::string> with) {
+  with.push_back("training.max_steps=40");
+  const auto result = here.run(with);
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  CHECK(holds(result.output, {"40 steps took memory as planned"}));
+  double loss = 0;
+  for (const train::StepRecord& record : here.metrics()) {
+    loss = record.number(train::metric::kLoss).value_or(loss);
+  }
+  return loss;
+}
+
+// Each step has said what its operands were.
+void check_records(const Workspace& here) {
+  int steps = 0;
+  for (const train::StepRecord& record : here.metrics()) {
+    if (!record.number(train::metric::kLoss)) continue;
+    ++steps;
+    for (const std::string_view operand : {"input", "weight", "output_grad"}) {
+      const auto amax = record.number(fmt::format("fp8/amax/{}", operand));
+      const auto saturated = record.number(fmt::format("fp8/saturated/{}", operand));
+      REQUIRE(amax.has_value());
+      REQUIRE(saturated.has_value());
+      CHECK(*amax > 0);
+      CHECK(std::isfinite(*amax));
+      CHECK(*saturated >= 0);
+    }
+  }
+  CHECK(steps == 40);
+}
+
+}  // namespace
+
+TEST_CASE("FP8 learns like bf16, whatever its scales follow from, and says what did not fit") {
+  const Workspace wide(kTinyRecipe);
+  const double expected = last_loss(wide, {"precision.compute=bf16"});
+  for (const train::StepRecord& record : wide.metrics()) {
+    CHECK_FALSE(record.number("fp8/amax/input").has_value());
+  }
+  for (const char* scaling : {"scaling: current", "scaling: delayed, amax_history: 4",
+                              "scaling: block", "scaling: block, power_of_two_scales: false"}) {
+    CAPTURE(scaling);
+    const Workspace narrow(kTinyRecipe);
+    const double found = last_loss(narrow, {fp8(scaling)});
+    CHECK(found != expected);
+    CHECK(std::abs(found - expected) < 0.05 * expected);
+    check_records(narrow);
+  }
+}
+
+TEST_CASE("on an emulated GPU FP8 learns, too" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Workspace wide(kTinyRecipe);
+  const double expected = last_loss(wide, {"precision.compute=bf16"});
+  ::setenv("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU, 1);
+  for (const char* scaling : {"scaling: current", "scaling: delayed", "scaling: block"}) {
+    CAPTURE(scaling);
+    const Workspace narrow(kTinyRecipe);
+    const double found = last_loss(narrow, {fp8(scaling), "run.device=cuda"});
+    CHECK(std::abs(found - expected) < 0.05 * expected);
+    check_records(narrow);
+  }
+  ::unsetenv("LLMTRAIN_CUDA_PLUGIN");
+}
+
+TEST_CASE("a run may enter FP8 and leave it, and says so") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {"precision.compute=bf16", "training.max_steps=2"});
+  const auto entered = here.run({fp8("scaling: delayed"), "training.max_steps=4"});
+  INFO(entered.output);
+  REQUIRE(entered.exit_code == 0);
+  CHECK(holds(entered.output, {"resumed from step 2", "has no FP8 scales: they begin anew"}));
+  const auto left = here.run({"precision.compute=bf16"});
+  INFO(left.output);
+  REQUIRE(left.exit_code == 0);
+  CHECK(holds(left.output, {"resumed from step 4", "FP8 scales are not used"}));
+  const auto longer = here.run({fp8("scaling: delayed"), "training.max_steps=8"});
+  CHECK(longer.exit_code == 0);
+}
+
+TEST_CASE("keys of FP8 that mean nothing are refused") {
+  const Workspace here(kTinyRecipe);
+  const auto refused = [&](const std::string& precision, const std::vector<std::string>& texts) {
+    CAPTURE(precision);
+    const auto result = here.run({"precision=" + precision});
+    INFO(result.output);
+    CHECK(result.exit_code == 2);
+    CHECK(holds(result.output, texts));
+  };
+  refused("{compute: bf16, fp8: {scaling: block}}",
+          {"precision.fp8.scaling", "belongs to compute fp8"});
+  refused("{fp8: {include: [\"*\"]}}", {"precision.fp8.include", "belongs to compute fp8"});
+  refused("{compute: fp8, fp8: {margin: 1}}", {"precision.fp8.margin", "scaling delayed"});
+  refused("{compute: fp8, fp8: {scaling: block, amax_history: 8}}",
+          {"precision.fp8.amax_history", "scaling delayed"});
+  refused("{compute: fp8, fp8: {scaling: block, amax_algorithm: max}}",
+          {"precision.fp8.amax_algorithm", "scaling delayed"});
+  refused("{compute: fp8, fp8: {scaling: delayed, power_of_two_scales: true}}",
+          {"precision.fp8.power_of_two_scales", "scaling block"});
+  refused("{compute: fp8}", {"no linear layer is quantized", "include"});
+  refused("{compute: fp8, fp8: {include: [\"*.router.*\"]}}",
+          {"precision.fp8.include", "`*.router.*` selects no linear layer"});
+}
+
+}  // namespace llmtrain
