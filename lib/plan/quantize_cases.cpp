@@ -45,6 +45,14 @@ LaunchTime quantize(KernelBench& b, DType t, std::int64_t rows) {
                            .rounding = {}});
 }
 
+LaunchTime dequantize(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Dequantize{.codes = b.result(rows, kCols, DType::u8),
+                             .scale_inv = b.input(1, 1, DType::f32),
+                             .y = b.result(rows, kCols, t),
+                             .format = kE4M3,
+                             .block = {}});
+}
+
 // Of counts.
 LaunchTime column_sum_of_f64(KernelBench& b, DType, std::int64_t rows) {
   return b.launch(
@@ -56,6 +64,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"scale_from_amax", 1, true, scale_from_amax},
     {"roll_amax_history", 1024, true, roll_amax_history},
     {"quantize", kCols, false, quantize},
+    {"dequantize", kCols, false, dequantize},
     {"column_sum of fp64", 2 * kCols, true, column_sum_of_f64},
 });
 
