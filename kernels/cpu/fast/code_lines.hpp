@@ -10,7 +10,6 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/dynamic_map.hpp"
 
@@ -33,10 +32,10 @@ struct CodeLines {
   static constexpr float kLow = 8.0f / 9, kHigh = 2 - 0x1p-8f;
   /// n + kBase in binary has kDigits digits behind the point. Where they are fewer than kNear from
   /// a whole number, rounding may have the wrong code; kBase has kNear on it.
-  static constexpr int kDigits = 13;
+  static constexpr int kDigits = 14;
   static constexpr std::int32_t kFraction = (1 << kDigits) - 1, kNear = 2;
-  static constexpr float kBase = 1024 + kNear * 0x1p-13f;
-  static constexpr std::int32_t kNumberOfBase = std::bit_cast<std::int32_t>(1024.0f) >> kDigits;
+  static constexpr float kBase = 512 + kNear * 0x1p-14f;
+  static constexpr std::int32_t kNumberOfBase = std::bit_cast<std::int32_t>(512.0f) >> kDigits;
 
   /// Twice all steps, for vectors of sixteen.
   using Table = std::array<float, 2 * kSteps>;
@@ -64,14 +63,33 @@ struct CodeLines {
 
 inline constexpr CodeLines kCodeLines[] = {CodeLines(true), CodeLines(false)};
 
-/// values[i] = what code i stands for where the scale is 1, of a block. One by one, as processors
-/// load and store more in the time of a gather; hence not inlined, lest vectors come of it.
-[[gnu::noinline]] inline void decode_block(const DynamicMap& map, const std::uint8_t* codes,
-                                           float* values) {
-#pragma GCC unroll 8
-  for (std::int64_t i = 0; i < kDynamicBlock; ++i) {
-    std::memcpy(values + i, &map.values[codes[i]], sizeof *values);
+/// The value of a dynamic 8-bit number by arithmetic. Of code zero + j, j > 0 or counted with zero
+/// from 1 in the map without signs, floor(log2 j) = i says which power of ten it has, and (j - 2^i)
+/// / 2^i where its part of [0.1, 1] begins, which ends 2^-i later.
+struct CodePoints {
+  /// Both halves of [0.1, 1] are counted from their ends; one less the rounded length is a float,
+  /// from which the upper can be counted, too.
+  static constexpr float kFirst = 0.1f, kLength = 1.0f - kFirst, kFirstOfUpper = 1.0 - kLength;
+  static_assert(kFirstOfUpper == 1.0 - kLength);
+
+  int zero;
+  /// Half of the power of ten for exponent i + 127 modulo 8. The map without signs has a zero for
+  /// j = 1; in that with signs what is at 7 makes a one of j = 128.
+  alignas(64) CodeLines::Table half_powers{};
+
+  explicit constexpr CodePoints(bool is_signed) : zero(is_signed ? 127 : -1) {
+    constexpr float kPowers[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
+    for (std::size_t e = 0; e < 7; ++e) set(e + (is_signed ? 0 : 1), kPowers[e] / 2);
+    const float end = static_cast<float>(kFirst + kLength / 128.0);
+    if (is_signed) set(7, 1 / (kFirst + end));
   }
-}
+
+ private:
+  constexpr void set(std::size_t i, float half_power) {
+    half_powers[(i + 127) % 8] = half_powers[(i + 127) % 8 + 8] = half_power;
+  }
+};
+
+inline constexpr CodePoints kCodePoints[] = {CodePoints(true), CodePoints(false)};
 
 }  // namespace llmtrain::kernels::fast

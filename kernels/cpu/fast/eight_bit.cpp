@@ -92,33 +92,100 @@ class Coder {
   }
 };
 
+/// Point t of [0, 1] on the way from 0.1 to 1, as detail::linear_point has it.
+HWY_INLINE V point(V t) {
+  const V first = hn::IfThenElse(hn::Lt(t, constant(0.5)), constant(CodePoints::kFirst),
+                                 constant(CodePoints::kFirstOfUpper));
+  return hn::MulAdd(t, constant(CodePoints::kLength), first);
+}
+
+/// What codes stand for where the scale is 1: the map's own construction, which takes less time
+/// than a gather of its values.
+template <bool is_signed>
+HWY_INLINE V values_of(const std::uint8_t* codes) {
+  const Number number;
+  const N code = hn::PromoteTo(number, hn::LoadU(Byte(), codes));
+  constexpr bool kLooksUpInVector = HWY_NATIVE_FMA && kLanes >= 8;
+  if constexpr (!kLooksUpInVector) {
+    constexpr const DynamicMap& map = is_signed ? kSignedDynamicMap : kUnsignedDynamicMap;
+    return hn::GatherIndex(F(), map.values.data(), code);
+  } else {
+    constexpr const CodePoints& points = kCodePoints[is_signed ? 0 : 1];
+    const V place = hn::ConvertTo(F(), hn::Sub(code, hn::Set(number, points.zero)));
+    const N bits = hn::BitCast(number, is_signed ? hn::Abs(place) : place);
+    const N exponent = hn::And(bits, hn::Set(number, 0x7f800000));
+    const V part = hn::BitCast(F(), hn::Sub(hn::Set(number, 254 << 23), exponent));
+    const V begin = hn::MulSub(hn::BitCast(F(), bits), part, constant(1));
+    const V sum = hn::Add(point(begin), point(hn::Add(begin, part)));
+    const V value = hn::Mul(sum, look_up(points.half_powers, hn::ShiftRight<23>(bits)));
+    if constexpr (is_signed) {
+      return hn::Mul(value, hn::Max(hn::Min(place, constant(1)), constant(-1)));
+    } else {
+      const auto is_one = hn::RebindMask(F(), hn::Eq(code, hn::Set(number, kDynamicCodes - 1)));
+      return hn::IfThenElse(is_one, constant(1), value);
+    }
+  }
+}
+
+/// Vectors whose codes are stored at a time.
+constexpr int kGroup = 4;
+
+HWY_INLINE void store_codes(const N* codes, std::uint8_t* to) {
+#if HWY_TARGET == HWY_AVX2
+  // Packing goes by halves of a vector.
+  const hn::Repartition<std::int16_t, Number> half;
+  const auto first = hn::ReorderDemote2To(half, codes[0], codes[1]);
+  const auto second = hn::ReorderDemote2To(half, codes[2], codes[3]);
+  const __m256i bytes = _mm256_packus_epi16(first.raw, second.raw);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(bytes, order));
+#else
+  for (int k = 0; k < kGroup; ++k) {
+    hn::StoreU(hn::DemoteTo(Byte(), codes[k]), Byte(), to + k * kLanes);
+  }
+#endif
+}
+
 /// A state of one block.
 struct CodedBlock {
   std::uint8_t* codes;
   float* scale;
 };
 
+/// Codes of those of a group of vectors that are beside a bound.
+template <bool is_signed>
+HWY_NOINLINE void search_group(const float* values, float inverse, std::uint8_t* codes) {
+  constexpr const DynamicMap& map = is_signed ? kSignedDynamicMap : kUnsignedDynamicMap;
+  const Coder<is_signed> coder;
+  for (std::int64_t i = 0; i < kGroup * kLanes; i += kLanes) {
+    const N digits = coder(hn::Mul(load(values + i), constant(inverse))).digits;
+    std::int32_t of_lanes[kLanes];
+    hn::StoreU(digits, Number(), of_lanes);
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      if (of_lanes[lane] >= 2 * CodeLines::kNear) continue;
+      const float x = values[i + lane] * inverse;
+      codes[i + lane] = static_cast<std::uint8_t>(map.code_of(x > -1.0f ? x : -1.0f));
+    }
+  }
+}
+
 template <bool is_signed>
 HWY_INLINE void encode(const float* HWY_RESTRICT values, float inverse, std::uint8_t* codes) {
-  constexpr const DynamicMap& map = is_signed ? kSignedDynamicMap : kUnsignedDynamicMap;
-  constexpr int kGroup = 4;
   const Coder<is_signed> coder;
   const Number number;
   const V times = constant(inverse);
   for (std::int64_t i = 0; i < kDynamicBlock; i += kGroup * kLanes) {
+    N of_group[kGroup];
     N digits = hn::Set(number, CodeLines::kFraction);
     for (int k = 0; k < kGroup; ++k) {
       const Coded coded = coder(hn::Mul(load(values + i + k * kLanes), times));
-      hn::StoreU(hn::DemoteTo(Byte(), coded.codes), Byte(), codes + i + k * kLanes);
+      of_group[k] = coded.codes;
       digits = hn::Min(digits, coded.digits);
     }
-    if (HWY_LIKELY(hn::AllFalse(number, hn::Lt(digits, hn::Set(number, 2 * CodeLines::kNear)))))
-      continue;
-    for (std::int64_t e = i; e < i + kGroup * kLanes; ++e) {
-      float x = values[e] * inverse;
-      x = x > -1.0f ? x : -1.0f;
-      codes[e] = static_cast<std::uint8_t>(map.code_of(x));
-    }
+    store_codes(of_group, codes + i);
+    const auto is_near = hn::Lt(digits, hn::Set(number, 2 * CodeLines::kNear));
+    if (HWY_UNLIKELY(!hn::AllFalse(number, is_near)))
+      search_group<is_signed>(values + i, inverse, codes + i);
   }
 }
 
@@ -169,13 +236,15 @@ void update_block(const RuleInStep<Rule, float> rule, std::int64_t count,
   HWY_ALIGN float values[kStates][kDynamicBlock];
   V most[kStates], scale[kStates];
   for (std::size_t k = 0; k < kStates; ++k) {
-    decode_block(dynamic_map_of(k), coded[k].codes, values[k]);
     most[k] = constant(0);
     scale[k] = constant(*coded[k].scale);
   }
   for (std::int64_t i = 0; i < kDynamicBlock; i += kLanes) {
     V states[kStates];
-    for (std::size_t k = 0; k < kStates; ++k) states[k] = hn::Mul(load(values[k] + i), scale[k]);
+    states[0] = hn::Mul(values_of<true>(coded[0].codes + i), scale[0]);
+    if constexpr (kStates > 1) {
+      states[1] = hn::Mul(values_of<false>(coded[1].codes + i), scale[1]);
+    }
     store(apply(rule, load(parameter + i), load(gradient + i), states), parameter + i);
     for (std::size_t k = 0; k < kStates; ++k) {
       store(states[k], values[k] + i);
