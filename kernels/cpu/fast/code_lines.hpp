@@ -15,7 +15,8 @@
 
 namespace llmtrain::kernels::fast {
 
-/// Of one map. Everything is for magnitudes in [kLeast, 1 + 2^-23].
+/// Of one map, for magnitudes from kLeast to 1 and to what rounding makes of 1. Over every float of
+/// these, with and without fused multiply-add, codes are those of a search or beside a bound.
 struct CodeLines {
   static constexpr int kSteps = 8;
   /// What is smaller has the same codes.

@@ -144,6 +144,31 @@ TEST_CASE("numbers on bounds, beside them and far from all get the reference's c
   CHECK(wrong_codes(numbers, rule) == 0);
 }
 
+TEST_CASE("every code stands for its value, to the bit, in every instruction set") {
+  // A block for each code, of which all else is zero: with these betas the scale becomes its value.
+  const EightBitRule rule = rules::Adam{.beta1 = 1, .beta2 = 1};
+  for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+    const trial::InstructionSet only(left & -left);
+    Machine machine(cpu_table(), DType::f32, DType::f32, 1);
+    const Case c(machine, rule, kDynamicCodes * kDynamicBlock, Form::whole);
+    for (std::size_t k = 0; k < 2; ++k) {
+      auto* const codes = c.tensors.codes[k].as<std::uint8_t>();
+      std::fill_n(codes, kDynamicCodes * kDynamicBlock, kMaps[k]->code_of(0));
+      for (int i = 0; i < kDynamicCodes; ++i) {
+        codes[i * kDynamicBlock + i] = static_cast<std::uint8_t>(i);
+        c.tensors.scales[k].as<float>()[i] = 1;
+      }
+    }
+    const Tensor now = rule_decision(machine, 1, 1);
+    run_eight_bit(machine, c.tensors, {.decision = now, .rule = rule});
+    for (std::size_t k = 0; k < 2; ++k) {
+      for (std::size_t i = 0; i < kDynamicCodes; ++i) {
+        CHECK(c.tensors.scales[k].as<float>()[i] == std::abs(kMaps[k]->values[i]));
+      }
+    }
+  }
+}
+
 TEST_CASE("blocks of zeros, of subnormal and infinite numbers and of none get the same codes") {
   const EightBitRule rule = rules::Adam{.beta1 = 0, .beta2 = 0};
   for (const float x : {0.0f, 1e-45f, 1e-38f, 2e-38f, 1e-20f, 3e38f, INFINITY, NAN}) {
