@@ -2,12 +2,13 @@
 // bits in every form of the master.
 #include "kernels/eight_bit.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include <doctest/doctest.h>
 
-#include "kernels/cpu/fast/code_bins.hpp"
+#include "kernels/cpu/fast/code_lines.hpp"
 #include "lib/base/error.hpp"
 #include "tests/support/eight_bit_case.hpp"
 #include "tests/support/relative.hpp"
@@ -15,7 +16,7 @@
 
 namespace llmtrain::kernels {
 
-using fast::CodeBins;
+using fast::CodeLines;
 using test::bytes_of_all;
 using test::every_eight_bit_rule;
 using test::Form;
@@ -44,6 +45,34 @@ auto updated(const KernelTable& table, DType dtype, int threads, const EightBitR
     run_eight_bit(machine, c.tensors, {.decision = now, .rule = rule, .decay = decay});
   }
   return bytes_of_all(c);
+}
+
+/// How many codes and bytes of scales of the states that an update with these gradients leaves
+/// differ from the reference's, over all instruction sets.
+std::int64_t wrong_codes(const std::vector<float>& gradients, const EightBitRule& rule) {
+  const auto states = [&](const KernelTable& table) {
+    Machine machine(table, DType::f32, DType::f32, 1);
+    const Case c(machine, rule, static_cast<std::int64_t>(gradients.size()), Form::whole);
+    std::copy(gradients.begin(), gradients.end(), c.tensors.to.gradient.as<float>());
+    const Tensor now = rule_decision(machine, 1, 1);
+    run_eight_bit(machine, c.tensors, {.decision = now, .rule = rule});
+    std::vector<std::uint8_t> bytes;
+    for (std::size_t k = 0; k < states_of(rule).size(); ++k) {
+      for (const View& view : {c.tensors.codes[k], c.tensors.scales[k]}) {
+        const auto* first = static_cast<const std::uint8_t*>(view.data);
+        bytes.insert(bytes.end(), first, first + view.bytes());
+      }
+    }
+    return bytes;
+  };
+  const auto expected = states(cpu_reference_table());
+  std::int64_t differ = 0;
+  for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+    const trial::InstructionSet only(left & -left);
+    const auto found = states(cpu_table());
+    for (std::size_t i = 0; i < expected.size(); ++i) differ += found[i] != expected[i];
+  }
+  return differ;
 }
 
 }  // namespace
@@ -75,24 +104,79 @@ TEST_CASE("a number's code has the nearest value, of two the lower") {
   }
 }
 
-TEST_CASE(
-    "no bin of numbers has more than two codes, and bins give every code that a search does") {
-  for (std::size_t k = 0; k < 2; ++k) {
-    const CodeBins& bins = fast::code_bins_of(k);
-    const DynamicMap& map = *kMaps[k];
-    for (std::int32_t bin = 0; bin < CodeBins::kBins; ++bin) {
-      CHECK(CodeBins::bin_of(CodeBins::least(bin)) == bin);
-      CHECK(map.code_of(CodeBins::greatest(bin)) - bins.first[static_cast<std::size_t>(bin)] <= 1);
-    }
+TEST_CASE("a guess of a number's step is that of its code or one below") {
+  for (const CodeLines& lines : fast::kCodeLines) {
+    const auto last = std::bit_cast<std::int32_t>(1.0f) + 1;
     std::int64_t wrong = 0;
-    for (std::uint32_t bits = 0; bits <= std::bit_cast<std::uint32_t>(1.0f); bits += 61) {
-      for (const float x : {std::bit_cast<float>(bits), -std::bit_cast<float>(bits)}) {
-        const auto bin = static_cast<std::size_t>(CodeBins::bin_of(x));
-        const int code = bins.first[bin] + (bins.bounds[bin] < x ? 1 : 0);
-        wrong += code != map.code_of(x);
+    for (auto bits = std::bit_cast<std::int32_t>(CodeLines::kLeast); bits <= last; bits += 64) {
+      int step = 0;
+      for (int s = 0; s < CodeLines::kSteps; ++s) {
+        step += lines.above[static_cast<std::size_t>(s)] < std::bit_cast<float>(bits);
       }
+      const int guess = CodeLines::guess(bits) - CodeLines::kGuessOfZero;
+      wrong += guess < 0 || guess >= CodeLines::kSteps || step - guess < 0 || step - guess > 1;
     }
     CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("numbers on bounds, beside them and far from all get the reference's codes") {
+  // With these betas m is g and v its square; the first of every block is one, the scale of both.
+  const EightBitRule rule = rules::Adam{.beta1 = 0, .beta2 = 0};
+  std::vector<float> numbers;
+  const auto add = [&](float x) {
+    for (const float number : {x, -x}) {
+      if (numbers.size() % kDynamicBlock == 0) numbers.push_back(1);
+      numbers.push_back(number);
+    }
+  };
+  for (const DynamicMap* map : kMaps) {
+    for (std::size_t i = 0; i + 1 < kDynamicCodes; ++i) {
+      const float bound = std::abs(map->bounds[i]);
+      for (int far = -4; far <= 4; ++far) {
+        for (const float x : {bound, std::sqrt(bound)}) {
+          add(std::bit_cast<float>(std::bit_cast<std::int32_t>(x) + far));
+        }
+      }
+    }
+  }
+  for (const float x : {0.0f, 1e-45f, 1e-38f, 1e-7f, 1.0f}) add(x);
+  CHECK(wrong_codes(numbers, rule) == 0);
+}
+
+TEST_CASE("every code stands for its value, to the bit, in every instruction set") {
+  // A block for each code, of which all else is zero: with these betas the scale becomes its value.
+  const EightBitRule rule = rules::Adam{.beta1 = 1, .beta2 = 1};
+  for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+    const trial::InstructionSet only(left & -left);
+    Machine machine(cpu_table(), DType::f32, DType::f32, 1);
+    const Case c(machine, rule, kDynamicCodes * kDynamicBlock, Form::whole);
+    for (std::size_t k = 0; k < 2; ++k) {
+      auto* const codes = c.tensors.codes[k].as<std::uint8_t>();
+      std::fill_n(codes, kDynamicCodes * kDynamicBlock, kMaps[k]->code_of(0));
+      for (int i = 0; i < kDynamicCodes; ++i) {
+        codes[i * kDynamicBlock + i] = static_cast<std::uint8_t>(i);
+        c.tensors.scales[k].as<float>()[i] = 1;
+      }
+    }
+    const Tensor now = rule_decision(machine, 1, 1);
+    run_eight_bit(machine, c.tensors, {.decision = now, .rule = rule});
+    for (std::size_t k = 0; k < 2; ++k) {
+      for (std::size_t i = 0; i < kDynamicCodes; ++i) {
+        CHECK(c.tensors.scales[k].as<float>()[i] == std::abs(kMaps[k]->values[i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("blocks of zeros, of subnormal and infinite numbers and of none get the same codes") {
+  const EightBitRule rule = rules::Adam{.beta1 = 0, .beta2 = 0};
+  for (const float x : {0.0f, 1e-45f, 1e-38f, 2e-38f, 1e-20f, 3e38f, INFINITY, NAN}) {
+    std::vector<float> numbers(kDynamicBlock + 100, x);
+    for (std::size_t i = 0; i < numbers.size(); i += 3) numbers[i] = -x / 3;
+    CHECK(wrong_codes(numbers, rule) == 0);
+    for (std::size_t i = 5; i < numbers.size(); i += 90) numbers[i] = 1;
+    CHECK(wrong_codes(numbers, rule) == 0);
   }
 }
 
