@@ -198,6 +198,10 @@ const std::vector<Flip> kData{
     {"data.packing.reset_positions", {data}, "", {"data.packing.reset_positions=false"}},
 };
 
+constexpr std::string_view kFp8 = "model.num_hidden_layers=3 | precision.compute=fp8";
+constexpr std::string_view kDelayed =
+    "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed";
+
 const std::vector<Flip> kTraining{
     {"training.seq_len", {plan, data}, "", {"training.seq_len=32"}},
     {"training.micro_batch_size", {plan, operations}, "", {"training.micro_batch_size=4"}},
@@ -233,31 +237,26 @@ const std::vector<Flip> kTraining{
     {"precision.compute", {plan}, "model.num_hidden_layers=3"},
     {"precision.fp8.scaling",
      {plan, metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8",
+     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=current",
      {"precision.fp8.scaling=delayed", "precision.fp8.scaling=block"}},
     {"precision.fp8.amax_history",
      {plan},
-     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed",
+     kDelayed,
      {"precision.fp8.amax_history=2", "precision.fp8.amax_history=1"}},
     {"precision.fp8.amax_algorithm",
      {metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed",
+     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed | "
+     "precision.fp8.amax_algorithm=max",
      {"precision.fp8.amax_algorithm=most_recent"}},
-    {"precision.fp8.margin",
-     {metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed",
-     {"precision.fp8.margin=8"}},
+    {"precision.fp8.margin", {metrics}, kDelayed, {"precision.fp8.margin=8"}},
     {"precision.fp8.power_of_two_scales",
      {metrics},
      "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=block",
      {"precision.fp8.power_of_two_scales=false"}},
-    {"precision.fp8.include",
-     {metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8",
-     {"precision.fp8.include=[\"*\"]"}},
+    {"precision.fp8.include", {metrics}, kFp8, {"precision.fp8.include=[\"*\"]"}},
     {"precision.fp8.exclude",
      {metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8",
+     kFp8,
      {"precision.fp8.exclude=[\"*.down_proj.*\"]"}},
     {"precision.master", {plan}, "precision.compute=bf16", {"precision.master=bf16+remainder"}},
     {"precision.master", {plan, weights}, "precision.compute=bf16", {"precision.master=none"}},
