@@ -82,11 +82,12 @@ class Block {
   bool release_block();
   bool release_warp(std::size_t warp);
   bool release_conditions();
-  std::vector<std::size_t> turns();
+  void set_turns();
+  const std::vector<std::size_t>& turns();
 
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
-  std::vector<std::size_t> warp_turns_;
+  std::vector<std::size_t> turns_, warp_turns_;
   std::vector<std::byte> shared_;
   std::size_t aligned_ = 0, shared_bytes_ = 0;
   Context scheduler_;
@@ -112,12 +113,16 @@ void Block::resume(std::size_t i) {
   switch_stacks(scheduler_, fibers_[i].context);
 }
 
-std::vector<std::size_t> Block::turns() {
-  std::vector<std::size_t> order(count_);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  if (order_ == Order::descending) std::reverse(order.begin(), order.end());
-  if (order_ == Order::shuffled) std::shuffle(order.begin(), order.end(), random_);
-  return order;
+/// Of a block that begins: in the order of the threads; `turns()` shuffles them at every look.
+void Block::set_turns() {
+  turns_.resize(count_);
+  std::iota(turns_.begin(), turns_.end(), std::size_t{0});
+  if (order_ == Order::descending) std::reverse(turns_.begin(), turns_.end());
+}
+
+const std::vector<std::size_t>& Block::turns() {
+  if (order_ == Order::shuffled) std::shuffle(turns_.begin(), turns_.end(), random_);
+  return turns_;
 }
 
 void Block::run(dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
@@ -134,6 +139,7 @@ void Block::run(dim3 block, std::size_t shared_bytes, const std::function<void()
   warp_turns_.resize(warps_.size());
   std::iota(warp_turns_.begin(), warp_turns_.end(), std::size_t{0});
   if (order_ == Order::shuffled) std::shuffle(warp_turns_.begin(), warp_turns_.end(), random_);
+  set_turns();
   begin_asynchronous();
   for (std::size_t i = 0; i < count_; ++i) {
     Fiber& fiber = fibers_[i];

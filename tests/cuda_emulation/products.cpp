@@ -15,7 +15,8 @@ namespace simt {
 
 namespace {
 
-constexpr int kWarpgroup = 128, kStep = 16;
+constexpr int kWarpgroup = 128, kStep = 16, kMaxColumns = 256;
+constexpr int kOwnColumns = kMaxColumns / 4;  // of one thread
 
 /// A product that is under way, as one thread sees it.
 struct Product {
@@ -44,9 +45,9 @@ struct State {
 };
 State state;
 
-float value_of(std::uint16_t bits, bool is_f16) {
+inline float value_of(std::uint16_t bits, bool is_f16) {
   return is_f16 ? llmtrain::to_float(llmtrain::f16{bits})
-                : __uint_as_float(std::uint32_t{bits} << 16);
+                : llmtrain::to_float(llmtrain::bf16{bits});
 }
 
 /// A matrix descriptor of 128-byte swizzle.
@@ -61,24 +62,37 @@ class Matrix {
     if (descriptor >> 62 != 1) die("a matrix descriptor without 128-byte swizzle");
     if ((descriptor >> 49 & 7) != 0) die("a matrix descriptor with a base offset");
   }
-  /// K-major: rows of 128 bytes, eight of them a pattern.
-  float of_row(int row, int k) const {
-    return at(static_cast<std::uint32_t>(row / 8) * stride_ +
-              static_cast<std::uint32_t>(row % 8 * 128 + k * 2));
+  /// K-major: rows of 128 bytes, eight of them a pattern. Step k of the row goes to to[k * apart].
+  void read_row(int row, double* to, int apart) const {
+    constexpr int kChunk = 8;  // what swizzle leaves together
+    for (int k = 0; k < kStep; k += kChunk) {
+      const std::byte* const from = at(static_cast<std::uint32_t>(row / 8) * stride_ +
+                                           static_cast<std::uint32_t>(row % 8 * 128 + k * 2),
+                                       2 * kChunk);
+      for (int i = 0; i < kChunk; ++i) to[(k + i) * apart] = number(from + 2 * i);
+    }
   }
-  /// MN-major: a pattern is 64 elements for each of eight steps of summation.
-  float of_column(int n, int k) const {
-    return at(static_cast<std::uint32_t>(n / 64) * leading_ +
-              static_cast<std::uint32_t>(n % 64 * 2 + k % 8 * 128) +
-              static_cast<std::uint32_t>(k / 8) * stride_);
+  /// MN-major: a pattern is 64 elements for each of eight steps of summation. Columns n, which is
+  /// even, and n + 1 go side by side.
+  void read_two_columns(int n, double* to, int apart) const {
+    for (int k = 0; k < kStep; ++k) {
+      const std::byte* const from = at(static_cast<std::uint32_t>(n / 64) * leading_ +
+                                           static_cast<std::uint32_t>(n % 64 * 2 + k % 8 * 128) +
+                                           static_cast<std::uint32_t>(k / 8) * stride_,
+                                       4);
+      for (int i = 0; i < 2; ++i) to[k * apart + i] = number(from + 2 * i);
+    }
   }
 
  private:
-  float at(std::uint32_t offset) const {
+  const std::byte* at(std::uint32_t offset, std::size_t bytes) const {
     const std::uint32_t address = swizzled(begin_ + offset);
-    if (address + 2 > window_.bytes) die("a matrix behind the end of shared memory");
+    if (address + bytes > window_.bytes) die("a matrix behind the end of shared memory");
+    return window_.data + address;
+  }
+  double number(const std::byte* from) const {
     std::uint16_t bits;
-    std::memcpy(&bits, window_.data + address, 2);
+    std::memcpy(&bits, from, 2);
     return value_of(bits, is_f16_);
   }
   SharedWindow window_;
@@ -86,39 +100,76 @@ class Matrix {
   std::uint32_t begin_, leading_, stride_;
 };
 
-float half_of(std::uint32_t pair, int half, bool is_f16) {
-  return value_of(static_cast<std::uint16_t>(pair >> (16 * half)), is_f16);
+/// What one thread has of a product: two rows, and of every eight columns two.
+struct Operands {
+  double a[2][kStep];
+  double b[kStep][kOwnColumns];
+  double sums[2][kOwnColumns];
+};
+
+/// Each sum in the order of its steps.
+#if defined(__x86_64__)
+__attribute__((target_clones("avx2", "default")))
+#endif
+void accumulate(Operands& o, int columns) {
+  for (int half = 0; half < 2; ++half) {
+    double* const sums = o.sums[half];
+    for (int k = 0; k < kStep; ++k) {
+      const double a = o.a[half][k];
+      const double* const b = o.b[k];
+#pragma omp simd
+      for (int c = 0; c < columns; ++c) sums[c] += a * b[c];
+    }
+  }
+}
+
+void read_operands(const Product& product, Operands& o) {
+  const WarpgroupProduct& p = product.given;
+  const int warp = static_cast<int>(thread_of_block()) % kWarpgroup / 32;
+  const int g = lane() / 4, t = lane() % 4;
+  const Matrix b(p.b_descriptor, p.is_f16);
+  for (int half = 0; half < 2; ++half) {
+    if (p.a == nullptr) {
+      Matrix(p.a_descriptor, p.is_f16).read_row(16 * warp + 8 * half + g, o.a[half], 1);
+      continue;
+    }
+    for (int k = 0; k < kStep; ++k) {
+      const std::uint32_t pair = product.a[k % 8 / 2][k / 8 * 2 + half];
+      o.a[half][k] = value_of(static_cast<std::uint16_t>(pair >> (16 * (k % 2))), p.is_f16);
+    }
+  }
+  for (int n = 0; n < p.columns / 8; ++n) {
+    const int column = 8 * n + 2 * t;
+    if (p.b_transposed) {
+      b.read_two_columns(column, &o.b[0][2 * n], kOwnColumns);
+    } else {
+      for (int c = 0; c < 2; ++c) b.read_row(column + c, &o.b[0][2 * n + c], kOwnColumns);
+    }
+  }
 }
 
 /// Reads the operands now and adds to the thread's sums.
 void compute(Product& product) {
   const WarpgroupProduct& p = product.given;
-  const int warp = static_cast<int>(thread_of_block()) % kWarpgroup / 32;
-  const int g = lane() / 4, t = lane() % 4;
-  const Matrix b(p.b_descriptor, p.is_f16);
-  const Matrix of_a(p.a != nullptr ? p.b_descriptor : p.a_descriptor, p.is_f16);
-  float a[2][kStep];
-  for (int half = 0; half < 2; ++half) {
-    for (int k = 0; k < kStep; ++k) {
-      a[half][k] = p.a != nullptr ? half_of(product.a[k % 8 / 2][k / 8 * 2 + half], k % 2, p.is_f16)
-                                  : of_a.of_row(16 * warp + 8 * half + g, k);
+  if (p.columns > kMaxColumns) die("wgmma of more columns than there are");
+  Operands o;
+  read_operands(product, o);
+  if (state.wrong || (p.is_f16 && state.wrong_f16)) {
+    for (auto& row : o.a) {
+      for (double& x : row) x *= 1.5;
     }
   }
-  const float factor = state.wrong || (p.is_f16 && state.wrong_f16) ? 1.5f : 1.0f;
-  for (int n = 0; n < p.columns / 8; ++n) {
-    for (int c = 0; c < 2; ++c) {
-      const int column = 8 * n + 2 * t + c;
-      float of_b[kStep];
-      for (int k = 0; k < kStep; ++k) {
-        of_b[k] = p.b_transposed ? b.of_column(column, k) : b.of_row(column, k);
-      }
-      for (int half = 0; half < 2; ++half) {
-        float& x = p.sums[4 * n + 2 * half + c];
-        double sum = p.accumulate ? double(x) : 0.0;
-        for (int k = 0; k < kStep; ++k) sum += double(factor * a[half][k]) * double(of_b[k]);
-        x = static_cast<float>(sum);
-      }
+  // Of the sums, halves of a row alternate by pairs.
+  const auto place = [](int half, int c) { return 4 * (c / 2) + 2 * half + c % 2; };
+  const int columns = p.columns / 4;
+  for (int half = 0; half < 2; ++half) {
+    for (int c = 0; c < columns; ++c) {
+      o.sums[half][c] = p.accumulate ? double(p.sums[place(half, c)]) : 0.0;
     }
+  }
+  accumulate(o, columns);
+  for (int half = 0; half < 2; ++half) {
+    for (int c = 0; c < columns; ++c) p.sums[place(half, c)] = static_cast<float>(o.sums[half][c]);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 /// Runs of the executable on the emulated GPU.
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -26,8 +27,10 @@ class Variable {
 };
 
 /// A GPU reports a step while it does the next one: a run that is stopped needs some more.
-inline constexpr const char* kLongEnough = "training.max_steps=24";
-inline constexpr const char* kSecondStep = " 2/24 ";
+inline constexpr std::uint64_t kLongSteps = 12;
+inline constexpr const char* kLongEnough = "training.max_steps=12";
+inline constexpr const char* kLongAsPlanned = "12 steps took memory as planned";
+inline constexpr const char* kSecondStep = " 2/12 ";
 
 /// The plugin that the executable finds, and a user's cache that nobody else has.
 class Plugin {
