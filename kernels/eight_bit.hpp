@@ -10,38 +10,6 @@
 
 namespace llmtrain::kernels {
 
-namespace rules {
-
-/// Adam (arXiv 1412.6980): m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-/// lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps), in kernels::AdamUpdate's operations.
-struct Adam {
-  static constexpr std::array<std::string_view, 2> kStates{"m", "v"};
-  /// The decision's corrections must have been made for these.
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-
-  template <class T>
-  struct In {
-    T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
-    constexpr In(const Adam& rule, double rate, const UpdateDecision& d)
-        : beta1(static_cast<T>(rule.beta1)),
-          beta2(static_cast<T>(rule.beta2)),
-          one_minus_beta1(static_cast<T>(1 - rule.beta1)),
-          one_minus_beta2(static_cast<T>(1 - rule.beta2)),
-          step_size(static_cast<T>(rate / d.bias_correction1)),
-          sqrt_bias_correction2(static_cast<T>(d.sqrt_bias_correction2)),
-          eps(static_cast<T>(rule.eps)) {}
-    constexpr T step(T g, T* states) const {
-      const T m = beta1 * states[0] + one_minus_beta1 * g;
-      const T v = beta2 * states[1] + one_minus_beta2 * g * g;
-      states[0] = m;
-      states[1] = v;
-      return step_size * m / (std::sqrt(v) / sqrt_bias_correction2 + eps);
-    }
-  };
-};
-
-}  // namespace rules
-
 /// Rules of which the first state has a sign and a second has none.
 using EightBitRule = std::variant<rules::Adam, rules::Lion>;
 

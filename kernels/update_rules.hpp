@@ -137,17 +137,17 @@ struct Rmsprop {
   };
 };
 
-/// AMSGrad (arXiv 1904.09237), torch.optim.Adam(amsgrad=True): Adam by the largest v so far, which
-/// is that before its bias is corrected.
-struct Amsgrad {
-  static constexpr std::array<std::string_view, 3> kStates{"m", "v", "v_max"};
+/// Adam (arXiv 1412.6980): m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+/// lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps), in kernels::AdamUpdate's operations.
+struct Adam {
+  static constexpr std::array<std::string_view, 2> kStates{"m", "v"};
   /// The decision's corrections must have been made for these.
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 
   template <class T>
   struct In {
     T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
-    constexpr In(const Amsgrad& rule, double rate, const UpdateDecision& d)
+    constexpr In(const Adam& rule, double rate, const UpdateDecision& d)
         : beta1(static_cast<T>(rule.beta1)),
           beta2(static_cast<T>(rule.beta2)),
           one_minus_beta1(static_cast<T>(1 - rule.beta1)),
@@ -155,14 +155,32 @@ struct Amsgrad {
           step_size(static_cast<T>(rate / d.bias_correction1)),
           sqrt_bias_correction2(static_cast<T>(d.sqrt_bias_correction2)),
           eps(static_cast<T>(rule.eps)) {}
+    constexpr void advance(T g, T* states) const {
+      states[0] = beta1 * states[0] + one_minus_beta1 * g;
+      states[1] = beta2 * states[1] + one_minus_beta2 * g * g;
+    }
+    constexpr T along(T m, T v) const {
+      return step_size * m / (std::sqrt(v) / sqrt_bias_correction2 + eps);
+    }
     constexpr T step(T g, T* states) const {
-      const T m = beta1 * states[0] + one_minus_beta1 * g;
-      const T v = beta2 * states[1] + one_minus_beta2 * g * g;
-      const T v_max = states[2] < v ? v : states[2];
-      states[0] = m;
-      states[1] = v;
-      states[2] = v_max;
-      return step_size * m / (std::sqrt(v_max) / sqrt_bias_correction2 + eps);
+      advance(g, states);
+      return along(states[0], states[1]);
+    }
+  };
+};
+
+/// AMSGrad (arXiv 1904.09237), torch.optim.Adam(amsgrad=True): Adam by the largest v so far, which
+/// is that before its bias is corrected.
+struct Amsgrad : Adam {
+  static constexpr std::array<std::string_view, 3> kStates{"m", "v", "v_max"};
+
+  template <class T>
+  struct In : Adam::In<T> {
+    using Adam::In<T>::In;
+    constexpr T step(T g, T* states) const {
+      this->advance(g, states);
+      states[2] = states[2] < states[1] ? states[1] : states[2];
+      return this->along(states[0], states[2]);
     }
   };
 };

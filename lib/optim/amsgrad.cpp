@@ -33,7 +33,7 @@ OptimizerRow amsgrad() {
         const double beta1 = options.betas()[0], beta2 = options.betas()[1];
         const kernels::WeightDecay order = options.decay_order();
         return std::make_unique<RuleOptimizer>(RuleOptimizer::Settings{
-            .rule = kernels::rules::Amsgrad{.beta1 = beta1, .beta2 = beta2, .eps = options.eps()},
+            .rule = kernels::rules::Amsgrad{{.beta1 = beta1, .beta2 = beta2, .eps = options.eps()}},
             .weight_decay = options.weight_decay(),
             .decay = options.decoupled() ? order : kernels::WeightDecay::in_gradient,
             .corrected = {beta1, beta2}});

@@ -39,7 +39,8 @@ ROWS = {"bf16, seed 1": ["precision={compute: bf16}", "run.seed=1"],
 
 
 def run(executable, name, work):
-    """Loss of the last evaluation, and the numbers that did not fit over all steps (None but in FP8)."""
+    """Loss of the last evaluation, and over all steps the numbers that did not fit (None but in FP8) and the
+    steps that were skipped (None but in FP16)."""
     directory = work / name.replace(", ", "-").replace(" ", "")
     metrics = directory / "metrics.jsonl"
     if not metrics.exists() or "eval/loss" not in metrics.read_text():
@@ -49,23 +50,26 @@ def run(executable, name, work):
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     saturated = [sum(value for key, value in record.items() if key.startswith("fp8/saturated"))
                  for record in records if "fp8/saturated/input" in record]
+    skipped = [record["train/skipped_steps"] for record in records if "train/skipped_steps" in record]
     return ([record["eval/loss"] for record in records if "eval/loss" in record][-1],
-            sum(saturated) if saturated else None)
+            sum(saturated) if saturated else None, skipped[-1] if skipped else None)
 
 
 def table(results):
     """Markdown, and whether all rows are within their limit."""
-    base = [loss for name, (loss, _) in results.items() if name.startswith("bf16")]
+    base = [row[0] for name, row in results.items() if name.startswith("bf16")]
     if not base:
         return "", True
     mean, spread = sum(base) / len(base), max(base) - min(base)
     limit = spread + 0.01 * mean
     lines = ["", f"Mean of bf16 {mean:.4f}, spread {spread:.4f}, limit {limit:.4f}.", "",
-             "| precision | loss of the last evaluation | beside bf16's mean | did not fit |", "|---|---:|---:|---:|"]
+             "| precision | loss of the last evaluation | beside bf16's mean | numbers that did not fit | skipped steps |",
+             "|---|---:|---:|---:|---:|"]
     fine = True
-    for name, (loss, saturated) in results.items():
+    for name, (loss, saturated, skipped) in results.items():
         fine = fine and abs(loss - mean) <= limit
-        lines.append(f"| {name} | {loss:.4f} | {loss - mean:+.4f} | {'' if saturated is None else saturated} |")
+        counts = ["" if count is None else f"{count:,.0f}" for count in (saturated, skipped)]
+        lines.append(f"| {name} | {loss:.4f} | {loss - mean:+.4f} | {counts[0]} | {counts[1]} |")
     return "\n".join(lines) + "\n", fine
 
 

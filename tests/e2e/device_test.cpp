@@ -34,7 +34,7 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
       for (std::size_t i = 0; i < x.size(); ++i) CHECK(std::abs(x[i] - y[i]) <= tolerance);
     }
   };
-  const Workspace cpu(kTinyRecipe), gpu(kTinyRecipe), cut(kTinyRecipe);
+  const Workspace cpu(tiny_gpu_recipe()), gpu(tiny_gpu_recipe()), cut(tiny_gpu_recipe());
   run_well(cpu, {"run.device=cpu", kLongEnough});
   const auto run = gpu.run({"run.device=cuda", kLongEnough});
   INFO(run.output);
@@ -50,7 +50,7 @@ TEST_CASE("a run on an emulated GPU trains, evaluates, saves and resumes like on
   CHECK(fingerprint(cut.path, kLongSteps) == fingerprint(gpu.path, kLongSteps));
 
   // Evaluations wait for the steps under way, as saves do.
-  const Workspace unsaved(kTinyRecipe);
+  const Workspace unsaved(tiny_gpu_recipe());
   run_well(unsaved, {"run.device=cuda", kLongEnough, "checkpoint.interval=1000"});
   compare(gpu, unsaved, 0);
 
@@ -100,7 +100,7 @@ TEST_CASE("a run without masters takes memory as planned on an emulated GPU, and
     const std::vector<std::string> none = {"run.device=cuda",
                                            "precision={compute: bf16, master: none}",
                                            std::string("optimizer.name=") + optimizer, kLongEnough};
-    const Workspace whole(kTinyRecipe), cut(kTinyRecipe);
+    const Workspace whole(tiny_gpu_recipe()), cut(tiny_gpu_recipe());
     const auto run = whole.run(none);
     INFO(run.output);
     REQUIRE(run.exit_code == 0);
@@ -123,7 +123,8 @@ TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choic
   const auto fingerprint_of = [](const Workspace& here) {
     return fingerprint(here.path, kLongSteps);
   };
-  const Workspace whole(kTinyRecipe), cut(kTinyRecipe), second(kTinyRecipe), guess(kTinyRecipe);
+  const Workspace whole(tiny_gpu_recipe()), cut(tiny_gpu_recipe()), second(tiny_gpu_recipe()),
+      guess(tiny_gpu_recipe());
   const auto first = whole.run(on_gpu);
   INFO(first.output);
   REQUIRE(first.exit_code == 0);
@@ -149,7 +150,7 @@ TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choic
   CHECK(fingerprint_of(cut) == fingerprint_of(whole));
 
   // A run of its own measures, somewhere else if so asked, and has other bits.
-  const Workspace other(kTinyRecipe);
+  const Workspace other(tiny_gpu_recipe());
   const auto elsewhere = other.run(with({"run.product_cache=kept/here.txt"}));
   CHECK(holds(elsewhere.output, {" measured in "}));
   CHECK(std::filesystem::exists(other.path / "kept" / "here.txt"));
@@ -168,7 +169,7 @@ TEST_CASE("products on an emulated GPU are timed once, and a run keeps its choic
 TEST_CASE("TF32 is for products of fp32 on a GPU, and shows in their losses" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const Workspace plain(kTinyRecipe), tf32(kTinyRecipe), bf16(kTinyRecipe);
+  const Workspace plain(tiny_gpu_recipe()), tf32(tiny_gpu_recipe()), bf16(tiny_gpu_recipe());
   run_well(plain, {"run.device=cuda"});
   run_well(tf32, {"run.device=cuda", "precision.tf32=true"});
   run_well(bf16, {"run.device=cuda", "precision.compute=bf16"});
@@ -199,7 +200,7 @@ TEST_CASE("a GPU that the plugin has no code for is refused with the remedy" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
   const Variable older("LLMTRAIN_FAKE_CAPABILITY", "80");
-  const Workspace here(kTinyRecipe);
+  const Workspace here(tiny_gpu_recipe());
   const auto run = here.run({"run.device=cuda"});
   CHECK(run.exit_code == 1);
   CHECK(holds(run.output, {"built for sm_90a; this GPU is sm_80", "CMAKE_CUDA_ARCHITECTURES=80"}));
@@ -214,7 +215,7 @@ TEST_CASE("a run on an emulated GPU says who computes attention, and resumes wit
     more.insert(more.begin(), bf16.begin(), bf16.end());
     return more;
   };
-  const Workspace whole(kTinyRecipe), cut(kTinyRecipe), own(kTinyRecipe);
+  const Workspace whole(tiny_gpu_recipe()), cut(tiny_gpu_recipe()), own(tiny_gpu_recipe());
   const auto run = whole.run(bf16);
   INFO(run.output);
   REQUIRE(run.exit_code == 0);
@@ -227,7 +228,7 @@ TEST_CASE("a run on an emulated GPU says who computes attention, and resumes wit
   const auto without = own.run(with({"run.attention=own"}));
   CHECK(holds(without.output,
               {"attention: our kernels for wgmma (forward, backward)", kLongAsPlanned}));
-  const Workspace documents(kTinyRecipe), fp32(kTinyRecipe);
+  const Workspace documents(tiny_gpu_recipe()), fp32(tiny_gpu_recipe());
   CHECK(holds(
       documents.run({"run.device=cuda", "precision.compute=bf16", "run.attention=cudnn"}).output,
       {"attention: cuDNN 9.19.0 (forward, backward)", "6 steps took memory as planned"}));
@@ -249,7 +250,7 @@ TEST_CASE("run.determinism: fast reaches the libraries, and its steps are as pla
     more.push_back(std::string("run.determinism=") + mode);
     return more;
   };
-  const Workspace here(kTinyRecipe);
+  const Workspace here(tiny_gpu_recipe());
   const auto run = here.run(with("run"));
   INFO(run.output);
   CHECK(run.exit_code == 0);
@@ -285,7 +286,7 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
                                         "run.attention=own"},
                                  own_fp16 = {own[0], "precision.compute=fp16", own[2]};
   const std::string by_wgmma = "attention: our kernels for wgmma (forward, backward)";
-  const Workspace trusted(kTinyRecipe), off(kTinyRecipe), off_fp16(kTinyRecipe);
+  const Workspace trusted(tiny_gpu_recipe()), off(tiny_gpu_recipe()), off_fp16(tiny_gpu_recipe());
   CHECK(holds(trusted.run(own).output, {by_wgmma}));
   {
     const Variable setting("LLMTRAIN_WGMMA", "off");
@@ -295,7 +296,7 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
   const auto says = [&](const char* mode, const char* reason, bool fp16 = false) {
     CAPTURE(mode);
     const Variable fake("LLMTRAIN_FAKE_WGMMA", mode);
-    const Workspace here(kTinyRecipe);
+    const Workspace here(tiny_gpu_recipe());
     CHECK(holds(
         here.run(fp16 ? own_fp16 : own).output,
         {std::string("attention: our kernels for tensor cores (forward, backward; ") + reason + ")",
@@ -307,7 +308,7 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
        true);
   {
     const Variable fake("LLMTRAIN_FAKE_WGMMA", "wrong-fp16");
-    const Workspace here(kTinyRecipe);
+    const Workspace here(tiny_gpu_recipe());
     CHECK(holds(here.run(own).output, {by_wgmma}));
   }
   says("fails",
@@ -315,7 +316,7 @@ TEST_CASE("a GPU whose wgmma is not as believed computes attention without it, a
   says("undescribed", "no wgmma: the driver refuses to describe a matrix (error 1)");
   {
     const Variable fake("LLMTRAIN_FAKE_WGMMA", "wrong"), setting("LLMTRAIN_WGMMA", "untried");
-    const Workspace here(kTinyRecipe);
+    const Workspace here(tiny_gpu_recipe());
     CHECK(
         holds(here.run(own).output,
               {"attention: our kernels for wgmma (forward, backward; LLMTRAIN_WGMMA is untried)"}));
@@ -334,7 +335,7 @@ TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
   const std::vector<std::string> wanted = {"run.device=cuda", "precision.compute=bf16",
                                            "data.packing.cross_document_attention=true",
                                            "run.attention=cudnn"};
-  const Workspace here(kTinyRecipe);
+  const Workspace here(tiny_gpu_recipe());
   const auto cpu = here.run({"run.device=cpu", "run.attention=cudnn"});
   CHECK(cpu.exit_code == 2);
   CHECK(holds(cpu.output, {"run.attention", "is for a GPU"}));
@@ -364,7 +365,7 @@ TEST_CASE("cuDNN that is wanted and cannot be had is an error with the reason" *
 }
 
 TEST_CASE("a file that is no plugin, or another build's, is named") {
-  const Workspace here(kTinyRecipe);
+  const Workspace here(tiny_gpu_recipe());
   here.write("plugin.so", "no library");
   const std::string file = (here.path / "plugin.so").string();
   const Plugin plugin(file.c_str());

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/train/metrics.hpp"
@@ -31,6 +32,13 @@ inline constexpr std::uint64_t kLongSteps = 12;
 inline constexpr const char* kLongEnough = "training.max_steps=12";
 inline constexpr const char* kLongAsPlanned = "12 steps took memory as planned";
 inline constexpr const char* kSecondStep = " 2/12 ";
+
+/// kTinyRecipe with short evaluations: an emulated GPU takes its time.
+inline std::string tiny_gpu_recipe() {
+  std::string recipe(kTinyRecipe);
+  constexpr std::string_view kBefore = "eval: {interval: 2";
+  return recipe.insert(recipe.find(kBefore) + kBefore.size(), ", max_samples: 8");
+}
 
 /// The plugin that the executable finds, and a user's cache that nobody else has.
 class Plugin {

@@ -13,7 +13,7 @@ namespace {
 
 /// The tiny recipe with another model.
 std::string with_model(std::string_view keys) {
-  std::string recipe(kTinyRecipe);
+  std::string recipe = tiny_gpu_recipe();
   const std::size_t begin = recipe.find("{architecture: llama"), end = recipe.find('}', begin);
   constexpr std::string_view kShape =
       "vocab_size: 257, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "

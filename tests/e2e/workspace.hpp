@@ -24,7 +24,7 @@ data: {sources: [{path: text.txt, max_document_bytes: 1024}], eval_modulus: 4}
 training: {seq_len: 16, micro_batch_size: 2, global_batch_size: 4, max_steps: 6}
 optimizer: {lr: 5.0e-3}
 checkpoint: {interval: 2, keep_latest: null}
-eval: {interval: 2, max_samples: 8}
+eval: {interval: 2}
 metrics: {interval: 1, tensorboard: false}
 )";
 

@@ -93,7 +93,7 @@ class Coder {
 };
 
 /// Point t of [0, 1] on the way from 0.1 to 1, as detail::linear_point has it.
-HWY_INLINE V point(V t) {
+[[maybe_unused]] HWY_INLINE V point(V t) {
   const V first = hn::IfThenElse(hn::Lt(t, constant(0.5)), constant(CodePoints::kFirst),
                                  constant(CodePoints::kFirstOfUpper));
   return hn::MulAdd(t, constant(CodePoints::kLength), first);
@@ -189,13 +189,20 @@ HWY_INLINE void encode(const float* HWY_RESTRICT values, float inverse, std::uin
   }
 }
 
-HWY_INLINE V step(const rules::Adam::In<float>& in, V g, V* states) {
-  const V m =
+/// Rules that step by new states alone do so in a loop of its own: between what codes say and the
+/// end of a step there are so many operations, roots and quotients among them, that a processor
+/// looks ahead of too few elements to be busy.
+template <class Rule>
+inline constexpr bool kStepsBehindStates = std::is_same_v<Rule, rules::Adam>;
+
+HWY_INLINE void advance(const rules::Adam::In<float>& in, V g, V* states) {
+  states[0] =
       hn::Add(hn::Mul(constant(in.beta1), states[0]), hn::Mul(constant(in.one_minus_beta1), g));
-  const V v = hn::Add(hn::Mul(constant(in.beta2), states[1]),
+  states[1] = hn::Add(hn::Mul(constant(in.beta2), states[1]),
                       hn::Mul(hn::Mul(constant(in.one_minus_beta2), g), g));
-  states[0] = m;
-  states[1] = v;
+}
+
+HWY_INLINE V along(const rules::Adam::In<float>& in, V m, V v) {
   return hn::Div(
       hn::Mul(constant(in.step_size), m),
       hn::Add(hn::Div(hn::Sqrt(v), constant(in.sqrt_bias_correction2)), constant(in.eps)));
@@ -212,11 +219,14 @@ HWY_INLINE V step(const rules::Lion::In<float>& in, V g, V* states) {
 }
 
 template <class Rule>
-HWY_INLINE V apply(const RuleInStep<Rule, float>& rule, V p, V gradient, V* states) {
-  const V g = hn::Add(hn::Mul(gradient, constant(rule.grad_scale)),
-                      hn::Mul(constant(rule.decay_in_gradient), p));
-  return hn::Mul(hn::Sub(hn::Mul(constant(rule.kept_before), p), step(rule.rule, g, states)),
-                 constant(rule.kept_after));
+HWY_INLINE V gradient_in_step(const RuleInStep<Rule, float>& rule, V p, V gradient) {
+  return hn::Add(hn::Mul(gradient, constant(rule.grad_scale)),
+                 hn::Mul(constant(rule.decay_in_gradient), p));
+}
+
+template <class Rule>
+HWY_INLINE V moved(const RuleInStep<Rule, float>& rule, V p, V step) {
+  return hn::Mul(hn::Sub(hn::Mul(constant(rule.kept_before), p), step), constant(rule.kept_after));
 }
 
 /// What the block after the next reads is on its way while this one is coded.
@@ -245,10 +255,22 @@ void update_block(const RuleInStep<Rule, float> rule, std::int64_t count,
     if constexpr (kStates > 1) {
       states[1] = hn::Mul(values_of<false>(coded[1].codes + i), scale[1]);
     }
-    store(apply(rule, load(parameter + i), load(gradient + i), states), parameter + i);
+    const V p = load(parameter + i), g = gradient_in_step(rule, p, load(gradient + i));
+    if constexpr (kStepsBehindStates<Rule>) {
+      advance(rule.rule, g, states);
+    } else {
+      store(moved(rule, p, step(rule.rule, g, states)), parameter + i);
+    }
     for (std::size_t k = 0; k < kStates; ++k) {
       store(states[k], values[k] + i);
       most[k] = greater(hn::Abs(states[k]), most[k]);
+    }
+  }
+  if constexpr (kStepsBehindStates<Rule>) {
+    for (std::int64_t i = 0; i < kDynamicBlock; i += kLanes) {
+      const V p = load(parameter + i);
+      const V by = along(rule.rule, load(values[0] + i), load(values[1] + i));
+      store(moved(rule, p, by), parameter + i);
     }
   }
   for (std::size_t k = 0; k < kStates; ++k) {

@@ -22,7 +22,6 @@ constexpr std::int64_t kFloat = sizeof(float);
 /// Bytes of a packed piece of b, and of all with the bias of its columns.
 constexpr std::int64_t kPackedColumns = kGemmCols * kGemmDepth * kFloat;
 constexpr std::int64_t kPackedPiece = kPackedColumns + kGemmCols * kFloat;
-constexpr std::int64_t kPackedRows = kGemmRows * kGemmDepth * kFloat;
 
 constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 

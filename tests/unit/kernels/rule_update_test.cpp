@@ -245,7 +245,7 @@ TEST_CASE("RMSprop's momentum keeps steps without lr, so that a new lr counts at
 }
 
 TEST_CASE("AMSGrad takes the largest second moment before its correction, and keeps it") {
-  Element amsgrad(rules::Amsgrad{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-300}, 0);
+  Element amsgrad(rules::Amsgrad{{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-300}}, 0);
   CHECK(amsgrad.step(10) == test::relative(-1.0));
   CHECK(amsgrad.state(2) == test::relative(10.0));
   const double second = amsgrad.step(0);

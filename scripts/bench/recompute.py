@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""What computing activations again adds to a step, beside what the plan says.
+
+    scripts/bench/recompute.py [--executable FILE] [--threads N] [--rounds N] [--seconds N] [--keep DIR] [--write]
+
+    --executable FILE  llmtrain (build/ci/apps/llmtrain/llmtrain)
+    --threads N        compute threads (2)
+    --rounds N         goes through all rows so often (7)
+    --seconds N        times the steps of a row for about so long in each round (3)
+    --keep DIR         keeps the profile of `llmtrain doctor` there, and takes the one that is there
+    --write            puts the table into docs/planner.md
+
+A round times steps that keep everything, then each row. What a row adds is its median step at the profile's speed
+(`llmtrain bench` samples how fast multiply-adds are in pauses of the steps) less that of its round; the figure is the median over
+rounds. Exit code 1 where one is off the plan's by more than a tenth of it, or where activations exceed a budget.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECIPE = """recipe: 1
+run: {{threads: {threads}}}
+model: {{architecture: llama, vocab_size: 2048, hidden_size: 256, intermediate_size: 704, num_hidden_layers: 8,
+        num_attention_heads: 4, max_position_embeddings: 256}}
+tokenizer: {{type: bytes}}
+data: {{sources: [{{path: never-read.txt}}]}}
+training: {{seq_len: 256, micro_batch_size: 4, global_batch_size: 4, max_steps: 100}}
+optimizer: {{lr: 1.0e-4}}
+"""
+NOTHING = "activation_checkpoint.mode=none"
+ROWS = {f"budget {share}": f"activation_checkpoint={{mode: budget, budget: {share}}}" for share in (0.8, 0.6, 0.4, 0.25)}
+ROWS |= {"sqrt": "activation_checkpoint.mode=sqrt", "full": "activation_checkpoint.mode=full"}
+
+
+def told(executable, work, *words):
+    environment = os.environ | {"XDG_CACHE_HOME": str(work / "cache")}  # no profile of the user's
+    done = subprocess.run([executable, *words], cwd=work, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout) if "--json" in words else None
+
+
+class Comparison:
+    def __init__(self, options, work):
+        self.options, self.work = options, work
+        self.executable = options.executable.resolve()
+        (work / "recipe.yaml").write_text(RECIPE.format(threads=options.threads))
+        if not (work / "profile").exists():
+            told(self.executable, work, "doctor", "--threads", str(options.threads), "--output", "profile")
+
+    def planned(self, override):
+        """Seconds of a step, and bytes of activations."""
+        plan = told(self.executable, self.work, "plan", "recipe.yaml", "--profile", "profile", "--json", override)
+        return plan["time"]["step_seconds"], plan["step"]["category_bytes"]["activations"]
+
+    def timed(self, override, steps):
+        bench = told(self.executable, self.work, "bench", "recipe.yaml", "--profile", "profile", "--steps", str(steps),
+                     "--json", override)
+        return bench["step_seconds_at_profile_speed"]
+
+    def run(self):
+        """Lines of the table, and whether every row holds."""
+        base, everything = self.planned(NOTHING)
+        steps = max(3, round(self.options.seconds / base))
+        plans = {name: self.planned(override) for name, override in ROWS.items()}
+        added = {name: [] for name in ROWS}
+        for number in range(self.options.rounds):
+            plain = self.timed(NOTHING, steps)
+            for name, override in ROWS.items():
+                added[name].append(self.timed(override, steps) / plain - 1)
+            print(f"round {number + 1}: " + ", ".join(f"{name} {100 * of[-1]:+.1f} %" for name, of in added.items()), flush=True)
+        fine = True
+        lines = ["", f"{self.options.threads} threads, {self.options.rounds} rounds of {steps} steps.", "",
+                 "| activations | of all | planned to add | added | off |", "|---|---:|---:|---:|---:|"]
+        for name, (seconds, held) in plans.items():
+            plan, found = seconds / base - 1, statistics.median(added[name])
+            off = found / plan - 1
+            within = not name.startswith("budget") or held <= float(name.split()[1]) * everything
+            fine = fine and within and abs(off) <= 0.1
+            lines.append(f"| {name} | {held / everything:.3f} | {100 * plan:.1f} % | {100 * found:.1f} % | {100 * off:+.0f} % |")
+        return lines, fine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executable", default=ROOT / "build/ci/apps/llmtrain/llmtrain", type=pathlib.Path)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        work = (options.keep or pathlib.Path(temporary)).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        lines, fine = Comparison(options, work).run()
+        text = "\n".join(lines) + "\n"
+        print(text)
+        if options.write:
+            section = work / "table.md"
+            section.write_text(text)
+            subprocess.run([sys.executable, ROOT / "scripts/bench/put_section.py", ROOT / "docs/planner.md", "recompute", section],
+                           check=True)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
