@@ -216,8 +216,11 @@ struct RemovedOnExit {
 /// Waits for an owner that commits a save, and says so.
 class GuardedFile {
  public:
-  explicit GuardedFile(const fs::path& path)
-      : fd_(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC); })) {
+  explicit GuardedFile(const fs::path& path) : fd_(open_either_way(path)) {
+    require<StorageError>(fd_ >= 0 || errno == ENOENT,
+                          "{}: cannot open the lock: {}; nobody can tell who has the directory. If "
+                          "no other run writes there, delete it",
+                          path.string(), std::strerror(errno));
     if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       log::info("{}: waits for a process that is at it", path.string());
       uninterrupted([&] { return ::flock(fd_, LOCK_EX); });
@@ -235,6 +238,15 @@ class GuardedFile {
   bool is_current() const { return current_; }
 
  private:
+  /// For reading where another user has the file; NFS wants a writer for an exclusive flock.
+  static int open_either_way(const fs::path& path) {
+    const auto open = [&](int how) {
+      return uninterrupted([&] { return ::open(path.c_str(), how | O_CLOEXEC); });
+    };
+    const int fd = open(O_RDWR);
+    return fd < 0 && (errno == EACCES || errno == EROFS) ? open(O_RDONLY) : fd;
+  }
+
   int fd_;
   bool current_ = false;
 };
@@ -242,7 +254,8 @@ class GuardedFile {
 Owner owner_in(const fs::path& path) {
   try {
     return parse_owner(read_file(path, kMaxLockBytes), path.string());
-  } catch (const CheckpointError& error) {
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::invalid_data) throw;
     fail<StorageError>(
         "{}; nobody can tell who has the directory. If no other run writes there, delete the file",
         error.what());

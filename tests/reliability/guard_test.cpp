@@ -148,9 +148,19 @@ std::vector<Guard> guards() {
        {{"SLURM_JOB_ID", "71"}, {"SLURM_RESTART_COUNT", "1"}}},
       {"a lock that nobody can read",
        {},
-       4,
-       "checkpoints/lock",
+       7,
+       "If no other run writes there, delete the file",
        [](const Job& job) { spill(job.checkpoints() / "lock", "junk"); }},
+      {"a lock that is longer than any",
+       {},
+       7,
+       "If no other run writes there, delete the file",
+       [](const Job& job) { spill(job.checkpoints() / "lock", std::string(5000, ' ')); }},
+      {"a lock that is a directory",
+       {},
+       7,
+       "cannot open the lock: Is a directory",
+       [](const Job& job) { std::filesystem::create_directory(job.checkpoints() / "lock"); }},
   };
   return list;
 }
@@ -158,7 +168,7 @@ std::vector<Guard> guards() {
 }  // namespace
 
 TEST_CASE("T16 a run in a directory that is not its own says so, and changes nothing there") {
-  Journal journal("T16", 4);
+  Journal journal("T16", 1);  // whole, at every change
   const Layout layout;
   int cases = 0;
   for (const Guard& guard : guards()) {

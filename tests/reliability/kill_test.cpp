@@ -34,7 +34,10 @@ std::string kill_at_point(const Layout& layout, const std::string& point, const 
                                 {"FAILPOINT_PIDS", pids.path().string()}};
   const ProcessResult killed = job.run(environment, {}, LLMTRAIN_FAILPOINTS);
   if (killed.timed_out) return "hangs: " + killed.output;
-  if (killed.exit_code == 0) return "was not killed";
+  // By the launcher; a start that fails is no kill.
+  if (killed.output.find("exited on signal 9") == std::string::npos) {
+    return "was not killed: " + killed.output;
+  }
   return check_recovery(job, layout, killed.output, before);
 }
 
