@@ -131,6 +131,25 @@ TEST_CASE("saves on a disk that is slower than their interval wait for one anoth
   }
 }
 
+TEST_CASE("an fsync that fails is said, and ends a save unless it was for the hint `latest`") {
+  for (const Layout& layout : {Layout{1, false}, {1, true}}) {
+    CAPTURE(layout.name());
+    const Environment hit{{"IO_FAULT_CALLS", "fsync"}, {"IO_FAULT_DO", "EIO"}};
+    const int calls = count_calls(layout, 0, hit);
+    REQUIRE(calls >= 8);
+    for (int n = 1; n <= calls; ++n) {
+      CAPTURE(n);
+      const Job job(layout, &prepared_job(layout, 2));
+      const ProcessResult result = job.run(io_fault(0, n, hit));
+      CAPTURE(result.output);
+      const bool is_hint = result.output.find("warning: run/checkpoints") != std::string::npos;
+      CHECK(result.exit_code == (is_hint ? 0 : 7));
+      CHECK(result.output.find("Input/output error") != std::string::npos);
+      CHECK(check_recovery(job, layout, result.output, 2) == "");
+    }
+  }
+}
+
 TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and harms nothing") {
   Journal journal("T5", 97);
   struct Fault {
