@@ -44,7 +44,7 @@ std::string kill_at_point(const Layout& layout, const std::string& point, const 
 }  // namespace
 
 TEST_CASE("T1 a rank killed at any named point of a save") {
-  Journal journal("T1", 29);
+  Journal journal("T1", 41);
   int cases = 0;
   for (const bool async : {false, true}) {
     for (const bool first : {true, false}) {
@@ -78,7 +78,7 @@ TEST_CASE("T1 a rank killed at any named point of a save") {
 }
 
 TEST_CASE("T2 killed before the n-th call that changes files, for every n until a run survives") {
-  Journal journal("T2", 61);
+  Journal journal("T2", 89);
   for (const Layout& layout :
        {Layout{1, false}, {1, true}, {2, false}, {2, true}, {.ranks = 1, .local = true}}) {
     for (int victim = 0; victim < layout.ranks; ++victim) {
