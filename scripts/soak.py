@@ -14,8 +14,9 @@ the run, it is started again at once, as a batch script would, and goes on from 
 
 Effective training time is that of the steps that count, at the pace of the same run that nothing happens to (measured right
 before and after, with its saves), as a share of the whole. Steps that were made twice, starts, and the time until a fault is
-noticed are what it lacks. Losses of the disturbed run must be those of the other one to the last digit, memory and open
-files of its processes must not grow while they live, nor from one start to the next.
+noticed are what it lacks. The run that nothing happens to is then trained to the same step, which takes as long again but may
+share the machine: all losses and the last checkpoint's files must be the same to the bit. Memory and open files of the
+disturbed run's processes must not grow while they live, nor from one start to the next.
 Exit code 1 if something does not hold.
 """
 
@@ -41,8 +42,9 @@ tokenizer: {type: bytes}
 data: {sources: [{path: text.txt}]}
 training: {seq_len: 128, micro_batch_size: 4, global_batch_size: 8, max_steps: 100000000}
 optimizer: {lr: 1.0e-4}
+lr_scheduler: {type: constant, warmup: 0}
 checkpoint: {interval: 4, keep_latest: 3, async: true}
-resilience: {hang_timeout: 1s}
+resilience: {hang_timeout: 2s}
 eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
@@ -57,8 +59,8 @@ ANONYMOUS = re.compile(r"RssAnon:\s+(\d+) kB")
 class Run:
     """`llmtrain run` in `folder`, started again whenever it has ended."""
 
-    def __init__(self, executable, folder, name, ranks):
-        self.command = [executable, "run", "recipe.yaml", f"run.output_dir={name}", f"parallelism.dp={ranks}"]
+    def __init__(self, executable, folder, name, ranks, *more):
+        self.command = [executable, "run", "recipe.yaml", f"run.output_dir={name}", f"parallelism.dp={ranks}", *more]
         if ranks > 1:
             self.command = ["mpirun", "-n", str(ranks), *self.command]
         self.folder, self.name, self.ranks = folder, name, ranks
@@ -159,16 +161,27 @@ def let_happen(run, fault, chance):
     return {"a byte is turned over": "flip", "a checkpoint is cut off": "cut"}.get(fault)
 
 
-def pace(executable, folder, name, ranks, seconds):
-    """Steps a second of an undisturbed run, and its records."""
-    run = Run(executable, folder, name, ranks)
+def pace(run, seconds):
+    """Steps a second of a run that nothing happens to."""
     run.start()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and run.look() is None:
         time.sleep(0.2)
-    run.stop()
-    records = run.records()
-    return 1 / statistics.mean(record["time/step_seconds"] for record in records[10:]), records
+    return 1 / statistics.mean(record["time/step_seconds"] for record in run.records()[10:])
+
+
+def differences(disturbed, whole):
+    """Of two runs that have ended at the same step: what is not the same, or "" ."""
+    losses = [[(record["step"], record["train/loss"]) for record in run.records()] for run in (disturbed, whole)]
+    if losses[0] != losses[1]:
+        unlike = next((i for i, (a, b) in enumerate(zip(*losses)) if a != b), min(map(len, losses)))
+        return f"losses from the {unlike + 1}th on"
+    directories = [newest_checkpoint(run) for run in (disturbed, whole)]
+    files = [sorted(path.name for path in directory.glob("*.safetensors")) for directory in directories]
+    if directories[0].name != directories[1].name or files[0] != files[1] or not files[0]:
+        return f"checkpoints: {directories[0].name} and {directories[1].name}"
+    unlike = [name for name in files[0] if len({(directory / name).read_bytes() for directory in directories}) > 1]
+    return " ".join(unlike)
 
 
 def growth(lives):
@@ -237,32 +250,38 @@ def main():
         (folder / "recipe.yaml").write_text(RECIPE)
         (folder / "text.txt").write_text("".join(path.read_text() for path in sorted(ROOT.glob("docs/*.md"))))
         alone = min(60.0, 6 * options.minutes)
-        before, whole = pace(options.executable, folder, "before", options.ranks, alone)
+        first = Run(options.executable, folder, "before", options.ranks)
+        before = pace(first, alone)
+        first.stop()
         run, seconds, came = soak(options, folder, chance)
-        after, _ = pace(options.executable, folder, "after", options.ranks, alone)
         steps = run.records()
-        rate = (before + after) / 2
-        share = steps[-1]["step"] / rate / seconds
-        same = [(a["step"], a["train/loss"]) for a in whole] == [(a["step"], a["train/loss"]) for a in steps[:len(whole)]]
+        last = steps[-1]["step"]
+        whole = Run(options.executable, folder, "after", options.ranks, f"training.max_steps={last}")
+        after = pace(whole, alone)
+        print(f"{last:,} steps in {seconds:.0f} s; the undisturbed run ends at that one, too", flush=True)
+        while whole.look() is None:
+            time.sleep(1)
+        unlike = differences(run, whole)
+        share = last / ((before + after) / 2) / seconds
         in_order = [record["step"] for record in steps] == list(range(1, len(steps) + 1))
         memory, files, between, more_files = growth(run.lives)
         ends = {code: run.codes.count(code) for code in sorted(set(run.codes))}
         log = (folder / "soak.log").read_text(errors="replace")
-    for holds, text in ((same, "losses differ from those of the undisturbed run"), (in_order, "a step is missing or twice"),
+    for holds, text in ((not unlike, "not as in the undisturbed run: " + unlike), (in_order, "a step is missing or twice"),
                         (share >= 0.9, "less than 90 % of the time went into training"), (memory < 0.01, "memory grows"),
                         (between < 0.01, "memory grows from start to start"), (files <= 0, "open files grow"),
                         (more_files <= 0, "open files grow from start to start"),
                         ("2" not in map(str, ends), "a start was refused")):
         if not holds:
             problems.append(text)
-    table = (f"{options.minutes:g} minutes, {options.ranks} ranks, {sum(came.values())} faults, {run.starts} starts, seed {options.seed}.\n\n"
+    table = (f"{options.minutes:g} minutes, {options.ranks} ranks, {sum(came.values())} faults, {run.starts} starts, seed {options.seed}, `hang_timeout: 2s`.\n\n"
              "| | |\n|---|---:|\n"
              + "".join(f"| {fault} | {count} |\n" for fault, count in came.items())
              + f"| exit codes of the launcher | {', '.join(f'{code}: {count}' for code, count in ends.items())} |\n"
-             f"| steps that count | {steps[-1]['step']:,} |\n"
+             f"| steps that count | {last:,} |\n"
              f"| steps a second without faults, before and after | {before:.2f}, {after:.2f} |\n"
              f"| effective training time | {100 * share:.1f} % |\n"
-             f"| losses of the first {len(whole):,} steps as without faults | {'to the last digit' if same else 'no'} |\n"
+             f"| all losses and the last checkpoint as without faults | {'no: ' + unlike if unlike else 'to the bit'} |\n"
              f"| growth of memory in a life, and from start to start | {100 * memory:.2f} %, {100 * between:.2f} % |\n"
              f"| growth of open files in a life, and from start to start | {files:g}, {more_files:g} |\n")
     print(table)
