@@ -165,9 +165,13 @@ std::vector<std::string> Engine::state_names() const {
   return names;
 }
 
+std::uint64_t Engine::saved_bytes() const {
+  return written_bytes(written_here(store_, mesh_), states_);
+}
+
 void Engine::allocate_snapshot() {
   Device& device = *place_.device;
-  const std::uint64_t bytes = written_bytes(written_here(store_, mesh_), states_);
+  const std::uint64_t bytes = saved_bytes();
   if (bytes == 0) return;
   snapshot_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8, Category::snapshot,
                               "snapshot of a save");

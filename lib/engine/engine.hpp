@@ -170,6 +170,8 @@ class Engine final : private parallel::StageProgram {
   /// Bytes, held as long as the run; undefined without EnginePlace::keeps_snapshot, without an
   /// optimizer and where this rank writes nothing.
   const Tensor& snapshot() const { return snapshot_; }
+  /// What this rank writes of a checkpoint.
+  std::uint64_t saved_bytes() const;
   const Mesh& mesh() const { return mesh_; }
   const Stages& stages() const { return stages_; }
   /// A context without tape, for decoding.

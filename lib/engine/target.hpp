@@ -26,8 +26,10 @@ struct Target {
   bool tune_products = false;
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   kernels::Determinism determinism = kernels::Determinism::run;
-  /// EnginePlace::keeps_snapshot.
+  /// A save goes on beside the run, from a copy in host memory.
   bool keeps_snapshot = false;
+  /// EnginePlace::keeps_snapshot; beside a GPU the copy is pinned memory of the host.
+  bool snapshot_on_device() const { return keeps_snapshot && device == DeviceKind::cpu; }
   /// The layout, and the rank in it that is planned.
   MeshShape mesh;
   int rank = 0;

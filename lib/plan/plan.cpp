@@ -166,7 +166,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
           .determinism = target.determinism,
-          .keeps_snapshot = target.keeps_snapshot,
+          .keeps_snapshot = target.snapshot_on_device(),
           .communicators = meta_factory(collectives, target.device),
           .mesh = target.mesh,
           .rank = target.rank};
@@ -262,6 +262,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
+  if (target.keeps_snapshot && !target.snapshot_on_device()) {
+    plan.pinned_bytes = engine.saved_bytes();
+  }
   const bool divided = options.zero > 0 && mesh[Axis::dp] > 1;
   if (of_same_run != nullptr) {
     plan.model_flops_per_token = of_same_run->model_flops_per_token;

@@ -70,6 +70,9 @@ struct Plan {
   /// recipe asks for it.
   std::uint64_t export_bytes = 0;
   std::uint64_t durable_bytes() const { return checkpoint_bytes + export_bytes; }
+  /// Beside a GPU: pinned memory of the host, held as long as the run, for the copy from which a
+  /// save is written beside the run. What exchanges through host memory need is not in it.
+  std::uint64_t pinned_bytes = 0;
   /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
   bool records_launches = true;
   /// But for these parts of a step (Engine::not_recorded).

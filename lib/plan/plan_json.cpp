@@ -141,6 +141,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
     json["local_checkpoints_bytes"] = context.local_checkpoints * plan.checkpoint_bytes;
   }
   if (const auto share = context.save_share) json["save_share"] = *share;
+  if (plan.pinned_bytes > 0) json["pinned_bytes"] = plan.pinned_bytes;
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
     json["not_recorded"] = plan.not_recorded;

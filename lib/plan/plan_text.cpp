@@ -226,6 +226,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   if (const auto share = context.save_share) {
     text += row("saves beside the run", fmt::format("written {:g} % of the time", 100 * *share));
   }
+  if (plan.pinned_bytes > 0) {
+    text += row("pinned memory for saves", format_bytes(plan.pinned_bytes));
+  }
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));
     if (!context.gpu_collectives.empty()) {

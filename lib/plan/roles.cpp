@@ -94,7 +94,7 @@ void add_ranks(Roles& roles, const engine::EngineOptions& options, const engine:
       own += p.bytes(count).kept;
       key.elements = p.hash(count, key.elements);
       alike += p.hash(count, 0);  // in any order
-      if (target.keeps_snapshot && p.is_written(place)) key.written += p.bytes(count).written;
+      if (target.snapshot_on_device() && p.is_written(place)) key.written += p.bytes(count).written;
     }
     at[static_cast<int>(Axis::dp)] = place.dp;
     at[static_cast<int>(Axis::sp)] = place.sp;

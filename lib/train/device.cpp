@@ -111,7 +111,7 @@ engine::Target target_of(const Recipe& recipe) {
           .tune_products = recipe.run.tunes_products(),
           .attention = recipe.run.attention(),
           .determinism = recipe.run.determinism(),
-          .keeps_snapshot = recipe.checkpoint.async() && device == DeviceKind::cpu};
+          .keeps_snapshot = recipe.checkpoint.async()};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -178,7 +178,7 @@ engine::EnginePlace RunDevice::place() {
           .loss_chunk_bytes = target_.loss_chunk_bytes,
           .attention = target_.attention,
           .determinism = target_.determinism,
-          .keeps_snapshot = target_.keeps_snapshot};
+          .keeps_snapshot = target_.snapshot_on_device()};
 }
 
 }  // namespace llmtrain::train

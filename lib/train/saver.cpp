@@ -32,7 +32,9 @@ Saver::Saver(CheckpointTiers& tiers, engine::Engine& engine, const Peers& peers,
       peers_(&peers),
       async_(async),
       say_(std::move(say)),
-      saved_(std::move(saved)) {}
+      saved_(std::move(saved)) {
+  if (async_) snapshot_ = snapshot_memory(engine.saved_bytes());
+}
 
 std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
   if (bytes == 0) return {};
@@ -40,18 +42,15 @@ std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
     const Tensor& snapshot = engine_->snapshot();
     return {snapshot.view().as<std::byte>(), snapshot.view().bytes()};
   }
-  if (!pinned_) {
-    log::info("a save copies {} to pinned memory of the host", format_bytes(bytes));
-    pinned_ = engine_->device().make_copy_queue();
-    snapshot_ = pinned_->pin(bytes);
-  }
-  return snapshot_;
+  log::info("a save copies {} to pinned memory of the host", format_bytes(bytes));
+  pinned_ = engine_->device().make_copy_queue();
+  return pinned_->pin(bytes);
 }
 
 void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
   std::uint64_t bytes = 0;
   for (const checkpoint::TensorBox& box : boxes) bytes += box.size_bytes();
-  std::span<std::byte> memory = snapshot_memory(bytes);
+  std::span<std::byte> memory = snapshot_;
   require(memory.size() == bytes, "a snapshot of {} bytes in {}", bytes, memory.size());
   std::vector<kernels::MemoryCopy> copies;
   for (checkpoint::TensorBox& box : boxes) {

@@ -76,6 +76,7 @@ class Saver {
   }
   /// The boxes' bytes, copied to where a thread may read them.
   void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
+  /// Taken before the first step: what is not there is no surprise later.
   std::span<std::byte> snapshot_memory(std::uint64_t bytes);
 
   CheckpointTiers* tiers_;

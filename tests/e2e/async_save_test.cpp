@@ -1,5 +1,6 @@
 // checkpoint.async: the same checkpoints, written while the run goes on.
 #include <csignal>
+#include <sstream>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -86,6 +87,15 @@ TEST_CASE("an emulated GPU's saves beside the run are those in place of it, byte
     CHECK(saved_bytes(async, step) == saved_bytes(sync, step));
   }
   CHECK(count(result.output, "to pinned memory of the host") == 1);
+  std::vector<std::string> arguments{"plan", "recipe.yaml"};
+  for (const std::string& override : with_async(gpu)) arguments.push_back(override);
+  const std::string plan = async.call(arguments).output;
+  const std::string row = "pinned memory for saves";
+  REQUIRE(holds(plan, {row}));
+  std::istringstream words(plan.substr(plan.find(row) + row.size()));
+  std::string value, unit;
+  words >> value >> unit;
+  CHECK(holds(result.output, {fmt::format("copies {} {} to pinned memory", value, unit)}));
 }
 
 TEST_CASE("a save beside the run takes memory that the plan has, and the run as planned") {
