@@ -9,7 +9,8 @@
 
 A Llama of 45 million parameters in FP32 with AdamW: half a gigabyte of state. Saves go in place of the run and beside it
 (checkpoint.async), a quarter of the time as by default and all of it (checkpoint.async_share). Beside them, in the same run: one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then
-fsync) and a plain reader of the same file; before each reading the system is asked to forget the file.
+fsync) and a plain reader of the same file, into memory that it has used before and, as a run that starts must, into memory
+that nobody has touched; before each reading the system is asked to forget the file.
 """
 
 import argparse
@@ -97,12 +98,16 @@ class Plain:
             os._exit(0)
         os.waitpid(child, 0)
 
-    def read(self):
-        view = memoryview(self.target)
+    def read(self, target=None):
+        view = memoryview(target or self.target)
         with open(self.file, "rb", buffering=0) as opened:
             for begin in range(0, self.size, PIECE):
                 opened.readinto(view[begin:begin + PIECE])
         view.release()
+
+    def read_anew(self):
+        with mmap.mmap(-1, self.size) as untouched:
+            self.read(untouched)
 
 
 def llmtrain(executable, folder, steps, interval, is_async, share=DEFAULT_SHARE):
@@ -183,12 +188,14 @@ def measure(executable, folder, rounds):
     llmtrain(executable, folder, 2, 2, False)  # prepares the data
     size = state_bytes(folder)
     plain = Plain(folder, size)
-    found = {name: [] for name in ("copy", "write", "read", "in place", "waited", "beside", "check", "load", "slower", "at once", "slower at once", "plain slower")}
+    found = {name: [] for name in ("copy", "write", "read", "read anew", "in place", "waited", "beside", "check", "load", "check and load", "slower", "at once", "slower at once", "plain slower")}
     for _ in range(rounds):
         found["copy"].append(seconds(plain.copy))
         found["write"].append(seconds(plain.write))
         forget(plain.file)
         found["read"].append(seconds(plain.read))
+        forget(plain.file)
+        found["read anew"].append(seconds(plain.read_anew))
         in_place = run_with_saves(executable, folder, INTERVAL, False)
         found["in place"].append(in_place.seconds)
         beside = run_with_saves(executable, folder, STEPS, True)
@@ -203,6 +210,7 @@ def measure(executable, folder, rounds):
         check, load = RESUMED.search(llmtrain(executable, folder, INTERVAL + 1, INTERVAL, False)).groups()
         found["check"].append(float(check))
         found["load"].append(float(load))
+        found["check and load"].append(float(check) + float(load))
     return size, {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -217,8 +225,11 @@ def table(size, found):
             ("plain writer", found["write"], ""),
             ("a save in place", found["in place"], f"{100 * found['write'] / found['in place']:.0f} % of the plain writer's bandwidth"),
             ("plain reader", found["read"], ""),
+            ("plain reader, into untouched memory", found["read anew"], ""),
             ("reading and checking every byte", found["check"], f"{100 * found['read'] / found['check']:.0f} %"),
-            ("loading what was checked", found["load"], f"{100 * found['read'] / found['load']:.0f} % of the plain reader's bandwidth")]
+            ("loading what was checked", found["load"], f"{100 * found['read'] / found['load']:.0f} % of the plain reader's bandwidth"),
+            ("both", found["check and load"], f"{100 * found['read'] / found['check and load']:.0f} % of the plain reader's bandwidth, "
+             f"{100 * found['read anew'] / found['check and load']:.0f} % of that into untouched memory")]
     lines = [f"{size / 1e6:.0f} MB of state.", "", "| what | s | GB/s | |", "|---|---:|---:|---|"]
     for name, value, note in rows:
         figures = f"{value:.3f} | {size / value / 1e9:.2f}" if value else "- | -"
