@@ -212,9 +212,9 @@ struct Precision {
 };
 
 // Step 1 of a layout in another precision beside one rank's, both against one rank in fp64 on the
-// CPU; `place` is of the former two.
+// CPU, and the losses of all `steps`; `place` is of the former two.
 void compare_errors(const Layout& layout, const Precision& precision,
-                    const std::vector<std::string>& place = {}) {
+                    const std::vector<std::string>& place = {}, int steps = 1) {
   const auto in_precision = [&](std::vector<std::string> overrides) {
     overrides.push_back(fmt::format("precision.compute={}", precision.name));
     overrides.insert(overrides.end(), place.begin(), place.end());
@@ -222,9 +222,9 @@ void compare_errors(const Layout& layout, const Precision& precision,
   };
   const ProbeResult& exact = one_rank(layout);
   const ProbeResult one =
-      run_probe(model_of(layout), 1, 1, in_precision(overrides_of(layout, false)));
+      run_probe(model_of(layout), 1, steps, in_precision(overrides_of(layout, false)));
   const ProbeResult found =
-      run_probe(model_of(layout), layout.ranks, 1, in_precision(overrides_of(layout, true)));
+      run_probe(model_of(layout), layout.ranks, steps, in_precision(overrides_of(layout, true)));
   REQUIRE(exact.problem == "");
   REQUIRE(one.problem == "");
   REQUIRE(found.problem == "");
@@ -239,8 +239,12 @@ void compare_errors(const Layout& layout, const Precision& precision,
         tensor.values, [&](double value) { return std::abs(value) < at_least; });
     REQUIRE(off <= (is_noise ? 16 : 4) * std::max(own, precision.rounding));
   }
-  const double loss = exact.numbers.at("loss 1");
-  REQUIRE(std::abs(found.numbers.at("loss 1") - loss) <= precision.loss_bound * loss);
+  for (int step = 1; step <= steps; ++step) {
+    const std::string name = fmt::format("loss {}", step);
+    CAPTURE(name);
+    const double loss = exact.numbers.at(name);
+    REQUIRE(std::abs(found.numbers.at(name) - loss) <= precision.loss_bound * loss);
+  }
 }
 
 }  // namespace
@@ -257,7 +261,9 @@ TEST_CASE("in fp32 and bf16 a layout's errors are those of one rank") {
       if (!is_chosen(layout) || chosen++ % stride != 0) continue;
       if (is_quick() && (chosen / stride % 2 == 0) != (precision.name == "bf16")) continue;
       CAPTURE(title_of(layout));
-      compare_errors(layout, precision);
+      // Rounding may choose another expert, and another loss with it.
+      const bool follows = precision.name == "fp32" && one_rank(layout).routing.empty();
+      compare_errors(layout, precision, {}, follows ? kSteps : 1);
     }
   }
 }
