@@ -10,7 +10,7 @@
 namespace llmtrain::test {
 
 namespace {
-constexpr std::string_view kHeld = "held\t";
+constexpr std::string_view kHeld = "held\t", kViolated = "VIOLATED\t";
 }  // namespace
 
 Journal::Journal(const std::string& class_name, int stride) : stride_(stride) {
@@ -21,6 +21,7 @@ Journal::Journal(const std::string& class_name, int stride) : stride_(stride) {
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with(kHeld)) held_.insert(line.substr(kHeld.size()));
+    violated_ += line.starts_with(kViolated) ? 1 : 0;
   }
 }
 
@@ -40,8 +41,8 @@ void Journal::run(const std::string& name, const std::function<std::string()>& b
   violated_ += violation.empty() ? 0 : 1;
   if (!tries_all()) return;
   std::ofstream out(file_, std::ios::app);
-  out << (violation.empty() ? "held\t" + name : "VIOLATED\t" + name + "\t" + violation)
-      << std::endl;
+  out << (violation.empty() ? kHeld : kViolated) << name
+      << (violation.empty() ? "" : "\t" + violation) << std::endl;
 }
 
 void Journal::check() const {

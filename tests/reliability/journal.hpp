@@ -11,7 +11,7 @@ namespace llmtrain::test {
 /// Without LLMTRAIN_RELIABILITY every `stride`-th case is tried, which takes seconds. With it, a
 /// directory, all of them are, but for those that a file there says were tried and held: a run that
 /// was interrupted goes on. A line of `<class>.txt` is "held" or "VIOLATED", a tab, the name of the
-/// case, and what was violated.
+/// case, and what was violated. What was violated once stays so, whatever comes of another try.
 class Journal {
  public:
   Journal(const std::string& class_name, int stride);

@@ -27,14 +27,16 @@ struct Moment {
   }
 };
 
-// How those say it who tell of the rank that failed first: mpirun, ranks that wait, the rank
-// itself.
+// How those say it who tell of the rank that failed first: ranks that wait, or the rank itself; of
+// a process that is gone at once the launcher, which ends the others before they can.
 bool names(const std::string& all, const Moment& at) {
   const std::string output = "\n" + all;
+  const bool is_gone =
+      at.what != "spin" && at.what != "read" && at.what != "stop" && at.what != "throw";
+  if (is_gone && output.find(fmt::format("rank {} with PID", at.rank)) < output.size()) return true;
   const std::string self = at.rank == 0 ? "\nerror: " : fmt::format("[rank {}] error: ", at.rank);
   for (const std::string& text :
-       {fmt::format("rank {} with PID", at.rank), fmt::format("from rank {}: ", at.rank),
-        fmt::format("rank {}: thrown by a test", at.rank),
+       {fmt::format("from rank {}: ", at.rank), fmt::format("rank {}: thrown by a test", at.rank),
         fmt::format("rank {} has given no sign of life", at.rank),
         self + "unexpected: thrown by a test", self + "nothing has gone on here"}) {
     if (output.find(text) != std::string::npos) return true;
@@ -56,8 +58,10 @@ std::string fail_at(const Layout& layout, const Moment& at) {
   const std::int64_t before = at.phase == "data" || at.phase == "init" ? 0 : 2;
   const Job job(layout, &prepared_job(layout, before));
   const TempDir pids;
-  const ProcessResult result =
-      job.run(at.environment(pids), {"resilience.hang_timeout=2s"}, LLMTRAIN_FAILPOINTS);
+  // Five times the time-out is the longest that anybody waits; the rest is for a start.
+  constexpr double kLimitSeconds = 45;
+  const ProcessResult result = job.run(at.environment(pids), {"resilience.hang_timeout=2s"},
+                                       LLMTRAIN_FAILPOINTS, kLimitSeconds);
   if (result.timed_out) return "hangs: " + result.output;
   if (result.exit_code == 0) return "ends well: " + result.output;
   const bool stands_still = at.what == "spin" || at.what == "read" || at.what == "stop";

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
 
@@ -48,9 +49,9 @@ struct Change {
 PowerLoss::PowerLoss(const fs::path& root) : root_(root) {
   const std::function<int(const fs::path&)> add = [&](const fs::path& path) {
     const int self = static_cast<int>(nodes_.size());
-    nodes_.push_back({.is_directory = fs::is_directory(path), .data = {}, .names = {}});
+    nodes_.push_back({.is_directory = fs::is_directory(path)});
     if (!fs::is_directory(path)) {
-      nodes_[static_cast<std::size_t>(self)].data = read_file(path);
+      nodes_.back().data = std::make_shared<std::string>(read_file(path));
       return self;
     }
     for (const auto& entry : fs::directory_iterator(path)) {
@@ -67,10 +68,9 @@ namespace {
 /// What every call did, by node and not by path, as the running program saw it.
 class Replay {
  public:
-  template <class Nodes>
-  explicit Replay(const Nodes& nodes) {
-    for (const auto& node : nodes) {
-      live_.push_back({node.is_directory, node.data.size(), node.names});
+  explicit Replay(const std::vector<DiskState::Node>& nodes) {
+    for (const DiskState::Node& node : nodes) {
+      live_.push_back({node.is_directory, node.data ? node.data->size() : 0, node.names});
     }
   }
 
@@ -135,48 +135,56 @@ class Replay {
 
 }  // namespace
 
-void PowerLoss::write_state(const std::vector<IoCall>& trace, std::size_t calls, std::uint64_t seed,
-                            const fs::path& target) const {
+DiskState PowerLoss::state(const std::vector<IoCall>& trace, std::size_t calls,
+                           std::uint64_t seed) const {
   Replay replay(nodes_);
   for (std::size_t i = 0; i < calls; ++i) replay.apply(trace[i], root_, i + 1);
-  std::vector<Node> nodes = nodes_;
+  std::vector<DiskState::Node> nodes = nodes_;
   for (std::size_t i = nodes.size(); i < replay.num_nodes(); ++i) {
     nodes.push_back({.is_directory = replay.is_directory(static_cast<int>(i))});
   }
+  std::map<int, std::string> written;
   const PhiloxKey key = philox_key(seed, "test", "power");
   for (const Change& change : replay.changes) {
     const std::uint32_t chance = philox_word(key, calls, change.at);
     const bool durable = replay.is_durable(change);
-    const bool kept = durable || seed == 0 || (seed > 1 && chance % 4 != 0);
-    Node& node = nodes[static_cast<std::size_t>(change.node)];
+    if (!durable && (seed == 1 || (seed > 1 && chance % 4 == 0))) continue;
+    DiskState::Node& node = nodes[static_cast<std::size_t>(change.node)];
     if (change.data == nullptr) {
-      if (!kept) continue;
       if (!change.removed.empty()) node.names.erase(change.removed);
       if (!change.added.empty()) node.names[change.added] = change.target;
       continue;
     }
-    std::string bytes = *change.data;
-    if (!durable && seed > 1 && chance % 4 == 1)
-      bytes.resize(std::min<std::size_t>(bytes.size(), 512));
-    if (!durable && seed > 1 && chance % 4 == 2 && chance % 8 < 4) {
-      bytes.resize(std::min<std::size_t>(bytes.size(), 4096));
-    }
-    if (!kept) continue;
-    node.data.resize(std::max<std::size_t>(node.data.size(), change.offset + bytes.size()));
-    node.data.replace(change.offset, bytes.size(), bytes);
+    std::string_view bytes = *change.data;
+    if (!durable && seed > 1 && chance % 4 == 1) bytes = bytes.substr(0, 512);
+    if (!durable && seed > 1 && chance % 8 == 2) bytes = bytes.substr(0, 4096);
+    std::string& data = written.try_emplace(change.node, node.data ? *node.data : "").first->second;
+    data.resize(std::max<std::size_t>(data.size(), change.offset + bytes.size()));
+    data.replace(change.offset, bytes.size(), bytes);
   }
-  write_node(nodes, 0, target);
+  for (auto& [node, data] : written) {
+    nodes[static_cast<std::size_t>(node)].data = std::make_shared<std::string>(std::move(data));
+  }
+  return DiskState(std::move(nodes));
 }
 
-void PowerLoss::write_node(const std::vector<Node>& nodes, int node, const fs::path& target) const {
-  const Node& self = nodes[static_cast<std::size_t>(node)];
+std::string DiskState::digest(int node) const {
+  const Node& self = nodes_[static_cast<std::size_t>(node)];
+  if (!self.is_directory) return to_hex(hash128(self.data ? *self.data : ""));
+  std::string names;
+  for (const auto& [name, child] : self.names) names += name + '/' + digest(child) + '/';
+  return to_hex(hash128(names));
+}
+
+void DiskState::write(int node, const fs::path& target) const {
+  const Node& self = nodes_[static_cast<std::size_t>(node)];
   if (!self.is_directory) {
     File file = File::create_new(target);
-    file.write(self.data);
+    if (self.data) file.write(*self.data);
     return;
   }
   fs::create_directory(target);
-  for (const auto& [name, child] : self.names) write_node(nodes, child, target / name);
+  for (const auto& [name, child] : self.names) write(child, target / name);
 }
 
 }  // namespace llmtrain::test
