@@ -207,9 +207,16 @@ std::string text_of(const fs::path& path, std::error_code& error) {
   return text;
 }
 
+/// Of a file without which a run goes on, and which the next start clears.
+void remove_or_say(const fs::path& path) {
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return;
+  log::warning("{}: cannot remove it: {} (harmless: the next start does)", path.string(),
+               std::strerror(errno));
+}
+
 struct RemovedOnExit {
   fs::path path;
-  ~RemovedOnExit() { ::unlink(path.c_str()); }
+  ~RemovedOnExit() { remove_or_say(path); }
 };
 
 /// An exclusive flock on whatever file is at `path`; nothing if the file vanished or was replaced.
@@ -318,7 +325,7 @@ StoreLock::~StoreLock() {
   std::error_code error;
   const std::string now = text_of(path_, error);
   if (now == text_) {
-    ::unlink(path_.c_str());
+    remove_or_say(path_);
   } else if (error && error != std::errc::no_such_file_or_directory) {
     log::warning("{}: cannot read the lock: {} (harmless: it stays, and the next start takes it)",
                  path_.string(), error.message());

@@ -239,11 +239,14 @@ void compare_errors(const Layout& layout, const Precision& precision,
         tensor.values, [&](double value) { return std::abs(value) < at_least; });
     REQUIRE(off <= (is_noise ? 16 : 4) * std::max(own, precision.rounding));
   }
+  double own = 0;  // the largest so far: updates of rounded gradients make it grow
   for (int step = 1; step <= steps; ++step) {
     const std::string name = fmt::format("loss {}", step);
     CAPTURE(name);
     const double loss = exact.numbers.at(name);
-    REQUIRE(std::abs(found.numbers.at(name) - loss) <= precision.loss_bound * loss);
+    own = std::max(own, std::abs(one.numbers.at(name) - loss));
+    const double at_most = std::max(precision.loss_bound * loss, step > 1 ? 4 * own : 0);
+    REQUIRE(std::abs(found.numbers.at(name) - loss) <= at_most);
   }
 }
 

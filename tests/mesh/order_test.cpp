@@ -85,7 +85,7 @@ const ProbeModel& model_named(std::string_view name) {
 }
 
 // Of zeros, too, which compare equal with either sign.
-bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+bool are_same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return std::ranges::equal(a, b, {}, std::bit_cast<std::uint64_t, double>,
                             std::bit_cast<std::uint64_t, double>);
 }
@@ -96,17 +96,17 @@ void same_bits(const ProbeResult& found, const ProbeResult& expected) {
   for (const auto& [name, tensor] : expected.tensors) {
     CAPTURE(name);
     REQUIRE(found.tensors.contains(name));
-    REQUIRE(same_bits(found.tensors.at(name).values, tensor.values));
+    REQUIRE(are_same_bits(found.tensors.at(name).values, tensor.values));
   }
   REQUIRE(found.routing.size() == expected.routing.size());
   for (const auto& [name, choices] : expected.routing) {
     CAPTURE(name);
     REQUIRE(found.routing.contains(name));
-    REQUIRE(same_bits(found.routing.at(name).values, choices.values));
+    REQUIRE(are_same_bits(found.routing.at(name).values, choices.values));
   }
   for (const auto& [name, value] : expected.numbers) {
     CAPTURE(name);
-    REQUIRE(same_bits({found.numbers.at(name)}, {value}));
+    REQUIRE(are_same_bits({found.numbers.at(name)}, {value}));
   }
 }
 

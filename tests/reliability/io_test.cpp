@@ -1,4 +1,5 @@
 // Calls of the disk that fail or take long: T5 of docs/reliability.md.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -82,6 +83,13 @@ struct FailingCall {
   bool is_harmless() const { return *reason == '\0'; }
 };
 
+// Of a directory, or of a file that was opened for its flock: nothing is lost with it.
+bool is_idle_close(const std::vector<IoCall>& calls, const IoCall& at) {
+  return at.call == "close" && std::ranges::none_of(calls, [&](const IoCall& call) {
+           return call.call == "write" && call.path == at.path;
+         });
+}
+
 // The n-th call fails on one rank: what does not hold then.
 std::string fail_call(const Layout& layout, const FailingCall& fault, int victim, int n) {
   const Job job(layout, &prepared_job(layout, 2));
@@ -92,9 +100,11 @@ std::string fail_call(const Layout& layout, const FailingCall& fault, int victim
   if (result.timed_out) return "hangs: " + result.output;
   const std::vector<IoCall> calls = read_trace(trace);
   // Threads make a call more or less; what nobody hit ends well.
-  const bool was_hit = std::ssize(calls) >= n && !fault.is_harmless();
-  const std::string hit = was_hit ? calls[static_cast<std::size_t>(n) - 1].path : "";
-  const bool in_save = hit.find("/step-") != std::string::npos && hit.find(".tmp-") < hit.size();
+  const IoCall at = std::ssize(calls) >= n ? calls[static_cast<std::size_t>(n) - 1] : IoCall{};
+  const bool was_hit = !at.call.empty() && !is_idle_close(calls, at) && !fault.is_harmless();
+  const std::string& hit = at.path;
+  const bool in_save =
+      was_hit && hit.find("/step-") != std::string::npos && hit.find(".tmp-") < hit.size();
   const auto wrong = [&](const std::string& what) {
     return fmt::format("{}, {}: exit code {}: {}", what, hit, result.exit_code, result.output);
   };
