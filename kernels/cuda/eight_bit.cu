@@ -14,13 +14,29 @@ __device__ const DynamicMap kMaps[kMaxEightBitStates] = {dynamic_map(true), dyna
 
 /// A map where all threads of the block read it fast.
 struct SharedMap {
-  float values[kDynamicCodes], bounds[kDynamicCodes];
+  float values[kDynamicCodes];
+  /// The bounds as the tree in which DynamicMap::code_of() looks, level by level from 1 on: what
+  /// lanes compare with at once lies in different banks, where ascending bounds would share one.
+  float tree[kDynamicCodes];
 
   __device__ void load(const DynamicMap& map) {
     for (int i = static_cast<int>(threadIdx.x); i < kDynamicCodes; i += kMapThreads) {
       values[i] = (&map.values[0])[i];
-      bounds[i] = (&map.bounds[0])[i];
+      if (i == 0) continue;
+      int level = 0;
+      while (i >> (level + 1) != 0) ++level;
+      const int above = 2 * (i - (1 << level)) + 1;  // in steps of this level
+      tree[i] = (&map.bounds[0])[above * (kDynamicCodes >> (level + 1)) - 1];
     }
+  }
+  /// As DynamicMap::code_of(), by the same comparisons.
+  __device__ __forceinline__ int code_of(float x) const {
+    int node = 1;
+#pragma unroll
+    for (int step = kDynamicCodes / 2; step > 0; step /= 2) {
+      node = 2 * node + (tree[node] < x ? 1 : 0);
+    }
+    return node - kDynamicCodes;
   }
 };
 
@@ -42,6 +58,7 @@ struct EightBitRow {
   __device__ EightBitRow(const EightBitUpdate::Row& row, DType type_of_copies,
                          const RuleInStep<Rule, T>& in_step)
       : masters(row, type_of_copies), gradient(static_cast<const T*>(row.gradient)), rule(in_step) {
+#pragma unroll
     for (int k = 0; k < kStates; ++k) {
       codes[k] = static_cast<std::uint8_t*>(row.codes[k]);
       scales[k] = static_cast<float*>(row.scales[k]);
@@ -55,11 +72,15 @@ struct EightBitRow {
     const auto gs = load_pack<V>(gradient + i);
     auto ps = masters.template load<V>(i);
     Pack<std::uint8_t, V> cs[kStates];
+#pragma unroll
     for (int k = 0; k < kStates; ++k) cs[k] = load_pack<V>(codes[k] + i);
+#pragma unroll
     for (int e = 0; e < V; ++e) {
       T of_element[kStates];
+#pragma unroll
       for (int k = 0; k < kStates; ++k) of_element[k] = maps[k].values[cs[k].x[e]] * scale[k];
       ps.x[e] = rule.apply(ps.x[e], gs.x[e], of_element);
+#pragma unroll
       for (int k = 0; k < kStates; ++k) states[k][at + e] = static_cast<float>(of_element[k]);
     }
     masters.store(i, ps, rule.update);
@@ -68,24 +89,33 @@ struct EightBitRow {
   /// The block of `count` elements from `begin` on, by a warp.
   template <int V>
   __device__ void update(std::int64_t begin, int count, const SharedMap* maps) const {
+    // Rounds are written out, so that states stay in registers; not where there are no packs: such
+    // blocks are few, and would take registers from all others.
+    [[maybe_unused]] constexpr int kRounds = V > 1 ? kOfLane / V : 1;
     const std::int64_t block = begin / kDynamicBlock;
     const int lane = static_cast<int>(threadIdx.x % 32);
     float scale[kStates], states[kStates][kOfLane] = {};
+#pragma unroll
     for (int k = 0; k < kStates; ++k) scale[k] = scales[k][block];
+#pragma unroll(kRounds)
     for (int at = 0; at < kOfLane; at += V) {
       const int i = lane * V + at * 32;
       if (i < count) step<V>(begin + i, maps, scale, states, at);
     }
+#pragma unroll
     for (int k = 0; k < kStates; ++k) {
       float largest = 0;
+#pragma unroll
       for (const float x : states[k]) largest = fmaxf(largest, fabsf(x));
       const DynamicScale whole(largest_of_warp(largest), count == kDynamicBlock);
+#pragma unroll(kRounds)
       for (int at = 0; at < kOfLane; at += V) {
         const int i = lane * V + at * 32;
         Pack<std::uint8_t, V> cs;
+#pragma unroll
         for (int e = 0; e < V; ++e) {
           const float x = whole.scaled(states[k][at + e]);
-          cs.x[e] = static_cast<std::uint8_t>(DynamicMap::code_of(maps[k].bounds, x));
+          cs.x[e] = static_cast<std::uint8_t>(maps[k].code_of(x));
         }
         if (i < count) store_pack(codes[k] + begin + i, cs);
       }
@@ -94,9 +124,13 @@ struct EightBitRow {
   }
 };
 
+/// Thread blocks that shall share a multiprocessor. FP64 is for proofs.
+template <class T>
+constexpr int kMinBlocks = sizeof(T) == 8 ? 1 : 3;
+
 /// A thread block per chunk, whose warps take one block of states after another.
 template <class Rule, class T>
-__global__ void __launch_bounds__(kMapThreads)
+__global__ void __launch_bounds__(kMapThreads, kMinBlocks<T>)
     eight_bit_chunks(List<EightBitUpdate::Row> list, Rule rule, WeightDecay decay,
                      const UpdateDecision* decision, DType type_of_copies) {
   if (decision->apply == 0) return;

@@ -21,6 +21,19 @@ struct Blocks {
   __device__ std::int64_t of(std::int64_t row, std::int64_t col) const {
     return divide(row, rows) * across + divide(col, cols);
   }
+  /// The blocks of a row's neighbours from one column on, most of which are in the first's: a
+  /// quotient for each would cost more than what is computed of it.
+  struct Run {
+    std::int64_t first, left;  // neighbours in the first's block
+    __device__ std::int64_t of(const Blocks& blocks, std::int64_t row, std::int64_t col,
+                               int i) const {
+      return i < left ? first : blocks.of(row, col + i);
+    }
+  };
+  __device__ Run run(std::int64_t row, std::int64_t col) const {
+    const std::int64_t block = divide(col, cols);
+    return {divide(row, rows) * across + block, (block + 1) * cols - col};
+  }
 };
 
 /// Raises *to, which other threads raise too. Of numbers that are not negative the larger has the
@@ -176,9 +189,10 @@ struct QuantizePacks {
     const auto from = load_pack<V>(x.row(row) + col);
     Pack<std::uint8_t, V> coded;
     Pack<Y, V> result;
+    const Blocks::Run run = blocks.run(row, col);
     int beyond = 0;
     for (int i = 0; i < V; ++i) {
-      const std::int64_t b = blocks.of(row, col + i);
+      const std::int64_t b = run.of(blocks, row, col, i);
       const float scaled = widen(from.x[i]) * scale[b];
       beyond += fabsf(scaled) > limit ? 1 : 0;
       coded.x[i] = chances.stochastic ? encode_by_word(format, scaled, chances.word(row, col + i))
@@ -240,8 +254,10 @@ struct DequantizePacks {
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
     const auto from = load_pack<V>(codes.row(row) + col);
     Pack<Y, V> result;
+    const Blocks::Run run = blocks.run(row, col);
     for (int i = 0; i < V; ++i) {
-      result.x[i] = narrow<Y>(decode(format, from.x[i]) * scale_inv[blocks.of(row, col + i)]);
+      const std::int64_t b = run.of(blocks, row, col, i);
+      result.x[i] = narrow<Y>(decode(format, from.x[i]) * scale_inv[b]);
     }
     store_pack(y.row(row) + col, result);
   }

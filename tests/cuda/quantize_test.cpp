@@ -100,7 +100,8 @@ TEST_CASE("every quantizer has the reference's bits on the device") {
 TEST_CASE("quantization between all types, and of odd blocks, has the reference's bits") {
   for (const DType x : kTypes) {
     for (const DType y : kTypes) {
-      for (const BlockShape& block : {BlockShape{3, 40}, BlockShape{0, 1}, BlockShape{1, 0}}) {
+      for (const BlockShape& block :
+           {BlockShape{3, 40}, BlockShape{2, 12}, BlockShape{0, 1}, BlockShape{1, 0}}) {
         compare_places({"test", kE5M2, block}, {.shape = {70, 136}, .x = x, .y = y});
       }
     }
