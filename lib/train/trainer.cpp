@@ -48,6 +48,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
               begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
                           directory_, status);
             }
+              requests_.stop_before_steps();
             open_rank_log(directory_, world.place());
             return open_corpus(recipe);
           },
