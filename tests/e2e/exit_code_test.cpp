@@ -286,6 +286,19 @@ TEST_CASE("4: a checkpoint of another run is refused") {
   refused("training.seq_len=32", {"is not what step 6 was trained on", "another run.output_dir"});
   refused("model.num_hidden_layers=3", {"model.layers.2.", "of another model or optimizer"});
   refused("optimizer.name=sgd", {"#m", "of another model or optimizer"});
+  // Of tensors with the same shapes.
+  refused("model.num_attention_heads=4",
+          {"the checkpoint of step 6 is of another model: model.num_attention_heads is 2 there and "
+           "4 in the recipe, so that",
+           "begin a new run", "with model.init_from"});
+  refused("model.num_key_value_heads=1", {});
+  refused("model.rms_norm_eps=1e-6", {"model.rms_norm_eps is 1e-05 there and 1e-06 in the recipe"});
+  const auto longer = here.run({"training.max_steps=8", "model.rope_theta=500000",
+                                "model.max_position_embeddings=128", "model.head_dim=8",
+                                "model.attention_dropout=0.1"});
+  INFO(longer.output);
+  CHECK(longer.exit_code == 0);
+  CHECK(holds(longer.output, {"changed since then: model.rope_theta: 10000.0 -> 500000.0"}));
 }
 
 TEST_CASE("2: what is no run is not mistaken for a recipe") {
