@@ -142,6 +142,13 @@ std::vector<Guard> guards() {
        {{"SLURM_JOB_ID", "71"}, {"SLURM_RESTART_COUNT", "1"}}},
       {"a lock of this Slurm job's earlier start",
        {},
+      {"a lock from before this host was started",
+       {},
+       0,
+       "resumed from step 4",
+       [](const Job& job) {
+         write_lock(job, this_host(), 1, R"(, "boot_id": "6753a63c-0000-0000-0000-000000000000")");
+       }},
        0,
        "an earlier start of this Slurm job 71",
        [](const Job& job) { write_lock(job, "elsewhere", 12, R"(, "job": "71", "restarts": 0)"); },
