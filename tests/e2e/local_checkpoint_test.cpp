@@ -334,6 +334,22 @@ TEST_CASE("local: another process that writes there is respected, as in the run'
               {local_of(here).string(), fmt::format("held by process {}", ::getpid())}));
 }
 
+TEST_CASE("local: a run that goes back to a named step leaves newer local ones, for good") {
+  const Workspace here(kTinyRecipe);
+  const std::int64_t last = start_and_kill(here);
+  const std::string named = fmt::format("checkpoint.resume={}", kFirst);
+  const auto killed = here.run(steps(kAll, joined(kLocal, {named})),
+                               {.signal = SIGKILL, .signal_after = "went back to"});
+  INFO(killed.output);
+  REQUIRE(killed.exit_code == -SIGKILL);
+  CHECK(holds(killed.output, {from_durable()}));
+  const auto listed = here.call({"ckpt", "ls", "run"});
+  INFO(listed.output);
+  CHECK(listed.exit_code == 0);
+  CHECK(holds(listed.output, {(local_of(here) / step_name(last)).string() + ".aside-"}));
+  check_goes_on(here, kLocal, {"resumed from step "});
+}
+
 TEST_CASE("local: a directory in the run's own, or without room, is refused at the start") {
   const Workspace here(kTinyRecipe);
   const auto refused = [&](const std::string& directory) {
