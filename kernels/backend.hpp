@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,6 +52,8 @@ struct ProductMemory {
   std::string_view choices;
   /// What runs share: read, and written when something was measured. May be absent.
   std::filesystem::path file;
+  /// Asked before each product that is to be measured: true leaves it and the others out.
+  std::function<bool()> stop = [] { return false; };
 };
 
 /// What tune_products() did with products that differ in what a choice depends on.
@@ -58,7 +61,8 @@ struct TunedProducts {
   std::size_t kept = 0;      // as in ProductMemory::choices
   std::size_t known = 0;     // from the file
   std::size_t measured = 0;  // now
-  /// No library takes them, or the scratch memory is too small: as without tuning.
+  /// No library takes them, the scratch memory is too small, or somebody asked to stop: as without
+  /// tuning.
   std::size_t left_out = 0;
   /// All choices that hold from now on, as text (see algorithm_cache.hpp).
   std::string choices;

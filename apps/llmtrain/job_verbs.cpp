@@ -1,5 +1,9 @@
 // The verbs around a run: where it is started, and what it does.
+#include <charconv>
+#include <string>
+
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "apps/llmtrain/verbs.hpp"
 
@@ -8,6 +12,25 @@ namespace llmtrain::app {
 void add_recipe(CLI::App* verb, RecipeArguments& to) {
   verb->add_option("recipe", to.recipe, "recipe file, or the name of a shipped one")->required();
   verb->add_option("overrides", to.overrides, "key.path=value, or ~key.path for the default");
+}
+
+// By itself: the command line's library takes -1 for 2^64 - 1, and nothing for 0.
+void add_step(CLI::App* verb, std::optional<std::uint64_t>& to) {
+  verb->add_option_function<std::string>(
+      "--step",
+      [&to](const std::string& text) {
+        std::uint64_t step = 0;
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, step);
+        if (error != std::errc{} || rest != end) {
+          throw CLI::ValidationError(
+              "--step", fmt::format("`{}` is no number of a step; `llmtrain ckpt ls` lists those "
+                                    "that there are",
+                                    text));
+        }
+        to = step;
+      },
+      "checkpoint; default the newest valid one");
 }
 
 namespace {

@@ -27,6 +27,7 @@ using namespace llmtrain;
 using app::Action;
 using app::add_job_verbs;
 using app::add_recipe;
+using app::add_step;
 
 void add_recipe_verbs(CLI::App& root, Action& action) {
   static app::RecipeArguments arguments;
@@ -215,12 +216,12 @@ void add_model_verbs(CLI::App& root, Action& action) {
   generate->add_option("--top-k", generation.top_k, "0 = all");
   generate->add_option("--top-p", generation.top_p, "1 = all");
   generate->add_option("--seed", generation.seed, "same seed, same text");
-  generate->add_option("--step", generation.step, "checkpoint; default the newest valid one");
+  add_step(generate, generation.step);
   generate->callback([&action] { action = [] { return app::generate(generation); }; });
 
   CLI::App* eval = root.add_subcommand("eval", "loss on the held-out text");
   eval->add_option("run", run, "output directory of a run")->required();
-  eval->add_option("--step", step, "checkpoint; default the newest valid one");
+  add_step(eval, step);
   eval->callback([&action] { action = [] { return app::evaluate(run, step); }; });
 }
 
@@ -243,7 +244,7 @@ void add_run_directory_verbs(CLI::App& root, Action& action) {
   export_verb->add_option("run", to_export.run, "output directory of a run")->required();
   export_verb->add_option("to", to_export.to, "new or empty directory")->required();
   export_verb->add_option("--dtype", to_export.dtype, "fp32, bf16 or fp16");
-  export_verb->add_option("--step", to_export.step, "checkpoint; default the newest valid one");
+  add_step(export_verb, to_export.step);
   export_verb->callback([&action] { action = [] { return app::export_checkpoint(to_export); }; });
   static app::RecipeArguments importing;
   static std::filesystem::path from;

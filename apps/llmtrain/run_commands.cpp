@@ -117,6 +117,12 @@ struct SavedSteps {
   std::optional<checkpoint::CheckpointStore> local;
 
   bool empty() const { return durable.list().empty() && (!local || local->list().empty()); }
+  std::vector<std::filesystem::path> set_aside() const {
+    std::vector<std::filesystem::path> all = durable.list_aside();
+    const auto more = local ? local->list_aside() : std::vector<std::filesystem::path>();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
   /// For each of both and its place, which is told of local ones.
   template <class See>
   void for_each(const See& see) const {
@@ -181,6 +187,9 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
                             is_there ? fmt::format("INVALID: {}", error.what()) : kDeleted, place));
         }
       });
+  for (const std::filesystem::path& path : saved.set_aside()) {
+    print(fmt::format("set aside by checkpoint.resume, read by no run: {}\n", path.string()));
+  }
   return valid ? ExitCode::done : ExitCode::invalid_data;
 }
 

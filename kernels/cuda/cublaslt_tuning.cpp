@@ -208,7 +208,7 @@ TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Matmu
     } else if (remembered(known, call->key, prepared)) {
       ++report.known;
       choices_.put(name, *known.find(name));
-    } else if (const auto best = measure(ctx, *call, scratch)) {
+    } else if (const auto best = memory.stop() ? std::nullopt : measure(ctx, *call, scratch)) {
       ++report.measured;
       measured.emplace(name, *best);
       choices_.put(name, *best);

@@ -1,8 +1,10 @@
 #include "lib/base/stop_request.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <initializer_list>
+#include <limits>
 #include <unistd.h>
 
 #include "lib/base/activity.hpp"
@@ -17,6 +19,7 @@ namespace {
 std::atomic<int> g_signal{0};
 std::atomic<bool> g_interrupted{false};  // by SIGINT
 static_assert(std::atomic<int>::is_always_lock_free, "a handler may not take a lock");
+std::atomic<double> g_stop_from{std::numeric_limits<double>::infinity()};
 
 extern "C" void on_signal(int signal) {
   if (signal == SIGINT && g_interrupted.exchange(true)) ::_exit(128 + SIGINT);
@@ -27,6 +30,11 @@ extern "C" void leave(int) {
   constexpr char kText[] = "stopped by a signal before the run began; run again\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
   ::_exit(static_cast<int>(ExitCode::preempted));
+}
+
+bool time_is_over() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count() >= g_stop_from;
 }
 
 void handle(void (*handler)(int)) {
@@ -50,8 +58,16 @@ void install_stop_handlers() {
 
 int stop_signal() { return g_signal; }
 
+void stop_from(double unix_seconds) { g_stop_from = unix_seconds; }
+
+bool is_asked_to_stop() { return g_signal != 0 || time_is_over(); }
+
 void stop_if_asked(std::string_view doing) {
   activity::tick();  // whoever asks is at work
+  require<Stopped>(!time_is_over(),
+                   "stopped by the end of its job's time while {}; nothing is lost, run again to "
+                   "continue",
+                   doing);
   const int signal = g_signal;
   if (signal == 0) return;
   fail<Stopped>("stopped by signal {} while {}; nothing is lost, run again to continue", signal,

@@ -1,5 +1,6 @@
 #pragma once
-/// Requests to stop: SIGTERM, SIGUSR1 and SIGINT only set a flag, which every loop polls.
+/// Requests to stop: SIGTERM, SIGUSR1 and SIGINT only set a flag, which every loop polls; the end
+/// of a job's time is a request, too.
 
 #include <string_view>
 
@@ -22,8 +23,12 @@ void leave_on_stop_signals();
 void install_stop_handlers();
 /// The signal that asked to stop, or 0.
 int stop_signal();
-/// Throws Stopped, naming what is being done ("preparing the data"), if a signal asked to stop. For
-/// loops before the first step, on any thread.
+/// The end of the job's time asks from here on, in seconds since 1970.
+void stop_from(double unix_seconds);
+/// Whether stop_if_asked() would throw.
+bool is_asked_to_stop();
+/// Throws Stopped, naming what is being done ("preparing the data"), if a signal asked to stop or
+/// the job's time ends. For loops before the first step, on any thread.
 void stop_if_asked(std::string_view doing);
 
 }  // namespace llmtrain

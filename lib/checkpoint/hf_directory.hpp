@@ -25,7 +25,8 @@ void check_hf_files(const std::filesystem::path& directory);
 /// Sets masters and compute copies of all parameters from `directory`, or from one .safetensors
 /// file, whose tensors may be F64, F32, F16 or BF16. Nothing is written unless the files have
 /// exactly the tensors of `layout` in the right shapes; else CheckpointError naming those that are
-/// missing, unexpected or of another shape. Each rank reads its own boxes.
+/// missing, unexpected or of another shape. Each rank reads its own boxes. Stopped when somebody
+/// asks to.
 void import_hf(const std::filesystem::path& directory, ParameterStore& store,
                const HfLayout& layout);
 

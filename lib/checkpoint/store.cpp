@@ -1,6 +1,7 @@
 #include "lib/checkpoint/store.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "lib/base/directory.hpp"
@@ -32,7 +33,9 @@ std::optional<std::string> marked(const std::string& name, std::string_view mark
   const std::size_t at = name.find(mark);
   if (at == std::string::npos) return {};
   const std::string base = name.substr(0, at);
-  if (!step_of(base) && base != "latest" && base != "lock" && base != kLocalRecordName) return {};
+  constexpr std::array<std::string_view, 4> kFiles{"latest", "lock", kLocalRecordName,
+                                                   kWentBackName};
+  if (!step_of(base) && std::ranges::find(kFiles, base) == kFiles.end()) return {};
   return base;
 }
 
@@ -194,6 +197,31 @@ void CheckpointStore::remove(std::uint64_t step) const {
   if (!fs::is_symlink(trash)) remove_tree(trash / kManifestName);
   hit("retention.half");
   remove_tree(trash);
+}
+
+void CheckpointStore::set_aside(std::uint64_t step, std::string_view mark) {
+  check_lock();
+  std::vector<std::uint64_t> newer = list();
+  std::erase_if(newer, [step](std::uint64_t one) { return one <= step; });
+  if (newer.empty()) return;
+  if (fs::exists(directory_of(step))) {
+    write_file_atomic(root_ / "latest", step_directory_name(step) + "\n");
+  }
+  for (auto at = newer.rbegin(); at != newer.rend(); ++at) {  // what is left has no gap
+    rename_path(directory_of(*at), root_ / fmt::format("{}{}", step_directory_name(*at), mark));
+    verified_.erase(*at);
+  }
+  sync_directory(root_);
+}
+
+std::vector<fs::path> CheckpointStore::list_aside() const {
+  std::vector<fs::path> found;
+  for (const std::string& name : entries_of(root_)) {
+    const std::optional<std::string> step = marked(name, kAsideMark);
+    if (step && step_of(*step)) found.push_back(root_ / name);
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 fs::path CheckpointStore::directory_of(std::uint64_t step) const {

@@ -5,6 +5,9 @@
 ///   latest    a hint for people; readers trust manifests
 ///   lock      the process that may write
 ///   local.json  where the run has checkpoints on faster storage, if it has: another such directory
+///   went-back   of a Slurm job: that it has gone back, and to which step
+///   step-00001300.aside-<nonce>  a checkpoint of a way that the run has left: no run reads it,
+///             retention leaves it, and without the end of its name it is one again
 ///
 /// Leftovers of a crash (`*.tmp-*`, `.trash-*`, `*.old-*`) are never read; the next writer clears
 /// them.
@@ -33,6 +36,10 @@ namespace llmtrain::checkpoint {
 
 /// Of the run, which alone reads and writes it.
 inline constexpr std::string_view kLocalRecordName = "local.json";
+inline constexpr std::string_view kWentBackName = "went-back";
+
+/// Behind the name of a checkpoint that is set aside, before what tells its namesakes apart.
+inline constexpr std::string_view kAsideMark = ".aside-";
 
 struct StoreOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
@@ -106,6 +113,12 @@ class CheckpointStore {
   /// Keeps the newest `keep_last`, the multiples of `keep_every`, and as many older ones as it
   /// takes to keep two that were found valid. Returns the deleted steps. LockLost as save().
   std::vector<std::uint64_t> apply_retention();
+
+  /// Gives all checkpoints that are newer than `step` names that end in `mark`, which begins with
+  /// kAsideMark. LockLost as save().
+  void set_aside(std::uint64_t step, std::string_view mark);
+  /// Directories of those that are set aside, by name.
+  std::vector<std::filesystem::path> list_aside() const;
 
   const std::filesystem::path& root() const { return root_; }
   const StoreOptions& options() const { return options_; }

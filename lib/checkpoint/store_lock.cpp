@@ -2,16 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
-#include <limits>
-#include <optional>
-#include <sstream>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <thread>
@@ -23,111 +16,13 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
-#include "lib/checkpoint/pending_save.hpp"
+#include "lib/checkpoint/lock_owner.hpp"
 
 namespace llmtrain::checkpoint {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Owner {
-  std::string host;
-  std::uint64_t pid = 0;
-  std::uint64_t start_ticks = 0;    // tells a later process with the same pid apart
-  std::string job;                  // of Slurm; empty without one
-  std::uint64_t restarts = 0;       // of that job, before this process
-  std::uint64_t pid_namespace = 0;  // in which pid is a process; 0 where nothing tells
-  std::string nonce;                // of this lock
-};
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::string this_host() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
-/// Clock ticks between boot and the start of a process of this host (proc(5), field 22): 0 for a
-/// zombie, nothing if it cannot be seen.
-std::optional<std::uint64_t> start_ticks_of(std::uint64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  const std::size_t end_of_name = line.rfind(')');  // the name itself may hold spaces and brackets
-  if (end_of_name == std::string::npos) return {};
-  std::istringstream fields(line.substr(end_of_name + 1));
-  std::string field;
-  fields >> field;
-  if (field == "Z" || field == "X") return 0;
-  for (int number = 4; number <= 22; ++number) fields >> field;
-  std::uint64_t ticks = 0;
-  std::istringstream(field) >> ticks;
-  return ticks;
-}
-
-std::uint64_t this_pid_namespace() {
-  struct stat info {};
-  return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
-/// This process as an owner.
-Owner this_process() {
-  const auto pid = static_cast<std::uint64_t>(::getpid());
-  Owner self{.host = this_host(),
-             .pid = pid,
-             .start_ticks = start_ticks_of(pid).value_or(0),
-             .job = variable("SLURM_JOB_ID"),
-             .pid_namespace = this_pid_namespace(),
-             .nonce = make_nonce()};
-  const std::string restarts = variable("SLURM_RESTART_COUNT");  // absent the first time
-  std::from_chars(restarts.data(), restarts.data() + restarts.size(), self.restarts);
-  return self;
-}
-
-/// A descriptor of the directory with its flock, or -1 where another process has that or the file
-/// system knows none.
-int open_and_lock(const fs::path& directory) {
-  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  ::close(fd);
-  return -1;
-}
-
-/// Slurm ends a job before it starts it again, perhaps on other nodes.
-bool is_earlier_start(const Owner& owner, const Owner& self) {
-  return !owner.job.empty() && owner.job == self.job && owner.restarts < self.restarts;
-}
-
-/// In doubt, yes. Of an owner in another container of the same host, whose processes cannot be seen
-/// here, the flock on the directory tells, which it holds as long as it lives.
-bool is_running(const Owner& owner, const Owner& self, const fs::path& root) {
-  if (owner.pid_namespace != 0 && owner.pid_namespace != self.pid_namespace) {
-    const int directory = open_and_lock(root);
-    if (directory >= 0) ::close(directory);
-    return directory < 0;
-  }
-  if (::kill(static_cast<pid_t>(owner.pid), 0) != 0 && errno == ESRCH) return false;
-  return start_ticks_of(owner.pid).value_or(owner.start_ticks) == owner.start_ticks;
-}
-
-std::string to_text(const Owner& owner) {
-  std::string text = "{\"host\": ";
-  append_json_string(text, owner.host);
-  text += fmt::format(", \"pid\": {}, \"start_ticks\": {}", owner.pid, owner.start_ticks);
-  if (!owner.job.empty()) {
-    text += ", \"job\": ";
-    append_json_string(text, owner.job);
-    text += fmt::format(", \"restarts\": {}", owner.restarts);
-  }
-  if (owner.pid_namespace != 0) text += fmt::format(", \"pid_namespace\": {}", owner.pid_namespace);
-  text += fmt::format(", \"nonce\": \"{}\"}}\n", owner.nonce);
-  return text;
-}
 
 void write_owner(const fs::path& path, const std::string& text) {
   remove_tree(path);
@@ -137,46 +32,7 @@ void write_owner(const fs::path& path, const std::string& text) {
   file.close();
 }
 
-Owner parse_owner(const std::string& text, const std::string& source) {
-  Owner owner;
-  JsonReader json(text, source);
-  SeenKeys seen(json);
-  std::string key;
-  json.open_object();
-  while (json.next_key(key)) {
-    seen.once(key);
-    if (key == "host") {
-      owner.host = json.read_string(256);
-    } else if (key == "pid") {
-      owner.pid = json.read_unsigned(std::numeric_limits<pid_t>::max());
-    } else if (key == "start_ticks") {
-      owner.start_ticks = json.read_unsigned();
-    } else if (key == "job") {
-      owner.job = json.read_string(256);
-    } else if (key == "restarts") {
-      owner.restarts = json.read_unsigned();
-    } else if (key == "pid_namespace") {
-      owner.pid_namespace = json.read_unsigned();
-    } else if (key == "nonce") {
-      owner.nonce = json.read_string(64);
-    } else {
-      json.fail_here("unknown key");
-    }
-  }
-  json.finish();
-  seen.require_all({"host", "pid", "start_ticks"});
-  return owner;
-}
-
 constexpr std::uint64_t kMaxLockBytes = 4096;
-
-/// "process 12 on host b (Slurm job 71, start 3)".
-std::string to_string(const Owner& owner) {
-  const std::string job = owner.job.empty() ? ""
-                                            : fmt::format(" (Slurm job {}, start {})",
-                                                          printable(owner.job), owner.restarts + 1);
-  return fmt::format("process {} on host {}{}", owner.pid, printable(owner.host), job);
-}
 
 /// What `call` returns when no signal interrupts it.
 template <class Call>
@@ -258,7 +114,7 @@ class GuardedFile {
   bool current_ = false;
 };
 
-Owner owner_in(const fs::path& path) {
+LockOwner owner_in(const fs::path& path) {
   try {
     return parse_owner(read_file(path, kMaxLockBytes), path.string());
   } catch (const Error& error) {
@@ -277,7 +133,7 @@ std::string describe_lock(const std::string& text, const std::string& source) {
 
 StoreLock StoreLock::acquire(const fs::path& root) {
   const fs::path path = root / "lock";
-  const Owner self = this_process();
+  const LockOwner self = this_process();
   const std::string text = to_text(self);
   // The lock appears with its content (link) and changes owner with its content (rename).
   const RemovedOnExit mine{root / fmt::format("lock.tmp-{}", self.nonce)};
@@ -290,7 +146,7 @@ StoreLock StoreLock::acquire(const fs::path& root) {
                           std::strerror(errno));
     const GuardedFile guard(path);  // of two that find the same dead owner, one takes over
     if (!guard.is_current()) continue;
-    const Owner owner = owner_in(path);
+    const LockOwner owner = owner_in(path);
     if (is_earlier_start(owner, self)) {
       log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
                 path.string(), owner.pid, printable(owner.host), self.job);

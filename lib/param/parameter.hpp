@@ -235,7 +235,7 @@ class ParameterStore {
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
   /// Writes the first values into master and compute copy; a pure function of (seed, name, index),
-  /// whatever the number of threads.
+  /// whatever the number of threads. Stopped when somebody asks to.
   void initialize(std::uint64_t seed, int threads = 1);
   /// Replaces one parameter's local values (fp32 or fp64 as the master is) and its compute copy,
   /// which is rounded to nearest. Of a sliced master what lies in the slice is written.

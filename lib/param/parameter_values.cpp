@@ -5,6 +5,7 @@
 
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/param/parameter.hpp"
 #include "lib/tensor/split_master.hpp"
 
@@ -69,6 +70,7 @@ void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64
   const std::int64_t elements = p.box().shape.numel();
   std::vector<T> values;
   for (std::int64_t first = 0; first < elements; first += kChunk) {
+    stop_if_asked("making the first weights");
     const std::int64_t count = std::min(kChunk, elements - first);
     values.resize(static_cast<std::size_t>(count));
 #pragma omp parallel for num_threads(threads) schedule(static) if (count > kPart)

@@ -1,6 +1,57 @@
 #include "lib/train/checkpoint_section.hpp"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include <fmt/format.h>
+
+namespace llmtrain::recipe {
+
+namespace {
+
+using Mode = train::Resume::Mode;
+
+struct Word {
+  std::string_view word;
+  Mode mode;
+};
+constexpr std::array<Word, 3> kWords{
+    {{"auto", Mode::automatic}, {"never", Mode::never}, {"must", Mode::must}}};
+
+}  // namespace
+
+bool Codec<train::Resume>::read(const Node& node, const Rules&, train::Resume& out,
+                                Problems& problems) {
+  for (const Word& row : kWords) {
+    if (node.kind == Node::Kind::scalar && node.text == row.word) {
+      out = {row.mode};
+      return true;
+    }
+  }
+  Count step;
+  Problems unsaid;
+  if (!read_leaf(node, Rule{}, step, unsaid)) {
+    return wrong_type(node, "auto, must, never or the number of a step", problems);
+  }
+  out = {Mode::step, step.value};
+  return true;
+}
+
+std::string Codec<train::Resume>::write(const train::Resume& value, const Rules&) {
+  const auto row = std::ranges::find(kWords, value.mode, &Word::mode);
+  return row == kWords.end() ? write_leaf(value.step) : std::string(row->word);
+}
+
+TypeInfo Codec<train::Resume>::type(const Rules&) {
+  TypeInfo info = leaf_type(Count{});
+  info.noun = "name or step";
+  info.examples = "auto, must, never, 1200";
+  info.pattern = "^(auto|must|never)$";
+  return info;
+}
+
+}  // namespace llmtrain::recipe
 
 namespace llmtrain::train {
 

@@ -13,7 +13,29 @@ namespace llmtrain::train {
 /// (checkpoint.local).
 enum class Tier : std::uint8_t { durable, local };
 
-enum class Resume : std::uint8_t { automatic, never, must };
+/// What a run that begins goes on from.
+struct Resume {
+  enum class Mode : std::uint8_t { automatic, never, must, step };
+  Mode mode = Mode::automatic;
+  std::uint64_t step = 0;  // of Mode::step
+};
+
+}  // namespace llmtrain::train
+
+namespace llmtrain::recipe {
+
+/// "auto", "never", "must" or the number of a step.
+template <>
+struct Codec<train::Resume> {
+  using Rules = Rule;
+  static bool read(const Node& node, const Rules&, train::Resume& out, Problems& problems);
+  static std::string write(const train::Resume& value, const Rules&);
+  static TypeInfo type(const Rules&);
+};
+
+}  // namespace llmtrain::recipe
+
+namespace llmtrain::train {
 
 struct LocalCheckpointSection : recipe::Section {
   recipe::Key<std::optional<std::string>> directory{
@@ -61,12 +83,10 @@ struct CheckpointSection : recipe::Section {
       "each checkpoint in run.output_dir also has the model for Hugging Face's programs, in its "
       "folder hf/: what `llmtrain ckpt export` writes later"};
   recipe::Key<Resume> resume{
-      this, "resume", Resume::automatic,
+      this, "resume", Resume{},
       "auto: from the newest valid checkpoint if there is one; must: fail without one; never: "
-      "refuse "
-      "an output directory that has one",
-      recipe::one_of<Resume>(
-          {{"auto", Resume::automatic}, {"never", Resume::never}, {"must", Resume::must}})};
+      "refuse an output directory that has one; 1200: go back to the checkpoint of this step in "
+      "run.output_dir, and set newer ones aside. Each start does that, of a Slurm job the first"};
   recipe::Sub<LocalCheckpointSection> local{
       this, "local", "more checkpoints, between those in run.output_dir, on fast storage"};
   void validate(recipe::Issues& issues) const override;

@@ -14,6 +14,7 @@
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/local_checkpoints.hpp"
+#include "lib/train/named_checkpoint.hpp"
 
 namespace llmtrain::train {
 
@@ -165,20 +166,26 @@ NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers) 
 
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const CheckpointTiers& tiers) {
-  const Resume mode = recipe.checkpoint.resume();
-  const NewestCheckpoint newest = newest_valid(peers, tiers);
+  const Resume resume = recipe.checkpoint.resume();
+  const bool mine = peers.is_first() && goes_back_to(resume, tiers);
+  const bool goes_back = peers.of_first(mine ? 1 : 0, "where the run begins") == 1;
+  const NewestCheckpoint newest =
+      goes_back ? named_checkpoint(peers, tiers, resume.step) : newest_valid(peers, tiers);
   if (peers.is_first()) {
     // What was saved durably must not be lost without a word; what was saved locally may be.
-    const bool may_begin = mode != Resume::must && !newest.durable_not_valid;
+    const bool must = resume.mode == Resume::Mode::must || resume.mode == Resume::Mode::step;
+    const bool may_begin = !must && !newest.durable_not_valid;
     require<CheckpointError>(newest.step || may_begin,
                              "{}: no valid checkpoint to resume from; restore one, or choose "
                              "another run.output_dir",
                              tiers[Tier::durable].root().string());
-    require<RecipeError>(!newest.step || mode != Resume::never,
+    require<RecipeError>(!newest.step || resume.mode != Resume::Mode::never,
                          "{} holds checkpoints and checkpoint.resume is never; choose another "
                          "run.output_dir",
                          tiers[newest.tier].root().string());
-    if (!newest.step) check_first_weights(recipe);  // before the data, which may take hours
+    // Before the data, which may take hours.
+    if (newest.step) check_same_function(tiers[newest.tier], *newest.step, recipe);
+    if (!newest.step) check_first_weights(recipe);
   }
   return newest;
 }

@@ -42,15 +42,17 @@ struct NewestCheckpoint {
   Tier tier = Tier::durable;          // where it is
   std::int64_t newer_and_not_valid = 0;
   bool durable_not_valid = false;  // one of these at least
+  bool is_named = false;           // by checkpoint.resume: set_newer_aside() follows
 };
 
 /// Of those that rank 0 finds; all ranks share the files that are read to check one, and what is
 /// not valid is said. Of two of one step the durable one. Collective.
 NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers);
 
-/// The same of a run that begins. Collective. CheckpointError when there is none and the recipe, or
-/// a durable one that is not valid, forbids to begin; RecipeError when there is one and the recipe
-/// wants none; what check_first_weights throws when there is none.
+/// The same of a run that begins, or the one that checkpoint.resume names. Collective.
+/// CheckpointError when there is none and the recipe, or a durable one that is not valid, forbids
+/// to begin, and what named_checkpoint and check_same_function throw; RecipeError when there is one
+/// and the recipe wants none; what check_first_weights throws when there is none.
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const CheckpointTiers& tiers);
 

@@ -198,11 +198,53 @@ std::string saved_product_choices(const checkpoint::CheckpointStore& store, std:
   return std::get<std::string>(found->second);
 }
 
+namespace {
+
+/// False for a recipe of another version of this program.
+bool read_saved_recipe(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                       Recipe& recipe) {
+  const std::string text = store.load(step).manifest().run.recipe;
+  return recipe::check(recipe, {.file = "the checkpoint's recipe", .text = text}).empty();
+}
+
+/// "model.num_attention_heads is 4 there and 2 in the recipe"; empty where both are one function.
+/// What shows in the shapes of tensors is not looked at, nor what people change as they go on.
+std::string other_function(const models::DecoderSpec& then, const models::DecoderSpec& now) {
+  if (then.hidden_size != now.hidden_size || then.norm.kind != now.norm.kind) return "";
+  std::vector<std::string> parts;
+  const auto compare = [&](std::string_view key, const auto& a, const auto& b) {
+    if (a != b)
+      parts.push_back(fmt::format("model.{} is {} there and {} in the recipe", key, a, b));
+  };
+  compare("num_attention_heads", then.num_attention_heads, now.num_attention_heads);
+  if (parts.empty()) {  // else they only follow
+    compare("num_key_value_heads", then.num_key_value_heads, now.num_key_value_heads);
+    compare("head_dim", then.head_dim, now.head_dim);
+  }
+  const bool layer_norm = then.norm.kind == kernels::NormKind::layer_norm;
+  compare(layer_norm ? "layer_norm_epsilon" : "rms_norm_eps", then.norm.eps, now.norm.eps);
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+void check_same_function(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                         const Recipe& now) {
+  Recipe then;
+  if (!read_saved_recipe(store, step, then)) return;  // log_changed_keys() says it
+  const std::string difference = other_function(then.model.spec(), now.model.spec());
+  require<CheckpointError>(
+      difference.empty(),
+      "the checkpoint of step {} is of another model: {}, so that its tensors would compute "
+      "something else; set the recipe back, or begin a new run (another run.output_dir) with "
+      "model.init_from",
+      step, difference);
+}
+
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
                       const Recipe& now) {
   Recipe then;
-  const std::string text = store.load(step).manifest().run.recipe;
-  if (!recipe::check(then, {.file = "the checkpoint's recipe", .text = text}).empty()) {
+  if (!read_saved_recipe(store, step, then)) {
     log::warning(
         "the checkpoint's recipe is of another version of this program: it is not compared with "
         "this run's");

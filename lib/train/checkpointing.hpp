@@ -63,6 +63,11 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
 /// RunIdentity::product_choices of a checkpoint; empty when it has none.
 std::string saved_product_choices(const checkpoint::CheckpointStore& store, std::uint64_t step);
 
+/// CheckpointError, naming keys and values, where tensors of the same shapes would compute
+/// something else by this recipe than by the checkpoint's: other heads, another epsilon of norms.
+void check_same_function(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                         const Recipe& now);
+
 /// A recipe may change between two attempts; this says which keys did since the checkpoint.
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
                       const Recipe& now);

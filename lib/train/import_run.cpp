@@ -31,7 +31,7 @@ void check_begins(const Recipe& recipe, const fs::path& from) {
         fmt::format("other weights than {} are to be imported", from.string()),
         "leave it out, or import what it names");
   }
-  if (recipe.checkpoint.resume() != Resume::never) return;
+  if (recipe.checkpoint.resume().mode != Resume::Mode::never) return;
   throw recipe::RefusedValue(recipe.checkpoint.resume,
                              "the run would refuse the checkpoint that an import makes",
                              "leave it out");
@@ -46,7 +46,10 @@ std::unique_ptr<Recipe> load_importing_recipe(const fs::path& file,
   check_begins(*own, from);
   overrides.push_back("model.init_from=" + quoted(from));
   // There is none yet that it must go on from.
-  if (own->checkpoint.resume() == Resume::must) overrides.push_back("~checkpoint.resume");
+  const Resume::Mode mode = own->checkpoint.resume().mode;
+  if (mode == Resume::Mode::must || mode == Resume::Mode::step) {
+    overrides.push_back("~checkpoint.resume");
+  }
   if (ranks == 1) overrides.push_back("~parallelism");
   return load_recipe(file, overrides);
 }

@@ -9,6 +9,7 @@
 #include "lib/recipe/suggest.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/exported_model.hpp"
+#include "lib/train/first_weights.hpp"
 
 namespace llmtrain::train {
 
@@ -169,11 +170,18 @@ void measure_speed_now(RunPlan& planned) {
 
 namespace {
 
-void check_disk(std::uint64_t bytes, const std::filesystem::path& directory, std::string_view key) {
+/// Of a run that `goes_on` the disk is too full, not the recipe wrong.
+void check_disk(std::uint64_t bytes, const std::filesystem::path& directory, std::string_view key,
+                bool goes_on) {
+  const std::uint64_t needed = bytes + bytes / 5;
   const std::uint64_t free = free_disk_bytes(directory);
-  require<DoesNotFitError>(bytes * 12 / 10 <= free,
-                           "a checkpoint needs {} of disk, but {} has {} free; choose another {}",
-                           format_bytes(bytes), directory.string(), format_bytes(free), key);
+  if (needed <= free) return;
+  const std::string problem = fmt::format(
+      "a checkpoint needs {} of disk ({} times the safety factor of 1.2), but {} has {} free",
+      format_bytes(needed), format_bytes(bytes), directory.string(), format_bytes(free));
+  require<StorageError>(
+      !goes_on, "{}; the run's checkpoints are intact: free space there, and run again", problem);
+  fail<DoesNotFitError>("{}; choose another {}", problem, key);
 }
 
 /// The remedy that recomputes least: a budget that fits, or all blocks.
@@ -215,9 +223,10 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
         plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size(),
         cheaper_activations(plan, available));
   }
-  check_disk(plan.durable_bytes(), directory, "run.output_dir");
+  const bool goes_on = has_checkpoint(directory);
+  check_disk(plan.durable_bytes(), directory, "run.output_dir", goes_on);
   if (const auto& local = recipe.checkpoint.local.directory()) {
-    check_disk(plan.checkpoint_bytes, *local, "checkpoint.local.directory");
+    check_disk(plan.checkpoint_bytes, *local, "checkpoint.local.directory", goes_on);
   }
   return planned;
 }

@@ -76,7 +76,7 @@ void measure_speed_now(RunPlan& planned);
 
 /// As plan_run with the default profile, and one line about it in the log. DoesNotFitError, with
 /// the cheapest remedies, when this machine's memory, or the disk of `directory`, cannot hold the
-/// run.
+/// run; StorageError where there is too little disk for a run that has checkpoints.
 RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geometry,
                        const std::filesystem::path& directory);
 

@@ -4,6 +4,7 @@
 
 #include "lib/base/directory.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/base/units.hpp"
 
 namespace llmtrain::train {
@@ -57,9 +58,10 @@ std::string tune_products(const Recipe& recipe, RunDevice& device, const plan::P
                                        Category::workspace, plan::kTuningTag);
   }
   const std::filesystem::path cache = cache_of(recipe);
-  const kernels::TunedProducts tuned =
-      device.backend()->tune_products(context_of(recipe, device), plan.products, scratch.view(),
-                                      {.choices = choices, .file = cache});
+  const kernels::TunedProducts tuned = device.backend()->tune_products(
+      context_of(recipe, device), plan.products, scratch.view(),
+      {.choices = choices, .file = cache, .stop = is_asked_to_stop});
+  stop_if_asked("tuning products");  // what was measured is kept for the next start
   log_tuning(tuned, cache, std::chrono::duration<double>(Clock::now() - begin).count());
   return tuned.choices;
 }

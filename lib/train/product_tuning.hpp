@@ -15,6 +15,7 @@ namespace llmtrain::train {
 /// afterwards, before the engine takes its own: what `choices` says (of this function, kept in a
 /// checkpoint), else what run.product_cache knows, else by timing. One line in the log. Returns the
 /// choices that hold; as given on the CPU and with run.tune_products: false, where nothing happens.
+/// Stopped, with what was timed in run.product_cache, when somebody asks to.
 std::string tune_products(const Recipe& recipe, RunDevice& device, const plan::Plan& plan,
                           std::string_view choices);
 

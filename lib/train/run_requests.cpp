@@ -41,6 +41,11 @@ bool RunRequests::take(const char* name) const {
   return std::filesystem::remove(control_ / name, ignored);
 }
 
+void RunRequests::stop_before_steps() const {
+  if (const auto begin = deadline_.begin()) stop_from(*begin);
+  stop_if_asked("preparing the data");
+}
+
 RunRequests::Heard RunRequests::listen() {
   if (const int signal = stop_signal()) return {Request::Kind::signal, signal};
   if (!peers_->is_first()) return {};

@@ -38,8 +38,9 @@ class Deadline {
     if (margin_.value) return margin_.value->seconds;
     return kLeast + 2 * (longest_step_ + longest_save_);
   }
-  /// False without an end.
-  bool is_over(double now) const { return end_ && now >= *end_ - margin(); }
+  /// In seconds since 1970, as the run is known so far; nothing without an end.
+  std::optional<double> begin() const { return end_ ? std::optional(*end_ - margin()) : end_; }
+  bool is_over(double now) const { return end_ && now >= *begin(); }
   std::optional<double> end() const { return end_; }
 
  private:
@@ -55,6 +56,8 @@ class RunRequests {
   /// are removed.
   RunRequests(const Peers& peers, std::filesystem::path directory, const Deadline& deadline);
 
+  /// On rank 0: from now on what is done before the first step ends where the time does, too.
+  void stop_before_steps() const;
   /// Collective. The most urgent request of any rank. A file that asks is removed.
   Request poll();
   Deadline& deadline() { return deadline_; }

@@ -10,6 +10,7 @@
 #include "lib/train/exported_model.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
+#include "lib/train/named_checkpoint.hpp"
 #include "lib/train/product_tuning.hpp"
 #include "lib/train/replica_check.hpp"
 #include "lib/train/report.hpp"
@@ -47,6 +48,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
             if (peers_.is_first()) {
               begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
                           directory_, status);
+              requests_.stop_before_steps();
             }
             open_rank_log(directory_, world.place());
             return open_corpus(recipe);
@@ -77,6 +79,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
     tiers_[Tier::durable].export_with_saves(export_of_saves(recipe.model, *corpus_.tokenizer));
   }
   if (peers_.is_first()) leave_local_checkpoints(tiers_);
+  if (peers_.is_first() && newest_.is_named) set_newer_aside(tiers_, directory_, *newest_.step);
   open_output(resumed_step_);
   if (peers_.is_first()) write_start(directory_, recipe, planned_, identity_, corpus_);
   // Arrays of the largest batch: no step and no evaluation takes memory for them.

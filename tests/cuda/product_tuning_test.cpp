@@ -113,6 +113,19 @@ TEST_CASE("products that do not differ in what a choice depends on count once") 
   CHECK(tuned.total() == 1);
 }
 
+TEST_CASE("who is asked to stop measures no more, and what was measured is kept") {
+  const test::TempDir here;
+  const auto file = here.path() / "products.txt";
+  const InMode takes(Mode::takes);
+  int asked = 0;
+  const TunedProducts tuned =
+      Bench().tune({.choices = "", .file = file, .stop = [&] { return ++asked > 1; }});
+  if (skip_if(tuned.left_out == kProblems.size(), kNoLibrary)) return;
+  CHECK(tuned.measured == 1);
+  CHECK(tuned.left_out == kProblems.size() - 1);
+  CHECK(Bench().tune({.choices = "", .file = file}).known == 1);
+}
+
 TEST_CASE("an algorithm in the file that does not suit its product is measured anew") {
   const test::TempDir here;
   const auto file = here.path() / "products.txt";

@@ -4,6 +4,7 @@
 #include "lib/base/file.hpp"
 #include "lib/plan/product_list.hpp"
 #include "lib/train/product_tuning.hpp"
+#include "tests/support/asked_to_stop.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain {
@@ -55,6 +56,11 @@ TEST_CASE("tuning takes the plan's memory before the engine, which then lies as 
 
     train::RunDevice run_device(*recipe);
     Device& device = run_device.device();
+    {
+      const test::AskedToStop asked;
+      CHECK_THROWS_AS(train::tune_products(*recipe, run_device, plan, ""), Stopped);
+      CHECK(device.ledger().held_bytes() == 0);
+    }
     train::tune_products(*recipe, run_device, plan, "");
     CHECK(device.ledger().held_bytes() == 0);
     CHECK(device.arena_extent_bytes() == plan.tuning_bytes);

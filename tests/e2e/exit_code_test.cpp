@@ -189,6 +189,36 @@ TEST_CASE("3: a run that does not fit says so, with remedies, before it reads an
             3, {"a checkpoint needs ", "TiB of disk", "choose another run.output_dir"});
 }
 
+TEST_CASE("7: a disk that is too full for a run that has checkpoints, before it reads any data") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+
+  check_end(
+      here,
+      {"run", "recipe.yaml", "run.memory_limit=10000000GiB", "model.hidden_size=1000000",
+       "model.num_hidden_layers=3", "data.sources=[{path: nothere.txt}]"},
+      7,
+      {"a checkpoint needs ", "TiB of disk (", "TiB times the safety factor of 1.2), but run has",
+       " free; the run's checkpoints are intact: free space there, and run again"});
+}
+
+TEST_CASE("2: what is no number of a step, with the verb that lists those that there are") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+
+  for (const char* const step :
+       {"-1", "-4", "abc", "4x", "4.0", "1e1", "0x4", " 4", "", "99999999999999999999999"}) {
+    const std::string says = fmt::format("--step: `{}` is no number of a step", step);
+    for (const std::string verb : {"generate", "eval"}) {
+      check_end(here, {verb, "run", "--step", step}, 2, {says, "llmtrain ckpt ls"});
+    }
+    check_end(here, {"ckpt", "export", "run", "hf", "--step", step}, 2, {says});
+  }
+  check_end(here, {"ckpt", "export", "run", "hf", "--step", "3"}, 4,
+            {"the checkpoint of step 3 is not valid"});
+  check_end(here, {"ckpt", "export", "run", "hf", "--step", "4"}, 0, {"hf: step 4 in fp32"});
+}
+
 TEST_CASE("4: data that cannot be trained on is named with its place and a remedy") {
   const Workspace here(kTinyRecipe);
   here.write("empty.txt", "");
@@ -256,6 +286,19 @@ TEST_CASE("4: a checkpoint of another run is refused") {
   refused("training.seq_len=32", {"is not what step 6 was trained on", "another run.output_dir"});
   refused("model.num_hidden_layers=3", {"model.layers.2.", "of another model or optimizer"});
   refused("optimizer.name=sgd", {"#m", "of another model or optimizer"});
+  // Of tensors with the same shapes.
+  refused("model.num_attention_heads=4",
+          {"the checkpoint of step 6 is of another model: model.num_attention_heads is 2 there and "
+           "4 in the recipe, so that",
+           "begin a new run", "with model.init_from"});
+  refused("model.num_key_value_heads=1", {});
+  refused("model.rms_norm_eps=1e-6", {"model.rms_norm_eps is 1e-05 there and 1e-06 in the recipe"});
+  const auto longer = here.run({"training.max_steps=8", "model.rope_theta=500000",
+                                "model.max_position_embeddings=128", "model.head_dim=8",
+                                "model.attention_dropout=0.1"});
+  INFO(longer.output);
+  CHECK(longer.exit_code == 0);
+  CHECK(holds(longer.output, {"changed since then: model.rope_theta: 10000.0 -> 500000.0"}));
 }
 
 TEST_CASE("2: what is no run is not mistaken for a recipe") {

@@ -334,6 +334,22 @@ TEST_CASE("local: another process that writes there is respected, as in the run'
               {local_of(here).string(), fmt::format("held by process {}", ::getpid())}));
 }
 
+TEST_CASE("local: a run that goes back to a named step leaves newer local ones, for good") {
+  const Workspace here(kTinyRecipe);
+  const std::int64_t last = start_and_kill(here);
+  const std::string named = fmt::format("checkpoint.resume={}", kFirst);
+  const auto killed = here.run(steps(kAll, joined(kLocal, {named})),
+                               {.signal = SIGKILL, .signal_after = "went back to"});
+  INFO(killed.output);
+  REQUIRE(killed.exit_code == -SIGKILL);
+  CHECK(holds(killed.output, {from_durable()}));
+  const auto listed = here.call({"ckpt", "ls", "run"});
+  INFO(listed.output);
+  CHECK(listed.exit_code == 0);
+  CHECK(holds(listed.output, {(local_of(here) / step_name(last)).string() + ".aside-"}));
+  check_goes_on(here, kLocal, {"resumed from step "});
+}
+
 TEST_CASE("local: a directory in the run's own, or without room, is refused at the start") {
   const Workspace here(kTinyRecipe);
   const auto refused = [&](const std::string& directory) {
@@ -353,8 +369,17 @@ TEST_CASE("local: a directory in the run's own, or without room, is refused at t
   const auto full = here.run({"checkpoint.local={directory: /proc, interval: 1}"});
   INFO(full.output);
   CHECK(full.exit_code == 3);
-  CHECK(holds(full.output, {"of disk, but /proc has 0 B free; choose another "
-                            "checkpoint.local.directory"}));
+  CHECK(holds(full.output, {"of disk (",
+                            " times the safety factor of 1.2), but /proc has 0 B "
+                            "free; choose another checkpoint.local.directory"}));
+  // For a run that has checkpoints it is the disk's fault, not the recipe's.
+  run_well(here, {});
+  const auto again = here.run({"checkpoint.local={directory: /proc, interval: 1}"});
+  INFO(again.output);
+  CHECK(again.exit_code == 7);
+  CHECK(holds(again.output, {"a checkpoint needs ",
+                             " times the safety factor of 1.2), but /proc "
+                             "has 0 B free; the run's checkpoints are intact: free space there"}));
 }
 
 }  // namespace llmtrain

@@ -143,7 +143,22 @@ TEST_CASE("control/save saves at once; control/stop saves and ends with 0") {
   CHECK(here.call({"status", "run"}).exit_code == 0);
 }
 
-TEST_CASE("a job whose time is over stops, and ends with 93 when it comes no further") {
+TEST_CASE("a job whose time ends while it trains is saved, and ends with 75") {
+  const Workspace here(kTinyRecipe);
+  const auto result =
+      shell(here,
+            "SLURM_JOB_ID=5 SLURM_JOB_END_TIME=$(($(date +%s) + 9)) $LLMTRAIN run recipe.yaml "
+            "training.max_steps=10000000 eval.interval=null checkpoint.interval=null "
+            "resilience.exit_margin=1s | tail -n 3; echo code ${PIPESTATUS[0]}");
+  INFO(result.output);
+  CHECK(holds(result.output, {"stopped by the end of its job's time, in ", " s after step ",
+                              "; state saved", "code 75"}));
+  CHECK(here.call({"ckpt", "verify", "run"}).exit_code == 0);
+}
+
+TEST_CASE(
+    "a job whose time is over before its data are prepared ends with 75, and with 93 when it comes "
+    "no further") {
   const Workspace here(kTinyRecipe);
   const auto start = [&](int restarts, std::string_view margin) {
     return shell(here, fmt::format("SLURM_JOB_ID=5 SLURM_RESTART_COUNT={} "
@@ -154,18 +169,20 @@ TEST_CASE("a job whose time is over stops, and ends with 93 when it comes no fur
   const auto first = start(0, "1h");
   INFO(first.output);
   REQUIRE(first.exit_code == 75);
-  CHECK(holds(first.output, {"stopped by the end of its job's time, in ", " s after step 0;"}));
-  for (int restarts = 1; restarts <= 4; ++restarts) REQUIRE(start(restarts, "1h").exit_code == 75);
-  const auto last = start(5, "1h");
+  CHECK(holds(first.output, {"stopped by the end of its job's time while preparing the data; "
+                             "nothing is lost, run again to continue"}));
+  CHECK(!fs::exists(here.path / ".cache"));
+  CHECK(train::read_status(here.path / "run")->phase == "stopped");
+  for (int restarts = 1; restarts <= 3; ++restarts) REQUIRE(start(restarts, "1h").exit_code == 75);
+  const auto last = start(4, "1h");
   INFO(last.output);
   CHECK(last.exit_code == 93);
   CHECK(holds(last.output,
-              {"job 5 was started 4 times before and came never beyond the checkpoint of "
-               "step 0; resilience.max_restarts_without_progress is 3"}));
+              {"job 5 was started 4 times before and came never beyond the start, nor were more "
+               "data prepared; resilience.max_restarts_without_progress is 3"}));
   const auto status = here.call({"status", "run"});
   CHECK(status.exit_code == 93);
-  CHECK(holds(status.output, {"failed\n", "last checkpoint: step 0",
-                              "with exit code 93: job 5 was started 4 times"}));
+  CHECK(holds(status.output, {"failed\n", "with exit code 93: job 5 was started 4 times"}));
   // Another job, or a person, may go on.
   CHECK(here.run().exit_code == 0);
 }

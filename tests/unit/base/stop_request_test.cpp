@@ -1,7 +1,9 @@
 #include "lib/base/stop_request.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <limits>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -40,6 +42,22 @@ TEST_CASE("every thread hears of a signal that any of them was sent") {
   ::waitpid(child, &status, 0);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("the end of a job's time asks like a signal, from then on") {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  stop_from(now + 1000);
+  CHECK(!is_asked_to_stop());
+  CHECK_NOTHROW(stop_if_asked("waiting"));
+  stop_from(now);
+  CHECK(is_asked_to_stop());
+  CHECK_THROWS_WITH_AS(stop_if_asked("waiting"),
+                       "stopped by the end of its job's time while waiting; nothing is lost, run "
+                       "again to continue",
+                       Stopped);
+  stop_from(std::numeric_limits<double>::infinity());
+  CHECK_NOTHROW(stop_if_asked("waiting"));
 }
 
 TEST_CASE("a second SIGINT leaves at once, whatever other signals came between") {

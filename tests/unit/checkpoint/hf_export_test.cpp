@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/checkpoint/hf_directory.hpp"
+#include "tests/support/asked_to_stop.hpp"
 #include "tests/unit/checkpoint/support.hpp"
 
 namespace llmtrain::checkpoint {
@@ -245,6 +246,19 @@ TEST_CASE("a save whose export fails, or would not fit, leaves nothing") {
   free_bytes = 2600;  // the state's 1224 bytes, 1000 more, and a fifth of that: 2668
   CHECK(message_of([&] { save_small(store, 2); }).find("needs 2.61 KiB free") != std::string::npos);
   CHECK(names_in(dir.path()) == std::set<std::string>{"latest", "lock", "step-00000001"});
+}
+
+TEST_CASE("a request to stop ends the loading of a directory's weights") {
+  const ScratchDir dir;
+  Model model;
+  const CheckpointStore store = save_model(dir.path() / "store", model, DType::f32);
+  Loader saved = store.load(1);
+  export_hf(dir.path() / "hf", model.content(DType::f32), values_of(saved));
+  Device cpu(make_cpu_memory(), 1 << 26);
+  model.parameters.allocate(cpu, {}, false);
+  CHECK_NOTHROW(import_hf(dir.path() / "hf", model.parameters, model.layout));
+  const test::AskedToStop asked;
+  CHECK_THROWS_AS(import_hf(dir.path() / "hf", model.parameters, model.layout), Stopped);
 }
 
 TEST_CASE(

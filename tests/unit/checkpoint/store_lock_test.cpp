@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.hpp"
+#include "lib/checkpoint/lock_owner.hpp"
 #include "tests/unit/checkpoint/support.hpp"
 
 namespace llmtrain::checkpoint {
@@ -199,6 +200,39 @@ TEST_CASE(
     CHECK(slurp(dir.path() / "lock").find("pid_namespace") != std::string::npos);
   }
   CHECK_FALSE(fs::exists(dir.path() / "lock"));
+}
+
+TEST_CASE("of an owner on a host of this name that runs since another time, its hold tells, too") {
+  const ScratchDir dir;
+  LockOwner other = this_process();
+  REQUIRE_FALSE(other.boot_id.empty());
+  CHECK(parse_owner(to_text(other), "test").boot_id == other.boot_id);
+  other.boot_id = "6753a63c-0000-0000-0000-000000000000";
+  other.pid = 4'000'000;  // no process here
+  spill(dir.path() / "lock", to_text(other));
+  const int directory = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(::flock(directory, LOCK_EX | LOCK_NB) == 0);
+  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("held by process") !=
+        std::string::npos);
+  ::close(directory);
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));  // the host was started again
+
+  // Locks of earlier versions do not tell: processes here do.
+  other.boot_id.clear();
+  spill(dir.path() / "lock", to_text(other));
+  CHECK(to_text(other).find("boot_id") == std::string::npos);
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
+}
+
+TEST_CASE("a hold counts where all machines see it: on disks of one machine, and NFS") {
+  constexpr long kExt4 = 0xEF53, kNfs = 0x6969, kLustre = 0x0BD00BD0, kBeegfs = 0x19830326,
+                 kGpfs = 0x47504653, kFuse = 0x65735546;
+  for (const long type : {kExt4, kNfs}) CHECK(flock_reaches_all(type));
+  for (const long type : {kLustre, kBeegfs, kGpfs, kFuse}) CHECK_FALSE(flock_reaches_all(type));
+  // Nothing that a process of this kernel tells says more than that of another one.
+  LockOwner other = this_process();
+  other.boot_id = "another";
+  CHECK(is_running(other, this_process(), "/proc"));
 }
 
 TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {

@@ -55,6 +55,33 @@ TEST_CASE("max_shard_bytes splits a checkpoint, and a box above it gets a file o
   CHECK(store.verify(1, VerifyLevel::hash).empty());
 }
 
+TEST_CASE("checkpoints that are set aside are listed by themselves, and stay") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  for (const std::uint64_t step : {2u, 4u, 6u}) save_small(store, step);
+  store.set_aside(6, ".aside-1");
+  CHECK(store.list_aside().empty());
+  store.set_aside(2, ".aside-2");
+  const fs::path four = dir.path() / "step-00000004.aside-2";
+  const fs::path six = dir.path() / "step-00000006.aside-2";
+  CHECK(store.list().empty());  // retention has taken step 2
+  CHECK(store.list_aside() == std::vector<fs::path>{four, six});
+  for (const std::uint64_t step : {3u, 4u, 6u, 8u}) save_small(store, step);
+  CHECK(store.list() == std::vector<std::uint64_t>{6, 8});
+  CHECK(slurp(dir.path() / "latest") == "step-00000008\n");
+  store.set_aside(6, ".aside-3");
+  CHECK(slurp(dir.path() / "latest") == "step-00000006\n");
+  CHECK(store.list() == std::vector<std::uint64_t>{6});
+  CHECK(store.list_aside().size() == 3);
+  // Whoever comes next leaves them alone, and one that gets its name back is a checkpoint again.
+  { const CheckpointStore kept = std::move(store); }
+  CheckpointStore next = CheckpointStore::open_writer(dir.path());
+  CHECK(next.list_aside().size() == 3);
+  fs::rename(four, next.directory_of(4));
+  CHECK(next.verify(4, VerifyLevel::hash).empty());
+  CHECK(holds_small(next, 4));
+}
+
 TEST_CASE("saving a step again replaces it") {
   const ScratchDir dir;
   CheckpointStore store = CheckpointStore::open_writer(dir.path());

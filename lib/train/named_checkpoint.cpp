@@ -1,0 +1,99 @@
+#include "lib/train/named_checkpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/train/job.hpp"
+
+namespace llmtrain::train {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointStore;
+
+namespace {
+
+/// The file's content behind that; empty without a job.
+std::string note_of(std::uint64_t step) {
+  const std::string& job = this_job().id;
+  return job.empty() ? "" : fmt::format("step {} in job {}\n", step, job);
+}
+
+std::string steps_in(const CheckpointStore& store) {
+  const std::vector<std::uint64_t> steps = store.list();
+  if (steps.empty()) return "there is none";
+  return fmt::format("there {} {}", steps.size() == 1 ? "is step" : "are steps",
+                     fmt::join(steps, ", "));
+}
+
+bool has_newer(const CheckpointStore& store, std::uint64_t step) {
+  const std::vector<std::uint64_t> steps = store.list();
+  return !steps.empty() && steps.back() > step;
+}
+
+void keep_copy(const fs::path& file, std::string_view mark) {
+  if (!fs::exists(file)) return;
+  const fs::path copy = file.string() + std::string(mark);
+  std::error_code error;
+  fs::copy_file(file, copy, error);
+  require<StorageError>(!error, "{}: cannot be copied to {}: {}", file.string(), copy.string(),
+                        error.message());
+  File::open_append(copy).sync();
+}
+
+}  // namespace
+
+bool goes_back_to(const Resume& resume, const CheckpointTiers& tiers) {
+  if (resume.mode != Resume::Mode::step) return false;
+  const fs::path note = tiers[Tier::durable].root() / checkpoint::kWentBackName;
+  const std::string mine = note_of(resume.step);
+  if (mine.empty() || !fs::exists(note) || read_file(note) != mine) return true;
+  log::info(
+      "checkpoint.resume: this Slurm job has gone back to step {} before, and goes on from its "
+      "newest checkpoint now",
+      resume.step);
+  return false;
+}
+
+NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tiers,
+                                  std::uint64_t step) {
+  const World::LongWait patience(peers.world());  // hashing takes the time that it takes
+  const CheckpointStore& store = tiers[Tier::durable];
+  const std::string place = store.root().string();
+  if (peers.is_first()) {
+    const std::vector<std::uint64_t> steps = store.list();
+    require<CheckpointError>(std::ranges::find(steps, step) != steps.end(),
+                             "checkpoint.resume: {} has no checkpoint of step {}; {}", place, step,
+                             steps_in(store));
+  }
+  const auto problems = store.verify(step, checkpoint::VerifyLevel::hash, peers.group());
+  require<CheckpointError>(
+      problems.empty(), "checkpoint.resume: the checkpoint of step {} in {} is not valid: {}; {}",
+      step, place, checkpoint::to_string(problems), steps_in(store));
+  return {.step = step, .is_named = true};
+}
+
+void set_newer_aside(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {
+  const bool local = tiers.has_local() && has_newer(tiers[Tier::local], step);
+  if (local || has_newer(tiers[Tier::durable], step)) {
+    const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
+    for (const char* file : {"metrics.jsonl", "samples.jsonl"}) keep_copy(run / file, mark);
+    sync_directory(run);
+    if (local) tiers[Tier::local].set_aside(step, mark);
+    tiers[Tier::durable].set_aside(step, mark);
+    log::warning(
+        "went back to step {}: newer checkpoints, metrics and samples have names that end in {}; "
+        "they take room until they are deleted",
+        step, mark);
+  }
+  const std::string note = note_of(step);
+  if (note.empty()) return;
+  write_file_atomic(tiers[Tier::durable].root() / checkpoint::kWentBackName, note);
+}
+
+}  // namespace llmtrain::train

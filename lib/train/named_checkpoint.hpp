@@ -1,0 +1,27 @@
+#pragma once
+/// Going back to a checkpoint that checkpoint.resume names: an older one, and what came after it is
+/// left without being lost.
+
+#include <cstdint>
+#include <filesystem>
+
+#include "lib/train/checkpoint_tiers.hpp"
+#include "lib/train/peers.hpp"
+
+namespace llmtrain::train {
+
+/// On rank 0: whether the recipe names a step to which the run has to go back yet; said where an
+/// earlier start of this Slurm job, which is started again with the same recipe, has done so.
+bool goes_back_to(const Resume& resume, const CheckpointTiers& tiers);
+
+/// The durable checkpoint of `step`, checked by all ranks. Collective. CheckpointError, with the
+/// steps that there are, when it is missing or not valid.
+NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tiers,
+                                  std::uint64_t step);
+
+/// On rank 0, when the checkpoint of `step` is loaded and before the run's files are cut there:
+/// from now on it is the newest one, durable or local. Newer ones get other names; metrics and
+/// samples of their steps stay in copies.
+void set_newer_aside(CheckpointTiers& tiers, const std::filesystem::path& run, std::uint64_t step);
+
+}  // namespace llmtrain::train
