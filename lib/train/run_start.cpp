@@ -61,7 +61,7 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
         "SLURM_JOB_END_TIME is over: when job {} ends is not known, only Slurm's signal says it",
         job.id);
   }
-  const std::vector<Start> before = read_starts(directory);
+  const std::vector<Start> before = keep_starts(directory);
   std::int64_t last_step = start.step.value_or(0);
   try {
     if (const auto last = read_status(directory)) last_step = std::max(last_step, last->step);
