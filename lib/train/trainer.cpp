@@ -38,7 +38,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         if (world.place().size > 1) {
           watch.exchange(std::make_unique<SignsOfLife>(peers_, directory_));
         }
-        return open_checkpoints(recipe, peers_, directory_);
+        return open_checkpoints(recipe, peers_, directory_,
+                                [&] { take_directory(world.place(), directory_, status); });
       }()),
       newest_(newest_checkpoint(recipe, peers_, tiers_)),
       requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
@@ -48,7 +49,6 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
               begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
                           directory_, status);
             }
-            open_rank_log(directory_, world.place());
             return open_corpus(recipe);
           },
           "preparing of data")),
