@@ -35,8 +35,9 @@ TEST_CASE("damaged lines: a start sets them aside, says so, and goes on") {
   };
   const Workspace whole(kTinyRecipe), here(kTinyRecipe);
   run_well(whole, with("6"));
-  run_well(here, with("4"));
+  run_well(here, with("6"));
   const fs::path run = here.path / "run";
+  fs::remove_all(run / "checkpoints" / "step-00000006");
   damage_line(run / "starts.jsonl", 1);
   damage_line(run / "samples.jsonl", 1);
   damage_line(run / "incidents.jsonl", 1);
@@ -44,6 +45,7 @@ TEST_CASE("damaged lines: a start sets them aside, says so, and goes on") {
   const auto result = here.run(with("6"));
   INFO(result.output);
   CHECK(result.exit_code == 0);
+  CHECK(holds(result.output, {"resumed from step 4\n"}));
   CHECK(result.output.find('\x1b') == std::string::npos);
   CHECK(holds(result.output,
               {"warning: run/starts.jsonl:1: not a start of a run; the line is now in "
