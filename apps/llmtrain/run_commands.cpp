@@ -96,16 +96,12 @@ ExitCode compare_runs(const std::filesystem::path& a, const std::filesystem::pat
 }
 
 ExitCode status(const std::filesystem::path& run, bool as_json) {
-  const auto status = train::read_status(run);
-  require<RecipeError>(status.has_value(),
-                       "{}: no run, or none that has begun (it has no status.json); give the "
-                       "run.output_dir of one",
-                       run.string());
+  const train::RunStatus status = train::status_of_run(run);
   const double now = train::unix_time();
-  print(as_json ? train::to_json(*status)
-                : fmt::format("{}: {}", run.string(), train::describe(*status, now)));
-  if (status->has_ended()) return static_cast<ExitCode>(*status->exit_code);
-  const train::Life life = train::life_of(*status, now);
+  print(as_json ? train::to_json(status)
+                : fmt::format("{}: {}", run.string(), train::describe(status, now)));
+  if (status.has_ended()) return static_cast<ExitCode>(*status.exit_code);
+  const train::Life life = train::life_of(status, now);
   return life == train::Life::alive ? ExitCode::done : ExitCode::peer_lost;
 }
 

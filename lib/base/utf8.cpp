@@ -1,6 +1,9 @@
 #include "lib/base/utf8.hpp"
 
+#include <algorithm>
 #include <cstring>
+
+#include <fmt/format.h>
 
 namespace llmtrain {
 
@@ -78,6 +81,24 @@ std::uint32_t decode_utf8(std::string_view text) {
     code_point = (code_point << 6) | (static_cast<unsigned char>(text[i]) & 0x3Fu);
   }
   return code_point;
+}
+
+std::string escape_controls(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8_char_length(text);
+    const std::size_t bytes = std::max<std::size_t>(length, 1);
+    const std::uint32_t code_point = length == 0 ? 0 : decode_utf8(text);
+    if (code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0)) {
+      for (const char c : text.substr(0, bytes)) {
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
+    } else {
+      out += text.substr(0, bytes);
+    }
+    text.remove_prefix(bytes);
+  }
+  return out;
 }
 
 std::string replace_invalid_utf8(std::string_view text) {

@@ -23,6 +23,10 @@ void append_utf8(std::uint32_t code_point, std::string& out);
 /// Code point of the well-formed character that `text` starts with.
 std::uint32_t decode_utf8(std::string_view text);
 
+/// For a terminal: control characters, U+0080 to U+009F among them, and bytes of no well-formed
+/// character as "\x1b", everything else as it is.
+std::string escape_controls(std::string_view text);
+
 /// Replaces each byte that is part of no well-formed character by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 

@@ -87,7 +87,8 @@ CheckpointStore open_local(const Peers& peers, const fs::path& durable, const fs
 }  // namespace
 
 CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
-                                 const fs::path& directory) {
+                                 const fs::path& directory,
+                                 const std::function<void()>& when_held) {
   const fs::path root = directory / "checkpoints";
   const checkpoint::StoreOptions options = store_options(recipe.checkpoint);
   CheckpointStore durable = peers.first_then_others(
@@ -96,6 +97,7 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
                                 : CheckpointStore::open_reader(root, options);
       },
       "opening of checkpoints");
+  when_held();
   require_seen_by_all(peers, durable.root(), {"run.output_dir", directory.string(), ""}, [] {});
   const std::optional<std::string>& local = recipe.checkpoint.local.directory();
   checkpoint::StoreOptions local_options = options;

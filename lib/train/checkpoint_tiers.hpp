@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "lib/checkpoint/store.hpp"
@@ -32,10 +33,12 @@ class CheckpointTiers {
   std::optional<checkpoint::CheckpointStore> local_;
 };
 
-/// The stores of a run in `directory`; rank 0 writes its own files. Collective. RecipeError, naming
-/// a rank, where not all see the local one.
+/// The stores of a run in `directory`; rank 0 writes its own files. Each rank does `when_held` once
+/// rank 0 has the directory's lock, before anything else may go wrong. Collective. RecipeError,
+/// naming a rank, where not all see the local one.
 CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
-                                 const std::filesystem::path& directory);
+                                 const std::filesystem::path& directory,
+                                 const std::function<void()>& when_held);
 
 struct NewestCheckpoint {
   std::optional<std::uint64_t> step;  // of the newest valid one

@@ -9,6 +9,7 @@
 
 #include "lib/base/mapped_file.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/train/torn_lines.hpp"
 
 namespace llmtrain::train {
@@ -54,7 +55,8 @@ std::string line_of(const StepRecord& record, Keep keep) {
   return line + '}';
 }
 
-StepRecord parse_line(std::string_view line, std::string_view name, std::size_t line_number) {
+StepRecord parse_line(std::string_view line, std::string_view name, std::size_t line_number,
+                      std::set<std::string>* unknown) {
   const Json json = Json::parse(line, nullptr, false);
   require<DataError>(json.is_object(), "{}:{}: not a JSON object; a metrics file has one per line",
                      name, line_number);
@@ -71,10 +73,12 @@ StepRecord parse_line(std::string_view line, std::string_view name, std::size_t 
       record.fields.emplace_back(key, value.get<std::int64_t>());
     } else if (value.is_number_float()) {
       record.fields.emplace_back(key, value.get<double>());
-    } else {
-      require<DataError>(value.is_string(), "{}:{}: \"{}\" is neither a number nor a string", name,
-                         line_number, key);
+    } else if (value.is_string()) {
       record.fields.emplace_back(key, value.get<std::string>());
+    } else {
+      require<DataError>(unknown != nullptr, "{}:{}: \"{}\" is neither a number nor a string", name,
+                         line_number, escape_controls(key));
+      unknown->insert(key);
     }
   }
   return record;
@@ -82,7 +86,8 @@ StepRecord parse_line(std::string_view line, std::string_view name, std::size_t 
 
 std::optional<StepRecord> try_parse_line(std::string_view line) {
   try {
-    return parse_line(line, "", 0);
+    std::set<std::string> unknown;
+    return parse_line(line, "", 0, &unknown);
   } catch (const DataError&) {
     return std::nullopt;
   }
@@ -101,6 +106,15 @@ std::size_t end_of_records_before(std::string_view content, std::int64_t step) {
   return 0;
 }
 
+std::string problem_of(std::string_view line, std::string_view name, std::size_t number) {
+  try {
+    check_metrics_line(line, name, number);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 /// Leaves the records before `step` in the file, byte for byte. What a loss of power left of lines
 /// that no save had on the disk yet is no record: it and all behind it go into a file beside.
 void truncate_from(const std::filesystem::path& path, std::int64_t step) {
@@ -108,14 +122,13 @@ void truncate_from(const std::filesystem::path& path, std::int64_t step) {
   const std::string_view content(reinterpret_cast<const char*>(file.bytes().data()),
                                  file.bytes().size());
   const std::size_t kept = end_of_records_before(content, step);
-  const std::size_t first_end = content.find('\n');
-  if (kept == 0 && first_end != std::string_view::npos) {  // else it is somebody else's file
-    parse_line(content.substr(0, first_end), path.string(), 1);
-  }
   for (std::size_t begin = kept, end; (end = content.find('\n', begin)) != std::string_view::npos;
        begin = end + 1) {
-    if (try_parse_line(content.substr(begin, end - begin))) continue;
-    put_torn_part_beside(path, content.substr(begin));
+    const std::string_view line = content.substr(begin, end - begin);
+    if (try_parse_line(line)) continue;
+    const auto before = std::count(content.begin(), line.begin(), '\n');
+    const auto number = static_cast<std::size_t>(before) + 1;
+    put_torn_part_beside(path, content.substr(begin), problem_of(line, path.string(), number));
     break;
   }
   if (kept != content.size()) write_file_atomic(path, content.substr(0, kept));
@@ -176,17 +189,25 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path,
 
 void MetricsWriter::write(const StepRecord& record) { file_.write(to_line(record) + '\n'); }
 
-std::vector<StepRecord> parse_metrics(std::string_view content, std::string_view name) {
+void check_metrics_line(std::string_view line, std::string_view name, std::size_t number) {
+  std::set<std::string> unknown;
+  parse_line(line, name, number, &unknown);
+}
+
+std::vector<StepRecord> parse_metrics(std::string_view content, std::string_view name,
+                                      std::set<std::string>* unknown) {
   std::vector<StepRecord> records;
   std::size_t begin = 0;
   for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    records.push_back(parse_line(content.substr(begin, end - begin), name, records.size() + 1));
+    const std::string_view line = content.substr(begin, end - begin);
+    records.push_back(parse_line(line, name, records.size() + 1, unknown));
   }
   return records;
 }
 
-std::vector<StepRecord> read_metrics(const std::filesystem::path& path) {
-  return parse_metrics(read_file(path), path.string());
+std::vector<StepRecord> read_metrics(const std::filesystem::path& path,
+                                     std::set<std::string>* unknown) {
+  return parse_metrics(read_file(path), path.string(), unknown);
 }
 
 }  // namespace llmtrain::train

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -87,7 +88,8 @@ class MetricsWriter {
  public:
   /// Starts an empty file, or, given the step of the checkpoint that the run resumes from, keeps
   /// the records before that step: its own, later ones and a torn last line are removed by an
-  /// atomic replacement. DataError when a whole line of the old file is no record; StorageError.
+  /// atomic replacement. A line among these that is no record goes, with what follows, into a file
+  /// beside (put_torn_part_beside). StorageError.
   MetricsWriter(const std::filesystem::path& path, std::optional<std::int64_t> resumed_step);
 
   void write(const StepRecord& record);
@@ -98,9 +100,15 @@ class MetricsWriter {
 };
 
 /// Parses the content of a metrics file. Bytes behind the last line's end (a torn write) are
-/// ignored; any other line that is not a record is a DataError naming `name` and the line.
-std::vector<StepRecord> parse_metrics(std::string_view content, std::string_view name);
+/// ignored; any other line that is not a record is a DataError naming `name` and the line. A value
+/// that is neither a number nor a string, as a later version may write one, is such an error, too;
+/// where somebody takes the keys of these in `unknown`, they are left out instead.
+std::vector<StepRecord> parse_metrics(std::string_view content, std::string_view name,
+                                      std::set<std::string>* unknown = nullptr);
 /// The records of a file, in file order; several may share a step.
-std::vector<StepRecord> read_metrics(const std::filesystem::path& path);
+std::vector<StepRecord> read_metrics(const std::filesystem::path& path,
+                                     std::set<std::string>* unknown = nullptr);
+/// DataError, naming both, unless the n-th line of a file is a record.
+void check_metrics_line(std::string_view line, std::string_view name, std::size_t number);
 
 }  // namespace llmtrain::train

@@ -23,7 +23,8 @@ StepRecord read_report_facts(std::string_view html);
 std::string text_report(const std::filesystem::path& run_dir);
 
 /// Key figures of two runs beside each other, where their losses part, and the recipe keys that
-/// differ; at most 80 columns wide. DataError for unusable input files.
+/// differ; at most 80 columns wide. Keys that this version does not know are left out, and named.
+/// DataError for unusable input files.
 std::string compare_runs(const std::filesystem::path& a, const std::filesystem::path& b);
 
 }  // namespace llmtrain::train

@@ -122,7 +122,7 @@ RunData load_run(const std::filesystem::path& run_dir) {
   const std::filesystem::path metrics = run_dir / "metrics.jsonl";
   require<DataError>(std::filesystem::exists(metrics),
                      "{}: no metrics.jsonl here; give the directory of a run", run_dir.string());
-  run.records = read_metrics(metrics);
+  run.records = read_metrics(metrics, &run.unknown_metrics);
   if (const std::string text = read_optional(run_dir / "run.json"); !text.empty()) {
     flatten(parse_object(text, (run_dir / "run.json").string()), "", run.facts);
   }
@@ -136,7 +136,8 @@ RunData load_run(const std::filesystem::path& run_dir) {
   run.recipe = read_optional(run_dir / "resolved.yaml");
   run.starts = read_starts(run_dir);
   if (const std::string text = read_optional(run_dir / "incidents.jsonl"); !text.empty()) {
-    run.incidents = parse_metrics(text, (run_dir / "incidents.jsonl").string());
+    const std::string name = (run_dir / "incidents.jsonl").string();
+    run.incidents = parse_metrics(text, name, &run.unknown_metrics);
   }
   return run;
 }

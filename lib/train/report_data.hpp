@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,9 @@ struct RunData {
   std::string recipe;           // resolved.yaml
   std::vector<Start> starts;    // starts.jsonl
   std::vector<StepRecord> incidents;  // incidents.jsonl
+  /// Keys of both whose values are neither numbers nor strings, as a later version may write them;
+  /// the records do without.
+  std::set<std::string> unknown_metrics;
 };
 
 /// DataError naming file (and line) when metrics.jsonl is missing or a file is not what it should

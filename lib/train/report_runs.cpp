@@ -6,14 +6,17 @@
 #include <cmath>
 #include <ctime>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "lib/base/units.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/recipe/load.hpp"
 #include "lib/train/recipe.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/report_chart.hpp"
+#include "lib/train/report_notes.hpp"
 
 namespace llmtrain::train {
 
@@ -116,14 +119,44 @@ std::string parting_text(const RunData& a, const RunData& b) {
   return text + "\n";
 }
 
+/// The recipe of a run, whatever version wrote it, and keys of it that this one refuses.
+struct AnyRecipe {
+  Recipe recipe;
+  std::set<std::string> refused;
+  std::string problem;  // of the file as a whole
+
+  explicit AnyRecipe(const std::filesystem::path& file) {
+    for (const recipe::Issue& issue :
+         recipe::check(recipe, {.file = file, .builtin = builtin_recipe})) {
+      if (issue.key_path.empty()) problem = issue.text();
+      refused.insert(issue.key_path);
+    }
+  }
+  /// Whether a change of values ("optimizer.lr: 1 -> 2") is of what was refused.
+  bool is_refused(std::string_view change) const {
+    return std::ranges::any_of(refused, [&](const std::string& key) {
+      return change.starts_with(key + ":") || change.starts_with(key + ".");
+    });
+  }
+};
+
 std::string recipe_differences(const std::filesystem::path& a, const std::filesystem::path& b) {
   const auto file = [](const std::filesystem::path& run) { return run / "resolved.yaml"; };
   if (!std::filesystem::exists(file(a)) || !std::filesystem::exists(file(b))) return "";
-  const auto changes = recipe::changed_values(*load_recipe(file(a), {}), *load_recipe(file(b), {}));
-  if (changes.empty()) return "the recipes are the same\n";
-  std::string text = "recipe, A -> B:\n";
+  const AnyRecipe of_a(file(a)), of_b(file(b));
+  std::string refused;
+  for (const auto& [name, side] : {std::pair("A", &of_a), std::pair("B", &of_b)}) {
+    if (!side->problem.empty()) return fmt::format("no recipes compared: {}\n", side->problem);
+    for (const std::string& key : side->refused) refused += fmt::format("  {}: {}\n", name, key);
+  }
+  std::vector<std::string> changes = recipe::changed_values(of_a.recipe, of_b.recipe);
+  std::erase_if(changes, [&](const std::string& change) {
+    return of_a.is_refused(change) || of_b.is_refused(change);
+  });
+  std::string text = changes.empty() ? "the recipes are the same\n" : "recipe, A -> B:\n";
   for (const std::string& change : changes) text += "  " + change + "\n";
-  return text;
+  if (refused.empty()) return text;
+  return text + "not compared, because this version does not know or refuses them:\n" + refused;
 }
 
 }  // namespace
@@ -206,7 +239,11 @@ std::string compare_runs(const std::filesystem::path& a, const std::filesystem::
     text += fmt::format("  {:<28}{:>14}{:>14}{:>12}\n", figure.label, cell(of_a), cell(of_b),
                         both ? fmt::format("{:.4f}", *of_b / *of_a) : "-");
   }
-  return text + "\n" + parting_text(run_a, run_b) + recipe_differences(a, b);
+  text += "\n" + parting_text(run_a, run_b);
+  for (const auto& [name, run] : {std::pair("A", &run_a), std::pair("B", &run_b)}) {
+    for (const std::string& note : notes_of(*run)) text += fmt::format("{}: {}\n", name, note);
+  }
+  return text + recipe_differences(a, b);
 }
 
 }  // namespace llmtrain::train

@@ -8,6 +8,7 @@
 #include "lib/train/report.hpp"
 #include "lib/train/report_chart.hpp"
 #include "lib/train/report_data.hpp"
+#include "lib/train/report_notes.hpp"
 
 namespace llmtrain::train {
 
@@ -96,6 +97,7 @@ std::string text_report(const std::filesystem::path& run_dir) {
   add("tokens per second", "tokens_per_second", short_number);
   add("training time", "elapsed_seconds",
       [](double x) { return format_duration(std::clamp(x, 0.0, 1e12)); });
+  for (const std::string& note : notes_of(run)) text += note + "\n";
   return text;
 }
 

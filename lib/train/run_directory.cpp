@@ -86,7 +86,7 @@ void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
 
 namespace {
 
-Sample parse_sample(std::string_view line, const std::filesystem::path& path) {
+Sample parse_sample(std::string_view line, const std::filesystem::path& path, std::size_t number) {
   const Json json = Json::parse(line, nullptr, false);
   const auto has = [&](const char* key, bool (Json::*is_type)() const noexcept) {
     const auto at = json.is_object() ? json.find(key) : json.end();
@@ -94,7 +94,7 @@ Sample parse_sample(std::string_view line, const std::filesystem::path& path) {
   };
   require<DataError>(has("step", &Json::is_number_integer) && has("prompt", &Json::is_string) &&
                          has("text", &Json::is_string),
-                     "{}: a line is no sample: {}; move the file away", path.string(), line);
+                     "{}:{}: not a sample", path.string(), number);
   return {.step = json["step"].get<std::int64_t>(),
           .prompt = json["prompt"].get<std::string>(),
           .text = json["text"].get<std::string>()};
@@ -105,26 +105,13 @@ Sample parse_sample(std::string_view line, const std::filesystem::path& path) {
 std::vector<Sample> keep_samples(const std::filesystem::path& directory,
                                  std::optional<std::int64_t> step) {
   const std::filesystem::path path = directory / "samples.jsonl";
-  if (!std::filesystem::exists(path)) return {};
-  const std::string content = read_file(path);
-  std::string kept;
   std::vector<Sample> of_step;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = content.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string_view line(content.data() + begin, end - begin);
-    Sample sample;
-    try {
-      sample = parse_sample(line, path);
-    } catch (const DataError&) {
-      if (begin == 0) throw;  // somebody else's file
-      put_torn_part_beside(path, std::string_view(content).substr(begin));
-      break;
-    }
-    if (!step || sample.step > *step) continue;
-    kept.append(line).push_back('\n');
-    if (sample.step == *step) of_step.push_back(std::move(sample));
-  }
-  if (kept != content) write_file_atomic(path, kept);
+  keep_lines(path, [&](std::string_view line, std::size_t number) {
+    Sample sample = parse_sample(line, path, number);
+    const bool stays = step && sample.step <= *step;
+    if (stays && sample.step == *step) of_step.push_back(std::move(sample));
+    return stays;
+  });
   return of_step;
 }
 
@@ -151,6 +138,14 @@ void append_incident(const std::filesystem::path& directory, const StepRecord& i
   file.write(to_line(incident) + '\n');
   file.sync();
   sync_directory(directory);
+}
+
+void keep_incidents(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "incidents.jsonl";
+  keep_lines(path, [&](std::string_view line, std::size_t number) {
+    check_metrics_line(line, path.string(), number);
+    return true;
+  });
 }
 
 }  // namespace llmtrain::train

@@ -28,8 +28,7 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 void write_plan(const std::filesystem::path& directory, const plan::Plan& plan,
                 const std::optional<plan::PlannedTime>& time);
 /// Makes samples.jsonl end where a run that resumes from `step` goes on, or begin anew without a
-/// step, and returns the samples of that step. A line that was not finished is dropped. DataError
-/// naming the line when one is no sample.
+/// step, and returns the samples of that step. Lines that are none are set aside (keep_lines).
 std::vector<Sample> keep_samples(const std::filesystem::path& directory,
                                  std::optional<std::int64_t> step);
 void append_sample(const std::filesystem::path& directory, const Sample& sample);
@@ -37,5 +36,7 @@ void append_sample(const std::filesystem::path& directory, const Sample& sample)
 /// A line more in incidents.jsonl, which nothing takes away again: what was wrong with a step and
 /// what was done (incident_of). Survives a loss of power.
 void append_incident(const std::filesystem::path& directory, const StepRecord& incident);
+/// Sets lines of incidents.jsonl aside that are none (keep_lines).
+void keep_incidents(const std::filesystem::path& directory);
 
 }  // namespace llmtrain::train

@@ -9,6 +9,7 @@ RunOutput::RunOutput(const RunOutputOptions& options)
   if (options.tensorboard) {
     tensorboard_.emplace(options.directory / "tensorboard", options.resumed_step);
   }
+  keep_incidents(directory_);
   for (const Sample& sample : keep_samples(directory_, options.resumed_step)) show(sample);
 }
 

@@ -23,7 +23,7 @@ struct RunOutputOptions {
 class RunOutput {
  public:
   /// Opens the files; those of a run that resumes end at its step (MetricsWriter,
-  /// TensorBoardWriter, keep_samples).
+  /// TensorBoardWriter, keep_samples), and lines that are none stop nobody.
   explicit RunOutput(const RunOutputOptions& options);
 
   /// The titles of the console's columns.

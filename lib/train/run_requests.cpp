@@ -1,8 +1,11 @@
 #include "lib/train/run_requests.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <sys/stat.h>
 #include <utility>
 
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
 
@@ -33,12 +36,29 @@ RunRequests::RunRequests(const Peers& peers, std::filesystem::path directory,
                          const Deadline& deadline)
     : peers_(&peers), control_(std::move(directory) / "control"), deadline_(deadline) {
   if (!peers_->is_first()) return;
-  for (const char* name : {"save", "stop"}) take(name);
+  take(save_);
+  take(stop_);
 }
 
-bool RunRequests::take(const char* name) const {
-  std::error_code ignored;  // asked again at the next look
-  return std::filesystem::remove(control_ / name, ignored);
+bool RunRequests::take(ControlFile& file) {
+  const std::filesystem::path path = control_ / file.name;
+  struct stat facts {};
+  std::error_code error;
+  const bool is_there = ::lstat(path.c_str(), &facts) == 0;
+  if (!is_there && errno == ENOENT) return false;
+  if (is_there) {
+    std::filesystem::remove(path, error);
+  } else {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (error && !std::exchange(file.warned, true)) {
+    log::warning("{}: cannot be {}: {}{}", path.string(), is_there ? "removed" : "looked at",
+                 error.message(), is_there ? "; it is not heeded again until it changes" : "");
+  }
+  if (!is_there) return false;
+  const ControlFile now{file.name, facts.st_ino, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec,
+                        file.warned};
+  return std::exchange(file, now) != now;
 }
 
 void RunRequests::stop_before_steps() const {
@@ -55,8 +75,8 @@ RunRequests::Heard RunRequests::listen() {
   const auto now = std::chrono::steady_clock::now();
   if (now - looked_ < kPause) return {};
   looked_ = now;
-  if (take("stop")) return {Request::Kind::control_stop};
-  if (take("save")) return {Request::Kind::save};
+  if (take(stop_)) return {Request::Kind::control_stop};
+  if (take(save_)) return {Request::Kind::save};
   return {};
 }
 

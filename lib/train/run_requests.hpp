@@ -58,7 +58,8 @@ class RunRequests {
 
   /// On rank 0: from now on what is done before the first step ends where the time does, too.
   void stop_before_steps() const;
-  /// Collective. The most urgent request of any rank. A file that asks is removed.
+  /// Collective. The most urgent request of any rank. A file that asks is removed; one that cannot
+  /// be is said once, and asks once, until it is another one or written again.
   Request poll();
   Deadline& deadline() { return deadline_; }
 
@@ -69,10 +70,20 @@ class RunRequests {
   };
   /// This rank's.
   Heard listen();
-  bool take(const char* name) const;
+  /// A name in control/, and what tells the file that was heeded there from a later one.
+  struct ControlFile {
+    const char* name;
+    std::uint64_t inode = 0;
+    std::int64_t seconds = 0, nanoseconds = 0;  // of its last change
+    bool warned = false;
+
+    bool operator==(const ControlFile&) const = default;
+  };
+  bool take(ControlFile& file);
 
   const Peers* peers_;
   std::filesystem::path control_;
+  ControlFile stop_{"stop"}, save_{"save"};
   Deadline deadline_;
   std::chrono::steady_clock::time_point looked_{};  // for files
 };

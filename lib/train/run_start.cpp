@@ -25,6 +25,15 @@ namespace {
 constexpr std::array<std::string_view, 8> kTold{"SLURM_", "OMP_",  "GOMP_",     "LLMTRAIN_",
                                                 "CUDA_",  "NCCL_", "OMPI_MCA_", "MASTER_"};
 
+Start this_process(const JobPlace& place) {
+  return {.time = unix_time(),
+          .host = plan::machine_facts().host,
+          .pid = ::getpid(),
+          .ranks = place.size,
+          .job = this_job().id,
+          .restarts = this_job().restarts};
+}
+
 }  // namespace
 
 RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
@@ -37,7 +46,9 @@ RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_
           .product_choices = std::move(product_choices)};
 }
 
-void open_rank_log(const std::filesystem::path& directory, const JobPlace& place) {
+void take_directory(const JobPlace& place, const std::filesystem::path& directory,
+                    StatusFile& status) {
+  if (place.rank == 0) status.open(directory, this_process(place));
   create_directories_durably(directory / "logs");
   log::open_file(directory / "logs" / fmt::format("rank-{}.log", place.rank));
   log::note(fmt::format("start on {}, process {}{}", plan::machine_facts().host, ::getpid(),
@@ -47,32 +58,22 @@ void open_rank_log(const std::filesystem::path& directory, const JobPlace& place
 void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
                  const std::filesystem::path& cache, const std::filesystem::path& directory,
                  StatusFile& status) {
-  const Job& job = this_job();
-  Start start{.time = unix_time(),
-              .host = plan::machine_facts().host,
-              .pid = ::getpid(),
-              .ranks = place.size,
-              .job = job.id,
-              .restarts = job.restarts,
-              .step = newest.step,
-              .prepared_bytes = prepared_bytes_in(cache)};
-  if (job.end_is_past) {
+  Start start = this_process(place);
+  start.step = newest.step;
+  start.prepared_bytes = prepared_bytes_in(cache);
+  if (this_job().end_is_past) {
     log::warning(
         "SLURM_JOB_END_TIME is over: when job {} ends is not known, only Slurm's signal says it",
-        job.id);
+        start.job);
   }
-  const std::vector<Start> before = read_starts(directory);
-  std::int64_t last_step = start.step.value_or(0);
-  try {
-    if (const auto last = read_status(directory)) last_step = std::max(last_step, last->step);
-  } catch (const DataError& error) {  // it is not synced: a loss of power may leave anything
-    log::warning("{}; how many steps were lost before this start is not known", error.what());
-  }
-  start.lost_steps = last_step - start.step.value_or(0);
+  const std::vector<Start> before = keep_starts(directory);
+  const std::int64_t first_step = start.step.value_or(0);
+  const std::int64_t last_step = std::max(first_step, status.last_step());
+  start.lost_steps = last_step - first_step;
   std::int64_t lost = 0;
   for (const Start& other : before) lost += other.lost_steps;
   const bool begins = starts_without_progress(before, start) <= max_restarts;
-  status.begin(directory, start, std::ssize(before) + (begins ? 1 : 0),
+  status.begin(start.step, std::ssize(before) + (begins ? 1 : 0),
                lost + (begins ? start.lost_steps : 0));
   if (!begins) status.at_step(last_step);  // for the next start that begins to count from
   check_progress(before, start, max_restarts);

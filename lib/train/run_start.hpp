@@ -20,12 +20,14 @@ namespace llmtrain::train {
 RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
                         std::string product_choices);
 
-/// From here on this rank's messages go into logs/rank-N.log, too.
-void open_rank_log(const std::filesystem::path& directory, const JobPlace& place);
+/// Once rank 0 has the directory's lock: this rank's messages go into logs/rank-N.log from here on,
+/// too, and rank 0 keeps status.json.
+void take_directory(const JobPlace& place, const std::filesystem::path& directory,
+                    StatusFile& status);
 
-/// On rank 0, behind newest_checkpoint: the start's line in starts.jsonl, and status.json from here
-/// on. NoProgressError when more than `max_restarts` of this job have brought the run no further,
-/// nor the data that are being prepared in `cache`; that is no start then.
+/// On rank 0, behind newest_checkpoint: the start's line in starts.jsonl, and what it begins with
+/// in status.json. NoProgressError when more than `max_restarts` of this job have brought the run
+/// no further, nor the data that are being prepared in `cache`; that is no start then.
 void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int64_t max_restarts,
                  const std::filesystem::path& cache, const std::filesystem::path& directory,
                  StatusFile& status);

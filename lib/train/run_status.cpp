@@ -1,5 +1,6 @@
 #include "lib/train/run_status.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -16,6 +17,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/strict_json.hpp"
 #include "lib/base/units.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/plan/machine.hpp"
 
 namespace llmtrain::train {
@@ -74,7 +76,19 @@ void remove_leftovers(const std::filesystem::path& directory) {
   }
 }
 
-std::string ago(double seconds) { return format_duration(std::max(0.0, seconds)) + " ago"; }
+// Of whatever numbers a file has.
+std::string time_text(double seconds) { return format_duration(std::clamp(seconds, 0.0, 1e12)); }
+std::string ago(double seconds) { return time_text(seconds) + " ago"; }
+
+// A message's later lines are indented: none looks like one of ours.
+std::string message_text(std::string_view message) {
+  std::string text;
+  for (std::size_t end; (end = message.find('\n')) != message.npos;
+       message.remove_prefix(end + 1)) {
+    text += escape_controls(message.substr(0, end)) + "\n  ";
+  }
+  return text + escape_controls(message);
+}
 
 }  // namespace
 
@@ -101,7 +115,7 @@ std::string to_json(const RunStatus& status) {
   json["updated"] = status.updated;
   put(json, "exit_code", status.exit_code);
   json["message"] = status.message;
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";  // safe on a terminal
 }
 
 RunStatus parse_status(std::string_view content, std::string_view name) {
@@ -131,14 +145,42 @@ RunStatus parse_status(std::string_view content, std::string_view name) {
     status.message = json.at("message").get<std::string>();
     return status;
   } catch (const Json::exception& error) {
-    fail<DataError>("{}: no status of a run: {}", name, error.what());
+    fail<DataError>("{}: no status of a run: {}", name, escape_controls(error.what()));
   }
 }
 
 std::optional<RunStatus> read_status(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kFile;
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::error_code error;
+  const bool is_there = std::filesystem::exists(path, error);
+  require<DataError>(!error, "{}: cannot be read: {}", path.string(), error.message());
+  if (!is_there) return std::nullopt;
   return parse_status(read_file(path, 1 << 20), path.string());
+}
+
+RunStatus status_of_run(const std::filesystem::path& directory) {
+  constexpr std::string_view kRemedy = "give the run.output_dir of a run";
+  std::error_code error;
+  const std::filesystem::file_status kind = std::filesystem::status(directory, error);
+  require<RecipeError>(kind.type() != std::filesystem::file_type::not_found,
+                       "{}: there is no such directory; {}", directory.string(), kRemedy);
+  require<RecipeError>(!error, "{}: cannot be looked at: {}; {} that you may read",
+                       directory.string(), error.message(), kRemedy);
+  require<RecipeError>(std::filesystem::is_directory(kind), "{}: not a directory; {}",
+                       directory.string(), kRemedy);
+  std::optional<RunStatus> status;
+  try {
+    status = read_status(directory);
+  } catch (const DataError& problem) {
+    fail<DataError>(
+        "{}; {} that you may read, or delete the file if it is damaged: a run that lives writes it "
+        "again",
+        problem.what(), kRemedy);
+  }
+  require<RecipeError>(status.has_value(),
+                       "{}: no run, or none that has begun (it has no status.json); {}",
+                       directory.string(), kRemedy);
+  return *status;
 }
 
 Life life_of(const RunStatus& status, double now) {
@@ -150,7 +192,7 @@ Life life_of(const RunStatus& status, double now) {
 }
 
 std::string describe(const RunStatus& status, double now) {
-  std::string text = status.phase;
+  std::string text = escape_controls(status.phase);
   if (status.total_steps > 0) {
     text += fmt::format(
         ", step {} of {} ({:.1f} %)", status.step, status.total_steps,
@@ -164,17 +206,17 @@ std::string describe(const RunStatus& status, double now) {
     text += fmt::format(", {:.3g} s per step", *status.step_seconds);
   }
   if (!status.has_ended() && status.eta_seconds) {
-    text += fmt::format(", {} to go", format_duration(*status.eta_seconds));
+    text += fmt::format(", {} to go", time_text(*status.eta_seconds));
   }
   const std::string who =
-      fmt::format("process {} on {}{}{}", status.pid, status.host,
-                  status.job.empty() ? "" : ", job " + status.job,
+      fmt::format("process {} on {}{}{}", status.pid, escape_controls(status.host),
+                  status.job.empty() ? "" : ", job " + escape_controls(status.job),
                   status.ranks > 1 ? fmt::format(", first of {} ranks", status.ranks) : "");
   const std::string wrote = ago(now - status.updated);
   switch (life_of(status, now)) {
     case Life::ended:
       text += fmt::format("\nended {} with exit code {}{}{}\n", wrote, *status.exit_code,
-                          status.message.empty() ? "" : ": ", status.message);
+                          status.message.empty() ? "" : ": ", message_text(status.message));
       break;
     case Life::alive:
       text += fmt::format("\nalive: {}, started {}\n", who, ago(now - status.started));
@@ -209,23 +251,41 @@ StatusFile::~StatusFile() {
   writer_.join();
 }
 
-void StatusFile::begin(const std::filesystem::path& directory, const Start& start,
-                       std::int64_t starts, std::int64_t lost_steps) {
+void StatusFile::open(const std::filesystem::path& directory, const Start& process) {
   directory_ = directory;
   remove_leftovers(directory);
-  status_.phase = "setting up";
-  status_.host = start.host;
-  status_.pid = start.pid;
-  status_.pid_start = start_of(start.pid).value_or(0);
-  status_.ranks = start.ranks;
-  status_.job = start.job;
-  status_.started = start.time;
-  status_.step = start.step.value_or(0);
-  status_.checkpoint_step = start.step;
-  status_.starts = starts;
-  status_.lost_steps = lost_steps;
+  try {
+    if (const auto before = read_status(directory)) {
+      last_step_ = status_.step = before->step;
+      status_.checkpoint_step = before->checkpoint_step;
+      status_.checkpoint_time = before->checkpoint_time;
+      status_.starts = before->starts;
+      status_.lost_steps = before->lost_steps;
+    }
+  } catch (const Error& error) {  // it is not synced: a loss of power may leave anything
+    log::warning("{}; how many steps were lost before this start is not known", error.what());
+  }
+  status_.phase = "starting";
+  status_.host = process.host;
+  status_.pid = process.pid;
+  status_.pid_start = start_of(process.pid).value_or(0);
+  status_.ranks = process.ranks;
+  status_.job = process.job;
+  status_.started = process.time;
   write_now();
   writer_ = std::thread([this] { keep_writing(); });
+}
+
+void StatusFile::begin(std::optional<std::int64_t> step, std::int64_t starts,
+                       std::int64_t lost_steps) {
+  change([&](RunStatus& status) {
+    if (status.checkpoint_step != step) status.checkpoint_time.reset();
+    status.step = step.value_or(0);
+    status.checkpoint_step = step;
+    status.starts = starts;
+    status.lost_steps = lost_steps;
+  });
+  write_now();  // the next start counts from it
 }
 
 ExitCode StatusFile::watch(const std::function<ExitCode()>& body) {
@@ -300,6 +360,7 @@ void StatusFile::end(std::string_view phase, ExitCode code, std::string_view mes
 
 // A full disk ends the run where it saves, not here.
 void StatusFile::write_now() {
+  const std::lock_guard one_at_a_time(writing_);
   std::string content;
   {
     const std::lock_guard lock(mutex_);

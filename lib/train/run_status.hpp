@@ -20,7 +20,7 @@ namespace llmtrain::train {
 
 /// Times are seconds since 1970. What is not known yet is absent from the file.
 struct RunStatus {
-  /// "preparing data", "setting up", "training", "evaluating", "saving"; and of a process that has
+  /// "starting", "preparing data", "training", "evaluating", "saving"; and of a process that has
   /// ended: "done", "stopped", "failed".
   std::string phase;
   std::int64_t step = 0, total_steps = 0;
@@ -46,8 +46,11 @@ struct RunStatus {
 std::string to_json(const RunStatus& status);
 /// DataError naming `name` for what is no status.
 RunStatus parse_status(std::string_view content, std::string_view name);
-/// Nothing where there is no file.
+/// Nothing where there is no file; DataError for one that cannot be read.
 std::optional<RunStatus> read_status(const std::filesystem::path& directory);
+/// Of a directory that somebody names: RecipeError where it is none of a run, DataError where its
+/// status cannot be read, both with the remedy.
+RunStatus status_of_run(const std::filesystem::path& directory);
 
 /// How long a living process leaves its file alone at most, twice over.
 inline constexpr double kSilenceSeconds = 30;
@@ -61,7 +64,7 @@ enum class Life : std::uint8_t {
   missing  // of another machine, and has not written lately
 };
 Life life_of(const RunStatus& status, double now);
-/// Lines for people.
+/// Lines for people: of what a status says no control character reaches the terminal.
 std::string describe(const RunStatus& status, double now);
 
 /// Keeps the file as it says: a thread writes what has changed, at most once a second, and that the
@@ -73,9 +76,14 @@ class StatusFile {
   StatusFile(const StatusFile&) = delete;
   StatusFile& operator=(const StatusFile&) = delete;
 
-  /// Nothing is written before; on ranks that never begin, nothing at all.
-  void begin(const std::filesystem::path& directory, const Start& start, std::int64_t starts,
-             std::int64_t lost_steps);
+  /// Of a process that has the directory's lock: it is starting. Nothing is written before; on
+  /// ranks that never open it, nothing at all. Step and checkpoint stay those of the start before,
+  /// and so do the numbers of starts and of lost steps, until this one begins.
+  void open(const std::filesystem::path& directory, const Start& process);
+  /// Of the start before; 0 where that is not known.
+  std::int64_t last_step() const { return last_step_; }
+  /// The run goes on from `step`, as the start of this number.
+  void begin(std::optional<std::int64_t> step, std::int64_t starts, std::int64_t lost_steps);
   /// Runs `body`; its exception ends the status.
   ExitCode watch(const std::function<ExitCode()>& body);
   /// These two are the process's activity (lib/base/activity.hpp), too.
@@ -94,9 +102,10 @@ class StatusFile {
   void keep_writing();
 
   std::filesystem::path directory_;
-  std::mutex mutex_;
+  std::mutex writing_, mutex_;
   std::condition_variable wake_;
   RunStatus status_;
+  std::int64_t last_step_ = 0;
   bool changed_ = false, ends_ = false, failed_ = false;
   std::thread writer_;
 };

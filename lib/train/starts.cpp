@@ -7,6 +7,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/strict_json.hpp"
+#include "lib/train/torn_lines.hpp"
 
 namespace llmtrain::train {
 
@@ -15,9 +16,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* kFile = "starts.jsonl";
 
-Start parse_start(std::string_view line, std::string_view name) {
+Start parse_start(std::string_view line, std::string_view name, std::size_t number) {
+  const std::string where = fmt::format("{}:{}", name, number);
   try {
-    const Json json = Json::parse(line, JsonDepth{name, "move the file away"});
+    const Json json = Json::parse(line, JsonDepth{where, "take the line out"});
     Start start;
     start.time = json.at("time").get<double>();
     start.host = json.at("host").get<std::string>();
@@ -33,7 +35,7 @@ Start parse_start(std::string_view line, std::string_view name) {
     }
     return start;
   } catch (const Json::exception&) {
-    fail<DataError>("{}: a line is no start of a run: {}; move the file away", name, line);
+    fail<DataError>("{}: not a start of a run", where);
   }
 }
 
@@ -55,10 +57,11 @@ std::string to_line(const Start& start) {
 
 std::vector<Start> parse_starts(std::string_view content, std::string_view name) {
   std::vector<Start> starts;
-  std::size_t begin = 0;
+  std::size_t begin = 0, number = 0;
   for (std::size_t end; (end = content.find('\n', begin)) != content.npos; begin = end + 1) {
     const std::string_view line = content.substr(begin, end - begin);
-    if (!line.empty()) starts.push_back(parse_start(line, name));
+    ++number;
+    if (!line.empty()) starts.push_back(parse_start(line, name, number));
   }
   return starts;
 }
@@ -67,6 +70,16 @@ std::vector<Start> read_starts(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kFile;
   if (!std::filesystem::exists(path)) return {};
   return parse_starts(read_file(path), path.string());
+}
+
+std::vector<Start> keep_starts(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kFile;
+  std::vector<Start> starts;
+  keep_lines(path, [&](std::string_view line, std::size_t number) {
+    if (!line.empty()) starts.push_back(parse_start(line, path.string(), number));
+    return true;
+  });
+  return starts;
 }
 
 void append_start(const std::filesystem::path& directory, const Start& start) {

@@ -39,6 +39,9 @@ std::string to_line(const Start& start);
 std::vector<Start> parse_starts(std::string_view content, std::string_view name);
 /// Empty where there is no file.
 std::vector<Start> read_starts(const std::filesystem::path& directory);
+/// The same of a start, which no line of the file stops: those that are none are set aside
+/// (keep_lines).
+std::vector<Start> keep_starts(const std::filesystem::path& directory);
 /// Survives a loss of power.
 void append_start(const std::filesystem::path& directory, const Start& start);
 

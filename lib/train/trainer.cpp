@@ -39,7 +39,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         if (world.place().size > 1) {
           watch.exchange(std::make_unique<SignsOfLife>(peers_, directory_));
         }
-        return open_checkpoints(recipe, peers_, directory_);
+        return open_checkpoints(recipe, peers_, directory_,
+                                [&] { take_directory(world.place(), directory_, status); });
       }()),
       newest_(newest_checkpoint(recipe, peers_, tiers_)),
       requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
@@ -50,7 +51,6 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                           directory_, status);
               requests_.stop_before_steps();
             }
-            open_rank_log(directory_, world.place());
             return open_corpus(recipe);
           },
           "preparing of data")),
@@ -160,6 +160,22 @@ ExitCode Trainer::save_beginning() {
   return ExitCode::done;
 }
 
+namespace {
+
+// Empty, or why there is no report: that takes nothing from a run that is done and saved.
+std::string problem_of_report(const std::filesystem::path& directory) {
+  const std::filesystem::path html = directory / "report.html";
+  try {
+    write_report(directory, html);
+    return "";
+  } catch (const std::exception& error) {
+    return fmt::format("{} is not written: {}; `llmtrain report {}` writes it once that is mended",
+                       html.string(), error.what(), directory.string());
+  }
+}
+
+}  // namespace
+
 ExitCode Trainer::train() {
   if (output_) output_->header();
   bool finished = state_.step >= total_steps_ || out_of_time() || out_of_patience();
@@ -212,11 +228,12 @@ ExitCode Trainer::train() {
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
-  if (output_) write_report(directory_, directory_ / "report.html");
+  const std::string problem = output_ ? problem_of_report(directory_) : "";
+  if (!problem.empty()) log::warning("{}", problem);
   if (peers_.is_first()) remove_local_checkpoints(tiers_);
-  status_.end("done", ExitCode::done, "");
+  status_.end("done", ExitCode::done, problem);
   peers_.barrier("end of the run");  // who does not come to it is named
-  message(fmt::format("report: {}", (directory_ / "report.html").string()));
+  if (problem.empty()) message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
 }
 

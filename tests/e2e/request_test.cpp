@@ -139,6 +139,7 @@ TEST_CASE("control/save saves at once; control/stop saves and ends with 0") {
   CHECK(holds(result.output, {"alive: process ", "goes on", "code 0",
                               "stopped by control/stop after step", "run: stopped, step "}));
   CHECK(!fs::exists(here.path / "run" / "control" / "stop"));
+  CHECK(!holds(result.output, {"cannot be removed"}));
   CHECK(here.call({"ckpt", "verify", "run"}).exit_code == 0);
   CHECK(here.call({"status", "run"}).exit_code == 0);
 }
@@ -190,6 +191,8 @@ TEST_CASE(
 TEST_CASE("status tells a dead run, a living one, and what is none") {
   const Workspace here(kTinyRecipe);
   CHECK(here.call({"status", "run"}).exit_code == 2);
+  CHECK(
+      holds(here.call({"status", "recipe.yaml"}).output, {"recipe.yaml: not a directory; give "}));
   const auto result =
       shell(here,
             "$LLMTRAIN run recipe.yaml training.max_steps=10000000 > out & p=$!\n"
@@ -203,6 +206,44 @@ TEST_CASE("status tells a dead run, a living one, and what is none") {
   CHECK(holds(result.output.substr(killed), {"code 6"}));
   REQUIRE(here.run({"training.max_steps=10"}).exit_code == 0);
   CHECK(holds(here.call({"status", "run"}).output, {"done, step ", "2 starts, "}));
+}
+
+TEST_CASE("status tells of a start that failed before the run began, and why") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {});
+  const auto fails = [&](const std::vector<std::string>& overrides, int code,
+                         const std::string& why) {
+    CHECK(here.run(overrides).exit_code == code);
+    const auto status = here.call({"status", "run"});
+    INFO(status.output);
+    CHECK(status.exit_code == code);
+    CHECK(holds(status.output, {"run: failed", fmt::format("with exit code {}: ", code), why,
+                                "last checkpoint: step 6"}));
+    CHECK(!holds(status.output, {"done"}));
+  };
+  fails({"checkpoint.resume=never"}, 2, "checkpoint.resume is never");
+  fails({"checkpoint.local={directory: run/fast, interval: 1}"}, 2, "is in run.output_dir");
+  fails({"model.intermediate_size=64"}, 4, "but this run needs");
+  here.write("text.txt", "");
+  fails({"data.cache_dir=anew"}, 4, "text.txt");
+  CHECK(holds(read_file(here.path / "run" / "logs" / "rank-0.log"), {"run.output_dir"}));
+}
+
+TEST_CASE("a start that is refused leaves status and logs to the run that has the directory") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {});
+  const fs::path run = here.path / "run";
+  write_file_atomic(run / "checkpoints" / "lock",
+                    R"({"host": "elsewhere", "pid": 12, "start_ticks": 1})");
+  const std::string status = read_file(run / "status.json");
+  const std::string log = read_file(run / "logs" / "rank-0.log");
+  const auto refused = here.run();
+  INFO(refused.output);
+  CHECK(refused.exit_code == 7);
+  CHECK(holds(refused.output, {"held by process 12 on host elsewhere"}));
+  CHECK(read_file(run / "status.json") == status);
+  CHECK(read_file(run / "logs" / "rank-0.log") == log);
+  CHECK(train::read_starts(run).size() == 1);
 }
 
 TEST_CASE("what a run leaves to be looked at: starts, a log, its environment") {

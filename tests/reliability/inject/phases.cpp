@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -97,17 +98,19 @@ extern "C" {
 
 using llmtrain::test::pass_phase;
 
-// train::open_checkpoints(const Recipe&, const Peers&, const path&).
+// train::open_checkpoints(const Recipe&, const Peers&, const path&, const function<void()>&).
 llmtrain::train::CheckpointTiers OPEN_CHECKPOINTS_REAL(const llmtrain::train::Recipe&,
                                                        const llmtrain::train::Peers&,
-                                                       const std::filesystem::path&);
+                                                       const std::filesystem::path&,
+                                                       const std::function<void()>&);
 llmtrain::train::CheckpointTiers OPEN_CHECKPOINTS_WRAPPED(const llmtrain::train::Recipe& recipe,
                                                           const llmtrain::train::Peers& peers,
-                                                          const std::filesystem::path& directory) {
+                                                          const std::filesystem::path& directory,
+                                                          const std::function<void()>& when_held) {
   llmtrain::test::leave_pid();
   peers.barrier("process ids of a test");
   pass_phase("init");
-  return OPEN_CHECKPOINTS_REAL(recipe, peers, directory);
+  return OPEN_CHECKPOINTS_REAL(recipe, peers, directory, when_held);
 }
 
 // train::open_corpus(const Recipe&, std::shared_ptr<const Tokenizer>).

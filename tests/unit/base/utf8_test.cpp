@@ -16,6 +16,15 @@ TEST_CASE("replace_invalid_utf8 keeps well-formed text and replaces every other 
   CHECK(replace_invalid_utf8("\xE2\x82z") == bad + bad + "z");
 }
 
+TEST_CASE("control characters are shown, not sent to the terminal") {
+  CHECK(escape_controls("a \xC3\xA4 \xE2\x82\xAC \"'\\") == "a \xC3\xA4 \xE2\x82\xAC \"'\\");
+  CHECK(escape_controls("\x1b[2J\n\t\x7f\r") == "\\x1b[2J\\x0a\\x09\\x7f\\x0d");
+  CHECK(escape_controls(std::string_view("\0", 1)) == "\\x00");
+  CHECK(escape_controls("\xC2\x9B"
+                        "2J\xC2\xA0") == "\\xc2\\x9b2J\xC2\xA0");
+  CHECK(escape_controls("\xFFz\x9B") == "\\xffz\\x9b");
+}
+
 TEST_CASE("UTF-8 validation accepts exactly the code points") {
   for (std::uint32_t code_point = 0; code_point < 0x110000; code_point += 7) {
     if (code_point >= 0xD800 && code_point <= 0xDFFF) continue;

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::train {
@@ -157,12 +158,37 @@ TEST_CASE("what a loss of power left of lines goes beside the file, and nothing 
   CHECK(read_file(dir / "metrics.jsonl.torn") == torn);
 }
 
-TEST_CASE("resuming refuses to touch a file that is not a metrics file") {
+TEST_CASE("no line of a metrics file stops a start, and the first that is none is named") {
   const test::TempDir dir;
+  log::open_file(dir / "log");
   append_bytes(dir / "notes", "my notes\nof last week\n");
+  const std::string records = to_line(record_of(1, 2.0)) + "\n" + to_line(record_of(2, 1.0)) + "\n";
+  append_bytes(dir / "records", records + "{}\n" + to_line(record_of(4, 1.0)) + "\n");
 
-  CHECK_THROWS_AS(MetricsWriter(dir / "notes", 3), DataError);
-  CHECK(read_file(dir / "notes") == "my notes\nof last week\n");
+  MetricsWriter(dir / "notes", 3);
+  MetricsWriter(dir / "records", 3);
+
+  CHECK(read_file(dir / "notes").empty());
+  CHECK(read_file(dir / "notes.torn") == "my notes\nof last week\n");
+  CHECK(read_file(dir / "records") == records);
+  const std::string said = read_file(dir / "log");
+  CAPTURE(said);
+  CHECK(said.find("notes:1: not a JSON object") != std::string::npos);
+  CHECK(said.find("records:3: no integer \"step\" in this record; it and what follows, ") !=
+        std::string::npos);
+}
+
+TEST_CASE("values of a kind that this version does not know are left out where somebody asks") {
+  const std::string content = "{\"step\":1,\"a/list\":[1],\"a/number\":2.0,\"a/flag\":true}\n";
+  CHECK_THROWS_AS(parse_metrics(content, "m"), DataError);
+  std::set<std::string> unknown;
+  const StepRecord record = parse_metrics(content, "m", &unknown).at(0);
+  CHECK(unknown == std::set<std::string>{"a/flag", "a/list"});
+  CHECK(record == StepRecord{.step = 1, .fields = {{"a/number", 2.0}}});
+  const test::TempDir dir;
+  append_bytes(dir / "m", content);
+  MetricsWriter(dir / "m", 2);  // a run that goes on with an earlier version
+  CHECK(read_file(dir / "m") == content);
 }
 
 }  // namespace llmtrain::train

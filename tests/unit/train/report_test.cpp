@@ -9,8 +9,10 @@
 #include "lib/base/file.hpp"
 #include "lib/train/report_chart.hpp"
 #include "lib/train/report_data.hpp"
+#include "lib/train/report_notes.hpp"
 #include "tests/support/relative.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/unit/train/tiny_recipe.hpp"
 
 namespace llmtrain::train {
 
@@ -302,6 +304,62 @@ TEST_CASE("two runs side by side: their figures, and where their losses part") {
   CHECK(compare_runs(a.path(), b.path()).find("losses of 7 steps are equal to the bit") !=
         std::string::npos);
   CHECK_THROWS_AS(compare_runs(a.path(), a / "none"), DataError);
+}
+
+TEST_CASE("runs of another version are compared in what this one knows, and the rest is named") {
+  const test::TempDir a, b;
+  for (const test::TempDir* run : {&a, &b}) write_run(run->path(), 4);
+  const std::string recipe(kTinyRecipe);
+  write_file_atomic(a / "resolved.yaml", recipe + "future: {key: 1}\noptimizer: {lr: fast}\n");
+  write_file_atomic(b / "resolved.yaml", recipe + "x: 1\noptimizer: {lr: 0.5}\n");
+  File::open_append(b / "metrics.jsonl")
+      .write("{\"step\":5,\"train/loss\":1.0,\"new/list\":[1]}\n");
+  const std::string text = compare_runs(a.path(), b.path());
+  CAPTURE(text);
+  CHECK(text.find("losses of 4 steps are equal to the bit") != std::string::npos);
+  CHECK(text.find("B: this version does not know metric new/list\n") != std::string::npos);
+  CHECK(text.find("the recipes are the same\n") != std::string::npos);
+  CHECK(text.find("does not know or refuses them:\n  A: future\n  A: optimizer.lr\n  B: x\n") !=
+        std::string::npos);
+  write_file_atomic(b / "resolved.yaml", "[");
+  CHECK(compare_runs(a.path(), b.path()).find("no recipes compared: ") != std::string::npos);
+}
+
+TEST_CASE("steps of which the records are lost are told, and another interval is no loss") {
+  const auto gaps = [](const std::vector<std::int64_t>& steps, std::int64_t interval) {
+    std::vector<StepRecord> records;
+    for (const std::int64_t step : steps) {
+      records.push_back({.step = step, .fields = {{std::string(metric::kLoss), 1.0}}});
+    }
+    records.push_back({.step = 5, .fields = {{std::string(metric::kEvalLoss), 1.0}}});
+    return gaps_of(records, interval);
+  };
+  using Gaps = std::vector<StepGap>;
+  CHECK(gaps({}, 1).empty());
+  CHECK(gaps({1, 2, 3, 4, 5}, 1).empty());
+  CHECK(gaps({1, 2, 4, 5, 6, 4, 9}, 1) == Gaps{{2, 4}, {6, 9}});
+  CHECK(gaps({4, 5, 6}, 1) == Gaps{{0, 4}});
+  CHECK(gaps({1, 7}, 1) == Gaps{{1, 7}});
+  CHECK(gaps({1, 10, 20, 23, 30, 40}, 10).empty());
+  CHECK(gaps({1, 10, 20, 40, 50}, 10) == Gaps{{20, 40}});
+  CHECK(gaps({1, 10, 20, 30, 40, 50, 60, 61, 62, 63, 64, 65, 66}, 1).empty());
+  CHECK(gaps({1, 2, 3, 4, 5, 6, 10, 20, 30, 40}, 10).empty());
+  CHECK(gaps({1, 2, 7, 12, 13, 14, 15}, 1) == Gaps{{2, 7}, {7, 12}});
+
+  const test::TempDir dir;
+  write_run(dir.path(), 20);
+  CHECK(report_of(dir).find("Of the records") == std::string::npos);
+  std::string lines = read_file(dir / "metrics.jsonl");
+  const std::size_t begin = lines.find("{\"step\":12,");
+  lines.erase(begin, lines.find("{\"step\":15,") - begin);
+  write_file_atomic(dir / "metrics.jsonl", lines);
+  const std::string note = "metrics.jsonl has no training loss between steps 11 and 15";
+  CHECK(report_of(dir).find("<li>" + note + "</li>") != std::string::npos);
+  CHECK(text_report(dir.path()).find(note + "\n") != std::string::npos);
+  CHECK(compare_runs(dir.path(), dir.path()).find("A: " + note + "\n") != std::string::npos);
+  // The recipe's interval allows more.
+  write_file_atomic(dir / "resolved.yaml", std::string(kTinyRecipe) + "metrics: {interval: 4}\n");
+  CHECK(text_report(dir.path()).find(note) == std::string::npos);
 }
 
 }  // namespace llmtrain::train

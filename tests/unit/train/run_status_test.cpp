@@ -68,11 +68,13 @@ TEST_CASE("status.json follows the run, and says how it ended") {
   CHECK(!read_status(scratch.path()));
   StatusFile file;
   file.enter("training");
-  CHECK(!read_status(scratch.path()));                     // it has not begun
+  CHECK(!read_status(scratch.path()));                     // nobody has the directory
   write_file_atomic(scratch / "status.json.tmp-77", "{");  // of a process that was killed
-  file.begin(scratch.path(), this_start(), 4, 17);
+  file.open(scratch.path(), this_start());
   CHECK(!std::filesystem::exists(scratch / "status.json.tmp-77"));
-  CHECK(read_status(scratch.path())->phase == "setting up");
+  CHECK(read_status(scratch.path())->phase == "starting");
+  CHECK(file.last_step() == 0);
+  file.begin(40, 4, 17);
   file.length(100);
   file.enter("training");
   file.at_step(50);
@@ -105,6 +107,94 @@ TEST_CASE("status.json follows the run, and says how it ended") {
   CHECK(describe(ended, unix_time()).find("exit code 7: disk is full") != std::string::npos);
 }
 
+TEST_CASE("a start that fails before it begins says so, and leaves what the next one counts from") {
+  const test::TempDir scratch;
+  RunStatus before{.phase = "done", .step = 50, .total_steps = 60, .exit_code = 0};
+  before.checkpoint_step = 48;
+  before.starts = 3;
+  before.lost_steps = 5;
+  write_file_atomic(scratch / "status.json", to_json(before));
+  for (int i = 0; i < 2; ++i) {
+    StatusFile file;
+    CHECK_THROWS_AS(file.watch([&]() -> ExitCode {
+      file.open(scratch.path(), this_start());
+      const RunStatus now = *read_status(scratch.path());
+      CHECK(now.phase == "starting");
+      CHECK(!now.has_ended());
+      CHECK(now.pid == ::getpid());
+      CHECK(file.last_step() == 50);
+      fail<RecipeError>("refused");
+    }),
+                    RecipeError);
+    const RunStatus ended = *read_status(scratch.path());
+    CHECK(ended.phase == "failed");
+    CHECK(ended.exit_code == 2);
+    CHECK(ended.message == "refused");
+    CHECK(ended.step == 50);
+    CHECK(ended.checkpoint_step == 48);
+    CHECK(ended.starts == 3);
+    CHECK(ended.lost_steps == 5);
+  }
+  StatusFile refused;  // it never had the directory
+  CHECK_THROWS_AS(refused.watch([]() -> ExitCode { fail<StorageError>("held by another"); }),
+                  StorageError);
+  CHECK(read_status(scratch.path())->message == "refused");
+}
+
+TEST_CASE("a status sends nothing to the terminal but text") {
+  RunStatus status{.phase = "train\x1b[2J", .exit_code = 4};
+  status.host = "h\x1b]0;x\x07";
+  status.job =
+      "\xC2\x9B"
+      "5";
+  status.message = "one\nalive: process 1\x1b[1m";
+  status.updated = -1e300;
+  const std::string ended = describe(status, 100);
+  CAPTURE(ended);
+  CHECK(ended.find("train\\x1b[2J\n") == 0);
+  CHECK(ended.find("exit code 4: one\n  alive: process 1\\x1b[1m\n") != std::string::npos);
+  CHECK(to_json(status).find("\xC2\x9B") == std::string::npos);
+  status.exit_code.reset();
+  status.eta_seconds = 1e300;
+  status.started = 1e300;
+  for (const std::string& text : {ended, describe(status, 100), to_json(status)}) {
+    CHECK(text.find_first_of("\x1b\x07") == std::string::npos);
+    CHECK(text.find("\xC2\x9B") == std::string::npos);
+  }
+}
+
+TEST_CASE("what is no run's directory is said with the remedy") {
+  const test::TempDir scratch;
+  const auto refuses = [](const std::filesystem::path& path, const char* why, ExitCode code) {
+    CAPTURE(path);
+    std::string said;
+    try {
+      status_of_run(path);
+    } catch (const Error& error) {
+      said = error.what();
+      CHECK(error.exit_code() == code);
+    }
+    CAPTURE(said);
+    CHECK(said.find(why) != std::string::npos);
+    CHECK(said.find("give the run.output_dir of a run") != std::string::npos);
+    CHECK(said.find('\x1b') == std::string::npos);
+  };
+  refuses(scratch / "none", "there is no such directory", ExitCode::recipe);
+  refuses(scratch.path(), "it has no status.json", ExitCode::recipe);
+  write_file_atomic(scratch / "file", "");
+  refuses(scratch / "file", "not a directory", ExitCode::recipe);
+  std::filesystem::create_symlink("loop", scratch / "loop");
+  refuses(scratch / "loop", "cannot be looked at: ", ExitCode::recipe);
+  write_file_atomic(scratch / "status.json", "{\"phase\": \"\x1b[2J");
+  refuses(scratch.path(), "no status of a run", ExitCode::invalid_data);
+  std::filesystem::remove(scratch / "status.json");
+  std::filesystem::create_symlink("status.json", scratch / "status.json");
+  refuses(scratch.path(), "status.json: cannot be read: ", ExitCode::invalid_data);
+  std::filesystem::remove(scratch / "status.json");
+  std::filesystem::create_directory(scratch / "status.json");
+  refuses(scratch.path(), "not a regular file", ExitCode::invalid_data);
+}
+
 TEST_CASE("a dead run is told from a living one, and from one that was stopped") {
   const test::TempDir scratch;
   const pid_t child = ::fork();
@@ -112,7 +202,7 @@ TEST_CASE("a dead run is told from a living one, and from one that was stopped")
     StatusFile file;
     Start start = this_start();
     start.pid = ::getpid();
-    file.begin(scratch.path(), start, 1, 0);
+    file.open(scratch.path(), start);
     ::pause();
   }
   REQUIRE(within(10, [&] { return read_status(scratch.path()).has_value(); }));
