@@ -232,6 +232,7 @@ TEST_CASE("a hold counts where all machines see it: on disks of one machine, and
   // Nothing that a process of this kernel tells says more than that of another one.
   LockOwner other = this_process();
   other.boot_id = "another";
+  other.pid = 4'000'000;
   CHECK(is_running(other, this_process(), "/proc"));
 }
 
