@@ -103,6 +103,49 @@ std::string spoil_a_run(const Spoiled& of) {
   return of.is_finite() ? "" : check_end(of, *incident, job);
 }
 
+// What a run at a rate far too high comes to: its loss rises, and goes on rising however often it
+// goes back.
+struct SpikeEnd {
+  ProcessResult result;
+  std::string incidents;  // step and deed of each
+};
+
+SpikeEnd meet_a_spike(const Layout& layout, const std::string& parallelism,
+                      const std::string& policy) {
+  const Job job(layout, &prepared_job(layout, 2));
+  const std::string patience = policy == "rollback" ? ", max_rollbacks: 2" : "";
+  SpikeEnd end{job.run({}, {"parallelism=" + parallelism, "optimizer.lr=3",
+                            fmt::format("resilience={{on_loss_spike: {}, loss_spike_window: 1, "
+                                        "loss_spike_factor: 1.05{}}}",
+                                        policy, patience)}),
+               ""};
+  const auto path = job.directory() / "run" / "incidents.jsonl";
+  if (!std::filesystem::exists(path)) return end;
+  for (const auto& incident : train::read_metrics(path)) {
+    end.incidents += fmt::format("step {}: {}\n", incident.step,
+                                 std::get<std::string>(*incident.find("incident/done")));
+  }
+  return end;
+}
+
+// Each rank has other samples, or another part of the model; all must do together, step by step,
+// what one rank does alone.
+std::string spikes_alike(const std::string& parallelism, const std::string& policy) {
+  static std::map<std::string, SpikeEnd> alone;
+  if (!alone.contains(policy)) alone[policy] = meet_a_spike({.ranks = 1}, "{}", policy);
+  const SpikeEnd& expected = alone.at(policy);
+  const SpikeEnd end = meet_a_spike({.ranks = 2}, parallelism, policy);
+  if (end.result.timed_out) return "hangs: " + end.result.output;
+  const std::string last = policy == "skip" ? "skipped\n" : "stopped\n";
+  if (!expected.incidents.ends_with(last)) return "one rank alone: " + expected.result.output;
+  if (end.incidents != expected.incidents) {
+    return fmt::format("{}one rank alone: {}", end.incidents, expected.incidents);
+  }
+  return end.result.exit_code == (policy == "skip" ? 0 : 5)
+             ? ""
+             : fmt::format("exit code {}: {}", end.result.exit_code, end.result.output);
+}
+
 std::string turn_over_a_bit(int ranks, const std::string& site, int bit, int rank) {
   const Layout layout{.ranks = ranks};
   const Job job(layout, &prepared_job(layout, 2));
@@ -144,6 +187,13 @@ TEST_CASE("T9 a number that is none, on one rank: all ranks do as the recipe say
           journal.run(of.name(), [&] { return spoil_a_run(of); });
         }
       }
+    }
+  }
+  for (const std::string layout : {"{dp: 2}", "{dp: 1, tp: 2}", "{dp: 1, pp: 2}"}) {
+    for (const std::string policy : {"stop", "skip", "rollback"}) {
+      ++cases;
+      journal.run(fmt::format("{}, a loss spike, {}", layout, policy),
+                  [&] { return spikes_alike(layout, policy); });
     }
   }
   CHECK(cases >= 100);
