@@ -1,8 +1,7 @@
 #include "lib/tensor/device.hpp"
 
-#include <vector>
-
 #include <sys/mman.h>
+#include <vector>
 
 #include <doctest/doctest.h>
 
