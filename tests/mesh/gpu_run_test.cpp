@@ -1,27 +1,15 @@
 // `llmtrain run` under mpirun on GPUs: an emulated one for all ranks, or one for each.
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 
 #include <doctest/doctest.h>
 
 #include "tests/mesh/workshop.hpp"
+#include "tests/support/variable.hpp"
 
 namespace llmtrain::test {
 
 namespace {
-
-// Of this process and those that it starts, for a while.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
 
 bool says(const ProcessResult& result, std::string_view text) {
   return result.output.find(text) != std::string::npos;

@@ -11,10 +11,17 @@
 #include "tests/reliability/io_fault.hpp"
 #include "tests/reliability/job.hpp"
 #include "tests/reliability/journal.hpp"
+#include "tests/support/variable.hpp"
 
 namespace llmtrain::test {
 
 namespace {
+
+// Between its signals to the ranks that are left when one was killed, the launcher waits a second
+// otherwise. What those ranks do in it is T7's matter.
+struct ImpatientLauncher {
+  Variable sigkill_timeout{"OMPI_MCA_odls_base_sigkill_timeout", "0"};
+};
 
 // A save over an earlier one of the same step, which only a run does that goes on from an older
 // one, is left to unit_checkpoint_test.
@@ -46,6 +53,7 @@ std::string kill_at_point(const Layout& layout, const std::string& point, const 
 }  // namespace
 
 TEST_CASE("T1 a rank killed at any named point of a save") {
+  const ImpatientLauncher launcher;
   Journal journal("T1", 41);
   int cases = 0;
   for (const bool async : {false, true}) {
@@ -123,6 +131,7 @@ struct CallKills {
 }  // namespace
 
 TEST_CASE("T2 killed before the n-th call that changes files, for every n until a run survives") {
+  const ImpatientLauncher launcher;
   Journal journal("T2", 89);
   for (const Layout& layout :
        {Layout{1, false}, {1, true}, {2, false}, {2, true}, {.ranks = 1, .local = true}}) {
