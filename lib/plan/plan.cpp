@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -147,10 +146,6 @@ const Peak& Plan::peak(Phase phase) const {
       return save;
   }
   fail("no phase {}", static_cast<int>(phase));
-}
-
-std::uint64_t Plan::held_bytes() const {
-  return std::accumulate(held.begin(), held.end(), std::uint64_t{0});
 }
 
 std::uint64_t Plan::peak_bytes() const {

@@ -60,7 +60,6 @@ struct Plan {
   double model_flops_per_token = 0;
   /// Held as long as the run: parameters, masters, gradients, optimizer state.
   CategoryBytes held{};
-  std::uint64_t held_bytes() const;
   /// Choosing algorithms for products, building the engine and its first values; writing a
   /// checkpoint.
   Peak init, save;

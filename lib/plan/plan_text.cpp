@@ -74,9 +74,11 @@ std::string pipeline_rows(const PipelinePlan& pipeline, const StepPrediction* st
                       "step peak", "with gaps", "idle");
   for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {
     const Plan& plan = pipeline.ranks[r];
+    std::uint64_t held = 0;
+    for (const std::uint64_t bytes : plan.held) held += bytes;
     text += fmt::format(
         "    {:<14}{:<12}{:>12}{:>14}{:>14}{:>8}\n", plan.rank, stages_of(pipeline, r),
-        format_bytes(plan.held_bytes()), format_bytes(plan.step.peak.total_bytes),
+        format_bytes(held), format_bytes(plan.step.peak.total_bytes),
         format_bytes(plan.extent_bytes()),
         step == nullptr ? ""
                         : fmt::format("{:.1f}%", 100 * step->pipeline->ranks[r].bubble_fraction));

@@ -73,12 +73,6 @@ class CpuMemory final : public MemoryBackend {
     capacity_ = capacity_bytes;
     return base;
   }
-  void populate(void* at, std::uint64_t bytes) override {
-    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-    const std::uintptr_t ahead = reinterpret_cast<std::uintptr_t>(at) % page;
-    // Linux 5.14; earlier ones know of no such thing.
-    ::madvise(static_cast<std::byte*>(at) - ahead, bytes + ahead, MADV_POPULATE_WRITE);
-  }
   void copy_to_host(void* host, const void* device, std::uint64_t bytes) override {
     std::memcpy(host, device, bytes);
   }
@@ -173,12 +167,6 @@ void Device::repeat(std::span<const AllocationEvent> events) {
             to_string(event));
     ledger_.allocated(event.category, event.tag, event.bytes, event.offset);
   }
-}
-
-void Device::populate(std::uint64_t begin, std::uint64_t bytes) const {
-  require(begin <= capacity_bytes() && bytes <= capacity_bytes() - begin,
-          "pages for bytes {} to {} of an arena of {}", begin, begin + bytes, capacity_bytes());
-  backend_->populate(base_ + begin, bytes);
 }
 
 void Device::copy_to_host(std::span<std::byte> host, const Tensor& tensor) const {

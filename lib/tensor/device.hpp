@@ -73,9 +73,6 @@ class MemoryBackend {
   virtual DeviceKind kind() const = 0;
   /// Address of an arena of `capacity_bytes`; kept until destruction. DeviceError if there is none.
   virtual void* reserve(std::uint64_t capacity_bytes) = 0;
-  /// Takes from the system now what it would hand out at the first write, as far as it can; what is
-  /// there stays as it is. Any thread may call it, beside whoever uses the memory.
-  virtual void populate(void* /*at*/, std::uint64_t /*bytes*/) {}
   virtual void copy_to_host(void* host, const void* device, std::uint64_t bytes) = 0;
   virtual void copy_from_host(void* device, const void* host, std::uint64_t bytes) = 0;
   virtual void copy_on_device(void* to, const void* from, std::uint64_t bytes) = 0;
@@ -121,9 +118,6 @@ class Device {
   /// queued again with these. InternalError, naming the first difference, when the addresses are
   /// others.
   void repeat(std::span<const AllocationEvent> events);
-
-  /// MemoryBackend::populate() of arena bytes [begin, begin + bytes), whoever has them.
-  void populate(std::uint64_t begin, std::uint64_t bytes) const;
 
   /// Copies of a contiguous tensor, in stream order; nothing happens on meta (host is left as it
   /// is). The first waits for its result; after the second `host` may be used again at once.

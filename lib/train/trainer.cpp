@@ -42,9 +42,6 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         return open_checkpoints(recipe, peers_, directory_,
                                 [&] { take_directory(world.place(), directory_, status); });
       }()),
-      run_device_(recipe),
-      device_(run_device_.device()),
-      memory_ahead_(device_, planned_.plan.held_bytes()),
       newest_(newest_checkpoint(recipe, peers_, tiers_)),
       requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
       corpus_(peers_.first_then_others(
@@ -61,6 +58,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
                 {total_steps_, [this](std::int64_t s) { return geometry_.tokens_before(s); }}),
+      run_device_(recipe),
+      device_(run_device_.device()),
       product_choices_(tune_products_in_turn(
           recipe, run_device_, planned_.plan, peers_,
           newest_.step ? saved_product_choices(tiers_[newest_.tier], *newest_.step) : "")),

@@ -19,7 +19,6 @@
 #include "lib/train/device.hpp"
 #include "lib/train/launched_step.hpp"
 #include "lib/train/loop_options.hpp"
-#include "lib/train/memory_ahead.hpp"
 #include "lib/train/peers.hpp"
 #include "lib/train/planned_step.hpp"
 #include "lib/train/planned_time.hpp"
@@ -111,15 +110,14 @@ class Trainer {
   RunPlan planned_;
   PlannedSteps planned_steps_;
   CheckpointTiers tiers_;
-  RunDevice run_device_;
-  Device& device_;
-  MemoryAhead memory_ahead_;  // while a checkpoint is checked, and data are prepared
   NewestCheckpoint newest_;
   RunRequests requests_;  // who asks while data are prepared is heard at the first step
   Corpus corpus_;
   data::MixedStream stream_;
   std::int64_t total_steps_;
   optim::LrSchedule schedule_;
+  RunDevice run_device_;
+  Device& device_;
   std::string product_choices_;
   engine::Engine engine_;
   Saver saver_;

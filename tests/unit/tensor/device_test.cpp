@@ -1,6 +1,5 @@
 #include "lib/tensor/device.hpp"
 
-#include <sys/mman.h>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -43,32 +42,6 @@ TEST_CASE("a real arena that just suffices has the addresses of an imaginary end
   CHECK(cpu.ledger().held_bytes() == 0);
   Device less(make_cpu_memory(), meta.arena_extent_bytes() - AddressSpace::kAlignment);
   CHECK_THROWS_AS(random_traffic(less), DoesNotFitError);
-}
-
-TEST_CASE("memory that is populated is there, with what was in it, and no more of it") {
-  constexpr std::uint64_t kPage = 4096, kHuge = 2 << 20;
-  Device cpu(make_cpu_memory(), 64 << 20);
-  const Tensor x = cpu.allocate({16 << 20}, DType::f32, Category::optimizer, "x");
-  const auto bytes = x.view().as<std::byte>();
-  const auto is_there = [&](std::uint64_t at) {
-    unsigned char resident = 0;
-    REQUIRE(::mincore(bytes + at / kPage * kPage, kPage, &resident) == 0);
-    return (resident & 1) != 0;
-  };
-  bytes[10 * kHuge] = std::byte{7};
-  REQUIRE_FALSE(is_there(9 * kHuge));
-
-  cpu.populate(8 * kHuge + 100, 4 * kHuge);  // no whole pages
-
-  for (std::uint64_t at = 8 * kHuge; at <= 12 * kHuge; at += kPage) {
-    CAPTURE(at);
-    CHECK(is_there(at));
-    CHECK(bytes[at] == (at == 10 * kHuge ? std::byte{7} : std::byte{0}));
-  }
-  CHECK_FALSE(is_there(7 * kHuge));
-  CHECK_FALSE(is_there(14 * kHuge));
-  CHECK_THROWS_AS(cpu.populate(0, (64 << 20) + 1), InternalError);
-  Device(make_meta_memory(), 1 << 20).populate(0, 1 << 20);
 }
 
 TEST_CASE("a host read holds what memory held when it was started") {
