@@ -12,6 +12,14 @@
 
 namespace llmtrain {
 
+bool has_entry(const std::filesystem::path& path) {
+  struct stat unused {};
+  if (::lstat(path.c_str(), &unused) == 0) return true;
+  require<StorageError>(errno == ENOENT || errno == ENOTDIR, "{}: {}", path.string(),
+                        std::strerror(errno));
+  return false;
+}
+
 void create_new_directory(const std::filesystem::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) {
     fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
@@ -20,12 +28,15 @@ void create_new_directory(const std::filesystem::path& path) {
 
 void create_directories_durably(const std::filesystem::path& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return;
+  const std::filesystem::file_type found = std::filesystem::status(path, error).type();
+  if (found == std::filesystem::file_type::directory) return;
+  require<StorageError>(!error || found == std::filesystem::file_type::not_found, "{}: {}",
+                        path.string(), error.message());
   const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
   create_directories_durably(parent);
   // Another process may make the same one at the same time.
   if (::mkdir(path.c_str(), 0777) != 0 &&
-      (errno != EEXIST || !std::filesystem::is_directory(path))) {
+      (errno != EEXIST || !std::filesystem::is_directory(path, error))) {
     fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
   }
   sync_directory(parent);

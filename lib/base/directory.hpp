@@ -5,6 +5,9 @@
 
 namespace llmtrain {
 
+/// Whether a directory has an entry of this name, even one that leads nowhere.
+bool has_entry(const std::filesystem::path& path);
+
 /// Creates one directory that must not exist yet; its parent must.
 void create_new_directory(const std::filesystem::path& path);
 

@@ -86,8 +86,7 @@ void PendingSave::make_visible() {
   const std::string name = step_directory_name(step_);
   const fs::path final_path = root_ / name;
   const fs::path aside = root_ / fmt::format("{}.old-{}", name, make_nonce());
-  std::error_code error;
-  const bool replaces = fs::exists(final_path, error);
+  const bool replaces = has_entry(final_path);
   if (replaces) {
     // A crash between the two renames leaves only the aside; the next writer puts it back.
     hit("replace.aside");

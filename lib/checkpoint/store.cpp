@@ -79,8 +79,7 @@ void CheckpointStore::check_lock() const {
 void CheckpointStore::clear_leftovers() const {
   for (const std::string& name : entries_of(root_)) {
     const std::optional<std::string> aside = marked(name, ".old-");
-    std::error_code error;
-    if (aside && !fs::exists(root_ / *aside, error)) {
+    if (aside && !has_entry(root_ / *aside)) {
       // A save of the same step died between its two renames: the earlier checkpoint is whole.
       rename_path(root_ / name, root_ / *aside);
     } else if (aside || marked(name, ".tmp-") || name.starts_with(kTrashPrefix)) {
@@ -194,7 +193,7 @@ void CheckpointStore::remove(std::uint64_t step) const {
   sync_directory(root_);  // a loss of power brings back the whole of it or nothing
   hit("retention.delete");
   // Of a checkpoint that was linked in the link goes, and nothing that it points to.
-  if (!fs::is_symlink(trash)) remove_tree(trash / kManifestName);
+  if (fs::is_directory(fs::symlink_status(trash))) remove_tree(trash / kManifestName);
   hit("retention.half");
   remove_tree(trash);
 }
@@ -230,11 +229,10 @@ fs::path CheckpointStore::directory_of(std::uint64_t step) const {
 
 std::vector<std::uint64_t> CheckpointStore::list() const {
   std::vector<std::uint64_t> steps;
-  std::error_code error;
-  if (!fs::exists(root_, error)) return steps;
+  if (!has_entry(root_)) return steps;
   for (const std::string& name : entries_of(root_)) {
     const std::optional<std::uint64_t> step = step_of(name);
-    if (step && fs::is_directory(root_ / name, error)) steps.push_back(*step);
+    if (step) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;

@@ -35,9 +35,7 @@ void check_config(const Recipe& recipe, const fs::path& weights) {
 }  // namespace
 
 bool has_checkpoint(const fs::path& run) {
-  const fs::path checkpoints = run / "checkpoints";
-  return fs::is_directory(checkpoints) &&
-         !checkpoint::CheckpointStore::open_reader(checkpoints).list().empty();
+  return !checkpoint::CheckpointStore::open_reader(run / "checkpoints").list().empty();
 }
 
 void check_first_weights(const Recipe& recipe) {

@@ -115,6 +115,19 @@ std::vector<Guard> guards() {
        0,
        "checkpoint of step 99 is not used",
        [](const Job& job) { add_higher_step(job, true); }},
+      {"a newer one that leads nowhere",
+       {},
+       0,
+       "checkpoint of step 6 is not used",
+       [](const Job& job) {
+         fs::create_directory_symlink(job.directory() / "not mounted",
+                                      job.checkpoints() / "step-00000006");
+       }},
+      {"a file of a newer one's name",
+       {},
+       0,
+       "checkpoint of step 6 is not used",
+       [](const Job& job) { spill(job.checkpoints() / "step-00000006", "a file"); }},
       {"a lock of a process that runs",
        {},
        7,
@@ -211,6 +224,23 @@ TEST_CASE("T16 a run in a directory that is not its own says so, and changes not
       return store.list().size() >= 2 ? "" : "one checkpoint is left";
     });
   }
+  ++cases;
+  journal.run("checkpoints that all lead nowhere", [&]() -> std::string {
+    const Job job(layout, &prepared_job(layout, 4));
+    const fs::path archive = job.directory() / "archive", away = job.directory() / "away";
+    fs::create_directory(away);
+    for (const char* step : {"step-00000002", "step-00000004"}) {
+      fs::rename(job.checkpoints() / step, away / step);
+      fs::create_directory_symlink(archive / step, job.checkpoints() / step);
+    }
+    const ProcessResult result = job.run();
+    const bool says = result.output.find("no valid checkpoint to resume") != std::string::npos;
+    if (result.exit_code != 4 || !says) return result.output;
+    if (job.reported() != 4) return "metrics are gone";
+    fs::rename(away, archive);  // mounted again
+    const ProcessResult again = job.run();
+    return again.exit_code == 0 && job.reported() == 6 ? "" : again.output;
+  });
   CHECK(cases >= 24);
   journal.check();
 }

@@ -208,16 +208,59 @@ TEST_CASE(
   spill(dir.path() / "step-00000008", "a file");
 
   const CheckpointStore reader = CheckpointStore::open_reader(dir.path());
-  CHECK(reader.list() == std::vector<std::uint64_t>{3});
+  CHECK(reader.list() == std::vector<std::uint64_t>{3, 8});
   CHECK(fs::exists(dir.path() / "step-00000009.tmp-79"));
 
   const CheckpointStore store = CheckpointStore::open_writer(dir.path());
-  CHECK(store.list() == std::vector<std::uint64_t>{3, 4});
+  CHECK(store.list() == std::vector<std::uint64_t>{3, 4, 8});
   CHECK(holds_small(store, 4));
   std::set<std::string> expected{"latest", "lock", "step-00000003", "step-00000004",
                                  "step-00000008"};
   expected.insert(foreign.begin(), foreign.end());
   CHECK(names_in(dir.path()) == expected);
+}
+
+TEST_CASE(
+    "what has a checkpoint's name and is none is damaged, and the next save of its step replaces "
+    "it") {
+  const ScratchDir dir, archive;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  save_small(store, 1);
+  save_small(store, 2);
+  const auto nowhere = [&](std::uint64_t step) {
+    fs::create_directory_symlink(archive.path() / "not mounted", store.directory_of(step));
+  };
+  const auto file = [&](std::uint64_t step) { spill(store.directory_of(step), "a file"); };
+  nowhere(3);
+  file(4);
+
+  const NewestValid found = store.newest_valid(VerifyLevel::hash);
+  CHECK(found.step == 2u);
+  REQUIRE(found.rejected.size() == 2);
+  CHECK(found.rejected.front().step == 4);
+  CHECK(store.list() == std::vector<std::uint64_t>{1, 2, 3, 4});
+
+  save_small(store, 3);
+  save_small(store, 4);
+  CHECK(holds_small(store, 3));
+  CHECK(store.list() == std::vector<std::uint64_t>{3, 4});
+  nowhere(1);  // older than what stays
+  file(2);
+  save_small(store, 5);
+  CHECK(names_in(dir.path()) ==
+        std::set<std::string>{"latest", "lock", "step-00000004", "step-00000005"});
+}
+
+TEST_CASE(
+    "a directory that nobody can look into has no checkpoints that are not there, it is an error") {
+  const ScratchDir dir;
+  fs::create_symlink("loop", dir.path() / "loop");
+  CHECK_THROWS_AS(CheckpointStore::open_reader(dir.path() / "loop").list(), StorageError);
+  CHECK_THROWS_AS(CheckpointStore::open_reader(dir.path() / "loop" / "below").list(), StorageError);
+  CHECK_THROWS_AS(CheckpointStore::open_writer(dir.path() / "loop" / "below"), StorageError);
+  spill(dir.path() / "file", "x");
+  CHECK_THROWS_AS(CheckpointStore::open_reader(dir.path() / "file").list(), StorageError);
+  CHECK(CheckpointStore::open_reader(dir.path() / "missing").list().empty());
 }
 
 TEST_CASE("retention keeps the newest, the milestones and two that are verified") {
