@@ -38,8 +38,12 @@ bool time_is_over() {
 }
 
 void handle(void (*handler)(int)) {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     struct sigaction action {};
+    // nohup's programs are left alone when their terminal goes.
+    ::sigaction(signal, nullptr, &action);
+    if (signal == SIGHUP && action.sa_handler == SIG_IGN) continue;
+    action = {};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     ::sigaction(signal, &action, nullptr);

@@ -1,5 +1,5 @@
 #pragma once
-/// Requests to stop: SIGTERM, SIGUSR1 and SIGINT only set a flag, which every loop polls; the end
+/// Requests to stop: SIGTERM, SIGUSR1, SIGINT and SIGHUP only set a flag, which every loop polls; the end
 /// of a job's time is a request, too.
 
 #include <string_view>

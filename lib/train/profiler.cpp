@@ -133,11 +133,18 @@ std::string Profiler::before_step(std::int64_t step, const Peers& peers) {
     peers.barrier("begin of a profile");
     trace::start();
   }
-  return inside ? "" : finish(step - 1, peers);
+  return inside || !began_ ? "" : finish(step - 1, peers);
 }
 
 std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
-  if (!began_) return "";
+  if (!began_) {
+    const bool never_came = first_ && last_step < *first_ && peers.is_first();
+    return never_came ? fmt::format(
+                            "profiler.first_step is {}, and this start ended after step {}: "
+                            "nothing was traced",
+                            *first_, last_step)
+                      : "";
+  }
   const std::vector<trace::Span> spans = trace::stop();
   const std::uint64_t dropped = trace::dropped();
   const std::int64_t first = *began_;

@@ -1,4 +1,5 @@
 // `profiler` with several ranks: what each of them did in the steps of the window, in one file.
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -41,6 +42,15 @@ TEST_CASE("a profile has the steps, kernels, exchanges and files of every rank, 
   }
   const std::string table = read_file(directory / "ranks.txt");
   CHECK(table.find("slowest: rank ") != std::string::npos);
+
+  const std::string never = "nothing was traced";
+  const ProcessResult late = w.run(2, {"run.output_dir=late", "profiler.first_step=1000"});
+  CHECK(late.exit_code == 0);
+  CHECK(late.output.find("profiler.first_step is 1000, and this start ended") != std::string::npos);
+  CHECK(late.output.find(never) == late.output.rfind(never));  // rank 0 says it, once
+  CHECK(plain.output.find(never) == std::string::npos);
+  CHECK(result.output.find(never) == std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(w.scratch / "late" / "profile"));
 }
 
 }  // namespace llmtrain::test

@@ -60,6 +60,24 @@ TEST_CASE("the end of a job's time asks like a signal, from then on") {
   CHECK_NOTHROW(stop_if_asked("waiting"));
 }
 
+TEST_CASE("a terminal that goes asks to stop, but not where nohup has said otherwise") {
+  const auto status_of = [](void (*before)(int)) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::signal(SIGHUP, before);
+      leave_on_stop_signals();
+      install_stop_handlers();
+      ::raise(SIGHUP);
+      ::_exit(stop_signal());
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  CHECK(status_of(SIG_DFL) == SIGHUP);
+  CHECK(status_of(SIG_IGN) == 0);
+}
+
 TEST_CASE("a second SIGINT leaves at once, whatever other signals came between") {
   const pid_t child = ::fork();
   if (child == 0) {
