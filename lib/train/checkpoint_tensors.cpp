@@ -5,7 +5,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "lib/base/log.hpp"
@@ -120,6 +122,42 @@ namespace {
 // Bytes that a thread reads at a time: the host never holds a second copy of a tensor.
 constexpr std::uint64_t kReadBytes = 1 << 20;
 
+/// Type of a tensor in the checkpoint; none where it has no such tensor.
+std::optional<DType> saved_dtype(const checkpoint::Loader& loader, const std::string& name) {
+  const auto& tensors = loader.manifest().tensors;
+  const auto at = tensors.find(name);
+  if (at == tensors.end()) return std::nullopt;
+  return at->second.dtype;
+}
+
+template <class From, class To>
+void convert(std::span<const std::byte> from, std::span<std::byte> to) {
+  for (std::size_t i = 0; i < to.size() / sizeof(To); ++i) {
+    From value;
+    std::memcpy(&value, &from[i * sizeof(From)], sizeof(From));
+    To result;
+    if constexpr (std::is_same_v<From, bf16>) {
+      result = to_float(value);
+    } else {
+      result = static_cast<To>(value);  // to nearest, ties to even, where it narrows
+    }
+    std::memcpy(&to[i * sizeof(To)], &result, sizeof(To));
+  }
+}
+
+using Conversion = void (*)(std::span<const std::byte> from, std::span<std::byte> to);
+
+/// How values of type `saved` become `wanted`; nullptr where they do not. What was saved without a
+/// master is bf16; where there are none now, FP64 is rounded to FP32, the type of what is written
+/// to parameters, and that to bf16. Codes of 8-bit states are no numbers, and become none.
+Conversion conversion(DType saved, DType wanted) {
+  if (saved == DType::bf16 && wanted == DType::f32) return convert<bf16, float>;
+  if (saved == DType::bf16 && wanted == DType::f64) return convert<bf16, double>;
+  if (saved == DType::f32 && wanted == DType::f64) return convert<float, double>;
+  if (saved == DType::f64 && wanted == DType::f32) return convert<double, float>;
+  return nullptr;
+}
+
 /// Parts of tensors that are read several at a time. Memory that nobody has touched yet costs more
 /// than the reading: the system clears it, as many pages at a time as threads write to it.
 class Reading {
@@ -127,8 +165,14 @@ class Reading {
   /// Takes elements [first, ..) of the tensor's local box.
   using Write = std::function<void(std::int64_t first, std::span<const std::byte> values)>;
 
-  /// All that `place` has of a tensor, in groups of rows.
-  void add(const std::string& name, const TensorPlace& place, DType dtype, Write write) {
+  explicit Reading(checkpoint::Loader& loader) : loader_(loader) {}
+
+  /// All that `place` has of a tensor, in groups of rows. `write` is given it in type `wanted`,
+  /// whatever floating type the checkpoint has it in.
+  void add(const std::string& name, const TensorPlace& place, DType wanted, Write write) {
+    const DType saved = saved_dtype(loader_, name).value_or(wanted);
+    const Conversion converted = conversion(saved, wanted);
+    const DType dtype = converted != nullptr ? saved : wanted;  // else the loader refuses it
     const Write& shared = writes_.emplace_back(std::move(write));
     for (const PlacedBox& placed : boxes_of(place)) {
       const std::int64_t all_rows = placed.box.shape[0];
@@ -140,22 +184,29 @@ class Reading {
         checkpoint::Box box = placed.box;
         box.offset[0] += row;
         box.shape[0] = std::min(rows_at_a_time, all_rows - row);
-        const std::uint64_t bytes = static_cast<std::uint64_t>(box.shape[0]) * row_bytes;
+        const auto elements = static_cast<std::uint64_t>(box.shape[0] * row_elements);
         parts_.push_back({{name, dtype, dims_of(place.global_shape), std::move(box)},
                           placed.place.first + row * row_elements,
-                          bytes,
+                          elements * size_of(dtype),
+                          elements * size_of(wanted),
+                          converted,
                           &shared});
       }
     }
   }
 
-  void run(checkpoint::Loader& loader, int threads) const {
+  void run(int threads) const {
     parallel_for(parts_.size(), threads, [&](std::size_t i) {
       const Part& part = parts_[i];
       stop_if_asked("loading a checkpoint");
-      const auto values = std::make_unique_for_overwrite<std::byte[]>(part.bytes);
-      loader.read_box(part.request, {values.get(), part.bytes});
-      (*part.write)(part.first, {values.get(), part.bytes});
+      const auto saved = std::make_unique_for_overwrite<std::byte[]>(part.saved_bytes);
+      loader_.read_box(part.request, {saved.get(), part.saved_bytes});
+      if (part.conversion == nullptr) {
+        return (*part.write)(part.first, {saved.get(), part.saved_bytes});
+      }
+      const auto wanted = std::make_unique_for_overwrite<std::byte[]>(part.wanted_bytes);
+      part.conversion({saved.get(), part.saved_bytes}, {wanted.get(), part.wanted_bytes});
+      (*part.write)(part.first, {wanted.get(), part.wanted_bytes});
     });
   }
 
@@ -163,9 +214,11 @@ class Reading {
   struct Part {
     checkpoint::Loader::Request request;
     std::int64_t first;
-    std::uint64_t bytes;
+    std::uint64_t saved_bytes, wanted_bytes;
+    Conversion conversion;
     const Write* write;
   };
+  checkpoint::Loader& loader_;
   std::deque<Write> writes_;  // which stay where they are
   std::vector<Part> parts_;
 };
@@ -182,38 +235,13 @@ TensorPlace held(const Parameter& parameter) {
   return place;
 }
 
-bool is_saved_as(const checkpoint::Loader& loader, const Parameter& p, DType dtype) {
-  const auto& tensors = loader.manifest().tensors;
-  const auto at = tensors.find(p.name());
-  return at != tensors.end() && at->second.dtype == dtype;
-}
-
-// What was saved without a master is bf16, which FP32 holds exactly.
-void add_parameter(Reading& reading, const checkpoint::Loader& loader, ParameterStore& store,
-                   const Parameter& p) {
-  if (p.master_dtype() != DType::f32 || !is_saved_as(loader, p, DType::bf16)) {
-    return reading.add(p.name(), held(p), p.master_dtype(),
-                       [&](std::int64_t first, std::span<const std::byte> values) {
-                         store.write_part(p, first, values);
-                       });
+void add_parameters(Reading& reading, ParameterStore& store) {
+  for (const Parameter* p : store.local()) {
+    reading.add(p->name(), held(*p), p->master_dtype(),
+                [&store, p](std::int64_t first, std::span<const std::byte> values) {
+                  store.write_part(*p, first, values);
+                });
   }
-  reading.add(p.name(), held(p), DType::bf16,
-              [&](std::int64_t first, std::span<const std::byte> values) {
-                std::vector<float> wide(values.size() / sizeof(bf16));
-                for (std::size_t i = 0; i < wide.size(); ++i) {
-                  bf16 narrow;
-                  std::memcpy(&narrow, &values[i * sizeof(bf16)], sizeof(bf16));
-                  wide[i] = to_float(narrow);
-                }
-                store.write_part(p, first, std::as_bytes(std::span(wide)));
-              });
-}
-
-// Parameters of this run have no masters, and the checkpoint does.
-bool loses_masters(const checkpoint::Loader& loader, const ParameterStore& store) {
-  return std::ranges::any_of(store.local(), [&](const Parameter* p) {
-    return !p->has_master() && is_saved_as(loader, *p, p->master_dtype());
-  });
 }
 
 void add_state(Reading& reading, const optim::StateTensor& state) {
@@ -226,29 +254,57 @@ void add_state(Reading& reading, const optim::StateTensor& state) {
       });
 }
 
+/// Rank 0 says what is rounded, of all ranks' tensors: those of `names` that the run has in FP32
+/// and the checkpoint in FP64, and parameters without a master.
+void warn_of_rounding(const checkpoint::Loader& loader, const ParameterStore& store,
+                      std::span<const std::string> names) {
+  if (store.mesh().rank() != 0) return;
+  for (const Parameter* p : store.local()) {
+    const std::optional<DType> saved = saved_dtype(loader, p->name());
+    if (p->has_master() || (saved != DType::f32 && saved != DType::f64)) continue;
+    log::warning(
+        "the checkpoint's {} parameters are rounded to bf16, because precision.master is none",
+        saved == DType::f32 ? "FP32" : "FP64");
+    break;
+  }
+  if (store.local().empty() || store.local().front()->master_dtype() == DType::f64) return;
+  const auto narrowed = std::ranges::count_if(
+      names, [&](const std::string& name) { return saved_dtype(loader, name) == DType::f64; });
+  if (narrowed == 0) return;
+  log::warning(
+      "{} tensor{} of the checkpoint {} FP64 and rounded to FP32, because precision.compute is not "
+      "fp64",
+      narrowed, narrowed == 1 ? "" : "s", narrowed == 1 ? "is" : "are");
+}
+
+std::vector<std::string> parameter_names(const ParameterStore& store) {
+  std::vector<std::string> names;
+  for (const auto& p : store.all()) names.push_back(p->name());
+  return names;
+}
+
 }  // namespace
 
 void load_tensors(checkpoint::Loader& loader, engine::Engine& engine) {
   ParameterStore& parameters = engine.parameters();
-  if (loses_masters(loader, parameters)) {
-    log::warning(
-        "the checkpoint's FP32 parameters are rounded to bf16, because precision.master is none");
-  }
-  Reading reading;
-  for (const Parameter* p : parameters.local()) add_parameter(reading, loader, parameters, *p);
+  std::vector<std::string> names = parameter_names(parameters);
+  const std::vector<std::string> states = engine.state_names();
+  names.insert(names.end(), states.begin(), states.end());
+  warn_of_rounding(loader, parameters, names);
+  Reading reading(loader);
+  add_parameters(reading, parameters);
   for (const optim::StateTensor& s : engine.states()) {
     // Those of quantized layers begin anew where a run was not in FP8 before.
-    if (loader.manifest().tensors.contains(s.name)) add_state(reading, s);
+    if (saved_dtype(loader, s.name)) add_state(reading, s);
   }
-  reading.run(loader, reading_threads(engine));
+  reading.run(reading_threads(engine));
 }
 
 void load_parameters(checkpoint::Loader& loader, engine::Engine& engine) {
-  Reading reading;
-  for (const Parameter* p : engine.parameters().local()) {
-    add_parameter(reading, loader, engine.parameters(), *p);
-  }
-  reading.run(loader, reading_threads(engine));
+  warn_of_rounding(loader, engine.parameters(), parameter_names(engine.parameters()));
+  Reading reading(loader);
+  add_parameters(reading, engine.parameters());
+  reading.run(reading_threads(engine));
 }
 
 }  // namespace llmtrain::train

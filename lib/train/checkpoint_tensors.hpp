@@ -13,11 +13,12 @@ namespace llmtrain::train {
 /// where they lie. Each is given by one of the ranks that hold it, so that all write about as much.
 std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine);
 
-/// Values of this rank's parameters and optimizer states, several parts at a time. CheckpointError
-/// where the checkpoint has them in another shape or type.
+/// Values of this rank's parameters and optimizer states, several parts at a time. What the
+/// checkpoint has in another floating type (FP32, FP64; bf16 of what had no master) is converted,
+/// and a warning says what that rounds. CheckpointError where it has another shape, or codes.
 void load_tensors(checkpoint::Loader& loader, engine::Engine& engine);
 
-/// Parameters only, for evaluation and generation.
+/// The same of parameters only, for evaluation and generation.
 void load_parameters(checkpoint::Loader& loader, engine::Engine& engine);
 
 }  // namespace llmtrain::train

@@ -1,7 +1,12 @@
 #include "lib/train/checkpointing.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 #include <doctest/doctest.h>
 
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/recipe.hpp"
@@ -22,14 +27,17 @@ training: {seq_len: 8, global_batch_size: 1, max_steps: 10}
 precision: {compute: bf16}
 )";
 
+using Overrides = std::vector<std::string>;
+
 struct Place {
   Recipe recipe;
   Device device{make_cpu_memory(), 1 << 26};
   std::unique_ptr<engine::Engine> engine;
-  explicit Place(std::uint64_t seed, const std::string& master = "fp32") {
-    recipe::load(recipe, {.file = "test.yaml",
-                          .text = std::string(kRecipe),
-                          .overrides = {"precision.master=" + master}});
+  explicit Place(std::uint64_t seed, const std::string& master = "fp32")
+      : Place(seed, Overrides{"precision.master=" + master}) {}
+  Place(std::uint64_t seed, const Overrides& overrides) {
+    recipe::load(recipe,
+                 {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
     engine::EngineOptions options = recipe.engine_options();
     options.seed = seed;
     engine = std::make_unique<engine::Engine>(
@@ -50,6 +58,30 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
+/// FP32 states of other values each.
+void fill_states(engine::Engine& engine) {
+  for (const optim::StateTensor& state : engine.optimizer()->states()) {
+    const PhiloxKey key = philox_key(1, "test", state.name);
+    for (std::int64_t i = 0; i < state.tensor.numel(); ++i) {
+      state.tensor.view().as<float>()[i] =
+          static_cast<float>(unit_interval(philox_word(key, 0, static_cast<std::uint64_t>(i))));
+    }
+  }
+}
+
+void check_same_tensors(engine::Engine& a, engine::Engine& b) {
+  for (const auto& p : a.parameters().all()) {
+    CAPTURE(p->name());
+    CHECK(a.parameters().read(*p) == b.parameters().read(b.parameters().find(p->name())));
+  }
+  const auto states = a.optimizer()->states();
+  REQUIRE(b.optimizer()->states().size() == states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    CAPTURE(states[i].name);
+    CHECK(bytes_of(b.optimizer()->states()[i].tensor) == bytes_of(states[i].tensor));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a checkpoint brings back every element of parameters and optimizer states") {
@@ -57,13 +89,7 @@ TEST_CASE("a checkpoint brings back every element of parameters and optimizer st
   auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
   const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
   Place saved(1);
-  const PhiloxKey key = philox_key(1, "test", "states");
-  for (const optim::StateTensor& state : saved.engine->optimizer()->states()) {
-    for (std::int64_t i = 0; i < state.tensor.numel(); ++i) {
-      state.tensor.view().as<float>()[i] =
-          static_cast<float>(unit_interval(philox_word(key, 0, static_cast<std::uint64_t>(i))));
-    }
-  }
+  fill_states(*saved.engine);
   LoopState state{.step = 3, .next_sample = 7, .elapsed_seconds = 5, .durable_seconds = 5};
   state.records.push_back({.step = 3, .fields = {{"train/loss", 2.5}, {"note", "a \"b\"\n"}}});
   state.records.push_back({.step = 3, .fields = {{"eval/loss", 1e-300}}});
@@ -140,6 +166,104 @@ TEST_CASE("what has no master is saved as bf16, widens exactly, and FP32 is roun
         }
       }
     }
+  }
+}
+
+TEST_CASE("masters and states go to FP64 and back with every bit") {
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  const std::string whole = "precision={compute: fp32}", none = "precision.master=none";
+  const std::string wide = "precision={compute: fp64}";
+  for (const std::string& precision : {whole, none}) {
+    for (const std::string optimizer : {"adamw", "came"}) {  // came: factored states, too
+      CAPTURE(precision);
+      CAPTURE(optimizer);
+      const test::TempDir directory;
+      auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+      Place saved(1, Overrides{precision, "optimizer.name=" + optimizer});
+      fill_states(*saved.engine);
+      save_checkpoint(store, *saved.engine, {.step = 3}, identity);
+
+      Place between(2, Overrides{wide, "optimizer.name=" + optimizer});
+      load_checkpoint(store, 3, *between.engine, identity);
+      const std::string name = "model.embed_tokens.weight";
+      const auto narrow = saved.engine->parameters().read(saved.engine->parameters().find(name));
+      const double* values =
+          between.engine->parameters().find(name).compute().view().as<const double>();
+      for (const std::size_t i : {0, 1, 6100 * 64 - 1}) {
+        float value;
+        std::memcpy(&value, &narrow[i * sizeof value], sizeof value);
+        CHECK(values[i] == value);
+      }
+      save_checkpoint(store, *between.engine, {.step = 4}, identity);
+      const checkpoint::Loader wide_loader = store.load(4);
+      for (const auto& [tensor, record] : wide_loader.manifest().tensors) {
+        CAPTURE(tensor);
+        CHECK(record.dtype == DType::f64);
+      }
+
+      Place back(3, Overrides{precision, "optimizer.name=" + optimizer});
+      load_checkpoint(store, 4, *back.engine, identity);
+      check_same_tensors(*saved.engine, *back.engine);
+    }
+  }
+}
+
+TEST_CASE("FP64 values that FP32 has not become the nearest, of two the even one") {
+  const test::TempDir directory;
+  auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  const double values[] = {
+      1 + 0x1p-24, 1 + 0x1p-24 + 0x1p-50, 1 + 0x1.8p-23, -(1 + 0x1p-24), 0.1, 1e-46, 0x1.8p-149};
+  const float nearest[] = {1, 1 + 0x1p-23F, 1 + 0x1p-22F, -1, 0.1F, 0, 0x1p-148F};
+  Place saved(1, Overrides{"precision={compute: fp64}"});
+  const Tensor parameter = saved.engine->parameters().find("model.embed_tokens.weight").compute();
+  const Tensor state = saved.engine->optimizer()->states()[0].tensor;
+  for (const Tensor& tensor : {parameter, state}) {
+    std::copy(std::begin(values), std::end(values), tensor.view().as<double>());
+  }
+  save_checkpoint(store, *saved.engine, {.step = 3}, identity);
+  Place loaded(2, Overrides{"precision={compute: fp32}"});
+  log::open_file(directory / "log");
+  load_checkpoint(store, 3, *loaded.engine, identity);
+  const std::string said = read_file(directory / "log");
+  const std::string expected =
+      fmt::format("warning: {} tensors of the checkpoint are FP64 and rounded to FP32",
+                  store.load(3).manifest().tensors.size());
+  CHECK(said.find(expected) != std::string::npos);
+  CHECK(said.find("warning") == said.rfind("warning"));
+  const Tensor narrow = loaded.engine->parameters().find("model.embed_tokens.weight").compute();
+  const Tensor narrow_state = loaded.engine->optimizer()->states()[0].tensor;
+  REQUIRE(loaded.engine->optimizer()->states()[0].name == "model.embed_tokens.weight#m");
+  for (std::size_t i = 0; i < std::size(values); ++i) {
+    CAPTURE(values[i]);
+    CHECK(narrow.view().as<const float>()[i] == nearest[i]);
+    CHECK(narrow_state.view().as<const float>()[i] == nearest[i]);
+  }
+}
+
+TEST_CASE("codes of 8-bit states become no numbers, nor numbers codes") {
+  const test::TempDir directory;
+  auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  const std::string name = "model.embed_tokens.weight#m";
+  const std::vector<std::byte> zeros(6100 * 64 * sizeof(float));
+  for (const std::string optimizer : {"adamw", "adamw_8bit"}) {
+    CAPTURE(optimizer);
+    Place place(1, Overrides{"optimizer.name=" + optimizer});
+    const DType own = optimizer == "adamw" ? DType::f32 : DType::u8;
+    const DType other = own == DType::u8 ? DType::f32 : DType::u8;
+    std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*place.engine);
+    const auto box = std::ranges::find(boxes, name, &checkpoint::TensorBox::name);
+    REQUIRE(box->dtype == own);
+    box->dtype = other;
+    box->bytes = std::span(zeros).first(6100 * 64 * size_of(other));
+    store.save(3, boxes, run_state(*place.engine, {.step = 3}, identity));
+    const std::string expected = fmt::format(
+        "'{}' is {} [6100, 64] in the checkpoint, but this "
+        "run needs {} [6100, 64]",
+        name, to_string(other), to_string(own));
+    CHECK_THROWS_WITH_AS(load_checkpoint(store, 3, *place.engine, identity),
+                         doctest::Contains(expected.c_str()), CheckpointError);
   }
 }
 
