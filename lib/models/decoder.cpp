@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/base/require.hpp"
+#include "lib/models/parameter_names.hpp"
 
 namespace llmtrain::models {
 
@@ -81,8 +82,8 @@ ParameterSpec table_spec(std::string name, std::int64_t rows, ParameterRole role
 }
 
 // The ranks of Axis::tp share the rows.
-ParameterSpec vocabulary_spec(std::string name, ParameterRole role, const DecoderSpec& spec) {
-  ParameterSpec table = table_spec(std::move(name), spec.vocab_size, role, spec);
+ParameterSpec vocabulary_spec(std::string_view name, ParameterRole role, const DecoderSpec& spec) {
+  ParameterSpec table = table_spec(std::string(name), spec.vocab_size, role, spec);
   table.placement[Axis::tp] = {.split_dim = 0, .uneven = true};
   return table;
 }
@@ -142,8 +143,7 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPl
   const bool table_twice = spec.tie_word_embeddings && places.embedding != places.head;
   store.declare_on(table_twice ? ordered(places.embedding, places.head)
                                : std::vector{places.embedding});
-  embedding_ =
-      &store.declare(vocabulary_spec("model.embed_tokens.weight", ParameterRole::embedding, spec));
+  embedding_ = &store.declare(vocabulary_spec(kEmbeddingName, ParameterRole::embedding, spec));
   const auto end_unit = [&] { unit_ends_.push_back(store.local_groups().size()); };
   store.declare_on({places.embedding});
   if (spec.learned_positions) {
@@ -167,7 +167,7 @@ Decoder::Decoder(ParameterStore& store, const DecoderSpec& spec, const DecoderPl
                                                spec.norm_bias, spec.norm);
   end_unit();
   if (!spec.tie_word_embeddings) {
-    head_ = &store.declare(vocabulary_spec("lm_head.weight", ParameterRole::head, spec));
+    head_ = &store.declare(vocabulary_spec(kHeadName, ParameterRole::head, spec));
   }
   end_unit();
 }

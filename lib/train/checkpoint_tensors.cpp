@@ -14,6 +14,7 @@
 #include "lib/base/parallel.hpp"
 #include "lib/base/stop_request.hpp"
 #include "lib/engine/checkpoint_share.hpp"
+#include "lib/models/parameter_names.hpp"
 
 namespace llmtrain::train {
 
@@ -117,15 +118,25 @@ std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine) {
   return boxes;
 }
 
+bool is_of_head(std::string_view name) {
+  return name == models::kHeadName || name.starts_with(fmt::format("{}#", models::kHeadName));
+}
+
+std::string saved_name(const checkpoint::Loader& loader, const std::string& name) {
+  if (!is_of_head(name)) return name;
+  if (loader.manifest().tensors.contains(std::string(models::kHeadName))) return name;
+  return std::string(models::kEmbeddingName) + name.substr(models::kHeadName.size());
+}
+
 namespace {
 
 // Bytes that a thread reads at a time: the host never holds a second copy of a tensor.
 constexpr std::uint64_t kReadBytes = 1 << 20;
 
-/// Type of a tensor in the checkpoint; none where it has no such tensor.
+/// Type in the checkpoint of a tensor of the run; none where it has no such tensor.
 std::optional<DType> saved_dtype(const checkpoint::Loader& loader, const std::string& name) {
   const auto& tensors = loader.manifest().tensors;
-  const auto at = tensors.find(name);
+  const auto at = tensors.find(saved_name(loader, name));
   if (at == tensors.end()) return std::nullopt;
   return at->second.dtype;
 }
@@ -173,6 +184,7 @@ class Reading {
     const DType saved = saved_dtype(loader_, name).value_or(wanted);
     const Conversion converted = conversion(saved, wanted);
     const DType dtype = converted != nullptr ? saved : wanted;  // else the loader refuses it
+    const std::string in_checkpoint = saved_name(loader_, name);
     const Write& shared = writes_.emplace_back(std::move(write));
     for (const PlacedBox& placed : boxes_of(place)) {
       const std::int64_t all_rows = placed.box.shape[0];
@@ -185,7 +197,7 @@ class Reading {
         box.offset[0] += row;
         box.shape[0] = std::min(rows_at_a_time, all_rows - row);
         const auto elements = static_cast<std::uint64_t>(box.shape[0] * row_elements);
-        parts_.push_back({{name, dtype, dims_of(place.global_shape), std::move(box)},
+        parts_.push_back({{in_checkpoint, dtype, dims_of(place.global_shape), std::move(box)},
                           placed.place.first + row * row_elements,
                           elements * size_of(dtype),
                           elements * size_of(wanted),
@@ -268,8 +280,9 @@ void warn_of_rounding(const checkpoint::Loader& loader, const ParameterStore& st
     break;
   }
   if (store.local().empty() || store.local().front()->master_dtype() == DType::f64) return;
-  const auto narrowed = std::ranges::count_if(
-      names, [&](const std::string& name) { return saved_dtype(loader, name) == DType::f64; });
+  const auto narrowed = std::ranges::count_if(names, [&](const std::string& name) {
+    return saved_name(loader, name) == name && saved_dtype(loader, name) == DType::f64;
+  });
   if (narrowed == 0) return;
   log::warning(
       "{} tensor{} of the checkpoint {} FP64 and rounded to FP32, because precision.compute is not "

@@ -1,6 +1,8 @@
 #pragma once
 /// Between the engine's tensors and the boxes of a checkpoint.
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/checkpoint/loader.hpp"
@@ -12,6 +14,14 @@ namespace llmtrain::train {
 /// This rank's boxes of masters and optimizer states, `<parameter>` and `<parameter>#<state>`, read
 /// where they lie. Each is given by one of the ranks that hold it, so that all write about as much.
 std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine);
+
+/// Whether a tensor is the head's own table, or one of its optimizer states.
+bool is_of_head(std::string_view name);
+
+/// By which name a checkpoint has a tensor of the run: where it has no head of its own, the head's
+/// weights and optimizer states are those of the embedding; else its own, whether it is there or
+/// not.
+std::string saved_name(const checkpoint::Loader& loader, const std::string& name);
 
 /// Values of this rank's parameters and optimizer states, several parts at a time. What the
 /// checkpoint has in another floating type (FP32, FP64; bf16 of what had no master) is converted,

@@ -1,9 +1,12 @@
 #include "lib/train/checkpointing.hpp"
 
+#include <algorithm>
 #include <bit>
+#include <set>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/models/parameter_names.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
 
@@ -137,8 +140,21 @@ void add_quantizer_names(const checkpoint::Loader& loader, const engine::Engine&
   expected.insert(expected.end(), counted.begin(), counted.end());
 }
 
+/// `expected`: names of the run's tensors, of which the head's may be the embedding's there.
 void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected) {
-  const checkpoint::NameDifference difference = loader.compare(expected);
+  std::set<std::string> names;
+  for (const std::string& name : expected) names.insert(saved_name(loader, name));
+  const checkpoint::NameDifference difference =
+      loader.compare(std::vector(names.begin(), names.end()));
+  const bool loses_head = difference.missing.empty() && !difference.unexpected.empty() &&
+                          difference.unexpected.front() == models::kHeadName &&
+                          std::ranges::all_of(difference.unexpected, is_of_head);
+  require<CheckpointError>(
+      !loses_head,
+      "the checkpoint has a head of its own ({}), and model.tie_word_embeddings is true, which "
+      "would lose one of two tables; set it to false, or begin a new run (another run.output_dir) "
+      "with model.init_from",
+      models::kHeadName);
   require<CheckpointError>(
       difference.missing.empty() && difference.unexpected.empty(),
       "the checkpoint is of another model or optimizer: {} tensors missing{}, {} unexpected{}",
@@ -146,6 +162,12 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
       difference.missing.empty() ? "" : " (" + difference.missing.front() + " ...)",
       difference.unexpected.size(),
       difference.unexpected.empty() ? "" : " (" + difference.unexpected.front() + " ...)");
+  const bool unties = std::ranges::any_of(
+      expected, [&](const std::string& name) { return saved_name(loader, name) != name; });
+  if (!unties) return;
+  log::info(
+      "the checkpoint has no head of its own: {} begins with the values and optimizer states of {}",
+      models::kHeadName, models::kEmbeddingName);
 }
 
 }  // namespace

@@ -79,7 +79,18 @@ std::vector<Guard> guards() {
         "max_position_embeddings: 64}"},
        4,
        other_model},
-      {"tied tables", {"model.tie_word_embeddings=true"}, 4, other_model},
+      {"tied tables",
+       {"model.tie_word_embeddings=true"},
+       4,
+       "has a head of its own (lm_head.weight), and model.tie_word_embeddings is true"},
+      {"a head of its own after tied tables",
+       {},
+       0,
+       "the checkpoint has no head of its own",
+       [](const Job& job) {
+         fs::remove_all(job.directory() / "run");
+         job.run({}, {"model.tie_word_embeddings=true", "training.max_steps=4"});
+       }},
       {"other heads of the same size",
        {"model.num_attention_heads=2"},
        4,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include <doctest/doctest.h>
 
@@ -265,6 +266,70 @@ TEST_CASE("codes of 8-bit states become no numbers, nor numbers codes") {
     CHECK_THROWS_WITH_AS(load_checkpoint(store, 3, *place.engine, identity),
                          doctest::Contains(expected.c_str()), CheckpointError);
   }
+}
+
+TEST_CASE("a head of its own goes on from the embedding of tied tables, with its states") {
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  for (const std::string optimizer : {"adamw", "adam_mini", "came", "adamw_8bit"}) {
+    CAPTURE(optimizer);
+    const test::TempDir directory;
+    auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+    Place tied(1, Overrides{"optimizer.name=" + optimizer});
+    for (const optim::StateTensor& state : tied.engine->optimizer()->states()) {
+      std::byte* bytes = state.tensor.view().as<std::byte>();
+      for (std::size_t i = 0; i < state.tensor.view().bytes(); ++i) bytes[i] = std::byte(i % 97);
+    }
+    save_checkpoint(store, *tied.engine, {.step = 3}, identity);
+    Place untied(2, Overrides{"optimizer.name=" + optimizer, "model.tie_word_embeddings=false"});
+    load_checkpoint(store, 3, *untied.engine, identity);
+    const ParameterStore& parameters = untied.engine->parameters();
+    const Parameter& embedding = tied.engine->parameters().find("model.embed_tokens.weight");
+    for (const std::string name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      CHECK(parameters.read(parameters.find(name)) == tied.engine->parameters().read(embedding));
+      CHECK(bytes_of(parameters.find(name).compute()) == bytes_of(embedding.compute()));
+    }
+    std::map<std::string, std::vector<std::byte>> states;
+    for (const optim::StateTensor& state : untied.engine->optimizer()->states()) {
+      states[state.name] = bytes_of(state.tensor);
+    }
+    for (const optim::StateTensor& state : tied.engine->optimizer()->states()) {
+      CAPTURE(state.name);
+      CHECK(states.at(state.name) == bytes_of(state.tensor));
+      if (state.parameter != &embedding) continue;
+      const std::string of_head = "lm_head.weight" + state.name.substr(embedding.name().size());
+      CHECK(states.at(of_head) == bytes_of(state.tensor));
+    }
+
+    // From then on both are there, and are read each by its name.
+    const Tensor head = parameters.find("lm_head.weight").compute();
+    head.view().as<bf16>()[0] = to_bf16(7);
+    const Tensor master = parameters.find("lm_head.weight").master();
+    master.view().as<float>()[0] = 7;
+    save_checkpoint(store, *untied.engine, {.step = 4}, identity);
+    Place again(3, Overrides{"optimizer.name=" + optimizer, "model.tie_word_embeddings=false"});
+    load_checkpoint(store, 4, *again.engine, identity);
+    check_same_tensors(*untied.engine, *again.engine);
+
+    Place tied_again(4, Overrides{"optimizer.name=" + optimizer});
+    CHECK_THROWS_WITH_AS(
+        load_checkpoint(store, 4, *tied_again.engine, identity),
+        doctest::Contains("a head of its own (lm_head.weight), and model.tie_word_embeddings is "
+                          "true"),
+        CheckpointError);
+  }
+}
+
+TEST_CASE("a head's missing states are not the embedding's where the checkpoint has a head") {
+  const test::TempDir directory;
+  auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  Place untied(1, Overrides{"model.tie_word_embeddings=false"});
+  std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*untied.engine);
+  std::erase_if(boxes, [](const auto& box) { return box.name == "lm_head.weight#v"; });
+  store.save(3, boxes, run_state(*untied.engine, {.step = 3}, identity));
+  CHECK_THROWS_WITH_AS(load_checkpoint(store, 3, *untied.engine, identity),
+                       doctest::Contains("1 tensors missing (lm_head.weight#v ...), 0 unexpected"),
+                       CheckpointError);
 }
 
 }  // namespace llmtrain::train
