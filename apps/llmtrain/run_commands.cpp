@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "apps/llmtrain/commands.hpp"
+#include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
@@ -177,7 +178,7 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
         try {
           print(describe(store, step, place));
         } catch (const Error& error) {
-          const bool is_there = std::filesystem::exists(store.directory_of(step));
+          const bool is_there = has_entry(store.directory_of(step));
           valid = valid && !is_there;
           print(fmt::format("step {:>8}  {}{}\n", step,
                             is_there ? fmt::format("INVALID: {}", error.what()) : kDeleted, place));
@@ -196,7 +197,7 @@ ExitCode verify_checkpoints(const std::filesystem::path& run) {
   saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
                      const std::string& place) {
     const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
-    if (!problems.empty() && !std::filesystem::exists(store.directory_of(step))) {
+    if (!problems.empty() && !has_entry(store.directory_of(step))) {
       print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
       return;
     }

@@ -1,9 +1,11 @@
 #pragma once
 /// What JSON from outside may not be.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "lib/base/require.hpp"
@@ -46,5 +48,19 @@ class StrictJson {
   JsonDepth depth_;
   std::vector<std::unordered_set<std::string>> seen_;  // keys of the objects around the parser
 };
+
+/// An integer that `Int` has; nlohmann's type_error for anything else. Its own get() takes every
+/// number for one, and of a fraction that `Int` has no room for makes whatever the processor does.
+template <class Int, class Json>
+Int integer_of(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.template get<std::uint64_t>();
+    if (std::in_range<Int>(number)) return static_cast<Int>(number);
+  } else if (value.is_number_integer()) {
+    const auto number = value.template get<std::int64_t>();
+    if (std::in_range<Int>(number)) return static_cast<Int>(number);
+  }
+  throw Json::type_error::create(302, "must be an integer within its range", &value);
+}
 
 }  // namespace llmtrain

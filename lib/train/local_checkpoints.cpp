@@ -49,7 +49,7 @@ LocalRecord parse_local_record(std::string_view text, const std::string& source)
   try {
     const Json json = Json::parse(text, StrictJson{source, "it is none of llmtrain's"});
     return {json.at("directory").get<std::string>(), json.at("of").get<std::string>(),
-            json.at("inode").get<std::uint64_t>()};
+            integer_of<std::uint64_t>(json.at("inode"))};
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("{}: {}", source, error.what()));
   }

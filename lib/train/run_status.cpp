@@ -7,6 +7,7 @@
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <type_traits>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -50,7 +51,13 @@ void put(Json& json, const char* key, const std::optional<double>& value) {
 
 template <class T>
 void get(const Json& json, const char* key, std::optional<T>& value) {
-  if (const auto found = json.find(key); found != json.end()) value = found->get<T>();
+  const auto found = json.find(key);
+  if (found == json.end()) return;
+  if constexpr (std::is_integral_v<T>) {
+    value = integer_of<T>(*found);
+  } else {
+    value = found->get<T>();
+  }
 }
 
 // The new file is whole or not there. Not durable: after a loss of power nobody asks what ran.
@@ -123,8 +130,8 @@ RunStatus parse_status(std::string_view content, std::string_view name) {
     const Json json = Json::parse(content, JsonDepth{name, "it is none of llmtrain's"});
     RunStatus status;
     status.phase = json.at("phase").get<std::string>();
-    status.step = json.at("step").get<std::int64_t>();
-    status.total_steps = json.at("total_steps").get<std::int64_t>();
+    status.step = integer_of<std::int64_t>(json.at("step"));
+    status.total_steps = integer_of<std::int64_t>(json.at("total_steps"));
     get(json, "tokens", status.tokens);
     get(json, "loss", status.loss);
     get(json, "tokens_per_second", status.tokens_per_second);
@@ -133,12 +140,12 @@ RunStatus parse_status(std::string_view content, std::string_view name) {
     get(json, "checkpoint_step", status.checkpoint_step);
     get(json, "checkpoint_time", status.checkpoint_time);
     status.host = json.at("host").get<std::string>();
-    status.pid = json.at("pid").get<std::int64_t>();
-    status.pid_start = json.at("pid_start").get<std::int64_t>();
-    status.ranks = json.at("ranks").get<std::int64_t>();
+    status.pid = integer_of<std::int64_t>(json.at("pid"));
+    status.pid_start = integer_of<std::int64_t>(json.at("pid_start"));
+    status.ranks = integer_of<std::int64_t>(json.at("ranks"));
     status.job = json.at("job").get<std::string>();
-    status.starts = json.at("starts").get<std::int64_t>();
-    status.lost_steps = json.at("lost_steps").get<std::int64_t>();
+    status.starts = integer_of<std::int64_t>(json.at("starts"));
+    status.lost_steps = integer_of<std::int64_t>(json.at("lost_steps"));
     status.started = json.at("started").get<double>();
     status.updated = json.at("updated").get<double>();
     get(json, "exit_code", status.exit_code);

@@ -23,15 +23,15 @@ Start parse_start(std::string_view line, std::string_view name, std::size_t numb
     Start start;
     start.time = json.at("time").get<double>();
     start.host = json.at("host").get<std::string>();
-    start.pid = json.at("pid").get<std::int64_t>();
-    start.ranks = json.at("ranks").get<std::int64_t>();
+    start.pid = integer_of<std::int64_t>(json.at("pid"));
+    start.ranks = integer_of<std::int64_t>(json.at("ranks"));
     start.job = json.at("job").get<std::string>();
-    start.restarts = json.at("restarts").get<std::int64_t>();
-    if (!json.at("step").is_null()) start.step = json.at("step").get<std::int64_t>();
-    start.lost_steps = json.at("lost_steps").get<std::int64_t>();
+    start.restarts = integer_of<std::int64_t>(json.at("restarts"));
+    if (!json.at("step").is_null()) start.step = integer_of<std::int64_t>(json.at("step"));
+    start.lost_steps = integer_of<std::int64_t>(json.at("lost_steps"));
     // Lines of earlier versions have none.
     if (json.contains("prepared_bytes")) {
-      start.prepared_bytes = json["prepared_bytes"].get<std::uint64_t>();
+      start.prepared_bytes = integer_of<std::uint64_t>(json["prepared_bytes"]);
     }
     return start;
   } catch (const Json::exception&) {

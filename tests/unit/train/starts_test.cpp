@@ -7,6 +7,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/run_requests.hpp"
+#include "lib/train/run_status.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::train {
@@ -43,6 +44,29 @@ TEST_CASE("starts are read as they were written; a line that was not finished is
   CHECK(read_starts(scratch.path()).at(0).prepared_bytes == 0);  // of an earlier version
   write_file_atomic(file, "{\"time\":1}\n");
   CHECK_THROWS_AS(read_starts(scratch.path()), DataError);
+}
+
+TEST_CASE("a start or a status has integers where it counts") {
+  const std::string line = to_line({.host = "n1", .ranks = 2}) + "\n";
+  const std::string status = to_json(RunStatus{.ranks = 2});
+  const auto with = [](std::string text, const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    REQUIRE(at != text.npos);
+    return text.replace(at, from.size(), to);
+  };
+  CHECK(parse_starts(with(line, "\"ranks\":2", "\"ranks\":3"), "s").at(0).ranks == 3);
+  CHECK(parse_status(with(status, "\"ranks\": 2", "\"ranks\": 3"), "s").ranks == 3);
+  for (const char* wrong : {"418446744073709551616", "9223372036854775808", "2.5", "1e30", "-1e30",
+                            "true", "\"2\"", "null"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(parse_starts(with(line, "\"ranks\":2", std::string("\"ranks\":") + wrong), "s"),
+                    DataError);
+    CHECK_THROWS_AS(
+        parse_status(with(status, "\"ranks\": 2", std::string("\"ranks\": ") + wrong), "s"),
+        DataError);
+  }
+  CHECK_THROWS_AS(parse_starts(with(line, "\"prepared_bytes\":0", "\"prepared_bytes\":-1"), "s"),
+                  DataError);
 }
 
 TEST_CASE("restarts of a job that bring no newer checkpoint end it, and nothing else does") {
