@@ -53,11 +53,10 @@ template <class T>
 void get(const Json& json, const char* key, std::optional<T>& value) {
   const auto found = json.find(key);
   if (found == json.end()) return;
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (std::is_integral_v<T>)
     value = integer_of<T>(*found);
-  } else {
+  else
     value = found->get<T>();
-  }
 }
 
 // The new file is whole or not there. Not durable: after a loss of power nobody asks what ran.

@@ -5,6 +5,7 @@
 #include "lib/base/error.hpp"
 #include "tests/cuda/attention_case.hpp"
 #include "tests/cuda/skip.hpp"
+#include "tests/support/variable.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
@@ -113,18 +114,6 @@ const std::vector<AttentionCase> kWideCases = {
     {.name = "plain, odd rows", .tq = 30, .tk = 30, .head_dim = 20, .fused = true},
 };
 
-/// A setting of the environment, for a while.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Setting() { ::unsetenv(name_); }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-
- private:
-  const char* name_;
-};
-
 /// The line of a machine that ran the forward.
 std::string choice(const AttentionCase& c, DType dtype = DType::bf16) {
   Machine machine(Place::gpu, dtype, dtype);
@@ -147,7 +136,7 @@ TEST_CASE("attention in bf16 and fp16 on tensor cores with every feature") {
 
 TEST_CASE("attention in bf16 and fp16 with mma.sync on a GPU that has wgmma") {
   if (skip_if(!has_wgmma(), kNoWgmma)) return;
-  const Setting off("LLMTRAIN_WGMMA", "off");
+  const test::Variable off("LLMTRAIN_WGMMA", "off");
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (const AttentionCase& c : kCases) compare_attention(c, dtype, kForward, kBackward);
   }
@@ -156,7 +145,7 @@ TEST_CASE("attention in bf16 and fp16 with mma.sync on a GPU that has wgmma") {
 // What parts of sums are (AttentionMerge) is what a result was before it was rounded.
 TEST_CASE("results in FP32 beside bf16 and fp16 are the narrow ones, not rounded") {
   for (const char* const wgmma : {"", "off"}) {
-    const Setting setting("LLMTRAIN_WGMMA", wgmma);
+    const test::Variable setting("LLMTRAIN_WGMMA", wgmma);
     CAPTURE(wgmma);
     for (const DType dtype : {DType::bf16, DType::f16}) {
       CAPTURE(to_string(dtype));
@@ -211,17 +200,17 @@ TEST_CASE("wgmma is used where there is any, up to 128 columns, unless it is off
         "attention: our kernels for tensor cores (forward; no wgmma: rows that are no whole number "
         "of heads apart)");
   {
-    const Setting off("LLMTRAIN_WGMMA", "off");
+    const test::Variable off("LLMTRAIN_WGMMA", "off");
     CHECK(choice(narrow) ==
           "attention: our kernels for tensor cores (forward; LLMTRAIN_WGMMA is off)");
     CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
   }
   {
-    const Setting untried("LLMTRAIN_WGMMA", "untried");
+    const test::Variable untried("LLMTRAIN_WGMMA", "untried");
     CHECK(choice(narrow) ==
           "attention: our kernels for wgmma (forward; LLMTRAIN_WGMMA is untried)");
     CHECK(choice(wide) == "attention: our kernels for tensor cores (forward)");
   }
-  const Setting unknown("LLMTRAIN_WGMMA", "on");
+  const test::Variable unknown("LLMTRAIN_WGMMA", "on");
   CHECK_THROWS_AS(choice(narrow), DeviceError);
 }
