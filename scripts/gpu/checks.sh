@@ -141,10 +141,11 @@ sanitize() {
 beside_the_cpu() {
   local device
   for device in cpu cuda; do
+    # shellcheck disable=SC2086  # words
     try "train_$device" 60 "$llmtrain" run "$root/configs/quickstart.yaml" run.device="$device" \
       run.output_dir="$work/$device" "data.sources=[{path: $root/lib}]" training.max_time=null \
       training.num_epochs=null training.max_steps="${GPU_CHECK_TRAIN_STEPS:-200}" lr_scheduler.horizon=steps \
-      optimizer.lr=1.0e-4 precision.compute=fp32 checkpoint.interval=1000 eval.interval=1000 metrics.interval=1 || return 0
+      optimizer.lr=1.0e-4 precision.compute=fp32 checkpoint.interval=1000 eval.interval=1000 metrics.interval=1 ${GPU_CHECK_OURS:-} || return 0
   done
   grep -h -E 'attention:|took memory as planned|products:' "$logs/train_cuda.log" >"$work/said" || true
   rows_of cat "$work/said"

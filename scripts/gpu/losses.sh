@@ -12,7 +12,9 @@ gather_text() {
 }
 
 # of_seed SEED: the recipe's settings for it; the model's are those of torch_step.py, the optimizer's of torch_train.py.
+# GPU_CHECK_OURS has further ones.
 of_seed() {
+  # shellcheck disable=SC2086  # words
   printf '%s\n' "$root/configs/$recipe.yaml" run.seed="$1" run.device="${GPU_CHECK_DEVICE:-cuda}" run.output_dir="$work/losses/$1/run" \
     "data.sources=[{path: $work/text.jsonl, max_document_bytes: 65536}]" "data.cache_dir=$work/cache" data.packing={cross_document_attention:\ true,\ reset_positions:\ false} \
     "tokenizer={type: bpe, vocab_size: $vocabulary}" \
@@ -20,7 +22,7 @@ of_seed() {
     training.micro_batch_size="$batch" training.global_batch_size="$batch" training.max_steps="$count" \
     "optimizer={name: adamw, lr: 3.0e-4, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1, max_grad_norm: 1.0}" \
     "lr_scheduler={type: cosine, warmup: 20 steps, min_lr_ratio: 1.0}" precision.compute=bf16 checkpoint.interval=1000000 \
-    eval.interval=1000000 metrics.interval=1 "run.product_cache=$work/products.txt"
+    eval.interval=1000000 metrics.interval=1 "run.product_cache=$work/products.txt" ${GPU_CHECK_OURS:-}
 }
 
 # losses MODEL: its losses over two seeds.
