@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace llmtrain {
@@ -21,16 +22,25 @@ struct PhiloxKey {
   bool operator==(const PhiloxKey&) const = default;
 };
 
+/// One of a block's ten rounds.
+constexpr PhiloxWords philox_round(PhiloxWords counter, PhiloxKey key) {
+  const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
+  const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+  return {
+      static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key.k0, static_cast<std::uint32_t>(p1),
+      static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key.k1, static_cast<std::uint32_t>(p0)};
+}
+
+/// Of the round behind the one with this key.
+constexpr PhiloxKey next_round_key(PhiloxKey key) {
+  return {key.k0 + 0x9E3779B9u, key.k1 + 0xBB67AE85u};
+}
+
 /// One block of ten rounds: four 32-bit words.
 constexpr PhiloxWords philox4x32_10(PhiloxWords counter, PhiloxKey key) {
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {
-        static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key.k0, static_cast<std::uint32_t>(p1),
-        static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key.k1, static_cast<std::uint32_t>(p0)};
-    key.k0 += 0x9E3779B9u;
-    key.k1 += 0xBB67AE85u;
+    counter = philox_round(counter, key);
+    key = next_round_key(key);
   }
   return counter;
 }
@@ -48,6 +58,10 @@ constexpr std::uint32_t philox_word(PhiloxKey key, std::uint64_t step, std::uint
   return philox_block(key, step, index)[index % 4];
 }
 
+/// philox_word() of the elements from `index` on.
+void philox_words(PhiloxKey key, std::uint64_t step, std::uint64_t index,
+                  std::span<std::uint32_t> words);
+
 /// Key = XXH3-64 of (seed, purpose, name), e.g. (42, "init", "model.layers.0.mlp.up_proj.weight").
 PhiloxKey philox_key(std::uint64_t seed, std::string_view purpose, std::string_view name);
 
@@ -57,6 +71,9 @@ constexpr double unit_interval(std::uint32_t word) { return (word + 0.5) * 0x1p-
 /// Standard normal quantile of p in (0, 1) in scalar double arithmetic, so that every device and
 /// instruction set sees the same value (Wichura, algorithm AS 241, relative error about 1e-16).
 double normal_quantile(double p);
+
+/// normal_quantile(unit_interval(word)) of every word, to the bit, in a fraction of the time.
+void normal_quantiles(std::span<const std::uint32_t> words, std::span<double> values);
 
 /// Uniform integer in [0, bound) without modulo bias from two words of the stream.
 std::uint64_t philox_below(PhiloxKey key, std::uint64_t step, std::uint64_t index,

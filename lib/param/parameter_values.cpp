@@ -1,7 +1,9 @@
 /// The values of parameters: first ones, and those that checkpoints and imports write and read.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <exception>
 
 #include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
@@ -21,11 +23,18 @@ void set_initial_values(const Initializer& init, PhiloxKey key, std::int64_t fir
     std::fill(values.begin(), values.end(), T(init.kind == Initializer::Kind::ones ? 1 : 0));
     return;
   }
-  PhiloxWords words{};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t index = static_cast<std::uint64_t>(first) + i;
-    if (i == 0 || index % 4 == 0) words = philox_block(key, 0, index);
-    values[i] = static_cast<T>(init.std * normal_quantile(unit_interval(words[index % 4])));
+  constexpr std::size_t kBlock = 512;
+  std::uint32_t words[kBlock];
+  double normal[kBlock];
+  for (std::size_t done = 0; done < values.size();) {
+    const std::uint64_t index = static_cast<std::uint64_t>(first) + done;
+    const std::size_t count = std::min(kBlock - index % 4, values.size() - done);
+    philox_words(key, 0, index, std::span(words, count));
+    normal_quantiles(std::span(words, count), std::span(normal, count));
+    for (std::size_t i = 0; i < count; ++i) {
+      values[done + i] = static_cast<T>(init.std * normal[i]);
+    }
+    done += count;
   }
 }
 
@@ -58,37 +67,17 @@ void set_box_values(const Parameter& p, PhiloxKey key, std::int64_t first, std::
 }
 
 // Elements that are made, rounded or joined at a time, so that the host never holds a second
-// parameter; while a GPU takes some, the next are made.
+// parameter; while the device is given some, the next are made.
 constexpr std::int64_t kChunk = 1 << 18;
-// Of a chunk, by one thread.
-constexpr std::int64_t kPart = 1 << 13;
-
-template <class T>
-void write_initial_values(ParameterStore& store, const Parameter& p, std::uint64_t seed,
-                          int threads) {
-  const PhiloxKey key = philox_key(seed, "init", p.name());
-  const std::int64_t elements = p.box().shape.numel();
-  std::vector<T> values;
-  for (std::int64_t first = 0; first < elements; first += kChunk) {
-    stop_if_asked("making the first weights");
-    const std::int64_t count = std::min(kChunk, elements - first);
-    values.resize(static_cast<std::size_t>(count));
-#pragma omp parallel for num_threads(threads) schedule(static) if (count > kPart)
-    for (std::int64_t begin = 0; begin < count; begin += kPart) {
-      const auto size = static_cast<std::size_t>(std::min(kPart, count - begin));
-      set_box_values(p, key, first + begin,
-                     std::span(values).subspan(static_cast<std::size_t>(begin), size));
-    }
-    store.write_part(p, first, std::as_bytes(std::span(values)));
-  }
-}
+// Of a chunk, by one thread at a time.
+constexpr std::int64_t kPart = 1 << 12;
 
 std::size_t master_bytes(const Parameter& p) {
   return static_cast<std::size_t>(p.box().shape.numel()) * size_of(p.master_dtype());
 }
 
 // The part of elements [first, first + count) of the box that lies in the own slice.
-ParameterSlice held_part(const Parameter& p, std::int64_t first, std::int64_t count) {
+ParameterSlice own_part(const Parameter& p, std::int64_t first, std::int64_t count) {
   const std::int64_t begin = std::max(first, p.own_slice().first);
   return {begin, std::max<std::int64_t>(0, std::min(first + count, p.own_slice().end()) - begin)};
 }
@@ -97,27 +86,6 @@ ParameterSlice held_part(const Parameter& p, std::int64_t first, std::int64_t co
 Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
   return tensor.reshape({tensor.numel()}).columns(first, count);
 }
-
-}  // namespace
-
-void ParameterStore::initialize(std::uint64_t seed, int threads) {
-  for (const Parameter* p : local_) {
-    if (device_->is_meta()) continue;
-    if (p->master_dtype() == DType::f64) {
-      write_initial_values<double>(*this, *p, seed, threads);
-    } else {
-      write_initial_values<float>(*this, *p, seed, threads);
-    }
-  }
-}
-
-void ParameterStore::write(const Parameter& p, std::span<const std::byte> master_values) {
-  require(master_values.size() == master_bytes(p), "{}: {} bytes given for {} of {}", p.name(),
-          master_values.size(), to_string(p.box().shape), to_string(p.master_dtype()));
-  write_part(p, 0, master_values);
-}
-
-namespace {
 
 // What this rank has of the compute copy: the box, or with Shards the own slice; and where in the
 // box that begins.
@@ -128,6 +96,11 @@ struct HeldCopy {
 HeldCopy held_copy(const Parameter& p) {
   if (p.shards().parameters) return {p.own_compute(), p.own_slice().first};
   return {p.compute(), 0};
+}
+
+// The part of elements [first, first + count) of the box that lies in that.
+ParameterSlice held_part(const Parameter& p, std::int64_t first, std::int64_t count) {
+  return p.shards().parameters ? own_part(p, first, count) : ParameterSlice{first, count};
 }
 
 // Copies of FP32 masters in the type of products, and what bf16 ones lack. In vectors: one by
@@ -164,46 +137,139 @@ std::span<const std::byte> bytes_of(std::span<const std::byte> values, std::int6
                         static_cast<std::uint64_t>(some.count) * size);
 }
 
+// Elements of a box as they lie on the host: their masters and, where a copy lies apart, both that
+// and the remainders.
+struct HostValues {
+  ParameterSlice slice;
+  std::span<const std::byte> masters;
+  std::span<const std::uint16_t> copies, remainders;
+};
+
+// Gives the device what this rank holds of them.
+void hand_over(const Device& device, const Parameter& p, const HostValues& values) {
+  const auto& [first, count] = values.slice;
+  const ParameterSlice own = own_part(p, first, count), held = held_part(p, first, count);
+  const auto give = [&](const Tensor& to, std::int64_t to_first, const ParameterSlice& some,
+                        std::span<const std::byte> bytes) {
+    if (!to.defined() || some.count == 0) return;
+    device.copy_from_host(part_of(to, some.first - to_first, some.count),
+                          bytes_of(bytes, values.slice.first, some, size_of(to.dtype())));
+  };
+  const HeldCopy copy = held_copy(p);
+  if (!p.has_separate_copy()) return give(copy.tensor, copy.first, held, values.masters);
+  give(p.master(), p.own_slice().first, own, values.masters);
+  give(copy.tensor, copy.first, held, std::as_bytes(values.copies));
+  give(p.remainder(), p.own_slice().first, own, std::as_bytes(values.remainders));
+}
+
+void require_rounding(const Parameter& p) {
+  require(p.master_dtype() == DType::f32 && is_half_width(p.compute_dtype()),
+          "{}: no rounding from {} to {}", p.name(), to_string(p.master_dtype()),
+          to_string(p.compute_dtype()));
+}
+
+// First values, as many as are made at a time.
+template <class T>
+struct FirstValues {
+  ParameterSlice slice;
+  std::vector<T> masters;
+  std::vector<std::uint16_t> copies, remainders;
+
+  void resize(const ParameterSlice& some) {
+    slice = some;
+    masters.resize(static_cast<std::size_t>(some.count));
+    copies.resize(masters.size());
+    remainders.resize(masters.size());
+  }
+  // Of the slice, `count` from `begin` on. Parts are made by several threads.
+  void make(const Parameter& p, PhiloxKey key, std::size_t begin, std::size_t count) {
+    const auto made = std::span(masters).subspan(begin, count);
+    set_box_values(p, key, slice.first + static_cast<std::int64_t>(begin), made);
+    if constexpr (std::is_same_v<T, float>) {
+      if (!p.has_separate_copy()) return;
+      split_masters(made, p.compute_dtype(), std::span(copies).subspan(begin, count),
+                    std::span(remainders).subspan(begin, count));
+    }
+  }
+  HostValues view() const { return {slice, std::as_bytes(std::span(masters)), copies, remainders}; }
+};
+
+// While this thread hands over some, the others make the next, and then it too.
+template <class T>
+void write_initial_values(const Device& device, const Parameter& p, std::uint64_t seed, int threads,
+                          std::array<FirstValues<T>, 2>& turns) {
+  if (p.has_separate_copy()) require_rounding(p);
+  const PhiloxKey key = philox_key(seed, "init", p.name());
+  const ParameterSlice held = held_part(p, 0, p.box().shape.numel());
+  FirstValues<T>*made = &turns[0], *next = &turns[1];
+  made->resize({held.first, 0});
+  do {
+    stop_if_asked("making the first weights");
+    const std::int64_t first = made->slice.end();
+    next->resize({first, std::min(kChunk, held.end() - first)});
+    std::exception_ptr error;
+#pragma omp parallel num_threads(threads) if (next->slice.count > kPart)
+    {
+#pragma omp master
+      try {
+        hand_over(device, p, made->view());
+      } catch (...) {
+        error = std::current_exception();
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t begin = 0; begin < next->slice.count; begin += kPart) {
+        next->make(p, key, static_cast<std::size_t>(begin),
+                   static_cast<std::size_t>(std::min(kPart, next->slice.count - begin)));
+      }
+    }
+    if (error) std::rethrow_exception(error);
+    std::swap(made, next);
+  } while (made->slice.count > 0);
+}
+
 }  // namespace
+
+void ParameterStore::initialize(std::uint64_t seed, int threads) {
+  if (device_->is_meta()) return;
+  std::array<FirstValues<float>, 2> floats;
+  std::array<FirstValues<double>, 2> doubles;
+  for (const Parameter* p : local_) {
+    if (p->master_dtype() == DType::f64) {
+      write_initial_values(*device_, *p, seed, threads, doubles);
+    } else {
+      write_initial_values(*device_, *p, seed, threads, floats);
+    }
+  }
+}
+
+void ParameterStore::write(const Parameter& p, std::span<const std::byte> master_values) {
+  require(master_values.size() == master_bytes(p), "{}: {} bytes given for {} of {}", p.name(),
+          master_values.size(), to_string(p.box().shape), to_string(p.master_dtype()));
+  write_part(p, 0, master_values);
+}
 
 void ParameterStore::write_part(const Parameter& p, std::int64_t first,
                                 std::span<const std::byte> master_values) {
   const std::uint64_t size = size_of(p.master_dtype());
   const auto count = static_cast<std::int64_t>(master_values.size() / size);
-  const ParameterSlice own = held_part(p, first, count);
-  const ParameterSlice copied = p.shards().parameters ? own : ParameterSlice{first, count};
-  const HeldCopy copy = held_copy(p);
   if (!p.has_separate_copy()) {
-    if (copied.count == 0) return;
-    device_->copy_from_host(part_of(copy.tensor, copied.first - copy.first, copied.count),
-                            bytes_of(master_values, first, copied, size));
+    hand_over(*device_, p, {{first, count}, master_values, {}, {}});
     return;
   }
-  if (p.master().defined() && own.count > 0) {
-    device_->copy_from_host(part_of(p.master(), own.first - p.own_slice().first, own.count),
-                            bytes_of(master_values, first, own, size));
-  }
-  require(p.master_dtype() == DType::f32 && is_half_width(p.compute_dtype()),
-          "{}: no rounding from {} to {}", p.name(), to_string(p.master_dtype()),
-          to_string(p.compute_dtype()));
+  require_rounding(p);
   // Memory that is new each time, and a copy of what lies straight already, took as long as all
   // else.
   thread_local std::vector<float> straightened;
   thread_local std::vector<std::uint16_t> copies, remainders;
-  for (std::int64_t begin = copied.first; begin < copied.end(); begin += kChunk) {
-    const ParameterSlice chunk{begin, std::min(kChunk, copied.end() - begin)};
+  const ParameterSlice held = held_part(p, first, count);
+  for (std::int64_t begin = held.first; begin < held.end(); begin += kChunk) {
+    const ParameterSlice chunk{begin, std::min(kChunk, held.end() - begin)};
     const std::span<const std::byte> values = bytes_of(master_values, first, chunk, size);
     const auto masters = as_floats(values, straightened);
     copies.resize(masters.size());
     remainders.resize(masters.size());
     split_masters(masters, p.compute_dtype(), copies, remainders);
-    device_->copy_from_host(part_of(copy.tensor, begin - copy.first, chunk.count),
-                            std::as_bytes(std::span(copies)));
-    const ParameterSlice some = held_part(p, begin, chunk.count);
-    if (!p.remainder().defined() || some.count == 0) continue;
-    device_->copy_from_host(
-        part_of(p.remainder(), some.first - p.own_slice().first, some.count),
-        bytes_of(std::as_bytes(std::span(remainders)), begin, some, sizeof(std::uint16_t)));
+    hand_over(*device_, p, {chunk, values, copies, remainders});
   }
 }
 
@@ -218,7 +284,7 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
   const auto count = static_cast<std::int64_t>(master_values.size() / size_of(p.master_dtype()));
   if (count == 0) return;
   const bool in_copy = !p.has_master() || !p.has_separate_copy();
-  require(held_part(p, first, count).count == count || (in_copy && !p.shards().parameters),
+  require(own_part(p, first, count).count == count || (in_copy && !p.shards().parameters),
           "{}: elements {} to {} of the master are another rank's", p.name(), first, first + count);
   const HeldCopy copy = held_copy(p);
   if (!p.has_separate_copy()) {
