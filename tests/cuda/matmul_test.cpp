@@ -1,5 +1,7 @@
 #include "kernels/matmul.hpp"
 
+#include <cmath>
+
 #include "kernels/activations.hpp"
 #include "tests/cuda/matmul_case.hpp"
 #include "tests/cuda/skip.hpp"
@@ -9,6 +11,20 @@ using namespace llmtrain::kernels;
 using namespace llmtrain::kernels::gpu_trial;
 
 namespace {
+
+double mean_square(const Values& values) {
+  double sum = 0;
+  for (const double x : values) sum += x * x;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+/// The terms of a sum may cancel, but each addition rounds what has come together so far: in units
+/// of the result's rounding, of which wider sums have less.
+double rounded_on_the_way(Machine& machine, const Operation& operation, std::int64_t k) {
+  const double terms = static_cast<double>(k) * std::sqrt(mean_square(machine.read(operation.a)) *
+                                                          mean_square(machine.read(operation.b)));
+  return terms * test::rounding_of(machine.wide()) / test::rounding_of(operation.c.dtype());
+}
 
 void compare_here(const Problem& p, DType dtype) {
   CAPTURE(p.m);
@@ -24,7 +40,9 @@ void compare_here(const Problem& p, DType dtype) {
       [&](Machine& machine) {
         const Operation operation(machine, p);
         run(machine, p, operation);
-        return outputs(machine, operation.c);
+        std::vector<Output> all = outputs(machine, operation.c);
+        all[0].of_magnitude = rounded_on_the_way(machine, operation, p.k);
+        return all;
       },
       dtype, {.times_reference = 3, .floor = 4});
 }
