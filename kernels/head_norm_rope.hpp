@@ -35,7 +35,7 @@ struct HeadNormRope {
 /// The gradients of HeadNormRope: with g the gradient of n * weight, which is dy turned back,
 ///   dx = rstd (g weight - n mean(g weight n)), rounded once; dx may alias dy;
 ///   dweight[j] += sum of g[j] n[j] over the norms of q, or of k, in FP32 (FP64 for fp64).
-/// The order of these sums is NormWeightGrad's: the q heads (k heads) of all rows, in the order of
+/// The order of these sums is NormBackward's: the q heads (k heads) of all rows, in the order of
 /// their norms, are cut into blocks of kRowsPerBlock; each is summed in ascending order from zero,
 /// and the blocks' sums are added to the sinks in ascending order.
 struct HeadNormRopeBackward {

@@ -52,11 +52,11 @@ Cost NormForward::cost() const {
   return memory_cost({x, residual, weight, bias}, {sum, y, mean, rstd});
 }
 
-void NormInputGrad::check() const {
+void NormBackward::check() const {
   const Operands operands(name);
   check_heads(operands, dy, head_dim);
   const NormRows rows = norms();
-  const DType statistic = sum_dtype(dy.dtype);
+  const DType sink = sum_dtype(dy.dtype);
   if (head_dim == 0) operands.dense("dy", dy, dy.rows() * dy.cols(), kComputeDTypes);
   operands.strided("dy", dy, dy.rows(), dy.cols(), kComputeDTypes);
   if (dsum.defined()) {
@@ -66,43 +66,24 @@ void NormInputGrad::check() const {
   check_rows(operands, "s", s, dy, head_dim);
   operands.dense("weight", weight, rows.width, {dy.dtype, DType::f32});
   if (kind == NormKind::layer_norm) {
-    operands.dense("mean", mean, rows.count(dy), {statistic});
-  } else {
-    operands.absent("mean", mean);
-  }
-  operands.dense("rstd", rstd, rows.count(dy), {statistic});
-  check_rows(operands, "dx", dx, dy, head_dim);
-  operands.distinct("dx", dx, "s", s);
-}
-
-Cost NormInputGrad::cost() const { return memory_cost({dy, dsum, s, weight, mean, rstd}, {dx}); }
-
-void NormWeightGrad::check() const {
-  const Operands operands(name);
-  check_heads(operands, dy, head_dim);
-  const NormRows rows = norms();
-  const DType sink = sum_dtype(dy.dtype);
-  if (head_dim == 0) operands.dense("dy", dy, dy.rows() * dy.cols(), kComputeDTypes);
-  operands.strided("dy", dy, dy.rows(), dy.cols(), kComputeDTypes);
-  check_rows(operands, "s", s, dy, head_dim);
-  if (kind == NormKind::layer_norm) {
     operands.dense("mean", mean, rows.count(dy), {sink});
   } else {
     operands.absent("mean", mean);
   }
   operands.dense("rstd", rstd, rows.count(dy), {sink});
+  check_rows(operands, "dx", dx, dy, head_dim);
+  operands.distinct("dx", dx, "s", s);
   operands.dense("dweight", dweight, rows.width, {sink});
   if (dbias.defined()) operands.dense("dbias", dbias, rows.width, {sink});
 }
 
-Cost NormWeightGrad::cost() const {
-  return memory_cost({dy, s, mean, rstd, dweight, dbias}, {dweight, dbias});
+Cost NormBackward::cost() const {
+  return memory_cost({dy, dsum, s, weight, mean, rstd, dweight, dbias}, {dx, dweight, dbias});
 }
 
-std::uint64_t NormWeightGrad::workspace_bytes(int) const {
+std::uint64_t NormBackward::workspace_bytes(int) const {
   const std::int64_t sinks = dbias.defined() ? 2 : 1;
-  return static_cast<std::uint64_t>(num_row_blocks(norms().count(dy)) * norms().width * sinks) *
-         size_of(dweight.dtype);
+  return static_cast<std::uint64_t>(row_blocks() * norms().width * sinks) * size_of(dweight.dtype);
 }
 
 }  // namespace llmtrain::kernels

@@ -53,41 +53,35 @@ struct NormForward {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// Gradient with respect to s: dx = (normalise backward of dy) + dsum, where dsum (optional) is the
-/// gradient that reaches s along the residual stream. dx may alias dy or dsum. `head_dim` as in
-/// NormForward: then dy, s and dx are strided, and there is no dsum.
-struct NormInputGrad {
-  static constexpr std::string_view name = "norm_input_grad";
+/// Rows of the blocks in which NormBackward sums whole rows: fewer than of other column sums, for
+/// a thread block of a GPU that holds a row goes through one of these row by row, and there must be
+/// one for every multiprocessor.
+inline constexpr std::int64_t kNormRowsPerBlock = 32;
+
+/// Both gradients of a norm. dx = (normalise backward of dy) + dsum, where dsum (optional) is the
+/// gradient that reaches s along the residual stream; dx may alias dy or dsum.
+/// dweight[j] += sum_i dy[i,j] * normalised[i,j]; dbias[j] += sum_i dy[i,j] (optional). Sinks are
+/// FP32 (FP64 for fp64). The rows of each row block are summed in ascending order
+/// from zero, then the blocks' sums are added to the sinks in ascending order.
+/// `head_dim` as in NormForward: then dy, s and dx are strided, the rows are those of NormRows, and
+/// there is no dsum.
+struct NormBackward {
+  static constexpr std::string_view name = "norm_backward";
   NormKind kind = NormKind::rms_norm;
   View dy, dsum, s, weight, mean, rstd;
-  View dx;
+  View dx, dweight, dbias;
   double weight_offset = 0;
   std::int64_t head_dim = 0;
   NormRows norms() const { return NormRows::of(dy, head_dim); }
+  std::int64_t rows_per_block() const { return head_dim == 0 ? kNormRowsPerBlock : kRowsPerBlock; }
+  std::int64_t row_blocks() const { return num_row_blocks(norms().count(dy), rows_per_block()); }
   void check() const;
   Cost cost() const;
   DType dtype() const { return dy.dtype; }
   std::array<std::int64_t, 4> sizes() const {
     return {norms().count(dy), norms().width, dsum.defined()};
   }
-  std::uint64_t workspace_bytes(int) const { return 0; }
-};
-
-/// dweight[j] += sum_i dy[i,j] * normalised[i,j]; dbias[j] += sum_i dy[i,j] (optional). Sinks are
-/// FP32 (FP64 for fp64). The rows of each row block are summed in ascending order from zero, then
-/// the blocks' sums are added to the sinks in ascending order. `head_dim` as in NormForward: dy and
-/// s are strided, and the rows are those of NormRows.
-struct NormWeightGrad {
-  static constexpr std::string_view name = "norm_weight_grad";
-  NormKind kind = NormKind::rms_norm;
-  View dy, s, mean, rstd;
-  View dweight, dbias;
-  std::int64_t head_dim = 0;
-  NormRows norms() const { return NormRows::of(dy, head_dim); }
-  void check() const;
-  Cost cost() const;
-  DType dtype() const { return dy.dtype; }
-  std::array<std::int64_t, 4> sizes() const { return {norms().count(dy), norms().width}; }
+  /// The sums of row blocks: [row blocks, width] for the weight, and behind them for the bias.
   std::uint64_t workspace_bytes(int threads) const;
 };
 

@@ -8,8 +8,9 @@ namespace llmtrain::kernels {
 
 inline constexpr std::int64_t kRowsPerBlock = 64;
 
-constexpr std::int64_t num_row_blocks(std::int64_t rows) {
-  return (rows + kRowsPerBlock - 1) / kRowsPerBlock;
+constexpr std::int64_t num_row_blocks(std::int64_t rows,
+                                      std::int64_t rows_per_block = kRowsPerBlock) {
+  return (rows + rows_per_block - 1) / rows_per_block;
 }
 
 }  // namespace llmtrain::kernels

@@ -28,14 +28,15 @@ void column_sum(const KernelCtx& ctx, const ColumnSum& op, const View& workspace
   with_type(op.x.dtype, [&]<class T>() {
     using W = Wide<T>;
     auto* const partial = workspace.as<W>();
+    const std::int64_t blocks = num_row_blocks(rows);
     const auto first_stage = [&]<int V>() {
-      launch_grid(ctx, {row_block_grid(rows, cols / V), kRowBlockThreads}, sum_row_blocks<T, V>,
+      launch_grid(ctx, {row_block_grid(blocks, cols / V), kRowBlockThreads}, sum_row_blocks<T, V>,
                   Rows<const T>(op.x), rows, cols, partial);
     };
     constexpr int kWidth = kRowBlockPack<T>;
     const bool packed = cols % kWidth == 0 && rows_aligned(op.x, kWidth * sizeof(T));
     packed ? first_stage.template operator()<kWidth>() : first_stage.template operator()<1>();
-    join<W>(ctx, rows, cols, partial, op.out.as<W>(), nullptr);
+    join<W>(ctx, blocks, cols, partial, op.out.as<W>(), nullptr);
   });
 }
 

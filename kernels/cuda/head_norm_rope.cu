@@ -381,8 +381,8 @@ void head_norm_rope_backward(const KernelCtx& ctx, const HeadNormRopeBackward& o
                   turn_back<T, V, kHeld>, operands, walk);
     });
     const std::int64_t width = op.heads.head_dim;
-    join<W>(ctx, op.num_q(), width, sums, op.dq_weight.as<W>(), nullptr);
-    join<W>(ctx, op.num_k(), width, sums + q_blocks * width, op.dk_weight.as<W>(), nullptr);
+    join<W>(ctx, q_blocks, width, sums, op.dq_weight.as<W>(), nullptr);
+    join<W>(ctx, k_blocks, width, sums + q_blocks * width, op.dk_weight.as<W>(), nullptr);
   });
 }
 

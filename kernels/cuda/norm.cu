@@ -1,4 +1,4 @@
-// Weight gradients of norms; the other directions have files of their own.
+// Sums of weight gradients by row blocks, where no other kernel has them beside its own work.
 #include "kernels/cuda/norm_rows.cuh"
 #include "kernels/cuda/row_blocks.cuh"
 #include "kernels/cuda/rows.hpp"
@@ -39,7 +39,7 @@ class HeadCursor {
 
 template <class T>
 struct WeightGradOperands {
-  std::int64_t count;
+  std::int64_t count, rows_per_block;
   HeadRows<const T> dy, s;
   const Wide<T>*mean, *rstd;
   Wide<T>*weight_sums, *bias_sums;  // [row blocks, width]; bias_sums may be null
@@ -49,7 +49,7 @@ template <class T, int V, bool kHeads>
 __global__ void __launch_bounds__(kRowBlockThreads) weight_grad_blocks(WeightGradOperands<T> op) {
   using W = Wide<T>;
   const int width = op.dy.width;
-  const RowBlockPart part(width / V);
+  const RowBlockPart part(width / V, op.rows_per_block);
   const int count = part.count(op.count);
   if (count <= 0) return;
   const std::int64_t begin = part.begin();
@@ -74,42 +74,39 @@ __global__ void __launch_bounds__(kRowBlockThreads) weight_grad_blocks(WeightGra
   if (op.bias_sums != nullptr) store_sums(op.bias_sums + at, bias_sums);
 }
 
-void norm_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View& workspace) {
+}  // namespace
+
+void norm_weight_sums(const KernelCtx& ctx, const NormBackward& op, const View& workspace) {
   const NormRows rows = op.norms();
-  const std::int64_t count = rows.count(op.dy);
+  const std::int64_t blocks = op.row_blocks();
   with_type(op.dy.dtype, [&]<class T>() {
     using W = Wide<T>;
     auto* const sums = workspace.as<W>();
-    auto* const bias_sums =
-        op.dbias.defined() ? sums + num_row_blocks(count) * rows.width : nullptr;
     const WeightGradOperands<T> operands{
-        .count = count,
+        .count = rows.count(op.dy),
+        .rows_per_block = op.rows_per_block(),
         .dy = {op.dy, rows},
         .s = {op.s, rows},
         .mean = op.kind == NormKind::layer_norm ? op.mean.as<W>() : nullptr,
         .rstd = op.rstd.as<W>(),
         .weight_sums = sums,
-        .bias_sums = bias_sums};
-    const auto first_stage = [&]<int V>() {
+        .bias_sums = op.dbias.defined() ? sums + blocks * rows.width : nullptr};
+    const auto launch = [&]<int V>() {
       launch_grid(
-          ctx, {row_block_grid(count, rows.width / V), kRowBlockThreads},
+          ctx, {row_block_grid(blocks, rows.width / V), kRowBlockThreads},
           rows.heads == 1 ? weight_grad_blocks<T, V, false> : weight_grad_blocks<T, V, true>,
           operands);
     };
     constexpr int kWidth = kRowBlockPack<T>;
     const bool packed = rows.width % kWidth == 0 && rows_aligned(op.dy, kWidth * sizeof(T)) &&
                         rows_aligned(op.s, kWidth * sizeof(T));
-    packed ? first_stage.template operator()<kWidth>() : first_stage.template operator()<1>();
-    join(ctx, count, rows.width, sums, op.dweight.as<W>(), op.dbias.as<W>());
+    packed ? launch.template operator()<kWidth>() : launch.template operator()<1>();
   });
 }
 
-}  // namespace
-
 void add_norm_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<NormForward, norm_forward>());
-  rows.push_back(row_of<NormInputGrad, norm_input_grad>());
-  rows.push_back(row_of<NormWeightGrad, norm_weight_grad>());
+  rows.push_back(row_of<NormBackward, norm_backward>());
 }
 
 }  // namespace llmtrain::kernels::cuda

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(Walk::kBlock)
 
 }  // namespace
 
-void norm_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View&) {
+void norm_input_grad(const KernelCtx& ctx, const NormBackward& op) {
   const NormRows rows = op.norms();
   with_type(op.dy.dtype, [&]<class T>() {
     using W = Wide<T>;

@@ -12,7 +12,10 @@
 namespace llmtrain::kernels::cuda {
 
 void norm_forward(const KernelCtx& ctx, const NormForward& op, const View& workspace);
-void norm_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View& workspace);
+void norm_backward(const KernelCtx& ctx, const NormBackward& op, const View& workspace);
+/// Its parts, for rows of any kind: dx; and the sums of row blocks, into the workspace.
+void norm_input_grad(const KernelCtx& ctx, const NormBackward& op);
+void norm_weight_sums(const KernelCtx& ctx, const NormBackward& op, const View& workspace);
 
 /// Norm i of a matrix: head i % heads of row i / heads. Null data for an absent operand.
 template <class T>

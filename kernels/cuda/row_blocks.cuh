@@ -1,6 +1,6 @@
 #pragma once
-/// Column sums in two stages: row blocks of kRowsPerBlock rows, each summed in ascending order from
-/// zero, into the workspace; then the blocks in ascending order onto the sinks.
+/// Column sums in two stages: row blocks, each summed in ascending order from zero, into the
+/// workspace; then the blocks in ascending order onto the sinks.
 
 #include <algorithm>
 
@@ -16,22 +16,23 @@ inline constexpr int kRowBlockThreads = 128;
 template <class T>
 inline constexpr int kRowBlockPack = sizeof(T) == 8 ? 1 : 2;
 
-inline unsigned row_block_grid(std::int64_t rows, std::int64_t packs) {
-  return static_cast<unsigned>(ceil_div(num_row_blocks(rows) * packs, kRowBlockThreads));
+inline unsigned row_block_grid(std::int64_t blocks, std::int64_t packs) {
+  return static_cast<unsigned>(ceil_div(blocks * packs, kRowBlockThreads));
 }
 
 /// Which row block and pack a thread of the first stage has.
 struct RowBlockPart {
-  std::int64_t block, pack;
-  __device__ explicit RowBlockPart(std::int64_t packs) {
+  std::int64_t block, pack, per_block;
+  __device__ explicit RowBlockPart(std::int64_t packs, std::int64_t rows_per_block = kRowsPerBlock)
+      : per_block(rows_per_block) {
     const std::int64_t item = std::int64_t{blockIdx.x} * kRowBlockThreads + threadIdx.x;
     block = item / packs;
     pack = item - block * packs;
   }
-  __device__ std::int64_t begin() const { return block * kRowsPerBlock; }
+  __device__ std::int64_t begin() const { return block * per_block; }
   /// Rows of the block; at most 0 for a thread without one.
   __device__ int count(std::int64_t rows) const {
-    return static_cast<int>(std::min(rows - begin(), std::int64_t{kRowsPerBlock}));
+    return static_cast<int>(std::min(rows - begin(), per_block));
   }
 };
 
@@ -88,9 +89,8 @@ __global__ void __launch_bounds__(kJoinColumns* kJoinWarps)
 
 /// Queues the second stage; `second` may be null.
 template <class W>
-void join(const KernelCtx& ctx, std::int64_t rows, std::int64_t cols, const W* partial, W* first,
+void join(const KernelCtx& ctx, std::int64_t blocks, std::int64_t cols, const W* partial, W* first,
           W* second) {
-  const std::int64_t blocks = num_row_blocks(rows);
   if (blocks == 0) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(cols, kJoinColumns)), second == nullptr ? 1u : 2u);
   launch_grid(ctx, {grid, kJoinColumns * kJoinWarps}, join_row_blocks<W>, partial, first, second,

@@ -35,23 +35,17 @@ class HeadNormNode final : public Node {
       const std::int64_t cols = part.num_heads * head_dim_;
       const Tensor dy = dqkv.columns(part.first_col, cols);
       const Tensor s = qkv.columns(part.first_col, cols);
-      ctx.launch(kernels::NormWeightGrad{.kind = kernels::NormKind::rms_norm,
-                                         .dy = dy,
-                                         .s = s,
-                                         .mean = {},
-                                         .rstd = rstd[i],
-                                         .dweight = gradient_sink(ctx, *part.weight),
-                                         .dbias = {},
-                                         .head_dim = head_dim_});
-      ctx.launch(kernels::NormInputGrad{.kind = kernels::NormKind::rms_norm,
-                                        .dy = dy,
-                                        .dsum = {},
-                                        .s = s,
-                                        .weight = part.weight->compute(),
-                                        .mean = {},
-                                        .rstd = rstd[i],
-                                        .dx = dy,
-                                        .head_dim = head_dim_});
+      ctx.launch(kernels::NormBackward{.kind = kernels::NormKind::rms_norm,
+                                       .dy = dy,
+                                       .dsum = {},
+                                       .s = s,
+                                       .weight = part.weight->compute(),
+                                       .mean = {},
+                                       .rstd = rstd[i],
+                                       .dx = dy,
+                                       .dweight = gradient_sink(ctx, *part.weight),
+                                       .dbias = {},
+                                       .head_dim = head_dim_});
     }
     return {std::move(dqkv)};
   }

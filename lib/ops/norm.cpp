@@ -68,25 +68,20 @@ class NormNode final : public Node {
     const Tensor s = sum_.get(ctx);
     const Tensor mean = mean_.get(ctx);
     const Tensor rstd = rstd_.get(ctx);
-    ctx.launch(kernels::NormWeightGrad{
-        .kind = options_.kind,
-        .dy = dy,
-        .s = s,
-        .mean = mean.view(),
-        .rstd = rstd,
-        .dweight = gradient_sink(ctx, *weight_),
-        .dbias = bias_ != nullptr ? gradient_sink(ctx, *bias_).view() : View{}});
     const bool in_place = dsum.defined() && dsum.unique();
     Tensor dx = in_place ? dsum : ctx.allocate(s.shape(), s.dtype(), "norm dx");
-    ctx.launch(kernels::NormInputGrad{.kind = options_.kind,
-                                      .dy = dy,
-                                      .dsum = dsum.view(),
-                                      .s = s,
-                                      .weight = weight_->compute(),
-                                      .mean = mean.view(),
-                                      .rstd = rstd,
-                                      .dx = dx,
-                                      .weight_offset = options_.weight_offset});
+    ctx.launch(kernels::NormBackward{
+        .kind = options_.kind,
+        .dy = dy,
+        .dsum = dsum.view(),
+        .s = s,
+        .weight = weight_->compute(),
+        .mean = mean.view(),
+        .rstd = rstd,
+        .dx = dx,
+        .dweight = gradient_sink(ctx, *weight_),
+        .dbias = bias_ != nullptr ? gradient_sink(ctx, *bias_).view() : View{},
+        .weight_offset = options_.weight_offset});
     if (!has_residual_) return {std::move(dx)};
     return {dx, dx};
   }

@@ -39,25 +39,17 @@ LaunchTime norm_forward(KernelBench& b, DType t, std::int64_t rows) {
 }
 
 template <bool residual>
-LaunchTime norm_input_grad(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(NormInputGrad{.kind = NormKind::layer_norm,
-                                .dy = b.input(rows, kCols, t),
-                                .dsum = residual ? b.input(rows, kCols, t) : View{},
-                                .s = b.input(rows, kCols, t),
-                                .weight = b.input(1, kCols, t),
-                                .mean = b.input(1, rows, DType::f32),
-                                .rstd = b.input(1, rows, DType::f32),
-                                .dx = b.result(rows, kCols, t)});
-}
-
-LaunchTime norm_weight_grad(KernelBench& b, DType t, std::int64_t rows) {
-  return b.launch(NormWeightGrad{.kind = NormKind::layer_norm,
-                                 .dy = b.input(rows, kCols, t),
-                                 .s = b.input(rows, kCols, t),
-                                 .mean = b.input(1, rows, DType::f32),
-                                 .rstd = b.input(1, rows, DType::f32),
-                                 .dweight = b.result(1, kCols, DType::f32),
-                                 .dbias = b.result(1, kCols, DType::f32)});
+LaunchTime norm_backward(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(NormBackward{.kind = NormKind::layer_norm,
+                               .dy = b.input(rows, kCols, t),
+                               .dsum = residual ? b.input(rows, kCols, t) : View{},
+                               .s = b.input(rows, kCols, t),
+                               .weight = b.input(1, kCols, t),
+                               .mean = b.input(1, rows, DType::f32),
+                               .rstd = b.input(1, rows, DType::f32),
+                               .dx = b.result(rows, kCols, t),
+                               .dweight = b.result(1, kCols, DType::f32),
+                               .dbias = b.result(1, kCols, DType::f32)});
 }
 
 LaunchTime add(KernelBench& b, DType t, std::int64_t rows) {
@@ -266,9 +258,8 @@ LaunchTime step_update(KernelBench& b, DType t, std::int64_t rows) {
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"norm_forward", kCols, false, norm_forward<false>},
     {"norm_forward with residual", kCols, false, norm_forward<true>},
-    {"norm_input_grad", kCols, false, norm_input_grad<false>},
-    {"norm_input_grad with residual", kCols, false, norm_input_grad<true>},
-    {"norm_weight_grad", kCols, false, norm_weight_grad},
+    {"norm_backward", kCols, false, norm_backward<false>},
+    {"norm_backward with residual", kCols, false, norm_backward<true>},
     {"add", kCols, false, add},
     {"scale_cast", kCols, false, scale_cast},
     {"normalize", kCols, true, normalize},

@@ -21,7 +21,7 @@ bool is_attention(std::string_view name) {
 // Kernels whose third size says whether an optional operand is there.
 bool has_option(std::string_view name) {
   return name == "activation_forward" || name == "activation_backward" || name == "cross_entropy" ||
-         name == "norm_forward" || name == "norm_input_grad";
+         name == "norm_forward" || name == "norm_backward";
 }
 
 bool is_ascending(const KernelModel::Axis& axis) {

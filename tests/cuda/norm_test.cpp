@@ -22,10 +22,11 @@ struct Case {
   std::int64_t rows, width;
 };
 // Every way over rows: lanes of a warp (fewer than all, all, several packs each), blocks of each
-// size, rows that are read again, widths that no pack divides; rows that fill no block.
+// size, rows that are read again, widths that no pack divides; rows that fill no block, and
+// several.
 const Case kCases[] = {{3, 1},    {5, 37},    {19, 64},   {17, 100}, {5, 256},  {6, 520},
                        {7, 1024}, {2, 1056},  {3, 1501},  {2, 2048}, {2, 3072}, {3, 4104},
-                       {1, 8192}, {1, 16384}, {2, 16400}, {0, 64}};
+                       {1, 8192}, {1, 16384}, {2, 16400}, {0, 64},   {70, 264}, {34, 776}};
 
 View view_if(bool present, const Tensor& tensor) { return present ? tensor.view() : View{}; }
 
@@ -75,7 +76,8 @@ TEST_CASE("norms of rows, with a residual and a bias and without") {
               all[3].of_magnitude = max_magnitude(m.read(x));
               return all;
             },
-            dtype);
+            // Of one value: a difference, three products and a sum are rounded, and its statistics.
+            dtype, {.times_reference = 3, .floor = 6});
       }
     }
   }
@@ -97,22 +99,26 @@ TEST_CASE("the gradient of norms of rows, in place and beside the residual's") {
                   m.normals("w", {c.width}, weight_type(m, !centred), m.operand_type());
               const Tensor mean = m.wide_operand("mean", {c.rows});
               const Tensor rstd = m.wide_operand("rstd", {c.rows});
-              NormInputGrad grad{.kind = kind,
-                                 .dy = dy,
-                                 .s = s,
-                                 .weight = weight,
-                                 .mean = view_if(centred, mean),
-                                 .rstd = rstd,
-                                 .dx = dx,
-                                 .weight_offset = 0.5};
+              const Tensor dweight = m.wide_operand("dw", {c.width});
+              const Tensor dbias = m.wide_operand("db", {c.width});
+              NormBackward grad{.kind = kind,
+                                .dy = dy,
+                                .s = s,
+                                .weight = weight,
+                                .mean = view_if(centred, mean),
+                                .rstd = rstd,
+                                .dx = dx,
+                                .dweight = dweight,
+                                .weight_offset = 0.5};
               m.run(grad);
               grad.dsum = dsum;
               grad.dx = dsum;
+              grad.dbias = view_if(centred, dbias);
               m.run(grad);
               grad.dsum = dx;
               grad.dx = dy;
               m.run(grad);
-              return outputs(m, dx, dsum, dy);
+              return outputs(m, dx, dsum, dy, dweight, dbias);
             },
             dtype);
       }
@@ -136,14 +142,16 @@ TEST_CASE("norms of heads in strided rows") {
               const Tensor weight = m.operand("w", {width});
               const Tensor mean = m.wide_operand("mean", {kRows * heads});
               const Tensor rstd = m.wide_operand("rstd", {kRows * heads});
-              m.run(NormInputGrad{.kind = kind,
-                                  .dy = dy,
-                                  .s = x,
-                                  .weight = weight,
-                                  .mean = view_if(centred, mean),
-                                  .rstd = rstd,
-                                  .dx = dx,
-                                  .head_dim = width});
+              const Tensor dweight = m.wide_operand("dw", {width});
+              m.run(NormBackward{.kind = kind,
+                                 .dy = dy,
+                                 .s = x,
+                                 .weight = weight,
+                                 .mean = view_if(centred, mean),
+                                 .rstd = rstd,
+                                 .dx = dx,
+                                 .dweight = dweight,
+                                 .head_dim = width});
               m.run(NormForward{.kind = kind,
                                 .x = x,
                                 .weight = weight,
@@ -151,7 +159,7 @@ TEST_CASE("norms of heads in strided rows") {
                                 .mean = view_if(centred, mean),
                                 .rstd = rstd,
                                 .head_dim = width});
-              return outputs(m, y, dx, mean, rstd);
+              return outputs(m, y, dx, mean, rstd, dweight);
             },
             dtype);
       }
@@ -163,17 +171,21 @@ TEST_CASE("the weight gradient of norms has the reference's bits") {
   struct WeightCase {
     std::int64_t rows, heads, width, gap;
   };
-  // Fewer rows than a row block, several blocks, more blocks than are fetched together.
+  // Fewer rows than a row block, several blocks, more blocks than are fetched together; rows that
+  // one kernel reads for both gradients, with one pack and several for a thread.
   for (const WeightCase& c : {WeightCase{1, 1, 1, 0},
                               {63, 1, 37, 0},
                               {64, 1, 64, 0},
                               {200, 1, 264, 0},
+                              {70, 1, 768, 0},
+                              {33, 1, 4104, 0},
+                              {32, 1, 8200, 0},
                               {0, 1, 8, 0},
                               {43, 3, 16, 8},
                               {50, 5, 6, 3},
                               {70, 1, 24, 8},
                               {70, 1, 24, 3},
-                              {kRowsPerBlock * 129 + 5, 1, 40, 0}}) {
+                              {kNormRowsPerBlock * 129 + 5, 1, 40, 0}}) {
     for (const NormKind kind : kKinds) {
       const bool centred = kind == NormKind::layer_norm;
       for (const DType dtype : kTypes) {
@@ -186,13 +198,16 @@ TEST_CASE("the weight gradient of norms has the reference's bits") {
               const Tensor rstd = m.wide_operand("rstd", {c.rows * c.heads});
               const Tensor dweight = m.wide_operand("dw", {c.width});
               const Tensor dbias = m.wide_operand("db", {c.width});
-              NormWeightGrad grad{.kind = kind,
-                                  .dy = dy,
-                                  .s = s,
-                                  .mean = view_if(centred, mean),
-                                  .rstd = rstd,
-                                  .dweight = dweight,
-                                  .head_dim = c.gap == 0 ? 0 : c.width};
+              const Tensor weight = m.operand("w", {c.width}), dx = m.output(shape, c.gap);
+              NormBackward grad{.kind = kind,
+                                .dy = dy,
+                                .s = s,
+                                .weight = weight,
+                                .mean = view_if(centred, mean),
+                                .rstd = rstd,
+                                .dx = dx,
+                                .dweight = dweight,
+                                .head_dim = c.gap == 0 ? 0 : c.width};
               m.run(grad);
               grad.dbias = dbias;
               m.run(grad);

@@ -78,7 +78,7 @@ void forward_row(const NormForward& op, std::int64_t i) {
 /// With n = (s - mean) rstd and g = dy weight: ds = rstd (g - mean(g) - n mean(g n)), without
 /// mean(g) for rms_norm.
 template <class T, class W>
-void input_grad_row(const NormInputGrad& op, std::int64_t i) {
+void input_grad_row(const NormBackward& op, std::int64_t i) {
   const NormRows rows = op.norms();
   const std::int64_t cols = rows.width;
   const T* dy = rows.at<T>(op.dy, i);
@@ -112,7 +112,7 @@ void input_grad_row(const NormInputGrad& op, std::int64_t i) {
 
 /// Adds `count` rows from row i on, one after the other: a sum is loaded and stored once for all.
 template <int count, class T>
-HWY_INLINE void add_weight_grad(const NormWeightGrad& op, std::int64_t i, float* weight,
+HWY_INLINE void add_weight_grad(const NormBackward& op, std::int64_t i, float* weight,
                                 float* bias) {
   const NormRows rows = op.norms();
   const T* dy[count];
@@ -140,7 +140,7 @@ HWY_INLINE void add_weight_grad(const NormWeightGrad& op, std::int64_t i, float*
 }
 
 template <class T>
-void weight_grad_as(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
+void weight_grad_as(const NormBackward& op, std::int64_t begin, std::int64_t end, float* weight,
                     float* bias) {
   std::fill_n(weight, op.norms().width, 0.0f);
   if (bias != nullptr) std::fill_n(bias, op.norms().width, 0.0f);
@@ -159,20 +159,18 @@ void forward(const NormForward& op, std::int64_t begin, std::int64_t end) {
   });
 }
 
-void input_grad(const NormInputGrad& op, std::int64_t begin, std::int64_t end) {
+/// Sums of rows [begin, end) in ascending order, without the bias's where `bias` is null; then the
+/// gradients of these rows, whose dy and s are in the cache.
+void backward(const NormBackward& op, std::int64_t begin, std::int64_t end, float* weight,
+              float* bias) {
   const auto rows = [&]<class T, class W>() {
     for (std::int64_t i = begin; i < end; ++i) input_grad_row<T, W>(op, i);
   };
   with_fast_type(op.dy.dtype, [&]<class T>() {
+    weight_grad_as<T>(op, begin, end, weight, bias);
     op.weight.dtype == DType::f32 ? rows.template operator()<T, float>()
                                   : rows.template operator()<T, T>();
   });
-}
-
-/// Sums of rows [begin, end) in ascending order; no bias sums where `bias` is null.
-void weight_grad(const NormWeightGrad& op, std::int64_t begin, std::int64_t end, float* weight,
-                 float* bias) {
-  with_fast_type(op.dy.dtype, [&]<class T>() { weight_grad_as<T>(op, begin, end, weight, bias); });
 }
 
 }  // namespace
@@ -183,8 +181,7 @@ HWY_AFTER_NAMESPACE();
 namespace llmtrain::kernels::fast {
 
 HWY_EXPORT(forward);
-HWY_EXPORT(input_grad);
-HWY_EXPORT(weight_grad);
+HWY_EXPORT(backward);
 
 namespace {
 
@@ -199,24 +196,16 @@ void run_forward(const KernelCtx& ctx, const NormForward& op, const View& worksp
                   });
 }
 
-void run_input_grad(const KernelCtx& ctx, const NormInputGrad& op, const View& workspace) {
-  if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
-  parallel_blocks(ctx.threads, op.norms().count(op.dy), rows_per_block(op.norms().width),
-                  [&](std::int64_t begin, std::int64_t end) {
-                    HWY_DYNAMIC_DISPATCH(input_grad)(op, begin, end);
-                  });
-}
-
-void run_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View& workspace) {
+void run_backward(const KernelCtx& ctx, const NormBackward& op, const View& workspace) {
   if (op.dy.dtype == DType::f64) return run_reference(ctx, op, workspace);
   const std::int64_t rows = op.norms().count(op.dy);
   const std::int64_t cols = op.norms().width;
-  const std::int64_t blocks = num_row_blocks(rows);
+  const std::int64_t blocks = op.row_blocks(), per_block = op.rows_per_block();
   auto* const weight = workspace.as<float>();
   float* const bias = op.dbias.defined() ? weight + blocks * cols : nullptr;
-  parallel_blocks(ctx.threads, rows, kRowsPerBlock, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t offset = begin / kRowsPerBlock * cols;
-    HWY_DYNAMIC_DISPATCH(weight_grad)
+  parallel_blocks(ctx.threads, rows, per_block, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t offset = begin / per_block * cols;
+    HWY_DYNAMIC_DISPATCH(backward)
     (op, begin, end, weight + offset, bias == nullptr ? nullptr : bias + offset);
   });
   join_row_blocks(ctx.threads, blocks, cols, weight, op.dweight.as<float>());
@@ -229,8 +218,7 @@ void run_weight_grad(const KernelCtx& ctx, const NormWeightGrad& op, const View&
 
 void add_norm_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<NormForward, run_forward>());
-  rows.push_back(row_of<NormInputGrad, run_input_grad>());
-  rows.push_back(row_of<NormWeightGrad, run_weight_grad>());
+  rows.push_back(row_of<NormBackward, run_backward>());
 }
 
 }  // namespace llmtrain::kernels::fast

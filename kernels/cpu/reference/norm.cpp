@@ -66,7 +66,7 @@ void forward(const KernelCtx&, const NormForward& norm, const View&) {
 /// With n = (s - mean) rstd and g = dy weight: ds = rstd (g - mean(g) - n mean(g n)), without
 /// mean(g) for rms_norm.
 template <class T>
-void input_grad_row(const NormInputGrad& grad, std::int64_t i) {
+void input_grad_row(const NormBackward& grad, std::int64_t i) {
   using W = Wide<T>;
   const NormRows rows = grad.norms();
   const std::int64_t hidden = rows.width;
@@ -97,21 +97,15 @@ void input_grad_row(const NormInputGrad& grad, std::int64_t i) {
   }
 }
 
-void input_grad(const KernelCtx&, const NormInputGrad& grad, const View&) {
-  with_type(grad.dy.dtype, [&]<class T>() {
-    for (std::int64_t i = 0; i < grad.norms().count(grad.dy); ++i) input_grad_row<T>(grad, i);
-  });
-}
-
 template <class T>
-void weight_grad_column(const NormWeightGrad& grad, std::int64_t j) {
+void weight_grad_column(const NormBackward& grad, std::int64_t j) {
   using W = Wide<T>;
   const NormRows rows = grad.norms();
-  const std::int64_t count = rows.count(grad.dy);
-  for (std::int64_t begin = 0; begin < count; begin += kRowsPerBlock) {
+  const std::int64_t count = rows.count(grad.dy), per_block = grad.rows_per_block();
+  for (std::int64_t begin = 0; begin < count; begin += per_block) {
     W weight_sum = 0;
     W bias_sum = 0;
-    for (std::int64_t i = begin; i < std::min(count, begin + kRowsPerBlock); ++i) {
+    for (std::int64_t i = begin; i < std::min(count, begin + per_block); ++i) {
       const W dy = widen(rows.at<T>(grad.dy, i)[j]);
       const W mean = grad.kind == NormKind::layer_norm ? grad.mean.as<W>()[i] : W{0};
       const W n = (widen(rows.at<T>(grad.s, i)[j]) - mean) * grad.rstd.as<W>()[i];
@@ -123,9 +117,11 @@ void weight_grad_column(const NormWeightGrad& grad, std::int64_t j) {
   }
 }
 
-void weight_grad(const KernelCtx&, const NormWeightGrad& grad, const View&) {
+// The weight's gradient first: dx may take the place of dy.
+void backward(const KernelCtx&, const NormBackward& grad, const View&) {
   with_type(grad.dy.dtype, [&]<class T>() {
     for (std::int64_t j = 0; j < grad.norms().width; ++j) weight_grad_column<T>(grad, j);
+    for (std::int64_t i = 0; i < grad.norms().count(grad.dy); ++i) input_grad_row<T>(grad, i);
   });
 }
 
@@ -133,8 +129,7 @@ void weight_grad(const KernelCtx&, const NormWeightGrad& grad, const View&) {
 
 void add_norm_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<NormForward, forward>());
-  rows.push_back(row_of<NormInputGrad, input_grad>());
-  rows.push_back(row_of<NormWeightGrad, weight_grad>());
+  rows.push_back(row_of<NormBackward, backward>());
 }
 
 }  // namespace llmtrain::kernels::reference

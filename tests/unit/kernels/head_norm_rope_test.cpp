@@ -179,17 +179,13 @@ TEST_CASE("both kernels in one are those one after the other") {
                               .rstd = part_rstd,
                               .eps = kEps,
                               .head_dim = c.head_dim});
-      machine.run(NormWeightGrad{.dy = columns(turned_back),
-                                 .s = columns(x),
-                                 .rstd = part_rstd,
-                                 .dweight = sink,
-                                 .head_dim = c.head_dim});
-      machine.run(NormInputGrad{.dy = columns(turned_back),
-                                .s = columns(x),
-                                .weight = weight,
-                                .rstd = part_rstd,
-                                .dx = columns(expected_dx),
-                                .head_dim = c.head_dim});
+      machine.run(NormBackward{.dy = columns(turned_back),
+                               .s = columns(x),
+                               .weight = weight,
+                               .rstd = part_rstd,
+                               .dx = columns(expected_dx),
+                               .dweight = sink,
+                               .head_dim = c.head_dim});
       CHECK(trial::max_difference(trial::values_of(of_q ? dq : dk), trial::values_of(sink)) <
             1e-12);
     }

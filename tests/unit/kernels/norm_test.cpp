@@ -49,10 +49,9 @@ std::vector<trial::Output> forward_and_backward(Machine& machine, const Size& si
   const Tensor dy = machine.operand("dy", shape);
   const Tensor dsum = o.residual ? machine.operand("dsum", shape) : Tensor();
   const Tensor dx = machine.output(shape);
-  machine.run(NormInputGrad{o.kind, dy, dsum, s, weight, mean, rstd, dx});
   const Tensor dweight = machine.wide("dweight", {cols});
   const Tensor dbias = o.bias ? machine.wide("dbias", {cols}) : Tensor();
-  machine.run(NormWeightGrad{o.kind, dy, s, mean, rstd, dweight, dbias});
+  machine.run(NormBackward{o.kind, dy, dsum, s, weight, mean, rstd, dx, dweight, dbias});
 
   auto all = trial::outputs(s, y, rstd, dx, dweight);
   if (centred) all.push_back(trial::outputs(mean)[0]);
@@ -118,23 +117,17 @@ TEST_CASE("heads side by side are normalised as rows of their own") {
                                 .rstd = rstd,
                                 .eps = 1e-5,
                                 .head_dim = head_dim});
-        machine.run(NormInputGrad{.kind = kind,
-                                  .dy = dy,
-                                  .dsum = {},
-                                  .s = x,
-                                  .weight = weight,
-                                  .mean = mean,
-                                  .rstd = rstd,
-                                  .dx = dx,
-                                  .head_dim = head_dim});
-        machine.run(NormWeightGrad{.kind = kind,
-                                   .dy = dy,
-                                   .s = x,
-                                   .mean = mean,
-                                   .rstd = rstd,
-                                   .dweight = dweight,
-                                   .dbias = {},
-                                   .head_dim = head_dim});
+        machine.run(NormBackward{.kind = kind,
+                                 .dy = dy,
+                                 .dsum = {},
+                                 .s = x,
+                                 .weight = weight,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .dx = dx,
+                                 .dweight = dweight,
+                                 .dbias = {},
+                                 .head_dim = head_dim});
         return trial::outputs(y, rstd, dx, dweight);
       };
       trial::Limits limits;
@@ -187,8 +180,7 @@ TEST_CASE("norm gradients are the derivatives of the forward pass") {
     const Tensor dx = machine.output({2, kCols});
     const Tensor dweight = machine.of(Values(kCols, 0.0), {kCols}, DType::f64);
     const Tensor dbias = machine.of(Values(kCols, 0.0), {kCols}, DType::f64);
-    machine.run(NormInputGrad{kind, dy, dsum, x, weight, mean, rstd, dx});
-    machine.run(NormWeightGrad{kind, dy, x, mean, rstd, dweight, dbias});
+    machine.run(NormBackward{kind, dy, dsum, x, weight, mean, rstd, dx, dweight, dbias});
     const auto check = [&](const Tensor& input, const Tensor& gradient) {
       for (std::int64_t i = 0; i < input.numel(); ++i) {
         constexpr double kStep = 1e-5;
@@ -231,11 +223,14 @@ TEST_CASE("norms may overwrite what their headers allow") {
     const Tensor dy = machine.operand("dy", shape);
     const Tensor dsum = machine.operand("dsum", shape);
     const Tensor dx = machine.output(shape);
+    // dx and the weight's gradient.
     const auto backward = [&](const Tensor& into) {
-      machine.run(NormInputGrad{NormKind::rms_norm, dy, dsum, sum, weight, {}, rstd, into});
-      return values_of(into);
+      const Tensor dweight = machine.wide("dweight", {37});
+      machine.run(
+          NormBackward{NormKind::rms_norm, dy, dsum, sum, weight, {}, rstd, into, dweight, {}});
+      return std::pair(values_of(into), values_of(dweight));
     };
-    const Values expected = backward(dx);
+    const auto expected = backward(dx);
     const Values dy_before = values_of(dy);
     CHECK(backward(dy) == expected);
     trial::set_values(dy, dy_before);
@@ -258,7 +253,8 @@ TEST_CASE("weight gradients have the reference's bits") {
             const Tensor rstd = machine.wide("rstd", {200});
             const Tensor dweight = machine.wide("dweight", {77});
             const Tensor dbias = machine.wide("dbias", {77});
-            machine.run(NormWeightGrad{kind, dy, s, mean, rstd, dweight, dbias});
+            const Tensor weight = machine.operand("weight", {77}), dx = machine.output({200, 77});
+            machine.run(NormBackward{kind, dy, {}, s, weight, mean, rstd, dx, dweight, dbias});
             return trial::outputs(dweight, dbias);
           },
           dtype, limits);
@@ -288,18 +284,13 @@ TEST_CASE("norms refuse operands that do not fit") {
   refused(forward, [&](NormForward& k) { k.rstd = weight; });
   refused(forward, [&](NormForward& k) { k.x.row_stride = 9; });
 
-  const NormInputGrad input{NormKind::layer_norm, x, {}, y, weight, mean, mean, other};
-  CHECK_THROWS_AS(input.check(), InternalError);
-  refused(input, [&](NormInputGrad& k) { k.dx = y; });
-  NormInputGrad fitting = input;
-  fitting.dx = x;
-  fitting.check();
-
   const Tensor dweight = machine.wide("dweight", {8});
-  const NormWeightGrad gradient{NormKind::layer_norm, x, y, mean, mean, dweight, {}};
-  gradient.check();
-  refused(gradient, [&](NormWeightGrad& k) { k.dweight = weight; });
-  refused(gradient, [&](NormWeightGrad& k) { k.dbias = mean; });
+  const NormBackward backward{NormKind::layer_norm, x, {}, y, weight, mean, mean, x, dweight, {}};
+  backward.check();
+  refused(backward, [&](NormBackward& k) { k.dx = other; });
+  refused(backward, [&](NormBackward& k) { k.dx = y; });
+  refused(backward, [&](NormBackward& k) { k.dweight = weight; });
+  refused(backward, [&](NormBackward& k) { k.dbias = mean; });
 }
 
 }  // namespace llmtrain::kernels
