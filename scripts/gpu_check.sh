@@ -18,6 +18,7 @@
 #           mma.sync, norms, AdamW, products
 #   attention  both directions of it by cuDNN and by our kernels, heads of 64 and 128, 1,024 and 4,096 tokens; and in
 #           models that are little else, beside PyTorch's on cuDNN; attention_alone: of that, the latter
+#   norms   rows as cuDNN's benchmark of RMSNorm has them
 #   profile what limits each of our kernels, by ncu: OUT/profile_RECIPE.txt
 #   memory  what the driver says of the GPU's memory beside the plan, with an arena of the size that the plan says
 #   modes   whole steps of GPT-2 124M beside those with one setting changed: run.determinism: fast, no CUDA graphs, our
@@ -52,7 +53,7 @@ die() {
 what="${1:-}"
 for verb in ${what//,/ } ${what:-none}; do
   case "$verb" in
-    bundle | first | check | cases | beside_the_cpu | kernels | attention | attention_alone | profile | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
+    bundle | first | check | cases | beside_the_cpu | kernels | attention | attention_alone | norms | profile | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
     memcheck | racecheck | synccheck | initcheck | losses-124m | losses-1b | losses-tiny-llama | *,*) ;;
     -h | --help)
       sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
@@ -142,7 +143,7 @@ for verb in ${what//,/ }; do
   logs="$all_logs/$verb"
   mkdir -p "$logs"
   case "$verb" in
-    first | check | beside_the_cpu | kernels | attention | attention_alone | profile | memory | modes | runs) "$verb" || true ;;
+    first | check | beside_the_cpu | kernels | attention | attention_alone | norms | profile | memory | modes | runs) "$verb" || true ;;
     cases) trial && cases "$limit" ;;
     memcheck | racecheck | synccheck | initcheck) sanitize "$verb" ;;
     losses-*) losses "${verb#losses-}" ;;

@@ -233,8 +233,9 @@ def kernels(file, name):
     copy_row(found)
     if name == "cudnn":
         formula_row(found)
-    else:  # the others only differ in attention
-        found["kernels"] = [k for k in found["kernels"] if k["name"].startswith("attention")]
+    else:  # the others only differ in attention, or are made for norms
+        wanted = "norm_" if name.startswith("norms_") else "attention"
+        found["kernels"] = [k for k in found["kernels"] if k["name"].startswith(wanted)]
     kernel_rows(found, 24, f"{name}: ")
     return True
 

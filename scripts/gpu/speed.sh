@@ -133,6 +133,24 @@ other() {
   if bench "$name" 200 "$recipe" "${ours[@]}" "$@"; then rows_of table_of other "$logs" "$name"; fi
 }
 
+# Norms of rows as cuDNN's own benchmark of RMSNorm has them, with the residual sum that ours have beside, in models that
+# are hardly anything else.
+norms() {
+  local rows hidden
+  while read -r rows hidden; do
+    bench "norms_${rows}x$hidden" 60 llama3-8b model.hidden_size="$hidden" model.intermediate_size=256 \
+      model.num_hidden_layers=4 model.num_attention_heads=4 model.num_key_value_heads=4 model.head_dim=64 \
+      model.vocab_size=4096 "tokenizer={type: bpe, vocab_size: 4096}" model.max_position_embeddings=1024 \
+      training.seq_len=1024 training.micro_batch_size=$((rows / 1024)) training.global_batch_size=$((rows / 1024)) \
+      activation_checkpoint.mode=none "$whole" || continue
+    rows_of table_of kernels "$logs/norms_${rows}x$hidden.json" "norms_${rows}x$hidden"
+  done <<'END'
+16384 4096
+8192 8192
+8192 5120
+END
+}
+
 # Both directions of attention by cuDNN, in a fixed order and in any, and by our kernels, in models of two layers.
 attention() {
   local name recipe tokens words
