@@ -10,6 +10,7 @@
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/comm/job_place.hpp"
+#include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/exported_model.hpp"
 #include "lib/train/generate.hpp"
 #include "lib/train/import_run.hpp"
@@ -217,7 +218,10 @@ ExitCode export_checkpoint(const Export& arguments) {
   const train::SavedFiles run(arguments.run, arguments.step);
   const train::ExportedModel model(run.recipe->model, *run.tokenizer, *dtype);
   checkpoint::Loader saved = run.store.load(run.step);
-  checkpoint::export_hf(arguments.to, model.content(), checkpoint::values_of(saved));
+  const auto name_there = [&saved](const std::string& name) {
+    return train::saved_name(saved, name);
+  };
+  checkpoint::export_hf(arguments.to, model.content(), checkpoint::values_of(saved, name_there));
   print(fmt::format("{}: step {} in {}\n", arguments.to.string(), run.step, arguments.dtype));
   return ExitCode::done;
 }

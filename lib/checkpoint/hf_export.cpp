@@ -140,19 +140,23 @@ class TemporaryDirectory {
 
 }  // namespace
 
-ParameterValues values_of(Loader& saved) {
-  const auto stored = [&saved](const Parameter& p) {
-    const auto at = saved.manifest().tensors.find(p.name());
+ParameterValues values_of(Loader& saved,
+                          std::function<std::string(const std::string& name)> name_of) {
+  const auto name_there = [name_of = std::move(name_of)](const Parameter& p) {
+    return name_of ? name_of(p.name()) : p.name();
+  };
+  const auto stored = [&saved, name_there](const Parameter& p) {
+    const auto at = saved.manifest().tensors.find(name_there(p));
     return at == saved.manifest().tensors.end() ? DType::f32 : at->second.dtype;
   };
-  const auto read_stored = [&saved, stored](const Parameter& p, std::int64_t first,
-                                            std::span<std::byte> to) {
+  const auto read_stored = [&saved, stored, name_there](const Parameter& p, std::int64_t first,
+                                                        std::span<std::byte> to) {
     const DType dtype = stored(p);
     const Dims shape(p.global_shape().dims().begin(), p.global_shape().dims().end());
     const auto end = first + static_cast<std::int64_t>(to.size() / size_of(dtype));
     for (Box& box : boxes_of_range(shape, first, end)) {
       const auto bytes = static_cast<std::size_t>(*num_elements(box.shape)) * size_of(dtype);
-      saved.read_box({p.name(), dtype, shape, std::move(box)}, to.first(bytes));
+      saved.read_box({name_there(p), dtype, shape, std::move(box)}, to.first(bytes));
       to = to.subspan(bytes);
     }
   };

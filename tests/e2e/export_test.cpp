@@ -2,11 +2,14 @@
 #include <csignal>
 #include <filesystem>
 #include <map>
+#include <span>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "lib/base/file.hpp"
+#include "lib/checkpoint/safetensors.hpp"
 #include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
@@ -67,6 +70,26 @@ TEST_CASE("what saves export is what `ckpt export` writes, byte for byte, in pla
       CHECK(here.call({"ckpt", "verify", "run"}).exit_code == 0);
     }
   }
+}
+
+/// A table of embeddings of kTinyRecipe's in an exported directory.
+std::vector<float> table_in(const fs::path& directory, const std::string& name) {
+  std::vector<float> values(257 * 16);
+  checkpoint::SafetensorsFile::open(directory / "model.safetensors")
+      .read_tensor(name, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+TEST_CASE("a step of tied tables is exported by a run that has a head of its own since") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {"model.tie_word_embeddings=true", "training.max_steps=2"});
+  run_well(here, {"model.tie_word_embeddings=false"});
+  REQUIRE(here.call({"ckpt", "export", "run", "then", "--step", "2"}).exit_code == 0);
+  REQUIRE(here.call({"ckpt", "export", "run", "now"}).exit_code == 0);
+  const std::string embeddings = "model.embed_tokens.weight", head = "lm_head.weight";
+  CHECK(table_in(here.path / "then", head) == table_in(here.path / "then", embeddings));
+  CHECK(table_in(here.path / "now", head) != table_in(here.path / "now", embeddings));
+  CHECK(table_in(here.path / "then", head) != table_in(here.path / "now", head));
 }
 
 TEST_CASE("exports go with their checkpoints, and none is on fast storage") {

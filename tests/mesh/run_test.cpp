@@ -111,6 +111,44 @@ TEST_CASE("ranks that share a model train, decode and save what one rank does, f
   }
 }
 
+TEST_CASE("a head of its own goes on from tied tables, whatever ranks had them and have it") {
+  const Workshop w;
+  const auto run = [&](int ranks, const std::string& name, const std::string& layout, bool tied) {
+    std::vector<std::string> overrides{
+        "run.output_dir=" + name, fmt::format("model.tie_word_embeddings={}", tied),
+        fmt::format("training.max_steps={}", tied ? 4 : 8), "lr_scheduler.horizon=steps"};
+    if (!layout.empty()) overrides.push_back("parallelism=" + layout);
+    const ProcessResult result = w.run(ranks, overrides);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    CHECK((result.output.find("resumed from step 4") != std::string::npos) == !tied);
+  };
+  run(1, "one", "", true);
+  std::filesystem::copy(w.scratch / "one", w.scratch / "tied",
+                        std::filesystem::copy_options::recursive);
+  run(1, "one", "", false);
+  const std::vector<double> expected = losses_and_norms(w.scratch / "one");
+  const auto check = [&](const std::string& name) {
+    const std::vector<double> found = losses_and_norms(w.scratch / name);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CHECK(std::abs(found[i] - expected[i]) <= 1e-11 * expected[i]);
+    }
+  };
+  int number = 0;
+  for (const std::string layout : {"{tp: 2}", "{pp: 2}", "{dp: 2, zero: 3}"}) {
+    CAPTURE(layout);
+    const std::string on = fmt::format("on-{}", number), from = fmt::format("from-{}", number);
+    ++number;
+    std::filesystem::copy(w.scratch / "tied", w.scratch / on,
+                          std::filesystem::copy_options::recursive);
+    run(2, on, layout, false);
+    check(on);
+    run(2, from, layout, true);
+    run(1, from, "", false);
+    check(from);
+  }
+}
+
 TEST_CASE("stages evaluate several samples at a time, whatever ranks have them, and drop nothing") {
   const Workshop w;
   const auto eval_loss = [&](int ranks, const std::string& name, const std::string& layout) {
