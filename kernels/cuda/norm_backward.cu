@@ -1,7 +1,7 @@
 // Both gradients of norms in one reading of dy and s: a thread block goes through a row block, and
 // its threads keep the sums of their columns in registers from row to row. Rows come to shared
-// memory while those before them are computed with. Rows that are short, too long for the shared
-// memory of every GPU or unaligned, and heads beside others have a kernel for each gradient.
+// memory while those before them are computed with. Rows that are short, too long for that or
+// unaligned, and heads beside others have a kernel for each gradient.
 #include "kernels/cuda/norm_rows.cuh"
 #include "kernels/cuda/row_blocks.cuh"
 #include "kernels/cuda/rows.hpp"
@@ -11,11 +11,12 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-/// Threads of a block at most, each with a pack of a row, or up to kMostPacks.
+/// Threads of a block at most, each with one pack of a row or two.
 constexpr int kMostThreads = 512;
-constexpr int kMostPacks = 4;
 /// In shorter rows threads would be without columns.
 constexpr int kLeastPacks = 32;
+/// Shared memory that a block may have on every GPU from sm_80 on, a little less than on the least.
+constexpr std::size_t kMostShared = 96 << 10;
 
 template <class T>
 struct BackwardOperands {
@@ -183,7 +184,6 @@ std::size_t ring_row(const NormBackward& op) {
 template <class T, int kPacks>
 void launch_row_blocks(const KernelCtx& ctx, const NormBackward& op, const View& workspace) {
   using W = Wide<T>;
-  constexpr std::size_t kSharedOfThree = 96 << 10;  // up to where a block has a third row
   const std::int64_t width = op.norms().width;
   const bool centred = op.kind == NormKind::layer_norm;
   auto* const sums = workspace.as<W>();
@@ -209,28 +209,21 @@ void launch_row_blocks(const KernelCtx& ctx, const NormBackward& op, const View&
     if (shared > kUnaskedShared) allow_shared(kernel, shared);
     launch_grid(ctx, {static_cast<unsigned>(op.row_blocks()), threads, shared}, kernel, operands);
   };
-  3 * ring_row<T>(op) <= kSharedOfThree ? launch.template operator()<3>()
-                                        : launch.template operator()<2>();
+  3 * ring_row<T>(op) <= kMostShared ? launch.template operator()<3>()
+                                     : launch.template operator()<2>();
 }
 
 /// True if it was launched: for rows that a ring suits.
 template <class T>
 bool in_one_pass(const KernelCtx& ctx, const NormBackward& op, const View& workspace) {
-  constexpr std::size_t kMostShared = 160 << 10;
   const std::int64_t packs = op.norms().width / kPack<T>;
   if (op.head_dim != 0 || (op.dbias.defined() && op.kind != NormKind::layer_norm) ||
-      packs < kLeastPacks || packs > kMostPacks * kMostThreads ||
-      2 * ring_row<T>(op) > kMostShared ||
+      packs < kLeastPacks || packs > 2 * kMostThreads || 2 * ring_row<T>(op) > kMostShared ||
       !packs_fit<T>(op.norms().width, op.dy, op.dsum, op.s, op.dx, op.weight)) {
     return false;
   }
-  if (packs <= kMostThreads) {
-    launch_row_blocks<T, 1>(ctx, op, workspace);
-  } else if (packs <= 2 * kMostThreads) {
-    launch_row_blocks<T, 2>(ctx, op, workspace);
-  } else {
-    launch_row_blocks<T, kMostPacks>(ctx, op, workspace);
-  }
+  packs <= kMostThreads ? launch_row_blocks<T, 1>(ctx, op, workspace)
+                        : launch_row_blocks<T, 2>(ctx, op, workspace);
   return true;
 }
 

@@ -125,8 +125,14 @@ void copy_async(void* to, const void* from, bool real) {
       reinterpret_cast<std::uintptr_t>(from) % bytes != 0) {
     throw InternalError("cp.async of addresses that are not aligned");
   }
+  auto& groups = PendingCopies::mine().groups;
+  for (const auto& group : groups) {
+    for (const auto& copy : group) {
+      if (copy.to == to) throw InternalError("cp.async to where another copy is under way");
+    }
+  }
   std::memset(to, 0xff, bytes);  // whoever still reads what was there reads NaN
-  PendingCopies::mine().groups.back().push_back({to, from, bytes, real});
+  groups.back().push_back({to, from, bytes, real});
 }
 inline void commit_copies() { PendingCopies::mine().groups.emplace_back(); }
 template <int groups_left>
