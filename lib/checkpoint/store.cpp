@@ -8,6 +8,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/checkpoint/shared_check.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -245,10 +246,7 @@ std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel lev
 
 std::vector<Problem> CheckpointStore::verify(std::uint64_t step, VerifyLevel level,
                                              Communicator& checkers) const {
-  const std::vector<Problem> mine =
-      verify(step, level,
-             {.checker = checkers.rank(), .checkers = checkers.size(), .heeds_signals = true});
-  return join_problems(checkers.gather_texts(format_problems(mine), "check of a checkpoint"));
+  return SharedCheck(*this, step, level, checkers).wait();
 }
 
 NewestValid CheckpointStore::newest_valid(VerifyLevel level) const {

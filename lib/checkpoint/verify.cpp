@@ -179,6 +179,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   int number = 0;
   for (const auto& named : manifest.files) {
     if (number++ % part.checkers != part.checker) continue;
+    if (part.heeds_signals) stop_if_asked("checking a checkpoint");
     try {
       const auto found = with_patience(part, [&] {
         std::vector<Problem> of_file;

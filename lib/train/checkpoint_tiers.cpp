@@ -1,7 +1,6 @@
 #include "lib/train/checkpoint_tiers.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@ namespace llmtrain::train {
 
 namespace fs = std::filesystem;
 using checkpoint::CheckpointStore;
+using checkpoint::VerifyLevel;
 
 namespace {
 
@@ -114,10 +114,13 @@ namespace {
 struct Candidate {
   std::uint64_t step = 0;
   Tier tier = Tier::durable;
+  bool operator==(const Candidate&) const = default;
 };
 
-std::vector<Candidate> newest_first(const CheckpointTiers& tiers) {
+/// Those that rank 0 finds, newest first; of two of one step the durable one. Others have none.
+std::vector<Candidate> candidates(const Peers& peers, const CheckpointTiers& tiers) {
   std::vector<Candidate> found;
+  if (!peers.is_first()) return found;
   for (const Tier tier : {Tier::durable, Tier::local}) {
     if (tier == Tier::local && !tiers.has_local()) continue;
     for (const std::uint64_t step : tiers[tier].list()) found.push_back({step, tier});
@@ -126,44 +129,68 @@ std::vector<Candidate> newest_first(const CheckpointTiers& tiers) {
   return found;
 }
 
-void say_verdict(const Candidate& at, std::span<const checkpoint::Problem> problems,
-                 double seconds) {
-  if (problems.empty()) {
-    log::info("every byte of the checkpoint of step {} was checked in {:.2f} s", at.step, seconds);
-  } else {
-    log::warning("{}checkpoint of step {} is not used: {}", at.tier == Tier::local ? "local " : "",
-                 at.step, checkpoint::to_string(problems));
+void say_not_valid(const Candidate& at, std::span<const checkpoint::Problem> problems) {
+  log::warning("{}checkpoint of step {} is not used: {}", at.tier == Tier::local ? "local " : "",
+               at.step, checkpoint::to_string(problems));
+}
+
+/// What is not valid of it counts in `newest`.
+void leave_out(NewestCheckpoint& newest, const Candidate& at) {
+  ++newest.newer_and_not_valid;
+  newest.durable_not_valid = newest.durable_not_valid || at.tier == Tier::durable;
+}
+
+/// The first valid one of rank 0's `found`; `newest` counts what was left out before. Collective.
+NewestCheckpoint first_valid(const Peers& peers, const CheckpointTiers& tiers,
+                             const std::vector<Candidate>& found, VerifyLevel level,
+                             NewestCheckpoint newest = {}) {
+  const World::LongWait patience(peers.world());  // hashing takes the time that it takes
+  struct Next {
+    bool is_there = false;
+    Candidate at;
+  };
+  for (std::size_t n = 0;; ++n) {
+    const Next next = peers.of_first(n < found.size() ? Next{true, found[n]} : Next(),
+                                     "checkpoint that is checked");
+    if (!next.is_there) return newest;
+    const auto problems = tiers[next.at.tier].verify(next.at.step, level, peers.group());
+    if (problems.empty()) {
+      newest.step = next.at.step;
+      newest.tier = next.at.tier;
+      newest.is_checked = level == VerifyLevel::hash;
+      return newest;
+    }
+    if (peers.is_first()) say_not_valid(next.at, problems);
+    leave_out(newest, next.at);
   }
+}
+
+void require_one(const CheckpointTiers& tiers, const NewestCheckpoint& newest) {
+  require<CheckpointError>(newest.step.has_value(),
+                           "{}: no valid checkpoint to resume from; restore one, or choose "
+                           "another run.output_dir",
+                           tiers[Tier::durable].root().string());
+}
+
+/// On rank 0, before the data, which may take hours: that the run may go on from it, or begin.
+void require_beginning(const Recipe& recipe, const CheckpointTiers& tiers,
+                       const NewestCheckpoint& newest) {
+  const Resume resume = recipe.checkpoint.resume();
+  // What was saved durably must not be lost without a word; what was saved locally may be.
+  const bool must = resume.mode == Resume::Mode::must || resume.mode == Resume::Mode::step;
+  if (must || newest.durable_not_valid) require_one(tiers, newest);
+  require<RecipeError>(!newest.step || resume.mode != Resume::Mode::never,
+                       "{} holds checkpoints and checkpoint.resume is never; choose another "
+                       "run.output_dir",
+                       tiers[newest.tier].root().string());
+  if (newest.step) check_same_function(tiers[newest.tier], *newest.step, recipe);
+  if (!newest.step) check_first_weights(recipe);
 }
 
 }  // namespace
 
 NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers) {
-  const World::LongWait patience(peers.world());  // hashing takes the time that it takes
-  const std::vector<Candidate> found =
-      peers.is_first() ? newest_first(tiers) : std::vector<Candidate>();
-  struct Next {
-    bool is_there = false;
-    Candidate at;
-  };
-  NewestCheckpoint newest;
-  for (std::size_t n = 0;; ++n) {
-    const Next next = peers.of_first(n < found.size() ? Next{true, found[n]} : Next(),
-                                     "checkpoint that is checked");
-    if (!next.is_there) return newest;
-    const auto begin = std::chrono::steady_clock::now();
-    const auto problems =
-        tiers[next.at.tier].verify(next.at.step, checkpoint::VerifyLevel::hash, peers.group());
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (peers.is_first()) say_verdict(next.at, problems, seconds.count());
-    if (problems.empty()) {
-      newest.step = next.at.step;
-      newest.tier = next.at.tier;
-      return newest;
-    }
-    ++newest.newer_and_not_valid;
-    newest.durable_not_valid = newest.durable_not_valid || next.at.tier == Tier::durable;
-  }
+  return first_valid(peers, tiers, candidates(peers, tiers), VerifyLevel::hash);
 }
 
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
@@ -171,24 +198,37 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
   const Resume resume = recipe.checkpoint.resume();
   const bool mine = peers.is_first() && goes_back_to(resume, tiers);
   const bool goes_back = peers.of_first(mine ? 1 : 0, "where the run begins") == 1;
-  const NewestCheckpoint newest =
-      goes_back ? named_checkpoint(peers, tiers, resume.step) : newest_valid(peers, tiers);
-  if (peers.is_first()) {
-    // What was saved durably must not be lost without a word; what was saved locally may be.
-    const bool must = resume.mode == Resume::Mode::must || resume.mode == Resume::Mode::step;
-    const bool may_begin = !must && !newest.durable_not_valid;
-    require<CheckpointError>(newest.step || may_begin,
-                             "{}: no valid checkpoint to resume from; restore one, or choose "
-                             "another run.output_dir",
-                             tiers[Tier::durable].root().string());
-    require<RecipeError>(!newest.step || resume.mode != Resume::Mode::never,
-                         "{} holds checkpoints and checkpoint.resume is never; choose another "
-                         "run.output_dir",
-                         tiers[newest.tier].root().string());
-    // Before the data, which may take hours.
-    if (newest.step) check_same_function(tiers[newest.tier], *newest.step, recipe);
-    if (!newest.step) check_first_weights(recipe);
+  NewestCheckpoint newest;
+  if (goes_back) {
+    newest = named_checkpoint(peers, tiers, resume.step);
+  } else {
+    const std::vector<Candidate> found = candidates(peers, tiers);
+    // With a durable one a run goes on, or ends with an error. Where there are local ones alone it
+    // may have to begin, which has to be known before anything is made of what it begins with.
+    const bool has_durable =
+        std::ranges::any_of(found, [](const Candidate& one) { return one.tier == Tier::durable; });
+    const bool loads_first = peers.of_first(has_durable ? 1 : 0, "kinds of checkpoints") == 1;
+    newest =
+        first_valid(peers, tiers, found, loads_first ? VerifyLevel::header : VerifyLevel::hash);
   }
+  if (peers.is_first()) require_beginning(recipe, tiers, newest);
+  return newest;
+}
+
+NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
+                                  const CheckpointTiers& tiers, NewestCheckpoint damaged,
+                                  std::span<const checkpoint::Problem> problems) {
+  const Candidate at{*damaged.step, damaged.tier};
+  if (damaged.is_named) require_valid(tiers[at.tier], at.step, problems);
+  if (peers.is_first()) say_not_valid(at, problems);
+  leave_out(damaged, at);
+  damaged.step.reset();
+  std::vector<Candidate> found = candidates(peers, tiers);
+  const auto here = std::ranges::find(found, at);
+  if (here != found.end()) found.erase(found.begin(), here + 1);
+  const NewestCheckpoint newest = first_valid(peers, tiers, found, VerifyLevel::hash, damaged);
+  require_one(tiers, newest);  // on all ranks: none of them may begin any more
+  if (peers.is_first()) require_beginning(recipe, tiers, newest);
   return newest;
 }
 

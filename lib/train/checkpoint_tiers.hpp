@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "lib/checkpoint/store.hpp"
 #include "lib/train/peers.hpp"
@@ -43,6 +44,7 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
 struct NewestCheckpoint {
   std::optional<std::uint64_t> step;  // of the newest valid one
   Tier tier = Tier::durable;          // where it is
+  bool is_checked = false;            // every byte of it; else manifest, lengths and headers alone
   std::int64_t newer_and_not_valid = 0;
   bool durable_not_valid = false;  // one of these at least
   bool is_named = false;           // by checkpoint.resume: set_newer_aside() follows
@@ -52,12 +54,20 @@ struct NewestCheckpoint {
 /// not valid is said. Of two of one step the durable one. Collective.
 NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers);
 
-/// The same of a run that begins, or the one that checkpoint.resume names. Collective.
+/// The same of a run that begins, or the one that checkpoint.resume names. Its bytes are checked
+/// here only where the run may have to begin if they are damaged; else beside its loading, after
+/// which older_checkpoint() takes its place. Collective.
 /// CheckpointError when there is none and the recipe, or a durable one that is not valid, forbids
 /// to begin, and what named_checkpoint and check_same_function throw; RecipeError when there is one
 /// and the recipe wants none; what check_first_weights throws when there is none.
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const CheckpointTiers& tiers);
+
+/// The newest one behind `damaged`, whose bytes have `problems`: said, or, if the recipe names it,
+/// thrown. Every byte of it is checked. Collective. Throws what newest_checkpoint does.
+NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
+                                  const CheckpointTiers& tiers, NewestCheckpoint damaged,
+                                  std::span<const checkpoint::Problem> problems);
 
 /// On rank 0, before anything follows from what the run goes on from: one without local checkpoints
 /// goes a way of its own, and never meets earlier ones again.

@@ -64,18 +64,21 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
                                   std::uint64_t step) {
   const World::LongWait patience(peers.world());  // hashing takes the time that it takes
   const CheckpointStore& store = tiers[Tier::durable];
-  const std::string place = store.root().string();
   if (peers.is_first()) {
     const std::vector<std::uint64_t> steps = store.list();
     require<CheckpointError>(std::ranges::find(steps, step) != steps.end(),
-                             "checkpoint.resume: {} has no checkpoint of step {}; {}", place, step,
-                             steps_in(store));
+                             "checkpoint.resume: {} has no checkpoint of step {}; {}",
+                             store.root().string(), step, steps_in(store));
   }
-  const auto problems = store.verify(step, checkpoint::VerifyLevel::hash, peers.group());
+  require_valid(store, step, store.verify(step, checkpoint::VerifyLevel::header, peers.group()));
+  return {.step = step, .is_named = true};
+}
+
+void require_valid(const CheckpointStore& store, std::uint64_t step,
+                   std::span<const checkpoint::Problem> problems) {
   require<CheckpointError>(
       problems.empty(), "checkpoint.resume: the checkpoint of step {} in {} is not valid: {}; {}",
-      step, place, checkpoint::to_string(problems), steps_in(store));
-  return {.step = step, .is_named = true};
+      step, store.root().string(), checkpoint::to_string(problems), steps_in(store));
 }
 
 void set_newer_aside(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {

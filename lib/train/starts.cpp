@@ -89,6 +89,13 @@ void append_start(const std::filesystem::path& directory, const Start& start) {
   write_file_atomic(path, content.substr(0, content.rfind('\n') + 1) + to_line(start) + "\n");
 }
 
+void take_back_start(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kFile;
+  const std::string content = read_file(path);
+  const std::string_view before = std::string_view(content).substr(0, content.rfind('\n'));
+  write_file_atomic(path, before.substr(0, before.rfind('\n') + 1));
+}
+
 std::uint64_t prepared_bytes_in(const std::filesystem::path& cache) {
   namespace fs = std::filesystem;
   std::uint64_t bytes = 0;

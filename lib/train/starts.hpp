@@ -44,6 +44,8 @@ std::vector<Start> read_starts(const std::filesystem::path& directory);
 std::vector<Start> keep_starts(const std::filesystem::path& directory);
 /// Survives a loss of power.
 void append_start(const std::filesystem::path& directory, const Start& start);
+/// Takes out the last line, of a start that goes on from another step than it said.
+void take_back_start(const std::filesystem::path& directory);
 
 /// Bytes of the files below `cache` that are finished; 0 where there is no such directory.
 std::uint64_t prepared_bytes_in(const std::filesystem::path& cache);

@@ -1,10 +1,12 @@
 #include "lib/train/trainer.hpp"
 
+#include <exception>
 #include <utility>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
+#include "lib/checkpoint/shared_check.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/exported_model.hpp"
@@ -16,6 +18,7 @@
 #include "lib/train/report.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/shared_memory.hpp"
+#include "lib/train/starts.hpp"
 #include "lib/train/step_record.hpp"
 #include "lib/train/trainer_loop.hpp"
 
@@ -96,11 +99,34 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
 }
 
 LoopState Trainer::load(const NewestCheckpoint& newest) {
-  const World::LongWait patience(peers_.world());
   LoopState state = load_checkpoint(tiers_[newest.tier], *newest.step, engine_, identity_);
   durable_step_ = newest.tier == Tier::durable ? state.step : -1;
-  peers_.barrier("loading of a checkpoint");
   return state;
+}
+
+LoopState Trainer::load_newest() {
+  while (!newest_.is_checked) {
+    checkpoint::SharedCheck check(tiers_[newest_.tier], *newest_.step,
+                                  checkpoint::VerifyLevel::hash, peers_.group());
+    std::optional<LoopState> state;
+    std::exception_ptr failed;  // of which the check may know the reason
+    try {
+      state = load(newest_);
+    } catch (const Stopped&) {
+      throw;
+    } catch (const Error&) {
+      failed = std::current_exception();
+    }
+    const std::vector<checkpoint::Problem> problems = check.wait();
+    if (problems.empty() && failed) std::rethrow_exception(failed);
+    if (problems.empty()) return std::move(*state);
+    newest_ = older_checkpoint(recipe_, peers_, tiers_, newest_, problems);
+    if (!peers_.is_first()) continue;
+    take_back_start(directory_);
+    begin_start(peers_.world().place(), newest_, options_.max_restarts, recipe_.data.cache_dir(),
+                directory_, status_);
+  }
+  return load(newest_);
 }
 
 std::optional<std::int64_t> Trainer::resume() {
@@ -110,9 +136,12 @@ std::optional<std::int64_t> Trainer::resume() {
     return std::nullopt;
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
+  const World::LongWait patience(peers_.world());
   const Clock::time_point begin = Clock::now();
-  state_ = load(newest_);
-  log::info("the checkpoint was loaded in {:.2f} s", seconds_since(begin));
+  state_ = load_newest();
+  peers_.barrier("loading of a checkpoint");
+  log::info("every byte of the checkpoint was checked, and its tensors loaded, in {:.2f} s",
+            seconds_since(begin));
   log::info("resumed from step {}{}{}", state_.step,
             newest_.tier == Tier::local ? ", saved in " + tiers_[Tier::local].root().string() : "",
             newest_.newer_and_not_valid == 0

@@ -51,6 +51,9 @@ class Trainer {
   ExitCode train();
   std::optional<std::int64_t> resume();
   LoopState load(const NewestCheckpoint& newest);
+  /// Loads newest_ while its bytes are checked. Where they are damaged, which is said, newest_ is
+  /// an older one from then on, and what was loaded is overwritten.
+  LoopState load_newest();
   /// Of the stream up to the end of the run, those that a way back left out among them.
   std::uint64_t samples_needed() const {
     return state_.next_sample + geometry_.samples_before(total_steps_ + 1) -

@@ -44,7 +44,11 @@ void Trainer::roll_back(const BadStep& bad) {
                         "first comes after checkpoint.interval",
                         bad.text());
   const LoopState now = std::move(state_);
-  state_ = load(newest);
+  {
+    const World::LongWait patience(peers_.world());
+    state_ = load(newest);
+    peers_.barrier("loading of a checkpoint");
+  }
   const std::uint64_t left_out_from = state_.next_sample;
   state_.next_sample = bad.end_sample;
   state_.skipped_steps = now.skipped_steps;

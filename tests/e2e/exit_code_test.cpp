@@ -10,6 +10,7 @@
 #include "lib/checkpoint/store.hpp"
 #include "lib/data/bpe_trainer.hpp"
 #include "lib/train/recipe.hpp"
+#include "lib/train/starts.hpp"
 #include "tests/e2e/workspace.hpp"
 #include "tests/support/source_tree.hpp"
 
@@ -262,6 +263,11 @@ TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one
              "'lm_head.weight': does not match the hash",
              "resumed from step 4 (newer and not valid: 1)"});
   CHECK(fingerprint(here.path, 6) == whole);
+  // The start counts from the step that it came to, and as one.
+  const std::vector<train::Start> starts = train::read_starts(here.path / "run");
+  REQUIRE(starts.size() == 2);
+  CHECK(starts[1].step == 4);
+  CHECK(starts[1].lost_steps == 2);
 
   for (const int step : {2, 4, 6}) flip_byte(shard_of(here, step), 9000);
   for (const std::string mode : {"must", "auto"}) {
@@ -273,6 +279,29 @@ TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one
   fs::remove_all(here.path / "run");
   check_end(here, {"run", "recipe.yaml", "checkpoint.resume=must"}, 4, {"no valid checkpoint"});
   check_end(here, {"generate", "run"}, 2, {"run/resolved.yaml"});
+}
+
+TEST_CASE("93: restarts that fall back to one step bring a job no further") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  flip_byte(shard_of(here, 6), 9000);
+  const fs::path run = here.path / "run";
+  for (const int restarts : {0, 1}) {
+    train::append_start(run, {.job = "12", .restarts = restarts, .step = 4});
+  }
+  const auto restarted = [&](int limit) {
+    return test::run_process(
+        {"/usr/bin/env", "SLURM_JOB_ID=12", "SLURM_RESTART_COUNT=2", LLMTRAIN_EXECUTABLE, "run",
+         "recipe.yaml", fmt::format("resilience.max_restarts_without_progress={}", limit)},
+        here.path.string(), {});
+  };
+  const auto refused = restarted(1);
+  INFO(refused.output);
+  CHECK(refused.exit_code == 93);
+  CHECK(holds(refused.output, {"never beyond the checkpoint of step 4"}));
+  CHECK(train::read_starts(run).size() == 3);
+  CHECK(restarted(2).exit_code == 0);
+  CHECK(train::read_starts(run).size() == 4);
 }
 
 TEST_CASE("4: a checkpoint of another run is refused") {

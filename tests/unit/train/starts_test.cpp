@@ -46,6 +46,16 @@ TEST_CASE("starts are read as they were written; a line that was not finished is
   CHECK_THROWS_AS(read_starts(scratch.path()), DataError);
 }
 
+TEST_CASE("a start that is taken back leaves those before it") {
+  const test::TempDir scratch;
+  append_start(scratch.path(), start("", 0, {}));
+  append_start(scratch.path(), start("12", 0, 40));
+  take_back_start(scratch.path());
+  CHECK(read_starts(scratch.path()) == std::vector<Start>{start("", 0, {})});
+  take_back_start(scratch.path());
+  CHECK(read_starts(scratch.path()).empty());
+}
+
 TEST_CASE("a start or a status has integers where it counts") {
   const std::string line = to_line({.host = "n1", .ranks = 2}) + "\n";
   const std::string status = to_json(RunStatus{.ranks = 2});
