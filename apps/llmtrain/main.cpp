@@ -14,6 +14,7 @@
 
 #include "apps/llmtrain/commands.hpp"
 #include "apps/llmtrain/verbs.hpp"
+#include "lib/base/ending.hpp"
 #include "lib/base/exit_codes.hpp"
 #include "lib/base/log.hpp"
 #include "lib/data/pre_tokenizer.hpp"
@@ -363,11 +364,9 @@ int main(int argc, char** argv) {
   }
   try {
     return static_cast<int>(action());
-  } catch (const Error& error) {
-    log::error("{}", error.what());
-    return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
-    log::error("unexpected: {}", error.what());
-    return static_cast<int>(ExitCode::runtime);
+    const Ending ending = ending_of(error);
+    log::error("{}", ending.text);
+    return static_cast<int>(ending.code);
   }
 }

@@ -1,6 +1,7 @@
 #include "lib/base/file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -39,6 +40,16 @@ template <class E>
   fail<E>("{}: cannot {}: {}{}", path.string(), action, std::strerror(error), remedy_for(error));
 }
 
+/// What is not there, or may not be read, is the user's to mend; what else goes wrong is the
+/// storage's, and may be over in a moment.
+[[noreturn]] void fail_to_look(std::string_view action, const std::filesystem::path& path) {
+  constexpr std::array kOfThePath{ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};
+  if (std::ranges::find(kOfThePath, errno) != kOfThePath.end()) {
+    fail_errno<DataError>(action, path);
+  }
+  fail_errno<StorageError>(action, path);
+}
+
 constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;
 
 bool are_whole_blocks(std::span<const std::byte> memory) {
@@ -49,7 +60,7 @@ bool are_whole_blocks(std::span<const std::byte> memory) {
 // O_NONBLOCK, because opening a FIFO would wait for its writer; regular files ignore it.
 int open_for_reading(const std::filesystem::path& path, int extra_flags) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | extra_flags);
-  if (fd < 0) fail_errno<DataError>("open for reading", path);
+  if (fd < 0) fail_to_look("open for reading", path);
   return fd;
 }
 
@@ -78,7 +89,7 @@ File File::open_read_nofollow(const std::filesystem::path& path) {
 File File::from_regular(int fd, const std::filesystem::path& path) {
   File file(fd, path);
   struct stat info {};
-  if (::fstat(fd, &info) != 0) fail_errno<DataError>("stat", path);
+  if (::fstat(fd, &info) != 0) fail_to_look("stat", path);
   require<DataError>(S_ISREG(info.st_mode), "{}: not a regular file", path.string());
   return file;
 }
@@ -124,7 +135,7 @@ File& File::operator=(File&& other) noexcept {
 
 std::uint64_t File::size() const {
   struct stat info {};
-  if (::fstat(fd_, &info) != 0) fail_errno<DataError>("stat", path_);
+  if (::fstat(fd_, &info) != 0) fail_to_look("stat", path_);
   return static_cast<std::uint64_t>(info.st_size);
 }
 

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <system_error>
 
+#include "lib/base/ending.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/shards_text.hpp"
 #include "lib/checkpoint/store.hpp"
@@ -25,10 +26,9 @@ Outcome outcome_of(const std::function<std::string()>& part) {
     return {.text = part()};
   } catch (const LockLost& error) {
     return {.error = error.exit_code(), .lost_lock = true, .text = error.what()};
-  } catch (const Error& error) {
-    return {.error = error.exit_code(), .text = error.what()};
   } catch (const std::exception& error) {
-    return {.error = ExitCode::runtime, .text = error.what()};
+    Ending ending = ending_of(error);
+    return {.error = ending.code, .text = std::move(ending.text)};
   }
 }
 

@@ -30,8 +30,7 @@ std::optional<int> rank_that_does_not_see(const Peers& peers, const fs::path& he
                                                "what all shall see");  // a leftover is cleared
   if (peers.is_first()) File::create_new(here / name).close();
   peers.barrier("what all shall see");
-  std::error_code ignored;
-  const std::vector<int> seen = peers.of_all(fs::exists(here / name, ignored) ? 1 : 0, "who sees");
+  const std::vector<int> seen = peers.of_all(has_entry(here / name) ? 1 : 0, "who sees");
   if (peers.is_first()) remove_tree(here / name);
   const auto hidden = std::ranges::find(seen, 0);
   if (hidden == seen.end()) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/ending.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/program_files.hpp"
@@ -110,10 +111,9 @@ ExitCode run_as_rank(const std::function<ExitCode(World&)>& body) {
     const ExitCode code = body(*world);
     world->leave();
     return code;
-  } catch (const Error& error) {
-    end_all(*world, error.exit_code(), error.what());
   } catch (const std::exception& error) {
-    end_all(*world, ExitCode::runtime, fmt::format("unexpected: {}", error.what()));
+    const Ending ending = ending_of(error);
+    end_all(*world, ending.code, ending.text);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/ending.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -297,12 +298,9 @@ void StatusFile::begin(std::optional<std::int64_t> step, std::int64_t starts,
 ExitCode StatusFile::watch(const std::function<ExitCode()>& body) {
   try {
     return body();
-  } catch (const Error& error) {
-    const bool stopped = error.exit_code() == ExitCode::preempted;
-    end(stopped ? "stopped" : "failed", error.exit_code(), error.what());
-    throw;
   } catch (const std::exception& error) {
-    end("failed", ExitCode::runtime, error.what());
+    const Ending ending = ending_of(error);
+    end(ending.code == ExitCode::preempted ? "stopped" : "failed", ending.code, ending.text);
     throw;
   }
 }

@@ -227,4 +227,33 @@ TEST_CASE("T5 a read that fails is said, and costs nothing but what the run fall
   journal.check();
 }
 
+// What cannot be looked up, or listed, is not taken for missing.
+TEST_CASE("T5 a look at a directory that fails is said, and nothing follows from it") {
+  Journal journal("T5-looks", 23);
+  const Environment hit{{"IO_FAULT_CALLS", "look"}, {"IO_FAULT_DO", "EIO"}};
+  for (const Layout& layout : {Layout{1, false}, {2, true}}) {
+    for (int victim = 0; victim < layout.ranks; ++victim) {
+      const int calls = count_calls(layout, victim, hit);
+      REQUIRE(calls > 10);
+      for (int n = 1; n <= calls; n += layout.ranks) {
+        journal.run(
+            fmt::format("{}, rank {} at look {}", layout.name(), victim, n), [&]() -> std::string {
+              const Job job(layout, &prepared_job(layout, 2));
+              const ProcessResult result = job.run(io_fault(victim, n, hit));
+              if (result.timed_out) return "hangs: " + result.output;
+              if (result.exit_code != 0 && result.exit_code != 7) {
+                return fmt::format("exit code {}: {}", result.exit_code, result.output);
+              }
+              const bool resumed = result.output.find("resumed from step 2") != std::string::npos;
+              if (result.exit_code == 0 && !resumed) return "fell back: " + result.output;
+              const bool said = result.output.find("Input/output error") != std::string::npos;
+              if (result.exit_code != 0 && !said) return "no reason: " + result.output;
+              return check_recovery(job, layout, result.output, 2);
+            });
+      }
+    }
+  }
+  journal.check();
+}
+
 }  // namespace llmtrain::test

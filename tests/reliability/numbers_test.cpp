@@ -79,6 +79,21 @@ std::string check_end(const Spoiled& of, const Incident& incident, const Job& jo
              : "ends otherwise than with another bad number";
 }
 
+// A run that ends with the step that it skips has the tensors of the step before.
+std::string check_skipped(const Spoiled& of) {
+  const Layout layout{.ranks = 2, .parallelism = of.layout};
+  const Job& before = prepared_job(layout, kBadStep - 1);
+  const Job job(layout, &before);
+  Overrides overrides = with_policy(of);
+  overrides.push_back(fmt::format("training.max_steps={}", kBadStep));
+  const ProcessResult result =
+      job.run(number_at(of.site, of.value, of.rank), overrides, LLMTRAIN_FAILPOINTS);
+  if (result.exit_code != 0) return "the skipped step alone: " + result.output;
+  return tensors_of(job, kBadStep) == tensors_of(before, kBadStep - 1)
+             ? ""
+             : "the skipped step has changed a tensor";
+}
+
 std::string spoil_a_run(const Spoiled& of) {
   const Layout layout{.ranks = 2};
   const Job job(layout, &prepared_job(layout, 2));
@@ -100,7 +115,9 @@ std::string spoil_a_run(const Spoiled& of) {
                                                        : "stopped";
   if (incident->done != expected) return "done: " + incident->done;
   if (!ends_well) return job.reported() <= kBadStep + 2 ? "" : "went on";
-  return of.is_finite() ? "" : check_end(of, *incident, job);
+  if (of.is_finite()) return "";
+  if (const std::string wrong = check_end(of, *incident, job); !wrong.empty()) return wrong;
+  return of.policy == "skip" ? check_skipped(of) : "";
 }
 
 // What a run at a rate far too high comes to: its loss rises, and goes on rising however often it

@@ -36,7 +36,8 @@ bool names(const std::string& all, const Moment& at) {
   if (is_gone && output.find(fmt::format("rank {} with PID", at.rank)) < output.size()) return true;
   const std::string self = at.rank == 0 ? "\nerror: " : fmt::format("[rank {}] error: ", at.rank);
   for (const std::string& text :
-       {fmt::format("from rank {}: ", at.rank), fmt::format("rank {}: thrown by a test", at.rank),
+       {fmt::format("from rank {}: ", at.rank),
+        fmt::format("rank {}: unexpected: thrown by a test", at.rank),
         fmt::format("rank {} has given no sign of life", at.rank),
         self + "unexpected: thrown by a test", self + "nothing has gone on here"}) {
     if (output.find(text) != std::string::npos) return true;
@@ -88,6 +89,7 @@ std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
   }
   // The state of the step in which it came is saved, and nothing is lost.
   const std::int64_t reported = job.reported();
+  if (result.exit_code == 0 && reported != Layout::kSteps) return "not done: " + result.output;
   const std::int64_t saved = number_after(result.output, "saved run/checkpoints/step-");
   if (!at_once && at.phase != "data" && saved < reported) {
     return fmt::format("{} was reported, and {} saved: {}", reported, saved, result.output);

@@ -4,7 +4,7 @@
 //
 //   IO_FAULT_UNDER  only paths with this text count
 //   IO_FAULT_RANK   only in this rank of the job; every process without it
-//   IO_FAULT_CALLS  names of calls that count, between commas; all but "read" without it
+//   IO_FAULT_CALLS  names of calls that count, between commas; all but "read" and "look" without it
 //   IO_FAULT_AT     the number, from 1, of the call that is hit; 0: all of them
 //   IO_FAULT_DO     kill | tear (half of a write is done, then it is killed) | short (half of a
 //                   write is done) | delay:MILLISECONDS | the name of an errno
@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <mutex>
@@ -117,6 +118,11 @@ bool counts_reads() {
   return kCounts;
 }
 
+bool counts_looks() {
+  static const bool kCounts = settings().calls.find(",look,") != std::string::npos;
+  return kCounts;
+}
+
 std::string path_of_any(int fd) {
   std::array<char, PATH_MAX> path{};
   const ssize_t n =
@@ -158,7 +164,10 @@ int after_open(int fd, const std::string& path, int flags) {
 
 int open_judged(int directory, const char* name, int flags, mode_t mode) {
   const std::string path = at_directory(directory, name);
-  if ((flags & O_CREAT) != 0 && judge("open", path) == Verdict::fails) return -1;
+  const bool creates = (flags & O_CREAT) != 0;
+  if (creates && judge("open", path) == Verdict::fails) return -1;
+  const bool reads = !creates && (flags & O_ACCMODE) == O_RDONLY;
+  if (reads && counts_looks() && judge("look", path) == Verdict::fails) return -1;
   const auto fd = static_cast<int>(::syscall(SYS_openat, directory, name, flags, mode));
   return after_open(fd, path, flags);
 }
@@ -221,6 +230,28 @@ ssize_t pread64(int fd, void* data, std::size_t size, off64_t offset) {
 
 ssize_t pread(int fd, void* data, std::size_t size, off_t offset) {
   return pread64(fd, data, size, offset);
+}
+
+int stat(const char* name, struct stat* found) {
+  if (counts_looks() && judge("look", at_directory(AT_FDCWD, name)) == Verdict::fails) return -1;
+  return real<int (*)(const char*, struct stat*)>("stat")(name, found);
+}
+
+int lstat(const char* name, struct stat* found) {
+  if (counts_looks() && judge("look", at_directory(AT_FDCWD, name)) == Verdict::fails) return -1;
+  return real<int (*)(const char*, struct stat*)>("lstat")(name, found);
+}
+
+int fstat(int fd, struct stat* found) {
+  if (counts_looks() && judge("look", path_of_any(fd)) == Verdict::fails) return -1;
+  return real<int (*)(int, struct stat*)>("fstat")(fd, found);
+}
+
+dirent* readdir(DIR* directory) {
+  if (counts_looks() && judge("look", path_of_any(::dirfd(directory))) == Verdict::fails) {
+    return nullptr;
+  }
+  return real<dirent* (*)(DIR*)>("readdir")(directory);
 }
 
 int fsync(int fd) {
