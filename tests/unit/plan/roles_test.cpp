@@ -17,6 +17,11 @@ constexpr std::string_view kExperts =
     "architecture: qwen3_moe, vocab_size: 259, hidden_size: 24, intermediate_size: 40, "
     "head_dim: 6, num_hidden_layers: 4, num_attention_heads: 4, num_key_value_heads: 2, "
     "num_experts: 8, num_experts_per_tok: 3, moe_intermediate_size: 20, mlp_only_layers: [1]";
+// Of four ranks two own alike of all but the experts, which differ by runs of 8-bit states.
+constexpr std::string_view kUnevenExperts =
+    "architecture: qwen3_moe, vocab_size: 288, hidden_size: 32, intermediate_size: 40, "
+    "head_dim: 32, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 4, "
+    "num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 12";
 constexpr std::string_view kDense =
     "architecture: llama, vocab_size: 259, hidden_size: 24, intermediate_size: 40, head_dim: 6, "
     "num_hidden_layers: 4, num_attention_heads: 4, num_key_value_heads: 2";
@@ -74,6 +79,11 @@ const std::vector<Layout>& layouts() {
       {kDense, "adamw_8bit", 1, true, {.sizes = {3, 1, 2, 1}}},
       {kDense, "lion_8bit", 2, false, {.sizes = {4, 1, 1, 1}}},
       {kExperts, "came", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},
+      {kUnevenExperts,
+       "adamw_8bit, min_8bit_size: 256",
+       1,
+       false,
+       {.sizes = {4, 1, 1, 1}, .ep = 2}},
       {kDense, "muon", 3, false, {.sizes = {2, 1, 1, 2}, .sp_algo = SequenceSharing::ring}},
       {kDense, "adamw", 3, true, {.sizes = {4, 1, 2, 2}, .dp_replicate = 2}},
       {kExperts, "muon", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},
