@@ -23,7 +23,7 @@ inline constexpr std::array kExitCodes{
     ExitCodeRow{ExitCode::numeric, "loss or gradients are not finite, and the recipe says stop"},
     ExitCodeRow{ExitCode::peer_lost, "another process of the run is lost, or does not fit it"},
     ExitCodeRow{ExitCode::storage,
-                "files cannot be written: storage is full, fails or holds others"},
+                "files cannot be read or written: storage is full, fails or holds others"},
     ExitCodeRow{ExitCode::preempted, "stopped by a signal and saved: start it again to go on"},
     ExitCodeRow{ExitCode::no_progress, "restarts without progress: do not start again"},
 };
