@@ -1,6 +1,5 @@
 #include "lib/train/planned_time.hpp"
 
-#include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -8,8 +7,8 @@
 #include "lib/plan/nominal_profile.hpp"
 #include "lib/recipe/suggest.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/disk_room.hpp"
 #include "lib/train/exported_model.hpp"
-#include "lib/train/first_weights.hpp"
 
 namespace llmtrain::train {
 
@@ -170,20 +169,6 @@ void measure_speed_now(RunPlan& planned) {
 
 namespace {
 
-/// Of a run that `goes_on` the disk is too full, not the recipe wrong.
-void check_disk(std::uint64_t bytes, const std::filesystem::path& directory, std::string_view key,
-                bool goes_on) {
-  const std::uint64_t needed = bytes + bytes / 5;
-  const std::uint64_t free = free_disk_bytes(directory);
-  if (needed <= free) return;
-  const std::string problem = fmt::format(
-      "a checkpoint needs {} of disk ({} times the safety factor of 1.2), but {} has {} free",
-      format_bytes(needed), format_bytes(bytes), directory.string(), format_bytes(free));
-  require<StorageError>(
-      !goes_on, "{}; the run's checkpoints are intact: free space there, and run again", problem);
-  fail<DoesNotFitError>("{}; choose another {}", problem, key);
-}
-
 /// The remedy that recomputes least: a budget that fits, or all blocks.
 std::string cheaper_activations(const plan::Plan& plan, std::uint64_t available) {
   const std::uint64_t excess = plan.extent_bytes() - available;
@@ -223,11 +208,7 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
         plan.step.peak.tag, format_bytes(available), geometry.micro_batch_size(),
         cheaper_activations(plan, available));
   }
-  const bool goes_on = has_checkpoint(directory);
-  check_disk(plan.durable_bytes(), directory, "run.output_dir", goes_on);
-  if (const auto& local = recipe.checkpoint.local.directory()) {
-    check_disk(plan.checkpoint_bytes, *local, "checkpoint.local.directory", goes_on);
-  }
+  check_disk_room(plan, recipe.checkpoint, geometry.total_steps(recipe.training), directory);
   return planned;
 }
 

@@ -190,6 +190,26 @@ TEST_CASE("3: a run that does not fit says so, with remedies, before it reads an
             3, {"a checkpoint needs ", "TiB of disk", "choose another run.output_dir"});
 }
 
+TEST_CASE("a disk that has room for the next checkpoint and not for all is told of at the start") {
+  const Workspace here(kTinyRecipe);
+  // Masters and moments of the table and the head take half of what is free.
+  const std::uint64_t rows = free_disk_bytes(here.path) / (2 * 24 * 16);
+  const auto start = [&](const char* keep_latest) {
+    return here.call({"run", "recipe.yaml", "run.memory_limit=10000000GiB",
+                      fmt::format("model.vocab_size={}", rows),
+                      fmt::format("checkpoint.keep_latest={}", keep_latest),
+                      "data.sources=[{path: nothere.txt}]"});
+  };
+  for (const char* keep_latest : {"null", "2"}) {
+    const auto result = start(keep_latest);
+    INFO(result.output);
+    CHECK(result.exit_code == 4);
+    CHECK(holds(result.output, {"warning: run has ", " free, and the run will have up to ",
+                                fmt::format("{} checkpoints of ", *keep_latest == '2' ? 3 : 4),
+                                "checkpoint.keep_latest"}));
+  }
+}
+
 TEST_CASE("7: a disk that is too full for a run that has checkpoints, before it reads any data") {
   const Workspace here(kTinyRecipe);
   REQUIRE(here.run().exit_code == 0);

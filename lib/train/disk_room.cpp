@@ -1,0 +1,73 @@
+#include "lib/train/disk_room.hpp"
+
+#include <algorithm>
+
+#include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
+#include "lib/checkpoint/store.hpp"
+
+namespace llmtrain::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Of a run that `goes_on` the disk is too full, not the recipe wrong.
+void check_next(std::uint64_t bytes, const fs::path& directory, std::string_view key,
+                bool goes_on) {
+  const std::uint64_t needed = bytes + bytes / 5;
+  const std::uint64_t free = free_disk_bytes(directory);
+  if (needed <= free) return;
+  const std::string problem = fmt::format(
+      "a checkpoint needs {} of disk ({} times the safety factor of 1.2), but {} has {} free",
+      format_bytes(needed), format_bytes(bytes), directory.string(), format_bytes(free));
+  require<StorageError>(
+      !goes_on, "{}; the run's checkpoints are intact: free space there, and run again", problem);
+  fail<DoesNotFitError>("{}; choose another {}", problem, key);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> most_checkpoints(const CheckpointSection& section,
+                                              std::optional<std::int64_t> total_steps) {
+  const auto multiples = [&](std::uint64_t of) {
+    return static_cast<std::uint64_t>(*total_steps) / of;
+  };
+  const std::uint64_t keep_every = section.keep_every();
+  if (keep_every > 0 && !total_steps) return std::nullopt;
+  const std::uint64_t for_good = keep_every > 0 ? multiples(keep_every) : 0;
+  std::optional<std::uint64_t> saves;  // and the last step's
+  const auto& interval = section.interval();
+  if (!interval) {
+    saves = 1 + for_good;
+  } else if (total_steps && interval->unit == recipe::Interval::Unit::steps) {
+    saves = multiples(interval->count) + 1 + for_good;
+  }
+  if (!section.keep_latest()) return saves;
+  const std::uint64_t kept = section.keep_latest()->value + 1 + for_good;
+  return std::min(kept, saves.value_or(kept));
+}
+
+void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
+                     std::optional<std::int64_t> total_steps, const fs::path& directory) {
+  const auto there = static_cast<std::uint64_t>(
+      checkpoint::CheckpointStore::open_reader(directory / "checkpoints").list().size());
+  const bool goes_on = there > 0;
+  check_next(plan.durable_bytes(), directory, "run.output_dir", goes_on);
+  if (const auto& local = section.local.directory()) {
+    check_next(plan.checkpoint_bytes, *local, "checkpoint.local.directory", goes_on);
+  }
+  const std::uint64_t most = most_checkpoints(section, total_steps).value_or(0);
+  const std::uint64_t more = most > there ? most - there : 0;
+  const std::uint64_t free = free_disk_bytes(directory);
+  if (more * plan.durable_bytes() <= free) return;
+  log::warning(
+      "{} has {} free, and the run will have up to {} checkpoints of {} at a time there: it ends "
+      "when the disk is full; free space, keep fewer (checkpoint.keep_latest, keep_every), or "
+      "choose another run.output_dir",
+      directory.string(), format_bytes(free), most, format_bytes(plan.durable_bytes()));
+}
+
+}  // namespace llmtrain::train
