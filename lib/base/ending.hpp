@@ -14,7 +14,7 @@ struct Ending {
 };
 
 /// An Error's own; of a file that the standard library could not look at, StorageError's with path
-/// and reason; of anything else "unexpected: ...".
+/// and reason, or DataError's where the path is to blame; of anything else "unexpected: ...".
 Ending ending_of(const std::exception& error);
 
 }  // namespace llmtrain

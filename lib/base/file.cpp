@@ -40,13 +40,8 @@ template <class E>
   fail<E>("{}: cannot {}: {}{}", path.string(), action, std::strerror(error), remedy_for(error));
 }
 
-/// What is not there, or may not be read, is the user's to mend; what else goes wrong is the
-/// storage's, and may be over in a moment.
 [[noreturn]] void fail_to_look(std::string_view action, const std::filesystem::path& path) {
-  constexpr std::array kOfThePath{ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};
-  if (std::ranges::find(kOfThePath, errno) != kOfThePath.end()) {
-    fail_errno<DataError>(action, path);
-  }
+  if (is_of_the_path(errno)) fail_errno<DataError>(action, path);
   fail_errno<StorageError>(action, path);
 }
 
@@ -244,6 +239,11 @@ void sync_directory(const std::filesystem::path& path) {
   ::close(fd);
   errno = reason;
   if (result != 0) fail_errno<StorageError>("fsync the directory", path);
+}
+
+bool is_of_the_path(int error) {
+  constexpr std::array kOfThePath{ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};
+  return std::ranges::find(kOfThePath, error) != kOfThePath.end();
 }
 
 std::uint64_t free_disk_bytes(const std::filesystem::path& path) {

@@ -84,4 +84,8 @@ void sync_directory(const std::filesystem::path& path);
 /// Free bytes for this user on the file system that holds `path` (or its nearest existing parent).
 std::uint64_t free_disk_bytes(const std::filesystem::path& path);
 
+/// Whether an errno says that a path leads nowhere, or may not be read, which is the user's to
+/// mend; what else goes wrong is the storage's, and may be over in a moment.
+bool is_of_the_path(int error);
+
 }  // namespace llmtrain

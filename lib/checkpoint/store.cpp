@@ -89,6 +89,22 @@ void CheckpointStore::clear_leftovers() const {
   }
 }
 
+std::uint64_t CheckpointStore::leftover_bytes() const {
+  std::uint64_t bytes = 0;
+  if (!has_entry(root_)) return bytes;
+  for (const std::string& name : entries_of(root_)) {
+    if (!marked(name, ".tmp-") && !name.starts_with(kTrashPrefix)) continue;
+    std::error_code error;  // another process may be clearing it
+    for (fs::recursive_directory_iterator at(root_ / name, error), end; !error && at != end;
+         at.increment(error)) {
+      std::error_code gone;
+      const std::uint64_t size = at->is_regular_file(gone) ? at->file_size(gone) : 0;
+      if (!gone) bytes += size;
+    }
+  }
+  return bytes;
+}
+
 void CheckpointStore::check_free_space(std::uint64_t checkpoint_bytes) const {
   const std::uint64_t needed = checkpoint_bytes + checkpoint_bytes / 5;
   const std::uint64_t free = options_.free_bytes(root_);
@@ -124,6 +140,7 @@ std::unique_ptr<CollectiveSave> CheckpointStore::begin(std::uint64_t step,
                                                        Writing writing,
                                                        WritePace::Clock::time_point pace_until) {
   verified_.erase(step);
+  std::erase_if(verified_, [](const auto& of) { return of.second == Verdict::unread; });
   return std::make_unique<CollectiveSave>(*this, step, std::move(boxes), run, writers, writing,
                                           pace_until);
 }
@@ -138,18 +155,22 @@ CheckpointStore::Kept CheckpointStore::choose_kept(const std::vector<std::uint64
   std::size_t num_valid = 0;
   for (const std::uint64_t step : kept.steps) {
     const auto known = verified_.find(step);
-    num_valid += known != verified_.end() && known->second ? 1 : 0;
+    num_valid += known != verified_.end() && known->second == Verdict::valid ? 1 : 0;
   }
   for (auto at = steps.rbegin(); at != steps.rend() && num_valid < kMinValid; ++at) {
     const auto known = verified_.find(*at);
     if (known == verified_.end()) {
       kept.unknown.push_back(*at);
-    } else if (!known->second || kept.steps.contains(*at)) {
-      continue;  // not valid, or counted above
+    } else if (known->second == Verdict::unread) {
+      kept.steps.insert(*at);  // it may be whole
+      continue;
+    } else if (known->second == Verdict::damaged || kept.steps.contains(*at)) {
+      continue;  // of no use, or counted above
     }
     kept.steps.insert(*at);
     ++num_valid;
   }
+  if (num_valid < kMinValid) kept.steps.insert(steps.begin(), steps.end());
   for (const std::uint64_t step : steps) {
     if (options_.keep_every != 0 && step % options_.keep_every == 0) kept.steps.insert(step);
   }
@@ -163,10 +184,14 @@ std::vector<std::uint64_t> CheckpointStore::steps_to_verify() const {
 }
 
 void CheckpointStore::note_verified(std::uint64_t step, std::span<const Problem> problems) {
-  verified_[step] = problems.empty();
+  const bool is_unread = std::ranges::any_of(problems, &Problem::is_unread);
+  verified_[step] = problems.empty() ? Verdict::valid
+                    : is_unread      ? Verdict::unread
+                                     : Verdict::damaged;
   if (problems.empty()) return;
-  log::warning("{}: does not read back as it was written: {}; an older one is kept in its place",
-               directory_of(step).string(), to_string(problems));
+  log::warning("{}: does not read back as it was written: {}; an older one is kept{}",
+               directory_of(step).string(), to_string(problems),
+               is_unread ? ", too" : " in its place");
 }
 
 std::vector<std::uint64_t> CheckpointStore::apply_retention() {

@@ -99,6 +99,8 @@ class CheckpointStore {
   /// Null without.
   const ModelExport* model_export() const { return model_export_ ? &*model_export_ : nullptr; }
 
+  /// On the disk, of what a crash has left, which the next writer clears.
+  std::uint64_t leftover_bytes() const;
   /// StorageError unless 1.2 times `checkpoint_bytes` is free.
   void check_free_space(std::uint64_t checkpoint_bytes) const;
   /// For several writers: PendingSave here, write_shards by each, commit, then what retention asks
@@ -108,10 +110,12 @@ class CheckpointStore {
   /// looked whether they are valid, on disk, as many as it takes to keep two that are. Empty when
   /// it knows enough. LockLost as save().
   std::vector<std::uint64_t> steps_to_verify() const;
-  /// What such a look has found; what is not valid is said.
+  /// What such a look has found; what is not valid is said. What could not be read stays, and is
+  /// looked at again with the next save.
   void note_verified(std::uint64_t step, std::span<const Problem> problems);
   /// Keeps the newest `keep_last`, the multiples of `keep_every`, and as many older ones as it
-  /// takes to keep two that were found valid. Returns the deleted steps. LockLost as save().
+  /// takes to keep two that were found valid; all, where there are no two. Returns the deleted
+  /// steps. LockLost as save().
   std::vector<std::uint64_t> apply_retention();
 
   /// Gives all checkpoints that are newer than `step` names that end in `mark`, which begins with
@@ -153,8 +157,9 @@ class CheckpointStore {
   std::filesystem::path root_;
   StoreOptions options_;
   std::optional<ModelExport> model_export_;
-  std::optional<StoreLock> lock_;           // held by writers
-  std::map<std::uint64_t, bool> verified_;  // whether valid on disk, since this store was opened
+  std::optional<StoreLock> lock_;  // held by writers
+  enum class Verdict : std::uint8_t { valid, damaged, unread };
+  std::map<std::uint64_t, Verdict> verified_;  // on disk, since this store was opened
 };
 
 }  // namespace llmtrain::checkpoint

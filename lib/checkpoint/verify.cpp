@@ -129,6 +129,8 @@ auto with_patience(const CheckPart& part, const Read& read) {
   return read();
 }
 
+bool is_of_storage(const Error& error) { return error.exit_code() == ExitCode::storage; }
+
 }  // namespace
 
 std::string to_string(const Problem& problem) {
@@ -163,7 +165,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   try {
     manifest = with_patience(part, [&] { return read_manifest(directory); });
   } catch (const Error& error) {
-    return {{manifest_name, "", error.what()}};
+    return {{manifest_name, "", error.what(), is_of_storage(error)}};
   }
   if (manifest.step != step) {
     problems.push_back(
@@ -183,7 +185,8 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
     try {
       const auto found = with_patience(part, [&] {
         std::vector<Problem> of_file;
-        check_file(directory / named.first, named.second, level, expected[named.first], part, of_file);
+        check_file(directory / named.first, named.second, level, expected[named.first], part,
+                   of_file);
         return of_file;
       });
       problems.insert(problems.end(), found.begin(), found.end());
@@ -192,7 +195,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
     } catch (const Stopped&) {
       throw;
     } catch (const Error& error) {
-      problems.push_back({named.first, "", error.what()});
+      problems.push_back({named.first, "", error.what(), is_of_storage(error)});
     }
   }
   return problems;
@@ -202,7 +205,8 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
 std::string format_problems(std::span<const Problem> problems) {
   std::string text;
   for (const Problem& problem : problems) {
-    for (const std::string& field : {problem.file, problem.tensor, problem.reason}) {
+    const std::string unread = problem.is_unread ? "unread" : "";
+    for (const std::string& field : {problem.file, problem.tensor, problem.reason, unread}) {
       text.append(field.c_str(), field.size() + 1);
     }
   }
@@ -211,11 +215,12 @@ std::string format_problems(std::span<const Problem> problems) {
 
 std::vector<Problem> join_problems(std::span<const std::string> texts) {
   std::vector<Problem> problems;
-  std::set<std::array<std::string, 3>> known;
+  using Fields = std::array<std::string, 4>;
+  std::set<Fields> known;
   for (std::size_t checker = 0; checker < texts.size(); ++checker) {
     std::string_view rest = texts[checker];
     while (!rest.empty()) {
-      std::array<std::string, 3> fields;
+      Fields fields;
       for (std::string& field : fields) {
         const std::size_t end = rest.find('\0');
         require(end != std::string_view::npos, "a checker's account cannot be read");
@@ -223,7 +228,7 @@ std::vector<Problem> join_problems(std::span<const std::string> texts) {
         rest.remove_prefix(end + 1);
       }
       if (!known.insert(fields).second) continue;
-      problems.push_back({fields[0], fields[1], fields[2]});
+      problems.push_back({fields[0], fields[1], fields[2], !fields[3].empty()});
       if (checker > 0) problems.back().reason += fmt::format(" (found by rank {})", checker);
     }
   }

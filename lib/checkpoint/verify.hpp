@@ -23,6 +23,7 @@ struct Problem {
   std::string file;    // in the checkpoint's directory
   std::string tensor;  // empty if it concerns the whole file
   std::string reason;
+  bool is_unread = false;  // storage fails: who reads it another time may find it whole
 };
 /// "shard-0000-0000.safetensors: tensor 'x': has shape ...".
 std::string to_string(const Problem& problem);

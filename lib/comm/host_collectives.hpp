@@ -26,6 +26,7 @@ struct HostExchange {
   /// Before every collective its members compare what they call: kind, bytes and site. CommError,
   /// naming two that differ.
   bool check = false;
+  int long_waits = 0;  // of World::LongWait, of which the outermost counts
 };
 
 /// A group over a HostExchange. Every member sends its share of the data straight to the others:

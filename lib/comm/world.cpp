@@ -70,7 +70,7 @@ World::~World() = default;
 void World::configure(TimeLimit patience, bool check_collectives) {
   patience_ = patience;
   if (!exchange_) return;
-  exchange_->queue.set_patience(patience);
+  if (exchange_->long_waits == 0) exchange_->queue.set_patience(patience);
   exchange_->check = check_collectives;
 }
 
@@ -80,11 +80,14 @@ std::vector<CollectiveRecord> World::last_collectives() const {
 
 World::LongWait::LongWait(World& world) : world_(&world) {
   constexpr TimeLimit kForEver{1e9};
-  if (world.exchange_) world.exchange_->queue.set_patience(kForEver);
+  if (!world.exchange_) return;
+  ++world.exchange_->long_waits;
+  world.exchange_->queue.set_patience(kForEver);
 }
 
 World::LongWait::~LongWait() {
-  if (world_->exchange_) world_->exchange_->queue.set_patience(world_->patience_);
+  if (!world_->exchange_ || --world_->exchange_->long_waits > 0) return;
+  world_->exchange_->queue.set_patience(world_->patience_);
 }
 
 std::unique_ptr<Communicator> World::make_group(std::string_view name,

@@ -121,22 +121,21 @@ void QuantizedLayers::choose(const ParameterStore& store) {
 void QuantizedLayers::allocate(const kernels::KernelCtx& ctx) {
   const std::int64_t count = kLinearOperands * static_cast<std::int64_t>(local_.size());
   if (count == 0) return;
-  const auto make = [&](const Shape& shape, DType dtype, Category category, std::string_view tag,
-                        double value) {
-    Tensor tensor = ctx.device->allocate(shape, dtype, category, tag);
-    kernels::launch(ctx, kernels::Fill{.y = tensor, .value = value});
-    return tensor;
+  const auto make = [&](const Shape& shape, DType dtype, Category category, std::string_view tag) {
+    return ctx.device->allocate(shape, dtype, category, tag);
   };
-  amax_ = make({count}, DType::f32, Category::activations, "fp8 amax", 0);
-  saturated_ = make({count}, DType::f64, Category::activations, "fp8 saturated", 0);
+  amax_ = make({count}, DType::f32, Category::activations, "fp8 amax");
+  saturated_ = make({count}, DType::f64, Category::activations, "fp8 saturated");
+  begin_step(ctx);
   if (options_.scaling != OperandScaling::delayed) return;
-  scale_ = make({count}, DType::f32, Category::optimizer, "fp8 scales", 1);
-  scale_inv_ = make({count}, DType::f32, Category::optimizer, "fp8 inverse scales", 1);
-  max_ = make({count}, DType::f32, Category::optimizer, "fp8 largest numbers", 0);
+  scale_ = make({count}, DType::f32, Category::optimizer, "fp8 scales");
+  scale_inv_ = make({count}, DType::f32, Category::optimizer, "fp8 inverse scales");
+  max_ = make({count}, DType::f32, Category::optimizer, "fp8 largest numbers");
   if (options_.history > 1) {
-    history_ = make({count, options_.history - 1}, DType::f32, Category::optimizer,
-                    "fp8 amax histories", 0);
+    history_ =
+        make({count, options_.history - 1}, DType::f32, Category::optimizer, "fp8 amax histories");
   }
+  reset(ctx);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto operand = static_cast<LinearOperand>(i % kLinearOperands);
     kernels::launch(ctx, kernels::Fill{.y = max_.columns(i, 1),
@@ -193,6 +192,13 @@ Tensor QuantizedLayers::scale(std::int64_t layer, LinearOperand operand) const {
 }
 Tensor QuantizedLayers::scale_inv(std::int64_t layer, LinearOperand operand) const {
   return at(scale_inv_, layer, operand);
+}
+
+void QuantizedLayers::reset(const kernels::KernelCtx& ctx) const {
+  if (!scale_.defined()) return;
+  kernels::launch(ctx, kernels::Fill{.y = scale_, .value = 1});
+  kernels::launch(ctx, kernels::Fill{.y = scale_inv_, .value = 1});
+  if (history_.defined()) kernels::launch(ctx, kernels::Fill{.y = history_, .value = 0});
 }
 
 void QuantizedLayers::begin_step(const kernels::KernelCtx& ctx) const {

@@ -60,6 +60,8 @@ class QuantizedLayers {
   Tensor scale(std::int64_t layer, LinearOperand operand) const;
   Tensor scale_inv(std::int64_t layer, LinearOperand operand) const;
 
+  /// Scales and histories become those of a run that has not begun.
+  void reset(const kernels::KernelCtx& ctx) const;
   /// Before a step's first micro-batch.
   void begin_step(const kernels::KernelCtx& ctx) const;
   /// Behind the last: magnitudes and counts become those of all ranks. Collective over the world.

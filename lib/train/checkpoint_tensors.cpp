@@ -304,10 +304,14 @@ void load_tensors(checkpoint::Loader& loader, engine::Engine& engine) {
   const std::vector<std::string> states = engine.state_names();
   names.insert(names.end(), states.begin(), states.end());
   warn_of_rounding(loader, parameters, names);
+  // Those of quantized layers begin anew where a run was not in FP8 before, whatever a step that is
+  // given up has left in them.
+  if (engine.quantized_layers() != nullptr) {
+    engine.quantized_layers()->reset(engine.context().kernel);
+  }
   Reading reading(loader);
   add_parameters(reading, parameters);
   for (const optim::StateTensor& s : engine.states()) {
-    // Those of quantized layers begin anew where a run was not in FP8 before.
     if (saved_dtype(loader, s.name)) add_state(reading, s);
   }
   reading.run(reading_threads(engine));

@@ -134,8 +134,11 @@ void say_not_valid(const Candidate& at, std::span<const checkpoint::Problem> pro
 }
 
 /// What is not valid of it counts in `newest`.
-void leave_out(NewestCheckpoint& newest, const Candidate& at) {
+void leave_out(NewestCheckpoint& newest, const Candidate& at,
+               std::span<const checkpoint::Problem> problems) {
   ++newest.newer_and_not_valid;
+  newest.is_unread =
+      newest.is_unread || std::ranges::any_of(problems, &checkpoint::Problem::is_unread);
   newest.durable_not_valid = newest.durable_not_valid || at.tier == Tier::durable;
 }
 
@@ -160,11 +163,15 @@ NewestCheckpoint first_valid(const Peers& peers, const CheckpointTiers& tiers,
       return newest;
     }
     if (peers.is_first()) say_not_valid(next.at, problems);
-    leave_out(newest, next.at);
+    leave_out(newest, next.at, problems);
   }
 }
 
 void require_one(const CheckpointTiers& tiers, const NewestCheckpoint& newest) {
+  require<StorageError>(newest.step || !newest.is_unread,
+                        "{}: no checkpoint to resume from could be read; run again when the "
+                        "storage is well",
+                        tiers[Tier::durable].root().string());
   require<CheckpointError>(newest.step.has_value(),
                            "{}: no valid checkpoint to resume from; restore one, or choose "
                            "another run.output_dir",
@@ -188,8 +195,14 @@ void require_beginning(const Recipe& recipe, const CheckpointTiers& tiers,
 
 }  // namespace
 
-NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers) {
-  return first_valid(peers, tiers, candidates(peers, tiers), VerifyLevel::hash);
+NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers,
+                              const std::function<bool(std::uint64_t step, Tier)>& first) {
+  std::vector<Candidate> found = candidates(peers, tiers);
+  if (first) {
+    std::ranges::stable_partition(found,
+                                  [&](const Candidate& one) { return first(one.step, one.tier); });
+  }
+  return first_valid(peers, tiers, found, VerifyLevel::hash);
 }
 
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
@@ -218,9 +231,8 @@ NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
                                   const CheckpointTiers& tiers, NewestCheckpoint damaged,
                                   std::span<const checkpoint::Problem> problems) {
   const Candidate at{*damaged.step, damaged.tier};
-  if (damaged.is_named) require_valid(tiers[at.tier], at.step, problems);
   if (peers.is_first()) say_not_valid(at, problems);
-  leave_out(damaged, at);
+  leave_out(damaged, at, problems);
   damaged.step.reset();
   std::vector<Candidate> found = candidates(peers, tiers);
   const auto here = std::ranges::find(found, at);

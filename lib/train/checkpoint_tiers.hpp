@@ -47,24 +47,28 @@ struct NewestCheckpoint {
   bool is_checked = false;            // every byte of it; else manifest, lengths and headers alone
   std::int64_t newer_and_not_valid = 0;
   bool durable_not_valid = false;  // one of these at least
+  bool is_unread = false;          // one of these could not be read, and may be whole
   bool is_named = false;           // by checkpoint.resume: set_newer_aside() follows
 };
 
 /// Of those that rank 0 finds; all ranks share the files that are read to check one, and what is
-/// not valid is said. Of two of one step the durable one. Collective.
-NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers);
+/// not valid is said. Of two of one step the durable one; of those for which `first` is true before
+/// all others, if it is given. Collective.
+NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers,
+                              const std::function<bool(std::uint64_t step, Tier)>& first = {});
 
 /// The same of a run that begins, or the one that checkpoint.resume names. Its bytes are checked
 /// here only where the run may have to begin if they are damaged; else beside its loading, after
 /// which older_checkpoint() takes its place. Collective.
-/// CheckpointError when there is none and the recipe, or a durable one that is not valid, forbids
-/// to begin, and what named_checkpoint and check_same_function throw; RecipeError when there is one
-/// and the recipe wants none; what check_first_weights throws when there is none.
+/// CheckpointError (StorageError where one could not be read) when there is none and the recipe, or
+/// a durable one that is not valid, forbids to begin, and what named_checkpoint and
+/// check_same_function throw; RecipeError when there is one and the recipe wants none; what
+/// check_first_weights throws when there is none.
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
                                    const CheckpointTiers& tiers);
 
-/// The newest one behind `damaged`, whose bytes have `problems`: said, or, if the recipe names it,
-/// thrown. Every byte of it is checked. Collective. Throws what newest_checkpoint does.
+/// The newest one behind `damaged`, whose bytes have `problems`, which is said. Every byte of it is
+/// checked. Collective. Throws what newest_checkpoint does.
 NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
                                   const CheckpointTiers& tiers, NewestCheckpoint damaged,
                                   std::span<const checkpoint::Problem> problems);

@@ -7,6 +7,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/train/local_checkpoints.hpp"
 
 namespace llmtrain::train {
 
@@ -15,10 +16,9 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Of a run that `goes_on` the disk is too full, not the recipe wrong.
-void check_next(std::uint64_t bytes, const fs::path& directory, std::string_view key,
-                bool goes_on) {
+void check_next(std::uint64_t bytes, std::uint64_t free, const fs::path& directory,
+                std::string_view key, bool goes_on) {
   const std::uint64_t needed = bytes + bytes / 5;
-  const std::uint64_t free = free_disk_bytes(directory);
   if (needed <= free) return;
   const std::string problem = fmt::format(
       "a checkpoint needs {} of disk ({} times the safety factor of 1.2), but {} has {} free",
@@ -52,16 +52,21 @@ std::optional<std::uint64_t> most_checkpoints(const CheckpointSection& section,
 
 void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
                      std::optional<std::int64_t> total_steps, const fs::path& directory) {
-  const auto there = static_cast<std::uint64_t>(
-      checkpoint::CheckpointStore::open_reader(directory / "checkpoints").list().size());
+  // What a crash has left there is cleared when the run has the directory's lock.
+  const auto durable = checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
+  const std::uint64_t free = free_disk_bytes(directory) + durable.leftover_bytes();
+  const auto there = static_cast<std::uint64_t>(durable.list().size());
   const bool goes_on = there > 0;
-  check_next(plan.durable_bytes(), directory, "run.output_dir", goes_on);
+  check_next(plan.durable_bytes(), free, directory, "run.output_dir", goes_on);
   if (const auto& local = section.local.directory()) {
-    check_next(plan.checkpoint_bytes, *local, "checkpoint.local.directory", goes_on);
+    std::uint64_t free_there = free_disk_bytes(*local);
+    if (const auto recorded = recorded_local_checkpoints(durable.root())) {
+      free_there += checkpoint::CheckpointStore::open_reader(*recorded).leftover_bytes();
+    }
+    check_next(plan.checkpoint_bytes, free_there, *local, "checkpoint.local.directory", goes_on);
   }
   const std::uint64_t most = most_checkpoints(section, total_steps).value_or(0);
   const std::uint64_t more = most > there ? most - there : 0;
-  const std::uint64_t free = free_disk_bytes(directory);
   if (more * plan.durable_bytes() <= free) return;
   log::warning(
       "{} has {} free, and the run will have up to {} checkpoints of {} at a time there: it ends "

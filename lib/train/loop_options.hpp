@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,6 +59,13 @@ struct LoopOptions {
     if (kept_for_good || due) return Tier::durable;
     if (saves_locally && is_due(local_interval, step, since_any)) return Tier::local;
     return std::nullopt;
+  }
+  /// Whether a save of a step is one that every run of the recipe makes, and none that somebody
+  /// asked for. Where a clock decides, all are.
+  bool is_due_by_step(std::int64_t step, Tier tier) const {
+    constexpr double kAnyTime = std::numeric_limits<double>::infinity();
+    const bool since_local = tier == Tier::local;
+    return due_save(step, since_local ? 0 : kAnyTime, since_local ? kAnyTime : 0) == tier;
   }
   bool eval_is_due(std::int64_t step) const {
     return eval_interval && step % static_cast<std::int64_t>(eval_interval->value) == 0;

@@ -70,15 +70,11 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
                              "checkpoint.resume: {} has no checkpoint of step {}; {}",
                              store.root().string(), step, steps_in(store));
   }
-  require_valid(store, step, store.verify(step, checkpoint::VerifyLevel::header, peers.group()));
-  return {.step = step, .is_named = true};
-}
-
-void require_valid(const CheckpointStore& store, std::uint64_t step,
-                   std::span<const checkpoint::Problem> problems) {
+  const auto problems = store.verify(step, checkpoint::VerifyLevel::hash, peers.group());
   require<CheckpointError>(
       problems.empty(), "checkpoint.resume: the checkpoint of step {} in {} is not valid: {}; {}",
       step, store.root().string(), checkpoint::to_string(problems), steps_in(store));
+  return {.step = step, .is_checked = true, .is_named = true};
 }
 
 void set_newer_aside(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {

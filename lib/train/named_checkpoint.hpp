@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <span>
 
 #include "lib/train/checkpoint_tiers.hpp"
 #include "lib/train/peers.hpp"
@@ -15,14 +14,11 @@ namespace llmtrain::train {
 /// earlier start of this Slurm job, which is started again with the same recipe, has done so.
 bool goes_back_to(const Resume& resume, const CheckpointTiers& tiers);
 
-/// The durable checkpoint of `step`, whose manifest, lengths and headers all ranks have checked.
-/// Collective. CheckpointError, with the steps that there are, when it is missing or not valid.
+/// The durable checkpoint of `step`, every byte of which all ranks have checked: a start that comes
+/// to nothing changes nothing. Collective. CheckpointError, with the steps that there are, when it
+/// is missing or not valid.
 NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tiers,
                                   std::uint64_t step);
-
-/// That CheckpointError, where a check of it has found something.
-void require_valid(const checkpoint::CheckpointStore& store, std::uint64_t step,
-                   std::span<const checkpoint::Problem> problems);
 
 /// On rank 0, when the checkpoint of `step` is loaded and before the run's files are cut there:
 /// from now on it is the newest one, durable or local. Newer ones get other names; metrics and

@@ -34,6 +34,18 @@ Start this_process(const JobPlace& place) {
           .restarts = this_job().restarts};
 }
 
+/// Files that killed starts have not finished. Reports are also written by others.
+void remove_temporaries(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.find(".tmp-") != name.npos && !name.starts_with("report")) found.push_back(at->path());
+  }
+  for (const auto& path : found) remove_tree(path);
+}
+
 }  // namespace
 
 RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_t epoch_size,
@@ -48,7 +60,10 @@ RunIdentity identity_of(const Recipe& recipe, const Corpus& corpus, std::uint64_
 
 void take_directory(const JobPlace& place, const std::filesystem::path& directory,
                     StatusFile& status) {
-  if (place.rank == 0) status.open(directory, this_process(place));
+  if (place.rank == 0) {
+    remove_temporaries(directory);
+    status.open(directory, this_process(place));
+  }
   create_directories_durably(directory / "logs");
   log::open_file(directory / "logs" / fmt::format("rank-{}.log", place.rank));
   log::note(fmt::format("start on {}, process {}{}", plan::machine_facts().host, ::getpid(),

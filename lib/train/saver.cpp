@@ -84,6 +84,7 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
   const Clock::time_point pace_until =
       begin + std::chrono::duration_cast<Clock::duration>(kPacedPart * (begin - last));
   using checkpoint::Writing;
+  const World::LongWait patience(peers_->world());  // a slow disk is no lost rank
   under_way_ = UnderWay{
       .tier = tier,
       .save = (*tiers_)[tier].begin(
@@ -94,7 +95,6 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
   under_way_->waited = seconds_since(begin);
   if (async_) return;
   if (writes_in_background()) return finish();
-  const World::LongWait patience(peers_->world());  // a slow disk is no lost rank
   while (!under_way_->committed) under_way_->committed = under_way_->save->advance();
 }
 

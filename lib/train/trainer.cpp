@@ -74,6 +74,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
       resumed_step_(resume()),
       profiler_(recipe.profiler, directory_) {
+  const World::LongWait patience(peers_.world());  // rank 0's files may take long
   peers_.check_same_data(corpus_.fingerprint);
   status_.length(total_steps_);
   write_environment(directory_, peers_);
@@ -96,6 +97,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
     log::info("resilience.checksum_every: nothing to compare, there is one rank");
   }
   log_corpus(corpus_, samples_needed());
+  peers_.barrier("start of the run");
 }
 
 LoopState Trainer::load(const NewestCheckpoint& newest) {
@@ -137,6 +139,7 @@ std::optional<std::int64_t> Trainer::resume() {
   }
   recipe_.model.init_from.mark_read();  // the checkpoint has newer weights
   const World::LongWait patience(peers_.world());
+  status_.enter("loading a checkpoint");
   const Clock::time_point begin = Clock::now();
   state_ = load_newest();
   peers_.barrier("loading of a checkpoint");

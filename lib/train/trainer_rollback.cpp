@@ -38,17 +38,19 @@ void Trainer::roll_back(const BadStep& bad) {
   }
   saver_.finish();
   status_.enter("going back");
-  const NewestCheckpoint newest = newest_valid(peers_, tiers_);
+  // One that somebody asked for, or a stop has left, takes the run no other way.
+  const NewestCheckpoint newest =
+      newest_valid(peers_, tiers_, [this](std::uint64_t step, Tier tier) {
+        return options_.is_due_by_step(static_cast<std::int64_t>(step), tier);
+      });
   require<NumericError>(newest.step.has_value(),
                         "{}; resilience asks for a way back, and there is no checkpoint yet: the "
                         "first comes after checkpoint.interval",
                         bad.text());
   const LoopState now = std::move(state_);
-  {
-    const World::LongWait patience(peers_.world());
-    state_ = load(newest);
-    peers_.barrier("loading of a checkpoint");
-  }
+  const World::LongWait patience(peers_.world());
+  state_ = load(newest);
+  peers_.barrier("loading of a checkpoint");
   const std::uint64_t left_out_from = state_.next_sample;
   state_.next_sample = bad.end_sample;
   state_.skipped_steps = now.skipped_steps;
@@ -66,6 +68,7 @@ void Trainer::roll_back(const BadStep& bad) {
   status_.at_step(state_.step);
   status_.enter("training");
   open_output(state_.step);
+  peers_.barrier("way back");
   message(fmt::format("{}: went back to step {}; samples {} to {} are left out", bad.text(),
                       state_.step, left_out_from, bad.end_sample - 1));
 }

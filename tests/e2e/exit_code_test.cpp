@@ -190,26 +190,6 @@ TEST_CASE("3: a run that does not fit says so, with remedies, before it reads an
             3, {"a checkpoint needs ", "TiB of disk", "choose another run.output_dir"});
 }
 
-TEST_CASE("a disk that has room for the next checkpoint and not for all is told of at the start") {
-  const Workspace here(kTinyRecipe);
-  // Masters and moments of the table and the head take half of what is free.
-  const std::uint64_t rows = free_disk_bytes(here.path) / (2 * 24 * 16);
-  const auto start = [&](const char* keep_latest) {
-    return here.call({"run", "recipe.yaml", "run.memory_limit=10000000GiB",
-                      fmt::format("model.vocab_size={}", rows),
-                      fmt::format("checkpoint.keep_latest={}", keep_latest),
-                      "data.sources=[{path: nothere.txt}]"});
-  };
-  for (const char* keep_latest : {"null", "2"}) {
-    const auto result = start(keep_latest);
-    INFO(result.output);
-    CHECK(result.exit_code == 4);
-    CHECK(holds(result.output, {"warning: run has ", " free, and the run will have up to ",
-                                fmt::format("{} checkpoints of ", *keep_latest == '2' ? 3 : 4),
-                                "checkpoint.keep_latest"}));
-  }
-}
-
 TEST_CASE("7: a disk that is too full for a run that has checkpoints, before it reads any data") {
   const Workspace here(kTinyRecipe);
   REQUIRE(here.run().exit_code == 0);
@@ -299,29 +279,6 @@ TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one
   fs::remove_all(here.path / "run");
   check_end(here, {"run", "recipe.yaml", "checkpoint.resume=must"}, 4, {"no valid checkpoint"});
   check_end(here, {"generate", "run"}, 2, {"run/resolved.yaml"});
-}
-
-TEST_CASE("93: restarts that fall back to one step bring a job no further") {
-  const Workspace here(kTinyRecipe);
-  REQUIRE(here.run().exit_code == 0);
-  flip_byte(shard_of(here, 6), 9000);
-  const fs::path run = here.path / "run";
-  for (const int restarts : {0, 1}) {
-    train::append_start(run, {.job = "12", .restarts = restarts, .step = 4});
-  }
-  const auto restarted = [&](int limit) {
-    return test::run_process(
-        {"/usr/bin/env", "SLURM_JOB_ID=12", "SLURM_RESTART_COUNT=2", LLMTRAIN_EXECUTABLE, "run",
-         "recipe.yaml", fmt::format("resilience.max_restarts_without_progress={}", limit)},
-        here.path.string(), {});
-  };
-  const auto refused = restarted(1);
-  INFO(refused.output);
-  CHECK(refused.exit_code == 93);
-  CHECK(holds(refused.output, {"never beyond the checkpoint of step 4"}));
-  CHECK(train::read_starts(run).size() == 3);
-  CHECK(restarted(2).exit_code == 0);
-  CHECK(train::read_starts(run).size() == 4);
 }
 
 TEST_CASE("4: a checkpoint of another run is refused") {

@@ -110,6 +110,7 @@ std::string fail_call(const Layout& layout, const FailingCall& fault, int victim
   // Threads make a call more or less; what nobody hit ends well.
   const bool was_hit = std::ssize(calls) >= n && !fault.is_harmless();
   calls.resize(std::min(calls.size(), static_cast<std::size_t>(n)));
+  if (calls.empty()) return result.exit_code == 0 ? "" : "nothing was traced: " + result.output;
   const std::string& hit = calls.back().path;
   const bool matters = was_hit && !changes_nothing(calls);
   const bool in_save =
@@ -181,6 +182,16 @@ TEST_CASE("a signal ends a run that checks and loads what it goes on from, at on
       CHECK(job.fingerprint(6) == expected_fingerprint(layout));
     }
   }
+}
+
+TEST_CASE("a directory that is slow for one rank makes it no lost one") {
+  const Layout layout{2};
+  const Job job(layout, &prepared_job(layout, 2));
+  const Environment slow{{"IO_FAULT_CALLS", "mkdir"}, {"IO_FAULT_DO", "delay:4000"}};
+  const ProcessResult result = job.run(io_fault(0, 1, slow), {"resilience.hang_timeout=2s"});
+  INFO(result.output);
+  CHECK(result.exit_code == 0);
+  CHECK(check_recovery(job, layout, result.output, 2) == "");
 }
 
 TEST_CASE("T5 a read that fails is said, and costs nothing but what the run falls back to") {

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include <string_view>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <thread>
 #include <unistd.h>
 
 #include <climits>
@@ -149,7 +151,9 @@ Verdict judge(std::string_view call, const std::string& path, const std::string&
     return Verdict::go_on;
   }
   if (s.act.starts_with("delay:")) {
-    ::usleep(static_cast<useconds_t>(1000 * std::atol(s.act.c_str() + 6)));
+    const std::chrono::milliseconds whole(std::atol(s.act.c_str() + 6));
+    const auto end = std::chrono::steady_clock::now() + whole;  // signals end a sleep before that
+    while (std::chrono::steady_clock::now() < end) std::this_thread::sleep_until(end);
     return Verdict::go_on;
   }
   errno = errno_named(s.act);

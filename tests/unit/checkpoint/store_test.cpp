@@ -304,6 +304,62 @@ TEST_CASE(
   CHECK(store.list() == std::vector<std::uint64_t>{9, 10});
 }
 
+TEST_CASE("retention deletes nothing where no two checkpoints are known to be valid") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  save_small(store, 1);
+  save_small(store, 2);
+  for (const std::uint64_t step : {3u, 4u}) {
+    CheckpointStore side = CheckpointStore::open_writer(dir.path() / "side");
+    save_small(side, step);
+    fs::rename(side.directory_of(step), store.directory_of(step));
+  }
+  const auto look = [&](const std::vector<Problem>& problems) {
+    for (auto unknown = store.steps_to_verify(); !unknown.empty();
+         unknown = store.steps_to_verify()) {
+      store.note_verified(unknown.front(), problems);
+    }
+    return store.apply_retention();
+  };
+  CHECK(look({{"shard", "", "cannot read", true}}).empty());
+  CHECK(store.list() == std::vector<std::uint64_t>{1, 2, 3, 4});
+  save_small(store, 5);  // all are read again
+  CHECK(store.list() == std::vector<std::uint64_t>{4, 5});
+}
+
+TEST_CASE("retention leaves what could not be read, beside two that are valid") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
+  {
+    CheckpointStore side = CheckpointStore::open_writer(dir.path() / "side");
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+      save_small(side, step);
+      fs::rename(side.directory_of(step), store.directory_of(step));
+    }
+  }
+  for (auto unknown = store.steps_to_verify(); !unknown.empty();
+       unknown = store.steps_to_verify()) {
+    const bool is_read = unknown.front() == 5 || unknown.front() == 2;
+    const Problem problem{"shard", "", "cannot read", true};
+    store.note_verified(unknown.front(), is_read ? std::vector<Problem>() : std::vector{problem});
+  }
+  CHECK(store.apply_retention() == std::vector<std::uint64_t>{1});
+  CHECK(store.list() == std::vector<std::uint64_t>{2, 3, 4, 5});
+}
+
+TEST_CASE("a crash's leftovers are counted as room that the next writer has") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  save_small(store, 1);
+  CHECK(store.leftover_bytes() == 0);
+  fs::create_directories(dir.path() / "step-00000002.tmp-1");
+  spill(dir.path() / "step-00000002.tmp-1" / "shard", std::string(1000, 'x'));
+  fs::create_directories(dir.path() / ".trash-step-00000000-1");
+  spill(dir.path() / ".trash-step-00000000-1" / "shard", std::string(500, 'x'));
+  CHECK(store.leftover_bytes() == 1500);
+  CHECK(CheckpointStore::open_reader(dir.path() / "missing").leftover_bytes() == 0);
+}
+
 TEST_CASE("retention takes a linked checkpoint for one, and deletes the link alone") {
   const ScratchDir dir, archive;
   CheckpointStore store = CheckpointStore::open_writer(dir.path(), {.keep_last = 2});
