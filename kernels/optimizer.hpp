@@ -243,14 +243,16 @@ struct RuleUpdate {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// p = (1 - lr weight_decay) p + lr factor d, where `to.gradient` is the direction d: of the
-/// master's dtype, or bf16 or fp16 beside FP32. lr = lr_scale times the decision's, whose
+/// p = (1 - lr weight_decay) p + lr factor d, or with `decay_last` (1 - lr weight_decay) (p + lr
+/// factor d), where `to.gradient` is the direction d: of the master's dtype, or bf16 or fp16 beside
+/// FP32. lr = lr_scale times the decision's, whose
 /// grad_scale has no part in it. Where the decision does not apply, nothing is written.
 struct StepUpdate {
   static constexpr std::string_view name = "step_update";
   UpdateOperands to;
   View decision;
   double lr_scale = 1, weight_decay = 0, factor = -1;
+  bool decay_last = false;
   void check() const;
   Cost cost() const;
   DType dtype() const { return to.gradient.dtype; }

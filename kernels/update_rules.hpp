@@ -169,6 +169,21 @@ struct Adam {
   };
 };
 
+/// Adam in the order that its paper calls the more efficient one (section 2): the eps beside the
+/// root of v as it is kept, of which only the step's size is corrected,
+/// lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps).
+struct AdamEpsHat : Adam {
+  template <class T>
+  struct In : Adam::In<T> {
+    constexpr In(const AdamEpsHat& rule, double rate, const UpdateDecision& d)
+        : Adam::In<T>(rule, rate * d.sqrt_bias_correction2, d) {}
+    constexpr T step(T g, T* states) const {
+      this->advance(g, states);
+      return this->step_size * states[0] / (std::sqrt(states[1]) + this->eps);
+    }
+  };
+};
+
 /// AMSGrad (arXiv 1904.09237), torch.optim.Adam(amsgrad=True): Adam by the largest v so far, which
 /// is that before its bias is corrected.
 struct Amsgrad : Adam {
@@ -215,7 +230,7 @@ struct Lion {
 using UpdateRule =
     std::variant<rules::Sgd, rules::Momentum, rules::Adagrad, rules::Rmsprop<false, false>,
                  rules::Rmsprop<false, true>, rules::Rmsprop<true, false>,
-                 rules::Rmsprop<true, true>, rules::Amsgrad, rules::Lion>;
+                 rules::Rmsprop<true, true>, rules::Amsgrad, rules::Lion, rules::AdamEpsHat>;
 
 inline constexpr int kMaxRuleStates = 3;
 

@@ -31,13 +31,23 @@ struct AdamScalars {
 
 template <class T>
 struct StepUpdateScalars {
-  T decay, step_size;
+  T kept_before, step_size, kept_after;
   std::uint64_t update;
 
   constexpr StepUpdateScalars(const StepUpdate& u, const UpdateDecision& d)
-      : decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
+      : kept_before(static_cast<T>(u.decay_last ? 1 : kept(u, d))),
         step_size(static_cast<T>(u.factor * (d.lr * u.lr_scale))),
+        kept_after(static_cast<T>(u.decay_last ? kept(u, d) : 1)),
         update(static_cast<std::uint64_t>(d.updates)) {}
+
+  constexpr T apply(T p, T direction) const {
+    return (kept_before * p + step_size * direction) * kept_after;
+  }
+
+ private:
+  static constexpr double kept(const StepUpdate& u, const UpdateDecision& d) {
+    return 1 - d.lr * u.lr_scale * u.weight_decay;
+  }
 };
 
 }  // namespace llmtrain::kernels

@@ -16,6 +16,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_block_moments_rows(rows);
   reference::add_eight_bit_rows(rows);
   reference::add_factored_rows(rows);
+  reference::add_projected_rows(rows);
   reference::add_attention_rows(rows);
   reference::add_loss_rows(rows);
   reference::add_router_rows(rows);
@@ -35,6 +36,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_block_moments_rows(rows);
   fast::add_eight_bit_rows(rows);
   fast::add_factored_rows(rows);
+  fast::add_projected_rows(rows);
   fast::add_rule_update_rows(rows);
   fast::add_attention_rows(rows);
   fast::add_loss_rows(rows);

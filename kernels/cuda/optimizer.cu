@@ -96,7 +96,7 @@ struct StepPacks {
     const auto ds = load_pack<V>(direction + i);
     auto ps = masters.template load<V>(i);
     for (int k = 0; k < V; ++k) {
-      ps.x[k] = s.decay * ps.x[k] + s.step_size * static_cast<T>(widen(ds.x[k]));
+      ps.x[k] = s.apply(ps.x[k], static_cast<T>(widen(ds.x[k])));
     }
     masters.store(i, ps, s.update);
   }

@@ -31,11 +31,11 @@ Tensor MatrixParts::whole(const kernels::KernelCtx& ctx, const Tensor& part) con
     return ctx.device->allocate(shape, part.dtype(), Category::workspace, tag);
   };
   const std::int64_t rows = part.view().rows(), cols = part.view().cols();
-  const Tensor parts = scratch({ranks_ * rows, cols}, "muon.parts");
+  const Tensor parts = scratch({ranks_ * rows, cols}, "parts of a matrix");
   tp_->all_gather(part, parts, name_).wait();
   const int count = ranks_ / replicas_;
   const Tensor whole = scratch(
-      {rows * (split_dim_ == 0 ? count : 1), cols * (split_dim_ == 1 ? count : 1)}, "muon.whole");
+      {rows * (split_dim_ == 0 ? count : 1), cols * (split_dim_ == 1 ? count : 1)}, "whole matrix");
   for (int rank = 0; rank < ranks_; rank += replicas_) {
     launch(ctx, kernels::ScaleCast{.x = parts.row_range(rank * rows, rows),
                                    .y = part_of(whole.view(), rank)});

@@ -28,8 +28,13 @@ struct StateSpec {
   /// One value for each run of so many elements of the whole tensor in row-major order, of which
   /// the last may be shorter; 0: `block` says. A rank has whole runs (holds_whole_runs()).
   std::int64_t run = 0;
+  /// A tensor of its own for each matrix of the parameter (each expert's), of so many rows and
+  /// columns, whatever those of the matrix; of rank 0: `block` or `run` says. It belongs to the
+  /// whole matrix: nothing cuts that, and every rank of Axis::tp that has a part of it keeps all of
+  /// the state.
+  Shape matrix = {};
 
-  bool is_elementwise() const { return block.rank() == 0 && run == 0; }
+  bool is_elementwise() const { return block.rank() == 0 && run == 0 && matrix.rank() == 0; }
 };
 
 /// Whether a box of a tensor of `global` shape consists of whole runs of so many elements of it,
@@ -41,8 +46,10 @@ bool holds_whole_runs(const Shape& global, const Box& box, std::int64_t run);
 /// Axis::tp shares with others is kept by all of them. Runs are counted in one dim, or, where rows
 /// are whole numbers of them, in those of the tensor.
 TensorPlace place_of(const StateSpec& state, const Parameter& parameter);
-/// Of the parameter's elements here, how many one value is for.
+/// Of the parameter's elements here, how many one value is for; not of a state of matrices.
 std::int64_t elements_per_value(const StateSpec& state, const Parameter& parameter);
+/// Values for so many of the parameter's elements here.
+std::int64_t values_for(const StateSpec& state, const Parameter& parameter, std::int64_t elements);
 /// Of the ranks of Axis::tp that keep such values alike this is the first, as far as it lies in
 /// them.
 bool begins_blocks(const StateSpec& state, const Parameter& parameter);
@@ -108,6 +115,8 @@ struct OptimizerRow {
   std::unique_ptr<recipe::Section> (*options)();
   /// `choice` has this row selected.
   std::unique_ptr<Optimizer> (*make)(const OptimizerChoice& choice);
+  /// Some of its kernels are the CPU's alone.
+  bool cpu_only = false;
 };
 
 std::span<const OptimizerRow> optimizer_table();

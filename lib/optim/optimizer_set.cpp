@@ -55,8 +55,7 @@ OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,
                                                    std::int64_t elements) const {
   StateBytes bytes;
   for (const StateSpec& spec : optimizer_->states(parameter)) {
-    const std::int64_t each = elements_per_value(spec, parameter);
-    const std::int64_t count = (elements + each - 1) / each;
+    const std::int64_t count = values_for(spec, parameter, elements);
     const std::uint64_t size = static_cast<std::uint64_t>(count) * size_of(spec.dtype);
     bytes.kept += size;
     if (begins_blocks(spec, parameter)) bytes.written += size;

@@ -21,5 +21,6 @@ OptimizerRow lion_8bit();
 OptimizerRow adafactor();
 OptimizerRow came();
 OptimizerRow sm3();
+OptimizerRow galore();
 
 }  // namespace llmtrain::optim

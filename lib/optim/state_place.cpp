@@ -60,6 +60,27 @@ TensorPlace place_of_runs(const StateSpec& state, const Parameter& parameter) {
   return place;
 }
 
+/// Elements of a matrix that are here.
+std::int64_t matrix_here(const Parameter& parameter) {
+  const Shape& box = parameter.box().shape;
+  require(box.rank() >= 2, "{}: a state of matrices", parameter.name());
+  return box[box.rank() - 2] * box[box.rank() - 1];
+}
+
+TensorPlace place_of_matrices(const StateSpec& state, const Parameter& parameter) {
+  TensorPlace place = parameter.own_place();
+  const std::int64_t here = matrix_here(parameter), each = state.matrix.numel();
+  require(place.own.first % here == 0 && place.own.count % here == 0, "{}: a slice cuts matrices",
+          parameter.name());
+  for (int d = place.box.shape.rank() - 2, of = 0; of < 2; ++d, ++of) {
+    place.global_shape = place.global_shape.with(d, state.matrix[of]);
+    place.box.shape = place.box.shape.with(d, state.matrix[of]);
+    place.box.offset[static_cast<std::size_t>(d)] = 0;
+  }
+  place.own = {place.own.first / here * each, place.own.count / here * each};
+  return place;
+}
+
 }  // namespace
 
 bool holds_whole_runs(const Shape& global, const Box& box, std::int64_t run) {
@@ -78,9 +99,16 @@ std::int64_t elements_per_value(const StateSpec& state, const Parameter& paramet
   return elements;
 }
 
+std::int64_t values_for(const StateSpec& state, const Parameter& parameter, std::int64_t elements) {
+  if (state.matrix.rank() > 0) return elements / matrix_here(parameter) * state.matrix.numel();
+  const std::int64_t each = elements_per_value(state, parameter);
+  return (elements + each - 1) / each;
+}
+
 TensorPlace place_of(const StateSpec& state, const Parameter& parameter) {
   TensorPlace place = parameter.own_place();
   if (state.is_elementwise()) return place;
+  if (state.matrix.rank() > 0) return place_of_matrices(state, parameter);
   if (state.run > 0) return place_of_runs(state, parameter);
   require(state.block.rank() == place.box.shape.rank(), "{}: {} in blocks of {}", parameter.name(),
           to_string(place.global_shape), to_string(state.block));
@@ -102,6 +130,10 @@ TensorPlace place_of(const StateSpec& state, const Parameter& parameter) {
 }
 
 bool begins_blocks(const StateSpec& state, const Parameter& parameter) {
+  const Box& box = parameter.box();
+  for (int d = box.shape.rank() - state.matrix.rank(); d < box.shape.rank(); ++d) {
+    if (box.offset[static_cast<std::size_t>(d)] != 0) return false;
+  }
   for (int d = 0; d < state.block.rank(); ++d) {
     if (parameter.box().offset[static_cast<std::size_t>(d)] % state.block[d] != 0) return false;
   }

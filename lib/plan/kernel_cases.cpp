@@ -297,7 +297,8 @@ std::span<const RowCase> row_cases() {
   static const std::vector<RowCase> kAll = [] {
     std::vector<RowCase> all(kRowCases.begin(), kRowCases.end());
     for (const std::span<const RowCase> more :
-         {expert_row_cases(), factored_row_cases(), block_row_cases(), quantize_row_cases()}) {
+         {expert_row_cases(), factored_row_cases(), projected_row_cases(), block_row_cases(),
+          quantize_row_cases()}) {
       all.insert(all.end(), more.begin(), more.end());
     }
     return all;

@@ -17,10 +17,11 @@ struct RowCase {
   LaunchTime (*launch)(KernelBench& bench, DType dtype, std::int64_t rows);
 };
 std::span<const RowCase> row_cases();
-/// Those of routers and experts, of factored optimizers, of optimizers with states of blocks, and of
-/// quantizers, which the others end with.
+/// Those of routers and experts, of factored optimizers, of those in subspaces, of optimizers with
+/// states of blocks, and of quantizers, which the others end with.
 std::span<const RowCase> expert_row_cases();
 std::span<const RowCase> factored_row_cases();
+std::span<const RowCase> projected_row_cases();
 std::span<const RowCase> block_row_cases();
 std::span<const RowCase> quantize_row_cases();
 

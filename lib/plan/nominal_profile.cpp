@@ -162,8 +162,10 @@ constexpr std::array kMemoryKernels = {"activation_backward",
                                        "scale_update",
                                        "squared_norm",
                                        "step_update",
+                                       "subspace_step",
                                        "sum",
-                                       "take_rows"};
+                                       "take_rows",
+                                       "top_singular_vectors"};
 
 using Kernels = std::map<KernelKey, KernelModel>;
 

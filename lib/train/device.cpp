@@ -97,6 +97,12 @@ engine::Target target_of(const Recipe& recipe) {
                        "precision.tf32: products on the CPU are fp32, and run.device is {} here; "
                        "leave the key out, or train on a GPU",
                        to_string(device));
+  const optim::OptimizerRow& optimizer = recipe.optimizer.name();
+  require<RecipeError>(
+      !optimizer.cpu_only || device == DeviceKind::cpu,
+      "optimizer.name: {} is for the CPU, and run.device is {} here; choose another "
+      "optimizer, or run.device: cpu",
+      optimizer.name, to_string(device));
   const bool any_exchange =
       recipe.parallelism.gpu_collectives() == parallel::GpuCollectives::automatic;
   require<RecipeError>(any_exchange || device == DeviceKind::cuda,

@@ -199,6 +199,11 @@ void Recipe::validate(recipe::Issues& issues) const {
     issues.add(precision.tf32, "products on the CPU are fp32", "leave it out, or run.device: cuda");
   });
   recipe::judge(issues, [&] {
+    if (!optimizer.name().cpu_only || run.device() != DeviceChoice::cuda) return;
+    issues.add(optimizer.name, fmt::format("{} is for the CPU", optimizer.name().name),
+               "choose another optimizer, or run.device: cpu");
+  });
+  recipe::judge(issues, [&] {
     const auto margin = resilience.exit_margin().value;
     if (!margin || !slurm.time() || margin->seconds < slurm.time()->seconds) return;
     issues.add(resilience.exit_margin, "is not shorter than slurm.time: no job would make a step");

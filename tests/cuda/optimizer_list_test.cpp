@@ -86,6 +86,7 @@ TEST_CASE("a step along a direction has the reference's bits") {
             const Tensor decision = decision_of(m, 0.3, 2);
             m.run(StepUpdate{{p, d}, decision, 0.2, 0.5});
             m.run(StepUpdate{{p, narrow, copy}, decision, 0.2, 0.5});
+            m.run(StepUpdate{{p, d}, decision, 0.2, 0.5, -1, true});
             return outputs(m, p, copy);
           },
           dtype, {.same_bits = true});

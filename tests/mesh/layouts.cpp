@@ -387,6 +387,7 @@ const std::vector<Layout>& layouts() {
   static const std::vector<Layout> kLayouts = [] {
     std::vector<Layout> all = dense_layouts();
     all.insert(all.end(), expert_layouts().begin(), expert_layouts().end());
+    all.insert(all.end(), projected_layouts().begin(), projected_layouts().end());
     return all;
   }();
   return kLayouts;

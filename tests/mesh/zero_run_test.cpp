@@ -30,6 +30,8 @@ TEST_CASE("with ZeRO a run has the bits of one without, and each goes on from th
         {"precision.compute=bf16", "optimizer.name=adafactor"},
         {"precision.compute=fp32", "optimizer.name=came"},
         {"precision.compute=fp32", "optimizer.name=sm3"},
+        {"precision.compute=bf16", "optimizer.name=galore", "optimizer.rank=4",
+         "optimizer.update_proj_gap=3"},
         {"precision.compute=fp32", "optimizer.name=adamw_8bit", "optimizer.min_8bit_size=300"},
         {"precision.compute=bf16", "precision.master=bf16+remainder", "optimizer.name=adamw_8bit",
          "optimizer.min_8bit_size=0"},
@@ -99,14 +101,16 @@ TEST_CASE("what replicas of slices have saved goes on on one rank, and the other
 TEST_CASE(
     "states of blocks, of which ranks have parts, go on on one rank, and the other way round") {
   // CAME's first steps are a hundred times its rate: at a larger one they carry rounding far.
-  for (const Settings& settings : {Settings{"optimizer.name=adam_mini"},
-                                   {"optimizer.name=adafactor"},
-                                   {"optimizer.name=came", "optimizer.lr=1e-5"},
-                                   {"optimizer.name=sm3"},
-                                   {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=256",
-                                    "model.head_dim=256", "model.intermediate_size=512"},
-                                   {"optimizer.name=lion_8bit", "optimizer.min_8bit_size=256",
-                                    "model.head_dim=256", "model.intermediate_size=512"}}) {
+  for (const Settings& settings :
+       {Settings{"optimizer.name=adam_mini"},
+        {"optimizer.name=adafactor"},
+        {"optimizer.name=came", "optimizer.lr=1e-5"},
+        {"optimizer.name=sm3"},
+        {"optimizer.name=galore", "optimizer.rank=4", "optimizer.update_proj_gap=3"},
+        {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=256", "model.head_dim=256",
+         "model.intermediate_size=512"},
+        {"optimizer.name=lion_8bit", "optimizer.min_8bit_size=256", "model.head_dim=256",
+         "model.intermediate_size=512"}}) {
     CAPTURE(settings.front());
     check_going_on({"parallelism.tp=2", "parallelism.zero=1"}, settings);
   }

@@ -20,7 +20,8 @@ inline std::vector<kernels::UpdateRule> every_rule() {
           Rmsprop<true, false>{.alpha = 0.9, .eps = 1e-6},
           Rmsprop<true, true>{.alpha = 0.9, .eps = 1e-6, .momentum = 0.7},
           Amsgrad{{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6}},
-          Lion{.beta1 = 0.8, .beta2 = 0.9}};
+          Lion{.beta1 = 0.8, .beta2 = 0.9},
+          AdamEpsHat{{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6}}};
 }
 
 /// What a state of this name may hold: squares are not negative.

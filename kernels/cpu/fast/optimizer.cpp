@@ -77,11 +77,12 @@ void step_update_as(const StepUpdate& op, const StepUpdateScalars<float>& s, con
   Masters masters(op.to, s.update, at);
   float* parameter = masters.data();
   const D* direction = at.of<D>(op.to.gradient);
-  const V decay = constant(s.decay);
+  const V before = constant(s.kept_before), after = constant(s.kept_after);
   const V step_size = constant(s.step_size);
   for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const V kept = hn::Mul(decay, load(parameter + i, lanes));
-    store(hn::Add(kept, hn::Mul(step_size, load(direction + i, lanes))), parameter + i, lanes);
+    const V kept = hn::Mul(before, load(parameter + i, lanes));
+    const V moved = hn::Add(kept, hn::Mul(step_size, load(direction + i, lanes)));
+    store(hn::Mul(moved, after), parameter + i, lanes);
   });
   masters.write();
 }

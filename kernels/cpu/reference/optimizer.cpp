@@ -119,7 +119,7 @@ void step_update(const KernelCtx&, const StepUpdate& op, const View&) {
     with_type(op.to.gradient.dtype, [&]<class D>() {
       for (std::int64_t i = 0; i < op.to.numel(); ++i) {
         const auto direction = static_cast<T>(widen(op.to.gradient.as<D>()[i]));
-        masters.put(i, s.decay * masters.get(i) + s.step_size * direction);
+        masters.put(i, s.apply(masters.get(i), direction));
       }
     });
   });

@@ -144,8 +144,8 @@ TEST_CASE("each block may have something else computed again") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
     const Run plain = run(recipe, {}, false);
     Peak last = plain.peak;
-    // Block by block less is kept; the third one of GPT-2 is the last, which is computed again while
-    // all is held.
+    // Block by block less is kept; the third one of GPT-2 is the last, which is computed again
+    // while all is held.
     for (std::size_t known = 1; known <= policy.blocks.size(); ++known) {
       RecomputePolicy part = policy;
       part.blocks.resize(known);
@@ -197,8 +197,9 @@ TEST_CASE("steps are settled in the order of their launches, at most two at a ti
 
 TEST_CASE("50 steps have the same losses and masters in either form of the masters") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
-    for (const char* optimizer : {"adamw", "momentum", "muon", "amsgrad", "lion", "adam_mini",
-                                  "adafactor", "came", "sm3", "adamw_8bit", "lion_8bit"}) {
+    for (const char* optimizer :
+         {"adamw", "momentum", "muon", "amsgrad", "lion", "adam_mini", "adafactor", "came", "sm3",
+          "galore", "adamw_8bit", "lion_8bit"}) {
       CAPTURE(optimizer);
       std::vector<std::string> overrides{"precision.compute=bf16",
                                          std::string("optimizer.name=") + optimizer};

@@ -132,7 +132,9 @@ TEST_CASE("a step along a direction is that of its formula, with the reference's
             const Tensor copy = machine.empty({n}, DType::bf16);
             const Tensor decision = decision_of(machine, 0.3);
             machine.run(StepUpdate{{p, d, copy}, decision, 0.5, 0.2, -0.5});
-            return trial::outputs(p, copy);
+            const Tensor q = machine.operand("p", {n});
+            machine.run(StepUpdate{{q, d}, decision, 0.5, 0.2, -0.5, true});
+            return trial::outputs(p, copy, q);
           },
           DType::f32, kSameBits);
     }
@@ -143,6 +145,9 @@ TEST_CASE("a step along a direction is that of its formula, with the reference's
   const Tensor decision = decision_of(machine, 0.3);
   machine.run(StepUpdate{{p, d}, decision, 0.25, 2, -1});
   CHECK(values_of(p) == Values{1.75, -3});
+  const Tensor last = machine.of({4, -2}, {2}, DType::f32);
+  machine.run(StepUpdate{{last, d}, decision, 0.25, 2, -1, true});
+  CHECK(values_of(last) == Values{1.875, -2});
 }
 
 }  // namespace llmtrain::kernels

@@ -7,6 +7,7 @@
 #include "tests/support/relative.hpp"
 #include "tests/unit/optim/fixture.hpp"
 #include "tests/unit/optim/formulas.hpp"
+#include "tests/unit/optim/projected_formulas.hpp"
 
 namespace llmtrain::optim {
 
@@ -39,6 +40,12 @@ const std::vector<Case>& cases() {
        .states = {"m", "v"},
        .formula = &muon_formula,
        .matrix_states = {"momentum"},
+       .fp32_tolerance = 2e-5},
+      {.name = "galore",
+       .options = "betas: [0.8, 0.9]\neps: 1.0e-6\nrank: 2\nupdate_proj_gap: 3\nscale: 0.5\n",
+       .states = {"m", "v"},
+       .formula = &galore_formula,
+       .matrix_states = {"projector", "m", "v"},
        .fp32_tolerance = 2e-5},
       {"nesterov", "momentum: 0.8\n", {"momentum"}, &nesterov_formula},
       {.name = "adam_mini",

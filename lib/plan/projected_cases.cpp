@@ -1,0 +1,47 @@
+// Kernels of optimizers that work in subspaces of matrices.
+#include "kernels/projected.hpp"
+#include "lib/plan/kernel_cases.hpp"
+
+namespace llmtrain::plan {
+
+namespace {
+
+using namespace kernels;
+
+constexpr std::int64_t kCols = 768;
+constexpr std::int64_t kSide = 96;
+
+// Of up to `kSide` vectors; beyond that only the reduction to a triangle grows. Rotations come to
+// an end the sooner the more alike the lines are, so these are not.
+LaunchTime top_singular_vectors(KernelBench& b, DType t, std::int64_t rows) {
+  const View g = b.result(rows, kSide, t);
+  std::uint32_t word = 1;
+  for (std::int64_t i = 0; i < g.numel(); ++i) {
+    word = word * 1664525 + 1013904223;
+    g.as<float>()[i] = static_cast<float>(word >> 8) * 0x1p-24F - 0.5F;
+  }
+  const std::int64_t side = std::min(rows, kSide);
+  return b.launch(TopSingularVectors{
+      .g = g, .vectors = b.result(side, side, t), .decision = b.decision(), .gap = 1});
+}
+
+LaunchTime subspace_step(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(SubspaceStep{.g = b.input(rows, kCols, t),
+                               .m = b.result(rows, kCols, t),
+                               .v = b.result(rows, kCols, t),
+                               .y = b.result(rows, kCols, t),
+                               .decision = b.decision(),
+                               .rule = {}});
+}
+
+// So many bytes to a row that there are few rows.
+constexpr auto kRowCases = std::to_array<RowCase>({
+    {"top_singular_vectors", kSide * 64, true, top_singular_vectors},
+    {"subspace_step", kCols, true, subspace_step},
+});
+
+}  // namespace
+
+std::span<const RowCase> projected_row_cases() { return kRowCases; }
+
+}  // namespace llmtrain::plan
