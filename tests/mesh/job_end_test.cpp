@@ -117,7 +117,7 @@ TEST_CASE("a rank that stops answering is named by the others, who end") {
       "[ $OMPI_COMM_WORLD_RANK = 2 ] && (until grep -qs loss h/metrics.jsonl; do sleep "
       "0.1; done; kill -STOP $$) &",
       "run.output_dir=h training.max_steps=1000000 training.global_batch_size=3 "
-      "eval.interval=null resilience.hang_timeout=2s");
+      "eval.interval=null checkpoint.interval=null resilience.hang_timeout=2s");
   CAPTURE(result.output);
   CHECK(!result.timed_out);
   CHECK(result.exit_code == 6);
