@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Times training steps of PyTorch for scripts/bench/versus_pytorch.py and scripts/gpu_check.sh.
 
-    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile] [cuda] [samples=N]
+    torch_step.py MODEL DTYPE THREADS STEPS [fused] [compile] [cuda] [samples=N] [wait=FILE]
 
 MODEL is a row of MODELS; DTYPE is fp32 or bf16 (autocast). Prints JSON: the times of the steps after two
 (on a GPU five, or two where a step has several micro-batches) of warm-up, in seconds, what they hold, and PyTorch's
 version. A step is forward and backward of `samples` samples (the model's batch) in micro-batches of as many as fit,
 AdamW and clearing the gradients, on random tokens, with scaled_dot_product_attention. With cuda it runs on the first
-GPU, where a micro-batch that does not fit is halved, and THREADS says nothing.
+GPU, where a micro-batch that does not fit is halved, and THREADS says nothing. With wait=FILE it makes FILE.ready behind the
+first step and goes on when there is FILE: compilers of several models may run beside each other, timings not.
 """
 
 import json
+import pathlib
 import sys
 import time
 
@@ -110,12 +112,22 @@ class Decoder(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
-def seconds_of(shape, forward, optimizer, settings, device, samples, micro_batch, steps):
+def wait_for(file):
+    """Gives back what memory the first step had, says so, and returns once there is `file`."""
+    torch.cuda.empty_cache()
+    pathlib.Path(file + ".ready").touch()
+    while not pathlib.Path(file).exists():
+        time.sleep(0.05)
+
+
+def seconds_of(shape, forward, optimizer, settings, device, samples, micro_batch, steps, behind_first):
     """Of each step after the warm-up: `samples` samples in micro-batches of `micro_batch`."""
     micro_steps = samples // micro_batch
     warmup = 5 if device == "cuda" and micro_steps == 1 else 2
     seconds = []
     for step in range(warmup + steps):
+        if step == 1:
+            behind_first()
         batches = [torch.randint(0, shape["vocab"], (2, micro_batch, shape["seq_len"]), device=device)
                    for _ in range(micro_steps)]
         if device == "cuda":
@@ -141,6 +153,7 @@ def main():
     torch.manual_seed(0)
     shape = MODELS[name]
     samples = next((int(s.split("=")[1]) for s in settings if s.startswith("samples=")), shape["batch"])
+    turn = next((s.split("=")[1] for s in settings if s.startswith("wait=")), "")
     device = "cuda" if "cuda" in settings else "cpu"
     with torch.device(device):
         model = Decoder(shape)
@@ -152,7 +165,8 @@ def main():
     while True:
         forward = torch.compile(model) if "compile" in settings else model
         try:
-            seconds = seconds_of(shape, forward, optimizer, {dtype, *settings}, device, samples, micro_batch, steps)
+            seconds = seconds_of(shape, forward, optimizer, {dtype, *settings}, device, samples, micro_batch, steps,
+                                 lambda: wait_for(turn) if turn else None)
             break
         except torch.OutOfMemoryError:
             if micro_batch == 1:
