@@ -20,6 +20,8 @@
 #           models that are little else, beside PyTorch's on cuDNN; attention_alone: of that, the latter
 #   norms   rows as cuDNN's benchmark of RMSNorm has them
 #   profile what limits each of our kernels, by ncu: OUT/profile_RECIPE.txt
+#   several processes that share the GPU and meet by TCP, 2 to 8 of them, each kind of parallelism and some together, in
+#           fp64 beside one process on the CPU; and NCCL in a group of one
 #   memory  what the driver says of the GPU's memory beside the plan, with an arena of the size that the plan says
 #   modes   whole steps of GPT-2 124M beside those with one setting changed: run.determinism: fast, no CUDA graphs, our
 #           own attention, products as the library guesses, either form of masters and none, fp16; fp32 beside TF32
@@ -53,7 +55,7 @@ die() {
 what="${1:-}"
 for verb in ${what//,/ } ${what:-none}; do
   case "$verb" in
-    bundle | first | check | cases | beside_the_cpu | kernels | attention | attention_alone | norms | profile | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
+    bundle | first | check | cases | beside_the_cpu | kernels | attention | attention_alone | norms | profile | several | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
     memcheck | racecheck | synccheck | initcheck | losses-124m | losses-1b | losses-tiny-llama | *,*) ;;
     -h | --help)
       sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
@@ -83,14 +85,14 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 if [ -f "$build/BUNDLE" ]; then
-  llmtrain="$build/llmtrain" plugin="$build/libllmtrain_cuda.so" cuda_test="$build/cuda_test"
+  llmtrain="$build/llmtrain" plugin="$build/libllmtrain_cuda.so" cuda_test="$build/cuda_test" nccl_test="$build/nccl_test"
 else
   if [ ! -f "$build/CMakeCache.txt" ]; then
     cmake --preset cuda -S "$root" -B "$build" >"$out/configure.log"
   fi
-  cmake --build "$build" --target llmtrain llmtrain_cuda cuda_test -j >"$out/build.log"
+  cmake --build "$build" --target llmtrain llmtrain_cuda cuda_test nccl_test -j >"$out/build.log"
   llmtrain="$build/apps/llmtrain/llmtrain" plugin="$build/apps/llmtrain/libllmtrain_cuda.so"
-  cuda_test="$build/tests/cuda_test"
+  cuda_test="$build/tests/cuda_test" nccl_test="$build/tests/nccl_test"
   SECONDS=0  # of building, which may take longer than all that follows, the limit says nothing
 fi
 commit() { git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown; }
@@ -98,11 +100,11 @@ commit() { git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>
 # Programs without symbols, and what they need beside the C library and CUDA's.
 bundle() {
   mkdir -p "$out/lib"
-  for file in "$llmtrain" "$plugin" "$cuda_test"; do
+  for file in "$llmtrain" "$plugin" "$cuda_test" "$nccl_test"; do
     strip --strip-unneeded -o "$out/$(basename "$file")" "$file"
     ldd "$file" | awk '$3 ~ /\/lib(hwy|gomp|stdc\+\+|gcc_s)\.so/ {print $3}' | xargs -r cp -Lt "$out/lib"
   done
-  chmod +x "$out/llmtrain" "$out/cuda_test"
+  chmod +x "$out/llmtrain" "$out/cuda_test" "$out/nccl_test"
   commit >"$out/BUNDLE"
   du -sh "$out"
 }
@@ -143,7 +145,7 @@ for verb in ${what//,/ }; do
   logs="$all_logs/$verb"
   mkdir -p "$logs"
   case "$verb" in
-    first | check | beside_the_cpu | kernels | attention | attention_alone | norms | profile | memory | modes | runs) "$verb" || true ;;
+    first | check | beside_the_cpu | kernels | attention | attention_alone | norms | profile | several | memory | modes | runs) "$verb" || true ;;
     cases) trial && cases "$limit" ;;
     memcheck | racecheck | synccheck | initcheck) sanitize "$verb" ;;
     losses-*) losses "${verb#losses-}" ;;

@@ -2,6 +2,8 @@
 """Rows of scripts/gpu_check.sh's table, from what its programs left.
 
     gpu_table.py losses CPU GPU        metrics.jsonl of two runs in fp32
+    gpu_table.py ranks NAME ONE SEVERAL TEXT
+                                       metrics.jsonl of one process and of several in fp64
     gpu_table.py modes|runs DIR LINES  mode_NAME.json, or NAME/metrics.jsonl, of lines NAME <tab> SETTINGS
     gpu_table.py kernels FILE NAME     rates of single kernels
     gpu_table.py torch_attention DIR NAME
@@ -28,6 +30,7 @@ import sys
 PROMISED_EQUAL = {"again", "no_graphs", "remainder"}  # to the bit
 FARTHEST = 0.1  # nats, of the mean of the last tenth, that other orders of sums and roundings may move
 CPU_LIMIT = 1e-4
+FP64_LIMIT = 1e-9  # of losses and norms, relative
 BESIDE_ARENA = 1 << 30  # bytes that a plan leaves to context, code and libraries
 WINDOW = 10  # steps whose mean losses are compared
 TIMES_SPREAD, LEAST_SPREAD = 2, 0.01  # of PyTorch's own spread; nats
@@ -68,6 +71,28 @@ def losses(cpu, gpu):
     row(name, text if first is None else
         f"WRONG: {text}; step {first} is the first above {CPU_LIMIT:g}: {theirs[first]} and {ours[first]}")
     return first is None
+
+
+def numbers_of(path):
+    """Losses and norms of all steps, in their order; none where the file is missing."""
+    try:
+        with open(path) as lines:
+            records = [json.loads(line) for line in lines]
+    except OSError:
+        return []
+    keys = ("train/loss", "train/grad_norm", "eval/loss")
+    return [record[key] for record in records for key in keys if key in record]
+
+
+def ranks(name, one, several, text):
+    expected, found = numbers_of(one), numbers_of(several)
+    if not expected or len(expected) != len(found):
+        row(name, f"WRONG: {len(found)} losses and norms, {len(expected)} expected")
+        return False
+    apart = max(abs(a - b) / abs(a) for a, b in zip(expected, found))
+    good = apart <= FP64_LIMIT
+    row(name, f"{'' if good else 'WRONG: '}{len(found)} losses and norms at most {apart:.1e} apart; {text}")
+    return good
 
 
 def names_of(lines):
@@ -302,7 +327,7 @@ def pytorch(folder, name):
 
 
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (losses, modes, runs, kernels, torch_attention, memory, sanitizer, spread, step,
+    commands = {f.__name__: f for f in (losses, ranks, modes, runs, kernels, torch_attention, memory, sanitizer, spread, step,
                                         other, pytorch)}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         sys.exit(__doc__)

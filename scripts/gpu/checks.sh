@@ -158,6 +158,55 @@ beside_the_cpu() {
   rows_of table_of losses "$work/cpu/metrics.jsonl" "$work/cuda/metrics.jsonl"
 }
 
+# How many processes, and how they share the work; in the last rows of a model with experts.
+several_layouts="2 parallelism.zero=2
+2 parallelism.zero=3
+2 parallelism.tp=2
+2 parallelism.pp=2
+2 parallelism={sp: 2, sp_algo: ring}
+4 parallelism={tp: 2, pp: 2}
+4 parallelism={dp: 2, sp: 2, sp_algo: ulysses}
+8 parallelism={dp: 2, tp: 2, pp: 2, zero: 2}
+2 parallelism.ep=2
+4 parallelism={ep: 2, tp: 2}"
+several_experts="model={architecture: mixtral, num_local_experts: 4, num_experts_per_tok: 2}"
+
+# small_run NAME OVERRIDES...: of several.yaml, in $work/NAME.
+small_run() {
+  (cd "$root" && mine "$llmtrain" run scripts/gpu/several.yaml "run.output_dir=$work/$1" "${@:2}")
+}
+
+# ranks NAME COUNT ARGUMENTS: small_run by so many processes that meet as torchrun's do; the largest of their exit codes.
+ranks() {
+  local name="$1" count="$2" r worst=0 pids=() port=$((20000 + RANDOM % 20000))
+  shift 2
+  for ((r = 0; r < count; ++r)); do
+    RANK=$r WORLD_SIZE=$count LOCAL_RANK=$r LOCAL_WORLD_SIZE=$count MASTER_ADDR=localhost MASTER_PORT=$port OMP_NUM_THREADS=1 \
+      small_run "$name" "$@" &
+    pids+=($!)
+  done
+  for r in "${pids[@]}"; do wait "$r" || worst=$?; done
+  return "$worst"
+}
+
+several() {
+  local n=0 kind count share experts
+  export -f small_run ranks mine
+  export llmtrain root work own_libraries
+  try several_dense 60 bash -c 'small_run "$@"' _ one_dense run.device=cpu || return 0
+  try several_experts 60 bash -c 'small_run "$@"' _ one_experts run.device=cpu "$several_experts" || return 0
+  while read -r count share; do
+    n=$((n + 1)) kind=dense experts=()
+    case "$share" in *ep*) kind=experts experts=("$several_experts") ;; esac
+    try "several_$n" 60 bash -c 'ranks "$@"' _ "several_$n" "$count" run.device=cuda run.memory_limit=2GiB "$share" "${experts[@]}" ||
+      continue
+    grep -hos -m 1 'ranks exchange .*' "$logs/several_$n.log" >"$work/said" || true
+    rows_of table_of ranks "$count, $share" "$work/one_$kind/metrics.jsonl" "$work/several_$n/metrics.jsonl" "$(cat "$work/said")"
+  done <<<"$several_layouts"
+  # Of NCCL, which takes one process a GPU, a group of one.
+  passes nccl 60 "$nccl_test" --no-colors || true
+}
+
 first() {
   trial
   cases $((limit * 50 / 100))
