@@ -99,15 +99,33 @@ class Coder {
   return hn::MulAdd(t, constant(CodePoints::kLength), first);
 }
 
-/// What codes stand for where the scale is 1: the map's own construction, which takes less time
-/// than a gather of its values.
+#if HWY_TARGET == HWY_AVX2
+/// Of each of eight bytes the number of a table. A gather takes twice the time, and so does
+/// arithmetic: the units of vectors have enough to do, those that load numbers have not.
+HWY_INLINE V load_each(const float* table, const std::uint8_t* bytes) {
+  std::uint64_t all;
+  std::memcpy(&all, bytes, sizeof all);
+  const auto number = [&](int k) HWY_ATTR { return _mm_load_ss(table + (all >> 8 * k & 0xff)); };
+  const auto four = [&](int k) HWY_ATTR {
+    return _mm_movelh_ps(_mm_unpacklo_ps(number(k), number(k + 1)),
+                         _mm_unpacklo_ps(number(k + 2), number(k + 3)));
+  };
+  return V{_mm256_insertf128_ps(_mm256_castps128_ps256(four(0)), four(4), 1)};
+}
+#endif
+
+/// What codes stand for where the scale is 1; in wide vectors by the map's own construction, which
+/// takes less time than a gather of its values.
 template <bool is_signed>
 HWY_INLINE V values_of(const std::uint8_t* codes) {
+  constexpr const DynamicMap& map = is_signed ? kSignedDynamicMap : kUnsignedDynamicMap;
+#if HWY_TARGET == HWY_AVX2
+  return load_each(map.values.data(), codes);
+#else
   const Number number;
   const N code = hn::PromoteTo(number, hn::LoadU(Byte(), codes));
   constexpr bool kLooksUpInVector = HWY_NATIVE_FMA && kLanes >= 8;
   if constexpr (!kLooksUpInVector) {
-    constexpr const DynamicMap& map = is_signed ? kSignedDynamicMap : kUnsignedDynamicMap;
     return hn::GatherIndex(F(), map.values.data(), code);
   } else {
     constexpr const CodePoints& points = kCodePoints[is_signed ? 0 : 1];
@@ -125,6 +143,7 @@ HWY_INLINE V values_of(const std::uint8_t* codes) {
       return hn::IfThenElse(is_one, constant(1), value);
     }
   }
+#endif
 }
 
 /// Vectors whose codes are stored at a time.
@@ -169,8 +188,10 @@ HWY_NOINLINE void search_group(const float* values, float inverse, std::uint8_t*
   }
 }
 
-template <bool is_signed>
-HWY_INLINE void encode(const float* HWY_RESTRICT values, float inverse, std::uint8_t* codes) {
+/// Codes of a block; beside(i) is done for the vector at each i on the way.
+template <bool is_signed, class Beside>
+HWY_INLINE void encode(const float* HWY_RESTRICT values, float inverse, std::uint8_t* codes,
+                       const Beside& beside) {
   const Coder<is_signed> coder;
   const Number number;
   const V times = constant(inverse);
@@ -178,6 +199,7 @@ HWY_INLINE void encode(const float* HWY_RESTRICT values, float inverse, std::uin
     N of_group[kGroup];
     N digits = hn::Set(number, CodeLines::kFraction);
     for (int k = 0; k < kGroup; ++k) {
+      beside(i + k * kLanes);
       const Coded coded = coder(hn::Mul(load(values + i + k * kLanes), times));
       of_group[k] = coded.codes;
       digits = hn::Min(digits, coded.digits);
@@ -189,9 +211,10 @@ HWY_INLINE void encode(const float* HWY_RESTRICT values, float inverse, std::uin
   }
 }
 
-/// Rules that step by new states alone do so in a loop of its own: between what codes say and the
-/// end of a step there are so many operations, roots and quotients among them, that a processor
-/// looks ahead of too few elements to be busy.
+/// Rules that step by new states alone do so behind the loop that makes these: between what codes
+/// say and the end of a step there are so many operations that a processor looks ahead of too few
+/// elements to be busy. They step while the first state becomes codes, which leaves the unit for
+/// quotients and roots free.
 template <class Rule>
 inline constexpr bool kStepsBehindStates = std::is_same_v<Rule, rules::Adam>;
 
@@ -263,28 +286,28 @@ void update_block(const RuleInStep<Rule, float> rule, std::int64_t count,
     }
     for (std::size_t k = 0; k < kStates; ++k) {
       store(states[k], values[k] + i);
-      most[k] = greater(hn::Abs(states[k]), most[k]);
+      most[k] = greater(k == 0 ? hn::Abs(states[k]) : states[k], most[k]);
     }
   }
-  if constexpr (kStepsBehindStates<Rule>) {
-    for (std::int64_t i = 0; i < kDynamicBlock; i += kLanes) {
-      const V p = load(parameter + i);
+  const auto step_behind = [&](std::int64_t i) HWY_ATTR {
+    if constexpr (kStepsBehindStates<Rule>) {
       const V by = along(rule.rule, load(values[0] + i), load(values[1] + i));
-      store(moved(rule, p, by), parameter + i);
+      store(moved(rule, load(parameter + i), by), parameter + i);
     }
-  }
+  };
+  const auto nothing = [](std::int64_t) {};
   for (std::size_t k = 0; k < kStates; ++k) {
     const DynamicScale block(hn::GetLane(hn::MaxOfLanes(F(), most[k])), count == kDynamicBlock);
     *coded[k].scale = block.scale;
     float inverse = block.inverse;
     if (!block.whole) {
+      for (std::int64_t i = 0; k == 0 && i < kDynamicBlock; i += kLanes) step_behind(i);
       for (float& x : values[k]) x /= block.scale;
       inverse = 1;
     }
-    if (k == 0)
-      encode<true>(values[k], inverse, coded[k].codes);
-    else
-      encode<false>(values[k], inverse, coded[k].codes);
+    if (k > 0) encode<false>(values[k], inverse, coded[k].codes, nothing);
+    if (k == 0 && block.whole) encode<true>(values[k], inverse, coded[k].codes, step_behind);
+    if (k == 0 && !block.whole) encode<true>(values[k], inverse, coded[k].codes, nothing);
   }
 }
 
