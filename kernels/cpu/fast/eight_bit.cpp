@@ -103,12 +103,10 @@ class Coder {
 /// Of each of eight bytes the number of a table. A gather takes twice the time, and so does
 /// arithmetic: the units of vectors have enough to do, those that load numbers have not.
 HWY_INLINE V load_each(const float* table, const std::uint8_t* bytes) {
-  std::uint64_t all;
-  std::memcpy(&all, bytes, sizeof all);
-  const auto number = [&](int k) HWY_ATTR { return _mm_load_ss(table + (all >> 8 * k & 0xff)); };
+  const auto number = [&](int k) HWY_ATTR { return _mm_load_ss(table + bytes[k]); };
   const auto four = [&](int k) HWY_ATTR {
-    return _mm_movelh_ps(_mm_unpacklo_ps(number(k), number(k + 1)),
-                         _mm_unpacklo_ps(number(k + 2), number(k + 3)));
+    const __m128 two = _mm_insert_ps(number(k), number(k + 1), 1 << 4);
+    return _mm_insert_ps(_mm_insert_ps(two, number(k + 2), 2 << 4), number(k + 3), 3 << 4);
   };
   return V{_mm256_insertf128_ps(_mm256_castps128_ps256(four(0)), four(4), 1)};
 }
