@@ -20,7 +20,8 @@ constexpr std::string_view kModel =
 constexpr std::string_view kScalings[] = {"scaling: current", "scaling: delayed, amax_history: 3",
                                           "scaling: block"};
 
-constexpr int kSteps = 6, kLength = 16;
+// A micro-batch has 80 rows, a multiple of 16.
+constexpr int kSteps = 6, kLength = 10, kSamples = 16;
 
 std::string fp8(std::string_view keys) {
   return fmt::format("{{compute: fp8, fp8: {{{}, include: [\"*\"]}}}}", keys);
@@ -34,7 +35,7 @@ struct Run {
   Run(const std::string& precision, bool meta, std::string_view more = "", bool codes = false) {
     const std::string text = fmt::format(
         "recipe: 1\nmodel: {{{}}}\n"
-        "training: {{seq_len: 16, micro_batch_size: 2, global_batch_size: 4, max_steps: 10}}\n"
+        "training: {{seq_len: 10, micro_batch_size: 8, global_batch_size: 16, max_steps: 10}}\n"
         "precision: {}\noptimizer: {{lr: 1.0e-2}}\n{}",
         kModel, precision, more);
     recipe::load(recipe, {.file = "test.yaml", .text = text});
@@ -50,7 +51,7 @@ struct Run {
   }
 
   StepOutcome step(int number) {
-    std::vector<std::vector<std::int32_t>> samples(4);
+    std::vector<std::vector<std::int32_t>> samples(kSamples);
     for (std::size_t s = 0; s < samples.size(); ++s) {
       for (int i = 0; i < kLength; ++i) {
         samples[s].push_back(
@@ -82,7 +83,7 @@ TEST_CASE("steps in FP8 take memory as planned, recomputed or not, and learn as 
         StepOutcome found;
         for (int i = 1; i <= kSteps; ++i) {
           planned.device->ledger().start_trace();
-          planned.engine->train_step(StepBatch::planned(4, kLength), i, 1.0);
+          planned.engine->train_step(StepBatch::planned(kSamples, kLength), i, 1.0);
           run.device->ledger().start_trace();
           found = run.step(i);
           CHECK(run.device->ledger().stop_trace() == planned.device->ledger().stop_trace());

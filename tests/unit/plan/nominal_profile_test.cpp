@@ -33,6 +33,7 @@ TEST_CASE("every kernel of a step has a time on every machine, and none exceeds 
                           : is_half_width(key.dtype)  ? sheet.bf16_flops
                           : key.dtype == DType::f64   ? sheet.fp64_flops
                           : key.name == "matmul_tf32" ? sheet.tf32_flops
+                          : key.name == "code_matmul" ? sheet.fp8_flops
                                                       : sheet.fp32_flops;
       for (std::size_t i = 0; i < model.work().size(); ++i) {
         CHECK(model.work()[i] / model.seconds()[i] <= peak);
