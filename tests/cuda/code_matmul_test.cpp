@@ -93,7 +93,8 @@ void compare_places(const CodeProblem& p) {
   CAPTURE(p.accumulate);
   CAPTURE(p.gap);
   const Values expected = result(Place::reference, p), found = result(Place::gpu, p);
-  // A device's sums have about 14 bits where they are fast; of bf16 a result may be the next number.
+  // A device's sums have about 14 bits where they are fast; of bf16 a result may be the next
+  // number.
   const double bits = p.wide_c ? 0x1p-11 : 0x1p-7;
   CHECK(max_difference(found, expected) <= bits * max_magnitude(expected));
   CHECK(max_difference(found, result(Place::gpu, p)) == 0);
