@@ -26,6 +26,8 @@ struct AcceleratorFacts {
   int multiprocessors = 0;
   std::uint64_t memory_bytes = 0;
   std::uint64_t cache_bytes = 0;  // of the last level
+  /// Whether a library that this build has multiplies codes of eight bits on it (CodeMatmul).
+  bool multiplies_codes = false;
   /// Why this build does not run on it; empty when it does.
   std::string problem;
 };
@@ -44,7 +46,7 @@ struct BackendReport {
   std::string nccl_problem;
 };
 
-struct Matmul;
+struct Product;
 
 /// Choices of algorithms that tune_products() goes by, the first that knows a product.
 struct ProductMemory {
@@ -105,7 +107,7 @@ class Backend {
   /// `scratch`, an address that is a multiple of 256 with cuda::tuning_scratch_bytes(). Without
   /// room, products are only looked up; without products, what `memory.choices` says holds. A file
   /// that cannot be written is a warning.
-  virtual TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
+  virtual TunedProducts tune_products(const KernelCtx& ctx, std::span<const Product> products,
                                       const View& scratch, const ProductMemory& memory) const = 0;
 };
 

@@ -32,12 +32,13 @@
 #           directories), beside PyTorch's from the same weights on the same batches, eager and compiled, two seeds
 #   124m, 1558m, 1.5b, 7b
 #           whole steps of that model in bf16, 1,024 tokens a sample and several micro-batches an update, beside
-#           PyTorch's, eager and compiled; 7b wants 141 GB
+#           PyTorch's, eager and compiled, and of ours those with other settings; 7b wants 141 GB. fp8: the same in
+#           FP8 with run.determinism: fast, beside determinism_fast, with the rates of what only FP8 launches
 #
 #   --out      where table.txt and logs.tgz go, which are up to date whenever the script is stopped
 #   --build    a build directory of the preset `ci` or `cuda` (build/cuda), which is brought up to date; or a bundle
 #   --seconds  begin nothing after so many, and end what runs then (465)
-#   --rows     of a model's steps: any of "determinism_fast pytorch own_attention guessed_products documents" (all);
+#   --rows     of a model's steps: any of "determinism_fast fp8 pytorch own_attention guessed_products documents" (all);
 #              pytorch_compile: of PyTorch's that one alone
 #
 # What failed is a row with the first complaint of its log. A test case that leaves the GPU unusable ends no other:
@@ -65,7 +66,7 @@ for verb in ${what//,/ } ${what:-none}; do
   esac
 done
 shift
-rows="determinism_fast pytorch own_attention guessed_products documents"
+rows="determinism_fast fp8 pytorch own_attention guessed_products documents"
 while [ $# -gt 0 ]; do
   [ $# -gt 1 ] || die "$1 wants a value, or is unknown (try --help)"
   case "$1" in

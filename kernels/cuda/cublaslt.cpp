@@ -18,6 +18,8 @@ constexpr std::uint32_t kAlignment = 256;
 /// Of a bias and of what an epilogue reads or writes beside c: there is no preference by which
 /// algorithms that want it would be left out.
 constexpr std::uint32_t kEpilogueAlignment = 16;
+/// Of the matrices of a product of codes.
+constexpr std::uint32_t kCodeAlignment = 16;
 /// Elements of which the strides of an epilogue's matrix are multiples.
 constexpr std::int64_t kPreStride = 8;
 
@@ -25,7 +27,9 @@ std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-cudaDataType_t library_type(DType dtype) {
+/// Of codes by the digits of their format.
+cudaDataType_t library_type(DType dtype, int digits = 0) {
+  if (digits > 0) return digits == kE4M3.mantissa_bits ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
   if (dtype == DType::bf16) return CUDA_R_16BF;
   return dtype == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
 }
@@ -64,8 +68,9 @@ cublasComputeType_t compute_type_of(const KernelCtx& ctx, DType in) {
 }
 
 /// As the library sees a matrix of ours: its columns are our rows.
-void describe(cublasLtMatrixLayout_t layout, const View& view, std::int64_t stride) {
-  check_library(cublasLtMatrixLayoutInit(layout, library_type(view.dtype),
+void describe(cublasLtMatrixLayout_t layout, const View& view, std::int64_t stride,
+              int digits = 0) {
+  check_library(cublasLtMatrixLayoutInit(layout, library_type(view.dtype, digits),
                                          static_cast<std::uint64_t>(view.cols()),
                                          static_cast<std::uint64_t>(view.rows()), stride),
                 "to describe a matrix");
@@ -127,10 +132,18 @@ std::string to_string(const ProductKey& key) {
   const std::string pre = key.epilogue == ProductEpilogue::none
                               ? ""
                               : fmt::format("{} {}", suffix_of(key.epilogue), key.ld_pre);
+  const auto operand = [&](int digits) {
+    if (digits == 0) return llmtrain::to_string(key.in);
+    return digits == kE4M3.mantissa_bits ? kE4M3.name : kE5M2.name;
+  };
+  const std::string operands =
+      key.digits_a == 0 ? std::string(operand(0))
+                        : fmt::format("{}*{}{}", operand(key.digits_a), operand(key.digits_b),
+                                      key.fast_sums ? " fast" : "");
   return fmt::format(
       "{}>{} {}{}{}{} m{} n{} k{} ld {} {} {} align {} {} {} reductions {} compute {} workspace "
       "{}{}",
-      llmtrain::to_string(key.in), llmtrain::to_string(key.out), key.transpose_a ? 't' : 'n',
+      operands, llmtrain::to_string(key.out), key.transpose_a ? 't' : 'n',
       key.transpose_b ? 't' : 'n', key.accumulate ? "+" : "", key.biased ? "b" : "", key.m, key.n,
       key.k, key.lda, key.ldb, key.ldc, key.align_a, key.align_b, key.align_c, key.reductions,
       static_cast<int>(key.compute), key.workspace_bytes, pre);
@@ -155,14 +168,22 @@ CublasLtProducts::CublasLtProducts(int device)
 
 CublasLtProducts::~CublasLtProducts() { cublasLtDestroy(handle_); }
 
-std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const Matmul& mm,
+std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const Product& product,
                                                      const View& workspace) {
+  const Matmul& mm = product.mm;
+  const std::optional<CodeMatmul>& codes = product.codes;
   const bool empty = mm.m() == 0 || mm.n() == 0 || mm.k() == 0;
   if (mm.a.dtype == DType::f64 || empty || !takes_epilogue(mm)) return std::nullopt;
   for (const View* view : {&mm.a, &mm.b, &mm.c}) {
     if (!is_int(view->rows()) || !is_int(leading(*view))) return std::nullopt;
   }
-  ProductCall call{mm, {}, nullptr};
+  const auto takes = [](const View& view) { return alignment_of(view.data) >= kCodeAlignment; };
+  if (codes && !(takes(mm.a) && takes(mm.b) && takes(mm.c))) return std::nullopt;
+  ProductCall call{.mm = mm};
+  if (codes) {
+    call.a_scale_inv = codes->a_scale_inv.as<const float>();
+    call.b_scale_inv = codes->b_scale_inv.as<const float>();
+  }
   auto* free = workspace.as<std::byte>();
   std::uint64_t free_bytes = workspace.defined() ? workspace.bytes() : 0;
   const auto take = [&](std::uint64_t bytes) {
@@ -200,7 +221,10 @@ std::optional<ProductCall> CublasLtProducts::call_of(const KernelCtx& ctx, const
               .compute = compute_type_of(ctx, mm.a.dtype),
               .workspace_bytes = free_bytes,
               .epilogue = mm.epilogue,
-              .ld_pre = mm.epilogue == ProductEpilogue::none ? 0 : leading(mm.pre)};
+              .ld_pre = mm.epilogue == ProductEpilogue::none ? 0 : leading(mm.pre),
+              .digits_a = codes ? codes->a_format.mantissa_bits : 0,
+              .digits_b = codes ? codes->b_format.mantissa_bits : 0,
+              .fast_sums = codes && codes->fast_sums};
   return call;
 }
 
@@ -219,8 +243,14 @@ PreparedProduct::PreparedProduct(const ProductCall& call) {
     set(&operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, least_aligned);
     set(&operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.key.ld_pre);
   }
-  describe(&a, mm.b, call.key.ldb);
-  describe(&b, mm.a, call.key.lda);
+  if (call.key.digits_a > 0) {
+    // The library's names are the other way round.
+    set(&operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, least_aligned);
+    set(&operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, least_aligned);
+    set(&operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(call.key.fast_sums));
+  }
+  describe(&a, mm.b, call.key.ldb, call.key.digits_b);
+  describe(&b, mm.a, call.key.lda, call.key.digits_a);
   describe(&c, mm.c, call.key.ldc);
 }
 
@@ -299,14 +329,20 @@ cublasStatus_t CublasLtProducts::queue(const KernelCtx& ctx, const ProductCall& 
   if (mm.epilogue != ProductEpilogue::none) {
     set(&prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, mm.pre.data);
   }
+  if (call.a_scale_inv != nullptr) {
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.b_scale_inv);
+    set(&prepared.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.a_scale_inv);
+  }
   const float one = 1, old = mm.accumulate ? 1 : 0;
   return cublasLtMatmul(handle_, &prepared.operation, &one, mm.b.data, &prepared.a, mm.a.data,
                         &prepared.b, &old, mm.c.data, &prepared.c, mm.c.data, &prepared.c,
                         &algorithm, call.workspace, call.key.workspace_bytes, stream_of(ctx));
 }
 
-bool CublasLtProducts::multiply(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
-  const auto call = call_of(ctx, mm, workspace);
+bool CublasLtProducts::multiply(const KernelCtx& ctx, const Product& product,
+                                const View& workspace) {
+  const Matmul& mm = product.mm;
+  const auto call = call_of(ctx, product, workspace);
   if (!call) return false;
   PreparedProduct& prepared = find(*call);
   if (prepared.algorithms.empty()) return false;
@@ -332,11 +368,11 @@ std::string product_library_version() {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-bool library_matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
-  return products_of(ctx).multiply(ctx, mm, workspace);
+bool library_matmul(const KernelCtx& ctx, const Product& product, const View& workspace) {
+  return products_of(ctx).multiply(ctx, product, workspace);
 }
 
-TunedProducts tune_library_products(const KernelCtx& ctx, std::span<const Matmul> products,
+TunedProducts tune_library_products(const KernelCtx& ctx, std::span<const Product> products,
                                     const View& scratch, const ProductMemory& memory) {
   return products_of(ctx).tune(ctx, products, scratch, memory);
 }

@@ -23,7 +23,7 @@ namespace llmtrain::kernels::cuda {
 struct ProductKey {
   std::int64_t m, n, k;
   std::int64_t lda, ldb, ldc;
-  DType in, out;
+  DType in, out;  // of codes: uint8
   bool transpose_a, transpose_b, accumulate, biased;
   /// Powers of two that the addresses are multiples of; 256 stands for more as well.
   std::uint32_t align_a, align_b, align_c;
@@ -33,6 +33,9 @@ struct ProductKey {
   std::uint64_t workspace_bytes;
   ProductEpilogue epilogue;
   std::int64_t ld_pre;  // 0 without an epilogue
+  /// Of codes: digits of the formats of a and b, which tell e4m3 (3) from e5m2 (2); else 0.
+  int digits_a, digits_b;
+  bool fast_sums;
   auto operator<=>(const ProductKey&) const = default;
 };
 
@@ -42,6 +45,8 @@ std::string to_string(const ProductKey& key);
 /// A product with what the library needs beside it.
 struct ProductCall {
   Matmul mm;  // its bias is as the library wants it
+  /// Of a product of codes; null: of numbers.
+  const float *a_scale_inv = nullptr, *b_scale_inv = nullptr;
   ProductKey key;
   void* workspace = nullptr;
 };
@@ -73,9 +78,9 @@ class CublasLtProducts final : public LibraryProducts {
   CublasLtProducts& operator=(const CublasLtProducts&) = delete;
 
   /// library_matmul().
-  bool multiply(const KernelCtx& ctx, const Matmul& mm, const View& workspace);
+  bool multiply(const KernelCtx& ctx, const Product& product, const View& workspace);
   /// tune_library_products().
-  TunedProducts tune(const KernelCtx& ctx, std::span<const Matmul> products, const View& scratch,
+  TunedProducts tune(const KernelCtx& ctx, std::span<const Product> products, const View& scratch,
                      const ProductMemory& memory);
 
  private:
@@ -83,9 +88,9 @@ class CublasLtProducts final : public LibraryProducts {
   static constexpr std::size_t kMaxPrepared = 1024;
   static constexpr int kMaxCandidates = 16;
 
-  /// What the library is to be given; nothing where sizes are beyond it or the workspace has no
-  /// room for the bias that it wants. Queues nothing.
-  static std::optional<ProductCall> call_of(const KernelCtx& ctx, const Matmul& mm,
+  /// What the library is to be given; nothing where sizes are beyond it, codes at addresses that it
+  /// does not take, or the workspace has no room for the bias that it wants. Queues nothing.
+  static std::optional<ProductCall> call_of(const KernelCtx& ctx, const Product& product,
                                             const View& workspace);
   PreparedProduct& find(const ProductCall& call);
   /// What the heuristic proposes, within the key's limits.
@@ -105,11 +110,11 @@ class CublasLtProducts final : public LibraryProducts {
   cublasStatus_t queue(const KernelCtx& ctx, const ProductCall& call, PreparedProduct& prepared,
                        const cublasLtMatmulAlgo_t& algorithm) const;
   /// As multiply() will have it, with a workspace that is not there.
-  static std::optional<ProductCall> call_of_step(const KernelCtx& ctx, const Matmul& mm);
+  static std::optional<ProductCall> call_of_step(const KernelCtx& ctx, const Product& product);
   /// The fastest of the candidates, by trial in scratch memory; nothing without room, or when none
   /// runs.
-  std::optional<ProductAlgorithm> measure(const KernelCtx& ctx, ProductCall call,
-                                          const View& scratch) const;
+  std::optional<ProductAlgorithm> measure(const KernelCtx& ctx, const Product& product,
+                                          ProductCall call, const View& scratch) const;
   AlgorithmCache empty_cache() const { return {library_, gpu_}; }
 
   std::string library_, gpu_;

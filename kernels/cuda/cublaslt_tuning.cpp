@@ -77,8 +77,9 @@ ProductAlgorithm choose(const std::vector<Candidate>& all) {
 
 /// The call in scratch memory, whose operands are made anew: products that accumulate change
 /// theirs. False without room.
-bool place_in(ProductCall& call, const View& scratch, const KernelCtx& ctx) {
-  const ProductScratch at(call.mm, ctx.library_workspace_bytes);
+bool place_in(ProductCall& call, const Product& product, const View& scratch,
+              const KernelCtx& ctx) {
+  const ProductScratch at(product, ctx.library_workspace_bytes);
   if (!scratch.defined() || scratch.bytes() < at.total_bytes) return false;
   auto* const begin = scratch.as<std::byte>();
   call.workspace = call.key.workspace_bytes > 0 ? begin + at.workspace : nullptr;
@@ -89,6 +90,12 @@ bool place_in(ProductCall& call, const View& scratch, const KernelCtx& ctx) {
   if (call.mm.pre.defined()) call.mm.pre.data = begin + at.pre;
   const auto bytes = static_cast<std::int64_t>(at.total_bytes);
   fill_for_timing(ctx, {begin, DType::u8, {bytes}, bytes});
+  if (product.codes) {
+    const auto codes = static_cast<std::int64_t>(at.c - at.a);
+    fill_codes_for_timing(ctx, {begin + at.a, DType::u8, {codes}, codes});
+    call.a_scale_inv = reinterpret_cast<const float*>(begin + at.scales);
+    call.b_scale_inv = call.a_scale_inv + 64;
+  }
   return true;
 }
 
@@ -109,11 +116,12 @@ void keep(AlgorithmCache file, const std::map<std::string, ProductAlgorithm>& me
 
 }  // namespace
 
-std::optional<ProductCall> CublasLtProducts::call_of_step(const KernelCtx& ctx, const Matmul& mm) {
+std::optional<ProductCall> CublasLtProducts::call_of_step(const KernelCtx& ctx,
+                                                          const Product& product) {
   // A workspace of the arena begins at a multiple of this.
   constexpr std::uintptr_t kSomewhere = 256;
   const auto bytes = static_cast<std::int64_t>(ctx.library_workspace_bytes);
-  return call_of(ctx, mm, {reinterpret_cast<void*>(kSomewhere), DType::u8, {bytes}, bytes});
+  return call_of(ctx, product, {reinterpret_cast<void*>(kSomewhere), DType::u8, {bytes}, bytes});
 }
 
 std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::variants(const ProductKey& key,
@@ -138,9 +146,10 @@ std::vector<cublasLtMatmulAlgo_t> CublasLtProducts::variants(const ProductKey& k
   return all;
 }
 
-std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx, ProductCall call,
+std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx,
+                                                          const Product& product, ProductCall call,
                                                           const View& scratch) const {
-  if (!place_in(call, scratch, ctx)) return std::nullopt;
+  if (!place_in(call, product, scratch, ctx)) return std::nullopt;
   PreparedProduct prepared(call);
   const auto runs = [&](const cublasLtMatmulAlgo_t& algorithm) {
     const cublasStatus_t status = queue(ctx, call, prepared, algorithm);
@@ -185,7 +194,7 @@ std::optional<ProductAlgorithm> CublasLtProducts::measure(const KernelCtx& ctx, 
   return choose(all);
 }
 
-TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Matmul> products,
+TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Product> products,
                                      const View& scratch, const ProductMemory& memory) {
   AlgorithmCache kept = empty_cache(), known = empty_cache();
   kept.read(memory.choices);
@@ -194,7 +203,7 @@ TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Matmu
   TunedProducts report;
   std::set<std::string> met;
   std::map<std::string, ProductAlgorithm> measured;
-  for (const Matmul& product : products) {
+  for (const Product& product : products) {
     const auto call = call_of_step(ctx, product);
     if (!call) {
       ++report.left_out;
@@ -208,7 +217,8 @@ TunedProducts CublasLtProducts::tune(const KernelCtx& ctx, std::span<const Matmu
     } else if (remembered(known, call->key, prepared)) {
       ++report.known;
       choices_.put(name, *known.find(name));
-    } else if (const auto best = memory.stop() ? std::nullopt : measure(ctx, *call, scratch)) {
+    } else if (const auto best =
+                   memory.stop() ? std::nullopt : measure(ctx, product, *call, scratch)) {
       ++report.measured;
       measured.emplace(name, *best);
       choices_.put(name, *best);

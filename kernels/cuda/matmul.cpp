@@ -1,7 +1,6 @@
 // Which product multiplies what: the library's for fp32, bf16 and fp16, ours for everything else,
 // and where results may not depend on the number of rows.
-#include "kernels/matmul.hpp"
-
+#include "kernels/code_matmul.hpp"
 #include "kernels/cuda/library_matmul.hpp"
 #include "kernels/cuda/matmul_plain.hpp"
 #include "kernels/cuda/rows.hpp"
@@ -46,8 +45,32 @@ void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
   plain_matmul(ctx, mm);
 }
 
+bool say_once_that_ours_is_taken(const CodeMatmul& mm) {
+  const std::string version = product_library_version();
+  log::warning(
+      "{} for products of {} and {}, such as [{}, {}] x [{}, {}]: these run in our own, which is "
+      "for proofs, and slow (precision.fp8.products: bf16 does without)",
+      version.empty() ? "this build has no cuBLASLt"
+                      : fmt::format("cuBLASLt {} has no algorithm", version),
+      mm.a_format.name, mm.b_format.name, mm.m(), mm.k(), mm.k(), mm.n());
+  return true;
+}
+
+void code_matmul(const KernelCtx& ctx, const CodeMatmul& mm, const View& workspace) {
+  if (mm.m() == 0 || mm.n() == 0) return;
+  const bool tried = ctx.determinism != Determinism::layout && mm.k() > 0;
+  if (tried && library_matmul(ctx, mm, workspace)) return;
+  if (tried) {
+    [[maybe_unused]] static const bool said = say_once_that_ours_is_taken(mm);
+  }
+  plain_code_matmul(ctx, mm);
+}
+
 }  // namespace
 
-void add_matmul_rows(std::vector<KernelRow>& rows) { rows.push_back(row_of<Matmul, matmul>()); }
+void add_matmul_rows(std::vector<KernelRow>& rows) {
+  rows.push_back(row_of<Matmul, matmul>());
+  rows.push_back(row_of<CodeMatmul, code_matmul>());
+}
 
 }  // namespace llmtrain::kernels::cuda

@@ -42,16 +42,15 @@ __global__ void __launch_bounds__(kVectorThreads) copy_kernel(const X* x, Y* y, 
   if (i < n) y[i] = narrow<Y>(widen(x[i]));
 }
 
-/// Two BF16 numbers a word, from a multiplicative hash of its index: signs and mantissas vary,
-/// exponents are those of [0.5, 2). As FP16 their sizes are in [1.75, 2).
+/// Words from a multiplicative hash of their index, of which some bits vary and some are set.
 __global__ void __launch_bounds__(kVectorThreads)
-    fill_kernel(std::uint32_t* words, std::int64_t n) {
+    fill_kernel(std::uint32_t* words, std::int64_t n, std::uint32_t vary, std::uint32_t set) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * kVectorThreads + threadIdx.x; i < n;
        i += std::int64_t{gridDim.x} * kVectorThreads) {
     std::uint32_t x = static_cast<std::uint32_t>(i) * 0x9e3779b1u;
     x = (x ^ (x >> 15)) * 0x85ebca77u;
     x ^= x >> 13;
-    words[i] = (x & 0x80ff80ffu) | 0x3f003f00u;
+    words[i] = (x & vary) | set;
   }
 }
 
@@ -78,11 +77,27 @@ void copy_vector(const KernelCtx& ctx, const View& from, const View& to) {
   });
 }
 
-void fill_for_timing(const KernelCtx& ctx, const View& bytes) {
+namespace {
+
+void fill(const KernelCtx& ctx, const View& bytes, std::uint32_t vary, std::uint32_t set) {
   constexpr std::int64_t kMaxBlocks = 4096;
   const auto words = static_cast<std::int64_t>(bytes.bytes() / 4);
   const auto blocks = static_cast<unsigned>(std::min(kMaxBlocks, ceil_div(words, kVectorThreads)));
-  launch_grid(ctx, {blocks, kVectorThreads}, fill_kernel, bytes.as<std::uint32_t>(), words);
+  launch_grid(ctx, {blocks, kVectorThreads}, fill_kernel, bytes.as<std::uint32_t>(), words, vary,
+              set);
+}
+
+}  // namespace
+
+// Two BF16 numbers a word: signs and mantissas vary, exponents are those of [0.5, 2). As FP16 their
+// sizes are in [1.75, 2).
+void fill_for_timing(const KernelCtx& ctx, const View& bytes) {
+  fill(ctx, bytes, 0x80ff80ffu, 0x3f003f00u);
+}
+
+// All bits vary but the exponent's highest.
+void fill_codes_for_timing(const KernelCtx& ctx, const View& bytes) {
+  fill(ctx, bytes, 0xbfbfbfbfu, 0);
 }
 
 }  // namespace llmtrain::kernels::cuda

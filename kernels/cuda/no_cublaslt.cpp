@@ -7,10 +7,10 @@ std::unique_ptr<LibraryProducts> open_library_products(int) { return nullptr; }
 
 std::string product_library_version() { return {}; }
 
-bool library_matmul(const KernelCtx&, const Matmul&, const View&) { return false; }
+bool library_matmul(const KernelCtx&, const Product&, const View&) { return false; }
 
-TunedProducts tune_library_products(const KernelCtx&, std::span<const Matmul> products, const View&,
-                                    const ProductMemory& memory) {
+TunedProducts tune_library_products(const KernelCtx&, std::span<const Product> products,
+                                    const View&, const ProductMemory& memory) {
   return {.left_out = products.size(), .choices = std::string(memory.choices)};
 }
 

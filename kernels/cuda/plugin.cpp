@@ -30,6 +30,8 @@ AcceleratorFacts facts_of(int device) {
           .multiprocessors = properties.multiProcessorCount,
           .memory_bytes = properties.totalGlobalMem,
           .cache_bytes = static_cast<std::uint64_t>(properties.l2CacheSize),
+          .multiplies_codes = has_code_products(10 * properties.major + properties.minor) &&
+                              !product_library_version().empty(),
           .problem = architecture_problem(LLMTRAIN_CUDA_ARCHITECTURES,
                                           10 * properties.major + properties.minor)};
 }
@@ -94,7 +96,7 @@ class CudaBackend final : public Backend {
         static_cast<cudaStream_t>(device.backend().compute_stream().native));
   }
 
-  TunedProducts tune_products(const KernelCtx& ctx, std::span<const Matmul> products,
+  TunedProducts tune_products(const KernelCtx& ctx, std::span<const Product> products,
                               const View& scratch, const ProductMemory& memory) const override {
     return tune_library_products(ctx, products, scratch, memory);
   }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/philox.cuh"
+#include "kernels/cuda/quantize_codes.hpp"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/quantize/quantize.hpp"
 
@@ -102,7 +103,7 @@ void with_source_type(DType dtype, const F& f) {
 
 void block_amax(const KernelCtx& ctx, const BlockAmax& op, const View&) {
   const std::int64_t rows = op.x.rows(), cols = op.x.cols();
-  if (rows == 0 || cols == 0) return;
+  if (rows == 0 || cols == 0 || amax_of_tensor(ctx, op)) return;
   const Blocks blocks(op.block, op.x);
   float* const amax = op.amax.as<float>();
   with_source_type(op.x.dtype, [&]<class T>() {
@@ -176,7 +177,7 @@ template <class T, class Y, int V>
 struct QuantizePacks {
   static constexpr int kWidth = V;
   Rows<const T> x;
-  Rows<std::uint8_t> codes;
+  Rows<std::uint8_t> codes, transposed;
   Rows<Y> y;
   const float *scale, *scale_inv;
   double* saturated;
@@ -188,7 +189,7 @@ struct QuantizePacks {
   __device__ void operator()(std::int64_t row, std::int64_t col) const {
     const auto from = load_pack<V>(x.row(row) + col);
     Pack<std::uint8_t, V> coded;
-    Pack<Y, V> result;
+    Pack<Y, V> result{};
     const Blocks::Run run = blocks.run(row, col);
     int beyond = 0;
     for (int i = 0; i < V; ++i) {
@@ -197,6 +198,7 @@ struct QuantizePacks {
       beyond += fabsf(scaled) > limit ? 1 : 0;
       coded.x[i] = chances.stochastic ? encode_by_word(format, scaled, chances.word(row, col + i))
                                       : encode(format, scaled);
+      if (transposed) transposed.row(col + i)[row] = coded.x[i];
       if (y) result.x[i] = narrow<Y>(decode(format, coded.x[i]) * scale_inv[b]);
     }
     if (codes) store_pack(codes.row(row) + col, coded);
@@ -217,6 +219,7 @@ MapShape shape_in_rows(const View& first, const Views&... others) {
 }
 
 void quantize(const KernelCtx& ctx, const Quantize& op, const View&) {
+  if (quantize_codes(ctx, op)) return;
   const MapShape shape = shape_in_rows(op.x, op.y, op.codes);
   const QuantizeRounding& rounding = op.rounding;
   const Chances chances{rounding.stochastic,
@@ -230,7 +233,8 @@ void quantize(const KernelCtx& ctx, const Quantize& op, const View&) {
     with_width(shape.width, [&]<int V>() {
       if constexpr (V <= kPack<T> && V <= kPack<Y>) {
         map(ctx, shape,
-            QuantizePacks<T, Y, V>{Rows<const T>(op.x), Rows<std::uint8_t>(op.codes), Rows<Y>(op.y),
+            QuantizePacks<T, Y, V>{Rows<const T>(op.x), Rows<std::uint8_t>(op.codes),
+                                   Rows<std::uint8_t>(op.transposed), Rows<Y>(op.y),
                                    op.scale.as<float>(), op.scale_inv.as<float>(),
                                    op.saturated.as<double>(), op.format, limit_of(op.format),
                                    Blocks(op.block, op.x), chances});

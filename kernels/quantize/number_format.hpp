@@ -32,6 +32,7 @@ struct NumberFormat {
   bool twos_complement = false;
 
   constexpr std::uint32_t sign_bit() const { return 1u << (bits - 1); }
+  friend constexpr bool operator==(const NumberFormat&, const NumberFormat&) = default;
 };
 
 inline constexpr NumberFormat kE4M3{.name = "e4m3",

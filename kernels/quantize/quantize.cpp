@@ -67,13 +67,18 @@ void Quantize::check() const {
   const Operands operands(name);
   operands.strided("x", x, x.rows(), x.cols(), kSources);
   check_scales(operands, "scale", scale, x, block);
-  operands.expects(codes.defined() || y.defined(), "codes or y");
+  operands.expects(codes.defined() || transposed.defined() || y.defined(), "codes or y");
   operands.expects(format.bits <= 8, "codes of at most 8 bits");
   if (codes.defined()) operands.strided("codes", codes, x.rows(), x.cols(), {DType::u8});
   if (y.defined()) {
     check_scales(operands, "scale_inv", scale_inv, x, block);
     operands.strided("y", y, x.rows(), x.cols(), kSources);
     if (x.dtype != y.dtype) operands.distinct("y", y, "x", x);
+  }
+  if (transposed.defined()) {
+    operands.strided("transposed", transposed, x.cols(), x.rows(), {DType::u8});
+    operands.expects(block.rows == 0 && block.cols == 0 && !rounding.stochastic,
+                     "transposed codes of one scale, rounded to nearest");
   }
   if (saturated.defined()) operands.dense("saturated", saturated, 1, {DType::f64});
   if (!rounding.stochastic) return;
@@ -83,7 +88,7 @@ void Quantize::check() const {
   }
 }
 
-Cost Quantize::cost() const { return memory_cost({x, scale}, {codes, y}); }
+Cost Quantize::cost() const { return memory_cost({x, scale}, {codes, transposed, y}); }
 
 void Dequantize::check() const {
   const Operands operands(name);

@@ -97,12 +97,15 @@ struct QuantizeRounding {
 
 /// The code of x * scale for every element, and what it stands for.
 ///   codes  uint8; may be absent
+///   transposed  uint8 [columns, rows], the same codes; may be absent; of one scale for all of x,
+///          rounded to nearest
 ///   y      value of the code * scale_inv, rounded to y's type; may be absent, and may be x
 ///   saturated  FP64 [1], where given: how many elements were beyond limit_of() the format is added
 struct Quantize {
   static constexpr std::string_view name = "quantize";
   View x, scale, scale_inv;
   View codes, y;
+  View transposed;
   View saturated;
   NumberFormat format;
   BlockShape block;

@@ -8,6 +8,7 @@
 #include "kernels/step_scalars.hpp"
 #include "lib/base/require.hpp"
 #include "lib/engine/checkpoint_share.hpp"
+#include "lib/engine/target.hpp"
 
 namespace llmtrain::engine {
 
@@ -147,7 +148,10 @@ void Engine::allocate_quantization() {
                        "for training.seq_len, or scaling: current",
                        mesh_.size(Axis::sp), options_.seq_len, 128 * pieces);
   const kernels::KernelCtx kernel = context().kernel;
-  quantized_.emplace(kernel, *options_.quantization, store_);
+  const bool codes =
+      obstacle_to_codes(*options_.quantization, place_.determinism, place_.multiplies_codes)
+          .empty();
+  quantized_.emplace(kernel, *options_.quantization, store_, codes);
   quantization_.emplace(kernel, *quantized_);
   for (const QuantizedLayers::State& state : quantized_->states()) {
     states_.push_back({.name = state.name,
@@ -227,6 +231,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
     if (routers_) routers_->clear(kernel);
     if (quantization_) quantization_->begin_step(kernel);
+    if (quantized_) quantized_->scale_weights(kernel);
     if (expert_room_) expert_room_->clear(kernel);
   });
   if (tree_) {

@@ -88,6 +88,8 @@ struct EnginePlace {
   std::uint64_t loss_chunk_bytes = default_loss_chunk_bytes(DeviceKind::cpu);
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   kernels::Determinism determinism = kernels::Determinism::run;
+  /// Target::multiplies_codes.
+  bool multiplies_codes = false;
   /// What this rank writes of a checkpoint has a second place in the device's memory, from which it
   /// is written while the run goes on (Engine::snapshot).
   bool keeps_snapshot = false;

@@ -75,6 +75,7 @@ std::optional<QuantizationOptions> PrecisionSection::quantization() const {
   options.algorithm = fp8.amax_algorithm().value_or(options.algorithm);
   if (const auto& margin = fp8.margin()) options.margin = static_cast<int>(margin->value);
   options.power_of_two = fp8.power_of_two_scales().value_or(options.power_of_two);
+  options.products = fp8.products().value_or(options.products);
   options.include = fp8.include();
   options.exclude = fp8.exclude();
   return type() == ComputeType::fp8 ? std::optional(std::move(options)) : std::nullopt;
@@ -144,6 +145,10 @@ void check_fp8(const PrecisionSection& precision, recipe::Issues& issues) {
   check(fp8.margin, fp8.margin().has_value(), OperandScaling::delayed, "delayed");
   check(fp8.power_of_two_scales, fp8.power_of_two_scales().has_value(), OperandScaling::block,
         "block");
+  check(fp8.products, fp8.products().has_value(), {}, "");
+  if (on && fp8.products() && fp8.scaling() == OperandScaling::block) {
+    issues.add(fp8.products, "belongs to scaling current and delayed", "leave it out");
+  }
   check(fp8.include, !fp8.include().empty(), {}, "");
   check(fp8.exclude, !fp8.exclude().empty(), {}, "");
 }

@@ -96,6 +96,15 @@ struct Fp8Section : recipe::Section {
   recipe::Key<std::optional<bool>> power_of_two_scales{
       this, "power_of_two_scales", std::nullopt,
       "with scaling block: scales are rounded down to powers of two; null: true"};
+  recipe::Key<std::optional<OperandProducts>> products{
+      this, "products", std::nullopt,
+      "with scaling current and delayed: what products multiply: auto = codes on a GPU that does "
+      "so "
+      "(compute capability 8.9 and above, by cuBLASLt), in layers whose sizes are multiples of 16; "
+      "bf16 = everywhere the bf16 numbers that codes stand for, as with scaling block, with "
+      "run.determinism layout and on the CPU; null = auto",
+      recipe::one_of<OperandProducts>(
+          {{"auto", OperandProducts::automatic}, {"bf16", OperandProducts::bf16}})};
   recipe::Key<std::vector<std::string>> include{
       this,
       "include",
@@ -209,8 +218,8 @@ struct ActivationCheckpointSection : recipe::Section {
       "with mode budget: activations that a rank may hold at a time, as a size, or as a share of "
       "what mode none takes"};
 
-  /// Of all modes but budget, whose policy follows from plans (lib/plan/recompute_budget.hpp) and is
-  /// that of none here.
+  /// Of all modes but budget, whose policy follows from plans (lib/plan/recompute_budget.hpp) and
+  /// is that of none here.
   RecomputePolicy policy(std::int64_t num_blocks) const;
   void validate(recipe::Issues& issues) const override;
 };

@@ -5,6 +5,7 @@
 
 #include "kernels/kernel.hpp"
 #include "lib/mesh/mesh.hpp"
+#include "lib/param/quantized_layers.hpp"
 
 namespace llmtrain::engine {
 
@@ -26,6 +27,8 @@ struct Target {
   bool tune_products = false;
   kernels::AttentionChoice attention = kernels::AttentionChoice::automatic;
   kernels::Determinism determinism = kernels::Determinism::run;
+  /// Whether the device has products of codes of eight bits (kernels::CodeMatmul).
+  bool multiplies_codes = false;
   /// A save goes on beside the run, from a copy in host memory.
   bool keeps_snapshot = false;
   /// EnginePlace::keeps_snapshot; beside a GPU the copy is pinned memory of the host.
@@ -37,6 +40,11 @@ struct Target {
 
 /// The table of the meta device that stands for `device`: same workspaces, nothing runs.
 const kernels::KernelTable& planning_table(DeviceKind device);
+
+/// Why products in FP8 multiply bf16 numbers, not codes; empty where they multiply codes.
+/// `device_does`: as in Target.
+std::string_view obstacle_to_codes(const QuantizationOptions& options,
+                                   kernels::Determinism determinism, bool device_does);
 
 /// The CPU's kernels for this type: fp64 is computed by the reference.
 const kernels::KernelTable& cpu_kernels(DType compute);

@@ -1,135 +1,64 @@
 #include "lib/ops/quantized_linear.hpp"
 
-#include "kernels/matmul.hpp"
+#include "kernels/code_matmul.hpp"
 #include "lib/base/require.hpp"
-#include "lib/mesh/mesh.hpp"
-#include "lib/param/quantized_layers.hpp"
+#include "lib/ops/quantized_operand.hpp"
 
 namespace llmtrain::ops {
 
 namespace {
 
-enum class Product : std::uint8_t { forward, input_grad, weight_grad };
+using Form = QuantizedLayer::Form;
 
-/// A layer as one operation has it.
-class Layer {
+/// What both kinds of products keep.
+class QuantizedNode : public Node {
  public:
-  Layer(const OpCtx& ctx, const ParameterGroup& weight)
-      : layers_(ctx.quantized), number_(*ctx.quantized->find(weight)) {
-    tp_split_ = weight.members().front()->placement()[Axis::tp].split_dim;
+  bool has_weight_grad() const override { return true; }
+
+  Saved x_{this, Part::weight}, x_scales_{this, Part::weight}, w_scales_{this, Part::input};
+
+ protected:
+  QuantizedNode(std::string_view op, const QuantizedLayer& layer, const LinearWeights& weights)
+      : Node(op), layer_(layer), weight_(weights.weight), bias_(weights.bias) {}
+
+  void add_bias_grad(const OpCtx& ctx) const {
+    if (bias_ == nullptr) return;
+    ctx.launch(kernels::ColumnSum{.x = dy_.get(ctx), .out = gradient_sink(ctx, *bias_)});
   }
 
-  /// The numbers that the codes of x stand for. `scales`: of a tensor that has its own, made by its
-  /// first product and kept for the other one; else nothing.
-  Tensor operand(const OpCtx& ctx, Product product, LinearOperand which, const Tensor& x,
-                 Tensor& scales) const {
-    const kernels::Quantizer quantizer =
-        quantizer_of(layers_->options(), which, product == Product::weight_grad);
-    const bool first = which == LinearOperand::output_grad ? product == Product::input_grad
-                                                           : product == Product::forward;
-    const bool delayed = quantizer.source == kernels::ScaleSource::history;
-    if (delayed && first) {
-      ctx.launch(kernels::BlockAmax{.x = x, .amax = layers_->amax(number_, which)});
-    }
-    // Blocks lie otherwise in the other product.
-    const bool of_blocks = layers_->options().scaling == OperandScaling::block;
-    Tensor made = of_blocks ? Tensor() : scales;
-    if (!delayed && !made.defined()) made = scales_of(ctx, quantizer, which, x, first);
-    if (!of_blocks) scales = made;
-    Tensor y = ctx.allocate(x.shape(), x.dtype(), "fp8 operand");
-    ctx.launch(kernels::Quantize{
-        .x = x,
-        .scale = delayed ? layers_->scale(number_, which) : made.row_range(0, 1),
-        .scale_inv = delayed ? layers_->scale_inv(number_, which) : made.row_range(1, 1),
-        .codes = {},
-        .y = y,
-        .saturated =
-            counts(ctx, product, which) ? layers_->saturated(number_, which).view() : View{},
-        .format = quantizer.format,
-        .block = quantizer.block,
-        .rounding = {}});
-    return y;
-  }
-
- private:
-  /// FP32 [2, blocks]: scales and their inverses.
-  Tensor scales_of(const OpCtx& ctx, const kernels::Quantizer& quantizer, LinearOperand which,
-                   const Tensor& x, bool first) const {
-    const std::int64_t blocks = quantizer.block.down(x.rows()) * quantizer.block.across(x.cols());
-    const Tensor amax = ctx.allocate({blocks}, DType::f32, "fp8 amax");
-    ctx.launch(kernels::Fill{.y = amax, .value = 0});
-    ctx.launch(kernels::BlockAmax{.x = x, .amax = amax, .block = quantizer.block});
-    if (layers_->options().scaling == OperandScaling::current) join(ctx, which, amax);
-    if (first) {
-      ctx.launch(kernels::BlockAmax{.x = amax, .amax = layers_->amax(number_, which)});
-    }
-    Tensor scales = ctx.allocate({2, blocks}, DType::f32, "fp8 scales");
-    ctx.launch(kernels::ScaleFromAmax{.amax = amax,
-                                      .scale = scales.row_range(0, 1),
-                                      .scale_inv = scales.row_range(1, 1),
-                                      .max = quantizer.format.max,
-                                      .largest = kernels::largest_of(x.dtype()),
-                                      .power_of_two = quantizer.power_of_two});
-    return scales;
-  }
-
-  /// The amax of the whole tensor, of which ranks may have parts.
-  static void join(const OpCtx& ctx, LinearOperand which, const Tensor& amax) {
-    for (const Axis axis : {Axis::tp, Axis::sp}) {
-      if (ctx.mesh == nullptr || ctx.mesh->size(axis) == 1) continue;
-      if (axis == Axis::sp && which == LinearOperand::weight) continue;
-      ctx.mesh->axis(axis).all_reduce(amax, ReduceOp::max, "fp8 amax").wait();
-    }
-  }
-
-  /// Numbers that do not fit are counted once for each operand and micro-batch: in the backward,
-  /// which a recompute segment runs once, and where several ranks have the same numbers by the
-  /// first of them.
-  bool counts(const OpCtx& ctx, Product product, LinearOperand which) const {
-    const bool is_weight = which == LinearOperand::weight;
-    const bool now = which == LinearOperand::input ? product == Product::weight_grad
-                                                   : product == Product::input_grad;
-    if (!now || ctx.mesh == nullptr) return now;
-    const int whole_over_tp = which == LinearOperand::input ? 0 : 1;  // where this dim is split
-    const bool same_over_tp = !is_weight && tp_split_ == whole_over_tp;
-    return (!same_over_tp || ctx.mesh->index(Axis::tp) == 0) &&
-           (!is_weight || ctx.mesh->index(Axis::sp) == 0);
-  }
-
-  const QuantizedLayers* layers_;
-  std::int64_t number_;
-  int tp_split_;
+  QuantizedLayer layer_;
+  const ParameterGroup* weight_;
+  const ParameterGroup* bias_;
+  Saved dy_{this, Part::weight}, dy_scales_{this, Part::weight};
 };
 
-class QuantizedLinearNode final : public Node {
+/// Products of the numbers that codes stand for.
+class NumbersNode final : public QuantizedNode {
  public:
-  QuantizedLinearNode(const Layer& layer, const LinearWeights& weights)
-      : Node("quantized_linear"), layer_(layer), weight_(weights.weight), bias_(weights.bias) {}
+  NumbersNode(const QuantizedLayer& layer, const LinearWeights& weights)
+      : QuantizedNode("quantized_linear", layer, weights) {}
 
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     dy_.set(dys[0]);
     Tensor dy_scales, w_scales = w_scales_.get(ctx);
-    const Tensor dy =
-        layer_.operand(ctx, Product::input_grad, LinearOperand::output_grad, dys[0], dy_scales);
+    const Tensor dy = layer_.numbers(ctx, LinearProduct::input_grad, LinearOperand::output_grad,
+                                     dys[0], dy_scales);
     dy_scales_.set(std::move(dy_scales));
     if (!wants(0)) return {Tensor()};
-    const Tensor w = layer_.operand(ctx, Product::input_grad, LinearOperand::weight,
+    const Tensor w = layer_.numbers(ctx, LinearProduct::input_grad, LinearOperand::weight,
                                     weight_->compute(), w_scales);
     Tensor dx = ctx.allocate({dy.rows(), w.cols()}, dy.dtype(), "quantized_linear dx");
     ctx.launch(kernels::Matmul{.a = dy, .b = w, .c = dx, .bias = {}});
     return {std::move(dx)};
   }
 
-  bool has_weight_grad() const override { return true; }
-
   void weight_grad(const OpCtx& ctx) override {
-    const Tensor all_dy = dy_.get(ctx);
     Tensor dy_scales = dy_scales_.get(ctx), x_scales = x_scales_.get(ctx);
     {
-      const Tensor dy =
-          layer_.operand(ctx, Product::weight_grad, LinearOperand::output_grad, all_dy, dy_scales);
-      const Tensor x =
-          layer_.operand(ctx, Product::weight_grad, LinearOperand::input, x_.get(ctx), x_scales);
+      const Tensor dy = layer_.numbers(ctx, LinearProduct::weight_grad, LinearOperand::output_grad,
+                                       dy_.get(ctx), dy_scales);
+      const Tensor x = layer_.numbers(ctx, LinearProduct::weight_grad, LinearOperand::input,
+                                      x_.get(ctx), x_scales);
       ctx.launch(kernels::Matmul{.a = dy,
                                  .b = x,
                                  .c = gradient_sink(ctx, *weight_),
@@ -137,18 +66,99 @@ class QuantizedLinearNode final : public Node {
                                  .transpose_a = true,
                                  .accumulate = true});
     }
-    if (bias_ == nullptr) return;
-    ctx.launch(kernels::ColumnSum{.x = all_dy, .out = gradient_sink(ctx, *bias_)});
+    add_bias_grad(ctx);
+  }
+};
+
+/// Products of the codes themselves. One reading of the output's gradient makes its codes for both
+/// products; those for the weight's stay until it is made, in place of the gradient.
+class CodesNode final : public QuantizedNode {
+ public:
+  CodesNode(const QuantizedLayer& layer, const LinearWeights& weights)
+      : QuantizedNode("quantized_linear", layer, weights) {}
+
+  std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
+    if (bias_ != nullptr) dy_.set(dys[0]);
+    Tensor dy_scales, w_scales = w_scales_.get(ctx);
+    const Codes dy = layer_.codes(ctx, LinearProduct::input_grad, LinearOperand::output_grad,
+                                  dys[0], dy_scales, wants(0) ? Form::both : Form::transposed);
+    dy_codes_.set(dy.transposed);
+    dy_scales_.set(std::move(dy_scales));
+    dy_format_ = dy.format;
+    dy_scale_inv_ = dy.scale_inv;
+    if (!wants(0)) return {Tensor()};
+    const Codes w = layer_.codes(ctx, LinearProduct::input_grad, LinearOperand::weight,
+                                 weight_->compute(), w_scales, Form::transposed);
+    Tensor dx =
+        ctx.allocate({dys[0].rows(), w.transposed.rows()}, dys[0].dtype(), "quantized_linear dx");
+    ctx.launch(kernels::CodeMatmul{.a = dy.plain,
+                                   .b = w.transposed,
+                                   .a_scale_inv = dy.scale_inv,
+                                   .b_scale_inv = w.scale_inv,
+                                   .c = dx,
+                                   .bias = {},
+                                   .a_format = dy.format,
+                                   .b_format = w.format});
+    return {std::move(dx)};
   }
 
-  Saved x_{this, Part::weight}, x_scales_{this, Part::weight}, w_scales_{this, Part::input};
+  void weight_grad(const OpCtx& ctx) override {
+    Tensor x_scales = x_scales_.get(ctx);
+    {
+      const Codes x = layer_.codes(ctx, LinearProduct::weight_grad, LinearOperand::input,
+                                   x_.get(ctx), x_scales, Form::transposed);
+      ctx.launch(kernels::CodeMatmul{.a = dy_codes_.get(ctx),
+                                     .b = x.transposed,
+                                     .a_scale_inv = dy_scale_inv_,
+                                     .b_scale_inv = x.scale_inv,
+                                     .c = gradient_sink(ctx, *weight_),
+                                     .bias = {},
+                                     .a_format = dy_format_,
+                                     .b_format = x.format,
+                                     .accumulate = true});
+    }
+    add_bias_grad(ctx);
+  }
 
  private:
-  Layer layer_;
-  const ParameterGroup* weight_;
-  const ParameterGroup* bias_;
-  Saved dy_{this, Part::weight}, dy_scales_{this, Part::weight};
+  Saved dy_codes_{this, Part::weight};
+  View dy_scale_inv_;  // in dy_scales_, or the layer's own
+  kernels::NumberFormat dy_format_;
 };
+
+Tensor forward_of_numbers(const OpCtx& ctx, const QuantizedLayer& layer, const Tensor& x,
+                          const LinearWeights& weights, const View& bias, Tensor& x_scales,
+                          Tensor& w_scales) {
+  const Tensor& w = weights.weight->compute();
+  Tensor y = ctx.allocate({x.rows(), w.rows()}, x.dtype(), "quantized_linear");
+  const Tensor input =
+      layer.numbers(ctx, LinearProduct::forward, LinearOperand::input, x, x_scales);
+  const Tensor weight =
+      layer.numbers(ctx, LinearProduct::forward, LinearOperand::weight, w, w_scales);
+  ctx.launch(kernels::Matmul{.a = input, .b = weight, .c = y, .bias = bias, .transpose_b = true});
+  return y;
+}
+
+Tensor forward_of_codes(const OpCtx& ctx, const QuantizedLayer& layer, const Tensor& x,
+                        const LinearWeights& weights, const View& bias, Tensor& x_scales,
+                        Tensor& w_scales) {
+  const Tensor& w = weights.weight->compute();
+  Tensor y = ctx.allocate({x.rows(), w.rows()}, x.dtype(), "quantized_linear");
+  const Codes input =
+      layer.codes(ctx, LinearProduct::forward, LinearOperand::input, x, x_scales, Form::plain);
+  const Codes weight =
+      layer.codes(ctx, LinearProduct::forward, LinearOperand::weight, w, w_scales, Form::plain);
+  ctx.launch(kernels::CodeMatmul{.a = input.plain,
+                                 .b = weight.plain,
+                                 .a_scale_inv = input.scale_inv,
+                                 .b_scale_inv = weight.scale_inv,
+                                 .c = y,
+                                 .bias = bias,
+                                 .a_format = input.format,
+                                 .b_format = weight.format,
+                                 .fast_sums = true});
+  return y;
+}
 
 }  // namespace
 
@@ -160,22 +170,20 @@ Var quantized_linear(const OpCtx& ctx, const Var& x, const LinearWeights& weight
   const Tensor& w = weights.weight->compute();
   require(x.tensor.cols() == w.cols(), "{}: input of {} columns for a weight {}",
           weights.weight->name(), x.tensor.cols(), to_string(w.shape()));
-  const Layer layer(ctx, *weights.weight);
-  Tensor y = ctx.allocate({x.tensor.rows(), w.rows()}, x.tensor.dtype(), "quantized_linear");
+  const QuantizedLayer layer(ctx, *weights.weight);
+  const bool of_codes = ctx.quantized->multiplies_codes(*weights.weight, x.tensor.rows());
+  const bool adds_bias = weights.bias != nullptr && weights.adds_bias;
+  const View bias = adds_bias ? weights.bias->compute().view() : View{};
   Tensor x_scales, w_scales;
-  {
-    const Tensor input =
-        layer.operand(ctx, Product::forward, LinearOperand::input, x.tensor, x_scales);
-    const Tensor weight = layer.operand(ctx, Product::forward, LinearOperand::weight, w, w_scales);
-    const bool adds_bias = weights.bias != nullptr && weights.adds_bias;
-    ctx.launch(kernels::Matmul{.a = input,
-                               .b = weight,
-                               .c = y,
-                               .bias = adds_bias ? weights.bias->compute().view() : View{},
-                               .transpose_b = true});
-  }
+  Tensor y = (of_codes ? forward_of_codes : forward_of_numbers)(ctx, layer, x.tensor, weights, bias,
+                                                                x_scales, w_scales);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
-  auto node = std::make_unique<QuantizedLinearNode>(layer, weights);
+  std::unique_ptr<QuantizedNode> node;
+  if (of_codes) {
+    node = std::make_unique<CodesNode>(layer, weights);
+  } else {
+    node = std::make_unique<NumbersNode>(layer, weights);
+  }
   node->x_.set(x);
   node->x_scales_.set(std::move(x_scales));
   node->w_scales_.set(std::move(w_scales));

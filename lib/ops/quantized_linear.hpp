@@ -1,7 +1,7 @@
 #pragma once
 /// Linear layers whose products take operands of eight bits (lib/param/quantized_layers.hpp). Each
-/// operand is quantized from its own bf16 (or FP32) tensor, and the products multiply the numbers
-/// that its codes stand for, in the operands' type with FP32 sums.
+/// operand is quantized from its own bf16 (or FP32) tensor. Where QuantizedLayers says so, products
+/// multiply codes; else the numbers that codes stand for, in the operands' type. Sums are FP32.
 
 #include "lib/ops/ops.hpp"
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <fnmatch.h>
 
+#include "kernels/code_matmul.hpp"
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
 
@@ -88,9 +89,15 @@ kernels::Quantizer quantizer_of(const QuantizationOptions& options, LinearOperan
 }
 
 QuantizedLayers::QuantizedLayers(const kernels::KernelCtx& ctx, const QuantizationOptions& options,
-                                 const ParameterStore& store)
-    : options_(options) {
+                                 const ParameterStore& store, bool codes)
+    : options_(options), codes_(codes) {
   choose(store);
+  // A part of a weight has no scale of its own, and a shard's whole is not there when a step
+  // begins.
+  weights_once_ =
+      codes_ && options_.scaling != OperandScaling::block &&
+      (options_.scaling == OperandScaling::delayed || store.mesh().size(Axis::tp) == 1) &&
+      std::ranges::all_of(local_, [](const auto* g) { return g->compute().defined(); });
   allocate(ctx);
   if (options_.scaling == OperandScaling::delayed) add_states(store.mesh());
 }
@@ -127,6 +134,11 @@ void QuantizedLayers::allocate(const kernels::KernelCtx& ctx) {
   amax_ = make({count}, DType::f32, Category::activations, "fp8 amax");
   saturated_ = make({count}, DType::f64, Category::activations, "fp8 saturated");
   begin_step(ctx);
+  if (weights_once_ && options_.scaling == OperandScaling::current) {
+    weight_scale_ = make({count}, DType::f32, Category::activations, "fp8 scales of weights");
+    weight_scale_inv_ =
+        make({count}, DType::f32, Category::activations, "fp8 inverse scales of weights");
+  }
   if (options_.scaling != OperandScaling::delayed) return;
   scale_ = make({count}, DType::f32, Category::optimizer, "fp8 scales");
   scale_inv_ = make({count}, DType::f32, Category::optimizer, "fp8 inverse scales");
@@ -178,6 +190,18 @@ std::optional<std::int64_t> QuantizedLayers::find(const ParameterGroup& weight) 
   return at == number_.end() ? std::nullopt : std::optional(at->second);
 }
 
+bool QuantizedLayers::multiplies_codes(const ParameterGroup& weight, std::int64_t rows) const {
+  std::int64_t out = 0;
+  for (const Parameter* p : weight.members()) out += p->box().shape.rows();
+  const std::int64_t in = weight.members().front()->box().shape.cols();
+  return codes_ && kernels::CodeMatmul::takes(rows, out, in);
+}
+
+std::size_t QuantizedLayers::num_multiplying_codes(std::int64_t rows) const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      local_, [&](const ParameterGroup* group) { return multiplies_codes(*group, rows); }));
+}
+
 Tensor QuantizedLayers::at(const Tensor& all, std::int64_t layer, LinearOperand operand) const {
   return all.columns(kLinearOperands * layer + static_cast<std::int64_t>(operand), 1);
 }
@@ -205,6 +229,29 @@ void QuantizedLayers::begin_step(const kernels::KernelCtx& ctx) const {
   if (local_.empty()) return;
   kernels::launch(ctx, kernels::Fill{.y = amax_, .value = 0});
   kernels::launch(ctx, kernels::Fill{.y = saturated_, .value = 0});
+}
+
+Tensor QuantizedLayers::weight_scale(std::int64_t layer) const {
+  return at(weight_scale_, layer, LinearOperand::weight);
+}
+Tensor QuantizedLayers::weight_scale_inv(std::int64_t layer) const {
+  return at(weight_scale_inv_, layer, LinearOperand::weight);
+}
+
+void QuantizedLayers::scale_weights(const kernels::KernelCtx& ctx) const {
+  if (!weights_once_ || local_.empty()) return;
+  for (std::size_t i = 0; i < local_.size(); ++i) {
+    kernels::launch(
+        ctx, kernels::BlockAmax{.x = local_[i]->compute(),
+                                .amax = amax(static_cast<std::int64_t>(i), LinearOperand::weight)});
+  }
+  if (!weight_scale_.defined()) return;
+  kernels::launch(ctx, kernels::ScaleFromAmax{
+                           .amax = amax_,
+                           .scale = weight_scale_,
+                           .scale_inv = weight_scale_inv_,
+                           .max = quantizer_of(options_, LinearOperand::weight, false).format.max,
+                           .largest = kernels::largest_of(local_.front()->compute().dtype())});
 }
 
 // Stages of a pipeline have layers of their own; of one layer all ranks of these groups have the

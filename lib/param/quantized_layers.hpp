@@ -19,6 +19,9 @@ enum class OperandScaling : std::uint8_t {
   block,    // of 128 numbers along a product's sum, of 128 x 128 of a weight: their own amax
 };
 
+/// What products multiply: codes where the device does, or the bf16 numbers that codes stand for.
+enum class OperandProducts : std::uint8_t { automatic, bf16 };
+
 struct QuantizationOptions {
   OperandScaling scaling = OperandScaling::current;
   /// With delayed scaling: steps whose amax counts, the last one included; which of them; and
@@ -28,6 +31,7 @@ struct QuantizationOptions {
   int margin = 0;
   /// Scales of blocks are powers of two.
   bool power_of_two = true;
+  OperandProducts products = OperandProducts::automatic;
   /// Patterns (fnmatch) of names of weights. Linear layers of all blocks but the first and the last
   /// are quantized, with `include` those too, without `exclude`.
   std::vector<std::string> include, exclude;
@@ -42,13 +46,19 @@ class QuantizedLayers {
   /// Allocates what this rank needs of the layers that `options` chooses from `store`, which has
   /// its tensors and outlives this; values are those of a run that has not begun. RecipeError for
   /// a pattern that selects no linear layer, when no layer is chosen, and for blocks that a
-  /// tensor's division over Axis::tp would cut.
+  /// tensor's division over Axis::tp would cut. `codes`: products multiply codes
+  /// (kernels::CodeMatmul) where their sizes allow it.
   QuantizedLayers(const kernels::KernelCtx& ctx, const QuantizationOptions& options,
-                  const ParameterStore& store);
+                  const ParameterStore& store, bool codes = false);
 
   /// Number of a layer by its weight; none where its products are not quantized.
   std::optional<std::int64_t> find(const ParameterGroup& weight) const;
   const QuantizationOptions& options() const { return options_; }
+  /// Whether the three products of a layer multiply codes, for inputs of so many rows.
+  bool multiplies_codes(const ParameterGroup& weight, std::int64_t rows) const;
+  /// Of this rank's layers: all, and those.
+  std::size_t num_local() const { return local_.size(); }
+  std::size_t num_multiplying_codes(std::int64_t rows) const;
   /// Names of the layers' (first) weights, on whichever ranks they are, in the model's order.
   const std::vector<std::string>& names() const { return names_; }
 
@@ -60,10 +70,19 @@ class QuantizedLayers {
   Tensor scale(std::int64_t layer, LinearOperand operand) const;
   Tensor scale_inv(std::int64_t layer, LinearOperand operand) const;
 
+  /// Whether weights have their scales, or with delayed scaling their magnitudes, once a step from
+  /// scale_weights(), not from each of its micro-batches; and those scales, FP32 [1], with current
+  /// scaling.
+  bool scales_weights_once() const { return weights_once_; }
+  Tensor weight_scale(std::int64_t layer) const;
+  Tensor weight_scale_inv(std::int64_t layer) const;
+
   /// Scales and histories become those of a run that has not begun.
   void reset(const kernels::KernelCtx& ctx) const;
   /// Before a step's first micro-batch.
   void begin_step(const kernels::KernelCtx& ctx) const;
+  /// Behind that, where weights are whole by then.
+  void scale_weights(const kernels::KernelCtx& ctx) const;
   /// Behind the last: magnitudes and counts become those of all ranks. Collective over the world.
   void join(const Mesh& mesh) const;
   /// Behind that: with delayed scaling, the scales of the next step.
@@ -93,10 +112,13 @@ class QuantizedLayers {
   Tensor at(const Tensor& all, std::int64_t layer, LinearOperand operand) const;
 
   QuantizationOptions options_;
+  bool codes_;
+  bool weights_once_ = false;
   std::vector<std::string> names_, state_names_;
   std::vector<const ParameterGroup*> local_;
   std::map<const ParameterGroup*, std::int64_t> number_;
   Tensor amax_, saturated_;
+  Tensor weight_scale_, weight_scale_inv_;  // of all operands; those of weights count
   Tensor scale_, scale_inv_, history_,
       max_;  // of delayed scaling; the history if it is longer than 1
   std::vector<State> states_;

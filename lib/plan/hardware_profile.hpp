@@ -32,6 +32,8 @@ struct HardwareProfile {
   double peak_fp32_flops = 0, peak_bf16_flops = 0;
   /// Of tensor cores on FP32 rounded to TF32; of data sheets alone.
   double peak_tf32_flops = 0;
+  /// Of tensor cores on codes of eight bits, of data sheets alone; 0: the GPU multiplies none.
+  double peak_fp8_flops = 0;
   /// Bytes read and written per second by an in-place update of a block larger than the caches.
   double memory_bytes_per_second = 0;
   /// A launch that has next to nothing to do.

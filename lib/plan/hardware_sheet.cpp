@@ -24,6 +24,10 @@ struct GpuOptions : recipe::Section {
       not_empty()};
   recipe::Required<std::int64_t> multiprocessors{this, "multiprocessors", "of one GPU",
                                                  between(1, kMaxMultiprocessors)};
+  recipe::Key<std::optional<double>> fp8_flops{
+      this, "fp8_flops", std::nullopt,
+      "as bf16_flops, on codes of eight bits; null: the GPU multiplies none",
+      above(0) & unit("FLOP/s")};
   recipe::Required<double> tf32_flops{this, "tf32_flops", "as bf16_flops, on fp32 rounded to tf32",
                                       above(0) & unit("FLOP/s")};
 };
@@ -131,6 +135,7 @@ HardwareSheet sheet_from(const SheetSection& section) {
   const auto& gpu = compute.device.as<GpuOptions>();
   sheet.driver_name = gpu.driver_name().value_or("");
   sheet.multiprocessors = static_cast<int>(gpu.multiprocessors());
+  sheet.fp8_flops = gpu.fp8_flops().value_or(0);
   sheet.tf32_flops = gpu.tf32_flops();
   return sheet;
 }

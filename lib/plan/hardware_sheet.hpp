@@ -29,6 +29,7 @@ struct HardwareSheet {
   std::string title;
   DeviceKind device = DeviceKind::cuda;
   double bf16_flops = 0;  // and of fp16 on a GPU: tensor cores, FP32 sums
+  double fp8_flops = 0;   // of a GPU: the same on codes of eight bits; 0: it multiplies none
   double tf32_flops = 0;  // of a GPU: the same on FP32 rounded to TF32
   double fp32_flops = 0;  // plain FP32, no TF32
   double fp64_flops = 0;

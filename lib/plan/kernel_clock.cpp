@@ -11,7 +11,7 @@ namespace llmtrain::plan {
 namespace {
 
 // A table's rows hold plain functions, so each row number needs one of its own.
-constexpr std::size_t kMaxRows = 64;
+constexpr std::size_t kMaxRows = 80;
 
 }  // namespace
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/code_matmul.hpp"
 #include "kernels/experts.hpp"
-#include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::plan {
@@ -39,7 +39,8 @@ std::string_view timed_name(const kernels::LaunchRecord& launch) {
 }
 
 bool is_product(std::string_view timed_name) {
-  return timed_name == kernels::Matmul::name || timed_name == kTf32Product;
+  return timed_name == kernels::Matmul::name || timed_name == kTf32Product ||
+         timed_name == kernels::CodeMatmul::name;
 }
 
 KernelKey key_of(std::string_view name, DType dtype, const std::array<std::int64_t, 4>& sizes) {

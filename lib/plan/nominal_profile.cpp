@@ -178,6 +178,9 @@ void add_products(const HardwareSheet& sheet, Kernels& to) {
     if (sheet.device == DeviceKind::cpu) continue;
     to.emplace(KernelKey{"matmul_tf32", DType::f32, variant},
                product_model(sheet, {sizeof(float), sheet.tf32_flops}));
+    if (sheet.fp8_flops == 0) continue;
+    to.emplace(KernelKey{"code_matmul", DType::u8, variant},
+               product_model(sheet, {sizeof(std::uint8_t), sheet.fp8_flops}));
   }
 }
 
@@ -206,6 +209,7 @@ HardwareProfile nominal_profile(const HardwareSheet& sheet) {
   profile.peak_fp32_flops = sheet.fp32_flops;
   profile.peak_bf16_flops = sheet.bf16_flops;
   profile.peak_tf32_flops = sheet.tf32_flops;
+  profile.peak_fp8_flops = sheet.fp8_flops;
   profile.memory_bytes_per_second = sheet.bytes_per_second;
   profile.launch_seconds = sheet.launch_seconds;
   profile.network = sheet.network;

@@ -30,6 +30,8 @@ class PassRecorder final : public kernels::Recorder,
     add(PassEvent::Kind::launch, entry->second);
     if (launch.name == kernels::Matmul::name) {
       products_.add(*static_cast<const kernels::Matmul*>(launch.kernel));
+    } else if (launch.name == kernels::CodeMatmul::name) {
+      products_.add(*static_cast<const kernels::CodeMatmul*>(launch.kernel));
     }
   }
   std::uint64_t started(const CollectiveRecord& call, std::span<const int> members) override {
@@ -166,6 +168,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .loss_chunk_bytes = target.loss_chunk_bytes,
           .attention = target.attention,
           .determinism = target.determinism,
+          .multiplies_codes = target.multiplies_codes,
           .keeps_snapshot = target.snapshot_on_device(),
           .communicators = meta_factory(collectives, target.device),
           .mesh = target.mesh,
@@ -199,7 +202,7 @@ void add_whole_model(Plan& plan, const engine::EngineOptions& options, engine::T
 }
 
 /// Memory that is taken and given back before the engine is built.
-void add_tuning(Plan& plan, std::span<const kernels::Matmul> products,
+void add_tuning(Plan& plan, std::span<const kernels::Product> products,
                 const engine::Target& target) {
   if (target.device != DeviceKind::cuda || !target.tune_products) return;
   plan.products.assign(products.begin(), products.end());

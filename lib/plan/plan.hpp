@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/matmul.hpp"
+#include "kernels/code_matmul.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/target.hpp"
 #include "lib/plan/network.hpp"
@@ -81,7 +81,7 @@ struct Plan {
   std::vector<AllocationEvent> step_trace;
   /// For a GPU: the different products of the step and of the evaluation, whose addresses stand for
   /// their alignment only, and the memory in which they are tuned before the engine is built.
-  std::vector<kernels::Matmul> products;
+  std::vector<kernels::Product> products;
   std::uint64_t tuning_bytes = 0;
 
   const Peak& peak(Phase phase) const;

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "kernels/code_matmul.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 
@@ -44,7 +45,9 @@ std::string table_row(std::string_view name, DType dtype,
   if (!is_product(name)) return fmt::format("{} {}", name, to_string(dtype));
   const bool known = sizes[3] >= 0 && sizes[3] < std::ssize(kForms);
   return fmt::format("matmul{} {}", known ? kForms[static_cast<std::size_t>(sizes[3])] : "",
-                     name.ends_with("tf32") ? "tf32" : to_string(dtype));
+                     name.ends_with("tf32")              ? "tf32"
+                     : name == kernels::CodeMatmul::name ? "fp8"
+                                                         : to_string(dtype));
 }
 
 namespace {

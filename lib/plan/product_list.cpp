@@ -4,7 +4,9 @@
 
 namespace llmtrain::plan {
 
-ProductList::Key ProductList::key_of(const kernels::Matmul& mm) {
+ProductList::Key ProductList::key_of(const kernels::Product& product) {
+  const kernels::Matmul& mm = product.mm;
+  const std::optional<kernels::CodeMatmul>& codes = product.codes;
   const auto alignment = [](const View& view) {
     return std::int64_t{kernels::cuda::alignment_of(view.data)};
   };
@@ -28,11 +30,14 @@ ProductList::Key ProductList::key_of(const kernels::Matmul& mm) {
           biased ? alignment(mm.bias) : 0,
           static_cast<std::int64_t>(mm.epilogue),
           mm.pre.defined() ? mm.pre.row_stride : 0,
-          mm.pre.defined() ? alignment(mm.pre) : 0};
+          mm.pre.defined() ? alignment(mm.pre) : 0,
+          codes ? codes->a_format.mantissa_bits : 0,
+          codes ? codes->b_format.mantissa_bits : 0,
+          codes && codes->fast_sums};
 }
 
-void ProductList::add(const kernels::Matmul& mm) {
-  if (known_.insert(key_of(mm)).second) products_.push_back(mm);
+void ProductList::add(const kernels::Product& product) {
+  if (known_.insert(key_of(product)).second) products_.push_back(product);
 }
 
 }  // namespace llmtrain::plan

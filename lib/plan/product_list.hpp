@@ -7,24 +7,24 @@
 #include <span>
 #include <vector>
 
-#include "kernels/matmul.hpp"
+#include "kernels/code_matmul.hpp"
 
 namespace llmtrain::plan {
 
-/// Products are the same when sizes, strides, types, forms, and the alignments of their addresses
-/// agree.
+/// Products are the same when sizes, strides, types, formats, forms, and the alignments of their
+/// addresses agree.
 class ProductList {
  public:
-  void add(const kernels::Matmul& mm);
+  void add(const kernels::Product& product);
   /// In the order of first appearance.
-  std::span<const kernels::Matmul> all() const { return products_; }
+  std::span<const kernels::Product> all() const { return products_; }
 
  private:
-  using Key = std::array<std::int64_t, 19>;
-  static Key key_of(const kernels::Matmul& mm);
+  using Key = std::array<std::int64_t, 22>;
+  static Key key_of(const kernels::Product& product);
 
   std::set<Key> known_;
-  std::vector<kernels::Matmul> products_;
+  std::vector<kernels::Product> products_;
 };
 
 }  // namespace llmtrain::plan

@@ -91,6 +91,17 @@ DeviceKind device_of(const Recipe& recipe) {
   return DeviceKind::cpu;
 }
 
+namespace {
+
+// Of the GPU that is here; where a plan is for one that is not, as newer ones do.
+bool multiplies_codes(DeviceKind device) {
+  if (device == DeviceKind::cpu) return false;
+  const FoundGpu gpu = find_gpu();
+  return !gpu.facts || gpu.facts->multiplies_codes;
+}
+
+}  // namespace
+
 engine::Target target_of(const Recipe& recipe) {
   const DeviceKind device = device_of(recipe);
   require<RecipeError>(!recipe.precision.tf32() || device == DeviceKind::cuda,
@@ -117,6 +128,7 @@ engine::Target target_of(const Recipe& recipe) {
           .tune_products = recipe.run.tunes_products(),
           .attention = recipe.run.attention(),
           .determinism = recipe.run.determinism(),
+          .multiplies_codes = recipe.precision.quantization() && multiplies_codes(device),
           .keeps_snapshot = recipe.checkpoint.async()};
 }
 
@@ -184,6 +196,7 @@ engine::EnginePlace RunDevice::place() {
           .loss_chunk_bytes = target_.loss_chunk_bytes,
           .attention = target_.attention,
           .determinism = target_.determinism,
+          .multiplies_codes = target_.multiplies_codes,
           .keeps_snapshot = target_.snapshot_on_device()};
 }
 

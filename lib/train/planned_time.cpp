@@ -71,8 +71,13 @@ plan::HardwareProfile profile_of(const std::filesystem::path& named) {
 
 namespace {
 
-engine::Target rank_of(const Recipe& recipe) {
+/// With a data sheet, of a device as it is there.
+engine::Target rank_of(const Recipe& recipe,
+                       const std::optional<std::filesystem::path>& profile = std::nullopt) {
   engine::Target target = target_of(recipe);
+  if (profile && target.device == DeviceKind::cuda && recipe.precision.quantization()) {
+    target.multiplies_codes = profile_of(*profile).peak_fp8_flops > 0;
+  }
   target.mesh = recipe.mesh_shape();
   target.rank = recipe.job.rank;
   return target;
@@ -139,13 +144,13 @@ RunPlan with_times(RunPlan planned, const Recipe& recipe, const engine::BatchGeo
 RunPlan plan_run(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
   return with_times(
-      plan_ranks(recipe.engine_options(), geometry.global_batch_size(), rank_of(recipe)), recipe,
-      geometry, profile);
+      plan_ranks(recipe.engine_options(), geometry.global_batch_size(), rank_of(recipe, profile)),
+      recipe, geometry, profile);
 }
 
 RunPlan plan_job(const Recipe& recipe, const engine::BatchGeometry& geometry,
                  const std::optional<std::filesystem::path>& profile) {
-  engine::Target target = rank_of(recipe);
+  engine::Target target = rank_of(recipe, profile);
   if (target.mesh.world_size() == 1) return plan_run(recipe, geometry, profile);
   const engine::EngineOptions options = recipe.engine_options();
   plan::Plan fullest;

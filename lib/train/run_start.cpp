@@ -114,6 +114,23 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   }
 }
 
+void log_fp8(const engine::Engine& engine, bool device_does) {
+  const QuantizedLayers* layers = engine.quantized_layers();
+  if (layers == nullptr || layers->num_local() == 0) return;
+  const engine::EngineOptions& options = engine.options();
+  const std::string_view obstacle = engine::obstacle_to_codes(
+      layers->options(), engine.context().kernel.determinism, device_does);
+  if (!obstacle.empty()) {
+    log::info("fp8: products in bf16, of the numbers that codes stand for: {}", obstacle);
+    return;
+  }
+  const std::int64_t rows =
+      options.micro_batch_size * options.seq_len / engine.mesh().size(Axis::sp);
+  const std::size_t all = layers->num_local(), some = layers->num_multiplying_codes(rows);
+  log::info("fp8: products of codes by cuBLASLt in {} of {} layers{}", some, all,
+            some < all ? "; in the others in bf16: their sizes are no multiples of 16" : "");
+}
+
 void log_idle_keys(const Recipe& recipe, DeviceKind device) {
   if (device != DeviceKind::cpu) return;
   const RunSection& run = recipe.run;
@@ -123,7 +140,8 @@ void log_idle_keys(const Recipe& recipe, DeviceKind device) {
         static_cast<const recipe::ValueEntry*>(&run.attention),
         static_cast<const recipe::ValueEntry*>(&run.tune_products),
         static_cast<const recipe::ValueEntry*>(&run.product_cache),
-        static_cast<const recipe::ValueEntry*>(&run.cuda_graphs)}) {
+        static_cast<const recipe::ValueEntry*>(&run.cuda_graphs),
+        static_cast<const recipe::ValueEntry*>(&recipe.precision.fp8.products)}) {
     if (key->value_text() != key->default_text()) idle.push_back(key->path());
   }
   if (idle.empty()) return;

@@ -38,6 +38,10 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
 /// Says which launches a device that can record does not, and why.
 void log_launches(const Device& device, const plan::Plan& plan);
 
+/// Says what the products of a run in FP8 multiply, and why; nothing in other runs. `device_does`:
+/// as in engine::Target.
+void log_fp8(const engine::Engine& engine, bool device_does);
+
 /// Says which keys of `run` that the recipe changes do nothing on this device: a recipe for a GPU
 /// is tried on a CPU as it is, but not without a word.
 void log_idle_keys(const Recipe& recipe, DeviceKind device);

@@ -91,6 +91,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   elapsed_before_ = last_save_seconds_ = state_.elapsed_seconds;
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   log_launches(device_, planned_.plan);
+  log_fp8(engine_, run_device_.place().multiplies_codes);
   log_idle_keys(recipe, device_.kind());
   warn_of_places(recipe, peers_);
   if (options_.checksum_every > 0 && peers_.world().place().size == 1) {

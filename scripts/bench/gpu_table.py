@@ -308,6 +308,10 @@ def other(folder, name):
         return False
     row(name, f"{rate_of(found):,.0f} tokens/s, MFU {100 * found.get('mfu', 0):.1f} %, "
               f"{found['median_step_seconds'] / ours['median_step_seconds']:.3f} times as long as ours")
+    if name == "fp8":
+        copy_row(found)
+        found["kernels"] = [k for k in found["kernels"] if k["name"].startswith(("matmul ", "quantize ", "block_amax "))]
+        kernel_rows(found, 12, "fp8: ")
     return True
 
 

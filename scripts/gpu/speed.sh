@@ -108,6 +108,7 @@ benchmark() {
   rows_of table_of step "$logs"
   # Before PyTorch's, while there is time: both modes are asked for of every model.
   other determinism_fast "$whole" run.determinism=fast
+  other fp8 "$whole" precision.compute=fp8 run.determinism=fast
   for setting in "fused compile cuda" "fused cuda"; do
     case "$setting" in
       *compile*) wanted pytorch || wanted pytorch_compile || continue ;;

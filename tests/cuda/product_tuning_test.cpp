@@ -23,7 +23,7 @@ std::span<const Problem> leading(std::size_t count) { return std::span(kProblems
 struct Bench {
   Machine machine = gpu_machine(DType::bf16);
   std::vector<Operation> operations;
-  std::vector<Matmul> products;
+  std::vector<Product> products;
 
   explicit Bench(std::span<const Problem> problems = kProblems) {
     for (const Problem& p : problems) {

@@ -172,3 +172,137 @@ TEST_CASE("histories of an amax have the reference's bits on the device") {
     }
   }
 }
+
+namespace {
+
+/// What a product of codes asks for.
+struct Coded {
+  std::vector<std::uint8_t> codes, transposed;
+  double saturated = 0;
+  bool operator==(const Coded&) const = default;
+};
+
+struct CodeCase {
+  Shape shape;
+  DType x = DType::bf16;
+  std::int64_t gap = 0;
+  bool codes = true, transposed = true;
+  float scale = 3.7f;
+};
+
+Coded coded(Place place, const NumberFormat& format, const Values& values, const CodeCase& c) {
+  Machine m(place, DType::f32, DType::f32);
+  const Tensor x = m.of(values, c.shape, c.x, c.gap);
+  const Tensor scale = m.of({c.scale}, {1}, DType::f32), saturated = m.of({3}, {1}, DType::f64);
+  const auto bytes = [&](std::int64_t rows, std::int64_t cols) {
+    return m.device().allocate({rows, cols}, DType::u8, Category::activations, "codes");
+  };
+  const Tensor codes = bytes(c.shape.rows(), c.shape.cols());
+  const Tensor transposed = bytes(c.shape.cols(), c.shape.rows());
+  m.run(Quantize{.x = x,
+                 .scale = scale,
+                 .scale_inv = {},
+                 .codes = c.codes ? codes.view() : View{},
+                 .y = {},
+                 .transposed = c.transposed ? transposed.view() : View{},
+                 .saturated = saturated,
+                 .format = format});
+  return {c.codes ? bytes_of(m, codes) : std::vector<std::uint8_t>(),
+          c.transposed ? bytes_of(m, transposed) : std::vector<std::uint8_t>(),
+          m.read(saturated)[0]};
+}
+
+void compare_codes(const Values& values, const CodeCase& c) {
+  CAPTURE(to_string(c.shape));
+  CAPTURE(to_string(c.x));
+  CAPTURE(c.gap);
+  for (const NumberFormat& format : {kE4M3, kE5M2}) {
+    CAPTURE(format.name);
+    CHECK(coded(Place::gpu, format, values, c) == coded(Place::reference, format, values, c));
+  }
+}
+
+/// Of a format: each number, what lies in the middle between two, and the neighbours of both in
+/// FP32; infinities, NaNs, and subnormal numbers. Filled up with zeros to whole rows of 64.
+Values around_codes(const NumberFormat& format) {
+  Values values = {INFINITY, -INFINITY, NAN,   -NAN,   1e-40f,
+                   -1e-45f,  0x1p-127f, 3e38f, -3e38f, -0.0f};
+  std::vector<float> numbers;
+  for (int code = 0; code < 128; ++code) {
+    const float x = decode(format, static_cast<std::uint8_t>(code));
+    if (std::isfinite(x)) numbers.push_back(x);
+  }
+  numbers.push_back(2 * limit_of(format) - format.max);
+  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
+    for (const float x : {numbers[i], 0.5f * (numbers[i] + numbers[i + 1])}) {
+      for (const float near : {std::nextafter(x, 0.0f), x, std::nextafter(x, INFINITY)}) {
+        values.push_back(near);
+        values.push_back(-near);
+      }
+    }
+  }
+  values.resize((values.size() + 1023) / 1024 * 1024, 0.0);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("codes by the hardware's conversion have the reference's bits for every kind of number") {
+  for (const NumberFormat& format : {kE4M3, kE5M2}) {
+    const Values values = around_codes(format);
+    const auto rows = static_cast<std::int64_t>(values.size()) / 64;
+    for (const bool transposed : {false, true}) {
+      compare_codes(values,
+                    {.shape = {rows, 64}, .x = DType::f32, .transposed = transposed, .scale = 1});
+    }
+  }
+  Values all;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    all.push_back(to_float(bf16{static_cast<std::uint16_t>(bits)}));
+  }
+  for (const float scale : {1.0f, 448.0f / 3, 0x1p-100f, 0.0f}) {
+    for (const bool transposed : {false, true}) {
+      compare_codes(all, {.shape = {256, 256}, .transposed = transposed, .scale = scale});
+    }
+  }
+}
+
+TEST_CASE("codes and codes transposed come from one reading, of whole tiles and of any shape") {
+  for (const Shape& shape :
+       {Shape{16, 16}, Shape{128, 64}, Shape{144, 72}, Shape{272, 208}, Shape{5, 33},
+        Shape{130, 64}, Shape{16, 20}, Shape{0, 16}, Shape{16, 0}}) {
+    const std::vector<float> x = quantized::quantized_matrix(shape.rows(), shape.cols(), true);
+    const Values values(x.begin(), x.end());
+    for (const std::int64_t gap : {0, 3, 16}) {
+      for (const auto& [codes, transposed] :
+           {std::pair(true, true), std::pair(false, true), std::pair(true, false)}) {
+        compare_codes(values,
+                      {.shape = shape, .gap = gap, .codes = codes, .transposed = transposed});
+      }
+    }
+    for (const DType type : kTypes) compare_codes(values, {.shape = shape, .x = type});
+  }
+}
+
+TEST_CASE("the amax of a tensor is the same to the bit, whatever its size, and rises only") {
+  for (const Shape& shape : {Shape{1, 8}, Shape{1, 2500}, Shape{33, 1024}, Shape{300, 72}}) {
+    for (const DType type : kTypes) {
+      for (const std::int64_t gap : {0, 16}) {
+        const auto amax = [&](Place place, float before) {
+          Machine m(place, DType::f32, DType::f32);
+          const std::vector<float> x =
+              quantized::quantized_matrix(shape.rows(), shape.cols(), false);
+          Values values(x.begin(), x.end());
+          values[values.size() / 2] = NAN;
+          values.back() = -3e4;
+          const Tensor largest = m.of({before}, {1}, DType::f32);
+          m.run(BlockAmax{.x = m.of(values, shape, type, gap), .amax = largest});
+          return m.read(largest)[0];
+        };
+        for (const float before : {0.0f, 1e9f}) {
+          CHECK(amax(Place::gpu, before) == amax(Place::reference, before));
+        }
+      }
+    }
+  }
+}

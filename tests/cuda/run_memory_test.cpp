@@ -28,6 +28,8 @@ class Products final : public kernels::Recorder {
   void record(const kernels::LaunchRecord& launch) override {
     if (launch.name == kernels::Matmul::name) {
       list.add(*static_cast<const kernels::Matmul*>(launch.kernel));
+    } else if (launch.name == kernels::CodeMatmul::name) {
+      list.add(*static_cast<const kernels::CodeMatmul*>(launch.kernel));
     }
   }
   plan::ProductList list;
@@ -45,11 +47,14 @@ engine::StepBatch batch_of(std::int64_t samples, std::int64_t length) {
 TEST_CASE("tuning takes the plan's memory before the engine, which then lies as planned") {
   const test::TempDir here;
   write_file_atomic(here.path() / "recipe.yaml", kRecipe);
-  for (const char* precision : {"precision.compute=fp32", "precision.compute=bf16"}) {
+  // Products of codes are for sizes that are multiples of 16.
+  for (const auto& [precision, width] :
+       {std::pair("precision.compute=fp32", "24"), std::pair("precision.compute=bf16", "24"),
+        std::pair("precision={compute: fp8, fp8: {include: ['*']}}", "32")}) {
     CAPTURE(precision);
-    const auto recipe =
-        train::load_recipe(here.path() / "recipe.yaml",
-                           {precision, "run.product_cache=" + (here.path() / precision).string()});
+    const auto recipe = train::load_recipe(
+        here.path() / "recipe.yaml", {precision, std::string("model.hidden_size=") + width,
+                                      "run.product_cache=" + (here.path() / precision).string()});
     const engine::EngineOptions options = recipe->engine_options();
     const plan::Plan plan = plan::make_plan(options, 6, train::target_of(*recipe));
     REQUIRE(plan.tuning_bytes > std::uint64_t{1} << 20);
@@ -86,7 +91,7 @@ TEST_CASE("tuning takes the plan's memory before the engine, which then lies as 
     const std::size_t planned = plan.products.size();
     CHECK(planned > 8);
     CHECK(products.list.all().size() == planned);
-    for (const kernels::Matmul& mm : plan.products) products.list.add(mm);
+    for (const kernels::Product& product : plan.products) products.list.add(product);
     CHECK(products.list.all().size() == planned);
   }
 }

@@ -77,7 +77,7 @@ cublasStatus_t assign(T& to, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-std::size_t size_of(cudaDataType_t type) { return is_half_width(type) ? 2 : 4; }
+std::size_t size_of(cudaDataType_t type) { return is_code(type) ? 1 : is_half_width(type) ? 2 : 4; }
 
 Problem problem_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
@@ -186,6 +186,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
       return assign(to.aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return assign(to.aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return assign(to.a_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return assign(to.b_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return assign(to.fast_sums, value, bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -225,6 +231,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const Problem problem = problem_of(operation, a, b, c, d);
   if (!problem.valid()) return CUBLAS_STATUS_INVALID_VALUE;
   const auto& limits = inside<Preference>(preference);
+  if (!problem.takes_codes(limits.alignment)) return CUBLAS_STATUS_NOT_SUPPORTED;
   // Results may also say that they are none.
   results[(*count)++] = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
   for (Algorithm algorithm : kAlgorithms) {
@@ -303,6 +310,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     die("an operand that the algorithm cannot read");
   }
   const Operation& wanted = problem.operation;
+  if (problem.of_codes()) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(address(a) | address(b) | address(d));
+    const std::uint32_t alignment[4] = {bits & ~(bits - 1), 256, 256, 256};
+    if (!problem.takes_codes(alignment)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (wanted.a_scale == nullptr || wanted.b_scale == nullptr) die("codes without scales");
+    fake().fast_sums = wanted.fast_sums != 0;
+    ++fake().products_of_codes;
+  }
   if (wanted.biased() && address(wanted.bias) % kBiasAlignment != 0) {
     die("a bias that no algorithm can read");
   }

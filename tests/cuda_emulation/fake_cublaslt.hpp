@@ -23,6 +23,10 @@ struct FakeCublasLt {
   std::uint64_t reduction = 0;
   /// Of the last product, as in cublasLtEpilogue_t.
   std::uint32_t epilogue = 0;
+  /// Of the last product, of codes alone.
+  bool fast_sums = false;
+  /// Products of codes that were queued.
+  std::int64_t products_of_codes = 0;
 };
 
 using FakeCublasLtFunction = FakeCublasLt* (*)();

@@ -4,31 +4,49 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/quantize/number_format.hpp"
 #include "lib/tensor/dtype.hpp"
 
 namespace fake_lt {
 
 bool is_half_width(cudaDataType_t type) { return type == CUDA_R_16BF || type == CUDA_R_16F; }
+bool is_code(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
 bool Problem::valid() const {
   const bool ta = operation.transpose_a == CUBLAS_OP_T, tb = operation.transpose_b == CUBLAS_OP_T;
   for (const Layout* layout : {&a, &b, &c, &d}) {
     if (layout->rows == 0 || layout->cols == 0) return false;
     if (layout->ld < static_cast<std::int64_t>(layout->rows)) return false;
-    if (layout->type != CUDA_R_32F && !is_half_width(layout->type)) return false;
+    const bool known = layout->type == CUDA_R_32F || is_half_width(layout->type);
+    if (!known && !(is_code(layout->type) && (layout == &a || layout == &b))) return false;
   }
   const bool sizes = (ta ? a.cols : a.rows) == m() && (tb ? b.cols : b.rows) == k() &&
                      (tb ? b.rows : b.cols) == n() && c.rows == m() && c.cols == n();
   const bool computes = operation.compute == CUBLAS_COMPUTE_32F ||
                         (operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F);
-  const bool types = computes && operation.scale == CUDA_R_32F && a.type == b.type &&
-                     c.type == d.type && (a.type == d.type || d.type == CUDA_R_32F);
+  const bool operands = of_codes() ? is_code(a.type) && is_code(b.type)
+                                   : a.type == b.type && (a.type == d.type || d.type == CUDA_R_32F);
+  const bool types = computes && operation.scale == CUDA_R_32F && c.type == d.type && operands;
   const bool with_aux = operation.activates() || operation.differentiates();
   const bool known =
       operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || operation.biased() || with_aux;
   const bool aux = !with_aux || (operation.aux != nullptr && operation.aux_ld % 8 == 0 &&
                                  operation.aux_ld >= static_cast<std::int64_t>(d.rows));
   return sizes && types && known && aux && (!operation.biased() || operation.bias != nullptr);
+}
+
+bool Problem::takes_codes(const std::uint32_t (&alignment)[4]) const {
+  if (!of_codes()) return true;
+  const bool in_rows = operation.transpose_a == CUBLAS_OP_T && operation.transpose_b == CUBLAS_OP_N;
+  const auto whole = [](std::int64_t size) { return size % 16 == 0; };
+  const std::int64_t d_bytes = is_half_width(d.type) ? 2 : 4;
+  const bool sizes = whole(static_cast<std::int64_t>(k())) && whole(a.ld) && whole(b.ld) &&
+                     whole(d_bytes * d.ld) && whole(d_bytes * static_cast<std::int64_t>(m()));
+  const bool aligned = std::ranges::all_of(alignment, [](std::uint32_t a) { return a >= 16; });
+  const bool epilogue = operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+                        (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && is_half_width(d.type));
+  const bool both_e5m2 = a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2;
+  return in_rows && sizes && aligned && epilogue && !both_e5m2;
 }
 
 std::uint64_t Problem::hash() const {
@@ -45,6 +63,7 @@ std::uint64_t Problem::hash() const {
   mix(operation.epilogue);
   mix(static_cast<std::uint64_t>(operation.aux_ld));
   mix(static_cast<std::uint64_t>(operation.compute));
+  mix(static_cast<std::uint64_t>(operation.fast_sums));
   return hash;
 }
 
@@ -53,6 +72,11 @@ namespace {
 float read(const void* data, cudaDataType_t type, std::size_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
   if (type == CUDA_R_16F) return llmtrain::to_float(static_cast<const llmtrain::f16*>(data)[i]);
+  if (is_code(type)) {
+    const auto& format =
+        type == CUDA_R_8F_E4M3 ? llmtrain::kernels::kE4M3 : llmtrain::kernels::kE5M2;
+    return llmtrain::kernels::decode(format, static_cast<const std::uint8_t*>(data)[i]);
+  }
   return __uint_as_float(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
 }
 
@@ -137,6 +161,7 @@ void multiply(const Problem& problem, const Pointers& p, std::uint64_t parts) {
         total += sum;
       }
       total *= p.alpha;
+      if (problem.of_codes()) total *= *problem.operation.a_scale * *problem.operation.b_scale;
       if (p.beta != 0) total += p.beta * read(p.c, problem.c.type, place(problem.c, false, i, j));
       total = with_epilogue(problem, total, i, j);
       write(p.d, problem.d.type, place(problem.d, false, i, j), total);

@@ -8,6 +8,8 @@
 namespace fake_lt {
 
 bool is_half_width(cudaDataType_t type);
+/// Of eight bits.
+bool is_code(cudaDataType_t type);
 
 /// At the beginning of what the library's opaque structures hold.
 inline constexpr std::uint64_t kMagic = 0x66616b65;
@@ -27,6 +29,8 @@ struct Operation {
   const void* bias = nullptr;
   void* aux = nullptr;
   std::int64_t aux_ld = 0;
+  const float *a_scale = nullptr, *b_scale = nullptr;
+  std::int8_t fast_sums = 0;
 
   bool biased() const {
     return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -45,6 +49,11 @@ struct Problem {
   std::uint64_t n() const { return d.cols; }
   std::uint64_t k() const { return operation.transpose_a == CUBLAS_OP_T ? a.rows : a.cols; }
   bool valid() const;
+  bool of_codes() const { return is_code(a.type) || is_code(b.type); }
+  /// Whether Hopper multiplies these codes, as the library documents it: sums along the columns of
+  /// both operands ("TN"), sizes and addresses (A, B, C, D) in units of 16 bytes, and not both in
+  /// E5M2. True of all other problems.
+  bool takes_codes(const std::uint32_t (&alignment)[4]) const;
   /// Of a shape and its types; algorithms belong to one.
   std::uint64_t hash() const;
 };

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "tests/e2e/emulated_gpu.hpp"
 #include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
@@ -80,6 +81,42 @@ TEST_CASE("on an emulated GPU FP8 learns, too" *
   ::unsetenv("LLMTRAIN_CUDA_PLUGIN");
 }
 
+TEST_CASE("on a GPU products multiply codes as planned, and a run says whether they do" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin plugin(LLMTRAIN_EMULATED_GPU);
+  const auto loss_of = [](const std::string& keys, const std::string& more,
+                          const std::vector<std::string>& texts) {
+    CAPTURE(keys);
+    CAPTURE(more);
+    const Workspace here(tiny_gpu_recipe());
+    const auto result = here.run({fp8(keys), "run.device=cuda", kLongEnough, more});
+    INFO(result.output);
+    REQUIRE(result.exit_code == 0);
+    CHECK(holds(result.output, texts));
+    CHECK(holds(result.output, {kLongAsPlanned}));
+    const std::vector<double> losses = values_of(here, std::string(train::metric::kLoss));
+    REQUIRE(!losses.empty());
+    return losses.back();
+  };
+  const std::string same = "run.seed=5";
+  const double wide =
+      loss_of("scaling: current, products: bf16", same,
+              {"fp8: products in bf16", "codes stand for: precision.fp8.products is bf16"});
+  for (const char* scaling : {"scaling: current", "scaling: delayed"}) {
+    const double found =
+        loss_of(scaling, same, {"fp8: products of codes by cuBLASLt in 8 of 8 layers\n"});
+    CHECK(found != wide);
+    CHECK(std::abs(found - wide) < 0.02 * wide);
+  }
+  // The last layer of each block sums over 40 numbers.
+  loss_of("scaling: current", "model.intermediate_size=40",
+          {"cuBLASLt in 6 of 8 layers; in the others in bf16: their sizes are no multiples of 16"});
+  loss_of("scaling: current", "model.intermediate_size=36", {"cuBLASLt in 4 of 8 layers"});
+  loss_of("scaling: block", same, {"fp8: products in bf16", "precision.fp8.scaling is block"});
+  loss_of("scaling: current", "run.determinism=layout",
+          {"fp8: products in bf16", "run.determinism is layout"});
+}
+
 TEST_CASE("a run may enter FP8 and leave it, and says so") {
   const Workspace here(kTinyRecipe);
   run_well(here, {"precision.compute=bf16", "training.max_steps=2"});
@@ -114,6 +151,10 @@ TEST_CASE("keys of FP8 that mean nothing are refused") {
           {"precision.fp8.amax_algorithm", "scaling delayed"});
   refused("{compute: fp8, fp8: {scaling: delayed, power_of_two_scales: true}}",
           {"precision.fp8.power_of_two_scales", "scaling block"});
+  refused("{compute: bf16, fp8: {products: bf16}}",
+          {"precision.fp8.products", "belongs to compute fp8"});
+  refused("{compute: fp8, fp8: {scaling: block, products: bf16}}",
+          {"precision.fp8.products", "scaling current and delayed"});
   refused("{compute: fp8}", {"no linear layer is quantized", "include"});
   refused("{compute: fp8, fp8: {include: [\"*.router.*\"]}}",
           {"precision.fp8.include", "`*.router.*` selects no linear layer"});

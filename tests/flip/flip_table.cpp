@@ -199,6 +199,8 @@ const std::vector<Flip> kData{
 };
 
 constexpr std::string_view kFp8 = "model.num_hidden_layers=3 | precision.compute=fp8";
+constexpr std::string_view kFp8OnGpu =
+    "run.device=cuda | model.num_hidden_layers=3 | precision.compute=fp8";
 constexpr std::string_view kDelayed =
     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed";
 
@@ -253,6 +255,7 @@ const std::vector<Flip> kTraining{
      {metrics},
      "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=block",
      {"precision.fp8.power_of_two_scales=false"}},
+    {"precision.fp8.products", {plan}, kFp8OnGpu, {"precision.fp8.products=bf16"}},
     {"precision.fp8.include", {metrics}, kFp8, {"precision.fp8.include=[\"*\"]"}},
     {"precision.fp8.exclude", {metrics}, kFp8, {"precision.fp8.exclude=[\"*.down_proj.*\"]"}},
     {"precision.master", {plan}, "precision.compute=bf16", {"precision.master=bf16+remainder"}},

@@ -1,7 +1,6 @@
-#include "kernels/matmul.hpp"
-
 #include <vector>
 
+#include "kernels/code_matmul.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/rows.hpp"
 
@@ -60,6 +59,33 @@ void matmul(const KernelCtx& ctx, const Matmul& mm, const View& workspace) {
   });
 }
 
+/// Each sum in ascending order; the scales' product is one rounding.
+template <class C>
+void multiply_codes(const CodeMatmul& mm) {
+  const std::array<float, 256> a_values = decode_table(mm.a_format);
+  const std::array<float, 256> b_values = decode_table(mm.b_format);
+  const float scale = *mm.a_scale_inv.as<float>() * *mm.b_scale_inv.as<float>();
+  for (std::int64_t i = 0; i < mm.m(); ++i) {
+    const std::uint8_t* const a = mm.a.row<std::uint8_t>(i);
+    C* const c = mm.c.row<C>(i);
+    for (std::int64_t j = 0; j < mm.n(); ++j) {
+      const std::uint8_t* const b = mm.b.row<std::uint8_t>(j);
+      float sum = 0;
+      for (std::int64_t p = 0; p < mm.k(); ++p) sum += a_values[a[p]] * b_values[b[p]];
+      float result = sum * scale;
+      if (mm.bias.defined()) {
+        result += mm.bias.dtype == DType::f32 ? mm.bias.as<float>()[j]
+                                              : static_cast<float>(widen(mm.bias.as<C>()[j]));
+      }
+      c[j] = narrow<C>(mm.accumulate ? widen(c[j]) + result : result);
+    }
+  }
+}
+
+void code_matmul(const KernelCtx&, const CodeMatmul& mm, const View&) {
+  mm.c.dtype == DType::bf16 ? multiply_codes<bf16>(mm) : multiply_codes<float>(mm);
+}
+
 template <class T>
 void sum_columns(const ColumnSum& cs) {
   const std::int64_t rows = cs.x.rows();
@@ -82,6 +108,7 @@ void column_sum(const KernelCtx&, const ColumnSum& cs, const View&) {
 
 void add_matmul_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<Matmul, matmul>());
+  rows.push_back(row_of<CodeMatmul, code_matmul>());
   rows.push_back(row_of<ColumnSum, column_sum>());
 }
 

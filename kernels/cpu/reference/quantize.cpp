@@ -66,6 +66,7 @@ void quantize(const KernelCtx&, const Quantize& op, const View&) {
                                              first + static_cast<std::uint64_t>(j)))
                 : encode(op.format, scaled);
         if (op.codes.defined()) op.codes.row<std::uint8_t>(i)[j] = code;
+        if (op.transposed.defined()) op.transposed.row<std::uint8_t>(j)[i] = code;
         if (!op.y.defined()) continue;
         const float value = values[code] * op.scale_inv.as<float>()[b];
         with_fast_type(op.y.dtype, [&]<class Y>() { op.y.row<Y>(i)[j] = narrow<Y>(value); });

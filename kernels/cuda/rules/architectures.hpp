@@ -13,6 +13,8 @@ namespace llmtrain::kernels::cuda {
 /// version. Names without a number ("native", "all") are believed.
 std::string architecture_problem(std::string_view built_for, int capability);
 
+/// Whether GPUs of this compute capability (times ten) multiply codes of eight bits.
+constexpr bool has_code_products(int capability) { return capability >= 89; }
 /// Whether GPUs of this compute capability (times ten) have wgmma as it is used here.
 constexpr bool has_wgmma(int capability) { return capability == 90; }
 /// Whether kernels with wgmma are more than empty in what was compiled for `built_for`: only "90a"

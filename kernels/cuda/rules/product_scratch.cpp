@@ -24,8 +24,9 @@ std::uint32_t alignment_of(const void* address) {
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-ProductScratch::ProductScratch(const Matmul& mm, std::uint64_t library_workspace_bytes)
+ProductScratch::ProductScratch(const Product& product, std::uint64_t library_workspace_bytes)
     : total_bytes(round_up(library_workspace_bytes)) {
+  const Matmul& mm = product.mm;
   const auto place = [this](const View& view) {
     const std::uint64_t alignment = alignment_of(view.data);
     const std::uint64_t begin = total_bytes + (alignment < kBlock ? alignment : 0);
@@ -37,15 +38,16 @@ ProductScratch::ProductScratch(const Matmul& mm, std::uint64_t library_workspace
   c = place(mm.c);
   bias = total_bytes;  // its alignment decides nothing, nor does that of pre
   pre = round_up(bias + span_bytes(mm.bias));
-  total_bytes = round_up(pre + span_bytes(mm.pre));
+  scales = round_up(pre + span_bytes(mm.pre));
+  total_bytes = scales + (product.codes ? 2 * kBlock : 0);
 }
 
-std::uint64_t tuning_scratch_bytes(std::span<const Matmul> products,
+std::uint64_t tuning_scratch_bytes(std::span<const Product> products,
                                    std::uint64_t library_workspace_bytes) {
   std::uint64_t bytes = 0;
-  for (const Matmul& mm : products) {
-    if (mm.a.dtype == DType::f64) continue;
-    bytes = std::max(bytes, ProductScratch(mm, library_workspace_bytes).total_bytes);
+  for (const Product& product : products) {
+    if (product.mm.a.dtype == DType::f64) continue;
+    bytes = std::max(bytes, ProductScratch(product, library_workspace_bytes).total_bytes);
   }
   return bytes;
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/matmul.hpp"
+#include "kernels/code_matmul.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -16,14 +16,16 @@ std::uint32_t alignment_of(const void* address);
 /// operands whose addresses have the alignments of the product's own.
 struct ProductScratch {
   std::uint64_t workspace = 0, a = 0, b = 0, c = 0, bias = 0, pre = 0;
+  /// Of codes: those of a and b, 256 bytes apart.
+  std::uint64_t scales = 0;
   std::uint64_t total_bytes = 0;
 
-  ProductScratch(const Matmul& mm, std::uint64_t library_workspace_bytes);
+  ProductScratch(const Product& product, std::uint64_t library_workspace_bytes);
 };
 
 /// What is enough for each of the products, one after another; 0 where no library takes them
 /// (fp64).
-std::uint64_t tuning_scratch_bytes(std::span<const Matmul> products,
+std::uint64_t tuning_scratch_bytes(std::span<const Product> products,
                                    std::uint64_t library_workspace_bytes);
 
 }  // namespace llmtrain::kernels::cuda

@@ -5,6 +5,7 @@
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/block_moments.hpp"
+#include "kernels/code_matmul.hpp"
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/cuda/rules/experts.hpp"
 #include "kernels/eight_bit.hpp"
@@ -62,6 +63,10 @@ std::uint64_t of_column_squares(const KernelCtx&, const ColumnSquares& op) {
 std::uint64_t of_matmul(const KernelCtx& ctx, const Matmul& mm) {
   const bool ours = mm.a.dtype == DType::f64 || ctx.determinism == Determinism::layout;
   return ours ? 0 : ctx.library_workspace_bytes;
+}
+
+std::uint64_t of_code_matmul(const KernelCtx& ctx, const CodeMatmul&) {
+  return ctx.determinism == Determinism::layout ? 0 : ctx.library_workspace_bytes;
 }
 
 template <class K>
@@ -170,6 +175,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<ColumnSum, as_on_the_cpu<ColumnSum>>(),
       workspace_row_of<Rope, none<Rope>>(),
       workspace_row_of<Matmul, of_matmul>(),
+      workspace_row_of<CodeMatmul, of_code_matmul>(),
       workspace_row_of<AttentionForward, of_attention_forward>(),
       workspace_row_of<AttentionBackward, of_attention_backward>(),
       workspace_row_of<AttentionMerge, none<AttentionMerge>>(),

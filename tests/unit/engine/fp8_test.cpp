@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/elementwise.hpp"
+#include "lib/engine/target.hpp"
 #include "tests/support/small_engine.hpp"
 
 namespace llmtrain::engine {
@@ -13,13 +14,14 @@ namespace llmtrain::engine {
 namespace {
 
 constexpr std::string_view kModel =
-    "architecture: llama, vocab_size: 31, hidden_size: 24, intermediate_size: 40, head_dim: 8, "
+    "architecture: llama, vocab_size: 31, hidden_size: 32, intermediate_size: 48, head_dim: 8, "
     "num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, initializer_range: 0.2, "
     "max_position_embeddings: 16";
 constexpr std::string_view kScalings[] = {"scaling: current", "scaling: delayed, amax_history: 3",
                                           "scaling: block"};
 
-constexpr int kSteps = 6;
+// A micro-batch has 80 rows, a multiple of 16.
+constexpr int kSteps = 6, kLength = 10, kSamples = 16;
 
 std::string fp8(std::string_view keys) {
   return fmt::format("{{compute: fp8, fp8: {{{}, include: [\"*\"]}}}}", keys);
@@ -30,10 +32,10 @@ struct Run {
   std::unique_ptr<Device> device;
   std::unique_ptr<Engine> engine;
 
-  Run(const std::string& precision, bool meta, std::string_view more = "") {
+  Run(const std::string& precision, bool meta, std::string_view more = "", bool codes = false) {
     const std::string text = fmt::format(
         "recipe: 1\nmodel: {{{}}}\n"
-        "training: {{seq_len: 10, micro_batch_size: 2, global_batch_size: 4, max_steps: 10}}\n"
+        "training: {{seq_len: 10, micro_batch_size: 8, global_batch_size: 16, max_steps: 10}}\n"
         "precision: {}\noptimizer: {{lr: 1.0e-2}}\n{}",
         kModel, precision, more);
     recipe::load(recipe, {.file = "test.yaml", .text = text});
@@ -42,15 +44,16 @@ struct Run {
     engine = std::make_unique<Engine>(
         EnginePlace{.device = device.get(),
                     .table = meta ? &kernels::meta_table() : &kernels::cpu_table(),
-                    .threads = 1},
+                    .threads = 1,
+                    .multiplies_codes = codes},
         recipe.options(7));
     engine->initialize();
   }
 
   StepOutcome step(int number) {
-    std::vector<std::vector<std::int32_t>> samples(4);
+    std::vector<std::vector<std::int32_t>> samples(kSamples);
     for (std::size_t s = 0; s < samples.size(); ++s) {
-      for (int i = 0; i < 10; ++i) {
+      for (int i = 0; i < kLength; ++i) {
         samples[s].push_back(
             static_cast<std::int32_t>((7 * s + static_cast<std::size_t>(i * i)) % 31));
       }
@@ -73,24 +76,48 @@ TEST_CASE("steps in FP8 take memory as planned, recomputed or not, and learn as 
   for (const std::string_view scaling : kScalings) {
     for (const std::string_view more : {"", "activation_checkpoint: {mode: full}\n"}) {
       CAPTURE(scaling);
-      CAPTURE(more);
-      Run planned(fp8(scaling), true, more), run(fp8(scaling), false, more);
-      StepOutcome found;
-      for (int i = 1; i <= kSteps; ++i) {
-        planned.device->ledger().start_trace();
-        planned.engine->train_step(StepBatch::planned(4, 10), i, 1.0);
-        run.device->ledger().start_trace();
-        found = run.step(i);
-        CHECK(run.device->ledger().stop_trace() == planned.device->ledger().stop_trace());
+      for (const bool codes : {false, true}) {
+        CAPTURE(more);
+        CAPTURE(codes);
+        Run planned(fp8(scaling), true, more, codes), run(fp8(scaling), false, more, codes);
+        StepOutcome found;
+        for (int i = 1; i <= kSteps; ++i) {
+          planned.device->ledger().start_trace();
+          planned.engine->train_step(StepBatch::planned(kSamples, kLength), i, 1.0);
+          run.device->ledger().start_trace();
+          found = run.step(i);
+          CHECK(run.device->ledger().stop_trace() == planned.device->ledger().stop_trace());
+        }
+        CHECK(run.device->ledger().peak(Phase::step).total_bytes ==
+              planned.device->ledger().peak(Phase::step).total_bytes);
+        CHECK(found.loss_sum != expected.loss_sum);
+        CHECK(std::abs(found.loss_sum - expected.loss_sum) < 0.05 * first);
+        REQUIRE(found.quantization.has_value());
+        for (const double amax : found.quantization->amax) CHECK(amax > 0);
       }
-      CHECK(run.device->ledger().peak(Phase::step).total_bytes ==
-            planned.device->ledger().peak(Phase::step).total_bytes);
-      CHECK(found.loss_sum != expected.loss_sum);
-      CHECK(std::abs(found.loss_sum - expected.loss_sum) < 0.05 * first);
-      REQUIRE(found.quantization.has_value());
-      for (const double amax : found.quantization->amax) CHECK(amax > 0);
     }
   }
+}
+
+TEST_CASE("products multiply codes where device, recipe and determinism let them") {
+  const QuantizationOptions current{.scaling = OperandScaling::current};
+  const QuantizationOptions delayed{.scaling = OperandScaling::delayed};
+  const QuantizationOptions block{.scaling = OperandScaling::block};
+  QuantizationOptions in_bf16 = current;
+  in_bf16.products = OperandProducts::bf16;
+  using enum kernels::Determinism;
+  CHECK(obstacle_to_codes(current, run, true).empty());
+  CHECK(obstacle_to_codes(delayed, fast, true).empty());
+  CHECK(obstacle_to_codes(current, run, false) == "the device multiplies no codes");
+  CHECK(obstacle_to_codes(block, run, true) == "precision.fp8.scaling is block");
+  CHECK(obstacle_to_codes(in_bf16, run, true) == "precision.fp8.products is bf16");
+  CHECK(obstacle_to_codes(current, layout, true) == "run.determinism is layout");
+  const auto loss = [](const std::string& keys, bool codes) {
+    return Run(fp8(keys), false, "", codes).step(1).loss_sum;
+  };
+  CHECK(loss("scaling: current", true) != loss("scaling: current", false));
+  CHECK(loss("scaling: current, products: bf16", true) == loss("scaling: current", false));
+  CHECK(loss("scaling: block", true) == loss("scaling: block", false));
 }
 
 TEST_CASE("recomputing a step in FP8 changes no bit, nor what is counted") {

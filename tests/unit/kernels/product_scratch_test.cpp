@@ -45,8 +45,8 @@ TEST_CASE("scratch is enough for the largest product, and fp64 needs none") {
     const View view = matrix(256, dtype, n, n, n);
     return Matmul{.a = view, .b = view, .c = view, .bias = {}};
   };
-  const std::vector<Matmul> products = {square(DType::f32, 16), square(DType::f32, 32),
-                                        square(DType::f64, 64)};
+  const std::vector<Product> products = {square(DType::f32, 16), square(DType::f32, 32),
+                                         square(DType::f64, 64)};
   CHECK(tuning_scratch_bytes(products, 256) == 256 + 3 * 4 * 32 * 32);
   CHECK(tuning_scratch_bytes({}, 256) == 0);
   CHECK(tuning_scratch_bytes(std::span(products).last(1), 256) == 0);

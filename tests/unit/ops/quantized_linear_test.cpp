@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/code_matmul.hpp"
 #include "lib/base/error.hpp"
 #include "lib/param/quantized_layers.hpp"
 #include "tests/support/formula.hpp"
@@ -16,7 +17,7 @@ namespace llmtrain::test {
 
 namespace {
 
-constexpr std::int64_t kRows = 150, kIn = 200, kOut = 140;
+constexpr std::int64_t kRows = 160, kIn = 208, kOut = 144;  // no whole blocks of 128
 
 using Matrix = std::vector<double>;
 
@@ -98,7 +99,7 @@ struct Layers {
   std::vector<const ParameterGroup*> weights;
   std::optional<QuantizedLayers> quantized;
 
-  explicit Layers(const QuantizationOptions& options)
+  explicit Layers(const QuantizationOptions& options, bool codes = false)
       : place({.length = kRows}, {.compute = DType::f32, .table = &kernels::cpu_table()}) {
     for (const int block : {0, 1, 2}) {
       weights.push_back(&place.store().declare(
@@ -110,7 +111,7 @@ struct Layers {
       const std::vector<float> values = formula_weights(group->name(), kOut * kIn, 0, 0.05);
       place.device().copy_from_host(group->compute(), std::as_bytes(std::span(values)));
     }
-    quantized.emplace(place.context().kernel, options, place.store());
+    quantized.emplace(place.context().kernel, options, place.store(), codes);
   }
   Matrix weight(int block) const {
     return values_of(weights[static_cast<std::size_t>(block)]->compute());
@@ -124,10 +125,25 @@ struct Step {
 Matrix input() { return matrix("fp8 input", kRows, kIn, 3); }
 Matrix gradient() { return matrix("fp8 gradient", kRows, kOut, 1e-3); }
 
-Step run(Layers& layers, int block, bool recompute = false, WeightGrads when = WeightGrads::now) {
+/// Counts products.
+class Products final : public kernels::Recorder {
+ public:
+  void record(const kernels::LaunchRecord& launch) override {
+    of_codes += launch.name == kernels::CodeMatmul::name ? 1 : 0;
+    of_numbers += launch.name == kernels::Matmul::name ? 1 : 0;
+    quantizations += launch.name == kernels::Quantize::name ? 1 : 0;
+    magnitudes += launch.name == kernels::BlockAmax::name ? 1 : 0;
+  }
+  int of_codes = 0, of_numbers = 0, quantizations = 0, magnitudes = 0;
+};
+
+Step run(Layers& layers, int block, bool recompute = false, WeightGrads when = WeightGrads::now,
+         kernels::Recorder* recorder = nullptr) {
   const ParameterGroup& weight = *layers.weights[static_cast<std::size_t>(block)];
   OpCtx ctx = layers.place.context();
   ctx.quantized = &*layers.quantized;
+  ctx.kernel.recorder = recorder;
+  layers.quantized->scale_weights(ctx.kernel);
   Tape tape;
   ctx.tape = &tape;
   ctx.launch(kernels::Fill{.y = weight.grad(), .value = 0});
@@ -187,6 +203,50 @@ TEST_CASE(
     CHECK(amax == Matrix{largest(input()), largest(layers.weight(1)), largest(gradient())});
     CHECK(values_of(layers.quantized->all_saturated()) == Matrix{0, 0, 0});
   }
+}
+
+TEST_CASE("a layer that multiplies codes has the products of the numbers that they stand for") {
+  const QuantizationOptions options{.scaling = OperandScaling::current};
+  Layers layers(options, true);
+  Products products;
+  const Step step = run(layers, 1, false, WeightGrads::now, &products);
+  CHECK(products.of_codes == 3);
+  CHECK(products.of_numbers == 0);
+  CHECK(products.quantizations == 5);  // that of the output's gradient serves two products
+  // Of the weight before the step; of the others, and into what the step reports of them.
+  CHECK(products.magnitudes == 5);
+  check_step(step, layers, options, {});
+  CHECK(run(layers, 1, true) == step);
+  CHECK(run(layers, 1, false, WeightGrads::deferred) == step);
+  CHECK(values_of(layers.quantized->all_amax()) ==
+        Matrix{largest(input()), largest(layers.weight(1)), largest(gradient())});
+  // Layers that are not chosen, and sizes that no GPU takes, multiply numbers.
+  Products others;
+  run(layers, 0, false, WeightGrads::now, &others);
+  CHECK(others.of_codes == 0);
+  CHECK(layers.quantized->multiplies_codes(*layers.weights[1], kRows));
+  CHECK_FALSE(layers.quantized->multiplies_codes(*layers.weights[1], kRows - 8));
+  CHECK(layers.quantized->num_multiplying_codes(kRows) == 1);
+  CHECK(layers.quantized->num_multiplying_codes(kRows - 8) == 0);
+  CHECK(Layers(options).quantized->num_multiplying_codes(kRows) == 0);
+}
+
+TEST_CASE("codes by delayed scales are multiplied with these, and those beyond are counted once") {
+  const QuantizationOptions options{.scaling = OperandScaling::delayed, .history = 3};
+  Layers layers(options, true);
+  const kernels::KernelCtx kernel = layers.place.context().kernel;
+  check_step(run(layers, 1), layers, options, {1, 1, 1});
+  for (const LinearOperand operand : {LinearOperand::input, LinearOperand::output_grad}) {
+    kernels::launch(kernel, kernels::Fill{.y = layers.quantized->scale(0, operand), .value = 1e9});
+  }
+  layers.quantized->begin_step(kernel);
+  run(layers, 1, true);
+  const auto beyond = [](const Matrix& x, double limit) {
+    return static_cast<double>(
+        std::count_if(x.begin(), x.end(), [&](double v) { return std::abs(v) * 1e9 > limit; }));
+  };
+  CHECK(values_of(layers.quantized->all_saturated()) ==
+        Matrix{beyond(input(), 464), 0, beyond(gradient(), 61440)});
 }
 
 TEST_CASE("layers that are not chosen, and what is no training, multiply operands as they are") {

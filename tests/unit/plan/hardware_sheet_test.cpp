@@ -223,6 +223,7 @@ TEST_CASE("no key of a sheet does nothing") {
   for (const char* change : {"title: T",
                              "compute: {multiprocessors: 7}",
                              "compute: {bf16_flops: 1e12}",
+                             "compute: {fp8_flops: 1e12}",
                              "compute: {tf32_flops: 1e12}",
                              "compute: {fp32_flops: 1e12}",
                              "compute: {fp64_flops: 2e12}",

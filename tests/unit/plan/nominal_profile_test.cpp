@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/code_matmul.hpp"
 #include "kernels/cuda/rules/workspace.hpp"
 #include "lib/base/error.hpp"
 #include "lib/plan/predict.hpp"
@@ -32,6 +33,7 @@ TEST_CASE("every kernel of a step has a time on every machine, and none exceeds 
                           : is_half_width(key.dtype)  ? sheet.bf16_flops
                           : key.dtype == DType::f64   ? sheet.fp64_flops
                           : key.name == "matmul_tf32" ? sheet.tf32_flops
+                          : key.name == "code_matmul" ? sheet.fp8_flops
                                                       : sheet.fp32_flops;
       for (std::size_t i = 0; i < model.work().size(); ++i) {
         CHECK(model.work()[i] / model.seconds()[i] <= peak);
@@ -66,8 +68,9 @@ TEST_CASE("a data sheet gives every kernel of a GPU a time") {
   const auto gpu = *nominal_profile("h200");
   for (const kernels::WorkspaceRow& row : kernels::meta_cuda_table().workspaces()) {
     CAPTURE(row.name);
-    const std::string_view name = timed_name({.name = row.name, .cost = {}, .dtype = DType::f32});
-    CHECK(gpu.kernels.contains({std::string(name), DType::f32, 0}));
+    const DType dtype = row.name == kernels::CodeMatmul::name ? DType::u8 : DType::f32;
+    const std::string_view name = timed_name({.name = row.name, .cost = {}, .dtype = dtype});
+    CHECK(gpu.kernels.contains({std::string(name), dtype, 0}));
   }
 }
 
@@ -157,6 +160,53 @@ training: {seq_len: 1024, micro_batch_size: 8, global_batch_size: 8, max_steps: 
         std::string::npos);
 }
 
+TEST_CASE("products of codes have a name and a rate of their own, and are tuned") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe, {.file = "test.yaml",
+                        .text = R"(
+model: {architecture: llama, vocab_size: 300, hidden_size: 2048, num_hidden_layers: 3,
+        num_attention_heads: 16, intermediate_size: 8192, max_position_embeddings: 512}
+training: {seq_len: 512, micro_batch_size: 8, global_batch_size: 8, max_steps: 4}
+precision: {compute: fp8}
+)",
+                        .overrides = {}});
+  const auto plan_with = [&](bool codes) {
+    return make_plan(recipe.options(1), 8,
+                     {.device = DeviceKind::cuda,
+                      .library_workspace_bytes = 1 << 20,
+                      .tune_products = true,
+                      .multiplies_codes = codes});
+  };
+  const Plan in_bf16 = plan_with(false), of_codes = plan_with(true);
+  CHECK(in_bf16.step.flops() == of_codes.step.flops());
+  // Four layers of the middle block in three forms each.
+  const auto num_products = [](const Plan& plan) {
+    return std::ranges::count_if(plan.products, [](const auto& p) { return p.codes.has_value(); });
+  };
+  CHECK(num_products(in_bf16) == 0);
+  CHECK(num_products(of_codes) == 12);
+  const RunShape run{.device = DeviceKind::cuda, .compute = DType::bf16, .steps = 1, .tokens = 64};
+  const auto seconds = [&](const Plan& plan, std::string_view row) {
+    const PlannedTime time = planned_time(plan, *nominal_profile("h200"), run, "h200");
+    for (const KernelTime& kernel : time.step.kernels) {
+      if (kernel.name == row) return kernel.seconds / kernel.cost.flops;
+    }
+    return 0.0;
+  };
+  for (const char* form : {"matmul forward ", "matmul input grad ", "matmul weight grad "}) {
+    CAPTURE(form);
+    const double narrow = seconds(of_codes, std::string(form) + "fp8");
+    const double wide = seconds(in_bf16, std::string(form) + "bf16");
+    CHECK(narrow > 0.45 * wide);
+    CHECK(narrow < 0.7 * wide);
+  }
+  CHECK(of_codes.step.peak.total_bytes <= in_bf16.step.peak.total_bytes);
+  CHECK(nominal_profile("h200")->peak_fp8_flops > 0);
+  CHECK(nominal_profile("a100")->peak_fp8_flops == 0);
+  CHECK_THROWS_WITH_AS(planned_time(of_codes, *nominal_profile("a100"), run, "a100"),
+                       doctest::Contains("code_matmul"), RecipeError);
+}
+
 TEST_CASE("the products of a GPU's plan differ, and the largest fits into what tuning takes") {
   test::EngineRecipe recipe;
   recipe::load(recipe, {.file = "test.yaml",
@@ -177,7 +227,8 @@ precision: {compute: bf16}
   CHECK(plan.products.size() >= 15);
   CHECK(plan.products.size() < 30);
   std::uint64_t operands = 0;
-  for (const kernels::Matmul& mm : plan.products) {
+  for (const auto& [mm, codes] : plan.products) {
+    CHECK_FALSE(codes.has_value());
     operands = std::max(operands, mm.a.bytes() + mm.b.bytes() + mm.c.bytes() +
                                       (mm.bias.defined() ? mm.bias.bytes() : 0));
   }
