@@ -11,7 +11,6 @@ namespace {
 constexpr bool is_whole(const BlockShape& block) { return block.rows == 0 && block.cols == 0; }
 
 // ---- The largest magnitude
-// -----------------------------------------------------------------------------------
 
 constexpr std::int64_t kAmaxBlocks = 2048;
 /// Packs that a thread has under way.
@@ -52,7 +51,6 @@ __global__ void __launch_bounds__(kMapThreads)
 }
 
 // ---- Codes
-// -----------------------------------------------------------------------------------
 
 /// Neighbours of a row that become two words of codes.
 constexpr int kEight = 8;
