@@ -47,14 +47,16 @@ engine::StepBatch batch_of(std::int64_t samples, std::int64_t length) {
 TEST_CASE("tuning takes the plan's memory before the engine, which then lies as planned") {
   const test::TempDir here;
   write_file_atomic(here.path() / "recipe.yaml", kRecipe);
+  int number = 0;
   // Products of codes are for sizes that are multiples of 16.
   for (const auto& [precision, width] :
        {std::pair("precision.compute=fp32", "24"), std::pair("precision.compute=bf16", "24"),
         std::pair("precision={compute: fp8, fp8: {include: ['*']}}", "32")}) {
     CAPTURE(precision);
+    const auto cache = here.path() / fmt::format("products {}", ++number);
     const auto recipe = train::load_recipe(
         here.path() / "recipe.yaml", {precision, std::string("model.hidden_size=") + width,
-                                      "run.product_cache=" + (here.path() / precision).string()});
+                                      "run.product_cache=" + cache.string()});
     const engine::EngineOptions options = recipe->engine_options();
     const plan::Plan plan = plan::make_plan(options, 6, train::target_of(*recipe));
     REQUIRE(plan.tuning_bytes > std::uint64_t{1} << 20);
