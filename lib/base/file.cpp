@@ -182,12 +182,6 @@ void File::finish_write_back(std::uint64_t offset, std::uint64_t bytes) {
   ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 }
 
-void File::reserve(std::uint64_t bytes) {
-  do errno = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
-  while (errno == EINTR);
-  if (errno != 0) fail_errno<StorageError>(fmt::format("take {} bytes of disk", bytes), path_);
-}
-
 void File::sync() {
   if (::fsync(fd_) != 0) fail_errno<StorageError>("fsync", path_);
 }

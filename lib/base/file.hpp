@@ -33,11 +33,6 @@ class File {
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const;
-  /// For system calls that this class has not; it stays this one's.
-  int descriptor() const { return fd_; }
-  /// Takes the disk's blocks for the first `bytes` bytes now, so that writing there does not find it
-  /// full, and makes the file as long.
-  void reserve(std::uint64_t bytes);
   /// Reads exactly out.size() bytes at `offset` (pread); DataError when the file ends before.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
   /// From now on bytes go between memory and disk past the page cache (O_DIRECT), where the file

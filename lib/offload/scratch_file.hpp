@@ -21,8 +21,11 @@ class ScratchFile {
 
   /// In `directory`, which is made if it is not there. StorageError when the disk has no `bytes`.
   ScratchFile(const std::filesystem::path& directory, std::uint64_t bytes);
+  ~ScratchFile();
+  ScratchFile(ScratchFile&& other) noexcept;
+  ScratchFile& operator=(ScratchFile&&) = delete;
 
-  int descriptor() const { return file_.descriptor(); }
+  int descriptor() const { return fd_; }
   /// For messages.
   std::string name() const;
   /// Bytes go between memory and disk past the page cache.
@@ -37,7 +40,7 @@ class ScratchFile {
   [[noreturn]] void fail_at(bool is_write, std::uint64_t offset, std::int64_t result) const;
 
  private:
-  File file_;
+  int fd_ = -1;
   std::filesystem::path directory_;
   bool bypasses_cache_ = false;
 };
