@@ -1,7 +1,6 @@
 // offload.optimizer: nvme keeps optimizer states in a file: the same runs, bit for bit.
 #include <csignal>
-#include <fstream>
-#include <sstream>
+#include <regex>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -45,6 +44,12 @@ std::int64_t bytes(const Json& plan, const char* category) {
   return plan["held_bytes"][category].get<std::int64_t>();
 }
 
+/// Tensors, state and metrics, without those of memory: which is what differs.
+std::string outcome(const fs::path& where, std::uint64_t step) {
+  static const std::regex kMemory(R"(,"memory/[a-z_]+":[0-9]+)");
+  return std::regex_replace(fingerprint(where, step), kMemory, "");
+}
+
 std::ptrdiff_t names_in(const fs::path& directory) {
   return std::distance(fs::directory_iterator(directory), fs::directory_iterator());
 }
@@ -66,7 +71,7 @@ TEST_CASE("a run has the bits that it has with its optimizer states in memory") 
     run_well(plain, optimizer);
     const auto result = offloaded.run(joined(optimizer, kOffload));
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-    CHECK(fingerprint(offloaded.path, 6) == fingerprint(plain.path, 6));
+    CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
     CHECK(result.output.find("6 steps took memory as planned, allocation by allocation") !=
           std::string::npos);
     CHECK(names_in(offloaded.path / "run" / "offload") == 0);
@@ -79,20 +84,20 @@ TEST_CASE("with micro-batches and clipping, with threads instead of io_uring, wi
   const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
   run_well(plain, settings);
   run_well(offloaded, joined(joined(settings, kOffload), {"offload.checksum=false"}));
-  CHECK(fingerprint(offloaded.path, 6) == fingerprint(plain.path, 6));
+  CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
   const Workspace by_threads(kTinyRecipe);
   ::setenv("LLMTRAIN_IO_URING", "off", 1);
   const auto result = by_threads.run(joined(settings, kOffload));
   ::unsetenv("LLMTRAIN_IO_URING");
   REQUIRE_MESSAGE(result.exit_code == 0, result.output);
   CHECK(result.output.find("read and written by pread and pwrite") != std::string::npos);
-  CHECK(fingerprint(by_threads.path, 6) == fingerprint(plain.path, 6));
+  CHECK(outcome(by_threads.path, 6) == outcome(plain.path, 6));
 }
 
 TEST_CASE("what was saved with offload goes on without, and the other way round") {
   const Workspace whole(kTinyRecipe);
   run_well(whole, {});
-  const std::string expected = fingerprint(whole.path, 6);
+  const std::string expected = outcome(whole.path, 6);
   const Overrides async = joined(kOffload, {"checkpoint.async=true"});
   struct Way {
     Overrides before, after;
@@ -105,7 +110,7 @@ TEST_CASE("what was saved with offload goes on without, and the other way round"
     const auto rest = here.run(way.after);
     REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
     CHECK(rest.output.find("resumed from step") != std::string::npos);
-    CHECK(fingerprint(here.path, 6) == expected);
+    CHECK(outcome(here.path, 6) == expected);
   }
 }
 
@@ -160,16 +165,16 @@ TEST_CASE("a kill leaves no file, and the next start goes on") {
   CHECK(names_in(here.path / "fast") == 0);
   CHECK_FALSE(fs::exists(here.path / "run" / "offload"));
   run_well(whole, {"training.max_steps=200", "eval.interval=null", "checkpoint.interval=50"});
-  CHECK(fingerprint(here.path, 200) == fingerprint(whole.path, 200));
+  CHECK(outcome(here.path, 200) == outcome(whole.path, 200));
 }
 
 TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
-  check_refused({"offload.optimizer=host"}, "offload.optimizer: host is for a GPU");
+  check_refused({"offload.optimizer=host"}, "offload.optimizer=host: host is for a GPU");
   check_refused({"offload.optimizer=nvme", "run.device=cuda"}, "a GPU keeps its optimizer states");
   check_refused({"offload.path=fast"},
-                "offload.path: does nothing without offload.optimizer: nvme");
-  check_refused({"offload.buffer=1GiB"}, "offload.buffer: does nothing without");
-  check_refused({"offload.checksum=false"}, "offload.checksum: does nothing without");
+                "offload.path=fast: does nothing without offload.optimizer: nvme");
+  check_refused({"offload.buffer=1GiB"}, "offload.buffer=1GiB: does nothing without");
+  check_refused({"offload.checksum=false"}, "offload.checksum=false: does nothing without");
   check_refused({"offload.optimizer=nvme", "optimizer.name=sgd"}, "sgd keeps no states");
   check_refused({"offload={optimizer: nvme, buffer: 64KiB}", "model.hidden_size=256",
                  "model.intermediate_size=512", "optimizer.name=muon"},

@@ -1,4 +1,6 @@
 // A disk of optimizer states that fails (offload.optimizer: nvme).
+#include <regex>
+
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -15,6 +17,12 @@ Environment state_fault(const char* call, int n, const char* what) {
   return {{"LD_PRELOAD", LLMTRAIN_IO_FAULTS}, {"LLMTRAIN_IO_URING", "off"},
           {"IO_FAULT_UNDER", "/fast/"},       {"IO_FAULT_CALLS", call},
           {"IO_FAULT_AT", std::to_string(n)}, {"IO_FAULT_DO", what}};
+}
+
+/// Without the metrics of memory, which is what differs.
+std::string outcome(const std::string& fingerprint) {
+  static const std::regex kMemory(R"(,"memory/[a-z_]+":[0-9]+)");
+  return std::regex_replace(fingerprint, kMemory, "");
 }
 
 }  // namespace
@@ -42,7 +50,10 @@ TEST_CASE("an error in the middle of an update ends the run, and nothing of that
         CHECK(result.exit_code == 7);
         CHECK(result.output.find(fault.says) != std::string::npos);
         CHECK(result.output.find("fast (a file without a name there)") != std::string::npos);
-        CHECK(check_recovery(job, layout, result.output, 2) == "");
+        const ProcessResult rest = job.run({}, n % 2 == 0 ? kOffload : Overrides{});
+        REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+        CHECK(rest.output.find("resumed from step") != std::string::npos);
+        CHECK(outcome(job.fingerprint(Layout::kSteps)) == outcome(expected_fingerprint(layout)));
       }
       CHECK(ended >= 2);
     }
@@ -57,7 +68,7 @@ TEST_CASE("reads and writes that are interrupted or late change nothing") {
       const bool all = std::string(what) != "EINTR";
       const ProcessResult result = job.run(state_fault(call, all ? 0 : 9, what), kOffload);
       REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-      CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
+      CHECK(outcome(job.fingerprint(Layout::kSteps)) == outcome(expected_fingerprint(layout)));
     }
   }
 }
