@@ -42,8 +42,8 @@ class SharedMemory {
 
 /// The descriptor of a ring; closed on destruction.
 struct Ring {
+  io_uring_params parameters{};  // which the kernel fills in
   int fd = -1;
-  io_uring_params parameters{};
   explicit Ring(unsigned entries)
       : fd(static_cast<int>(::syscall(SYS_io_uring_setup, entries, &parameters))) {}
   ~Ring() {

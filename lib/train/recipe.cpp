@@ -340,6 +340,10 @@ int Recipe::threads() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
+      recipe::Reserved{"offload.activations",
+                       "this build keeps activations on the device; activation_checkpoint computes "
+                       "them again"},
+      recipe::Reserved{"offload.parameters", "this build keeps parameters on the device"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe",

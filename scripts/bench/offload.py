@@ -108,7 +108,7 @@ def run(options, folder, overrides, extent, limit=None):
 
 
 def measure(options, folder):
-    (folder / "text.txt").write_text("".join(f"word{i * 7919 % 61} " for i in range(40000)))
+    (folder / "text.txt").write_text("".join(f"word{i * 7919 % 61} " for i in range(6000)))
     (folder / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(options.steps)))
     plain_extent, plain_plan = planned(options, folder, [])
     extent, plan = planned(options, folder, [OFFLOAD])
