@@ -115,8 +115,8 @@ class OptimizerSet {
   std::span<const StateTensor> states() const { return states_; }
   /// Names of all state tensors of the model, on whichever ranks they are.
   const std::vector<std::string>& state_names() const { return state_names_; }
-  /// What the states of so many own elements of a parameter that is trained take in memory, and what
-  /// of them the rank that writes them writes.
+  /// What the states of so many own elements of a parameter that is trained take in memory, and
+  /// what of them the rank that writes them writes.
   struct StateBytes {
     std::uint64_t kept = 0, written = 0;
   };

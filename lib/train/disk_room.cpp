@@ -78,11 +78,11 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
 void check_offload_room(const plan::Plan& plan, const fs::path& directory) {
   if (plan.offloaded_bytes == 0) return;
   const std::uint64_t free = free_disk_bytes(directory);
-  require<DoesNotFitError>(plan.offloaded_bytes <= free,
-                           "optimizer states need {} of disk, but {} has {} free; free space there, "
-                           "or choose another offload.path",
-                           format_bytes(plan.offloaded_bytes), directory.string(),
-                           format_bytes(free));
+  require<DoesNotFitError>(
+      plan.offloaded_bytes <= free,
+      "optimizer states need {} of disk, but {} has {} free; free space there, "
+      "or choose another offload.path",
+      format_bytes(plan.offloaded_bytes), directory.string(), format_bytes(free));
 }
 
 }  // namespace llmtrain::train
