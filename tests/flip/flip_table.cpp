@@ -340,11 +340,6 @@ const std::vector<Flip> kLoop{
      "checkpoint.interval=1 | checkpoint.keep_latest=2 | training.max_steps=6",
      {"checkpoint.keep_every=2"}},
     {"checkpoint.max_shard_size", {files}, "", {"checkpoint.max_shard_size=64KiB"}},
-    {"offload.optimizer", {plan}, "", {"offload.optimizer=nvme"}},
-    {"offload.path", {files}, "offload.optimizer=nvme", {"offload.path=elsewhere"}},
-    {"offload.buffer", {plan}, "offload.optimizer=nvme", {"offload.buffer=64KiB"}},
-    // What a disk does not change is the same with and without.
-    {"offload.checksum", {}, "offload.optimizer=nvme", {"offload.checksum=false"}},
     {"checkpoint.async", {plan}, "", {"checkpoint.async=true"}},
     {"checkpoint.async_share", {plan}, "checkpoint.async=true", {"checkpoint.async_share=1"}},
     {"checkpoint.export_hf", {plan, files}, "", {"checkpoint.export_hf=true"}},
