@@ -44,7 +44,7 @@ std::uint64_t written_bytes(const std::set<const Parameter*>& written,
     bytes += static_cast<std::uint64_t>(p->own_slice().count) * size_of(p->stored_dtype());
   }
   for (const optim::StateTensor& state : states) {
-    if (state.is_first && written.contains(state.parameter)) bytes += state.tensor.view().bytes();
+    if (state.is_first && written.contains(state.parameter)) bytes += state.bytes();
   }
   return bytes;
 }

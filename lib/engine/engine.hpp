@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -70,6 +71,8 @@ struct EngineOptions {
   int virtual_workers = 0;
   /// Of Axis::pp, where it has several ranks.
   PipelineOptions pipeline;
+  /// Where optimizer states live if not in memory. On the CPU, and meta, which opens no file.
+  std::optional<optim::Offload> offload;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -93,6 +96,8 @@ struct EnginePlace {
   /// What this rank writes of a checkpoint has a second place in the device's memory, from which it
   /// is written while the run goes on (Engine::snapshot).
   bool keeps_snapshot = false;
+  /// Of the files of EngineOptions::offload that name no directory.
+  std::filesystem::path offload_directory = {};
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;

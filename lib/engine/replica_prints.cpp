@@ -10,26 +10,37 @@ namespace llmtrain::engine {
 
 namespace {
 
-std::uint64_t content_of(const Tensor& tensor) {
+/// Of `numel` values that `read(first, to)` gives.
+template <class Read>
+std::uint64_t content_of(std::int64_t numel, DType dtype, const Read& read) {
   constexpr std::uint64_t kPartBytes = 4 << 20;
-  const Tensor flat = tensor.reshape({tensor.numel()});
-  const std::int64_t part = static_cast<std::int64_t>(kPartBytes / size_of(flat.dtype()));
+  const std::int64_t part = static_cast<std::int64_t>(kPartBytes / size_of(dtype));
   std::vector<std::byte> bytes;
   std::uint64_t hash = 0;
-  for (std::int64_t first = 0; first < flat.numel(); first += part) {
-    const std::int64_t count = std::min(part, flat.numel() - first);
-    bytes.resize(static_cast<std::size_t>(count) * size_of(flat.dtype()));
-    flat.device().copy_to_host(bytes, flat.columns(first, count));
+  for (std::int64_t first = 0; first < numel; first += part) {
+    const std::int64_t count = std::min(part, numel - first);
+    bytes.resize(static_cast<std::size_t>(count) * size_of(dtype));
+    read(first, std::span(bytes));
     hash = hash64(bytes, hash);
   }
   return hash;
 }
 
+std::uint64_t content_of(const Tensor& tensor) {
+  const Tensor flat = tensor.reshape({tensor.numel()});
+  return content_of(flat.numel(), flat.dtype(), [&](std::int64_t first, std::span<std::byte> to) {
+    const auto count = static_cast<std::int64_t>(to.size() / size_of(flat.dtype()));
+    flat.device().copy_to_host(to, flat.columns(first, count));
+  });
+}
+
 class Prints {
  public:
   void add(std::string_view kind, std::string name, const TensorPlace& of, const Tensor& tensor) {
+    if (of.own.count > 0) add(kind, std::move(name), of, content_of(tensor));
+  }
+  void add(std::string_view kind, std::string name, const TensorPlace& of, std::uint64_t content) {
     const ParameterSlice& part = of.own;
-    if (part.count == 0) return;
     Hasher128 place;
     place.update(name);
     place.update(kind);
@@ -40,7 +51,7 @@ class Prints {
     const bool sliced = part.count != of.box.shape.numel();
     prints_.push_back({.name = std::move(name),
                        .place = place.digest().low,
-                       .content = content_of(tensor),
+                       .content = content,
                        .copy = kind == kCopy && !sliced,
                        .whole = part.count == of.global_shape.numel()});
   }
@@ -68,7 +79,10 @@ std::vector<ReplicaPrint> replica_prints(Engine& engine) {
     }
   }
   for (const optim::StateTensor& state : engine.states()) {
-    prints.add("state", state.name, state.place, state.tensor);
+    if (state.place.own.count == 0) continue;
+    const auto read = [&](std::int64_t first, std::span<std::byte> to) { state.read(first, to); };
+    prints.add("state", state.name, state.place,
+               content_of(state.place.own.count, state.dtype(), read));
   }
   return prints.take();
 }

@@ -42,6 +42,9 @@ class AdamMini final : public Optimizer {
     const bool one_block = parameter.global_shape().rank() == 1;
     return one_block ? 0 : elements_per_value(block_state(parameter), parameter);
   }
+  std::int64_t divisible(const Parameter& parameter) const override {
+    return parameter.role() == ParameterRole::bias ? others_.divisible(parameter) : 0;
+  }
 
   void bind(Device& device, const Mesh& mesh,
             std::span<const OptimizedParameter> parameters) override {

@@ -19,7 +19,7 @@ std::vector<StateSpec> AdamMoments::states(const Parameter& parameter) const {
 void AdamMoments::bind(Device& device, const Mesh&,
                        std::span<const OptimizedParameter> parameters) {
   for (const OptimizedParameter& p : parameters) {
-    tensors_.push_back({.to = update_operands(*p.parameter),
+    tensors_.push_back({.to = update_operands(p),
                         .m = p.states[0],
                         .v = p.states[1],
                         .lr_scale = p.lr_scale,

@@ -26,6 +26,7 @@ class AdamMoments final : public Optimizer {
   AdamMoments(const AdamOptions& options, Decay decay);
 
   MomentDecays corrected_decays() const override { return {beta1_, beta2_}; }
+  std::int64_t divisible(const Parameter&) const override { return 1; }
   std::vector<StateSpec> states(const Parameter& parameter) const override;
   void bind(Device& device, const Mesh& mesh,
             std::span<const OptimizedParameter> parameters) override;

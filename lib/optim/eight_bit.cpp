@@ -64,6 +64,10 @@ std::int64_t EightBitOptimizer::indivisible(const Parameter& parameter) const {
   return in_eight_bits(parameter) ? kRun : settings_.others->indivisible(parameter);
 }
 
+std::int64_t EightBitOptimizer::divisible(const Parameter& parameter) const {
+  return in_eight_bits(parameter) ? kRun : settings_.others->divisible(parameter);
+}
+
 std::vector<StateSpec> EightBitOptimizer::states(const Parameter& parameter) const {
   if (!in_eight_bits(parameter)) return settings_.others->states(parameter);
   require<RecipeError>(
@@ -88,7 +92,7 @@ void EightBitOptimizer::bind(Device& device, const Mesh& mesh,
       continue;
     }
     kernels::EightBitTensors& tensors =
-        tensors_.emplace_back(kernels::EightBitTensors{.to = update_operands(*p.parameter),
+        tensors_.emplace_back(kernels::EightBitTensors{.to = update_operands(p),
                                                        .codes = {},
                                                        .scales = {},
                                                        .lr_scale = p.lr_scale,

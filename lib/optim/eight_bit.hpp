@@ -25,6 +25,7 @@ class EightBitOptimizer final : public Optimizer {
 
   MomentDecays corrected_decays() const override { return settings_.others->corrected_decays(); }
   std::int64_t indivisible(const Parameter& parameter) const override;
+  std::int64_t divisible(const Parameter& parameter) const override;
   /// RecipeError, with the nearest layout that does not, if the parameter's placement cuts blocks.
   std::vector<StateSpec> states(const Parameter& parameter) const override;
   void bind(Device& device, const Mesh& mesh,

@@ -72,6 +72,9 @@ class Galore final : public Optimizer {
   std::int64_t indivisible(const Parameter& parameter) const override {
     return parameter.role() == ParameterRole::matrix ? 0 : 1;
   }
+  std::int64_t divisible(const Parameter& parameter) const override {
+    return parameter.role() == ParameterRole::matrix ? 0 : others_.divisible(parameter);
+  }
 
   void bind(Device& device, const Mesh& mesh,
             std::span<const OptimizedParameter> parameters) override {

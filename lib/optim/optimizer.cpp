@@ -1,5 +1,9 @@
 #include "lib/optim/optimizer.hpp"
 
+#include <cstddef>
+
+#include "lib/base/require.hpp"
+
 namespace llmtrain::optim {
 
 kernels::UpdateOperands update_operands(const Parameter& parameter) {
@@ -8,6 +12,23 @@ kernels::UpdateOperands update_operands(const Parameter& parameter) {
           .compute_copy = parameter.has_separate_copy() ? parameter.own_compute().view() : View{},
           .remainder = parameter.remainder(),
           .rounding = parameter.rounding()};
+}
+
+kernels::UpdateOperands update_operands(const OptimizedParameter& optimized) {
+  kernels::UpdateOperands to = update_operands(*optimized.parameter);
+  if (!optimized.part) return to;
+  const auto [first, count] = *optimized.part;
+  for (View* view : {&to.parameter, &to.gradient, &to.compute_copy, &to.remainder}) {
+    if (!view->defined()) continue;
+    require(view->contiguous() && first + count <= view->numel(),
+            "{}: elements {} to {} of an update of {}", optimized.parameter->name(), first,
+            first + count, view->numel());
+    view->data = view->as<std::byte>() + static_cast<std::size_t>(first) * size_of(view->dtype);
+    view->shape = {count};
+    view->row_stride = count;
+  }
+  to.rounding.before += first;
+  return to;
 }
 
 }  // namespace llmtrain::optim

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,9 @@ struct OptimizedParameter {
   double weight_decay = 0;
   /// In the order of Optimizer::states().
   std::vector<Tensor> states;
+  /// Of Parameter::own_slice(), counted from its first element, what is updated; empty: all of it.
+  /// The states are those of the part.
+  std::optional<ParameterSlice> part = std::nullopt;
 };
 
 /// Decays of two moments that start at zero, whose bias the decision corrects; 0 for none.
@@ -81,6 +85,10 @@ class Optimizer {
   /// Elements of the parameter's box, one after the other, that an update needs at once, so that
   /// ZeRO does not cut them; 0: all.
   virtual std::int64_t indivisible(const Parameter&) const { return 1; }
+  /// An update may be given a part of the own elements (OptimizedParameter::part) that begins and
+  /// ends at multiples of as many, or at the end; 0: only all of them. A divisor of
+  /// kernels::kListChunk.
+  virtual std::int64_t divisible(const Parameter&) const { return 0; }
   /// State tensors of an allocated parameter.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
   /// Called once, before the first update. All that is given outlives this and stays where it is.
@@ -105,6 +113,8 @@ class Optimizer {
 /// Master, in its form, gradient and compute copy (where it is a tensor of its own) of what this
 /// rank updates, as the update kernels take them: of a sliced parameter one row.
 kernels::UpdateOperands update_operands(const Parameter& parameter);
+/// The same of the part that is updated.
+kernels::UpdateOperands update_operands(const OptimizedParameter& optimized);
 
 struct OptimizerRow;
 using OptimizerChoice = recipe::Choice<OptimizerRow>;

@@ -13,9 +13,22 @@ std::function<std::int64_t(const Parameter&)> indivisible_pieces(const Optimizer
   };
 }
 
+void StateTensor::read(std::int64_t first, std::span<std::byte> to) const {
+  if (file != nullptr) return file->read(parameter_in_file, state_in_file, first, to);
+  const auto count = static_cast<std::int64_t>(to.size() / size_of(tensor.dtype()));
+  tensor.device().copy_to_host(to, tensor.reshape({tensor.numel()}).columns(first, count));
+}
+
+void StateTensor::write(std::int64_t first, std::span<const std::byte> values) const {
+  if (file != nullptr) return file->write(parameter_in_file, state_in_file, first, values);
+  const auto count = static_cast<std::int64_t>(values.size() / size_of(tensor.dtype()));
+  tensor.device().copy_from_host(tensor.reshape({tensor.numel()}).columns(first, count), values);
+}
+
 OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                            const ParameterStore& store, const Mesh& mesh,
-                           std::optional<LossScaling> scaling)
+                           std::optional<LossScaling> scaling,
+                           const std::optional<Offload>& offload)
     : store_(&store),
       optimizer_(options.name().make(options.name)),
       norm_(*ctx.device, store, mesh),
@@ -36,19 +49,52 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
     if (!parameter.is_local() || parameter.own_slice().count == 0) continue;
     OptimizedParameter& optimized = parameters_.emplace_back(
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
-    for (const StateSpec& spec : optimizer_->states(parameter)) {
-      std::string name = fmt::format("{}#{}", parameter.name(), spec.name);
-      TensorPlace place = place_of(spec, parameter);
-      const Shape shape =
-          place.own.count == place.box.shape.numel() ? place.box.shape : Shape{place.own.count};
-      const Tensor state = ctx.device->allocate(shape, spec.dtype, Category::optimizer, name);
-      launch(ctx, kernels::Fill{.y = state, .value = spec.initial});
-      optimized.states.push_back(state);
-      states_.push_back(
-          {std::move(name), &parameter, std::move(place), begins_blocks(spec, parameter), state});
-    }
+    add_states(ctx, optimized, offload.has_value());
   }
-  optimizer_->bind(*ctx.device, mesh, parameters_);
+  if (offload) {
+    offload_states(ctx, options, mesh, *offload);
+  } else {
+    optimizer_->bind(*ctx.device, mesh, parameters_);
+  }
+}
+
+void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter& optimized,
+                              bool in_file) {
+  const Parameter& parameter = *optimized.parameter;
+  std::size_t number = 0;
+  for (const StateSpec& spec : optimizer_->states(parameter)) {
+    StateTensor& state = states_.emplace_back();
+    state.name = fmt::format("{}#{}", parameter.name(), spec.name);
+    state.parameter = &parameter;
+    state.place = place_of(spec, parameter);
+    state.is_first = begins_blocks(spec, parameter);
+    state.parameter_in_file = parameters_.size() - 1;
+    state.state_in_file = number++;
+    state.dtype_in_file = spec.dtype;
+    if (in_file) continue;
+    const TensorPlace& place = state.place;
+    const Shape shape =
+        place.own.count == place.box.shape.numel() ? place.box.shape : Shape{place.own.count};
+    state.tensor = ctx.device->allocate(shape, spec.dtype, Category::optimizer, state.name);
+    launch(ctx, kernels::Fill{.y = state.tensor, .value = spec.initial});
+    optimized.states.push_back(state.tensor);
+  }
+}
+
+void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
+                                  const Mesh& mesh, const Offload& offload) {
+  require<RecipeError>(!state_names_.empty(),
+                       "offload.optimizer: {} keeps no states that could be anywhere; leave it out",
+                       options.name().name);
+  std::vector<StatefulParameter> stateful;
+  for (const OptimizedParameter& p : parameters_) {
+    stateful.push_back({.parameter = p.parameter,
+                        .states = optimizer_->states(*p.parameter),
+                        .divisible = optimizer_->divisible(*p.parameter)});
+  }
+  offloaded_ =
+      std::make_unique<OffloadedStates>(ctx, options, mesh, parameters_, stateful, offload);
+  for (StateTensor& state : states_) state.file = offloaded_.get();
 }
 
 OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,
@@ -57,7 +103,7 @@ OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,
   for (const StateSpec& spec : optimizer_->states(parameter)) {
     const std::int64_t count = values_for(spec, parameter, elements);
     const std::uint64_t size = static_cast<std::uint64_t>(count) * size_of(spec.dtype);
-    bytes.kept += size;
+    if (!offloaded_) bytes.kept += size;
     if (begins_blocks(spec, parameter)) bytes.written += size;
   }
   return bytes;
@@ -88,6 +134,7 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalar
                   .beta1 = decays.beta1,
                   .beta2 = decays.beta2,
                   .loss_scale = {scaling_ ? scaling_->growth_interval : 0}});
+  if (offloaded_) return offloaded_->update(ctx, decision_);
   optimizer_->update(ctx, decision_);
 }
 

@@ -12,6 +12,7 @@
 #include "lib/mesh/mesh.hpp"
 #include "lib/optim/gradient_norm.hpp"
 #include "lib/optim/loss_scaling.hpp"
+#include "lib/optim/offloaded_states.hpp"
 #include "lib/optim/optimizer.hpp"
 #include "lib/optim/optimizer_options.hpp"
 #include "lib/optim/parameter_groups.hpp"
@@ -52,7 +53,21 @@ struct StateTensor {
   TensorPlace place;
   /// Of the ranks that share the parameter's blocks this one keeps and writes the state for all.
   bool is_first = true;
-  Tensor tensor;  // its elements: Parameter::own_shape(), or that of the blocks
+  /// Its values: Parameter::own_shape(), or that of the blocks. Undefined where they are in a file.
+  Tensor tensor;
+  /// Where they are in that case, as which state of which parameter.
+  const OffloadedStates* file = nullptr;
+  std::size_t parameter_in_file = 0, state_in_file = 0;
+  DType dtype_in_file = DType::f32;
+
+  DType dtype() const { return file != nullptr ? dtype_in_file : tensor.dtype(); }
+  std::uint64_t bytes() const {
+    return static_cast<std::uint64_t>(place.own.count) * size_of(dtype());
+  }
+  /// Values from `first` of this rank's on, wherever they are. Between steps, of a file by any
+  /// thread.
+  void read(std::int64_t first, std::span<std::byte> to) const;
+  void write(std::int64_t first, std::span<const std::byte> values) const;
 };
 
 /// Optimizer::indivisible() of the recipe's optimizer.
@@ -64,10 +79,13 @@ class OptimizerSet {
  public:
   /// Allocates the states and sets them to their first values. `store` is allocated with gradients;
   /// it and `mesh` outlive this. With `scaling` gradients are expected to be multiplied with the
-  /// decision's loss_scale. RecipeError for a pattern of `options` that selects no parameter.
+  /// decision's loss_scale. With `offload` states live in a file, and memory has what passes
+  /// through (Category::offload). RecipeError for a pattern of `options` that selects no parameter,
+  /// and for what cannot be offloaded.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                const ParameterStore& store, const Mesh& mesh,
-               std::optional<LossScaling> scaling = std::nullopt);
+               std::optional<LossScaling> scaling = std::nullopt,
+               const std::optional<Offload>& offload = std::nullopt);
 
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
@@ -97,14 +115,20 @@ class OptimizerSet {
   std::span<const StateTensor> states() const { return states_; }
   /// Names of all state tensors of the model, on whichever ranks they are.
   const std::vector<std::string>& state_names() const { return state_names_; }
-  /// What the states of so many own elements of a parameter that is trained take, and what of them
-  /// the rank that writes them writes.
+  /// What the states of so many own elements of a parameter that is trained take in memory, and
+  /// what of them the rank that writes them writes.
   struct StateBytes {
     std::uint64_t kept = 0, written = 0;
   };
   StateBytes state_bytes(const Parameter& parameter, std::int64_t elements) const;
+  /// Null where all states are in memory, and where this rank has none.
+  const OffloadedStates* offloaded() const { return offloaded_.get(); }
 
  private:
+  void add_states(const kernels::KernelCtx& ctx, OptimizedParameter& optimized, bool in_file);
+  void offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
+                      const Mesh& mesh, const Offload& offload);
+
   const ParameterStore* store_;
   std::unique_ptr<Optimizer> optimizer_;
   GradientNorm norm_;
@@ -114,6 +138,7 @@ class OptimizerSet {
   std::vector<OptimizedParameter> parameters_;
   std::vector<StateTensor> states_;
   std::vector<std::string> state_names_;
+  std::unique_ptr<OffloadedStates> offloaded_;
   Tensor decision_;  // of kernels::UpdateDecision's numbers
 };
 

@@ -20,7 +20,7 @@ void RuleOptimizer::bind(Device& device, const Mesh&,
                          std::span<const OptimizedParameter> parameters) {
   for (const OptimizedParameter& p : parameters) {
     kernels::RuleTensors& tensors =
-        tensors_.emplace_back(kernels::RuleTensors{.to = update_operands(*p.parameter),
+        tensors_.emplace_back(kernels::RuleTensors{.to = update_operands(p),
                                                    .states = {},
                                                    .lr_scale = p.lr_scale,
                                                    .weight_decay = p.weight_decay});

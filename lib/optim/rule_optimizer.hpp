@@ -20,6 +20,7 @@ class RuleOptimizer final : public Optimizer {
   explicit RuleOptimizer(const Settings& settings);
 
   MomentDecays corrected_decays() const override { return settings_.corrected; }
+  std::int64_t divisible(const Parameter&) const override { return 1; }
   std::vector<StateSpec> states(const Parameter& parameter) const override;
   void bind(Device& device, const Mesh& mesh,
             std::span<const OptimizedParameter> parameters) override;

@@ -122,7 +122,7 @@ std::uint64_t checkpoint_bytes(engine::Engine& engine) {
   for (const Parameter* p : engine.parameters().local()) {
     bytes += static_cast<std::uint64_t>(p->box().shape.numel()) * size_of(p->stored_dtype());
   }
-  for (const auto& state : engine.states()) bytes += state.tensor.view().bytes();
+  for (const auto& state : engine.states()) bytes += state.bytes();
   return bytes;
 }
 
@@ -265,6 +265,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
+  if (const auto* states = engine.optimizer()->offloaded()) {
+    plan.offloaded_bytes = states->file_bytes();
+  }
   if (target.keeps_snapshot && !target.snapshot_on_device()) {
     plan.pinned_bytes = engine.saved_bytes();
   }

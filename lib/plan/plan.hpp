@@ -69,6 +69,8 @@ struct Plan {
   /// What each durable checkpoint has beside that: the model for Hugging Face's programs, if the
   /// recipe asks for it.
   std::uint64_t export_bytes = 0;
+  /// Of this rank: optimizer states in a file, which every update reads and writes; 0: in memory.
+  std::uint64_t offloaded_bytes = 0;
   std::uint64_t durable_bytes() const { return checkpoint_bytes + export_bytes; }
   /// Beside a GPU: pinned memory of the host, held as long as the run, for the copy from which a
   /// save is written beside the run. What exchanges through host memory need is not in it.

@@ -167,6 +167,9 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   }
   if (time->run_seconds > 0) text += row(run_title(time->run), format_duration(time->run_seconds));
   text += fmt::format("    times from {}\n", time->source);
+  if (plan.offloaded_bytes > 0) {
+    text += "    not in it: what the disk takes longer for optimizer states than the step\n";
+  }
   if (plan.mesh.world_size() > 1) {
     text +=
         "    assumed: no rank is slower than another, nobody else uses the network, and experts "
@@ -228,6 +231,11 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   }
   if (plan.pinned_bytes > 0) {
     text += row("pinned memory for saves", format_bytes(plan.pinned_bytes));
+  }
+  if (plan.offloaded_bytes > 0) {
+    const std::string bytes = format_bytes(plan.offloaded_bytes);
+    text += fmt::format("  {:<26}{} in a file of this rank; a step reads and writes {}\n",
+                        "optimizer states", bytes, bytes);
   }
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));

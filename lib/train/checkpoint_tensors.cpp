@@ -88,6 +88,15 @@ void add_boxes(std::vector<checkpoint::TensorBox>& boxes, const std::string& nam
   }
 }
 
+// States that are in a file are read from there, in parts.
+void add_state_boxes(std::vector<checkpoint::TensorBox>& boxes, const optim::StateTensor& state) {
+  if (state.tensor.defined()) return add_boxes(boxes, state.name, state.place, state.tensor);
+  add_boxes(boxes, state.name, state.place, state.dtype(),
+            [state](std::int64_t first, std::span<std::byte> to) {
+              state.read(first - state.place.own.first, to);
+            });
+}
+
 // Checkpoints have whole masters, whatever form they have in memory; without any, the parameter
 // itself.
 void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore& store,
@@ -113,7 +122,7 @@ std::vector<checkpoint::TensorBox> boxes_to_save(engine::Engine& engine) {
     if (mine.contains(p)) add_master(boxes, engine.parameters(), *p);
   }
   for (const optim::StateTensor& s : engine.states()) {
-    if (s.is_first && mine.contains(s.parameter)) add_boxes(boxes, s.name, s.place, s.tensor);
+    if (s.is_first && mine.contains(s.parameter)) add_state_boxes(boxes, s);
   }
   return boxes;
 }
@@ -257,13 +266,10 @@ void add_parameters(Reading& reading, ParameterStore& store) {
 }
 
 void add_state(Reading& reading, const optim::StateTensor& state) {
-  const Tensor flat = state.tensor.reshape({state.tensor.numel()});
-  reading.add(
-      state.name, state.place, flat.dtype(),
-      [flat, begin = state.place.own.first](std::int64_t first, std::span<const std::byte> values) {
-        const auto count = static_cast<std::int64_t>(values.size() / size_of(flat.dtype()));
-        flat.device().copy_from_host(flat.columns(first - begin, count), values);
-      });
+  reading.add(state.name, state.place, state.dtype(),
+              [state](std::int64_t first, std::span<const std::byte> values) {
+                state.write(first - state.place.own.first, values);
+              });
 }
 
 /// Rank 0 says what is rounded, of all ranks' tensors: those of `names` that the run has in FP32

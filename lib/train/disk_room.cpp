@@ -75,4 +75,14 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
       directory.string(), format_bytes(free), most, format_bytes(plan.durable_bytes()));
 }
 
+void check_offload_room(const plan::Plan& plan, const fs::path& directory) {
+  if (plan.offloaded_bytes == 0) return;
+  const std::uint64_t free = free_disk_bytes(directory);
+  require<DoesNotFitError>(
+      plan.offloaded_bytes <= free,
+      "optimizer states need {} of disk, but {} has {} free; free space there, "
+      "or choose another offload.path",
+      format_bytes(plan.offloaded_bytes), directory.string(), format_bytes(free));
+}
+
 }  // namespace llmtrain::train

@@ -214,6 +214,7 @@ RunPlan plan_that_fits(const Recipe& recipe, const engine::BatchGeometry& geomet
         cheaper_activations(plan, available));
   }
   check_disk_room(plan, recipe.checkpoint, geometry.total_steps(recipe.training), directory);
+  check_offload_room(plan, recipe.offload.directory(directory));
   return planned;
 }
 

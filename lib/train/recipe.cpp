@@ -204,6 +204,10 @@ void Recipe::validate(recipe::Issues& issues) const {
                "choose another optimizer, or run.device: cpu");
   });
   recipe::judge(issues, [&] {
+    if (offload.optimizer() == OffloadTo::none || run.device() != DeviceChoice::cuda) return;
+    issues.add(offload.optimizer, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
+  });
+  recipe::judge(issues, [&] {
     const auto margin = resilience.exit_margin().value;
     if (!margin || !slurm.time() || margin->seconds < slurm.time()->seconds) return;
     issues.add(resilience.exit_margin, "is not shorter than slurm.time: no job would make a step");
@@ -314,6 +318,7 @@ engine::EngineOptions Recipe::options_without_budget() const {
   options.pipeline = {.schedule = parallelism.pp_schedule(),
                       .stages_per_rank = parallelism.stages_per_rank(),
                       .layers = parallelism.stage_blocks(options.model.num_hidden_layers)};
+  options.offload = offload.settings();
   options.one_document = data.packing.cross_document_attention();
   options.pipeline.costs = stage_costs(options);
   return options;
@@ -335,7 +340,10 @@ int Recipe::threads() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"offload", "this build keeps everything on the device"},
+      recipe::Reserved{"offload.activations",
+                       "this build keeps activations on the device; activation_checkpoint computes "
+                       "them again"},
+      recipe::Reserved{"offload.parameters", "this build keeps parameters on the device"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe",

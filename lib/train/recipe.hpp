@@ -18,6 +18,7 @@
 #include "lib/recipe/load.hpp"
 #include "lib/train/checkpoint_section.hpp"
 #include "lib/train/cleaning_section.hpp"
+#include "lib/train/offload_section.hpp"
 #include "lib/train/profiler_section.hpp"
 #include "lib/train/resilience_section.hpp"
 #include "lib/train/slurm_section.hpp"
@@ -289,6 +290,7 @@ struct Recipe : recipe::Section {
                                                         "layout over the ranks of a job"};
   recipe::Sub<engine::ActivationCheckpointSection> activation_checkpoint{
       this, "activation_checkpoint", "activations to compute again instead of keeping"};
+  recipe::Sub<OffloadSection> offload{this, "offload", "what lives outside of the device's memory"};
   recipe::Sub<CheckpointSection> checkpoint{this, "checkpoint", "saving and resuming"};
   recipe::Sub<EvalSection> eval{this, "eval", "evaluation on the held-out text"};
   recipe::Sub<MetricsSection> metrics{this, "metrics", "what is written while training"};

@@ -10,6 +10,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/units.hpp"
 #include "lib/mesh/rank_map.hpp"
 #include "lib/plan/machine.hpp"
 #include "lib/recipe/dump.hpp"
@@ -96,11 +97,13 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
   status.enter("preparing data");
 }
 
-engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers) {
+engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers,
+                                 const std::filesystem::path& directory) {
   peers.check_same_program(to_string(device.device().kind()));
   engine::EnginePlace place = device.place();
   place.mesh = recipe.mesh_shape();
   place.rank = peers.world().place().rank;
+  place.offload_directory = recipe.offload.directory(directory);
   place.communicators = communicators_of(peers.world(), device, recipe);
   return place;
 }
@@ -129,6 +132,23 @@ void log_fp8(const engine::Engine& engine, bool device_does) {
   const std::size_t all = layers->num_local(), some = layers->num_multiplying_codes(rows);
   log::info("fp8: products of codes by cuBLASLt in {} of {} layers{}", some, all,
             some < all ? "; in the others in bf16: their sizes are no multiples of 16" : "");
+}
+
+void log_offload(engine::Engine& engine) {
+  const optim::OffloadedStates* states = engine.optimizer()->offloaded();
+  if (states == nullptr) return;
+  log::info("optimizer states: {} in a file, read and written {}, through {} of memory",
+            format_bytes(states->file_bytes()), states->how(),
+            format_bytes(engine.device().ledger().held_bytes(Category::offload)));
+}
+
+void log_offload_traffic(engine::Engine& engine) {
+  const optim::OffloadedStates* states = engine.optimizer()->offloaded();
+  if (states == nullptr) return;
+  const auto traffic = states->traffic();
+  log::info("optimizer states: {} read, {} written; updates waited {} for the disk",
+            format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
+            format_duration(traffic.waited_seconds));
 }
 
 void log_idle_keys(const Recipe& recipe, DeviceKind device) {

@@ -33,7 +33,8 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
                  StatusFile& status);
 
 /// The device as this rank's place on the mesh.
-engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers);
+engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers,
+                                 const std::filesystem::path& directory);
 
 /// Says which launches a device that can record does not, and why.
 void log_launches(const Device& device, const plan::Plan& plan);
@@ -41,6 +42,11 @@ void log_launches(const Device& device, const plan::Plan& plan);
 /// Says what the products of a run in FP8 multiply, and why; nothing in other runs. `device_does`:
 /// as in engine::Target.
 void log_fp8(const engine::Engine& engine, bool device_does);
+
+/// Where optimizer states are that are not in memory, and how they come; in the end how many came,
+/// and how long updates waited for them.
+void log_offload(engine::Engine& engine);
+void log_offload_traffic(engine::Engine& engine);
 
 /// Says which keys of `run` that the recipe changes do nothing on this device: a recipe for a GPU
 /// is tried on a CPU as it is, but not without a word.

@@ -66,7 +66,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       product_choices_(tune_products_in_turn(
           recipe, run_device_, planned_.plan, peers_,
           newest_.step ? saved_product_choices(tiers_[newest_.tier], *newest_.step) : "")),
-      engine_(place_in_job(run_device_, recipe, peers_), recipe.engine_options()),
+      engine_(place_in_job(run_device_, recipe, peers_, directory_), recipe.engine_options()),
       saver_(
           tiers_, engine_, peers_, recipe.checkpoint.async(),
           [this](std::string_view line) { message(line); },
@@ -92,6 +92,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   log::info("determinism: {}", kernels::to_string(recipe.run.determinism()));
   log_launches(device_, planned_.plan);
   log_fp8(engine_, run_device_.place().multiplies_codes);
+  log_offload(engine_);
   log_idle_keys(recipe, device_.kind());
   warn_of_places(recipe, peers_);
   if (options_.checksum_every > 0 && peers_.world().place().size == 1) {
@@ -261,6 +262,7 @@ ExitCode Trainer::train() {
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
+  log_offload_traffic(engine_);
   const std::string problem = output_ ? problem_of_report(directory_) : "";
   if (!problem.empty()) log::warning("{}", problem);
   if (peers_.is_first()) remove_local_checkpoints(tiers_);

@@ -85,6 +85,11 @@ const std::vector<Flip> kOptimizer{
      {weights},
      "optimizer.groups=[{match: embedding, lr_scale: 0.5}]",
      {"optimizer.groups.0.weight_decay=0.5"}},
+    {"offload.optimizer", {plan}, "", {"offload.optimizer=nvme"}},
+    {"offload.path", {files}, "offload.optimizer=nvme", {"offload.path=elsewhere"}},
+    {"offload.buffer", {plan}, "offload.optimizer=nvme", {"offload.buffer=64KiB"}},
+    // What a disk does not change is the same with and without.
+    {"offload.checksum", {}, "offload.optimizer=nvme", {"offload.checksum=false"}},
 };
 
 }  // namespace

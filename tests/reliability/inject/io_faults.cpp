@@ -4,7 +4,8 @@
 //
 //   IO_FAULT_UNDER  only paths with this text count
 //   IO_FAULT_RANK   only in this rank of the job; every process without it
-//   IO_FAULT_CALLS  names of calls that count, between commas; all but "read" and "look" without it
+//   IO_FAULT_CALLS  names of calls that count, between commas; all but "read", "look"
+//                   and "pwrite" without it
 //   IO_FAULT_AT     the number, from 1, of the call that is hit; 0: all of them
 //   IO_FAULT_DO     kill | tear (half of a write is done, then it is killed) | short (half of a
 //                   write is done) | delay:MILLISECONDS | the name of an errno
@@ -117,6 +118,11 @@ enum class Verdict { go_on, fails, halves };
 
 bool counts_reads() {
   static const bool kCounts = settings().calls.find(",read,") != std::string::npos;
+  return kCounts;
+}
+
+bool counts_offset_writes() {
+  static const bool kCounts = settings().calls.find(",pwrite,") != std::string::npos;
   return kCounts;
 }
 
@@ -234,6 +240,17 @@ ssize_t pread64(int fd, void* data, std::size_t size, off64_t offset) {
 
 ssize_t pread(int fd, void* data, std::size_t size, off_t offset) {
   return pread64(fd, data, size, offset);
+}
+
+ssize_t pwrite64(int fd, const void* data, std::size_t size, off64_t offset) {
+  const auto call = real<ssize_t (*)(int, const void*, std::size_t, off64_t)>("pwrite64");
+  const bool counts = counts_offset_writes();
+  const Verdict verdict = counts ? judge("pwrite", path_of_any(fd)) : Verdict::go_on;
+  return verdict == Verdict::fails ? -1 : call(fd, data, size, offset);
+}
+
+ssize_t pwrite(int fd, const void* data, std::size_t size, off_t offset) {
+  return pwrite64(fd, data, size, offset);
 }
 
 int stat(const char* name, struct stat* found) {

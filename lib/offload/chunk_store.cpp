@@ -1,0 +1,329 @@
+#include "lib/offload/chunk_store.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "lib/base/activity.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
+
+namespace llmtrain::offload {
+
+namespace {
+
+constexpr std::uint64_t kAlignment = ScratchFile::kAlignment;
+constexpr std::size_t kBlockMutexes = 64;
+
+bool is_aligned(std::uint64_t value) { return value % kAlignment == 0; }
+
+}  // namespace
+
+ChunkStore::ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* pool, BlockName name,
+                       Options options)
+    : file_(std::move(file)),
+      chunks_(std::move(chunks)),
+      pool_(pool),
+      name_(std::move(name)),
+      checksums_(options.checksums),
+      queue_(options.make_queue(file_.descriptor(), kDepth)),
+      block_mutexes_(kBlockMutexes) {
+  require(!chunks_.empty() && is_aligned(reinterpret_cast<std::uintptr_t>(pool)),
+          "{} chunks in a pool that begins at {}", chunks_.size(), static_cast<void*>(pool));
+  for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    const Chunk& chunk = chunks_[c];
+    require(chunk.bytes > 0 && is_aligned(chunk.bytes | chunk.file_offset | chunk.pool_offset),
+            "chunk {} of {} bytes at {}, {} in memory", c, chunk.bytes, chunk.file_offset,
+            chunk.pool_offset);
+    State& state = states_.emplace_back();
+    state.first_block = blocks_.size();
+    for (std::uint64_t at = 0; at < chunk.bytes; at += kBlock) {
+      blocks_.push_back({.chunk = c, .begin = at, .bytes = std::min(kBlock, chunk.bytes - at)});
+    }
+    state.num_blocks = blocks_.size() - state.first_block;
+    for (std::size_t other = 0; other < chunks_.size(); ++other) {
+      const Chunk& o = chunks_[other];
+      if (o.pool_offset < chunk.pool_end() && chunk.pool_offset < o.pool_end()) {
+        state.sharers.push_back(other);
+      }
+    }
+  }
+  server_ = std::thread([this] { serve(); });
+}
+
+ChunkStore::~ChunkStore() {
+  {
+    std::unique_lock lock(mutex_);
+    ending_ = true;
+    wake(lock);
+  }
+  server_.join();
+}
+
+std::span<std::byte> ChunkStore::acquire(std::size_t chunk) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!std::exchange(loads_ahead_, true)) wake(lock);
+  }
+  return hold(chunk, Status::ready);
+}
+
+std::span<std::byte> ChunkStore::acquire_fresh(std::size_t chunk) {
+  return hold(chunk, Status::on_disk);
+}
+
+std::span<std::byte> ChunkStore::hold(std::size_t chunk, Status when) {
+  const trace::Scope scope(trace::Kind::io, "wait for optimizer states");
+  std::unique_lock lock(mutex_);
+  check_failure();
+  require(chunk == next_held_, "chunk {} instead of {}", chunk, next_held_);
+  require(when == Status::ready || !loads_ahead_, "chunk {} is read already", chunk);
+  const auto begin = std::chrono::steady_clock::now();
+  changed_.wait(lock, [&] {
+    if (failure_) return true;
+    return when == Status::ready ? states_[chunk].status == when : memory_is_free(chunk);
+  });
+  traffic_.waited_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  check_failure();
+  states_[chunk].status = Status::held;
+  return {pool_ + chunks_[chunk].pool_offset, chunks_[chunk].bytes};
+}
+
+void ChunkStore::release(std::size_t chunk) {
+  std::unique_lock lock(mutex_);
+  check_failure();
+  require(states_[chunk].status == Status::held, "chunk {} is released and not held", chunk);
+  states_[chunk].status = Status::storing;
+  next_held_ = (chunk + 1) % chunks_.size();
+  to_store_.push_back(chunk);
+  wake(lock);
+}
+
+// Those with which it shares memory come before it in every pass or behind it in the last one, and
+// chunks are read in their order: who is on disk has been there in this pass, if his turn is over.
+bool ChunkStore::memory_is_free(std::size_t chunk) const {
+  return std::ranges::all_of(states_[chunk].sharers, [&](std::size_t other) {
+    return states_[other].status == Status::on_disk;
+  });
+}
+
+std::span<std::byte> ChunkStore::memory_of(const Block& block) const {
+  return {pool_ + chunks_[block.chunk].pool_offset + block.begin, block.bytes};
+}
+
+void ChunkStore::check_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void ChunkStore::check_hash(const Block& block, std::span<const std::byte> bytes) const {
+  if (!checksums_ || hash64(bytes) == block.hash) return;
+  fail<StorageError>(
+      "{}: block {} (bytes {} to {}) is not what was written there: the disk, or the way to it, "
+      "has "
+      "changed {}",
+      file_.name(), &block - blocks_.data(), chunks_[block.chunk].file_offset + block.begin,
+      chunks_[block.chunk].file_offset + block.begin + block.bytes,
+      name_(block.chunk, block.begin, block.begin + block.bytes));
+}
+
+ChunkStore::Traffic ChunkStore::traffic() const {
+  const std::lock_guard lock(mutex_);
+  return traffic_;
+}
+
+std::string ChunkStore::how() const {
+  const std::lock_guard lock(mutex_);
+  return fmt::format("by {}, {} the page cache", queue_->name(),
+                     file_.bypasses_cache() ? "past" : "through");
+}
+
+// --- between passes
+
+void ChunkStore::settle_stores() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return failure_ || std::ranges::none_of(states_, [](const State& state) {
+             return state.status == Status::storing;
+           });
+  });
+  check_failure();
+  require(next_held_ == 0, "chunks are read or written from outside within a pass");
+}
+
+// What was read ahead of the next pass is no longer what the file has.
+void ChunkStore::forget_loads() {
+  std::unique_lock lock(mutex_);
+  loads_ahead_ = false;
+  changed_.wait(lock, [&] {
+    return failure_ || std::ranges::none_of(states_, [](const State& state) {
+             return state.status == Status::loading;
+           });
+  });
+  check_failure();
+  for (State& state : states_) state.status = Status::on_disk;
+  next_load_ = 0;
+}
+
+template <class Visit>
+void ChunkStore::for_blocks(std::size_t chunk, std::uint64_t offset, std::uint64_t bytes,
+                            const Visit& visit) {
+  const std::uint64_t end = offset + bytes;
+  require(end <= chunks_[chunk].bytes, "bytes {} to {} of a chunk of {}", offset, end,
+          chunks_[chunk].bytes);
+  for (std::uint64_t at = offset; at < end;) {
+    Block& block = blocks_[states_[chunk].first_block + at / kBlock];
+    const std::uint64_t here = std::min(end, block.begin + block.bytes) - at;
+    visit(block, at - block.begin, at - offset, here);
+    at += here;
+  }
+}
+
+void ChunkStore::read_block(const Block& block, std::span<std::byte> to) {
+  file_.read(chunks_[block.chunk].file_offset + block.begin, to);
+  check_hash(block, to);
+}
+
+void ChunkStore::read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to) {
+  settle_stores();
+  const BlockMemory memory = make_block_memory(kBlock);
+  for_blocks(
+      chunk, offset, to.size(),
+      [&](const Block& block, std::uint64_t in_block, std::uint64_t at, std::uint64_t bytes) {
+        read_block(block, {memory.get(), block.bytes});
+        std::memcpy(to.data() + at, memory.get() + in_block, bytes);
+      });
+}
+
+void ChunkStore::write(std::size_t chunk, std::uint64_t offset, std::span<const std::byte> bytes) {
+  settle_stores();
+  forget_loads();
+  const BlockMemory memory = make_block_memory(kBlock);
+  for_blocks(chunk, offset, bytes.size(),
+             [&](Block& block, std::uint64_t in_block, std::uint64_t at, std::uint64_t size) {
+               const std::span<std::byte> whole(memory.get(), block.bytes);
+               const std::size_t index = static_cast<std::size_t>(&block - blocks_.data());
+               const std::lock_guard lock(block_mutexes_[index % kBlockMutexes]);
+               if (size < block.bytes) read_block(block, whole);
+               std::memcpy(whole.data() + in_block, bytes.data() + at, size);
+               if (checksums_) block.hash = hash64(whole);
+               file_.write(chunks_[chunk].file_offset + block.begin, whole);
+             });
+}
+
+// --- the thread that talks to the disk
+
+void ChunkStore::wake(std::unique_lock<std::mutex>&) {
+  if (!std::exchange(wake_is_due_, true)) queue_->wake(kWake);
+}
+
+void ChunkStore::serve() {
+  for (;;) {
+    std::unique_lock lock(mutex_, std::defer_lock);
+    try {
+      const DiskCompletion completion = queue_->wait();
+      lock.lock();
+      complete(completion, lock);
+      if (!failure_ && !ending_) {
+        start_stores(lock);
+        start_loads();
+        submit_pending();
+      }
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      if (!failure_) failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+    if (ending_ && in_flight_ == 0) return;
+  }
+}
+
+void ChunkStore::complete(const DiskCompletion& completion, std::unique_lock<std::mutex>& lock) {
+  if (completion.id == kWake) {
+    wake_is_due_ = false;
+    return;
+  }
+  --in_flight_;
+  activity::tick();
+  const auto index = static_cast<std::size_t>(completion.id);
+  Block& block = blocks_[index];
+  const std::int64_t result = completion.result;
+  const bool is_refused = result == -EINVAL && !std::exchange(block.was_refused, true);
+  if (is_refused) file_.stop_bypassing();
+  if (is_refused || result == -EINTR || result == -EAGAIN) return request(index);
+  if (result <= 0) {
+    file_.fail_at(block.is_write, chunks_[block.chunk].file_offset + block.begin + block.done,
+                  result);
+  }
+  block.done += static_cast<std::uint64_t>(result);
+  if (block.done >= block.bytes) return finish_block(block, lock);
+  // What goes past the cache goes on at a whole block of the disk.
+  block.done -= block.done % kAlignment;
+  request(index);
+}
+
+void ChunkStore::finish_block(Block& block, std::unique_lock<std::mutex>& lock) {
+  (block.is_write ? traffic_.written_bytes : traffic_.read_bytes) += block.bytes;
+  if (!block.is_write && checksums_) {
+    lock.unlock();
+    check_hash(block, memory_of(block));
+    lock.lock();
+  }
+  State& state = states_[block.chunk];
+  if (--state.blocks_left > 0) return;
+  state.status = block.is_write ? Status::on_disk : Status::ready;
+}
+
+void ChunkStore::start_stores(std::unique_lock<std::mutex>& lock) {
+  while (!to_store_.empty()) {
+    State& state = states_[to_store_.front()];
+    to_store_.pop_front();
+    state.blocks_left = state.num_blocks;
+    for (std::size_t b = state.first_block; b < state.first_block + state.num_blocks; ++b) {
+      Block& block = blocks_[b];
+      if (checksums_) {
+        lock.unlock();
+        block.hash = hash64(memory_of(block));
+        lock.lock();
+      }
+      block.is_write = true;
+      block.done = 0;
+      request(b);
+      submit_pending();
+    }
+  }
+}
+
+void ChunkStore::start_loads() {
+  while (loads_ahead_ && memory_is_free(next_load_)) {
+    State& state = states_[next_load_];
+    state.status = Status::loading;
+    state.blocks_left = state.num_blocks;
+    for (std::size_t b = state.first_block; b < state.first_block + state.num_blocks; ++b) {
+      blocks_[b].is_write = false;
+      blocks_[b].done = 0;
+      request(b);
+    }
+    next_load_ = (next_load_ + 1) % chunks_.size();
+  }
+}
+
+void ChunkStore::request(std::size_t block) { pending_.push_back(block); }
+
+void ChunkStore::submit_pending() {
+  while (!pending_.empty() && in_flight_ < kDepth) {
+    const std::size_t index = pending_.front();
+    pending_.pop_front();
+    const Block& block = blocks_[index];
+    ++in_flight_;
+    queue_->submit({.is_write = block.is_write,
+                    .offset = chunks_[block.chunk].file_offset + block.begin + block.done,
+                    .memory = memory_of(block).subspan(block.done),
+                    .id = index});
+  }
+}
+
+}  // namespace llmtrain::offload

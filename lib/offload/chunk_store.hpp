@@ -1,0 +1,145 @@
+#pragma once
+/// Data that lie in a file and pass through a pool of memory, a chunk at a time, again and again in
+/// the same order: chunks behind the one that is worked on are read meanwhile, those before it
+/// written back.
+///
+/// A chunk has a place of its own in the pool, which it shares with others; it is read when all of
+/// these are written. So the pool bounds what is under way, and who is ahead of the disk waits.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/offload/disk_queue.hpp"
+#include "lib/offload/scratch_file.hpp"
+
+namespace llmtrain::offload {
+
+/// Bytes of the file that are in memory as a whole. All three are multiples of
+/// ScratchFile::kAlignment.
+struct Chunk {
+  std::uint64_t file_offset = 0, pool_offset = 0, bytes = 0;
+  std::uint64_t pool_end() const { return pool_offset + bytes; }
+};
+
+/// What bytes [begin, end) of a chunk are, for messages.
+using BlockName =
+    std::function<std::string(std::size_t chunk, std::uint64_t begin, std::uint64_t end)>;
+
+class ChunkStore {
+ public:
+  /// Bytes that are read, written and hashed at a time.
+  static constexpr std::uint64_t kBlock = 1 << 20;
+  /// Most of these that the disk has to do at a time.
+  static constexpr unsigned kDepth = 32;
+
+  struct Options {
+    /// XXH3 of each block, kept in memory and compared when it is read.
+    bool checksums = true;
+    std::function<std::unique_ptr<DiskQueue>(int file, unsigned depth)> make_queue =
+        make_disk_queue;
+  };
+  struct Traffic {
+    std::uint64_t read_bytes = 0, written_bytes = 0;
+    /// Of those who wanted a chunk that was not there yet.
+    double waited_seconds = 0;
+  };
+
+  /// `pool` begins at a multiple of ScratchFile::kAlignment and outlives this, as its chunks, which
+  /// lie in it, do.
+  ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* pool, BlockName name,
+             Options options);
+  /// Waits for what is under way, and begins nothing more.
+  ~ChunkStore();
+  ChunkStore(const ChunkStore&) = delete;
+  ChunkStore& operator=(const ChunkStore&) = delete;
+
+  /// Passes go through all chunks in their order. Each is acquired, its memory used, and released
+  /// before the next one. StorageError, then and ever after, when a file fails or a block is not
+  /// what was written there: the content is then that of no pass.
+  std::span<std::byte> acquire(std::size_t chunk);
+  /// In a first pass: memory of any content.
+  std::span<std::byte> acquire_fresh(std::size_t chunk);
+  /// What its memory holds is written back.
+  void release(std::size_t chunk);
+
+  /// Between passes, by any thread: bytes [offset, offset + size) of a chunk, from the file.
+  void read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to);
+  void write(std::size_t chunk, std::uint64_t offset, std::span<const std::byte> bytes);
+
+  Traffic traffic() const;
+  /// "by io_uring, past the page cache".
+  std::string how() const;
+
+ private:
+  enum class Status : std::uint8_t { on_disk, loading, ready, held, storing };
+  struct Block {
+    std::size_t chunk = 0;
+    std::uint64_t begin = 0, bytes = 0;  // in the chunk
+    std::uint64_t done = 0;              // of the request under way
+    bool is_write = false;
+    bool was_refused = false;  // past the page cache
+    std::uint64_t hash = 0;
+  };
+  struct State {
+    Status status = Status::on_disk;
+    std::size_t first_block = 0, num_blocks = 0, blocks_left = 0;
+    /// Chunks with which it shares memory, and itself.
+    std::vector<std::size_t> sharers;
+  };
+  static constexpr std::uint64_t kWake = ~std::uint64_t{0};
+
+  std::span<std::byte> hold(std::size_t chunk, Status when);
+  bool memory_is_free(std::size_t chunk) const;
+  std::span<std::byte> memory_of(const Block& block) const;
+  void check_hash(const Block& block, std::span<const std::byte> bytes) const;
+  /// Reads a block for somebody outside of passes.
+  void read_block(const Block& block, std::span<std::byte> to);
+  void check_failure() const;
+  void settle_stores();
+  void forget_loads();
+  template <class Visit>
+  void for_blocks(std::size_t chunk, std::uint64_t offset, std::uint64_t bytes, const Visit& visit);
+
+  // Of the thread that talks to the disk.
+  void serve();
+  void start_stores(std::unique_lock<std::mutex>& lock);
+  void start_loads();
+  void submit_pending();
+  void complete(const DiskCompletion& completion, std::unique_lock<std::mutex>& lock);
+  void finish_block(Block& block, std::unique_lock<std::mutex>& lock);
+  void request(std::size_t block);
+  void wake(std::unique_lock<std::mutex>& lock);
+
+  ScratchFile file_;
+  std::vector<Chunk> chunks_;
+  std::byte* pool_;
+  BlockName name_;
+  bool checksums_;
+  std::vector<State> states_;
+  std::vector<Block> blocks_;
+  std::unique_ptr<DiskQueue> queue_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool loads_ahead_ = false;  // chunks are read before somebody asks for them
+  std::size_t next_load_ = 0, next_held_ = 0;
+  std::deque<std::size_t> to_store_;
+  std::deque<std::size_t> pending_;  // blocks for which the queue had no room
+  unsigned in_flight_ = 0;
+  bool wake_is_due_ = false, ending_ = false;
+  std::exception_ptr failure_;
+  Traffic traffic_;
+  std::vector<std::mutex> block_mutexes_;  // of writes from outside
+  std::thread server_;
+};
+
+}  // namespace llmtrain::offload

@@ -1,0 +1,137 @@
+#include "lib/optim/chunk_layout.hpp"
+
+#include <algorithm>
+
+#include "kernels/tensor_list.hpp"
+#include "lib/base/require.hpp"
+
+namespace llmtrain::optim {
+
+namespace {
+
+constexpr std::uint64_t kAlignment = offload::ScratchFile::kAlignment;
+/// As that of tensors of their own, so that kernels take the same paths.
+constexpr std::uint64_t kTensorAlignment = AddressSpace::kAlignment;
+/// Of the buffer; the others are read and written while one is updated.
+constexpr std::uint64_t kChunks = 8;
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+class Cutter {
+ public:
+  Cutter(std::span<const StatefulParameter> parameters, std::uint64_t buffer_bytes)
+      : parameters_(parameters),
+        // The pool begins where a block of the disk may.
+        room_((buffer_bytes - std::min(buffer_bytes, kAlignment)) / kAlignment * kAlignment),
+        target_(std::max(room_ / kChunks / kAlignment * kAlignment, kAlignment)) {}
+
+  ChunkLayout cut() {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const StatefulParameter& p = parameters_[i];
+      p.divisible > 0 ? add_in_parts(i) : add_whole(i);
+    }
+    close();
+    place();
+    return std::move(layout_);
+  }
+
+ private:
+  std::uint64_t bytes_of(const StatefulParameter& p, std::int64_t elements) const {
+    std::uint64_t bytes = 0;
+    for (const StateSpec& state : p.states) {
+      const std::int64_t values = values_for(state, *p.parameter, elements);
+      bytes +=
+          round_up(static_cast<std::uint64_t>(values) * size_of(state.dtype), kTensorAlignment);
+    }
+    return bytes;
+  }
+
+  bool fits(const StatefulParameter& p, std::int64_t elements) const {
+    return used_ + bytes_of(p, elements) <= target_;
+  }
+
+  void add_whole(std::size_t index) {
+    const StatefulParameter& p = parameters_[index];
+    const std::int64_t count = p.parameter->own_slice().count;
+    if (!fits(p, count)) close();
+    add(index, {0, count});
+  }
+
+  void add_in_parts(std::size_t index) {
+    const StatefulParameter& p = parameters_[index];
+    const std::int64_t all = p.parameter->own_slice().count, step = kernels::kListChunk;
+    require(step % p.divisible == 0, "parts of {} elements", p.divisible);
+    for (std::int64_t first = 0; first < all;) {
+      std::int64_t count = all - first;
+      if (!fits(p, count)) {
+        if (!fits(p, std::min(step, count))) close();
+        count = std::min(step, count);  // even where it is more than is meant for a chunk
+        while (first + count < all && fits(p, std::min(count + step, all - first))) {
+          count = std::min(count + step, all - first);
+        }
+      }
+      add(index, {first, count});
+      first += count;
+    }
+  }
+
+  void add(std::size_t index, const ParameterSlice& elements) {
+    const StatefulParameter& p = parameters_[index];
+    ChunkPart part{.parameter = index, .elements = elements, .values = {}, .offsets = {}};
+    for (const StateSpec& state : p.states) {
+      const std::int64_t first = values_for(state, *p.parameter, elements.first);
+      const std::int64_t count = values_for(state, *p.parameter, elements.count);
+      part.values.push_back({first, count});
+      part.offsets.push_back(used_);
+      used_ += round_up(static_cast<std::uint64_t>(count) * size_of(state.dtype), kTensorAlignment);
+    }
+    parts_.push_back(std::move(part));
+  }
+
+  void close() {
+    if (parts_.empty()) return;
+    // What has no state needs no memory, but its update a chunk.
+    const std::uint64_t bytes = round_up(std::max<std::uint64_t>(used_, 1), kAlignment);
+    const std::string& largest = parameters_[parts_.front().parameter].parameter->name();
+    // Multiples of 4 KiB, so that no digit of the advice is rounded away.
+    const auto kib = [](std::uint64_t of) { return fmt::format("{}KiB", of >> 10); };
+    require<RecipeError>(
+        bytes <= room_,
+        "offload.buffer has {}, and the states of {}, which an update needs at once, take {}; "
+        "raise it to {}, or to {} for the disk to work meanwhile",
+        kib(room_), largest, kib(bytes), kib(bytes + kAlignment), kib(3 * bytes + kAlignment));
+    layout_.chunks.push_back({.place = {.bytes = bytes}, .parts = std::move(parts_)});
+    parts_.clear();
+    used_ = 0;
+  }
+
+  void place() {
+    for (const auto& chunk : layout_.chunks) layout_.file_bytes += chunk.place.bytes;
+    layout_.pool_bytes = std::min(room_, layout_.file_bytes);
+    std::uint64_t file = 0, pool = 0;
+    for (auto& chunk : layout_.chunks) {
+      if (pool + chunk.place.bytes > layout_.pool_bytes) pool = 0;
+      chunk.place.file_offset = file;
+      chunk.place.pool_offset = pool;
+      file += chunk.place.bytes;
+      pool += chunk.place.bytes;
+    }
+  }
+
+  std::span<const StatefulParameter> parameters_;
+  std::uint64_t room_, target_;
+  std::vector<ChunkPart> parts_;  // of the chunk that is being filled
+  std::uint64_t used_ = 0;
+  ChunkLayout layout_;
+};
+
+}  // namespace
+
+ChunkLayout chunk_layout(std::span<const StatefulParameter> parameters,
+                         std::uint64_t buffer_bytes) {
+  return Cutter(parameters, buffer_bytes).cut();
+}
+
+}  // namespace llmtrain::optim

@@ -1,0 +1,70 @@
+#pragma once
+/// Optimizer states that live in a file and pass through memory during an update.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/offload/chunk_store.hpp"
+#include "lib/optim/chunk_layout.hpp"
+#include "lib/optim/optimizer_options.hpp"
+
+namespace llmtrain::optim {
+
+/// Each chunk of parameters has an optimizer of its own, bound to the memory through which its
+/// states pass.
+class OffloadedStates {
+ public:
+  /// Sets all states to their first values. `parameters` has no states; `stateful` is of the same
+  /// parameters, and both are in the order of updates. RecipeError for a buffer that is too small.
+  OffloadedStates(const kernels::KernelCtx& ctx, const OptimizerOptions& options, const Mesh& mesh,
+                  std::span<const OptimizedParameter> parameters,
+                  std::span<const StatefulParameter> stateful, const Offload& offload);
+  ~OffloadedStates();
+
+  /// Optimizer::update() of all parameters. StorageError when the disk fails, and states are of no
+  /// use any more.
+  void update(const kernels::KernelCtx& ctx, const View& decision) const;
+
+  /// Values of a state of a parameter, by index, from `first` of this rank's on. Between updates,
+  /// by any thread; on meta nothing happens.
+  void read(std::size_t parameter, std::size_t state, std::int64_t first,
+            std::span<std::byte> to) const;
+  void write(std::size_t parameter, std::size_t state, std::int64_t first,
+             std::span<const std::byte> values) const;
+
+  /// What every update reads, and writes.
+  std::uint64_t file_bytes() const { return layout_.file_bytes; }
+  /// "by io_uring, past the page cache"; empty on meta.
+  std::string how() const;
+  offload::ChunkStore::Traffic traffic() const;
+
+ private:
+  struct ChunkUpdate {
+    std::vector<OptimizedParameter> parameters;
+    std::unique_ptr<Optimizer> optimizer;
+  };
+
+  void bind_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters, Device& device,
+                  const Mesh& mesh, const OptimizerOptions& options);
+  void open(const Offload& offload);
+  void fill(const kernels::KernelCtx& ctx) const;
+  /// The states that have something of bytes [begin, end) of a chunk.
+  std::string names_in(std::size_t chunk, std::uint64_t begin, std::uint64_t end) const;
+  /// visit(chunk, offset in it, offset in the values, bytes).
+  template <class Visit>
+  void for_parts(std::size_t parameter, std::size_t state, std::int64_t first, std::uint64_t bytes,
+                 const Visit& visit) const;
+
+  std::vector<StatefulParameter> stateful_;
+  ChunkLayout layout_;
+  Tensor pool_;
+  std::byte* pool_begin_ = nullptr;  // aligned for the disk
+  std::vector<ChunkUpdate> chunks_;
+  std::unique_ptr<offload::ChunkStore> store_;  // null on meta
+};
+
+}  // namespace llmtrain::optim

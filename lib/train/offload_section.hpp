@@ -1,0 +1,52 @@
+#pragma once
+/// `offload` of the recipe: what lives outside of the device's memory.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lib/optim/chunk_layout.hpp"
+#include "lib/recipe/load.hpp"
+
+namespace llmtrain::train {
+
+/// Why a GPU has none.
+inline constexpr std::string_view kNoOffloadOfGpu =
+    "a GPU keeps its optimizer states: updates on the host, and copies to pinned memory beside the "
+    "step, are not there yet";
+
+enum class OffloadTo : std::uint8_t { none, host, nvme };
+
+struct OffloadSection : recipe::Section {
+  recipe::Key<OffloadTo> optimizer{
+      this, "optimizer", OffloadTo::none,
+      "where optimizer states live between updates: none = in the device's memory; nvme = in a "
+      "file "
+      "on a fast disk, from which an update reads them and to which it writes them back",
+      recipe::one_of<OffloadTo>(
+          {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
+  recipe::Key<std::optional<std::string>> path{
+      this, "path", std::nullopt,
+      "directory of the file, one of each rank, which is gone when the process ends; null = "
+      "offload in run.output_dir",
+      recipe::not_empty()};
+  recipe::Key<recipe::Bytes> buffer{
+      this, "buffer", recipe::Bytes{256 << 20},
+      "most memory of a rank through which states pass: bounds what is read ahead and not yet "
+      "written",
+      recipe::between(64 << 10, 0x1p44)};
+  recipe::Key<bool> checksum{
+      this, "checksum", true,
+      "compare an XXH3 of each block that is read with that of what was written; a difference ends "
+      "the run, naming the block and the tensors"};
+
+  /// Of optimizer states; empty where they stay in memory.
+  std::optional<optim::Offload> settings() const;
+  /// `path`, or what stands for it in a run's directory.
+  std::filesystem::path directory(const std::filesystem::path& of_run) const;
+  void validate(recipe::Issues& issues) const override;
+};
+
+}  // namespace llmtrain::train

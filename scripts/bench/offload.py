@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""What training with optimizer states on a disk costs (offload.optimizer: nvme), beside what the disk allows.
+
+    scripts/bench/offload.py [--executable FILE] [--directory DIR] [--rounds N] [--steps N] [--write]
+
+    --directory DIR  on the disk that is measured (the system's folder for temporary files)
+    --rounds N       runs, in turn with measurements of the disk (3); medians count
+    --write          put the table into docs/memory.md
+
+A Llama of 134 million parameters in FP32 with AdamW: 1.07 GB of states, in steps so short that the disk matters. The process
+may have no more data than RLIMIT_DATA says, which the run without offload exceeds (it must fail) and the one with offload keeps.
+Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT, pieces of 1 MiB, eight threads) that together
+move the bytes of a step, at the same time; and the step of a run without offload and without a limit. A step can take no less
+than the longer of the two, so the speed that the disk allows is that.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import mmap
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PIECE = 1 << 20
+THREADS = 8
+# Of the process beside its arena: stacks, libraries, samples, messages.
+BESIDE_ARENA = 512 << 20
+RECIPE = """recipe: 1
+run: {device: cpu, output_dir: run, seed: 5}
+model: {architecture: llama, vocab_size: 257, hidden_size: 1024, intermediate_size: 4096, num_hidden_layers: 8, num_attention_heads: 16,
+        max_position_embeddings: 64}
+tokenizer: {type: bytes}
+data: {sources: [{path: text.txt}]}
+training: {seq_len: 32, micro_batch_size: 1, global_batch_size: 1, max_steps: STEPS}
+optimizer: {lr: 1.0e-4}
+checkpoint: {interval: null}
+eval: {interval: null, max_samples: 1}
+metrics: {interval: 1, tensorboard: false}
+"""
+OFFLOAD = "offload={optimizer: nvme, buffer: 256MiB}"
+
+
+class Disk:
+    """A file of `size` bytes of which one half is read and the other written, past the page cache."""
+
+    def __init__(self, folder, size):
+        self.path = folder / "plain"
+        self.size = size // PIECE * PIECE
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+        os.posix_fallocate(self.fd, 0, 2 * self.size)
+        self.memory = [mmap.mmap(-1, PIECE) for _ in range(2 * THREADS)]
+        for memory in self.memory:
+            memory[:] = os.urandom(PIECE)
+        self.move(writes=2)  # blocks are there then
+
+    def run(self, thread, begin, is_write):
+        memory = self.memory[thread + (THREADS if is_write else 0)]
+        for at in range(thread * PIECE, self.size, THREADS * PIECE):
+            done = os.pwritev(self.fd, [memory], begin + at) if is_write else os.preadv(self.fd, [memory], begin + at)
+            assert done == PIECE, done
+
+    def move(self, reads=0, writes=0):
+        """Seconds for reading, or writing, so many halves at the same time."""
+        begin = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(2 * THREADS) as pool:
+            work = [pool.submit(self.run, t, 0, False) for t in range(THREADS) if reads]
+            work += [pool.submit(self.run, t, half * self.size, True) for half in range(2 - writes, 2) for t in range(THREADS) if writes]
+            for each in work:
+                each.result()
+        return time.perf_counter() - begin
+
+    def close(self):
+        os.close(self.fd)
+        self.path.unlink()
+
+
+def llmtrain(options, folder, command, overrides, limit=None):
+    def limited():
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+    subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
+    return subprocess.run([options.executable, *command, "recipe.yaml", *overrides], cwd=folder, capture_output=True, text=True,
+                          preexec_fn=limited if limit else None)
+
+
+def planned(options, folder, overrides):
+    plan = json.loads(llmtrain(options, folder, ["plan", "--json"], overrides).stdout)
+    extent = max(plan[phase]["extent_bytes"] for phase in ("step", "eval"))
+    return extent, plan
+
+
+def step_seconds(folder):
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = {record["step"]: record["time/step_seconds"] for record in records if "time/step_seconds" in record}
+    return statistics.median(seconds for step, seconds in steps.items() if step > 2)
+
+
+def run(options, folder, overrides, extent, limit=None):
+    done = llmtrain(options, folder, ["run"], [*overrides, f"run.memory_limit={extent}"], limit)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return step_seconds(folder), done.stdout + done.stderr
+
+
+def measure(options, folder):
+    (folder / "text.txt").write_text("".join(f"word{i * 7919 % 61} " for i in range(6000)))
+    (folder / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(options.steps)))
+    plain_extent, plain_plan = planned(options, folder, [])
+    extent, plan = planned(options, folder, [OFFLOAD])
+    limit = extent + BESIDE_ARENA
+    assert limit < plain_extent, (limit, plain_extent)
+    refused = llmtrain(options, folder, ["run"], [f"run.memory_limit={plain_extent}"], limit)
+    assert refused.returncode != 0, "the run without offload fits into the limit"
+    size = plan["offload"]["file_bytes"]
+    disk = Disk(folder, size)
+    found = {name: [] for name in ("read", "write", "both", "plain", "offload")}
+    notes = ""
+    for _ in range(options.rounds):
+        found["read"].append(disk.move(reads=1))
+        found["write"].append(disk.move(writes=1))
+        found["both"].append(disk.move(reads=1, writes=1))
+        seconds, notes = run(options, folder, [OFFLOAD], extent, limit)
+        found["offload"].append(seconds)
+        found["both"].append(disk.move(reads=1, writes=1))
+        found["plain"].append(run(options, folder, [], plain_extent)[0])
+    disk.close()
+    facts = {"size": size, "limit": limit, "extent": extent, "plain_extent": plain_extent,
+             "refusal": (refused.stderr or refused.stdout).strip().splitlines()[-1], "notes": notes,
+             "moved": plain_plan["held_bytes"]["optimizer"] - plan["held_bytes"]["optimizer"], "pool": plan["held_bytes"]["offload"]}
+    return facts, {name: statistics.median(values) for name, values in found.items()}
+
+
+def table(facts, found):
+    size = facts["size"]
+    allowed = max(found["both"], found["plain"])
+    gigabytes = lambda count, seconds: f"{count / seconds / 1e9:.2f}"
+    rows = [("plain reader", found["read"], gigabytes(size, found["read"])),
+            ("plain writer", found["write"], gigabytes(size, found["write"])),
+            ("both at the same time: the bytes of a step", found["both"], gigabytes(2 * size, found["both"])),
+            ("a step without offload and without a limit", found["plain"], ""),
+            ("the step that the disk allows: the longer of the last two", allowed, gigabytes(2 * size, allowed)),
+            ("a step with offload, within the limit", found["offload"], gigabytes(2 * size, found["offload"]))]
+    lines = [f"{size / 1e9:.2f} GB of states; memory of the arena {facts['extent'] / 1e9:.2f} GB instead of {facts['plain_extent'] / 1e9:.2f} "
+             f"({facts['moved'] / 1e9:.2f} less in `optimizer`, {facts['pool'] / 1e9:.2f} more in `offload`); RLIMIT_DATA {facts['limit'] / 1e9:.2f} GB, "
+             f"with which the run without offload ends: `{facts['refusal']}`.", "",
+             "| what | s | GB/s |", "|---|---:|---:|"]
+    lines += [f"| {name} | {seconds:.3f} | {rate} |" for name, seconds, rate in rows]
+    lines += ["", f"**{100 * allowed / found['offload']:.0f} %** of the speed that the disk allows."]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executable", default=str(ROOT / "build/release/apps/llmtrain/llmtrain"))
+    parser.add_argument("--directory", default=tempfile.gettempdir())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    options.executable = os.path.abspath(options.executable)
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        facts, found = measure(options, pathlib.Path(folder))
+    text = table(facts, found)
+    print(text)
+    print(facts["notes"].strip().splitlines()[-4:])
+    if options.write:
+        with tempfile.NamedTemporaryFile("w", suffix=".md") as file:
+            file.write(text + "\n")
+            file.flush()
+            subprocess.run([ROOT / "scripts/bench/put_section.py", ROOT / "docs/memory.md", "offload", file.name], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+// offload.optimizer: nvme keeps optimizer states in a file: the same runs, bit for bit.
+#include <csignal>
+#include <regex>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Overrides = std::vector<std::string>;
+using Json = nlohmann::json;
+
+/// Chunks of a few KiB: states of the tiny model are twenty of them.
+const Overrides kOffload{"offload={optimizer: nvme, buffer: 96KiB}"};
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::vector<Overrides> kOptimizers{
+    {"optimizer.name=adamw"},
+    {"optimizer.name=lion"},
+    {"optimizer.name=momentum", "optimizer.lr=1e-2"},
+    {"optimizer.name=adafactor", "optimizer.beta1=0.9"},
+    {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=256"},
+    {"optimizer.name=muon"},
+    {"optimizer.name=adamw", "precision.compute=bf16", "precision.master=fp32"},
+    {"optimizer.name=adam_mini", "precision.compute=bf16", "precision.master=none"}};
+
+Json plan_of(const Workspace& here, const Overrides& overrides) {
+  const auto result = here.call(joined({"plan", "recipe.yaml", "--json"}, overrides));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  return Json::parse(result.output.substr(result.output.find('{')));
+}
+
+std::int64_t bytes(const Json& plan, const char* category) {
+  return plan["held_bytes"][category].get<std::int64_t>();
+}
+
+/// Tensors, state and metrics, without those of memory: which is what differs.
+std::string outcome(const fs::path& where, std::uint64_t step) {
+  static const std::regex kMemory(R"(,"memory/[a-z_]+":[0-9]+)");
+  return std::regex_replace(fingerprint(where, step), kMemory, "");
+}
+
+std::ptrdiff_t names_in(const fs::path& directory) {
+  return std::distance(fs::directory_iterator(directory), fs::directory_iterator());
+}
+
+void check_refused(const Overrides& overrides, const std::string& says) {
+  CAPTURE(says);
+  const Workspace here(kTinyRecipe);
+  const auto result = here.call(joined({"check", "recipe.yaml"}, overrides));
+  CHECK(result.exit_code == 2);
+  CHECK_MESSAGE(result.output.find(says) != std::string::npos, result.output);
+}
+
+}  // namespace
+
+TEST_CASE("a run has the bits that it has with its optimizer states in memory") {
+  for (const Overrides& optimizer : kOptimizers) {
+    CAPTURE(optimizer.front());
+    const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+    run_well(plain, optimizer);
+    const auto result = offloaded.run(joined(optimizer, kOffload));
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
+    CHECK(result.output.find("6 steps took memory as planned, allocation by allocation") !=
+          std::string::npos);
+    CHECK(names_in(offloaded.path / "run" / "offload") == 0);
+  }
+}
+
+TEST_CASE("with micro-batches and clipping, with threads instead of io_uring, without checksums") {
+  const Overrides settings{"training.global_batch_size=8", "optimizer.max_grad_norm=0.01",
+                           "optimizer.max_grad_value=0.001"};
+  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+  run_well(plain, settings);
+  run_well(offloaded, joined(joined(settings, kOffload), {"offload.checksum=false"}));
+  CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
+  const Workspace by_threads(kTinyRecipe);
+  ::setenv("LLMTRAIN_IO_URING", "off", 1);
+  const auto result = by_threads.run(joined(settings, kOffload));
+  ::unsetenv("LLMTRAIN_IO_URING");
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  CHECK(result.output.find("read and written by pread and pwrite") != std::string::npos);
+  CHECK(outcome(by_threads.path, 6) == outcome(plain.path, 6));
+}
+
+TEST_CASE("what was saved with offload goes on without, and the other way round") {
+  const Workspace whole(kTinyRecipe);
+  run_well(whole, {});
+  const std::string expected = outcome(whole.path, 6);
+  const Overrides async = joined(kOffload, {"checkpoint.async=true"});
+  struct Way {
+    Overrides before, after;
+  };
+  for (const Way& way : {Way{kOffload, {}}, Way{{}, kOffload}, Way{kOffload, kOffload},
+                         Way{async, {}}, Way{{}, async}}) {
+    const Workspace here(kTinyRecipe);
+    const auto stopped = here.run(way.before, {.signal = SIGTERM, .signal_after = "step-00000002"});
+    REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
+    const auto rest = here.run(way.after);
+    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+    CHECK(rest.output.find("resumed from step") != std::string::npos);
+    CHECK(outcome(here.path, 6) == expected);
+  }
+}
+
+TEST_CASE("a way back in place reads states into the file") {
+  const Overrides spikes{"optimizer.lr=1",
+                         "resilience={on_loss_spike: rollback, loss_spike_window: 1, "
+                         "loss_spike_factor: 1.001, max_rollbacks: 2}"};
+  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+  const auto expected = plain.run(spikes);
+  const auto result = offloaded.run(joined(spikes, kOffload));
+  CHECK(result.exit_code == expected.exit_code);
+  REQUIRE(expected.output.find("went back to step") != std::string::npos);
+  CHECK(result.output.find("went back to step") != std::string::npos);
+  std::vector<double> a, b;
+  for (const auto& record : plain.metrics()) a.push_back(record.number("train/loss").value_or(-1));
+  for (const auto& record : offloaded.metrics())
+    b.push_back(record.number("train/loss").value_or(-1));
+  CHECK(a == b);
+}
+
+TEST_CASE("the plan has the pool for the states, and says what goes to the disk and back") {
+  const Workspace here(kTinyRecipe);
+  const Json plain = plan_of(here, {}), offloaded = plan_of(here, kOffload);
+  CHECK(bytes(plain, "offload") == 0);
+  CHECK(bytes(offloaded, "offload") > 0);
+  CHECK(bytes(offloaded, "offload") <= 96 << 10);
+  for (const char* category : {"params", "master", "grads", "activations", "workspace"}) {
+    CHECK(bytes(offloaded, category) == bytes(plain, category));
+  }
+  const std::int64_t file = offloaded["offload"]["file_bytes"].get<std::int64_t>();
+  const std::int64_t states = 8 * plain["parameters"].get<std::int64_t>();
+  CHECK(file >= states);
+  CHECK(offloaded["offload"]["step_written_bytes"] == file);
+  // What is left are the decision and the tables of launches.
+  CHECK(bytes(plain, "optimizer") - bytes(offloaded, "optimizer") > 9 * states / 10);
+  CHECK(bytes(offloaded, "optimizer") < 16 << 10);
+  CHECK(plain.find("offload") == plain.end());
+  const auto text = here.call(joined({"plan", "recipe.yaml"}, kOffload));
+  CHECK(text.output.find("in a file of this rank; a step reads and writes") != std::string::npos);
+}
+
+TEST_CASE("a kill leaves no file, and the next start goes on") {
+  const Workspace whole(kTinyRecipe), here(kTinyRecipe);
+  const Overrides more{"training.max_steps=200", "eval.interval=null", "checkpoint.interval=50",
+                       "offload.path=fast"};
+  const auto killed =
+      here.run(joined(kOffload, more), {.signal = SIGKILL, .signal_after = " 60/200"});
+  REQUIRE_MESSAGE(killed.exit_code == -SIGKILL, killed.output);
+  CHECK(names_in(here.path / "fast") == 0);
+  here.write("fast/.unnamed-a1b2c3", "what a file system without O_TMPFILE would have");
+  run_well(here, joined(kOffload, more));
+  CHECK(names_in(here.path / "fast") == 0);
+  CHECK_FALSE(fs::exists(here.path / "run" / "offload"));
+  run_well(whole, {"training.max_steps=200", "eval.interval=null", "checkpoint.interval=50"});
+  CHECK(outcome(here.path, 200) == outcome(whole.path, 200));
+}
+
+TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
+  check_refused({"offload.optimizer=host"}, "offload.optimizer=host: host is for a GPU");
+  check_refused({"offload.optimizer=nvme", "run.device=cuda"}, "a GPU keeps its optimizer states");
+  check_refused({"offload.path=fast"},
+                "offload.path=fast: does nothing without offload.optimizer: nvme");
+  check_refused({"offload.buffer=1GiB"}, "offload.buffer=1GiB: does nothing without");
+  check_refused({"offload.checksum=false"}, "offload.checksum=false: does nothing without");
+  check_refused({"offload.optimizer=nvme", "optimizer.name=sgd"}, "sgd keeps no states");
+  check_refused({"offload={optimizer: nvme, buffer: 64KiB}", "model.hidden_size=256",
+                 "model.intermediate_size=512", "optimizer.name=muon"},
+                "which an update needs at once, take");
+}
+
+TEST_CASE("a directory that cannot be made ends the run with the storage's exit code") {
+  const Workspace here(kTinyRecipe);
+  here.write("file", "in the way");
+  const auto result = here.run(joined(kOffload, {"offload.path=file/inside"}));
+  CHECK(result.exit_code == 7);
+  CHECK_MESSAGE(result.output.find("file/inside: cannot create the directory") != std::string::npos,
+                result.output);
+}
+
+}  // namespace llmtrain

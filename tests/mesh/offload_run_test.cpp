@@ -1,0 +1,55 @@
+// `llmtrain run` under mpirun with optimizer states in a file of each rank.
+#include <csignal>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tests/mesh/workshop.hpp"
+
+namespace llmtrain::test {
+
+TEST_CASE("ranks have the bits that they have with their states in memory, and go on so") {
+  using Overrides = std::vector<std::string>;
+  struct Case {
+    Overrides layout, settings;
+  };
+  const std::vector<Case> all{
+      {{"parallelism.zero=2", "training.micro_batch_size=2"}, {"precision.compute=bf16"}},
+      {{"parallelism.zero=3", "training.micro_batch_size=2"},
+       {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=300", "precision.compute=fp32"}},
+      {{"parallelism.zero=1", "training.micro_batch_size=2"}, {"optimizer.name=muon"}},
+      {{"parallelism.zero=0"}, {"optimizer.name=lion"}},
+      {{"parallelism.tp=2"}, {"optimizer.name=adafactor", "optimizer.beta1=0.9"}},
+      {{"parallelism.tp=2"}, {"optimizer.name=muon"}},
+      {{"parallelism.pp=2"}, {"optimizer.name=adamw"}}};
+  for (const Case& c : all) {
+    CAPTURE(fmt::format("{} {}", fmt::join(c.layout, " "), fmt::join(c.settings, " ")));
+    const Workshop w;
+    const auto run = [&](std::string_view name, bool offload, ProcessEvents events = {}) {
+      Overrides overrides = c.settings;
+      overrides.insert(overrides.end(), c.layout.begin(), c.layout.end());
+      overrides.push_back(fmt::format("run.output_dir={}", name));
+      if (offload) overrides.push_back("offload={optimizer: nvme, buffer: 96KiB}");
+      events.limit_seconds = 60;
+      return w.run(2, overrides, events);
+    };
+    const ProcessResult plain = run("plain", false);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);
+    const ProcessResult offloaded = run("offloaded", true);
+    REQUIRE_MESSAGE(offloaded.exit_code == 0, offloaded.output);
+    CHECK(offloaded.output.find("took memory as planned") != std::string::npos);
+    CHECK(losses_and_norms(w.scratch / "offloaded") == losses_and_norms(w.scratch / "plain"));
+    const ProcessEvents stop{.signal = SIGTERM, .signal_after = "step-00000004"};
+    for (const bool first : {true, false}) {
+      const std::string name = first ? "with-first" : "without-first";
+      REQUIRE(run(name, first, stop).exit_code != 0);
+      const ProcessResult rest = run(name, !first);
+      REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+      CHECK(rest.output.find("resumed from step") != std::string::npos);
+      CHECK(losses_and_norms(w.scratch / name) == losses_and_norms(w.scratch / "plain"));
+    }
+  }
+}
+
+}  // namespace llmtrain::test
