@@ -7,7 +7,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
 #include "lib/optim/adam_moments.hpp"
-#include "lib/optim/matrix_optimizer.hpp"
+#include "lib/optim/matrices_and_others.hpp"
 #include "lib/optim/matrix_parts.hpp"
 #include "lib/optim/rows.hpp"
 
@@ -70,10 +70,10 @@ Tensor orthogonalized(const kernels::KernelCtx& ctx, Tensor x, std::uint64_t ste
   return x;
 }
 
-class Muon final : public MatrixOptimizer {
+class Muon final : public MatricesAndOthers {
  public:
   explicit Muon(const MuonOptions& options)
-      : MatrixOptimizer(std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)),
+      : MatricesAndOthers(std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)),
         momentum_(options.momentum()),
         nesterov_(options.nesterov()),
         steps_(options.ns_steps()),

@@ -1,7 +1,7 @@
 #pragma once
 /// Optimizers whose moments of a matrix live in a subspace of its rows or its columns.
 
-#include "lib/optim/matrix_optimizer.hpp"
+#include "lib/optim/matrices_and_others.hpp"
 #include "lib/optim/matrix_parts.hpp"
 
 namespace llmtrain::optim {
@@ -13,17 +13,17 @@ struct Subspace {
   Shape projector, inside;
 
   std::int64_t dims() const { return right ? projector[0] : projector[1]; }
-  /// to = g P^T, or P^T g.
-  void project(const kernels::KernelCtx& ctx, const View& g, const View& projector,
+  /// With P of these vectors, to = g P^T, or P^T g.
+  void project(const kernels::KernelCtx& ctx, const View& g, const View& vectors,
                const View& to) const;
-  /// to (+)= x P, or P x.
-  void take_back(const kernels::KernelCtx& ctx, const View& x, const View& projector,
-                 const View& to, bool accumulate = false) const;
+  /// to = x P, or P x, or with `accumulate` += that.
+  void take_back(const kernels::KernelCtx& ctx, const View& x, const View& vectors, const View& to,
+                 bool accumulate = false) const;
 };
 
 /// Updates matrices one by one, each whole: ranks of Axis::tp that have parts of one put their
 /// gradients together, compute alike and keep all of its states but element-wise ones.
-class SubspaceOptimizer : public MatrixOptimizer {
+class SubspaceOptimizer : public MatricesAndOthers {
  protected:
   struct Settings {
     /// Of a smaller matrix all dims.
@@ -35,7 +35,7 @@ class SubspaceOptimizer : public MatrixOptimizer {
     kernels::WeightDecay decay = kernels::WeightDecay::before_step;
   };
   SubspaceOptimizer(const Settings& settings, std::unique_ptr<Optimizer> others)
-      : MatrixOptimizer(std::move(others)), settings_(settings) {}
+      : MatricesAndOthers(std::move(others)), settings_(settings) {}
 
   struct WholeMatrix {
     const Subspace& of;

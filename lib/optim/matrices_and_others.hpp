@@ -7,7 +7,7 @@
 namespace llmtrain::optim {
 
 /// ZeRO leaves matrices whole.
-class MatrixOptimizer : public Optimizer {
+class MatricesAndOthers : public Optimizer {
  public:
   MomentDecays corrected_decays() const final { return others_->corrected_decays(); }
   std::vector<StateSpec> states(const Parameter& parameter) const final;
@@ -17,7 +17,7 @@ class MatrixOptimizer : public Optimizer {
 
  protected:
   /// `others`: of all but matrices; the weight decay is theirs.
-  explicit MatrixOptimizer(std::unique_ptr<Optimizer> others);
+  explicit MatricesAndOthers(std::unique_ptr<Optimizer> others);
 
   virtual std::vector<StateSpec> matrix_states(const Parameter& parameter) const = 0;
   /// Of a parameter that is a matrix, or experts that have one each.

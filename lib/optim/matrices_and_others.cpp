@@ -1,4 +1,4 @@
-#include "lib/optim/matrix_optimizer.hpp"
+#include "lib/optim/matrices_and_others.hpp"
 
 #include <utility>
 
@@ -10,19 +10,19 @@ bool is_matrix(const Parameter& parameter) { return parameter.role() == Paramete
 
 }  // namespace
 
-MatrixOptimizer::MatrixOptimizer(std::unique_ptr<Optimizer> others)
+MatricesAndOthers::MatricesAndOthers(std::unique_ptr<Optimizer> others)
     : Optimizer(others->weight_decay()), others_(std::move(others)) {}
 
-std::vector<StateSpec> MatrixOptimizer::states(const Parameter& parameter) const {
+std::vector<StateSpec> MatricesAndOthers::states(const Parameter& parameter) const {
   return is_matrix(parameter) ? matrix_states(parameter) : others_->states(parameter);
 }
 
-std::int64_t MatrixOptimizer::indivisible(const Parameter& parameter) const {
+std::int64_t MatricesAndOthers::indivisible(const Parameter& parameter) const {
   return is_matrix(parameter) ? 0 : 1;
 }
 
-void MatrixOptimizer::bind(Device& device, const Mesh& mesh,
-                           std::span<const OptimizedParameter> parameters) {
+void MatricesAndOthers::bind(Device& device, const Mesh& mesh,
+                             std::span<const OptimizedParameter> parameters) {
   mesh_ = &mesh;
   for (const OptimizedParameter& p : parameters) {
     (is_matrix(*p.parameter) ? matrices_ : not_matrices_).push_back(p);
@@ -30,14 +30,14 @@ void MatrixOptimizer::bind(Device& device, const Mesh& mesh,
   others_->bind(device, mesh, not_matrices_);
 }
 
-void MatrixOptimizer::update(const kernels::KernelCtx& ctx, const View& decision) const {
+void MatricesAndOthers::update(const kernels::KernelCtx& ctx, const View& decision) const {
   for (const OptimizedParameter& p : matrices_) update_matrices(ctx, p, decision);
   others_->update(ctx, decision);
 }
 
-void MatrixOptimizer::step_along(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
-                                 const View& direction, const View& decision, double factor,
-                                 kernels::WeightDecay decay) {
+void MatricesAndOthers::step_along(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
+                                   const View& direction, const View& decision, double factor,
+                                   kernels::WeightDecay decay) {
   kernels::UpdateOperands along = update_operands(*p.parameter);
   along.gradient = direction;
   launch(ctx, kernels::StepUpdate{.to = along,
