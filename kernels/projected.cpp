@@ -11,6 +11,10 @@ constexpr std::initializer_list<DType> kMasters = {DType::f64, DType::f32};
 // Of matrices as training has them.
 constexpr double kSweeps = 8;
 
+void check_betas(const Operands& operands, double beta1, double beta2) {
+  operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
+}
+
 }  // namespace
 
 void TopSingularVectors::check() const {
@@ -47,10 +51,65 @@ void SubspaceStep::check() const {
   operands.dense("g", g, g.numel(), kMasters);
   for (const View& other : {m, v, y}) operands.dense("m, v, y", other, g.numel(), {g.dtype});
   check_decision(operands, decision);
-  operands.expects(rule.beta1 >= 0 && rule.beta1 < 1 && rule.beta2 >= 0 && rule.beta2 < 1,
-                   "betas in [0, 1)");
+  check_betas(operands, rule.beta1, rule.beta2);
 }
 
 Cost SubspaceStep::cost() const { return memory_cost({g, m, v}, {m, v, y}); }
+
+void Orthonormalize::check() const {
+  const Operands operands(name);
+  operands.expects(y.shape.rank() == 2 && count() > 0 && count() <= length(),
+                   "as many vectors as they have elements, or fewer");
+  operands.dense("y", y, y.numel(), kMasters);
+  operands.dense("q", q, y.numel(), {y.dtype});
+  operands.expects(q.shape == y.shape, "q in the shape of y");
+  operands.expects(rounding > 0 && rounding < 1, "rounding in (0, 1)");
+  check_decision(operands, decision);
+}
+
+// Each vector is read and written by all before it, once as those have their turn, once in its own.
+Cost Orthonormalize::cost() const {
+  const double passes = static_cast<double>(y.numel() * count()) * sizeof(double);
+  Cost cost = memory_cost({y}, {q});
+  cost += {.flops = 0, .bytes_read = 2 * passes, .bytes_written = passes};
+  return cost;
+}
+
+// The vectors, what is left of each axis, and for each vector its length and place.
+std::uint64_t Orthonormalize::workspace_bytes(int) const {
+  return static_cast<std::uint64_t>(y.numel() + length() + 2 * count()) * sizeof(double);
+}
+
+void UnbiasedMoments::check() const {
+  const Operands operands(name);
+  operands.dense("m", m, m.numel(), kMasters);
+  for (const View& other : {v, mean, variance}) {
+    operands.dense("v, mean, variance", other, m.numel(), {m.dtype});
+  }
+  check_decision(operands, decision);
+  check_betas(operands, beta1, beta2);
+}
+
+Cost UnbiasedMoments::cost() const { return memory_cost({m, v}, {mean, variance}); }
+
+void SquareElements::check() const {
+  const Operands operands(name);
+  operands.dense("x", x, x.numel(), kMasters);
+  operands.dense("y", y, x.numel(), {x.dtype});
+}
+
+Cost SquareElements::cost() const { return memory_cost({x}, {y}); }
+
+void CarriedStep::check() const {
+  const Operands operands(name);
+  operands.dense("g", g, g.numel(), kMasters);
+  for (const View& other : {carried, variance, m, v, y}) {
+    operands.dense("carried, variance, m, v, y", other, g.numel(), {g.dtype});
+  }
+  check_decision(operands, decision);
+  check_betas(operands, rule.beta1, rule.beta2);
+}
+
+Cost CarriedStep::cost() const { return memory_cost({g, carried, variance}, {m, v, y}); }
 
 }  // namespace llmtrain::kernels

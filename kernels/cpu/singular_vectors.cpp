@@ -10,6 +10,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/cpu/orthonormal_rows.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "lib/base/activity.hpp"
 
@@ -46,7 +47,7 @@ class SingularVectors {
     }
     sort();
     const std::int64_t known = normalize();
-    complete(known);
+    complete_by_axes({r_, n_, order_}, known, op_.rank(), left_, loops_);
     for (std::int64_t k = 0; k < op_.rank(); ++k) write(k);
   }
 
@@ -163,33 +164,6 @@ class SingularVectors {
       ++known;
     }
     return known;
-  }
-
-  /// Vectors from `known` on, by axes; see TopSingularVectors.
-  void complete(std::int64_t known) {
-    if (known == op_.rank()) return;
-    std::fill_n(left_, n_, 1.0);  // of each axis, its square outside of the vectors so far
-    const auto take_away = [&](const double* v) {
-      for (std::int64_t j = 0; j < n_; ++j) left_[j] -= v[j] * v[j];
-    };
-    for (std::int64_t k = 0; k < known; ++k) take_away(vector(k));
-    for (std::int64_t k = known; k < op_.rank(); ++k) {
-      const double mean = static_cast<double>(n_ - k) / static_cast<double>(n_);
-      std::int64_t axis = 0;
-      while (axis + 1 < n_ && !(left_[axis] > mean / 2)) ++axis;
-      double* const v = vector(k);
-      std::fill_n(v, n_, 0.0);
-      v[axis] = 1;
-      for (int pass = 0; pass < 2; ++pass) {
-        for (std::int64_t i = 0; i < k; ++i) {
-          const double part = dot(vector(i), v);
-          for (std::int64_t j = 0; j < n_; ++j) v[j] -= part * vector(i)[j];
-        }
-      }
-      const double length = std::sqrt(dot(v, v));
-      for (std::int64_t j = 0; j < n_; ++j) v[j] /= length;
-      take_away(v);
-    }
   }
 
   void write(std::int64_t k) const {

@@ -6,8 +6,9 @@
 namespace llmtrain::optim {
 
 struct AdamOptions : recipe::Section {
-  explicit AdamOptions(double default_weight_decay, double default_beta2 = 0.95)
-      : betas(this, "betas", {0.9, default_beta2},
+  explicit AdamOptions(double default_weight_decay, double default_beta2 = 0.95,
+                       double default_beta1 = 0.9)
+      : betas(this, "betas", {default_beta1, default_beta2},
               "decay of the mean of the gradient and of its square",
               recipe::at_least(0) & recipe::below(1) & recipe::length(2)),
         weight_decay(this, "weight_decay", default_weight_decay, "weight decay",

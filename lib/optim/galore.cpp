@@ -3,19 +3,15 @@
 // projected on the subspace of its largest singular values, Adam runs there, and its step is taken
 // back. As its authors have it, that is for the matrices of attention and MLP; embeddings, the
 // head, norms and biases follow the same Adam as they are.
-#include "kernels/elementwise.hpp"
-#include "kernels/matmul.hpp"
 #include "kernels/projected.hpp"
-#include "lib/base/require.hpp"
-#include "lib/optim/matrix_parts.hpp"
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/subspace_optimizer.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-using kernels::Matmul;
 using kernels::SubspaceStep;
 using kernels::TopSingularVectors;
 
@@ -44,133 +40,46 @@ kernels::rules::AdamEpsHat rule_of(const GaloreOptions& options) {
   return {{.beta1 = options.betas()[0], .beta2 = options.betas()[1], .eps = options.eps()}};
 }
 
-class Galore final : public Optimizer {
+std::unique_ptr<Optimizer> others(const GaloreOptions& options) {
+  const kernels::rules::AdamEpsHat rule = rule_of(options);
+  return std::make_unique<RuleOptimizer>(
+      RuleOptimizer::Settings{.rule = rule,
+                              .weight_decay = options.weight_decay(),
+                              .decay = kernels::WeightDecay::after_step,
+                              .corrected = {rule.beta1, rule.beta2}});
+}
+
+class Galore final : public SubspaceOptimizer {
  public:
   explicit Galore(const GaloreOptions& options)
-      : Optimizer(options.weight_decay()),
+      : SubspaceOptimizer({.rank = static_cast<std::int64_t>(options.rank()),
+                           .square_from_right = true,
+                           .factor = -options.scale(),
+                           .decay = kernels::WeightDecay::after_step},
+                          others(options)),
         rule_(rule_of(options)),
-        others_({.rule = rule_,
-                 .weight_decay = options.weight_decay(),
-                 .decay = kernels::WeightDecay::after_step,
-                 .corrected = {rule_.beta1, rule_.beta2}}),
-        rank_(static_cast<std::int64_t>(options.rank())),
-        gap_(static_cast<std::int64_t>(options.update_proj_gap())),
-        scale_(options.scale()) {}
-
-  MomentDecays corrected_decays() const override { return others_.corrected_decays(); }
-
-  std::vector<StateSpec> states(const Parameter& parameter) const override {
-    if (parameter.role() != ParameterRole::matrix) return others_.states(parameter);
-    const Subspace of = subspace_of(parameter);
-    const DType dtype = parameter.master_dtype();
-    const auto state = [&](std::string_view name, const Shape& matrix) {
-      return StateSpec{.name = name, .dtype = dtype, .matrix = matrix};
-    };
-    return {state("projector", of.projector), state("m", of.inside), state("v", of.inside)};
-  }
-
-  std::int64_t indivisible(const Parameter& parameter) const override {
-    return parameter.role() == ParameterRole::matrix ? 0 : 1;
-  }
-  std::int64_t divisible(const Parameter& parameter) const override {
-    return parameter.role() == ParameterRole::matrix ? 0 : others_.divisible(parameter);
-  }
-
-  void bind(Device& device, const Mesh& mesh,
-            std::span<const OptimizedParameter> parameters) override {
-    mesh_ = &mesh;
-    for (const OptimizedParameter& p : parameters) {
-      const bool is_matrix = p.parameter->role() == ParameterRole::matrix;
-      (is_matrix ? matrices_ : not_matrices_).push_back(p);
-    }
-    others_.bind(device, mesh, not_matrices_);
-  }
-
-  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
-    for (const OptimizedParameter& p : matrices_) update_matrices(ctx, p, decision);
-    others_.update(ctx, decision);
-  }
+        gap_(static_cast<std::int64_t>(options.update_proj_gap())) {}
 
  private:
-  /// Shapes for one matrix [m, n]: with m >= n g is projected from the right, by a projector [r, n]
-  /// on [m, r]; else from the left, by [m, r] on [r, n].
-  struct Subspace {
-    bool right;
-    Shape projector, inside;
-  };
-  Subspace subspace_of(const Parameter& parameter) const {
-    const Shape& shape = parameter.global_shape();
-    const std::int64_t m = shape[shape.rank() - 2], n = shape[shape.rank() - 1];
-    const std::int64_t r = std::min({rank_, m, n});
-    if (m >= n) return {true, {r, n}, {m, r}};
-    return {false, {m, r}, {r, n}};
-  }
-
-  void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
-                       const View& decision) const {
-    const Parameter& parameter = *p.parameter;
-    const Shape& shape = parameter.box().shape;
-    const MatrixParts parts(parameter, *mesh_);
-    // The clipped gradient, and in its place the step.
-    const Tensor step = ctx.device->allocate(shape, parameter.master_dtype(), Category::workspace,
-                                             "step of a matrix");
-    launch(ctx, kernels::ScaleUpdate{.x = parameter.own_grad(),
-                                     .y = step,
-                                     .decision = decision,
-                                     .scale = {.value = 1, .clipped = true}});
-    // Experts have a matrix each.
-    const std::int64_t rows = shape[shape.rank() - 2];
-    const Subspace of = subspace_of(parameter);
-    for (std::int64_t k = 0; k * rows < step.view().rows(); ++k) {
-      const auto state = [&](std::size_t i, const Shape& matrix) {
-        return p.states[i].row_range(k * matrix[0], matrix[0]);
-      };
-      const Tensor part = step.row_range(k * rows, rows);
-      const Tensor whole = parts.whole(ctx, part);
-      step_matrix(ctx, of, whole, state(0, of.projector), state(1, of.inside), state(2, of.inside),
-                  decision);
-      if (!parts.are_several()) continue;
-      launch(ctx, kernels::ScaleCast{.x = parts.own(whole.view()), .y = part});
-    }
-    kernels::UpdateOperands along = update_operands(parameter);
-    along.gradient = step;
-    launch(ctx, kernels::StepUpdate{.to = along,
-                                    .decision = decision,
-                                    .lr_scale = p.lr_scale,
-                                    .weight_decay = p.weight_decay,
-                                    .factor = -scale_,
-                                    .decay_last = true});
-  }
-
-  /// g, a whole matrix's gradient, becomes its step. Where the decision does not apply, that is of
-  /// no use and the states stay.
-  void step_matrix(const kernels::KernelCtx& ctx, const Subspace& of, const Tensor& g,
-                   const Tensor& projector, const Tensor& m, const Tensor& v,
-                   const View& decision) const {
+  void step_matrix(const kernels::KernelCtx& ctx, const WholeMatrix& matrix,
+                   const View& decision) const override {
+    const Tensor &g = matrix.g, &projector = matrix.states[0];
     launch(ctx,
            TopSingularVectors{.g = g, .vectors = projector, .decision = decision, .gap = gap_});
     const Tensor inside =
-        ctx.device->allocate(of.inside, g.dtype(), Category::workspace, "galore.inside");
-    launch(ctx, Matmul{.a = of.right ? g : projector,
-                       .b = of.right ? projector : g,
-                       .c = inside,
-                       .bias = {},
-                       .transpose_a = !of.right,
-                       .transpose_b = of.right});
-    launch(ctx, SubspaceStep{
-                    .g = inside, .m = m, .v = v, .y = inside, .decision = decision, .rule = rule_});
-    launch(ctx, Matmul{.a = of.right ? inside : projector,
-                       .b = of.right ? projector : inside,
-                       .c = g,
-                       .bias = {}});
+        ctx.device->allocate(matrix.of.inside, g.dtype(), Category::workspace, "galore.inside");
+    matrix.of.project(ctx, g, projector, inside);
+    launch(ctx, SubspaceStep{.g = inside,
+                             .m = matrix.states[1],
+                             .v = matrix.states[2],
+                             .y = inside,
+                             .decision = decision,
+                             .rule = rule_});
+    matrix.of.take_back(ctx, inside, projector, g);
   }
 
   kernels::rules::AdamEpsHat rule_;
-  RuleOptimizer others_;
-  const Mesh* mesh_ = nullptr;
-  std::vector<OptimizedParameter> matrices_, not_matrices_;
-  std::int64_t rank_, gap_;
-  double scale_;
+  std::int64_t gap_;
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
-#include "lib/base/require.hpp"
 #include "lib/optim/adam_moments.hpp"
+#include "lib/optim/matrices_and_others.hpp"
 #include "lib/optim/matrix_parts.hpp"
 #include "lib/optim/rows.hpp"
 
@@ -70,50 +70,25 @@ Tensor orthogonalized(const kernels::KernelCtx& ctx, Tensor x, std::uint64_t ste
   return x;
 }
 
-class Muon final : public Optimizer {
+class Muon final : public MatricesAndOthers {
  public:
   explicit Muon(const MuonOptions& options)
-      : Optimizer(options.weight_decay()),
-        others_(options, AdamMoments::Decay::decoupled),
+      : MatricesAndOthers(std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)),
         momentum_(options.momentum()),
         nesterov_(options.nesterov()),
         steps_(options.ns_steps()),
         adjustment_(options.lr_adjustment()) {}
 
-  MomentDecays corrected_decays() const override { return others_.corrected_decays(); }
-  std::vector<StateSpec> states(const Parameter& parameter) const override {
-    if (parameter.role() != ParameterRole::matrix) return others_.states(parameter);
+ private:
+  std::vector<StateSpec> matrix_states(const Parameter& parameter) const override {
     return {{"momentum", parameter.master_dtype()}};
   }
 
-  std::int64_t indivisible(const Parameter& parameter) const override {
-    return parameter.role() == ParameterRole::matrix ? 0 : 1;
-  }
-  std::int64_t divisible(const Parameter& parameter) const override {
-    return parameter.role() == ParameterRole::matrix ? 0 : others_.divisible(parameter);
-  }
-
-  void bind(Device& device, const Mesh& mesh,
-            std::span<const OptimizedParameter> parameters) override {
-    mesh_ = &mesh;
-    for (const OptimizedParameter& p : parameters) {
-      const bool is_matrix = p.parameter->role() == ParameterRole::matrix;
-      (is_matrix ? matrices_ : not_matrices_).push_back(p);
-    }
-    others_.bind(device, mesh, not_matrices_);
-  }
-
-  void update(const kernels::KernelCtx& ctx, const View& decision) const override {
-    for (const OptimizedParameter& p : matrices_) update_matrix(ctx, p, decision);
-    others_.update(ctx, decision);
-  }
-
- private:
-  void update_matrix(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
-                     const View& decision) const {
+  void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
+                       const View& decision) const override {
     const Parameter& parameter = *p.parameter;
     const Shape& shape = parameter.box().shape;
-    const MatrixParts parts(parameter, *mesh_);
+    const MatrixParts parts(parameter, mesh());
     const Tensor ahead = look_ahead(ctx, parameter, p.states[0], decision);
     const auto orthogonal = [&](const Tensor& part) {
       const Tensor x = unit_length(ctx, part, parts, parameter.compute_dtype());
@@ -132,13 +107,8 @@ class Muon final : public Optimizer {
         launch(ctx, ScaleCast{.x = parts.own(whole.view()), .y = step.row_range(at, rows)});
       }
     }
-    kernels::UpdateOperands along = update_operands(parameter);
-    along.gradient = step;
-    launch(ctx, kernels::StepUpdate{.to = along,
-                                    .decision = decision,
-                                    .lr_scale = p.lr_scale,
-                                    .weight_decay = p.weight_decay,
-                                    .factor = -size_factor(parameter.global_shape())});
+    step_along(ctx, p, step, decision, -size_factor(parameter.global_shape()),
+               kernels::WeightDecay::before_step);
   }
 
   /// Advances the mean gradient; returns it, or what lies ahead of it. Where the decision does not
@@ -183,9 +153,6 @@ class Muon final : public Optimizer {
                                                  : 0.2 * std::sqrt(std::max(rows, cols));
   }
 
-  AdamMoments others_;
-  const Mesh* mesh_ = nullptr;
-  std::vector<OptimizedParameter> matrices_, not_matrices_;
   double momentum_;
   bool nesterov_;
   std::uint64_t steps_;

@@ -22,5 +22,6 @@ OptimizerRow adafactor();
 OptimizerRow came();
 OptimizerRow sm3();
 OptimizerRow galore();
+OptimizerRow ldadamw();
 
 }  // namespace llmtrain::optim

@@ -32,7 +32,7 @@ KernelBench::KernelBench(const kernels::KernelTable& table, int threads, std::ui
   }
   decision_ = device_->allocate({kernels::UpdateDecision::kScalars}, DType::f64,
                                 Category::activations, "decision");
-  *decision_.view().as<kernels::UpdateDecision>() = {.apply = 1, .lr = 1e-3, .updates = 1};
+  *decision_.view().as<kernels::UpdateDecision>() = {.apply = 1, .lr = 1e-3, .updates = 2};
 }
 
 void KernelBench::refill() { fill(results_.memory); }

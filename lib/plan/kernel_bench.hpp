@@ -29,7 +29,7 @@ class KernelBench {
   /// Whole numbers i * factor % modulus, int32 or int64; the same array for equal arguments.
   View numbers(std::int64_t count, std::int64_t modulus, DType dtype = DType::i32,
                std::int64_t factor = 1);
-  /// A decision to update as it is, for updates.
+  /// A decision to update as it is, for updates; not that of the first one.
   View decision() const { return decision_; }
   std::uint64_t slab_bytes() const { return slab_bytes_; }
 

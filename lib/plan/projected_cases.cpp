@@ -34,10 +34,48 @@ LaunchTime subspace_step(KernelBench& b, DType t, std::int64_t rows) {
                                .rule = {}});
 }
 
+// As above, of vectors that are far from one another: no axis takes the place of one.
+LaunchTime orthonormalize(KernelBench& b, DType t, std::int64_t rows) {
+  const std::int64_t count = std::min(rows, kSide);
+  const View y = b.result(rows, count, t);
+  for (std::int64_t i = 0; i < y.numel(); ++i) {
+    y.as<float>()[i] = i / count == i % count ? 1.0F : 0.25F / static_cast<float>(1 + i % count);
+  }
+  return b.launch(Orthonormalize{
+      .y = y, .q = b.result(rows, count, t), .decision = b.decision(), .rounding = 1e-6});
+}
+
+LaunchTime unbiased_moments(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(UnbiasedMoments{.m = b.input(rows, kCols, t),
+                                  .v = b.input(rows, kCols, t),
+                                  .mean = b.result(rows, kCols, t),
+                                  .variance = b.result(rows, kCols, t),
+                                  .decision = b.decision()});
+}
+
+LaunchTime square_elements(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(SquareElements{.x = b.input(rows, kCols, t), .y = b.result(rows, kCols, t)});
+}
+
+LaunchTime carried_step(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(CarriedStep{.g = b.input(rows, kCols, t),
+                              .carried = b.input(rows, kCols, t),
+                              .variance = b.input(rows, kCols, t),
+                              .m = b.result(rows, kCols, t),
+                              .v = b.result(rows, kCols, t),
+                              .y = b.result(rows, kCols, t),
+                              .decision = b.decision(),
+                              .rule = {}});
+}
+
 // So many bytes to a row that there are few rows.
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"top_singular_vectors", kSide * 64, true, top_singular_vectors},
     {"subspace_step", kCols, true, subspace_step},
+    {"orthonormalize", kSide * 64, true, orthonormalize},
+    {"unbiased_moments", kCols, true, unbiased_moments},
+    {"square_elements", kCols, true, square_elements},
+    {"carried_step", kCols, true, carried_step},
 });
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/fast/lists.hpp"
+#include "kernels/cpu/orthonormal_rows.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/cpu/singular_vectors.hpp"
 
@@ -102,6 +103,11 @@ void singular_vectors(const KernelCtx& ctx, const TopSingularVectors& op, const 
   top_singular_vectors(op, workspace, ctx.threads, HWY_DYNAMIC_DISPATCH(row_loops)());
 }
 
+void orthonormal(const KernelCtx& ctx, const Orthonormalize& op, const View& workspace) {
+  if (!op.is_due(*op.decision.as<UpdateDecision>())) return;
+  orthonormalize(op, workspace, ctx.threads, HWY_DYNAMIC_DISPATCH(row_loops)());
+}
+
 void run_subspace_step(const KernelCtx& ctx, const SubspaceStep& op, const View& workspace) {
   if (op.dtype() == DType::f64) return run_reference(ctx, op, workspace);
   if (!op.decision.as<UpdateDecision>()->applies()) return;
@@ -114,6 +120,7 @@ void run_subspace_step(const KernelCtx& ctx, const SubspaceStep& op, const View&
 
 void add_projected_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<TopSingularVectors, singular_vectors>());
+  rows.push_back(row_of<Orthonormalize, orthonormal>());
   rows.push_back(row_of<SubspaceStep, run_subspace_step>());
 }
 

@@ -1,7 +1,9 @@
 #include "kernels/projected.hpp"
 
 #include <array>
+#include <cmath>
 
+#include "kernels/cpu/orthonormal_rows.hpp"
 #include "kernels/cpu/reference/masters.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/cpu/singular_vectors.hpp"
@@ -50,6 +52,67 @@ void singular_vectors(const KernelCtx&, const TopSingularVectors& op, const View
   top_singular_vectors(op, workspace, 1, {products, turn, reflect});
 }
 
+void orthonormal(const KernelCtx&, const Orthonormalize& op, const View& workspace) {
+  if (!op.is_due(*op.decision.as<UpdateDecision>())) return;
+  orthonormalize(op, workspace, 1, {products, turn, reflect});
+}
+
+/// Corrections of the bias of moments of the updates before this one; `any`: there are some.
+struct Before {
+  bool any;
+  double correction1, correction2;
+  Before(const UpdateDecision& d, double beta1, double beta2)
+      : any(d.updates > 1),
+        correction1(1 - std::pow(beta1, d.updates - 1)),
+        correction2(1 - std::pow(beta2, d.updates - 1)) {}
+};
+
+void unbiased_moments(const KernelCtx&, const UnbiasedMoments& op, const View&) {
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  const Before before(decision, op.beta1, op.beta2);
+  with_master_type(op.dtype(), [&]<class T>() {
+    const T factor1 = static_cast<T>(before.any ? 1 / before.correction1 : 0);
+    const T factor2 = static_cast<T>(before.any ? 1 / before.correction2 : 0);
+    for (std::int64_t i = 0; i < op.m.numel(); ++i) {
+      const T mean = op.m.as<T>()[i] * factor1;
+      op.variance.as<T>()[i] = op.v.as<T>()[i] * factor2 - mean * mean;
+      op.mean.as<T>()[i] = mean;
+    }
+  });
+}
+
+void square_elements(const KernelCtx&, const SquareElements& op, const View&) {
+  with_master_type(op.dtype(), [&]<class T>() {
+    for (std::int64_t i = 0; i < op.x.numel(); ++i) {
+      const T x = op.x.as<T>()[i];
+      op.y.as<T>()[i] = x * x;
+    }
+  });
+}
+
+void carried_step(const KernelCtx&, const CarriedStep& op, const View&) {
+  const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
+  if (!decision.applies()) return;
+  const Before before(decision, op.rule.beta1, op.rule.beta2);
+  with_master_type(op.dtype(), [&]<class T>() {
+    const rules::Adam::In<T> rule(op.rule, 1, decision);
+    const T factor = static_cast<T>(before.any ? 1 / before.correction1 : 0);
+    const T correction2 = static_cast<T>(before.correction2);
+    for (std::int64_t i = 0; i < op.g.numel(); ++i) {
+      T states[] = {0, 0};
+      if (before.any) {
+        const T carried = op.carried.as<T>()[i], mean = carried * factor;
+        states[0] = carried;
+        states[1] = std::abs(correction2 * (op.variance.as<T>()[i] + mean * mean));
+      }
+      op.y.as<T>()[i] = rule.step(op.g.as<T>()[i], states);
+      op.m.as<T>()[i] = states[0];
+      op.v.as<T>()[i] = states[1];
+    }
+  });
+}
+
 void subspace_step(const KernelCtx&, const SubspaceStep& op, const View&) {
   const UpdateDecision& decision = *op.decision.as<UpdateDecision>();
   if (!decision.applies()) return;
@@ -69,6 +132,10 @@ void subspace_step(const KernelCtx&, const SubspaceStep& op, const View&) {
 void add_projected_rows(std::vector<KernelRow>& rows) {
   rows.push_back(row_of<TopSingularVectors, singular_vectors>());
   rows.push_back(row_of<SubspaceStep, subspace_step>());
+  rows.push_back(row_of<Orthonormalize, orthonormal>());
+  rows.push_back(row_of<UnbiasedMoments, unbiased_moments>());
+  rows.push_back(row_of<SquareElements, square_elements>());
+  rows.push_back(row_of<CarriedStep, carried_step>());
 }
 
 }  // namespace llmtrain::kernels::reference

@@ -65,8 +65,9 @@ TEST_CASE("every kernel of a step is measured") {
   const std::set<KernelKey> keys = measured_keys();
   for (const std::string_view text : {kGpt2, kLlama}) {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
-      for (const char* optimizer : {"adamw", "sgd", "momentum", "amsgrad", "adam_mini", "adafactor",
-                                    "came", "sm3", "galore", "adamw_8bit", "lion_8bit"}) {
+      for (const char* optimizer :
+           {"adamw", "sgd", "momentum", "amsgrad", "adam_mini", "adafactor", "came", "sm3",
+            "galore", "ldadamw", "adamw_8bit", "lion_8bit"}) {
         test::EngineRecipe recipe;
         recipe::load(recipe, {.file = "test.yaml",
                               .text = std::string(text),

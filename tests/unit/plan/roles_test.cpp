@@ -86,6 +86,8 @@ const std::vector<Layout>& layouts() {
        {.sizes = {4, 1, 1, 1}, .ep = 2}},
       {kDense, "galore", 1, true, {.sizes = {3, 2, 1, 1}}},
       {kExperts, "galore", 2, false, {.sizes = {4, 2, 1, 1}, .ep = 2}},
+      {kDense, "ldadamw", 2, false, {.sizes = {3, 2, 1, 1}}},
+      {kExperts, "ldadamw", 1, true, {.sizes = {4, 2, 1, 1}, .ep = 2}},
       {kDense, "muon", 3, false, {.sizes = {2, 1, 1, 2}, .sp_algo = SequenceSharing::ring}},
       {kDense, "adamw", 3, true, {.sizes = {4, 1, 2, 2}, .dp_replicate = 2}},
       {kExperts, "muon", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},

@@ -199,12 +199,15 @@ TEST_CASE("gradients cannot travel in bf16 where no bit may depend on the layout
 }
 
 TEST_CASE("an optimizer without kernels for a GPU is refused there") {
-  const auto problems = problems_with("run.device=cuda", "optimizer.name=galore");
-  REQUIRE(problems.size() == 1);
-  CHECK(problems[0] == "optimizer.name: galore is for the CPU");
+  for (const std::string name : {"galore", "ldadamw"}) {
+    const std::string chosen = "optimizer.name=" + name;
+    const auto problems = problems_with("run.device=cuda", chosen);
+    REQUIRE(problems.size() == 1);
+    CHECK(problems[0] == "optimizer.name: " + name + " is for the CPU");
+    CHECK(problems_with("run.device=cpu", chosen).empty());
+    CHECK(problems_with(chosen).empty());  // as long as no GPU is found
+  }
   CHECK(problems_with("run.device=cuda", "optimizer.name=adamw").empty());
-  CHECK(problems_with("run.device=cpu", "optimizer.name=galore").empty());
-  CHECK(problems_with("optimizer.name=galore").empty());  // as long as no GPU is found
 }
 
 TEST_CASE("layouts whose sums depend on the number of ranks are refused where no bit may") {
