@@ -6,9 +6,8 @@
 //   memory. So whoever accumulates, clears or clips gradients knows nothing of it, and the norm
 //   that clips is that of the gradient alone, where theirs has the error in it. The clipped
 //   gradient and the error are added up at the update.
-// - Signs of the subspace's vectors are a rule (kernels::Orthonormalize), the authors' those of their
-// their
-//   library. No step depends on them: m turns its sign with a vector, v is carried by squares.
+// - Signs of the subspace's vectors are a rule (kernels::Orthonormalize), the authors' those of
+//   their library. No step depends on them: m turns its sign with a vector, v is carried by squares.
 // - The update's number, and so whether it is the first, comes from the decision. A step that does
 //   not apply leaves the subspace, both moments and the error to the bit.
 #include <cfloat>
