@@ -33,20 +33,20 @@ const std::vector<Layout>& projected_layouts() {
        "optimizer.name=galore | optimizer.rank=3 | optimizer.update_proj_gap=7 | "
        "optimizer.lr=5e-3"},
       {2, "llama", "parallelism.tp=2",
-       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-6", kQuick},
+       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4", kQuick},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
-       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-6"},
+       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=1",
        "training.global_batch_size=6 | optimizer.name=ldadamw | optimizer.rank=3 | "
-       "optimizer.eps=1e-6 | optimizer.error_feedback=false | optimizer.weight_decay=0.1"},
+       "optimizer.eps=1e-4 | optimizer.error_feedback=false | optimizer.weight_decay=0.1"},
       {4, "qwen3", "parallelism.dp=2 | parallelism.tp=2 | parallelism.zero=3",
-       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-6"},
+       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {2, "llama", "parallelism.pp=2",
-       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-6"},
+       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {8, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2",
-       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-6"},
+       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
-       "optimizer.name=ldadamw | optimizer.rank=3 | optimizer.eps=1e-6 | optimizer.lr=5e-3",
+       "optimizer.name=ldadamw | optimizer.rank=3 | optimizer.eps=1e-4 | optimizer.lr=5e-3",
        kQuick},
   };
   return kLayouts;
