@@ -15,10 +15,6 @@ std::filesystem::path OffloadSection::directory(const std::filesystem::path& of_
 }
 
 void OffloadSection::validate(recipe::Issues& issues) const {
-  if (optimizer() == OffloadTo::host) {
-    issues.add(optimizer, "host is for a GPU, whose optimizer states this build keeps there",
-               "leave it out; on the CPU, nvme keeps them in a file");
-  }
   if (optimizer() == OffloadTo::nvme) return;
   const auto check = [&](const recipe::ValueEntry& key) {
     if (key.value_text() == key.default_text()) return;

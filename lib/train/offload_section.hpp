@@ -17,16 +17,14 @@ inline constexpr std::string_view kNoOffloadOfGpu =
     "a GPU keeps its optimizer states: updates on the host, and copies to pinned memory beside the "
     "step, are not there yet";
 
-enum class OffloadTo : std::uint8_t { none, host, nvme };
+enum class OffloadTo : std::uint8_t { none, nvme };
 
 struct OffloadSection : recipe::Section {
   recipe::Key<OffloadTo> optimizer{
       this, "optimizer", OffloadTo::none,
       "where optimizer states live between updates: none = in the device's memory; nvme = in a "
-      "file "
-      "on a fast disk, from which an update reads them and to which it writes them back",
-      recipe::one_of<OffloadTo>(
-          {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
+      "file on a fast disk, from which an update reads them and to which it writes them back",
+      recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<std::optional<std::string>> path{
       this, "path", std::nullopt,
       "directory of the file, one of each rank, which is gone when the process ends; null = "

@@ -169,7 +169,8 @@ TEST_CASE("a kill leaves no file, and the next start goes on") {
 }
 
 TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
-  check_refused({"offload.optimizer=host"}, "offload.optimizer=host: host is for a GPU");
+  check_refused({"offload.optimizer=host"},
+                "offload.optimizer=host: unknown value `host` (allowed: none, nvme)");
   check_refused({"offload.optimizer=nvme", "run.device=cuda"}, "a GPU keeps its optimizer states");
   check_refused({"offload.path=fast"},
                 "offload.path=fast: does nothing without offload.optimizer: nvme");

@@ -200,10 +200,10 @@ const std::vector<Flip> kData{
 
 constexpr std::string_view kFp8 = "model.num_hidden_layers=3 | precision.compute=fp8";
 constexpr std::string_view kFp8OnGpu =
-    "run.device=cuda | model.num_hidden_layers=3 | precision.compute=fp8";
+    "run.device=cuda | model.num_hidden_layers=3 | precision.compute=fp8 | "
+    "precision.fp8.products=auto";
 constexpr std::string_view kDelayed =
     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed";
-
 const std::vector<Flip> kTraining{
     {"training.seq_len", {plan, data}, "", {"training.seq_len=32"}},
     {"training.micro_batch_size", {plan, operations}, "", {"training.micro_batch_size=4"}},

@@ -106,8 +106,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:21:3: optimizer.lr: duplicate key, first given at r.yaml:20:3 (keep one of them)",
           "r.yaml:22:24: checkpoint.interval: expected an interval like 1000 steps, 30min, found "
           "`soon`",
-          "r.yaml:23:22: offload.optimizer: host is for a GPU, whose optimizer states this build "
-          "keeps there (leave it out; on the CPU, nvme keeps them in a file)"});
+          "r.yaml:23:22: offload.optimizer: unknown value `host` (allowed: none, nvme)"});
 }
 
 TEST_CASE("what cannot fit into the run is an issue of the recipe where its length is known") {
