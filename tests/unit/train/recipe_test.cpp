@@ -87,8 +87,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:3:3: run.sed: unknown key (did you mean `seed`?)",
           "r.yaml:4:12: run.threads: expected a count like 2000, 2M, 64Ki, found `many`",
           "r.yaml:5:1: model.hidden_size: required key is missing (count (2000, 2M, 64Ki): width "
-          "of "
-          "the residual stream)",
+          "of the residual stream)",
           "r.yaml:6:17: model.architecture: unknown value `lama` (did you mean `llama`?; "
           "allowed: " +
               families + ")",
