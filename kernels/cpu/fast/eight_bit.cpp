@@ -100,7 +100,7 @@ class Coder {
 }
 
 #if HWY_TARGET == HWY_AVX2
-/// Of each of eight bytes the number of a table. A gather takes twice the time, and so does
+/// Of each of eight bytes the number of a table. A gather takes half as long again, and so does
 /// arithmetic: the units of vectors have enough to do, those that load numbers have not.
 HWY_INLINE V load_each(const float* table, const std::uint8_t* bytes) {
   const auto number = [&](int k) HWY_ATTR { return _mm_load_ss(table + bytes[k]); };
