@@ -11,7 +11,13 @@
 
 namespace llmtrain::test {
 
-/// The n-th call of a rank that changes something in the directory of checkpoints.
+/// Part of what is hit: files of the run that are no part of checkpoints (metrics, samples, starts,
+/// status, plan, logs).
+inline const Environment kFilesBeside{{"IO_FAULT_UNDER", "/run/"},
+                                      {"IO_FAULT_APART", "/checkpoints"}};
+
+/// The n-th call of a rank that changes something in the directory of checkpoints, unless `what`
+/// names other places: of two variables of a name the last one counts.
 inline Environment io_fault(int rank, int n, const Environment& what) {
   Environment environment{{"LD_PRELOAD", LLMTRAIN_IO_FAULTS},
                           {"IO_FAULT_UNDER", "/run/checkpoints"},
@@ -21,9 +27,9 @@ inline Environment io_fault(int rank, int n, const Environment& what) {
   return environment;
 }
 
-/// How many calls of a rank `what` may hit in a whole run.
-inline int count_calls(const Layout& layout, int rank, Environment what) {
-  const Job job(layout, &prepared_job(layout, 2));
+/// How many calls of a rank `what` may hit in a whole run that goes on from step `before`.
+inline int count_calls(const Layout& layout, int rank, Environment what, std::int64_t before = 2) {
+  const Job job(layout, &prepared_job(layout, before));
   std::erase_if(what, [](const auto& entry) { return entry.first == "IO_FAULT_DO"; });
   const std::string trace = (job.directory() / "trace").string();
   what.emplace_back("IO_FAULT_TRACE", trace);

@@ -94,10 +94,16 @@ struct CallKills {
   Layout layout;
   int victim = 0;
   std::string how;  // before any call, or in the middle of a write
+  Environment where = {};
+  std::int64_t before = 2;  // steps that were saved
 
-  std::string name() const { return fmt::format("{}, {} rank {}", layout.name(), how, victim); }
+  std::string name() const {
+    return fmt::format("{}, from {}, {} rank {}", layout.name(), before, how, victim);
+  }
   Environment environment() const {
-    return {{"IO_FAULT_CALLS", how == "tear" ? "write" : ""}, {"IO_FAULT_DO", how}};
+    Environment all = where;
+    all.insert(all.end(), {{"IO_FAULT_CALLS", how == "tear" ? "write" : ""}, {"IO_FAULT_DO", how}});
+    return all;
   }
 
   struct Outcome {
@@ -105,13 +111,13 @@ struct CallKills {
     std::string wrong;
   };
   Outcome kill_at(int n) const {
-    const Job job(layout, &prepared_job(layout, 2));
+    const Job job(layout, &prepared_job(layout, before));
     const ProcessResult result = job.run(io_fault(victim, n, environment()));
     if (result.timed_out) return {false, "hangs: " + result.output};
     const bool killed = result.exit_code == -SIGKILL ||
                         result.output.find("exited on signal 9") != std::string::npos;
     if (!killed && result.exit_code != 0) return {false, "fails: " + result.output};
-    return {killed, check_recovery(job, layout, result.output, 2)};
+    return {killed, check_recovery(job, layout, result.output, before)};
   }
   std::string must_kill_at(int n) const {
     const Outcome outcome = kill_at(n);
@@ -128,6 +134,18 @@ struct CallKills {
   }
 };
 
+/// Of as many calls as a run makes the last few, `unsure`, are not made by every run.
+void try_all(Journal& journal, const CallKills& kills, int unsure) {
+  const int calls = count_calls(kills.layout, kills.victim, kills.environment(), kills.before);
+  const int sure = calls - std::min(unsure, calls / 4);
+  for (int n = 1; n <= sure; ++n) {
+    journal.run(fmt::format("{} at call {}", kills.name(), n),
+                [&] { return kills.must_kill_at(n); });
+  }
+  journal.run(fmt::format("{} after {}", kills.name(), sure),
+              [&] { return kills.until_one_survives(sure + 1); });
+}
+
 }  // namespace
 
 TEST_CASE("T2 killed before the n-th call that changes files, for every n until a run survives") {
@@ -137,16 +155,22 @@ TEST_CASE("T2 killed before the n-th call that changes files, for every n until 
        {Layout{1, false}, {1, true}, {2, false}, {2, true}, {.ranks = 1, .local = true}}) {
     for (int victim = 0; victim < layout.ranks; ++victim) {
       for (const char* how : {"kill", "tear"}) {
-        const CallKills kills{layout, victim, how};
-        // The least that runs make here, but for the last few of those that were counted.
-        const int calls = count_calls(layout, victim, kills.environment());
-        const int sure = layout.async ? calls - std::min(6, calls / 4) : calls;
-        for (int n = 1; n <= sure; ++n) {
-          journal.run(fmt::format("{} at call {}", kills.name(), n),
-                      [&] { return kills.must_kill_at(n); });
+        try_all(journal, {layout, victim, how}, layout.async ? 6 : 0);
+      }
+    }
+  }
+  journal.check();
+}
+
+TEST_CASE("T2 the same of the calls to metrics, status, samples and logs, also of a first start") {
+  const ImpatientLauncher launcher;
+  Journal journal("T2-files", 89);
+  for (const Layout& layout : {Layout{1, false}, {2, false}}) {
+    for (const std::int64_t before : {0, 2}) {
+      for (int victim = 0; victim < layout.ranks; ++victim) {
+        for (const char* how : {"kill", "tear"}) {
+          try_all(journal, {layout, victim, how, kFilesBeside, before}, 6);
         }
-        journal.run(fmt::format("{} after {}", kills.name(), sure),
-                    [&] { return kills.until_one_survives(sure + 1); });
       }
     }
   }

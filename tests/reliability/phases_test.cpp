@@ -106,8 +106,8 @@ TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is nam
        {Layout{.ranks = 2}, Layout{.ranks = 4, .parallelism = "{dp: 2, tp: 2}"}}) {
     for (const int rank : {0, layout.ranks - 1}) {
       for (const char* what : {"kill", "throw", "spin", "exit", "segv", "stop", "abort", "read"}) {
-        for (const char* phase : {"init", "data", "forward", "backward", "reduce", "optimizer",
-                                  "save", "evaluation", "end"}) {
+        for (const char* phase : {"init", "data", "check", "load", "forward", "backward", "reduce",
+                                  "optimizer", "save", "evaluation", "end"}) {
           const Moment at{phase, what, rank};
           journal.run(fmt::format("{}, rank {}: {} in {}", layout.name(), rank, what, phase),
                       [&] { return fail_at(layout, at); });
@@ -116,7 +116,7 @@ TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is nam
       }
     }
   }
-  CHECK(cases == 288);
+  CHECK(cases == 352);
   journal.check();
 }
 

@@ -3,6 +3,7 @@
 // To be loaded before the program (LD_PRELOAD), which knows nothing of it. Its environment:
 //
 //   IO_FAULT_UNDER  only paths with this text count
+//   IO_FAULT_APART  and none with this one, if there is any
 //   IO_FAULT_RANK   only in this rank of the job; every process without it
 //   IO_FAULT_CALLS  names of calls that count, between commas; all but "read", "look"
 //                   and "pwrite" without it
@@ -41,6 +42,7 @@ std::string variable(const char* name) {
 
 struct Settings {
   std::string under = variable("IO_FAULT_UNDER");
+  std::string apart = variable("IO_FAULT_APART");
   std::string calls = "," + variable("IO_FAULT_CALLS") + ",";
   std::string act = variable("IO_FAULT_DO");
   std::string trace = variable("IO_FAULT_TRACE");
@@ -143,6 +145,7 @@ Verdict judge(std::string_view call, const std::string& path, const std::string&
               std::string_view data = {}) {
   const Settings& s = settings();
   if (s.under.empty() || path.find(s.under) == std::string::npos) return Verdict::go_on;
+  if (!s.apart.empty() && path.find(s.apart) != std::string::npos) return Verdict::go_on;
   if (s.calls != ",," && s.calls.find("," + std::string(call) + ",") == std::string::npos) {
     return Verdict::go_on;
   }

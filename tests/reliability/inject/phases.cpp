@@ -12,11 +12,13 @@
 #include <string>
 #include <unistd.h>
 
+#include "lib/checkpoint/shared_check.hpp"
 #include "lib/comm/job_place.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/parallel/data_ranks.hpp"
 #include "lib/parallel/executor.hpp"
 #include "lib/train/checkpoint_tiers.hpp"
+#include "lib/train/checkpointing.hpp"
 #include "lib/train/corpus.hpp"
 #include "lib/train/saver.hpp"
 
@@ -121,6 +123,24 @@ llmtrain::train::Corpus OPEN_CORPUS_WRAPPED(
     std::shared_ptr<const llmtrain::data::Tokenizer> tokenizer) {
   pass_phase("data");
   return OPEN_CORPUS_REAL(recipe, std::move(tokenizer));
+}
+
+// checkpoint::SharedCheck::wait(), of the checkpoint that a run goes on from.
+std::vector<llmtrain::checkpoint::Problem> CHECK_REAL(llmtrain::checkpoint::SharedCheck*);
+std::vector<llmtrain::checkpoint::Problem> CHECK_WRAPPED(llmtrain::checkpoint::SharedCheck* check) {
+  pass_phase("check");
+  return CHECK_REAL(check);
+}
+
+// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&).
+llmtrain::train::LoopState LOAD_REAL(const llmtrain::checkpoint::CheckpointStore&, std::uint64_t,
+                                     llmtrain::engine::Engine&,
+                                     const llmtrain::train::RunIdentity&);
+llmtrain::train::LoopState LOAD_WRAPPED(const llmtrain::checkpoint::CheckpointStore& store,
+                                        std::uint64_t step, llmtrain::engine::Engine& engine,
+                                        const llmtrain::train::RunIdentity& identity) {
+  pass_phase("load");
+  return LOAD_REAL(store, step, engine, identity);
 }
 
 // parallel::Executor::run(std::span<const Action>), of a plan or a step.

@@ -2,7 +2,8 @@
 /// What happens to a rank of the tests' own executable at a moment of its run. The environment
 /// says:
 ///
-///   PHASE_AT     init, data, forward, backward, reduce, optimizer, save, evaluation, end
+///   PHASE_AT     init, data, check, load, forward, backward, reduce, optimizer, save,
+///                evaluation, end
 ///   PHASE_STEP   in which step, of what happens in each
 ///   PHASE_RANK   the rank that comes to the moment
 ///   PHASE_DO     kill, stop, segv, abort, exit, throw, spin, read: what becomes of it;
