@@ -15,6 +15,7 @@ namespace {
 
 std::atomic<int> g_rank{0};
 std::atomic<int> g_file{-1};
+std::atomic<bool> g_is_whole{true};
 
 // "2026-11-24 20:14:08.123", in UTC as the logs of several machines.
 std::string now() {
@@ -25,6 +26,25 @@ std::string now() {
   ::gmtime_r(&seconds, &utc);
   return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:03}", utc.tm_year + 1900,
                      utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
+}
+
+void print(std::string_view severity, std::string_view message) {
+  const int rank = g_rank;
+  if (rank != 0 && severity.empty()) return;
+  const std::string line = rank == 0 ? fmt::format("{}{}\n", severity, message)
+                                     : fmt::format("[rank {}] {}{}\n", rank, severity, message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// One write as a rule, so that lines of several threads do not mix.
+bool append(int file, std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t written = ::write(file, line.data(), line.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    line.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
 }
 
 }  // namespace
@@ -40,18 +60,15 @@ void open_file(const std::filesystem::path& path) {
 void note(std::string_view message) {
   const int file = g_file;
   if (file < 0) return;
-  const std::string line = fmt::format("{} {}\n", now(), message);
-  // One write, so that lines of several threads do not mix; a full disk ends the run elsewhere.
-  [[maybe_unused]] const auto written = ::write(file, line.data(), line.size());
+  if (append(file, fmt::format("{} {}\n", now(), message))) return;
+  const char* const reason = std::strerror(errno);
+  if (!g_is_whole.exchange(false)) return;
+  print("warning: ", fmt::format("the log of this rank lacks lines from here on: {}", reason));
 }
 
 void write(std::string_view severity, std::string_view message) {
   note(fmt::format("{}{}", severity, message));
-  const int rank = g_rank;
-  if (rank != 0 && severity.empty()) return;
-  const std::string line = rank == 0 ? fmt::format("{}{}\n", severity, message)
-                                     : fmt::format("[rank {}] {}{}\n", rank, severity, message);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  print(severity, message);
 }
 
 }  // namespace llmtrain::log

@@ -55,8 +55,9 @@ void SignsOfLife::give() {
   if (file >= 0) ::close(file);
   if (written || told_) return;
   told_ = true;
-  log::note(fmt::format("{}: {}; others may miss this rank", file_of(rank_).string(),
-                        std::strerror(problem)));
+  log::warning(
+      "{}: {}; if this rank stands still before the first step or in a save, it is not missed",
+      file_of(rank_).string(), std::strerror(problem));
 }
 
 std::string SignsOfLife::sign_of_next() const {

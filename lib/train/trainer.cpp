@@ -259,6 +259,7 @@ ExitCode Trainer::train() {
   message(profiler_.finish(state_.step, peers_));
   save_durably_if_not_yet();  // of a run that had nothing left to do but was saved locally
   saver_.finish();
+  if (output_) output_->sync();
   if (const std::int64_t steps = planned_steps_.count(); steps > 0) {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
@@ -282,6 +283,7 @@ ExitCode Trainer::stop() {
   save_durably_if_not_yet();
   publish_records();
   saver_.finish();
+  if (output_) output_->sync();
   const std::string text =
       fmt::format("stopped by {} after step {}; state saved, run again to continue", request_.text,
                   state_.step);

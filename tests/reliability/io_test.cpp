@@ -12,7 +12,8 @@
 
 namespace llmtrain::test {
 
-TEST_CASE("metrics are on the disk before the checkpoint that they lead to is there") {
+TEST_CASE(
+    "metrics are on the disk before the checkpoint that they lead to, and when a run is done") {
   const Job job({}, &prepared_job({}, 2));
   const std::string trace = (job.directory() / "trace").string();
   const Environment watched{{"IO_FAULT_UNDER", "/run/"}, {"IO_FAULT_TRACE", trace}};
@@ -32,6 +33,30 @@ TEST_CASE("metrics are on the disk before the checkpoint that they lead to is th
   }
   CHECK(saves == 2);
   CHECK(lines >= 4);
+  CHECK_FALSE(is_pending);
+}
+
+TEST_CASE("signs of life and logs that cannot be written are said, and end nothing") {
+  struct File {
+    const char *name, *calls, *text;
+  };
+  for (const File& file : {File{"/logs/rank-1.alive", "open", "it is not missed"},
+                           File{"/logs/rank-1.log", "open", "no log of this rank"},
+                           File{"/logs/rank-1.log", "write", "lacks lines from here on"}}) {
+    CAPTURE(file.text);
+    const Layout layout{2};
+    const Job job(layout, &prepared_job(layout, 2));
+    const Environment hit{
+        {"IO_FAULT_UNDER", file.name}, {"IO_FAULT_CALLS", file.calls}, {"IO_FAULT_DO", "ENOSPC"}};
+    const ProcessResult result = job.run(io_fault(1, 0, hit));
+    INFO(result.output);
+    CHECK(result.exit_code == 0);
+    const std::size_t at = result.output.find(file.text);
+    REQUIRE(at < result.output.size());
+    CHECK(result.output.find("No space left on device") < result.output.size());
+    CHECK(result.output.find(file.text, at + 1) > result.output.size());  // once
+    CHECK(check_recovery(job, layout, result.output, 2) == "");
+  }
 }
 
 TEST_CASE("saves on a disk that is slower than their interval wait for one another, and say so") {
@@ -81,17 +106,20 @@ struct FailingCall {
   bool is_harmless() const { return *reason == '\0'; }
 };
 
-// Without the last of these nothing is lost and nothing is left: the end of a directory, or of a
-// file that was opened for its flock; the removal of a temporary file that is not there.
+// Without the last of these nothing is lost and nothing is left: the end of a directory, of a file
+// that was opened for its flock, or of metrics that are on the disk; the removal of a temporary
+// file that is not there.
 bool changes_nothing(const std::vector<IoCall>& calls) {
   const IoCall& at = calls.back();
-  bool is_there = false, is_written = false;
+  bool is_there = false, is_written = false, is_pending = false;
   for (const IoCall& call : calls) {
     if (&call == &at || call.path != at.path) continue;
     is_written = is_written || call.call == "write";
+    is_pending = call.call == "write" || (is_pending && call.call != "fsync");
     is_there = call.call == "open" || (is_there && call.call != "rename" && call.call != "unlink");
   }
-  if (at.call == "close") return !is_written;
+  const bool is_of_save = at.path.find("/checkpoints/") < at.path.size();
+  if (at.call == "close") return is_of_save ? !is_written : !is_pending;
   return at.call == "unlink" && at.path.find(".tmp-") < at.path.size() && !is_there;
 }
 
