@@ -1,5 +1,7 @@
 #include "kernels/cuda/nccl_api.hpp"
 
+#include <cstdlib>
+
 #include "kernels/cuda/optional_library.hpp"
 #include "lib/base/require.hpp"
 
@@ -30,6 +32,9 @@ bool find_all(const OptionalLibrary& library, NcclApi& api) {
 }
 
 LoadedNccl load() {
+  // Kernels of several groups, each of which waits for other GPUs, begin on a GPU in the order of
+  // our calls: with some other order on another GPU both could wait for ever. From NCCL 2.26 on.
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   LoadedNccl result;
   const OptionalLibrary library("LLMTRAIN_NCCL", kLibrary);
   if (!library.problem().empty()) {
