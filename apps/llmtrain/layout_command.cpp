@@ -4,7 +4,6 @@
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/stop_request.hpp"
 #include "lib/comm/world.hpp"
 #include "lib/mesh/rank_map.hpp"
 #include "lib/plan/machine.hpp"
@@ -42,7 +41,6 @@ std::string assumed_text(train::Recipe& recipe, const AssumedJob& assumed) {
 }  // namespace
 
 ExitCode show_layout(const RecipeArguments& arguments, const AssumedJob& assumed) {
-  leave_on_stop_signals();  // before a job's run; what it is asked then holds for the run, too
   return train::run_as_rank([&](World& world) {
     const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
     std::string text;

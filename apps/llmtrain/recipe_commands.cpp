@@ -4,7 +4,6 @@
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/stop_request.hpp"
 #include "lib/base/units.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/parallel/timeline.hpp"
@@ -29,7 +28,6 @@ void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), std
 }  // namespace
 
 ExitCode run(const RecipeArguments& arguments) {
-  leave_on_stop_signals();
   return train::run_as_rank([&](World& world) {
     const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
     recipe->enter(world.place());

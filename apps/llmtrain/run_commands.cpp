@@ -6,7 +6,6 @@
 #include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/stop_request.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/comm/job_place.hpp"
@@ -227,7 +226,6 @@ ExitCode export_checkpoint(const Export& arguments) {
 }
 
 ExitCode import_checkpoint(const RecipeArguments& arguments, const std::filesystem::path& from) {
-  leave_on_stop_signals();
   return train::run_as_rank([&](World& world) {
     const auto recipe = train::load_importing_recipe(arguments.recipe, arguments.overrides, from,
                                                      world.place().size);

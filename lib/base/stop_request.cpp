@@ -26,10 +26,17 @@ extern "C" void on_signal(int signal) {
   g_signal = signal;
 }
 
-extern "C" void leave(int) {
-  constexpr char kText[] = "stopped by a signal before the run began; run again\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+[[noreturn]] void leave_with(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
   ::_exit(static_cast<int>(ExitCode::preempted));
+}
+
+extern "C" void leave(int) { leave_with("stopped by a signal before the run began; run again\n"); }
+
+extern "C" void leave_others(int) {
+  leave_with(
+      "stopped by a signal before the run began, perhaps the launcher's: why another rank ended "
+      "stands above\n");
 }
 
 bool time_is_over() {
@@ -52,7 +59,7 @@ void handle(void (*handler)(int)) {
 
 }  // namespace
 
-void leave_on_stop_signals() { handle(leave); }
+void leave_on_stop_signals(bool with_others) { handle(with_others ? leave_others : leave); }
 
 void install_stop_handlers() {
   handle(on_signal);

@@ -15,8 +15,9 @@ class Stopped : public ErrorWith<ExitCode::preempted> {
 };
 
 /// Until the handlers below are installed, a request ends the process at once, with 75: while it
-/// waits for others to start, nobody polls and there is nothing to save.
-void leave_on_stop_signals();
+/// waits for others to start, nobody polls and there is nothing to save. A process that a launcher
+/// started with others, who may be the reason, does not ask for another try.
+void leave_on_stop_signals(bool with_others);
 /// Installs the handlers. A second SIGINT ends the process at once, with 128 + SIGINT; writing to a
 /// pipe that nobody reads any more is an error of that write and ends nothing; SIGCONT is noticed
 /// (patience.hpp).

@@ -12,11 +12,21 @@ namespace {
 void check_share(std::string_view key, std::int64_t samples, std::int64_t micro_batch_size,
                  int data_ranks) {
   const std::int64_t unit = micro_batch_size * data_ranks;
+  if (samples % unit == 0) return;
   const std::int64_t below = samples / unit * unit;
-  require<RecipeError>(samples % unit == 0,
-                       "{} is {}, which {} ranks cannot share in micro-batches of {}; {}{} divide",
-                       key, samples, data_ranks, micro_batch_size,
-                       below == 0 ? "" : fmt::format("{} and ", below), below + unit);
+  std::string remedy =
+      fmt::format("{}{} divide", below == 0 ? "" : fmt::format("{} and ", below), below + unit);
+  if (samples % micro_batch_size == 0) {
+    const std::int64_t micro_batches = samples / micro_batch_size;
+    std::int64_t fewer = std::min<std::int64_t>(data_ranks, micro_batches), more = data_ranks;
+    while (micro_batches % fewer != 0) --fewer;
+    while (more < micro_batches && micro_batches % more != 0) ++more;
+    remedy +=
+        fmt::format(", or take {}{} ranks", fewer,
+                    more > micro_batches || more == data_ranks ? "" : fmt::format(" or {}", more));
+  }
+  fail<RecipeError>("{} is {}, which {} ranks cannot share in micro-batches of {}; {}", key,
+                    samples, data_ranks, micro_batch_size, remedy);
 }
 
 }  // namespace

@@ -145,9 +145,10 @@ void ParallelismSection::validate_blocks(recipe::Issues& issues, std::int64_t nu
     issues.add(pp,
                fmt::format("{} stages of a pipeline need a block each, and the model has {}",
                            num_stages(), num_blocks),
-               most > 0 ? fmt::format("{} is the most", most)
-                        : fmt::format("take a schedule with fewer than {} stages on a rank",
-                                      stages_per_rank()));
+               most > 0
+                   ? fmt::format("{} is the most; the ranks of a job are a multiple of it", most)
+                   : fmt::format("take a schedule with fewer than {} stages on a rank",
+                                 stages_per_rank()));
     return;
   }
   const auto sum = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
@@ -274,10 +275,10 @@ int rest_of(int ranks, std::int64_t share, const std::string& words) {
   while (ranks % larger != 0) ++larger;
   fail<RecipeError>(
       "{} does not divide the job's {} rank{}; start {}{} (mpirun -n {} llmtrain run ...), or "
-      "choose "
-      "sizes that do: {}{}",
+      "choose sizes that do{}: {}{}",
       words, ranks, ranks == 1 ? "" : "s", below == 0 ? "" : fmt::format("{} or ", below), above,
-      above, smaller, larger == smaller ? "" : fmt::format(" or {}", larger));
+      above, words.find(" x ") < words.size() ? ", as a product" : "", smaller,
+      larger == smaller ? "" : fmt::format(" or {}", larger));
 }
 
 }  // namespace

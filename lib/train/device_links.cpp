@@ -50,7 +50,7 @@ CommunicatorFactory communicators_of(World& world, const RunDevice& device, cons
   if (!problem) {
     log::info("ranks exchange by NCCL");
     return world_factory(world, device.device(), world.watch_devices([&world](const auto& what) {
-      end_all(world, ExitCode::peer_lost, what);
+      end_all_but_lost(world, what);
     }));
   }
   require<DeviceError>(how != GpuCollectives::nccl,

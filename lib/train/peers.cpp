@@ -11,6 +11,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/program_files.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/train/stall_watch.hpp"
 
 namespace llmtrain::train {
@@ -51,7 +52,7 @@ void Peers::check_same_program(std::string_view device) const {
   if (!device.empty()) mine += fmt::format("device {}\n", device);
   const std::vector<std::string> all = texts_of_all(mine, "comparison of programs");
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    require<CommError>(
+    require<RanksDiffer>(
         all[rank] == all[0],
         "rank {} runs another llmtrain than rank 0 ({}); start the same file everywhere", rank,
         first_difference(all[rank], all[0]));
@@ -61,7 +62,7 @@ void Peers::check_same_program(std::string_view device) const {
 void Peers::check_same_data(std::string_view fingerprint) const {
   const std::vector<std::string> all = texts_of_all(fingerprint, "comparison of training data");
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    require<CommError>(
+    require<RanksDiffer>(
         all[rank] == all[0],
         "rank {} has other training data than rank 0 ({}, rank 0: {}): another text, "
         "tokenizer or packing; let all ranks read the same files",
@@ -75,34 +76,51 @@ void Peers::check_same_recipe(std::string_view recipe) const {
     if (all[rank] == all[0]) continue;
     const std::string first = text_of(0, recipe, "recipe of a rank");
     const std::string other = text_of(static_cast<int>(rank), recipe, "recipe of a rank");
-    fail<CommError>(
+    fail<RanksDiffer>(
         "rank {} has another recipe than rank 0 ({}; as a whole {}, rank 0: {}); start all with "
         "the same file and overrides",
         rank, first_difference(other, first), to_hex(all[rank]), to_hex(all[0]));
   }
 }
 
-void end_all(World& world, ExitCode code, std::string_view message) {
-  // Nobody gives up much later than the first of those who wait for one rank.
+namespace {
+
+// Nobody gives up much later than the first of those who wait for one rank.
+TimeLimit first_word(const World& world) {
   constexpr TimeLimit kLongest{2};
-  const TimeLimit first_word = std::min(kLongest, world.patience());
-  if (code == ExitCode::peer_lost) {
-    // Each rank knows for whom it waits, and some wait for one that waits itself: all are heard.
-    log::error("{}", message);
-    log::error("this rank was {}", activity::text());
-    note_stacks("another rank does not answer");
-    for (const CollectiveRecord& call : world.last_collectives()) {
-      log::error("last collectives of this rank: {}", to_string(call));
-    }
-    std::this_thread::sleep_for(first_word);
-  } else {
-    if (world.place().rank != 0) std::this_thread::sleep_for(first_word);
-    log::error("{}", message);
-  }
+  return std::min(kLongest, world.patience());
+}
+
+// What every rank may know, rank 0 says first, and ends the others with it.
+[[noreturn]] void end_all_alike(World& world, ExitCode code, std::string_view message) {
+  if (world.place().rank != 0) std::this_thread::sleep_for(first_word(world));
+  log::error("{}", message);
   world.abort(static_cast<int>(code));
 }
 
+// The last of them stands for all where people look; the log has the others.
+void say_last_collectives(const World& world) {
+  const std::vector<CollectiveRecord> calls = world.last_collectives();
+  for (const CollectiveRecord& call : calls) {
+    log::note(fmt::format("last collectives of this rank: {}", to_string(call)));
+  }
+  if (!calls.empty()) log::error("last collectives of this rank: {}", to_string(calls.back()));
+}
+
+}  // namespace
+
+// Each rank knows for whom it waits, and some wait for one that waits itself: all are heard.
+void end_all_but_lost(World& world, std::string_view message) {
+  log::error("{}", message);
+  log::error("this rank was {}", activity::text());
+  note_stacks("another rank does not answer");
+  say_last_collectives(world);
+  std::this_thread::sleep_for(first_word(world));
+  world.abort(static_cast<int>(ExitCode::peer_lost));
+}
+
 ExitCode run_as_rank(const std::function<ExitCode(World&)>& body) {
+  leave_on_stop_signals(this_launch().place.size > 1);
   log::set_rank(this_launch().place.rank);  // in the errors of those who do not meet
   const std::unique_ptr<World> world = World::join(this_launch());
   log::set_rank(world->place().rank);
@@ -113,7 +131,9 @@ ExitCode run_as_rank(const std::function<ExitCode(World&)>& body) {
     return code;
   } catch (const std::exception& error) {
     const Ending ending = ending_of(error);
-    end_all(*world, ending.code, ending.text);
+    const bool all_know = dynamic_cast<const RanksDiffer*>(&error) != nullptr;
+    if (ending.code == ExitCode::peer_lost && !all_know) end_all_but_lost(*world, ending.text);
+    end_all_alike(*world, ending.code, ending.text);
   }
 }
 

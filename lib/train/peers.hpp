@@ -76,9 +76,13 @@ class Peers {
   std::unique_ptr<Communicator> all_;
 };
 
-/// Says what is wrong on this rank, with its last collectives where another one is missing, and
-/// ends all of them.
-[[noreturn]] void end_all(World& world, ExitCode code, std::string_view message);
+/// Ranks were not started alike: another program, recipe or data. Each of them knows it.
+class RanksDiffer : public CommError {
+  using CommError::CommError;
+};
+
+/// Says for whom this rank waited, and in what, and ends all of them: a rank is lost.
+[[noreturn]] void end_all_but_lost(World& world, std::string_view message);
 
 /// Runs `body` as one rank of a job. An error is logged and ends all ranks with its exit code;
 /// rank 0, where most errors are everybody's, is given the first word, but where a rank is lost

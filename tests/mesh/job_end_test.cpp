@@ -45,7 +45,10 @@ void check_told_apart(const ProcessResult& result, const std::string& text) {
   CAPTURE(text);
   CHECK(!result.timed_out);
   CHECK(result.exit_code == 6);
-  CHECK(result.output.find(text) != std::string::npos);
+  const std::size_t at = result.output.find(text);
+  REQUIRE(at != std::string::npos);
+  CHECK(result.output.find(text, at + 1) == std::string::npos);  // one rank says it
+  CHECK(result.output.find("collectives") == std::string::npos);
 }
 
 std::string hash_of(const std::filesystem::path& file) { return to_hex(hash128(read_file(file))); }
@@ -122,7 +125,10 @@ TEST_CASE("a rank that stops answering is named by the others, who end") {
   CHECK(!result.timed_out);
   CHECK(result.exit_code == 6);
   CHECK(result.output.find("no answer within 2 s from rank 2: #") != std::string::npos);
-  CHECK(result.output.find("last collectives of this rank: #") != std::string::npos);
+  const std::string_view last = "last collectives of this rank: #";
+  CHECK(result.output.find(last) != std::string::npos);
+  const std::string log = read_file(w.scratch / "h" / "logs" / "rank-0.log");
+  CHECK(log.find(last) != log.rfind(last));  // the others only there
 }
 
 TEST_CASE("a job that is suspended and continued has waited for nobody meanwhile") {

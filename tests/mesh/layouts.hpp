@@ -27,8 +27,10 @@ struct Layout {
 const std::vector<ProbeModel>& probe_models();
 /// Every axis, every schedule of pipelines and every way to share sequences is in a quick one, too.
 const std::vector<Layout>& layouts();
-/// The parts of that: models without and with experts, and optimizers that work in subspaces.
+/// The parts of that: models without experts, the schedules of their pipelines, models with experts,
+/// and optimizers that work in subspaces.
 const std::vector<Layout>& dense_layouts();
+const std::vector<Layout>& pipeline_layouts();
 const std::vector<Layout>& expert_layouts();
 const std::vector<Layout>& projected_layouts();
 /// Those that are tried on GPUs, too.

@@ -211,16 +211,26 @@ struct Precision {
   double loss_bound;
 };
 
+// Steps of a rate that does not carry the rounding of the first ones far.
+std::vector<std::string> with_small_steps(std::vector<std::string> overrides) {
+  const auto names_it = [](const std::string& key) { return key.starts_with("optimizer.lr="); };
+  if (std::ranges::none_of(overrides, names_it)) overrides.emplace_back("optimizer.lr=5e-3");
+  return overrides;
+}
+
 // Step 1 of a layout in another precision beside one rank's, both against one rank in fp64 on the
 // CPU, and the losses of all `steps`; `place` is of the former two.
 void compare_errors(const Layout& layout, const Precision& precision,
                     const std::vector<std::string>& place = {}, int steps = 1) {
   const auto in_precision = [&](std::vector<std::string> overrides) {
+    if (steps > 1) overrides = with_small_steps(std::move(overrides));
     overrides.push_back(fmt::format("precision.compute={}", precision.name));
     overrides.insert(overrides.end(), place.begin(), place.end());
     return overrides;
   };
-  const ProbeResult& exact = one_rank(layout);
+  const ProbeResult exact = steps == 1 ? one_rank(layout)
+                                       : run_probe(model_of(layout), 1, steps,
+                                                   with_small_steps(overrides_of(layout, false)));
   const ProbeResult one =
       run_probe(model_of(layout), 1, steps, in_precision(overrides_of(layout, false)));
   const ProbeResult found =
@@ -245,8 +255,9 @@ void compare_errors(const Layout& layout, const Precision& precision,
     CAPTURE(name);
     const double loss = exact.numbers.at(name);
     own = std::max(own, std::abs(one.numbers.at(name) - loss));
-    const double at_most = std::max(precision.loss_bound * loss, step > 1 ? 4 * own : 0);
-    REQUIRE(std::abs(found.numbers.at(name) - loss) <= at_most);
+    // One rank alone leaves the bound where steps are as large for noise as for gradients.
+    const double bound = precision.loss_bound * loss;
+    REQUIRE(std::abs(found.numbers.at(name) - loss) <= (own <= bound ? bound : 4 * own));
   }
 }
 
@@ -264,8 +275,10 @@ TEST_CASE("in fp32 and bf16 a layout's errors are those of one rank") {
       if (!is_chosen(layout) || chosen++ % stride != 0) continue;
       if (is_quick() && (chosen / stride % 2 == 0) != (precision.name == "bf16")) continue;
       CAPTURE(title_of(layout));
-      // Rounding may choose another expert, and another loss with it.
-      const bool follows = precision.name == "fp32" && one_rank(layout).routing.empty();
+      // Rounding may choose another expert, and another loss with it, or another code of a state.
+      const bool chooses = !one_rank(layout).routing.empty() ||
+                           layout.overrides.find("_8bit ") < layout.overrides.size();
+      const bool follows = precision.name == "fp32" && !chooses;
       compare_errors(layout, precision, {}, follows ? kSteps : 1);
     }
   }

@@ -13,7 +13,7 @@ constexpr bool kQuick = true;
 const std::vector<Layout>& projected_layouts() {
   static const std::vector<Layout> kLayouts{
       {2, "llama", "parallelism.tp=2",
-       "optimizer.name=galore | optimizer.rank=4 | optimizer.update_proj_gap=7", kQuick},
+       "optimizer.name=galore | optimizer.rank=4 | optimizer.update_proj_gap=7"},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
        "optimizer.name=galore | optimizer.rank=4 | optimizer.update_proj_gap=7"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=1",
@@ -33,7 +33,7 @@ const std::vector<Layout>& projected_layouts() {
        "optimizer.name=galore | optimizer.rank=3 | optimizer.update_proj_gap=7 | "
        "optimizer.lr=5e-3"},
       {2, "llama", "parallelism.tp=2",
-       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4", kQuick},
+       "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
        "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=1",
@@ -46,8 +46,7 @@ const std::vector<Layout>& projected_layouts() {
       {8, "llama", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=2",
        "optimizer.name=ldadamw | optimizer.rank=4 | optimizer.eps=1e-4"},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
-       "optimizer.name=ldadamw | optimizer.rank=3 | optimizer.eps=1e-4 | optimizer.lr=5e-3",
-       kQuick},
+       "optimizer.name=ldadamw | optimizer.rank=3 | optimizer.eps=1e-4 | optimizer.lr=5e-3"},
   };
   return kLayouts;
 }

@@ -45,7 +45,7 @@ TEST_CASE("a layout that does not fit the job is refused once by all its ranks")
 }
 
 TEST_CASE("axes that do not divide the job's ranks are refused with numbers that do") {
-  refused(3, {}, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide");
+  refused(3, {}, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide, or take 2 or 4 ranks");
   refused(3, {"parallelism.tp=2"},
           "parallelism.tp 2 does not divide the job's 3 ranks; start 2 or 4 (mpirun -n 4 llmtrain "
           "run ...), or choose sizes that do: 1 or 3");

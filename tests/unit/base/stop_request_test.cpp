@@ -65,7 +65,7 @@ TEST_CASE("a terminal that goes asks to stop, but not where nohup has said other
     const pid_t child = ::fork();
     if (child == 0) {
       std::signal(SIGHUP, before);
-      leave_on_stop_signals();
+      leave_on_stop_signals(false);
       install_stop_handlers();
       ::raise(SIGHUP);
       ::_exit(stop_signal());
