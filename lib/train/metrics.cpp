@@ -183,6 +183,18 @@ std::string reproducible_line(const StepRecord& record) {
   return line_of(record, [](std::string_view key) { return !is_volatile(key); });
 }
 
+std::int64_t last_recorded_step(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return 0;
+  const MappedFile file = MappedFile::open(path);
+  const std::string_view content(reinterpret_cast<const char*>(file.bytes().data()),
+                                 file.bytes().size());
+  const std::size_t end = end_of_records_before(content, std::numeric_limits<std::int64_t>::max());
+  if (end == 0) return 0;
+  const std::size_t before = end > 1 ? content.rfind('\n', end - 2) : std::string_view::npos;
+  const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
+  return try_parse_line(content.substr(begin, end - 1 - begin))->step;
+}
+
 MetricsWriter::MetricsWriter(const std::filesystem::path& path,
                              std::optional<std::int64_t> resumed_step)
     : file_(open_metrics(path, resumed_step)) {}

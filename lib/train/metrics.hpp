@@ -79,6 +79,9 @@ std::string to_line(const StepRecord& record);
 /// As to_line without the fields of the volatile groups.
 std::string reproducible_line(const StepRecord& record);
 
+/// The last step of which the file has a record, read from its end; 0 without a file or a record.
+std::int64_t last_recorded_step(const std::filesystem::path& path);
+
 /// Appends records to a file. One record is one write(2), so a killed process loses no record that
 /// `write` returned from; `sync` makes them survive a power failure. All records of earlier steps
 /// must be written and synced before a step's checkpoint is committed; those of the step itself are

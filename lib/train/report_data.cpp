@@ -177,7 +177,10 @@ StepRecord summarize(const RunData& run) {
   const std::vector<Point> eval = series_of(run.records, metric::kEvalLoss);
   const auto best = std::min_element(eval.begin(), eval.end(), by_value);
   if (best != eval.end()) set("best_eval_loss", best->y);
-  set("last_bits_per_byte", last(metric::kEvalBitsPerByte));
+  // Of the last evaluation, if it has counted bytes.
+  const std::vector<Point> bits = series_of(run.records, metric::kEvalBitsPerByte);
+  const bool is_of_last = !bits.empty() && (eval.empty() || bits.back().x >= eval.back().x);
+  if (is_of_last) set("last_bits_per_byte", bits.back().y);
   set("tokens", last(metric::kTokens));
   set("step_seconds", median(series_of(run.records, metric::kStepSeconds)));
   set("tokens_per_second", median(series_of(run.records, metric::kTokensPerSecond)));

@@ -16,6 +16,7 @@
 #include "lib/recipe/dump.hpp"
 #include "lib/train/data_stages.hpp"
 #include "lib/train/device_links.hpp"
+#include "lib/train/metrics.hpp"
 #include "lib/train/run_directory.hpp"
 
 namespace llmtrain::train {
@@ -84,7 +85,9 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
   }
   const std::vector<Start> before = keep_starts(directory);
   const std::int64_t first_step = start.step.value_or(0);
-  const std::int64_t last_step = std::max(first_step, status.last_step());
+  // The status is written once in a while.
+  const std::int64_t last_step =
+      std::max({first_step, status.last_step(), last_recorded_step(directory / "metrics.jsonl")});
   start.lost_steps = last_step - first_step;
   std::int64_t lost = 0;
   for (const Start& other : before) lost += other.lost_steps;

@@ -29,15 +29,18 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* kFile = "status.json";
 
-// When the process began, in ticks since the machine did; nothing if there is none.
+// When the process began, in ticks since the machine did; nothing if there is none, or one that has
+// ended and that nobody has waited for.
 std::optional<std::int64_t> start_of(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
   if (!std::getline(file, text)) return std::nullopt;
   // Behind the name, which may hold anything.
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::string field;
-  for (int i = 3; i < 22; ++i) fields >> field;
+  std::string state, field;
+  fields >> state;
+  if (state == "Z" || state == "X") return std::nullopt;
+  for (int i = 4; i < 22; ++i) fields >> field;
   std::int64_t start = 0;
   return fields >> start ? std::optional(start) : std::nullopt;
 }
@@ -243,7 +246,8 @@ std::string describe(const RunStatus& status, double now) {
                             status.checkpoint_time ? ", " + ago(now - *status.checkpoint_time) : "")
               : "no checkpoint yet\n";
   if (status.starts > 1) {
-    text += fmt::format("{} starts, {} steps were made twice\n", status.starts, status.lost_steps);
+    text += fmt::format("{} starts, {} step{} made twice\n", status.starts, status.lost_steps,
+                        status.lost_steps == 1 ? " was" : "s were");
   }
   return text;
 }

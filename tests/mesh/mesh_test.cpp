@@ -257,7 +257,9 @@ void compare_errors(const Layout& layout, const Precision& precision,
     own = std::max(own, std::abs(one.numbers.at(name) - loss));
     // One rank alone leaves the bound where steps are as large for noise as for gradients.
     const double bound = precision.loss_bound * loss;
-    REQUIRE(std::abs(found.numbers.at(name) - loss) <= (own <= bound ? bound : 4 * own));
+    const double off = std::abs(found.numbers.at(name) - loss);
+    CHECK(off <= (own <= bound ? bound : 4 * own));
+    if (off > bound && off > 4 * own) return;  // later ones follow from this one
   }
 }
 

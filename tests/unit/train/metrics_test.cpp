@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -74,6 +75,19 @@ TEST_CASE("the reproducible line leaves out what depends on clock and machine st
   record.set("memory/peak_bytes", std::int64_t{9});
 
   CHECK(reproducible_line(record) == "{\"step\":5,\"train/loss\":1.5,\"memory/peak_bytes\":9}");
+}
+
+TEST_CASE("the last step of a file is that of its last record, whatever is torn behind it") {
+  const test::TempDir dir;
+  CHECK(last_recorded_step(dir / "none.jsonl") == 0);
+  const auto path = dir / "metrics.jsonl";
+  write_file_atomic(path, "");
+  CHECK(last_recorded_step(path) == 0);
+  const std::string lines = to_line(record_of(7, 1.5)) + "\n" + to_line(record_of(9, 1.25)) + "\n";
+  for (const char* torn : {"", "{\"step\":11", "{\"step\":11\n", "\n"}) {
+    write_file_atomic(path, lines + torn);
+    CHECK(last_recorded_step(path) == 9);
+  }
 }
 
 TEST_CASE("resuming at a step drops its records and later ones, which come again") {

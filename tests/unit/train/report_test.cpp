@@ -86,6 +86,22 @@ TEST_CASE("memory is the largest of all records, whichever start they are of") {
   CHECK(run.memory[0].measured == 7 * 1024u - 1);
 }
 
+TEST_CASE("bits per byte are those of the last evaluation, or none") {
+  const test::TempDir dir;
+  MetricsWriter writer(dir / "metrics.jsonl", std::nullopt);
+  const auto evaluate = [&](std::int64_t step, std::optional<double> bits) {
+    StepRecord record{.step = step, .fields = {}};
+    record.set(metric::kLoss, 1.0);
+    record.set(metric::kEvalLoss, 2.0);
+    if (bits) record.set(metric::kEvalBitsPerByte, *bits);
+    writer.write(record);
+    return read_report_facts(report_of(dir)).number("summary/last_bits_per_byte");
+  };
+  CHECK(evaluate(2, 3.5) == 3.5);
+  CHECK_FALSE(evaluate(4, std::nullopt).has_value());
+  CHECK(evaluate(6, 2.5) == 2.5);
+}
+
 TEST_CASE("hostile strings stay text, in the page and in the embedded data") {
   const test::TempDir dir;
   write_run(dir.path(), 3);

@@ -107,6 +107,22 @@ TEST_CASE("status.json follows the run, and says how it ended") {
   CHECK(describe(ended, unix_time()).find("exit code 7: disk is full") != std::string::npos);
 }
 
+TEST_CASE("a process that has ended, and that nobody has waited for, is dead") {
+  const test::TempDir scratch;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    StatusFile file;
+    file.watch([&]() -> ExitCode {
+      file.open(scratch.path(), this_start());
+      ::_exit(0);
+    });
+  }
+  siginfo_t ended{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) == 0);
+  CHECK(life_of(*read_status(scratch.path()), unix_time()) == Life::dead);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST_CASE("a start that fails before it begins says so, and leaves what the next one counts from") {
   const test::TempDir scratch;
   RunStatus before{.phase = "done", .step = 50, .total_steps = 60, .exit_code = 0};
