@@ -1,7 +1,9 @@
 #include "tests/unit/plan/textbook.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "lib/parallel/schedule.hpp"
@@ -14,9 +16,9 @@ using parallel::Action;
 using parallel::ActionKind;
 using L = TextbookLayout;
 
-constexpr double kBytes = 4;              // of a number in FP32
-constexpr double kSumBytes = 8;           // of a loss and of a part of a norm
-constexpr double kRowsPerNormSum = 1024;  // of elements, at least, in a part of a norm
+constexpr double kBytes = 4;                  // of a number in FP32
+constexpr double kSumBytes = 8;               // of a loss and of a part of a norm
+constexpr double kElementsPerNormSum = 1024;  // at least, in a part of a norm
 
 // What a rank sends of the bytes of a gather or of an exchange; of a sum it is twice as much.
 double others(double ranks) { return (ranks - 1) / ranks; }
@@ -198,8 +200,8 @@ void Textbook::pipeline() {
 // gather keys and values, in the backward again, and sum their gradients; or pass them around
 // (arXiv 2310.01889), in the backward with the gradients' sums behind them.
 void Textbook::sequences() {
-  const int sharers = l_.mesh.head_sharers();
-  const double u = sharers, n = l_.mesh.row_groups();
+  const bool all_share_heads = l_.mesh.sp_algo == SequenceSharing::ulysses;
+  const double u = all_share_heads ? size(Axis::sp) : l_.mesh.sp_ulysses, n = size(Axis::sp) / u;
   const double passes = blocks_ * l_.micro_batches, forwards = l_.recomputes_blocks ? 2 : 1;
   double k = k_;
   if (u > 1) {
@@ -302,7 +304,8 @@ void Textbook::agreements() {
   const double elements =
       blocks_ * (block_elements() + expert_elements()) + (first_ + last_) * embedding_elements();
   add(Collective::all_reduce, l_.mesh.dp_replicate > 1 ? "owners" : "dp*sp",
-      2 * others(owners()) * parameters * kSumBytes, 2 * elements / kRowsPerNormSum * kSumBytes);
+      2 * others(owners()) * parameters * kSumBytes,
+      2 * elements / kElementsPerNormSum * kSumBytes);
 }
 
 SentVolumes Textbook::volumes() && {
