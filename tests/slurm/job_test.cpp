@@ -176,7 +176,8 @@ TEST_CASE("a job that comes no further is queued again a few times, and then end
   const std::string log = log_of(here);
   INFO(log);
   CHECK(end.exit_code == "93:0");
-  CHECK(holds(log, {"came never beyond the checkpoint of step 0",
+  // On a busy machine the time is over before the first checkpoint.
+  CHECK(holds(log, {"came never beyond the ",
                     "resilience.max_restarts_without_progress is 1"}));
   CHECK(end.restarts >= 2);
   CHECK(end.restarts <= 3);  // the first start had no checkpoint at all
