@@ -198,14 +198,30 @@ void add_passes_over_memory(const HardwareSheet& sheet, Kernels& to) {
   }
 }
 
+std::string assumptions_of(const HardwareSheet& sheet) {
+  const AchievedShares& reached = sheet.achieved;
+  std::string text = fmt::format(
+      "products reach {:.0f} %, attention {:.0f} and {:.0f} %, memory {:.0f} %; a launch takes "
+      "{:g} us",
+      100 * reached.products, 100 * reached.attention_forward, 100 * reached.attention_backward,
+      100 * reached.memory, 1e6 * sheet.launch_seconds);
+  const auto gigabytes = [](const Link& link) { return link.bytes_per_second / 1e9; };
+  if (sheet.network.ranks_per_node > 1) {
+    text += fmt::format(";\n    long transfers go at {:.0f} GB/s in a machine, {:.0f} between them",
+                        gigabytes(sheet.network.node), gigabytes(sheet.network.fabric));
+  }
+  return text;
+}
+
 }  // namespace
 
 HardwareProfile nominal_profile(const HardwareSheet& sheet) {
   HardwareProfile profile;
   profile.device = sheet.device;
   profile.machine.host =
-      fmt::format("{}, from {}, not measured", sheet.title,
-                  sheet.file.empty() ? "its data sheet" : "the data sheet " + sheet.file);
+      fmt::format("{}, from {}, not measured\n    assumed of it: {}", sheet.title,
+                  sheet.file.empty() ? "its data sheet" : "the data sheet " + sheet.file,
+                  assumptions_of(sheet));
   profile.machine.memory_bytes = sheet.memory_bytes;
   profile.machine.cache_bytes = sheet.cache_bytes;
   profile.machine.cores = sheet.device == DeviceKind::cpu ? sheet.threads : sheet.multiprocessors;

@@ -1,4 +1,6 @@
 // The plan for programs.
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "lib/plan/plan_text.hpp"
@@ -33,7 +35,9 @@ Json time_json(const PlannedTime& time) {
   if (time.run.steps > 0) json["steps"] = time.run.steps;
   if (time.run.max_seconds > 0) json["max_seconds"] = time.run.max_seconds;
   if (time.run_seconds > 0) json["run_seconds"] = time.run_seconds;
-  json["source"] = time.source;
+  std::string source = time.source;
+  std::ranges::replace(source, '\n', ' ');
+  json["source"] = source;
   for (const KernelTime& kernel : time.step.kernels) {
     json["kernels"].push_back(
         {{"kernel", kernel.name}, {"count", kernel.count}, {"seconds", kernel.seconds}});
