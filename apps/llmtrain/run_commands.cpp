@@ -166,7 +166,9 @@ class Verdict {
   void add(const Error& error) {
     (error.exit_code() == ExitCode::storage ? is_unread_ : is_damaged_) = true;
   }
-  std::string_view word() const { return is_damaged_ ? "INVALID" : is_unread_ ? "UNREAD" : "valid"; }
+  std::string_view word() const {
+    return is_damaged_ ? "INVALID" : is_unread_ ? "UNREAD" : "valid";
+  }
   ExitCode exit_code() const {
     if (is_damaged_) return ExitCode::invalid_data;
     return is_unread_ ? ExitCode::storage : ExitCode::done;
@@ -199,30 +201,29 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   if (saved.empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
   Verdict all;
-  saved.for_each(
-      [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
-        try {
-          const checkpoint::Loader loader = store.load(step);
-          const auto problems =
-              checkpoint::check_lengths(store.directory_of(step), loader.manifest());
-          if (!problems.empty() && !has_entry(store.directory_of(step))) {
-            print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
-            return;
-          }
-          all.add(problems);
-          std::string line = describe(store, step, loader, place);
-          for (const auto& problem : problems) line += to_text(problem);
-          print(line + "\n");
-        } catch (const Error& error) {
-          const bool is_there = has_entry(store.directory_of(step));
-          Verdict one;
-          if (is_there) one.add(error);
-          if (is_there) all.add(error);
-          print(fmt::format("step {:>8}  {}{}\n", step,
-                            is_there ? fmt::format("{}: {}", one.word(), error.what()) : kDeleted,
-                            place));
-        }
-      });
+  saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
+                     const std::string& place) {
+    try {
+      const checkpoint::Loader loader = store.load(step);
+      const auto problems = checkpoint::check_lengths(store.directory_of(step), loader.manifest());
+      if (!problems.empty() && !has_entry(store.directory_of(step))) {
+        print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
+        return;
+      }
+      all.add(problems);
+      std::string line = describe(store, step, loader, place);
+      for (const auto& problem : problems) line += to_text(problem);
+      print(line + "\n");
+    } catch (const Error& error) {
+      const bool is_there = has_entry(store.directory_of(step));
+      Verdict one;
+      if (is_there) one.add(error);
+      if (is_there) all.add(error);
+      print(fmt::format("step {:>8}  {}{}\n", step,
+                        is_there ? fmt::format("{}: {}", one.word(), error.what()) : kDeleted,
+                        place));
+    }
+  });
   for (const std::filesystem::path& path : saved.set_aside()) {
     print(fmt::format("set aside by checkpoint.resume, read by no run: {}\n", path.string()));
   }
@@ -233,21 +234,21 @@ ExitCode verify_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   require<CheckpointError>(!saved.empty(), "{}: no checkpoint yet", run.string());
   Verdict all;
-  saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
-                     const std::string& place) {
-    const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
-    if (!problems.empty() && !has_entry(store.directory_of(step))) {
-      print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
-      return;
-    }
-    Verdict one;
-    one.add(problems);
-    all.add(problems);
-    print(fmt::format("step {:>8}  {}{}\n", step, one.word(), place));
-    for (const auto& problem : problems) {
-      print(fmt::format("  {}\n", checkpoint::to_string(problem)));
-    }
-  });
+  saved.for_each(
+      [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
+        const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
+        if (!problems.empty() && !has_entry(store.directory_of(step))) {
+          print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
+          return;
+        }
+        Verdict one;
+        one.add(problems);
+        all.add(problems);
+        print(fmt::format("step {:>8}  {}{}\n", step, one.word(), place));
+        for (const auto& problem : problems) {
+          print(fmt::format("  {}\n", checkpoint::to_string(problem)));
+        }
+      });
   return all.exit_code();
 }
 

@@ -160,7 +160,8 @@ struct Patience {
 };
 
 /// Takes the lock at `path` over with the file `mine` where its owner no longer runs. StorageError
-/// where it may, but for a process of this host, which may be about to end, while there is patience.
+/// where it may, but for a process of this host, which may be about to end, while there is
+/// patience.
 Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Patience& patience) {
   // Of two that find the same dead owner, one takes over.
   const GuardedFile guard(path, !patience.has_waited);

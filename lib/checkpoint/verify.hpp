@@ -23,7 +23,7 @@ struct Problem {
   std::string file;    // in the checkpoint's directory
   std::string tensor;  // empty if it concerns the whole file
   std::string reason;
-  bool is_unread = false;  // storage fails: who reads it another time may find it whole
+  bool is_unread = false;     // storage fails: who reads it another time may find it whole
   bool has_no_right = false;  // unread because this user may not
 };
 /// "shard-0000-0000.safetensors: tensor 'x': has shape ...".
@@ -42,9 +42,9 @@ struct CheckPart {
   WritePace* pace = nullptr;
 };
 
-/// Of what has been found in the checkpoint in `directory`: StorageError, with the remedy, where this
-/// user may not read a file of it. It may be whole, and a run that goes on from an older one would
-/// put another in its place.
+/// Of what has been found in the checkpoint in `directory`: StorageError, with the remedy, where
+/// this user may not read a file of it. It may be whole, and a run that goes on from an older one
+/// would put another in its place.
 void require_rights(const std::filesystem::path& directory, std::span<const Problem> problems);
 
 /// The manifest of the checkpoint in `directory`. DataError if it cannot be read (StorageError

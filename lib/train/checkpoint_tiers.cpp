@@ -68,9 +68,8 @@ CheckpointStore open_writer(const fs::path& root, const checkpoint::StoreOptions
   try {
     return CheckpointStore::open_writer(root, options);
   } catch (const NotWritable& error) {
-    fail<StorageError>(
-        "{} is not writable for this user: {}; make it so, or choose another {}", root.string(),
-        std::strerror(error.error()), key);
+    fail<StorageError>("{} is not writable for this user: {}; make it so, or choose another {}",
+                       root.string(), std::strerror(error.error()), key);
   }
 }
 
