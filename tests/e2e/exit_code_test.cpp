@@ -216,7 +216,7 @@ TEST_CASE("2: what is no number of a step, with the verb that lists those that t
     check_end(here, {"ckpt", "export", "run", "hf", "--step", step}, 2, {says});
   }
   check_end(here, {"ckpt", "export", "run", "hf", "--step", "3"}, 4,
-            {"the checkpoint of step 3 is not valid"});
+            {"there is no step 3 in run/checkpoints; there are steps 2, 4, 6"});
   check_end(here, {"ckpt", "export", "run", "hf", "--step", "4"}, 0, {"hf: step 4 in fp32"});
 }
 

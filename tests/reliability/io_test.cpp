@@ -318,6 +318,23 @@ TEST_CASE("T5 what this user may not read is given up for nothing older, and not
   journal.check();
 }
 
+TEST_CASE("a run whose checkpoints this user may not write says that, and nothing of leftovers") {
+  const Job job({}, &prepared_job({}, 2));
+  for (const char* reason : {"EACCES", "EROFS"}) {
+    const ProcessResult result = job.run(io_fault(0, 0,
+                                                  {{"IO_FAULT_UNDER", "/run/checkpoints/lock.tmp-"},
+                                                   {"IO_FAULT_CALLS", "open,unlink"},
+                                                   {"IO_FAULT_DO", reason}}));
+    INFO(result.output);
+    CHECK(result.exit_code == 7);
+    CHECK(result.output.find("run/checkpoints is not writable for this user: ") <
+          result.output.size());
+    CHECK(result.output.find("; make it so, or choose another run.output_dir") <
+          result.output.size());
+    CHECK(result.output.find("cannot remove it") > result.output.size());
+  }
+}
+
 // What cannot be looked up, or listed, is not taken for missing.
 TEST_CASE("T5 a look at a directory that fails is said, and nothing follows from it") {
   Journal journal("T5-looks", 23);
