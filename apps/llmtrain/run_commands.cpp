@@ -1,6 +1,7 @@
 // generate, eval, report, ckpt, version: verbs that look at a run's output directory.
 #include <cmath>
 #include <cstdio>
+#include <span>
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/directory.hpp"
@@ -155,14 +156,41 @@ namespace {
 // Retention of a run that goes on has been there.
 constexpr std::string_view kDeleted = "deleted meanwhile";
 
+/// Of the checkpoints that a verb has looked at.
+class Verdict {
+ public:
+  /// Of one more; what could not be read may be whole.
+  void add(std::span<const checkpoint::Problem> problems) {
+    for (const auto& problem : problems) (problem.is_unread ? is_unread_ : is_damaged_) = true;
+  }
+  void add(const Error& error) {
+    (error.exit_code() == ExitCode::storage ? is_unread_ : is_damaged_) = true;
+  }
+  std::string_view word() const {
+    return is_damaged_ ? "INVALID" : is_unread_ ? "UNREAD" : "valid";
+  }
+  ExitCode exit_code() const {
+    if (is_damaged_) return ExitCode::invalid_data;
+    return is_unread_ ? ExitCode::storage : ExitCode::done;
+  }
+
+ private:
+  bool is_damaged_ = false, is_unread_ = false;
+};
+
+/// "  damaged: shard-0000-0000.safetensors is missing".
+std::string to_text(const checkpoint::Problem& problem) {
+  return fmt::format("  {}: {} {}", problem.is_unread ? "unread" : "damaged", problem.file,
+                     problem.reason);
+}
+
 std::string describe(const checkpoint::CheckpointStore& store, std::uint64_t step,
-                     const std::string& place) {
-  const checkpoint::Loader loader = store.load(step);
+                     const checkpoint::Loader& loader, const std::string& place) {
   std::uint64_t bytes = 0;
   for (const auto& [name, file] : loader.manifest().files) bytes += file.bytes;
   const auto exported = store.directory_of(step) / checkpoint::kExportName;
   return fmt::format(
-      "step {:>8}  {:>10}  {:>12} tokens seen{}{}\n", step, format_bytes(bytes),
+      "step {:>8}  {:>10}  {:>12} tokens seen{}{}", step, format_bytes(bytes),
       loader.manifest().run.tokens_seen, place,
       std::filesystem::exists(exported) ? fmt::format("  exported to {}", exported.string()) : "");
 }
@@ -172,42 +200,56 @@ std::string describe(const checkpoint::CheckpointStore& store, std::uint64_t ste
 ExitCode list_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   if (saved.empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
-  bool valid = true;
-  saved.for_each(
-      [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
-        try {
-          print(describe(store, step, place));
-        } catch (const Error& error) {
-          const bool is_there = has_entry(store.directory_of(step));
-          valid = valid && !is_there;
-          print(fmt::format("step {:>8}  {}{}\n", step,
-                            is_there ? fmt::format("INVALID: {}", error.what()) : kDeleted, place));
-        }
-      });
+  Verdict all;
+  saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
+                     const std::string& place) {
+    try {
+      const checkpoint::Loader loader = store.load(step);
+      const auto problems = checkpoint::check_lengths(store.directory_of(step), loader.manifest());
+      if (!problems.empty() && !has_entry(store.directory_of(step))) {
+        print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
+        return;
+      }
+      all.add(problems);
+      std::string line = describe(store, step, loader, place);
+      for (const auto& problem : problems) line += to_text(problem);
+      print(line + "\n");
+    } catch (const Error& error) {
+      const bool is_there = has_entry(store.directory_of(step));
+      Verdict one;
+      if (is_there) one.add(error);
+      if (is_there) all.add(error);
+      print(fmt::format("step {:>8}  {}{}\n", step,
+                        is_there ? fmt::format("{}: {}", one.word(), error.what()) : kDeleted,
+                        place));
+    }
+  });
   for (const std::filesystem::path& path : saved.set_aside()) {
     print(fmt::format("set aside by checkpoint.resume, read by no run: {}\n", path.string()));
   }
-  return valid ? ExitCode::done : ExitCode::invalid_data;
+  return all.exit_code();
 }
 
 ExitCode verify_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   require<CheckpointError>(!saved.empty(), "{}: no checkpoint yet", run.string());
-  bool valid = true;
-  saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
-                     const std::string& place) {
-    const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
-    if (!problems.empty() && !has_entry(store.directory_of(step))) {
-      print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
-      return;
-    }
-    valid = valid && problems.empty();
-    print(fmt::format("step {:>8}  {}{}\n", step, problems.empty() ? "valid" : "INVALID", place));
-    for (const auto& problem : problems) {
-      print(fmt::format("  {}\n", checkpoint::to_string(problem)));
-    }
-  });
-  return valid ? ExitCode::done : ExitCode::invalid_data;
+  Verdict all;
+  saved.for_each(
+      [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
+        const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);
+        if (!problems.empty() && !has_entry(store.directory_of(step))) {
+          print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
+          return;
+        }
+        Verdict one;
+        one.add(problems);
+        all.add(problems);
+        print(fmt::format("step {:>8}  {}{}\n", step, one.word(), place));
+        for (const auto& problem : problems) {
+          print(fmt::format("  {}\n", checkpoint::to_string(problem)));
+        }
+      });
+  return all.exit_code();
 }
 
 ExitCode export_checkpoint(const Export& arguments) {

@@ -8,9 +8,22 @@
 #include <system_error>
 
 #include "lib/base/file.hpp"
+#include "lib/base/file_errors.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+[[noreturn]] void fail_errno(int error, std::string_view action,
+                             const std::filesystem::path& path) {
+  const std::string message =
+      fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(error));
+  if (NotWritable::is_meant_by(error)) throw NotWritable(message, error);
+  throw StorageError(message);
+}
+
+}  // namespace
 
 bool has_entry(const std::filesystem::path& path) {
   struct stat unused {};
@@ -21,9 +34,7 @@ bool has_entry(const std::filesystem::path& path) {
 }
 
 void create_new_directory(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), 0777) != 0) {
-    fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
-  }
+  if (::mkdir(path.c_str(), 0777) != 0) fail_errno(errno, "create the directory", path);
 }
 
 void create_directories_durably(const std::filesystem::path& path) {
@@ -34,10 +45,11 @@ void create_directories_durably(const std::filesystem::path& path) {
                         path.string(), error.message());
   const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
   create_directories_durably(parent);
-  // Another process may make the same one at the same time.
-  if (::mkdir(path.c_str(), 0777) != 0 &&
-      (errno != EEXIST || !std::filesystem::is_directory(path, error))) {
-    fail<StorageError>("{}: cannot create the directory: {}", path.string(), std::strerror(errno));
+  if (::mkdir(path.c_str(), 0777) != 0) {
+    // Another process may make the same one at the same time.
+    const int reason = errno;
+    const bool is_there = reason == EEXIST && std::filesystem::is_directory(path, error);
+    if (!is_there) fail_errno(reason, "create the directory", path);
   }
   sync_directory(parent);
 }
@@ -53,8 +65,8 @@ std::filesystem::path user_cache_directory() {
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
-    fail<StorageError>("{}: cannot rename to {}: {}", from.string(), to.string(),
-                       std::strerror(errno));
+    const int reason = errno;
+    fail_errno(reason, fmt::format("rename to {}", to.string()), from);
   }
 }
 

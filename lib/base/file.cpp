@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/file_errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 
@@ -34,15 +35,26 @@ std::string process_name() {
                      static_cast<long>(::getpid()));
 }
 
-template <class E>
+std::string message_of(int error, std::string_view action, const std::filesystem::path& path) {
+  return fmt::format("{}: cannot {}: {}{}", path.string(), action, std::strerror(error),
+                     remedy_for(error));
+}
+
+/// Of storage.
 [[noreturn]] void fail_errno(std::string_view action, const std::filesystem::path& path) {
   const int error = errno;
-  fail<E>("{}: cannot {}: {}{}", path.string(), action, std::strerror(error), remedy_for(error));
+  const std::string message = message_of(error, action, path);
+  if (NotWritable::is_meant_by(error)) throw NotWritable(message, error);
+  if (!remedy_for(error).empty()) throw Remedied(message);
+  throw StorageError(message);
 }
 
 [[noreturn]] void fail_to_look(std::string_view action, const std::filesystem::path& path) {
-  if (is_of_the_path(errno)) fail_errno<DataError>(action, path);
-  fail_errno<StorageError>(action, path);
+  const int error = errno;
+  const std::string message = message_of(error, action, path);
+  if (error == EACCES || error == EPERM) throw NoRight(message);
+  if (is_of_the_path(error)) throw DataError(message);
+  throw StorageError(message);
 }
 
 constexpr std::size_t kMaxIoBytes = std::size_t{1} << 30;
@@ -66,12 +78,16 @@ void write_back(int fd, const std::filesystem::path& path, std::uint64_t offset,
   while (::sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), flags) != 0) {
     if (errno == EINTR) continue;
     if (errno == EINVAL || errno == ENOSYS || errno == ESPIPE || errno == EOPNOTSUPP) return;
-    fail_errno<StorageError>("write", path);
+    fail_errno("write", path);
   }
   activity::tick();
 }
 
 }  // namespace
+
+bool NotWritable::is_meant_by(int error) {
+  return error == EACCES || error == EPERM || error == EROFS;
+}
 
 File File::open_read(const std::filesystem::path& path) {
   return from_regular(open_for_reading(path, 0), path);
@@ -91,7 +107,7 @@ File File::from_regular(int fd, const std::filesystem::path& path) {
 
 File File::create_new(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) fail_errno<StorageError>("create", path);
+  if (fd < 0) fail_errno("create", path);
   return File(fd, path);
 }
 
@@ -102,13 +118,13 @@ File File::create_unnamed(const std::filesystem::path& directory) {
     fd = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd >= 0) ::unlink(name.c_str());
   }
-  if (fd < 0) fail_errno<StorageError>("create a temporary file in", directory);
+  if (fd < 0) fail_errno("create a temporary file in", directory);
   return {fd, directory / "(temporary file)"};
 }
 
 File File::open_append(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) fail_errno<StorageError>("open for appending", path);
+  if (fd < 0) fail_errno("open for appending", path);
   return File(fd, path);
 }
 
@@ -141,7 +157,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
         ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
     activity::tick();
     if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
-    if (n < 0) fail_errno<StorageError>("read", path_);
+    if (n < 0) fail_errno("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
                        path_.string(), offset, out.size());
     offset += static_cast<std::uint64_t>(n);
@@ -164,7 +180,7 @@ void File::write(std::span<const std::byte> bytes) {
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxIoBytes));
     activity::tick();
     if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
-    if (n <= 0) fail_errno<StorageError>("write", path_);
+    if (n <= 0) fail_errno("write", path_);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
 }
@@ -183,11 +199,11 @@ void File::finish_write_back(std::uint64_t offset, std::uint64_t bytes) {
 }
 
 void File::sync() {
-  if (::fsync(fd_) != 0) fail_errno<StorageError>("fsync", path_);
+  if (::fsync(fd_) != 0) fail_errno("fsync", path_);
 }
 
 void File::close() {
-  if (::close(std::exchange(fd_, -1)) != 0) fail_errno<StorageError>("close", path_);
+  if (::close(std::exchange(fd_, -1)) != 0) fail_errno("close", path_);
 }
 
 void FreeBlocks::operator()(std::byte* memory) const {
@@ -226,19 +242,19 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view conte
     const int reason = errno;
     ::unlink(temporary.c_str());
     errno = reason;
-    fail_errno<StorageError>("rename a temporary file to it", path);
+    fail_errno("rename a temporary file to it", path);
   }
   sync_directory(path.has_parent_path() ? path.parent_path() : ".");
 }
 
 void sync_directory(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail_errno<StorageError>("open the directory", path);
+  if (fd < 0) fail_errno("open the directory", path);
   const int result = ::fsync(fd);
   const int reason = errno;
   ::close(fd);
   errno = reason;
-  if (result != 0) fail_errno<StorageError>("fsync the directory", path);
+  if (result != 0) fail_errno("fsync the directory", path);
 }
 
 bool is_of_the_path(int error) {
@@ -250,7 +266,7 @@ std::uint64_t free_disk_bytes(const std::filesystem::path& path) {
   std::filesystem::path probe = std::filesystem::absolute(path);
   while (!std::filesystem::exists(probe) && probe.has_relative_path()) probe = probe.parent_path();
   struct statvfs info {};
-  if (::statvfs(probe.c_str(), &info) != 0) fail_errno<StorageError>("ask for free space", probe);
+  if (::statvfs(probe.c_str(), &info) != 0) fail_errno("ask for free space", probe);
   return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
 }
 

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "lib/base/ending.hpp"
+#include "lib/base/file_errors.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/shards_text.hpp"
 #include "lib/checkpoint/store.hpp"
@@ -14,26 +15,48 @@ namespace {
 
 constexpr std::string_view kSite = "save of a checkpoint";
 
+/// What the others have to know of the error that ended a writer's part, in a letter.
+enum class Kind : char { any = '+', lost_lock = '-', not_writable = 'w', remedied = 'r' };
+
 /// What a writer's part came to: its text, or the error that ended it.
 struct Outcome {
   ExitCode error = ExitCode::done;
-  bool lost_lock = false;
+  Kind kind = Kind::any;
   std::string text;
 };
+
+Kind kind_of(const std::exception& error) {
+  if (dynamic_cast<const LockLost*>(&error) != nullptr) return Kind::lost_lock;
+  if (dynamic_cast<const NotWritable*>(&error) != nullptr) return Kind::not_writable;
+  if (dynamic_cast<const Remedied*>(&error) != nullptr) return Kind::remedied;
+  return Kind::any;
+}
+
+/// Of storage that did not take a save.
+std::string_view remedy_of(Kind kind) {
+  switch (kind) {
+    case Kind::remedied:  // the reason has it
+      return "";
+    case Kind::not_writable:
+      return ". Make the directory writable for this user, or save to another one";
+    case Kind::any:
+    case Kind::lost_lock:
+      break;
+  }
+  return ". Check the disk's space, quota and health, or save to another one";
+}
 
 Outcome outcome_of(const std::function<std::string()>& part) {
   try {
     return {.text = part()};
-  } catch (const LockLost& error) {
-    return {.error = error.exit_code(), .lost_lock = true, .text = error.what()};
   } catch (const std::exception& error) {
     Ending ending = ending_of(error);
-    return {.error = ending.code, .text = std::move(ending.text)};
+    return {.error = ending.code, .kind = kind_of(error), .text = std::move(ending.text)};
   }
 }
 
 std::string to_text(const Outcome& outcome) {
-  return fmt::format("{}{} {}", outcome.lost_lock ? '-' : '+', static_cast<int>(outcome.error),
+  return fmt::format("{}{} {}", static_cast<char>(outcome.kind), static_cast<int>(outcome.error),
                      outcome.text);
 }
 
@@ -45,17 +68,15 @@ Outcome parse_outcome(std::string_view text) {
   const auto [space, error] = std::from_chars(text.data() + 1, end, code);
   require(error == std::errc{} && space != end, "{}", kProblem);
   return {.error = static_cast<ExitCode>(code),
-          .lost_lock = text[0] == '-',
+          .kind = static_cast<Kind>(text[0]),
           .text = std::string(space + 1, end)};
 }
 
 [[noreturn]] void throw_again(const Outcome& outcome, std::uint64_t step, const std::string& who) {
-  if (outcome.lost_lock) throw LockLost(who + outcome.text);
+  if (outcome.kind == Kind::lost_lock) throw LockLost(who + outcome.text);
   if (outcome.error == ExitCode::storage) {
-    fail<StorageError>(
-        "saving step {} failed: {}{}; earlier checkpoints are intact. Check the disk's "
-        "space, quota and health, or save to another one",
-        step, who, outcome.text);
+    fail<StorageError>("saving step {} failed: {}{}; earlier checkpoints are intact{}", step, who,
+                       outcome.text, remedy_of(outcome.kind));
   }
   if (outcome.error == ExitCode::invalid_data) throw CheckpointError(who + outcome.text);
   throw Error(outcome.error, who + outcome.text);

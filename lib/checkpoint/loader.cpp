@@ -5,6 +5,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
+#include "lib/checkpoint/stored_read.hpp"
 #include "lib/checkpoint/verify.hpp"
 
 namespace llmtrain::checkpoint {
@@ -125,8 +126,8 @@ std::shared_ptr<const SafetensorsFile> Loader::shard(const std::string& file) {
   if (at != shards_.end()) return at->second;
   if (shards_.size() >= kMaxOpenShards) shards_.clear();
   return shards_
-      .emplace(file, std::make_shared<const SafetensorsFile>(
-                         SafetensorsFile::open_nofollow(directory_ / file)))
+      .emplace(file, std::make_shared<const SafetensorsFile>(read_stored(
+                         [&] { return SafetensorsFile::open_nofollow(directory_ / file); })))
       .first->second;
 }
 

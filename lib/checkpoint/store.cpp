@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "lib/base/directory.hpp"
+#include "lib/base/file_errors.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -108,11 +109,11 @@ std::uint64_t CheckpointStore::leftover_bytes() const {
 void CheckpointStore::check_free_space(std::uint64_t checkpoint_bytes) const {
   const std::uint64_t needed = checkpoint_bytes + checkpoint_bytes / 5;
   const std::uint64_t free = options_.free_bytes(root_);
-  require<StorageError>(free >= needed,
-                        "{}: the next checkpoint needs {} free ({} and a fifth more), but there "
-                        "are {}; free space, keep fewer checkpoints or save to another disk",
-                        root_.string(), format_bytes(needed), format_bytes(checkpoint_bytes),
-                        format_bytes(free));
+  require<Remedied>(free >= needed,
+                    "{}: the next checkpoint needs {} free ({} and a fifth more), but there are "
+                    "{}; free space, keep fewer checkpoints or save to another disk",
+                    root_.string(), format_bytes(needed), format_bytes(checkpoint_bytes),
+                    format_bytes(free));
 }
 
 PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
@@ -282,7 +283,8 @@ NewestValid CheckpointStore::newest_valid(VerifyLevel level) const {
     if (problems.empty()) {
       result.step = *at;
     } else {
-      result.rejected.push_back({*at, to_string(problems)});
+      result.rejected.push_back(
+          {*at, to_string(problems), std::ranges::any_of(problems, &Problem::is_unread)});
     }
   }
   return result;

@@ -57,6 +57,7 @@ struct StoreOptions {
 struct Rejected {
   std::uint64_t step = 0;
   std::string reason;
+  bool is_unread = false;  // it may be whole
 };
 
 struct NewestValid {

@@ -24,14 +24,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void write_owner(const fs::path& path, const std::string& text) {
-  remove_tree(path);
-  File file = File::create_new(path);
-  file.write(text);
-  file.sync();
-  file.close();
-}
-
 constexpr std::uint64_t kMaxLockBytes = 4096;
 
 /// What `call` returns when no signal interrupts it.
@@ -70,22 +62,49 @@ void remove_or_say(const fs::path& path) {
                std::strerror(errno));
 }
 
-struct RemovedOnExit {
-  fs::path path;
-  ~RemovedOnExit() { remove_or_say(path); }
+/// What becomes the lock; removed unless it has.
+class LockFile {
+ public:
+  explicit LockFile(fs::path path) : path_(std::move(path)) {}
+  ~LockFile() {
+    if (is_made_) remove_or_say(path_);  // a directory for reading alone never had it
+  }
+  LockFile(const LockFile&) = delete;
+  LockFile& operator=(const LockFile&) = delete;
+
+  void write(const std::string& text) {
+    remove_tree(path_);
+    File file = File::create_new(path_);
+    is_made_ = true;
+    file.write(text);
+    file.sync();
+    file.close();
+  }
+  const fs::path& path() const { return path_; }
+  void become(const fs::path& lock) {
+    rename_path(path_, lock);
+    is_made_ = false;
+  }
+
+ private:
+  fs::path path_;
+  bool is_made_ = false;
 };
 
 /// An exclusive flock on whatever file is at `path`; nothing if the file vanished or was replaced.
-/// Waits for an owner that commits a save, and says so.
+/// Waits for whoever is at it, as an owner that commits a save, and says so.
 class GuardedFile {
  public:
-  explicit GuardedFile(const fs::path& path) : fd_(open_either_way(path)) {
+  explicit GuardedFile(const fs::path& path) : GuardedFile(path, true) {}
+  /// Which waits and `says` so, or not, as somebody who has said it before.
+  GuardedFile(const fs::path& path, bool says) : fd_(open_either_way(path)) {
     require<StorageError>(fd_ >= 0 || errno == ENOENT,
                           "{}: cannot open the lock: {}; nobody can tell who has the directory. If "
                           "no other run writes there, delete it",
                           path.string(), std::strerror(errno));
     if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      log::info("{}: waits for a process that is at it", path.string());
+      has_waited_ = true;
+      if (says) log::info("{}: waits for a process that is at it", path.string());
       uninterrupted([&] { return ::flock(fd_, LOCK_EX); });
     }
     struct stat opened {
@@ -99,6 +118,7 @@ class GuardedFile {
   GuardedFile(const GuardedFile&) = delete;
   GuardedFile& operator=(const GuardedFile&) = delete;
   bool is_current() const { return current_; }
+  bool has_waited() const { return has_waited_; }
 
  private:
   /// For reading where another user has the file; NFS wants a writer for an exclusive flock.
@@ -111,7 +131,7 @@ class GuardedFile {
   }
 
   int fd_;
-  bool current_ = false;
+  bool current_ = false, has_waited_ = false;
 };
 
 LockOwner owner_in(const fs::path& path) {
@@ -125,46 +145,71 @@ LockOwner owner_in(const fs::path& path) {
   }
 }
 
-}  // namespace
-
-std::string describe_lock(const std::string& text, const std::string& source) {
-  return to_string(parse_owner(text, source));
+[[noreturn]] void fail_held(const fs::path& path, const LockOwner& owner) {
+  fail<StorageError>(
+      "{}: held by {}; two runs must not write to one directory. If that process no longer runs, "
+      "delete the file",
+      path.string(), to_string(owner));
 }
+
+enum class Found { ours, lives, gone };
+
+struct Patience {
+  bool is_over = false;
+  bool has_waited = false;  // for another one that is at the lock, and has said so
+};
+
+/// Takes the lock at `path` over with the file `mine` where its owner no longer runs. StorageError
+/// where it may, but for a process of this host, which may be about to end, while there is
+/// patience.
+Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Patience& patience) {
+  // Of two that find the same dead owner, one takes over.
+  const GuardedFile guard(path, !patience.has_waited);
+  patience.has_waited = patience.has_waited || guard.has_waited();
+  if (!guard.is_current()) return Found::gone;
+  const LockOwner owner = owner_in(path);
+  if (is_earlier_start(owner, self)) {
+    log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
+              path.string(), owner.pid, printable(owner.host), self.job);
+  } else {
+    const bool is_here = owner.host == self.host;
+    const bool lives = !is_here || is_running(owner, self, path.parent_path());
+    if (lives && is_here && !patience.is_over) return Found::lives;
+    if (lives) fail_held(path, owner);
+  }
+  mine.become(path);
+  return Found::ours;
+}
+
+}  // namespace
 
 StoreLock StoreLock::acquire(const fs::path& root) {
   const fs::path path = root / "lock";
   const LockOwner self = this_process();
   const std::string text = to_text(self);
   // The lock appears with its content (link) and changes owner with its content (rename).
-  const RemovedOnExit mine{root / fmt::format("lock.tmp-{}", self.nonce)};
+  LockFile mine(root / fmt::format("lock.tmp-{}", self.nonce));
   constexpr int kMaxAttempts = 100;  // five seconds where a living process has the lock
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    write_owner(mine.path, text);
-    if (::link(mine.path.c_str(), path.c_str()) == 0) return StoreLock(path, text);
+  Patience patience;
+  for (int attempt = 1; attempt <= kMaxAttempts; ++attempt) {
+    mine.write(text);
+    if (::link(mine.path().c_str(), path.c_str()) == 0) return StoreLock(path, text);
     if (errno == ENOENT) continue;  // the owner clears leftovers
     require<StorageError>(errno == EEXIST, "{}: cannot create the lock: {}", path.string(),
                           std::strerror(errno));
-    const GuardedFile guard(path);  // of two that find the same dead owner, one takes over
-    if (!guard.is_current()) continue;
-    const LockOwner owner = owner_in(path);
-    if (is_earlier_start(owner, self)) {
-      log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
-                path.string(), owner.pid, printable(owner.host), self.job);
-    } else if (owner.host == self.host && is_running(owner, self, root) &&
-               attempt + 1 < kMaxAttempts) {
-      // Of a job whose launcher has ended a process may take a moment longer.
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      continue;
-    } else {
-      require<StorageError>(owner.host == self.host && !is_running(owner, self, root),
-                            "{}: held by {}; two runs must not write to one directory. If that "
-                            "process no longer runs, delete the file",
-                            path.string(), to_string(owner));
-    }
-    rename_path(mine.path, path);
-    return StoreLock(path, text);
+    patience.is_over = attempt == kMaxAttempts;
+    const Found found = take_over(path, self, mine, patience);
+    if (found == Found::ours) return StoreLock(path, text);
+    if (found == Found::gone) continue;
+    // Of a job whose launcher has ended a process may take a moment longer. Its owner can go on
+    // meanwhile: nothing of the lock is held here.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   fail<StorageError>("{}: changes owner all the time", path.string());
+}
+
+std::string describe_lock(const std::string& text, const std::string& source) {
+  return to_string(parse_owner(text, source));
 }
 
 StoreLock::StoreLock(fs::path path, std::string text)

@@ -15,10 +15,14 @@
 #include "lib/base/stop_request.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/safetensors.hpp"
+#include "lib/checkpoint/stored_read.hpp"
 
 namespace llmtrain::checkpoint {
 
 namespace {
+
+// What format_problems() tells of those that are unread.
+constexpr const char *kUnread = "unread", *kUnreadForRights = "no right";
 
 /// What the manifest expects to find in one shard.
 struct ExpectedEntry {
@@ -92,18 +96,21 @@ void check_entries(const SafetensorsFile& shard, const std::string& file,
   }
 }
 
+std::string wrong_length(std::uint64_t bytes, const FileRecord& record) {
+  return fmt::format("has {} bytes, the manifest says {}", bytes, record.bytes);
+}
+
 void check_file(const std::filesystem::path& path, const FileRecord& record, VerifyLevel level,
                 const ExpectedEntries& expected, const CheckPart& part,
                 std::vector<Problem>& problems) {
   const std::string file = path.filename().string();
-  File raw = File::open_read_nofollow(path);
+  File raw = read_stored([&] { return File::open_read_nofollow(path); });
   if (level == VerifyLevel::hash_on_disk) raw.bypass_cache();
   if (raw.size() != record.bytes) {
-    problems.push_back(
-        {file, "", fmt::format("has {} bytes, the manifest says {}", raw.size(), record.bytes)});
+    problems.push_back({file, "", wrong_length(raw.size(), record)});
     return;
   }
-  const SafetensorsFile shard = SafetensorsFile::open_nofollow(path);
+  const SafetensorsFile shard = read_stored([&] { return SafetensorsFile::open_nofollow(path); });
   check_entries(shard, file, expected, problems);
   if (level != VerifyLevel::header && hash_of(raw, 0, record.bytes, part) != record.xxh3_128) {
     find_damage(raw, shard, file, expected, part, problems);
@@ -129,7 +136,18 @@ auto with_patience(const CheckPart& part, const Read& read) {
   return read();
 }
 
-bool is_of_storage(const Error& error) { return error.exit_code() == ExitCode::storage; }
+/// What ended the reading of a whole file, without the path that the message begins with.
+Problem problem_of(const std::filesystem::path& directory, const std::string& file,
+                   const Error& error) {
+  std::string reason = error.what();
+  const std::string path = (directory / file).string() + ": ";
+  if (reason.starts_with(path)) reason.erase(0, path.size());
+  return {.file = file,
+          .tensor = "",
+          .reason = std::move(reason),
+          .is_unread = error.exit_code() == ExitCode::storage,
+          .has_no_right = dynamic_cast<const NotReadable*>(&error) != nullptr};
+}
 
 }  // namespace
 
@@ -146,9 +164,17 @@ std::string to_string(std::span<const Problem> problems) {
   return text;
 }
 
+void require_rights(const std::filesystem::path& directory, std::span<const Problem> problems) {
+  const auto closed = std::ranges::find_if(problems, &Problem::has_no_right);
+  if (closed == problems.end()) return;
+  fail<StorageError>(
+      "{}/{}. The checkpoint may be whole: nothing is read in its place, and nothing is changed",
+      directory.string(), to_string(*closed));
+}
+
 Manifest read_manifest(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kManifestName;
-  const File file = File::open_read_nofollow(path);
+  const File file = read_stored([&] { return File::open_read_nofollow(path); });
   const std::uint64_t bytes = file.size();
   require<CheckpointError>(bytes <= kMaxManifestBytes, "{}: {} bytes, at most {} are accepted",
                            path.string(), bytes, kMaxManifestBytes);
@@ -164,8 +190,10 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   Manifest manifest;
   try {
     manifest = with_patience(part, [&] { return read_manifest(directory); });
+  } catch (const Stopped&) {
+    throw;
   } catch (const Error& error) {
-    return {{manifest_name, "", error.what(), is_of_storage(error)}};
+    return {problem_of(directory, manifest_name, error)};
   }
   if (manifest.step != step) {
     problems.push_back(
@@ -195,7 +223,30 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
     } catch (const Stopped&) {
       throw;
     } catch (const Error& error) {
-      problems.push_back({named.first, "", error.what(), is_of_storage(error)});
+      problems.push_back(problem_of(directory, named.first, error));
+    }
+  }
+  return problems;
+}
+
+std::vector<Problem> check_lengths(const std::filesystem::path& directory,
+                                   const Manifest& manifest) {
+  namespace fs = std::filesystem;
+  std::vector<Problem> problems;
+  for (const auto& [name, record] : manifest.files) {
+    std::error_code error;
+    const fs::file_type type = fs::symlink_status(directory / name, error).type();
+    if (type == fs::file_type::not_found) {
+      problems.push_back({name, "", "is missing"});
+    } else if (!error && type != fs::file_type::regular) {
+      problems.push_back({name, "", "is not a regular file"});
+    } else {
+      const std::uint64_t bytes = error ? 0 : fs::file_size(directory / name, error);
+      if (error) {
+        problems.push_back({name, "", "cannot be looked at: " + error.message(), true});
+      } else if (bytes != record.bytes) {
+        problems.push_back({name, "", wrong_length(bytes, record)});
+      }
     }
   }
   return problems;
@@ -205,7 +256,9 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
 std::string format_problems(std::span<const Problem> problems) {
   std::string text;
   for (const Problem& problem : problems) {
-    const std::string unread = problem.is_unread ? "unread" : "";
+    const std::string unread = problem.has_no_right ? kUnreadForRights
+                               : problem.is_unread  ? kUnread
+                                                    : "";
     for (const std::string& field : {problem.file, problem.tensor, problem.reason, unread}) {
       text.append(field.c_str(), field.size() + 1);
     }
@@ -228,7 +281,8 @@ std::vector<Problem> join_problems(std::span<const std::string> texts) {
         rest.remove_prefix(end + 1);
       }
       if (!known.insert(fields).second) continue;
-      problems.push_back({fields[0], fields[1], fields[2], !fields[3].empty()});
+      problems.push_back(
+          {fields[0], fields[1], fields[2], !fields[3].empty(), fields[3] == kUnreadForRights});
       if (checker > 0) problems.back().reason += fmt::format(" (found by rank {})", checker);
     }
   }

@@ -23,7 +23,8 @@ struct Problem {
   std::string file;    // in the checkpoint's directory
   std::string tensor;  // empty if it concerns the whole file
   std::string reason;
-  bool is_unread = false;  // storage fails: who reads it another time may find it whole
+  bool is_unread = false;     // storage fails: who reads it another time may find it whole
+  bool has_no_right = false;  // unread because this user may not
 };
 /// "shard-0000-0000.safetensors: tensor 'x': has shape ...".
 std::string to_string(const Problem& problem);
@@ -41,8 +42,13 @@ struct CheckPart {
   WritePace* pace = nullptr;
 };
 
-/// The manifest of the checkpoint in `directory`. DataError if it cannot be read, CheckpointError
-/// if it is not valid.
+/// Of what has been found in the checkpoint in `directory`: StorageError, with the remedy, where
+/// this user may not read a file of it. It may be whole, and a run that goes on from an older one
+/// would put another in its place.
+void require_rights(const std::filesystem::path& directory, std::span<const Problem> problems);
+
+/// The manifest of the checkpoint in `directory`. DataError if it cannot be read (StorageError
+/// where the reason is the storage, or missing rights), CheckpointError if it is not valid.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 /// Everything that is wrong with the checkpoint; empty if it is valid. Never throws for what is on
@@ -50,6 +56,11 @@ Manifest read_manifest(const std::filesystem::path& directory);
 /// name are ignored. A part's problems are those of its files and of the manifest, which all read.
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
                                        VerifyLevel level, const CheckPart& part = {});
+
+/// What is wrong with the lengths of the files that the manifest of the checkpoint in `directory`
+/// names: all there is to see without reading them.
+std::vector<Problem> check_lengths(const std::filesystem::path& directory,
+                                   const Manifest& manifest);
 
 /// Each once, in order, of what several checkers have found: those of the manifest, all have. Of
 /// what the first one has not found it says who has: others may see another directory.

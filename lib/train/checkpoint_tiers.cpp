@@ -1,12 +1,14 @@
 #include "lib/train/checkpoint_tiers.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
 
 #include "lib/base/directory.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/file_errors.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/plan/machine.hpp"
@@ -60,13 +62,24 @@ void require_seen_by_all(const Peers& peers, const fs::path& here, const Named& 
       named.or_else);
 }
 
+/// What the recipe says of `root` is `key`.
+CheckpointStore open_writer(const fs::path& root, const checkpoint::StoreOptions& options,
+                            std::string_view key) {
+  try {
+    return CheckpointStore::open_writer(root, options);
+  } catch (const NotWritable& error) {
+    fail<StorageError>("{} is not writable for this user: {}; make it so, or choose another {}",
+                       root.string(), std::strerror(error.error()), key);
+  }
+}
+
 CheckpointStore open_local(const Peers& peers, const fs::path& durable, const fs::path& local,
                            checkpoint::StoreOptions options) {
   fs::path root;
   std::optional<CheckpointStore> store;
   if (peers.is_first()) {
     root = choose_local_checkpoints(durable, local);
-    store.emplace(CheckpointStore::open_writer(root, options));
+    store.emplace(open_writer(root, options, "checkpoint.local.directory"));
   }
   {
     const World::LongWait patience(peers.world());
@@ -92,7 +105,7 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
   const checkpoint::StoreOptions options = store_options(recipe.checkpoint);
   CheckpointStore durable = peers.first_then_others(
       [&] {
-        return peers.is_first() ? CheckpointStore::open_writer(root, options)
+        return peers.is_first() ? open_writer(root, options, "run.output_dir")
                                 : CheckpointStore::open_reader(root, options);
       },
       "opening of checkpoints");
@@ -162,6 +175,7 @@ NewestCheckpoint first_valid(const Peers& peers, const CheckpointTiers& tiers,
       newest.is_checked = level == VerifyLevel::hash;
       return newest;
     }
+    checkpoint::require_rights(tiers[next.at.tier].directory_of(next.at.step), problems);
     if (peers.is_first()) say_not_valid(next.at, problems);
     leave_out(newest, next.at, problems);
   }
@@ -231,6 +245,7 @@ NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
                                   const CheckpointTiers& tiers, NewestCheckpoint damaged,
                                   std::span<const checkpoint::Problem> problems) {
   const Candidate at{*damaged.step, damaged.tier};
+  checkpoint::require_rights(tiers[at.tier].directory_of(at.step), problems);
   if (peers.is_first()) say_not_valid(at, problems);
   leave_out(damaged, at, problems);
   damaged.step.reset();

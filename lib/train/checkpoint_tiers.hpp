@@ -53,7 +53,8 @@ struct NewestCheckpoint {
 
 /// Of those that rank 0 finds; all ranks share the files that are read to check one, and what is
 /// not valid is said. Of two of one step the durable one; of those for which `first` is true before
-/// all others, if it is given. Collective.
+/// all others, if it is given. Collective. StorageError where this user may not read one that comes
+/// before it.
 NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers,
                               const std::function<bool(std::uint64_t step, Tier)>& first = {});
 

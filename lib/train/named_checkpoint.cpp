@@ -24,13 +24,6 @@ std::string note_of(std::uint64_t step) {
   return job.empty() ? "" : fmt::format("step {} in job {}\n", step, job);
 }
 
-std::string steps_in(const CheckpointStore& store) {
-  const std::vector<std::uint64_t> steps = store.list();
-  if (steps.empty()) return "there is none";
-  return fmt::format("there {} {}", steps.size() == 1 ? "is step" : "are steps",
-                     fmt::join(steps, ", "));
-}
-
 bool has_newer(const CheckpointStore& store, std::uint64_t step) {
   const std::vector<std::uint64_t> steps = store.list();
   return !steps.empty() && steps.back() > step;
@@ -47,6 +40,15 @@ void keep_copy(const fs::path& file, std::string_view mark) {
 }
 
 }  // namespace
+
+std::string other_steps_in(const CheckpointStore& store, std::uint64_t step) {
+  std::vector<std::uint64_t> steps = store.list();
+  if (steps.empty()) return "there is none";
+  std::erase(steps, step);
+  if (steps.empty()) return "there is no other";
+  return fmt::format("there {} {}", steps.size() == 1 ? "is step" : "are steps",
+                     fmt::join(steps, ", "));
+}
 
 bool goes_back_to(const Resume& resume, const CheckpointTiers& tiers) {
   if (resume.mode != Resume::Mode::step) return false;
@@ -68,12 +70,13 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
     const std::vector<std::uint64_t> steps = store.list();
     require<CheckpointError>(std::ranges::find(steps, step) != steps.end(),
                              "checkpoint.resume: {} has no checkpoint of step {}; {}",
-                             store.root().string(), step, steps_in(store));
+                             store.root().string(), step, other_steps_in(store, step));
   }
   const auto problems = store.verify(step, checkpoint::VerifyLevel::hash, peers.group());
+  checkpoint::require_rights(store.directory_of(step), problems);
   require<CheckpointError>(
       problems.empty(), "checkpoint.resume: the checkpoint of step {} in {} is not valid: {}; {}",
-      step, store.root().string(), checkpoint::to_string(problems), steps_in(store));
+      step, store.root().string(), checkpoint::to_string(problems), other_steps_in(store, step));
   return {.step = step, .is_checked = true, .is_named = true};
 }
 

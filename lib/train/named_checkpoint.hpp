@@ -4,19 +4,23 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "lib/train/checkpoint_tiers.hpp"
 #include "lib/train/peers.hpp"
 
 namespace llmtrain::train {
 
+/// "there are steps 2, 6": in `store` without `step`, for whom that one is of no use.
+std::string other_steps_in(const checkpoint::CheckpointStore& store, std::uint64_t step);
+
 /// On rank 0: whether the recipe names a step to which the run has to go back yet; said where an
 /// earlier start of this Slurm job, which is started again with the same recipe, has done so.
 bool goes_back_to(const Resume& resume, const CheckpointTiers& tiers);
 
 /// The durable checkpoint of `step`, every byte of which all ranks have checked: a start that comes
-/// to nothing changes nothing. Collective. CheckpointError, with the steps that there are, when it
-/// is missing or not valid.
+/// to nothing changes nothing. Collective. CheckpointError, with the other steps that there are,
+/// when it is missing or not valid; StorageError where this user may not read it.
 NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tiers,
                                   std::uint64_t step);
 

@@ -1,9 +1,12 @@
 #include "lib/train/saved_run.hpp"
 
+#include <algorithm>
+
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/checkpointing.hpp"
+#include "lib/train/named_checkpoint.hpp"
 #include "lib/train/product_tuning.hpp"
 
 namespace llmtrain::train {
@@ -13,12 +16,22 @@ namespace {
 std::uint64_t choose_step(const checkpoint::CheckpointStore& store,
                           std::optional<std::uint64_t> step) {
   if (step) {
+    const std::vector<std::uint64_t> steps = store.list();
+    require<CheckpointError>(std::ranges::find(steps, *step) != steps.end(),
+                             "there is no step {} in {}; {}", *step, store.root().string(),
+                             other_steps_in(store, *step));
     const auto problems = store.verify(*step, checkpoint::VerifyLevel::hash);
+    checkpoint::require_rights(store.directory_of(*step), problems);
     require<CheckpointError>(problems.empty(), "the checkpoint of step {} is not valid: {}", *step,
-                             problems.empty() ? "" : checkpoint::to_string(problems.front()));
+                             checkpoint::to_string(problems));
     return *step;
   }
   const checkpoint::NewestValid newest = store.newest_valid(checkpoint::VerifyLevel::hash);
+  const auto unread = std::ranges::find_if(newest.rejected, &checkpoint::Rejected::is_unread);
+  require<StorageError>(newest.step || unread == newest.rejected.end(),
+                        "{}: no checkpoint could be read; step {}: {}", store.root().string(),
+                        unread == newest.rejected.end() ? 0 : unread->step,
+                        unread == newest.rejected.end() ? "" : unread->reason);
   require<CheckpointError>(newest.step.has_value(), "{}: no valid checkpoint",
                            store.root().string());
   return *newest.step;

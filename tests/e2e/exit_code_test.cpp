@@ -216,7 +216,7 @@ TEST_CASE("2: what is no number of a step, with the verb that lists those that t
     check_end(here, {"ckpt", "export", "run", "hf", "--step", step}, 2, {says});
   }
   check_end(here, {"ckpt", "export", "run", "hf", "--step", "3"}, 4,
-            {"the checkpoint of step 3 is not valid"});
+            {"there is no step 3 in run/checkpoints; there are steps 2, 4, 6"});
   check_end(here, {"ckpt", "export", "run", "hf", "--step", "4"}, 0, {"hf: step 4 in fp32"});
 }
 
@@ -283,6 +283,20 @@ TEST_CASE("4: a damaged checkpoint is passed over, and a run without a valid one
   check_end(here, {"generate", "run"}, 2, {"run/resolved.yaml"});
 }
 
+TEST_CASE("4: a step that is not there, and one of which a file is not") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  const std::string says = "there is no step 9 in run/checkpoints; there are steps 2, 4, 6";
+  check_end(here, {"eval", "run", "--step", "9"}, 4, {says});
+  check_end(here, {"ckpt", "export", "run", "hf", "--step", "9"}, 4, {says});
+  fs::remove(shard_of(here, 4));
+  check_end(
+      here, {"ckpt", "ls", "run"}, 4,
+      {"step        2 ", "seen  damaged: shard-0000-0000.safetensors is missing\nstep        6 "});
+  check_end(here, {"eval", "run", "--step", "4"}, 4,
+            {"the checkpoint of step 4 is not valid: shard-0000-0000.safetensors: cannot open"});
+}
+
 TEST_CASE("4: a checkpoint of another run is refused") {
   const Workspace here(kTinyRecipe);
   REQUIRE(here.run().exit_code == 0);
@@ -336,7 +350,7 @@ TEST_CASE("7: a disk that is full during a save harms no earlier checkpoint") {
   check_end(
       here, {"run", "recipe.yaml", "training.max_steps=12"}, 7,
       {"resumed from step 6", "saving step 8 failed", "shard-0000-0000.safetensors: cannot write",
-       "earlier checkpoints are intact. Check the disk's space"},
+       "see `ulimit -f`; earlier checkpoints are intact\n"},
       {.largest_file_bytes = 100'000});
 
   CHECK(fingerprint(here.path, 6) == before);

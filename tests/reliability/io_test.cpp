@@ -288,6 +288,53 @@ TEST_CASE("T5 a read that fails is said, and costs nothing but what the run fall
   journal.check();
 }
 
+TEST_CASE("T5 what this user may not read is given up for nothing older, and nothing is changed") {
+  Journal journal("T5-rights", 5);
+  for (const Layout& layout : {Layout{1, false}, {2, true}}) {
+    for (const char* closed : {"/step-00000004/shard-", "/step-00000004/manifest", "/manifest"}) {
+      for (const char* change : {"checkpoint.resume=auto", "checkpoint.resume=4"}) {
+        journal.run(fmt::format("{}, {}, {}", layout.name(), closed, change), [&]() -> std::string {
+          const Job job(layout, &prepared_job(layout, 4));
+          const std::string before = job.fingerprint(4);
+          Environment hit{{"IO_FAULT_UNDER", closed},
+                          {"IO_FAULT_CALLS", "look"},
+                          {"IO_FAULT_DO", "EACCES"},
+                          {"IO_FAULT_RANK", ""}};
+          const ProcessResult result = job.run(io_fault(0, 0, hit), {change});
+          if (result.exit_code != 7) {
+            return fmt::format("exit code {}: {}", result.exit_code, result.output);
+          }
+          for (const char* part : {"run/checkpoints/step-00000004/", ": Permission denied",
+                                   "give this user the right to read it"}) {
+            if (result.output.find(part) > result.output.size())
+              return "not said: " + result.output;
+          }
+          if (job.fingerprint(4) != before) return "step 4 is another one";
+          return check_recovery(job, layout, result.output, 4);
+        });
+      }
+    }
+  }
+  journal.check();
+}
+
+TEST_CASE("a run whose checkpoints this user may not write says that, and nothing of leftovers") {
+  const Job job({}, &prepared_job({}, 2));
+  for (const char* reason : {"EACCES", "EROFS"}) {
+    const ProcessResult result = job.run(io_fault(0, 0,
+                                                  {{"IO_FAULT_UNDER", "/run/checkpoints/lock.tmp-"},
+                                                   {"IO_FAULT_CALLS", "open,unlink"},
+                                                   {"IO_FAULT_DO", reason}}));
+    INFO(result.output);
+    CHECK(result.exit_code == 7);
+    CHECK(result.output.find("run/checkpoints is not writable for this user: ") <
+          result.output.size());
+    CHECK(result.output.find("; make it so, or choose another run.output_dir") <
+          result.output.size());
+    CHECK(result.output.find("cannot remove it") > result.output.size());
+  }
+}
+
 // What cannot be looked up, or listed, is not taken for missing.
 TEST_CASE("T5 a look at a directory that fails is said, and nothing follows from it") {
   Journal journal("T5-looks", 23);

@@ -95,7 +95,8 @@ int errno_named(std::string_view name) {
     int value;
   };
   constexpr std::array kRows{Row{"ENOSPC", ENOSPC}, Row{"EDQUOT", EDQUOT}, Row{"EIO", EIO},
-                             Row{"EINTR", EINTR},   Row{"EROFS", EROFS},   Row{"EXDEV", EXDEV}};
+                             Row{"EINTR", EINTR},   Row{"EROFS", EROFS},   Row{"EXDEV", EXDEV},
+                             Row{"EACCES", EACCES}};
   for (const Row& row : kRows) {
     if (row.name == name) return row.value;
   }

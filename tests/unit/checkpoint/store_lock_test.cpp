@@ -236,6 +236,40 @@ TEST_CASE("a hold counts where all machines see it: on disks of one machine, and
   CHECK(is_running(other, this_process(), "/proc"));
 }
 
+TEST_CASE("whoever waits for an owner to end does not hold it up, and says once that it waits") {
+  const ScratchDir dir;
+  const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  const fs::path said = dir.path() / "said";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int out = ::open(said.c_str(), O_WRONLY | O_CREAT, 0644);
+    ::dup2(out, STDERR_FILENO);
+    ::dup2(out, STDOUT_FILENO);
+    ::_exit(message_of([&] { CheckpointStore::open_writer(dir.path()); }).empty() ? 1 : 0);
+  }
+  const int lock = ::open((dir.path() / "lock").c_str(), O_RDWR | O_CLOEXEC);
+  int looks = 0, busy = 0, status = 0;
+  const auto pause = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+  for (; ::waitpid(child, &status, WNOHANG) == 0; ++looks) {
+    const bool is_free = ::flock(lock, LOCK_EX | LOCK_NB) == 0;
+    busy += is_free ? 0 : 1;
+    // Now and then the owner is at it for longer than the other one waits before it looks again.
+    if (is_free && looks % 4 == 0) pause(80);
+    if (is_free) ::flock(lock, LOCK_UN);
+    pause(7);
+  }
+  ::close(lock);
+  CAPTURE(looks);
+  CHECK(status == 0);
+  CHECK(looks > 20);
+  CHECK(busy < looks / 4);
+  const std::string text = slurp(said);
+  const std::string line = "waits for a process that is at it";
+  const std::size_t at = text.find(line);
+  CHECK(at < text.size());
+  CHECK(text.find(line, at + 1) > text.size());
+}
+
 TEST_CASE("a forked child that lets go of an inherited store does not free the parent's lock") {
   const ScratchDir dir;
   std::optional<CheckpointStore> store = CheckpointStore::open_writer(dir.path());
