@@ -58,7 +58,7 @@ void Vigil::look(OpenMessages& messages, const CollectiveRecord& call) {
   if (now - *told_ < kMoment) return;
   const std::set<int> ranks = messages.peers();
   if (ranks.empty() || said.exchange(true)) return;
-  log::warning("told to stop by signal {} while waiting for {} (who may wait for another one)",
+  log::warning("told to stop by signal {}, and no answer from {} (which may wait for another one)",
                stop_signal(), who_is_missing(ranks, call));
 }
 
