@@ -138,7 +138,7 @@ TEST_CASE("axes that do not divide the ranks are refused with the nearest that d
   refused("dp: 3, pp: -1", 8, "parallelism.dp 3 does not divide the job's 8 ranks");
   refused("dp: 2, tp: 3, sp: -1", 8,
           "parallelism.dp 2 x tp 3 does not divide the job's 8 ranks; start 6 or 12 (mpirun -n 12 "
-          "llmtrain run ...), or choose sizes that do: 4 or 8");
+          "llmtrain run ...), or choose sizes that do, as a product: 4 or 8");
   refused(
       "dp: 16, tp: -1", 8,
       "parallelism.dp 16 does not divide the job's 8 ranks; start 16 (mpirun -n 16 llmtrain run "
