@@ -45,7 +45,8 @@ TEST_CASE("a layout that does not fit the job is refused once by all its ranks")
 }
 
 TEST_CASE("axes that do not divide the job's ranks are refused with numbers that do") {
-  refused(3, {}, "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide, or take 2 or 4 ranks");
+  refused(3, {},
+          "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide, or take 2 or 4 ranks");
   refused(3, {"parallelism.tp=2"},
           "parallelism.tp 2 does not divide the job's 3 ranks; start 2 or 4 (mpirun -n 4 llmtrain "
           "run ...), or choose sizes that do: 1 or 3");
@@ -88,9 +89,12 @@ TEST_CASE("heads and widths that ranks of tp or sp cannot share are refused with
 TEST_CASE("blocks that stages of a pipeline cannot have are refused with what they can") {
   const std::string five = "model.num_hidden_layers=5";
   const std::string stages = "stages of a pipeline need a block each, and the model has ";
-  refused(4, {"parallelism={dp: 1, pp: -1}"}, "4 " + stages + "2 (2 is the most)");
-  refused(6, {five, "parallelism.pp=6"}, "6 " + stages + "5 (5 is the most)");
-  refused(3, {five, "parallelism={pp: 3, pp_schedule: zbv}"}, "6 " + stages + "5 (2 is the most)");
+  refused(4, {"parallelism={dp: 1, pp: -1}"},
+          "4 " + stages + "2 (2 is the most; the ranks of a job are a multiple of it)");
+  refused(6, {five, "parallelism.pp=6"},
+          "6 " + stages + "5 (5 is the most; the ranks of a job are a multiple of it)");
+  refused(3, {five, "parallelism={pp: 3, pp_schedule: zbv}"},
+          "6 " + stages + "5 (2 is the most; the ranks of a job are a multiple of it)");
   refused(2, {five, "parallelism={pp: 2, pp_schedule: interleaved_1f1b, pp_stages_per_rank: 6}"},
           "12 " + stages + "5 (take a schedule with fewer than 6 stages on a rank)");
   refused(
