@@ -29,8 +29,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* kFile = "status.json";
 
-// When the process began, in ticks since the machine did; nothing if there is none, or one that has
-// ended and that nobody has waited for.
+// When a process began that has not ended (one nobody has waited for has), in the machine's ticks.
 std::optional<std::int64_t> start_of(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
@@ -38,8 +37,7 @@ std::optional<std::int64_t> start_of(std::int64_t pid) {
   // Behind the name, which may hold anything.
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
   std::string state, field;
-  fields >> state;
-  if (state == "Z" || state == "X") return std::nullopt;
+  if (fields >> state; state == "Z" || state == "X") return std::nullopt;
   for (int i = 4; i < 22; ++i) fields >> field;
   std::int64_t start = 0;
   return fields >> start ? std::optional(start) : std::nullopt;
