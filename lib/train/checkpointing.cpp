@@ -140,8 +140,29 @@ void add_quantizer_names(const checkpoint::Loader& loader, const engine::Engine&
   expected.insert(expected.end(), counted.begin(), counted.end());
 }
 
+/// How model and optimizer changed between two recipes: "; optimizer.name: adamw -> sgd". Empty
+/// where one of them is another version's.
+std::string changes_of_tensors(const std::string& then_text, const std::string& now_text) {
+  Recipe then, now;
+  const bool readable =
+      recipe::check(then, {.file = "the checkpoint's recipe", .text = then_text}).empty() &&
+      recipe::check(now, {.file = "the recipe", .text = now_text}).empty();
+  if (!readable) return "";
+  std::vector<std::string> changes = recipe::changed_values(then, now);
+  std::erase_if(changes, [](const std::string& change) {
+    return !change.starts_with("model.") && !change.starts_with("optimizer.");
+  });
+  constexpr std::size_t kShown = 3;
+  if (changes.size() > kShown) {
+    changes[kShown] = fmt::format("{} more", changes.size() - kShown);
+    changes.resize(kShown + 1);
+  }
+  return changes.empty() ? "" : fmt::format("; {}", fmt::join(changes, ", "));
+}
+
 /// `expected`: names of the run's tensors, of which the head's may be the embedding's there.
-void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected) {
+void check_names(const checkpoint::Loader& loader, const std::vector<std::string>& expected,
+                 const RunIdentity& identity) {
   std::set<std::string> names;
   for (const std::string& name : expected) names.insert(saved_name(loader, name));
   const checkpoint::NameDifference difference =
@@ -155,13 +176,17 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
       "would lose one of two tables; set it to false, or begin a new run (another run.output_dir) "
       "with model.init_from",
       models::kHeadName);
-  require<CheckpointError>(
-      difference.missing.empty() && difference.unexpected.empty(),
-      "the checkpoint is of another model or optimizer: {} tensors missing{}, {} unexpected{}",
-      difference.missing.size(),
-      difference.missing.empty() ? "" : " (" + difference.missing.front() + " ...)",
-      difference.unexpected.size(),
-      difference.unexpected.empty() ? "" : " (" + difference.unexpected.front() + " ...)");
+  if (!difference.missing.empty() || !difference.unexpected.empty()) {
+    const auto count = [](const std::vector<std::string>& names, std::string_view what) {
+      const std::string first = names.empty() ? "" : " (" + names.front() + " ...)";
+      return fmt::format("{} {}{}", names.size(), what, first);
+    };
+    fail<CheckpointError>(
+        "the checkpoint is of another model or optimizer: {}, {}{}; set the recipe back, or begin "
+        "a new run (another run.output_dir) with model.init_from",
+        count(difference.missing, "tensors missing"), count(difference.unexpected, "unexpected"),
+        changes_of_tensors(loader.manifest().run.recipe, identity.recipe));
+  }
   const bool unties = std::ranges::any_of(
       expected, [&](const std::string& name) { return saved_name(loader, name) != name; });
   if (!unties) return;
@@ -189,7 +214,7 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   const std::vector<std::string> states = engine.optimizer()->state_names();
   expected.insert(expected.end(), states.begin(), states.end());
   add_quantizer_names(loader, engine, expected);
-  check_names(loader, expected);
+  check_names(loader, expected, identity);
 
   load_tensors(loader, engine);
   engine.optimizer()->set_progress(progress_of(run, *engine.optimizer()));

@@ -306,8 +306,10 @@ TEST_CASE("4: a checkpoint of another run is refused") {
 
   refused("run.seed=6", {"made with run.seed 5, the recipe says 6"});
   refused("training.seq_len=32", {"is not what step 6 was trained on", "another run.output_dir"});
-  refused("model.num_hidden_layers=3", {"model.layers.2.", "of another model or optimizer"});
-  refused("optimizer.name=sgd", {"#m", "of another model or optimizer"});
+  refused("model.num_hidden_layers=3", {"model.layers.2.", "of another model or optimizer",
+                                        "; model.num_hidden_layers: 2 -> 3; set the recipe back"});
+  refused("optimizer.name=sgd", {"#m", "of another model or optimizer",
+                                 "; optimizer.name: adamw -> sgd", "another run.output_dir"});
   // Of tensors with the same shapes.
   refused("model.num_attention_heads=4",
           {"the checkpoint of step 6 is of another model: model.num_attention_heads is 2 there and "

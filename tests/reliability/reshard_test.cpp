@@ -95,10 +95,12 @@ struct Shop {
 };
 
 /// Names, types, shapes and the hashes of gathered values.
-std::map<std::string, std::string> tensors_of(const fs::path& root, std::uint64_t step = kStep) {
+using Tensors = std::map<std::string, std::string>;
+
+Tensors tensors_of(const fs::path& root, std::uint64_t step = kStep) {
   const auto store = checkpoint::CheckpointStore::open_reader(root);
   checkpoint::Loader loader = store.load(step);
-  std::map<std::string, std::string> tensors;
+  Tensors tensors;
   for (const auto& [name, record] : loader.manifest().tensors) {
     std::vector<std::byte> values(
         static_cast<std::size_t>(*checkpoint::num_elements(record.shape)) * size_of(record.dtype));
@@ -145,6 +147,54 @@ std::string check_continuation(const Shop& shop, std::size_t from, std::size_t b
   return "";
 }
 
+/// What the `chosen` of sharings() have saved after kStep steps (saved_by), which each of the
+/// others among them then loads and saves again (saved_again).
+std::map<std::size_t, Tensors> save_and_save_again(const Shop& shop,
+                                                   const std::vector<std::size_t>& chosen,
+                                                   const std::vector<std::string>& overrides = {}) {
+  const auto arguments = [&](std::vector<std::string> first, std::size_t of) {
+    first.insert(first.end(), overrides.begin(), overrides.end());
+    first.push_back("parallelism=" + sharings()[of].parallelism);
+    return first;
+  };
+  std::map<std::size_t, Tensors> saved;
+  for (const std::size_t i : chosen) {
+    fs::remove_all(shop.saved_by(i));
+    const std::string output = "run.output_dir=" + shop.saved_by(i).string();
+    shop.start(sharings()[i].ranks,
+               arguments({LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", output}, i));
+    saved[i] = tensors_of(shop.saved_by(i) / "checkpoints");
+  }
+  for (const std::size_t by : chosen) {
+    std::vector<std::string> from, to;
+    for (const std::size_t i : chosen) {
+      if (i == by) continue;
+      from.push_back((shop.saved_by(i) / "checkpoints").string());
+      to.push_back(shop.saved_again(i, by).string());
+      fs::remove_all(to.back());
+    }
+    shop.start(
+        sharings()[by].ranks,
+        arguments({LLMTRAIN_RESHARD_PROBE, "recipe.yaml", std::to_string(kStep),
+                   fmt::format("{}", fmt::join(from, ",")), fmt::format("{}", fmt::join(to, ","))},
+                  by));
+  }
+  return saved;
+}
+
+std::string check_same_bits(const Tensors& saved, const Tensors& again) {
+  for (const auto& [tensor, value] : saved) {
+    if (!again.contains(tensor) || again.at(tensor) != value) return tensor + " differs";
+  }
+  return again.size() == saved.size() ? "" : "other tensors";
+}
+
+std::string name_of(std::size_t from, std::size_t by) {
+  return fmt::format("{} ranks {} by {} ranks {}", sharings()[from].ranks,
+                     sharings()[from].parallelism, sharings()[by].ranks,
+                     sharings()[by].parallelism);
+}
+
 }  // namespace
 
 TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes on") {
@@ -155,46 +205,20 @@ TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes 
   for (std::size_t i = 0; i < sharings().size(); ++i) {
     if (bits.tries_all() || i % 3 == 1 || i == 0) chosen.push_back(i);
   }
-  std::map<std::size_t, std::map<std::string, std::string>> saved;
-  for (const std::size_t i : chosen) {
-    const std::string name = fmt::format("run-{}", i);
-    shop.start(sharings()[i].ranks,
-               {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=" + name,
-                "parallelism=" + sharings()[i].parallelism});
-    saved[i] = tensors_of(shop.saved_by(i) / "checkpoints");
-  }
+  const auto saved = save_and_save_again(shop, chosen);
   // Layouts that sum in other orders have other bits: what is compared is not the same by itself.
-  std::set<std::map<std::string, std::string>> different;
+  std::set<Tensors> different;
   for (const auto& [i, tensors] : saved) different.insert(tensors);
   CHECK(different.size() >= 3);
 
-  for (const std::size_t by : chosen) {
-    std::vector<std::string> from, to;
-    for (const std::size_t i : chosen) {
-      if (i == by) continue;
-      from.push_back((shop.saved_by(i) / "checkpoints").string());
-      to.push_back(shop.saved_again(i, by).string());
-    }
-    shop.start(sharings()[by].ranks,
-               {LLMTRAIN_RESHARD_PROBE, "recipe.yaml", std::to_string(kStep),
-                fmt::format("{}", fmt::join(from, ",")), fmt::format("{}", fmt::join(to, ",")),
-                "parallelism=" + sharings()[by].parallelism});
-  }
   std::vector<double> expected;
   for (const std::size_t from : chosen) {
     for (const std::size_t by : chosen) {
       if (from == by) continue;
-      const std::string name = fmt::format("{} ranks {} by {} ranks {}", sharings()[from].ranks,
-                                           sharings()[from].parallelism, sharings()[by].ranks,
-                                           sharings()[by].parallelism);
-      bits.run(name, [&]() -> std::string {
-        const auto again = tensors_of(shop.saved_again(from, by));
-        for (const auto& [tensor, value] : saved[from]) {
-          if (!again.contains(tensor) || again.at(tensor) != value) return tensor + " differs";
-        }
-        return again.size() == saved[from].size() ? "" : "other tensors";
+      bits.run(name_of(from, by), [&] {
+        return check_same_bits(saved.at(from), tensors_of(shop.saved_again(from, by)));
       });
-      steps.run(name, [&] {
+      steps.run(name_of(from, by), [&] {
         if (expected.empty()) {
           shop.start(
               1, {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=straight",
@@ -207,6 +231,29 @@ TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes 
   }
   bits.check();
   steps.check();
+}
+
+// States that are cut in other ways than AdamW's: whole matrices, rows and columns, blocks,
+// factors.
+TEST_CASE("T11 any layout loads what another one has of each kind of optimizer states") {
+  Journal journal("T11-optimizers", 1);
+  const Shop shop;
+  const std::vector<std::size_t> chosen = journal.tries_all()
+                                              ? std::vector<std::size_t>{0, 2, 5, 8, 11, 13}
+                                              : std::vector<std::size_t>{2, 5};
+  for (const std::string optimizer : {"muon", "adafactor", "adam_mini", "galore", "sm3"}) {
+    if (!journal.tries_all() && optimizer != "muon") continue;
+    const auto saved = save_and_save_again(shop, chosen, {"optimizer.name=" + optimizer});
+    for (const std::size_t from : chosen) {
+      for (const std::size_t by : chosen) {
+        if (from == by) continue;
+        journal.run(fmt::format("{}: {}", optimizer, name_of(from, by)), [&] {
+          return check_same_bits(saved.at(from), tensors_of(shop.saved_again(from, by)));
+        });
+      }
+    }
+  }
+  journal.check();
 }
 
 TEST_CASE("T11 with determinism: layout a run that changes its layout has the bits of one rank") {

@@ -38,6 +38,7 @@ int number_of(const std::string& signal) {
   if (signal == "TERM") return SIGTERM;
   if (signal == "USR1") return SIGUSR1;
   if (signal == "INT") return SIGINT;
+  if (signal == "HUP") return SIGHUP;
   throw std::runtime_error("a test knows no signal " + signal);
 }
 
