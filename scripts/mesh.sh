@@ -7,7 +7,7 @@
 #
 #   TEXT         only the layouts with this text in their titles: "ep=2", "qwen3", "8 ranks";
 #                "quick": those of scripts/test.sh
-#   --all        each of them in fp32 and bf16, too, else every fifth
+#   --all        each of them in bf16, too, else every fifth; in fp32 all are
 #   --build DIR  a build directory with tests (build/ci)
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"

@@ -83,7 +83,8 @@ ExitCode check(const RecipeArguments& arguments, bool resolved) {
     recipe->enter({.size = recipe->parallelism.least_ranks()});
     recipe->geometry();  // what the layout asks of the batch
   }
-  plan::check_parameters(recipe->engine_options());
+  plan::check_parameters(recipe->engine_options(),
+                         rest.empty() ? recipe->mesh_shape() : MeshShape{});
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   train::warn_of_unreached_stages(*recipe);
   print(resolved ? recipe::dump(*recipe)

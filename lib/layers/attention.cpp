@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/base/require.hpp"
+#include "lib/ops/sequence_parallel.hpp"
 
 namespace llmtrain::layers {
 
@@ -81,6 +82,10 @@ Attention::Attention(ParameterStore& store, const std::string& name, const Atten
                .dropout_name = {},
                .first_head = local_.first_head,
                .heads_of_layer = config.heads.num_heads} {
+  // Whether the ranks of Axis::sp that shall share heads can is known before there are any rows.
+  if (const int sharers = store.mesh().shape().head_sharers(); sharers > 1) {
+    ops::share_of(local_.heads, sharers);
+  }
   if (config.sinks) {
     options_.sinks = &store.declare({.name = name + ".sinks",
                                      .shape = {config.heads.num_heads},

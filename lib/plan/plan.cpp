@@ -218,9 +218,9 @@ void add_tuning(Plan& plan, std::span<const kernels::Product> products,
 
 }  // namespace
 
-void check_parameters(const engine::EngineOptions& options) {
+void check_parameters(const engine::EngineOptions& options, const MeshShape& mesh) {
   Device device(make_meta_memory(), kUnlimitedBytes);
-  const engine::Engine engine(meta_place(device, {}, nullptr), options);
+  const engine::Engine engine(meta_place(device, {.mesh = mesh}, nullptr), options);
 }
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads) {

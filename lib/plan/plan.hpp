@@ -98,9 +98,10 @@ inline constexpr std::string_view kTuningTag = "tuning of products";
 /// As large an arena as addresses allow: nothing fails for want of memory that does not exist.
 inline constexpr std::uint64_t kUnlimitedBytes = std::uint64_t{1} << 50;
 
-/// Builds on the meta device what a run would build, without a step: RecipeError for what only the
-/// model's parameters show, like a pattern of optimizer.groups that selects none of them.
-void check_parameters(const engine::EngineOptions& options);
+/// Builds on the meta device what a rank of a run would build, without a step: RecipeError for what
+/// only the model's parameters and activations show, like a pattern of optimizer.groups that
+/// selects none of them, or heads that the ranks cannot share.
+void check_parameters(const engine::EngineOptions& options, const MeshShape& mesh = {});
 
 /// Where an engine is that only plans: on a meta device, as the target's rank. `collectives` (may
 /// be null) is told of its exchanges.

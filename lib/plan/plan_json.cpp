@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/plan/assumptions.hpp"
 #include "lib/plan/plan_text.hpp"
 
 namespace llmtrain::plan {
@@ -135,6 +136,8 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   if (context.pipeline != nullptr) {
     json["pipeline"] = pipeline_json(*context.pipeline, time ? &time->step : nullptr);
   }
+  json["assumptions"]["memory"] = assumptions_of_memory(plan);
+  if (time) json["assumptions"]["time"] = assumptions_of_time(plan);
   json["parameters"] = plan.parameters;
   json["parameters_per_block"] = plan.parameters_per_block;
   json["tokens_per_step"] = plan.tokens_per_step;

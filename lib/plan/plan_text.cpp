@@ -4,6 +4,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/plan/assumptions.hpp"
 
 namespace llmtrain::plan {
 
@@ -147,6 +148,12 @@ std::string ranks_text(const Plan& plan, bool is_fullest) {
                      is_fullest ? ", the fullest" : "");
 }
 
+std::string assumption_rows(const std::vector<std::string>& assumptions) {
+  std::string text;
+  for (const std::string& line : assumptions) text += "    assumed: " + line + "\n";
+  return text;
+}
+
 std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) {
   if (!time) {
     return row("time", "unknown: run `llmtrain doctor` for times, or name a --profile") +
@@ -170,12 +177,7 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   if (plan.offloaded_bytes > 0) {
     text += "    not in it: what the disk takes longer for optimizer states than the step\n";
   }
-  if (plan.mesh.world_size() > 1) {
-    text +=
-        "    assumed: no rank is slower than another, nobody else uses the network, and experts "
-        "get\n"
-        "    as many tokens each; docs/planner.md says what else\n";
-  }
+  text += assumption_rows(assumptions_of_time(plan));
   text += waiting_row(step) + collective_rows(step.collectives);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
   for (std::size_t i = 0; i < std::min(kKernelsShown, step.kernels.size()); ++i) {
@@ -248,7 +250,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   if (pipeline != nullptr) {
     text += pipeline_rows(*pipeline, context.time ? &context.time->step : nullptr);
   }
-  text += role_rows(context.ranks);
+  text += role_rows(context.ranks) + assumption_rows(assumptions_of_memory(plan));
   if (context.limit_bytes) {
     const std::uint64_t most = pipeline != nullptr ? pipeline->extent_bytes() : plan.extent_bytes();
     text += limit_row(most, *context.limit_bytes);

@@ -26,7 +26,22 @@ Peers::Peers(World& world, std::string_view recipe) : world_(&world) {
 
 namespace {
 
-// "lr: 1e-3, rank 0: 3e-4", of the first line in which two texts differ.
+// Of a line of a recipe that was written out, the key and its value, without where they came from.
+std::string_view without_origin(std::string_view line) {
+  return line.substr(0, line.rfind("  # "));
+}
+
+std::string without_origins(std::string_view recipe) {
+  std::string values;
+  while (!recipe.empty()) {
+    const std::string_view line = recipe.substr(0, recipe.find('\n'));
+    recipe.remove_prefix(std::min(recipe.size(), line.size() + 1));
+    values.append(without_origin(line)).push_back('\n');
+  }
+  return values;
+}
+
+// "lr: 1e-3, rank 0: 3e-4", of the first line in which two texts differ but for origins.
 std::string first_difference(std::string_view text, std::string_view of_first) {
   const auto take_line = [](std::string_view& rest) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
@@ -35,7 +50,7 @@ std::string first_difference(std::string_view text, std::string_view of_first) {
   };
   while (!text.empty() || !of_first.empty()) {
     const std::string_view line = take_line(text), first = take_line(of_first);
-    if (line == first) continue;
+    if (without_origin(line) == without_origin(first)) continue;
     return fmt::format("{}, rank 0: {}", line.empty() ? "nothing" : line,
                        first.empty() ? "nothing" : first);
   }
@@ -71,7 +86,9 @@ void Peers::check_same_data(std::string_view fingerprint) const {
 }
 
 void Peers::check_same_recipe(std::string_view recipe) const {
-  const std::vector<Hash128> all = of_all(hash128(recipe), "comparison of recipes");
+  // The same values from another place are the same recipe.
+  const std::vector<Hash128> all =
+      of_all(hash128(without_origins(recipe)), "comparison of recipes");
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const std::string first = text_of(0, recipe, "recipe of a rank");

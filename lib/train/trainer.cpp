@@ -28,7 +28,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
                  StatusFile& status, StallWatch& watch)
     : recipe_(recipe),
       status_(status),
-      peers_(world, recipe::dump(recipe)),
+      peers_(world, fmt::format("{}directory: {}\n", recipe::dump(recipe),
+                                output_dir(recipe, file).string())),
       options_(recipe),
       directory_(output_dir(recipe, file)),
       geometry_(recipe.geometry()),

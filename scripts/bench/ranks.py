@@ -9,10 +9,11 @@
     --python FILE an interpreter that has torch: PyTorch's DDP and FSDP over gloo beside two of its own runs
     --write       put the table into docs/benchmarks.md
 
-GPT-2 124M in fp32, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is what the two runs
-by themselves do together: they share caches and memory, too, but wait for nobody. A ratio is the median of the rounds'.
-Beside the measured time of a step stands the one that `llmtrain plan` predicts from what two ranks of `llmtrain doctor`
-measured before.
+GPT-2 124M in fp32, determinism: run, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is
+what the two runs by themselves do together: they share caches and memory, too, but wait for nobody. They run at the beginning
+and at the end of each round, and a round's cases are compared with the mean of both. A ratio is the median of the rounds';
+a pipeline's is told as a share of what its schedule allows, too. Beside the measured time of a step stands the one that
+`llmtrain plan` predicts from what two ranks of `llmtrain doctor` measured before.
 """
 
 import argparse
@@ -36,6 +37,8 @@ CASES = {
     "pp 2": ["parallelism.pp=2", "parallelism.pp_layers=[9,3]"],
     "pp 2, zb_h1": ["parallelism.pp=2", "parallelism.pp_schedule=zb_h1", "parallelism.pp_layers=[9,3]"],
 }
+# Of 1f1b with 8 micro-batches on 2 stages: 8 of 8 + 2 - 1 turns.
+ALLOWED = {"pp 2": 8 / 9}
 TORCH_CASES = {"PyTorch, DDP over gloo": "ddp", "PyTorch, FSDP over gloo": "fsdp"}
 RECIPE = """recipe: 1
 run: {threads: 1, device: cpu}
@@ -82,21 +85,26 @@ def torch_seconds(arguments, mode):
     return [statistics.median(result["seconds"]) for result in results], results[0]["version"]
 
 
-def torch_lines(arguments):
-    """Rows of a table like ours, of shares of PyTorch's own two runs."""
-    alone, rates, version = [], {case: [] for case in TORCH_CASES}, ""
-    for _ in range(arguments.rounds):
-        seconds, version = torch_seconds(arguments, "alone")
-        alone.append(sum(8 / of_run for of_run in seconds))
+class Torch:
+    """PyTorch's turns, and rows of a table like ours, of shares of PyTorch's own two runs."""
+
+    def __init__(self):
+        self.alone, self.rates, self.version = [], {case: [] for case in TORCH_CASES}, ""
+
+    def take_turns(self, arguments):
+        seconds, self.version = torch_seconds(arguments, "alone")
+        self.alone.append(sum(8 / of_run for of_run in seconds))
         for case, mode in TORCH_CASES.items():
-            rates[case].append(8 / torch_seconds(arguments, mode)[0][0])
-    rate = statistics.median(alone)
-    lines = [f"| PyTorch {version}, {ALONE} | {rate:.2f} | 100 % | {16 / rate:.2f} s | | |"]
-    for case, of_case in rates.items():
-        share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
-        rate = statistics.median(of_case)
-        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {8 / rate:.2f} s | | |")
-    return lines
+            self.rates[case].append(8 / torch_seconds(arguments, mode)[0][0])
+
+    def lines(self):
+        rate = statistics.median(self.alone)
+        lines = [f"| PyTorch {self.version}, {ALONE} | {rate:.2f} | 100 % | {16 / rate:.2f} s | | |"]
+        for case, of_case in self.rates.items():
+            share = statistics.median(rate / of_all for rate, of_all in zip(of_case, self.alone))
+            rate = statistics.median(of_case)
+            lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {8 / rate:.2f} s | | |")
+        return lines
 
 
 def predicted_seconds(arguments, directory, overrides):
@@ -118,6 +126,7 @@ def main():
     arguments = parser.parse_args()
     arguments.executable = arguments.executable.resolve()
     alone, rates, number, predicted = [], {case: [] for case in arguments.cases}, 0, {}
+    torch = Torch() if arguments.python else None
     with tempfile.TemporaryDirectory() as scratch:
         directory = pathlib.Path(scratch)
         (directory / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(arguments.steps)))
@@ -129,10 +138,15 @@ def main():
         for case in arguments.cases:
             predicted[case] = predicted_seconds(arguments, directory, CASES[case])
         for _ in range(arguments.rounds):
-            alone.append(sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1)))
+            before = sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1))
             for case in arguments.cases:
                 number += 1
                 rates[case].append(8 / turn(arguments, directory, number, CASES[case], 2)[0])
+            if torch:
+                torch.take_turns(arguments)
+            number += 1
+            after = sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1))
+            alone.append((before + after) / 2)
             number += 1
     lines = [f"Rounds: {arguments.rounds}, of {arguments.steps - 1} steps.", "",
              "| two ranks | sequences/s | of two runs by themselves | step | predicted | off |", "|---|---:|---:|---:|---:|---:|"]
@@ -143,9 +157,12 @@ def main():
         share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
         rate = statistics.median(of_case)
         measured, off = 8 / rate, 100 * (predicted[case] * rate / 8 - 1)
-        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} % | {measured:.2f} s | {predicted[case]:.2f} s | {off:+.0f} % |")
-    if arguments.python:
-        lines += torch_lines(arguments)
+        allowed = ALLOWED.get(case)
+        of_schedule = f" ({100 * share / allowed:.1f} % of its schedule's {100 * allowed:.1f})" if allowed else ""
+        lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} %{of_schedule} | {measured:.2f} s | {predicted[case]:.2f} s "
+                     f"| {off:+.0f} % |")
+    if torch:
+        lines += torch.lines()
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if arguments.write:

@@ -55,8 +55,11 @@ TEST_CASE("a plan of 405 billion parameters on 16,384 GPUs has the bytes of arit
         126 * (8 * (kBlock - 2 * kHidden) + 2 * kHidden) + 2 * kVocab * kHidden + kHidden);
   CHECK(json.at("pipeline").at("ranks").size() == 16);
   CHECK(json.at("rank") == json.at("ranks").at("planned")[0].at("rank"));
-  CHECK(holds(here.call({"plan", "qwen3-235b-a22b", "--ranks", "1024", "--profile", "h100"}).output,
-              {"235.1B", "1024 = dp 128 x pp 8, ep 8", "experts x8, node", "assumed: no rank"}));
+  CHECK(holds(
+      here.call({"plan", "qwen3-235b-a22b", "--ranks", "1024", "--profile", "h100"}).output,
+      {"235.1B", "1024 = dp 128 x pp 8, ep 8", "experts x8, node", "machines of 8 ranks",
+       "assumed: experts get as many rows each",
+       "assumed: routers send a rank's experts at most 1.5 times", "tp, sp and ep wait at once"}));
 }
 
 }  // namespace llmtrain

@@ -76,6 +76,27 @@ TEST_CASE("ranks with different recipes are told apart at the start, by what dif
   const std::string hashes = result.output.substr(at, 32 + 10 + 32 + 11);
   CAPTURE(hashes);
   CHECK(std::ranges::count_if(hashes, [](char c) { return std::isxdigit(c) != 0; }) >= 64);
+
+  // Where values stand, and in which file, is no difference.
+  const std::string text = read_file(w.scratch / "r.yaml");
+  write_file_atomic(w.scratch / "moved.yaml", "# a line more\n" + text);
+  std::vector<std::string> moved = run;
+  moved[2] = "moved.yaml";
+  moved.push_back("training.max_steps=5");
+  check_told_apart(run_apart(w, run, moved),
+                   "rank 1 has another recipe than rank 0 (max_steps: 5  # training.max_steps=5 on "
+                   "the command line, rank 0: max_steps: 12  # r.yaml:");
+  moved.back() = "training.max_steps=12";
+  const ProcessResult same = run_apart(w, run, moved);
+  CAPTURE(same.output);
+  CHECK(same.exit_code == 0);
+  // But for what follows from the name of the file.
+  const auto anonymous = [](const char* file) {
+    return std::vector<std::string>{LLMTRAIN_EXECUTABLE, "run", file};
+  };
+  check_told_apart(run_apart(w, anonymous("r.yaml"), anonymous("moved.yaml")),
+                   "rank 1 has another recipe than rank 0 (directory: runs/moved, rank 0: "
+                   "directory: runs/r;");
 }
 
 TEST_CASE("ranks that run other files are told apart at the start, by their hashes") {

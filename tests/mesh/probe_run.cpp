@@ -119,7 +119,8 @@ ProbeResult run_probe(const ProbeModel& model, int ranks, int steps,
                  {MESH_PROBE, "probe.yaml", scratch.path().string(), std::to_string(steps)});
   command.insert(command.end(), overrides.begin(), overrides.end());
   ProbeResult result;
-  result.process = run_process(command, scratch.path().string(), {.limit_seconds = 90});
+  result.process =
+      run_process(command, scratch.path().string(), {.limit_seconds = 60.0 + 30 * ranks});
   if (result.process.exit_code != 0) {
     result.problem =
         fmt::format("exit code {}{}: {}", result.process.exit_code,

@@ -44,6 +44,23 @@ TEST_CASE("a layout that does not fit the job is refused once by all its ranks")
   run(2, {"training.seq_leng=3"}, "training.seq_leng");
 }
 
+TEST_CASE("check refuses what no job of a recipe's own layout could run") {
+  const Workshop w;
+  const auto check = [&](const Overrides& overrides) {
+    std::vector<std::string> command{LLMTRAIN_EXECUTABLE, "check", "r.yaml"};
+    command.insert(command.end(), overrides.begin(), overrides.end());
+    return run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+  };
+  CHECK(check({"parallelism={dp: 2, tp: 2, sp: 2, pp: 2}"}).exit_code == 0);
+  check_refused(check({"parallelism.tp=4"}), "evenly; 2 can");
+  check_refused(check({"parallelism.tp=2", "model.intermediate_size=33"}), "1 and 3 do");
+  check_refused(check({"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"}),
+                "cannot share 2 heads and 2 key/value heads");
+  check_refused(check({"parallelism.tp=2", "optimizer.name=adamw_8bit", "model.hidden_size=72",
+                       "model.intermediate_size=144"}),
+                "block");
+}
+
 TEST_CASE("axes that do not divide the job's ranks are refused with numbers that do") {
   refused(3, {},
           "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide, or take 2 or 4 ranks");

@@ -209,6 +209,15 @@ TEST_CASE("bubbles with latency are those of an independent simulation") {
   }
 }
 
+// Of an order that is made for its costs the reference's is a bound.
+TEST_CASE("v_half with latency idles no longer than in an independent simulation") {
+  const ScheduleRow& row = find_schedule("v_half");
+  const Schedule schedule = row.make(shape_of(row, 8, 32, 2, {0.5, 0.8, 0.2}));
+  SimulationInput input = uniform_work(schedule);
+  input.link = [](int, int) { return Link{.latency_seconds = 0.1}; };
+  CHECK(100 * (simulate(schedule, input).seconds - 96) / 96 < 38.965);
+}
+
 TEST_CASE("every action ends when the definition says, for any costs of the stages") {
   for_random_inputs([](const Schedule& schedule, const SimulationInput& input) {
     const Simulation simulation = simulate(schedule, input);
