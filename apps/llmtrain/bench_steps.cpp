@@ -84,7 +84,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
     auto begin = Clock::now();
     for (std::int64_t step = 1; step <= last; ++step) {
       if (step == warmup + 1) clock.reset();
-      engine.launch_step(batch, step, 1.0);
+      engine.launch_step(batch, step, {});
       // As in a run, the next step is in the queue before this one is done.
       const int ahead = step == last ? 0 : 1;
       while (engine.steps_in_flight() > ahead) {

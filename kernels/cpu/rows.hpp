@@ -22,6 +22,7 @@ void add_router_rows(std::vector<KernelRow>& rows);
 void add_experts_rows(std::vector<KernelRow>& rows);
 void add_scale_rows_rows(std::vector<KernelRow>& rows);
 void add_quantize_rows(std::vector<KernelRow>& rows);
+void add_census_rows(std::vector<KernelRow>& rows);
 }  // namespace llmtrain::kernels::reference
 
 namespace llmtrain::kernels::fast {
@@ -41,4 +42,5 @@ void add_router_rows(std::vector<KernelRow>& rows);
 void add_experts_rows(std::vector<KernelRow>& rows);
 void add_scale_rows_rows(std::vector<KernelRow>& rows);
 void add_quantize_rows(std::vector<KernelRow>& rows);
+void add_census_rows(std::vector<KernelRow>& rows);
 }  // namespace llmtrain::kernels::fast

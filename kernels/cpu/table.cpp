@@ -23,6 +23,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_experts_rows(rows);
   reference::add_scale_rows_rows(rows);
   reference::add_quantize_rows(rows);
+  reference::add_census_rows(rows);
   return rows;
 }
 
@@ -44,6 +45,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_experts_rows(rows);
   fast::add_scale_rows_rows(rows);
   fast::add_quantize_rows(rows);
+  fast::add_census_rows(rows);
   return rows;
 }
 

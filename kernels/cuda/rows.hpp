@@ -31,6 +31,7 @@ void add_router_choices_rows(std::vector<KernelRow>& rows);
 void add_experts_rows(std::vector<KernelRow>& rows);
 void add_scale_rows_rows(std::vector<KernelRow>& rows);
 void add_quantize_rows(std::vector<KernelRow>& rows);
+void add_census_rows(std::vector<KernelRow>& rows);
 
 /// All of them.
 const KernelTable& cuda_table();

@@ -33,6 +33,7 @@ const KernelTable& cuda_table() {
         add_experts_rows(rows);
         add_scale_rows_rows(rows);
         add_quantize_rows(rows);
+        add_census_rows(rows);
         return rows;
       }(),
       workspace_rows(), fuses_activation);

@@ -45,6 +45,29 @@ class GradientSinks {
                              GradientPart part) = 0;
 };
 
+/// Gradients with memory of any content: whoever is the first to add to one writes it instead,
+/// which spares setting it to zero before, and reading the zeros.
+class UnwrittenGradients {
+ public:
+  void add(const ParameterGroup& group) { groups_.insert(&group); }
+  /// Whether it is one of them, and none any more.
+  bool take(const ParameterGroup& group) { return groups_.erase(&group) > 0; }
+
+ private:
+  std::set<const ParameterGroup*> groups_;
+};
+
+struct OpCtx;
+
+/// Looks at values on their way through a step, now and then: each once, not again where a segment
+/// is computed again.
+class TensorWatch {
+ public:
+  virtual ~TensorWatch() = default;
+  /// `x` [rows, cols], of which each rank of Axis::tp has all or, `divided`, a part of its own.
+  virtual void see(const OpCtx& ctx, std::string_view name, const Tensor& x, bool divided) = 0;
+};
+
 /// Operations whose output may be computed again instead of kept: "norm", "activation".
 using RecomputedOps = std::set<std::string, std::less<>>;
 
@@ -61,8 +84,11 @@ struct OpCtx {
   const RecomputedOps* recomputed_ops = nullptr;
   /// Null: the parameters' own.
   GradientSinks* sinks = nullptr;
+  /// Among these gradients of linear layers may be that have nothing to add to.
+  UnwrittenGradients* unwritten = nullptr;
   /// Linear layers whose products quantize their operands in training; null: none do.
   const QuantizedLayers* quantized = nullptr;
+  TensorWatch* watch = nullptr;
   /// The last of a step's: gradients are complete behind it.
   bool last_micro_batch = false;
   /// During a backward walk: what Tape::backward was asked for.

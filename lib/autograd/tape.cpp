@@ -150,6 +150,7 @@ class SegmentNode final : public Node {
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     OpCtx again = ctx;
     again.tape = &tape_;
+    again.watch = nullptr;
     const Var input = tape_.leaf(input_.get(ctx));
     const Var output = body_(again, input);
     tape_.seed(output, std::move(dys[0]));

@@ -128,6 +128,9 @@ void Engine::allocate_optimizer() {
     tree_.emplace(device, store_, options_.virtual_workers / mesh_.size(Axis::dp),
                   both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
   }
+  if (options_.diagnostics) {
+    diagnostics_.emplace(device, store_, mesh_, options_.model.num_hidden_layers);
+  }
   parallel::DataRanks::Completion complete;
   if (tree_) complete = [this](const auto& ctx, const auto& group) { tree_->finish(ctx, group); };
   data_ranks_.set_units(units_of(decoder_, store_), std::move(complete));
@@ -215,19 +218,21 @@ double Engine::read_loss(double planned) const {
   return value;
 }
 
-void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_factor,
-                         double loss_limit) {
+void Engine::launch_step(const StepBatch& batch, std::int64_t step, const StepOptions& options) {
   require(optimizer_ != nullptr, "an engine without an optimizer cannot train");
-  require(steps_in_flight() < kMaxInFlight, "step {}: {} steps are in flight", step,
-          steps_in_flight());
+  require(steps_in_flight() < (diagnoses_ || options.diagnose ? 1 : kMaxInFlight),
+          "step {}: {} steps are in flight", step, steps_in_flight());
+  require(diagnostics_ || !options.diagnose, "step {}: no memory for diagnostics", step);
   require(batch.seq_len == options_.seq_len && batch.trained_tokens > 0 &&
               batch.num_samples % options_.micro_batch_size == 0,
           "a batch of {} x {} with {} trained tokens for micro-batches of {} x {}",
           batch.num_samples, batch.seq_len, batch.trained_tokens, options_.micro_batch_size,
           options_.seq_len);
   place_.device->ledger().enter(Phase::step);
-  send_scalars(batch, step, lr_factor, loss_limit);
+  send_scalars(batch, step, options);
   const kernels::KernelCtx kernel = context().kernel;
+  diagnoses_ = options.diagnose;
+  if (diagnoses_) diagnostics_->begin_step(kernel);
   parts_.run(RecordedParts::Part::start, [&] {
     optimizer_->zero_grads(kernel);
     kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
@@ -241,6 +246,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   }
   stages_.divided() ? run_schedule(batch) : run_micro_batches(batch);
   finish_gradients(kernel);
+  if (diagnoses_) diagnostics_->join(kernel);
   if (routers_) routers_->sum(mesh_);
   if (quantization_) quantization_->join(kernel, mesh_);
   if (expert_room_) expert_room_->join_all();
@@ -259,13 +265,12 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, double lr_fa
   if (expert_room_) expert_room_->start(slot);
 }
 
-void Engine::send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor,
-                          double loss_limit) {
+void Engine::send_scalars(const StepBatch& batch, std::int64_t step, const StepOptions& options) {
   const auto tokens = static_cast<double>(batch.trained_tokens);
   const kernels::StepScalars scalars{.step = static_cast<double>(step),
                                      .grad_scale = 1.0 / tokens,
-                                     .lr = optimizer_->lr(lr_factor),
-                                     .loss_limit = loss_limit * tokens};
+                                     .lr = optimizer_->lr(options.lr_factor),
+                                     .loss_limit = options.loss_limit * tokens};
   place_.device->copy_from_host(step_scalars_, std::as_bytes(std::span(&scalars, 1)));
   key_ = {.seed = options_.seed,
           .step = static_cast<std::uint64_t>(step),
@@ -292,12 +297,14 @@ void Engine::run_micro_batches(const StepBatch& batch) {
     const auto work = [&] {
       parallel::Executor(shape, *this).run(actions.subspan(begin, end - begin));
     };
-    if (end == actions.size() && mesh_.data().size() > 1) {
-      work();  // gradients leave
+    const bool gradients_leave = end == actions.size() && mesh_.data().size() > 1;
+    if (gradients_leave || diagnoses_) {
+      work();
     } else {
       parts_.run(RecordedParts::Part::micro_step, work, entry.first->second.addresses());
     }
     live_.erase(micro_batch);
+    if (diagnoses_ && begin == 0 && end < actions.size()) look_at_first_part(batch);
     begin = end;
   }
   batch_ = nullptr;
@@ -314,6 +321,14 @@ void Engine::finish_gradients(const kernels::KernelCtx& kernel) {
   // The last stage alone has added losses.
   if (stages_.divided()) mesh_.axis(Axis::pp).all_reduce(loss_sum_, ReduceOp::sum, "loss").wait();
   data_ranks_.sum(loss_sum_, "loss");
+}
+
+void Engine::look_at_first_part(const StepBatch& batch) {
+  if (tree_) return;  // sums of several virtual workers lie apart
+  if (shards_) shards_->arrive(context());
+  const auto micro_batches = static_cast<double>(batch.num_samples / options_.micro_batch_size);
+  diagnostics_->see_part(context().kernel, static_cast<double>(batch.trained_tokens),
+                         1 / micro_batches);
 }
 
 std::string Engine::not_recorded() const {
@@ -343,12 +358,14 @@ StepOutcome Engine::settle_step() {
           .trained_tokens = launched.trained_tokens,
           .update = optim::step_result(decision),
           .routers = routers_ ? routers_->wait(slot) : RouterOutcome{},
-          .quantization = quantization_ ? std::optional(quantization_->wait(slot)) : std::nullopt};
+          .quantization = quantization_ ? std::optional(quantization_->wait(slot)) : std::nullopt,
+          .diagnostics = std::exchange(diagnoses_, false) ? std::optional(diagnostics_->end_step())
+                                                          : std::nullopt};
 }
 
 StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double lr_factor) {
   require(steps_in_flight() == 0, "step {}: a step is in flight", step);
-  launch_step(batch, step, lr_factor);
+  launch_step(batch, step, {.lr_factor = lr_factor});
   return settle_step();
 }
 

@@ -15,6 +15,7 @@
 
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
+#include "lib/engine/diagnostics.hpp"
 #include "lib/engine/expert_room.hpp"
 #include "lib/engine/quantization_report.hpp"
 #include "lib/engine/recompute.hpp"
@@ -51,6 +52,8 @@ struct EngineOptions {
   /// Of ops::LossHeadOptions, in training.
   double z_loss_coef = 0;
   bool narrow_logits = false;
+  /// Whether steps may be diagnosed, for which there is memory then.
+  bool diagnostics = false;
   /// In which gradients travel between data ranks; without it in their own type.
   std::optional<DType> grad_reduce;
   RecomputePolicy recompute;
@@ -115,6 +118,17 @@ struct StepOutcome {
   optim::StepResult update;
   RouterOutcome routers;
   std::optional<QuantizationOutcome> quantization;
+  std::optional<DiagnosticsOutcome> diagnostics;
+};
+
+/// How a step is launched.
+struct StepOptions {
+  double lr_factor = 1;
+  /// In nats per trained token; above it nothing is updated.
+  double loss_limit = std::numeric_limits<double>::infinity();
+  /// Looks at the step's tensors (EngineOptions::diagnostics). The host waits for it, and no other
+  /// step may be in flight until it is settled.
+  bool diagnose = false;
 };
 
 struct EvalOutcome {
@@ -139,10 +153,8 @@ class Engine final : private parallel::StageProgram {
   /// the trained tokens of all. Waits for nothing (but, where a batch is larger than the memory
   /// through which it travels to the device, for the part of it that went before), and `batch` may
   /// be used again at once. Whether loss and gradients are finite, and hence whether to update, is
-  /// decided on the device; so is whether its loss is at most `loss_limit`, in nats per trained
-  /// token.
-  void launch_step(const StepBatch& batch, std::int64_t step, double lr_factor,
-                   double loss_limit = std::numeric_limits<double>::infinity());
+  /// decided on the device; so is whether its loss is above its limit.
+  void launch_step(const StepBatch& batch, std::int64_t step, const StepOptions& options);
   /// Waits for the oldest launched step that was not settled, not for one after it. NumericError
   /// never: the outcome's update says whether it was finite.
   StepOutcome settle_step();
@@ -213,7 +225,9 @@ class Engine final : private parallel::StageProgram {
   void end(int micro_batch) override;
 
   /// Sends what the kernels of a step read there, and keeps it as the key of its operations.
-  void send_scalars(const StepBatch& batch, std::int64_t step, double lr_factor, double loss_limit);
+  void send_scalars(const StepBatch& batch, std::int64_t step, const StepOptions& options);
+  /// What diagnostics ask of the first of several micro-batches.
+  void look_at_first_part(const StepBatch& batch);
   void run_micro_batches(const StepBatch& batch);
   /// The same by the pipeline's schedule.
   void run_schedule(const StepBatch& batch);
@@ -251,6 +265,8 @@ class Engine final : private parallel::StageProgram {
   std::vector<optim::StateTensor> states_;
   std::optional<RouterReport> routers_;
   std::optional<ExpertRoom> expert_room_;
+  std::optional<Diagnostics> diagnostics_;
+  bool diagnoses_ = false;  // the step in flight
   Tensor communication_staging_;
   Tensor snapshot_;
   Tensor loss_sum_;      // FP64 [1], with a z-loss [2]

@@ -66,6 +66,8 @@ OpCtx Engine::begin(int micro_batch) {
   OpCtx ctx = context();
   ctx.rows = &live_.at(micro_batch).rows;
   if (tree_) ctx.sinks = tree_->sinks(micro_batch);
+  if (shards_) ctx.unwritten = &shards_->unwritten();
+  if (diagnoses_) ctx.watch = &*diagnostics_;
   ctx.last_micro_batch = micro_batch == batch_->num_samples / options_.micro_batch_size - 1;
   return ctx;
 }
@@ -167,7 +169,11 @@ Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) {
     const int behind = segment_end(options_.recompute, i, end);
     const auto body = [this, i, behind](const OpCtx& inner, const Var& input) {
       Var h = input;
-      for (int b = i; b < behind; ++b) h = decoder_.block(b).forward(inner, h);
+      for (int b = i; b < behind; ++b) {
+        h = decoder_.block(b).forward(inner, h);
+        if (inner.watch == nullptr) continue;
+        inner.watch->see(inner, Diagnostics::name_of_block(b), h.tensor, mesh_.tp_shares_rows());
+      }
       return h;
     };
     OpCtx of_block = ctx;

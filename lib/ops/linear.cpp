@@ -25,12 +25,13 @@ class LinearNode : public Node {
   void weight_grad(const OpCtx& ctx) override {
     const Tensor dy = dy_.get(ctx);
     const Tensor x = x_.get(ctx);
+    const bool unwritten = ctx.unwritten != nullptr && ctx.unwritten->take(*weight_);
     ctx.launch(kernels::Matmul{.a = dy,
                                .b = x,
                                .c = gradient_sink(ctx, *weight_),
                                .bias = {},
                                .transpose_a = true,
-                               .accumulate = true});
+                               .accumulate = !unwritten});
     if (bias_ == nullptr) return;
     ctx.launch(kernels::ColumnSum{.x = dy, .out = gradient_sink(ctx, *bias_)});
   }
@@ -73,6 +74,12 @@ class ActivatedLinearNode final : public LinearNode {
   kernels::Activation f_;
 };
 
+void see_input(const OpCtx& ctx, const Tensor& x, const ParameterGroup& weight) {
+  if (ctx.watch == nullptr) return;
+  const bool divided = weight.members().front()->placement()[Axis::tp].split_dim == 1;
+  ctx.watch->see(ctx, weight.name(), x, divided);
+}
+
 // x w^T (+ bias) without a result yet.
 kernels::Matmul product_of(const Tensor& x, const LinearWeights& weights) {
   return {.a = x,
@@ -86,6 +93,7 @@ kernels::Matmul product_of(const Tensor& x, const LinearWeights& weights) {
 }  // namespace
 
 Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
+  see_input(ctx, x.tensor, *weights.weight);
   if (quantizes(ctx, *weights.weight)) return quantized_linear(ctx, x, weights);
   const Tensor& w = weights.weight->compute();
   require(x.tensor.cols() == w.cols(), "{}: input of {} columns for a weight {}",
@@ -118,6 +126,8 @@ Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activa
   up.pre = z;
   ctx.launch(up);
   Tensor y = ctx.allocate({x.tensor.rows(), out.weight->compute().rows()}, dtype, "mlp");
+  see_input(ctx, x.tensor, *in.weight);
+  see_input(ctx, h, *out.weight);
   kernels::Matmul down = product_of(h, out);
   down.c = y;
   ctx.launch(down);

@@ -4,8 +4,20 @@
 #include <utility>
 
 #include "kernels/elementwise.hpp"
+#include "lib/base/require.hpp"
 
 namespace llmtrain::parallel {
+
+namespace {
+
+/// Whether the first product for the gradient can be all of it: those of linear layers, of which
+/// experts' add where they have rows, and quantized ones always.
+bool is_written_whole(const OpCtx& ctx, const ParameterGroup& group) {
+  const Parameter& first = *group.members().front();
+  return ctx.quantized == nullptr && first.is_linear() && !first.placement().of_experts;
+}
+
+}  // namespace
 
 // The walk meets this first of what was recorded around the units' operations.
 class ShardedUnits::WayBackBegin final : public Node {
@@ -154,7 +166,11 @@ void ShardedUnits::open_gradients(const OpCtx& ctx, Range units, Way way) {
     if (std::exchange(state.gradient_is_open, true)) return;
     if (group.grad().defined()) settle(ctx);  // on its way to the owners still
     group.open_grad(*ctx.kernel.device);
-    ctx.launch(kernels::Fill{.y = group.grad(), .value = 0});
+    if (is_written_whole(ctx, group)) {
+      unwritten_.add(group);
+    } else {
+      ctx.launch(kernels::Fill{.y = group.grad(), .value = 0});
+    }
   });
 }
 
@@ -163,6 +179,7 @@ void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
   const auto reduce = [&](ParameterGroup& group, State& state) {
     if (--state.writers > 0 || state.writers_to_come > 0) return;
     state.gradient_is_open = false;
+    require(!unwritten_.take(group), "{}: nobody has written its gradient", group.name());
     Reduction& reduction = reductions_.emplace_back(Reduction{&group, {}});
     for (const Parameter* p : group.members()) {
       reduction.sums.push_back(
@@ -173,13 +190,18 @@ void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
   for_writers(units, Way::back, reduce);
 }
 
-void ShardedUnits::settle(const OpCtx& ctx) {
+void ShardedUnits::arrive(const OpCtx& ctx) {
   for (Reduction& reduction : reductions_) {
+    if (std::exchange(reduction.arrived, true)) continue;
     for (std::size_t i = 0; i < reduction.sums.size(); ++i) {
       reduction.sums[i].arrive_onto(ctx.kernel, reduction.group->members()[i]->own_grad());
     }
-    reduction.group->close_grad();
   }
+}
+
+void ShardedUnits::settle(const OpCtx& ctx) {
+  arrive(ctx);
+  for (Reduction& reduction : reductions_) reduction.group->close_grad();
   reductions_.clear();
 }
 

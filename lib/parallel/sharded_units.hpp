@@ -46,8 +46,12 @@ class ShardedUnits {
   /// once, too. Collective over the data ranks.
   void enter(const OpCtx& ctx, Range units, Range stage);
   void leave(const OpCtx& ctx, Range units, Range stage);
-  /// Awaits what is still under way to the slices' owners.
+  /// Awaits what is still under way to the slices' owners, and gives its memory back.
   void settle(const OpCtx& ctx);
+  /// The same, but for the memory: gradients of slices are complete so far.
+  void arrive(const OpCtx& ctx);
+  /// OpCtx::unwritten of what goes on between enter() and leave(), and on the way back.
+  UnwrittenGradients& unwritten() { return unwritten_; }
 
  private:
   class WayBackBegin;
@@ -63,6 +67,7 @@ class ShardedUnits {
   struct Reduction {
     ParameterGroup* group;
     std::vector<TravellingSum> sums;  // of its members
+    bool arrived = false;
   };
 
   void gather(const OpCtx& ctx, Range units, Way way);
@@ -91,6 +96,7 @@ class ShardedUnits {
   Shards shards_;
   std::optional<DType> grad_reduce_;
   std::map<ParameterGroup*, State> states_;
+  UnwrittenGradients unwritten_;
   std::vector<Reduction> reductions_;
 };
 

@@ -121,6 +121,7 @@ constexpr std::array kMemoryKernels = {"activation_backward",
                                        "block_squares",
                                        "came_moment",
                                        "carried_step",
+                                       "census",
                                        "clip_by_value",
                                        "column_squares",
                                        "column_sum",
@@ -207,8 +208,13 @@ std::string assumptions_of(const HardwareSheet& sheet) {
       100 * reached.memory, 1e6 * sheet.launch_seconds);
   const auto gigabytes = [](const Link& link) { return link.bytes_per_second / 1e9; };
   if (sheet.network.ranks_per_node > 1) {
-    text += fmt::format(";\n    long transfers go at {:.0f} GB/s in a machine, {:.0f} between them",
-                        gigabytes(sheet.network.node), gigabytes(sheet.network.fabric));
+    const Network& network = sheet.network;
+    text += fmt::format(
+        ";\n    machines of {} ranks; long transfers go at {:.0f} GB/s in a machine, {:.0f} "
+        "between "
+        "them, {:g} and {:g} us before the first byte",
+        network.ranks_per_node, gigabytes(network.node), gigabytes(network.fabric),
+        1e6 * network.node.seconds, 1e6 * network.fabric.seconds);
   }
   return text;
 }

@@ -1,6 +1,7 @@
 // Launches of quantizers.
 #include <array>
 
+#include "kernels/census.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "lib/plan/kernel_cases.hpp"
@@ -53,6 +54,14 @@ LaunchTime dequantize(KernelBench& b, DType t, std::int64_t rows) {
                              .block = {}});
 }
 
+LaunchTime census(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(Census{.x = b.input(rows, kCols, t),
+                         .counts = b.result(1, Census::kBins, DType::f64),
+                         .powers = b.result(1, Census::kPowers, DType::f64),
+                         .amax = b.result(1, 1, DType::f64),
+                         .scratch = b.result(Census::kParts, Census::kColumns, DType::f64)});
+}
+
 // Of counts.
 LaunchTime column_sum_of_f64(KernelBench& b, DType, std::int64_t rows) {
   return b.launch(
@@ -65,6 +74,7 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"roll_amax_history", 1024, true, roll_amax_history},
     {"quantize", kCols, false, quantize},
     {"dequantize", kCols, false, dequantize},
+    {"census", kCols, true, census},
     {"column_sum of fp64", 2 * kCols, true, column_sum_of_f64},
 });
 

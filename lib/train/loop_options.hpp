@@ -29,6 +29,7 @@ struct LoopOptions {
         sample_prompts(recipe.eval.sample_prompts()),
         sample_tokens(static_cast<std::int64_t>(recipe.eval.sample_tokens().value)),
         metrics_interval(static_cast<std::int64_t>(recipe.metrics.interval().value)),
+        diagnostics_interval(recipe.metrics.diagnostics_interval()),
         on_non_finite(recipe.resilience.on_non_finite()),
         on_loss_spike(recipe.resilience.on_loss_spike()),
         loss_spike_factor(recipe.resilience.loss_spike_factor()),
@@ -73,6 +74,10 @@ struct LoopOptions {
   bool checksum_is_due(std::int64_t step) const {
     return checksum_every > 0 && step % checksum_every == 0;
   }
+  bool diagnosis_is_due(std::int64_t step) const {
+    return diagnostics_interval &&
+           step % static_cast<std::int64_t>(diagnostics_interval->value) == 0;
+  }
   bool goes_back() const {
     return on_non_finite == OnBadStep::rollback || on_loss_spike == OnBadStep::rollback;
   }
@@ -91,6 +96,7 @@ struct LoopOptions {
   std::optional<recipe::Count> eval_max_samples, patience;
   std::vector<std::string> sample_prompts;
   std::int64_t sample_tokens, metrics_interval;
+  std::optional<recipe::Count> diagnostics_interval;
   OnBadStep on_non_finite, on_loss_spike;
   double loss_spike_factor;
   std::int64_t loss_spike_window, max_skipped_steps, max_rollbacks, checksum_every, max_restarts;

@@ -5,9 +5,9 @@
 namespace llmtrain::train {
 
 void PlannedSteps::launch(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
-                          std::int64_t step, double lr_factor, double loss_limit) {
+                          std::int64_t step, const engine::StepOptions& options) {
   device.ledger().start_comparison(trace_);
-  engine.launch_step(batch, step, lr_factor, loss_limit);
+  engine.launch_step(batch, step, options);
   const auto difference = device.ledger().stop_comparison();
   require(!difference, "step {}: allocations differ from the plan's at {}", step,
           difference ? to_string(*difference) : "");

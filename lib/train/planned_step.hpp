@@ -17,8 +17,7 @@ class PlannedSteps {
   /// difference: a plan that does not hold is a defect of this program, and a run that goes on
   /// would end in the dark.
   void launch(engine::Engine& engine, Device& device, const engine::StepBatch& batch,
-              std::int64_t step, double lr_factor,
-              double loss_limit = std::numeric_limits<double>::infinity());
+              std::int64_t step, const engine::StepOptions& options);
 
   /// Steps that took memory as planned.
   std::int64_t count() const { return count_; }

@@ -319,6 +319,7 @@ engine::EngineOptions Recipe::options_without_budget() const {
                       .stages_per_rank = parallelism.stages_per_rank(),
                       .layers = parallelism.stage_blocks(options.model.num_hidden_layers)};
   options.offload = offload.settings();
+  options.diagnostics = metrics.diagnostics_interval().has_value();
   options.one_document = data.packing.cross_document_attention();
   options.pipeline.costs = stage_costs(options);
   return options;

@@ -266,6 +266,11 @@ struct EvalSection : recipe::Section {
 struct MetricsSection : recipe::Section {
   recipe::Key<recipe::Count> interval{this, "interval", 10, "write a record every so many steps",
                                       recipe::at_least(1)};
+  recipe::Key<std::optional<recipe::Count>> diagnostics_interval{
+      this, "diagnostics_interval", std::nullopt,
+      "every so many steps also record how gradients, weights and activations are distributed, how "
+      "far weights move and how noisy gradients are (docs/diagnostics.md); null = never",
+      recipe::at_least(1)};
   recipe::Key<bool> tensorboard{this, "tensorboard", true, "write TensorBoard event files too"};
 };
 

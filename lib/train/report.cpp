@@ -13,6 +13,7 @@
 #include "lib/base/units.hpp"
 #include "lib/train/report_chart.hpp"
 #include "lib/train/report_data.hpp"
+#include "lib/train/report_diagnostics.hpp"
 #include "lib/train/report_notes.hpp"
 #include "lib/train/report_runs.hpp"
 #include "lib/train/report_style.hpp"
@@ -53,6 +54,11 @@ std::vector<Chart> charts_of(const RunData& run) {
        "before clipping, log scale",
        YScale::log,
        {{"norm", series(metric::kGradNorm)}}},
+      {"update_ratio",
+       "Update to weight",
+       "median of the parameters, root mean squares, log scale",
+       YScale::log,
+       {{"ratio", series("update/ratio")}}},
       {"throughput",
        "Throughput",
        "tokens per second",
@@ -244,7 +250,8 @@ std::string page(const RunData& run) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<title>{0} - llmtrain</title>\n<style>{1}</style>\n</head>\n<body>\n"
       "<header><h1>{0}</h1><p class=\"sub\">{2}</p></header>\n{3}"
-      "<main>\n<section class=\"charts\">\n{4}</section>\n{18}{15}{16}{17}{5}{6}{7}{8}{9}</main>\n"
+      "<main>\n<section "
+      "class=\"charts\">\n{4}</section>\n{18}{15}{16}{17}{5}{19}{6}{7}{8}{9}</main>\n"
       "<footer>Drawn by llmtrain from {10} records. Horizontal axes count steps. Where a curve has "
       "many points, the thin line is every step and the bold line a moving mean.</footer>\n"
       "{11}{12}{13}\n<script>{14}</script>\n</body>\n</html>\n",
@@ -252,7 +259,7 @@ std::string page(const RunData& run) {
       samples_section(run.samples), facts_section("Run", run.facts), facts_section("Plan", plan),
       recipe_section(run.recipe), run.records.size(), kDataOpening, embedded_json(facts, charts),
       kDataClosing, kReportScript, planned_section(run, facts), starts_section(run),
-      incidents_section(run), notes_section(run));
+      incidents_section(run), notes_section(run), diagnostics_section(run));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/train/data_metrics.hpp"
+#include "lib/train/diagnostics_record.hpp"
 
 namespace llmtrain::train {
 
@@ -59,6 +60,9 @@ StepRecord record_of_step(const SettledStep& settled) {
   record.set("train/skipped_steps", state.skipped_steps);
   if (settled.options.loss_scaling) record.set("train/loss_scale", outcome.update.loss_scale);
   if (outcome.quantization) set_quantization(record, *outcome.quantization);
+  if (outcome.diagnostics) {
+    set_diagnostics(record, *outcome.diagnostics, outcome.update.loss_scale);
+  }
   set_memory(record, settled.peak);
   set_times(record, settled);
   return record;

@@ -11,6 +11,7 @@
 #include "lib/base/crc32c.hpp"
 #include "lib/base/directory.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/train/diagnostics_record.hpp"
 
 namespace llmtrain::train {
 
@@ -168,7 +169,7 @@ void TensorBoardWriter::add(const StepRecord& record) {
   const double now = wall_time_now();
   for (const auto& [key, value] : record.fields) {
     const std::optional<double> number = record.number(key);
-    if (!number) continue;
+    if (!number || is_of_one_tensor(key)) continue;
     pending_ += tensorboard::scalar_record(now, record.step, key, static_cast<float>(*number));
   }
 }

@@ -47,12 +47,14 @@ void Trainer::launch_step() {
     step.shares = fill_share_of_batch(stream_, step.first_sample, step.num_samples,
                                       engine_.mesh().axis(Axis::dp), batch_);
   }
-  const double lr_factor = schedule_.factor(step.number, time_over());
   step.loss_limit = loss_limit_of(options_, state_, step.number);
+  const engine::StepOptions how{.lr_factor = schedule_.factor(step.number, time_over()),
+                                .loss_limit = step.loss_limit,
+                                .diagnose = options_.diagnosis_is_due(step.number)};
   if (step.num_samples == geometry_.global_batch_size()) {
-    planned_steps_.launch(engine_, device_, batch_, step.number, lr_factor, step.loss_limit);
+    planned_steps_.launch(engine_, device_, batch_, step.number, how);
   } else {  // smaller steps at the start of a ramp have no plan
-    engine_.launch_step(batch_, step.number, lr_factor, step.loss_limit);
+    engine_.launch_step(batch_, step.number, how);
   }
   in_flight_.push_back(step);
 }
@@ -64,7 +66,8 @@ std::size_t Trainer::steps_ahead() const {
   const std::int64_t last = in_flight_.empty() ? state_.step : in_flight_.back().number;
   const bool something_is_due = last >= total_steps_ || out_of_time() ||
                                 options_.eval_is_due(last) || due_save(last) ||
-                                options_.checksum_is_due(last);
+                                options_.checksum_is_due(last) || options_.diagnosis_is_due(last) ||
+                                options_.diagnosis_is_due(last + 1);
   return device_.runs_behind() && !something_is_due ? 1 : 0;
 }
 
@@ -94,7 +97,8 @@ void Trainer::settle_step() {
   unrecorded_.add(step.num_samples * geometry_.seq_len(),
                   std::chrono::duration<double>(last_settled_ - begin).count());
   if (step.number == 1 || step.number % options_.metrics_interval == 0 ||
-      step.number == total_steps_ || out_of_time() || !outcome.update.applied) {
+      step.number == total_steps_ || out_of_time() || !outcome.update.applied ||
+      outcome.diagnostics) {
     record_step(step, outcome);
   }
   const double steps_over = static_cast<double>(step.number) / static_cast<double>(total_steps_);

@@ -64,7 +64,7 @@ class Trainee {
       batch_.tokens[i] = draw(0);
       batch_.targets[i] = draw(1) % 7;  // there is something to learn
     }
-    engine_->launch_step(batch_, step, 1.0);
+    engine_->launch_step(batch_, step, {});
   }
   engine::Engine* operator->() { return engine_.get(); }
 

@@ -108,7 +108,7 @@ class GpuEngine {
   void launch(std::int64_t step, bool poisoned = false, std::int64_t samples = kSamples,
               std::int64_t batch = 0) {
     fill(batch_, static_cast<std::uint64_t>(batch == 0 ? step : batch), poisoned, samples);
-    engine_->launch_step(batch_, step, 1.0 / static_cast<double>(step));
+    engine_->launch_step(batch_, step, {.lr_factor = 1.0 / static_cast<double>(step)});
     // What was launched must not read this any more.
     std::fill(batch_.tokens.begin(), batch_.tokens.end(), -7);
     std::fill(batch_.targets.begin(), batch_.targets.end(), -7);

@@ -374,10 +374,6 @@ const std::vector<Flip> kLoop{
      {samples},
      "eval.sample_prompts=[word] | eval.sample_tokens=4",
      {"eval.sample_tokens=8"}},
-    {"metrics.interval", {metrics}, "", {"metrics.interval=2"}},
-    {"metrics.tensorboard", {files}, "", {"metrics.tensorboard=false"}},
-    {"profiler.first_step", {files}, "", {"profiler.first_step=2"}},
-    {"profiler.num_steps", {files}, "profiler.first_step=1", {"profiler.num_steps=1"}},
 };
 
 }  // namespace
@@ -388,8 +384,8 @@ std::span<const Flip> flip_table() {
     for (const auto* part : {&kRun, &kParallelism, &kData, &kTraining, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
-    for (const std::span<const Flip> part :
-         {model_flips(), optimizer_flips(), cleaning_flips(), job_flips(), bad_step_flips()}) {
+    for (const std::span<const Flip> part : {model_flips(), optimizer_flips(), cleaning_flips(),
+                                             job_flips(), bad_step_flips(), record_flips()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

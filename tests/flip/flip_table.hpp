@@ -42,5 +42,7 @@ std::span<const Flip> cleaning_flips();
 std::span<const Flip> job_flips();
 /// Its rows of steps that go wrong.
 std::span<const Flip> bad_step_flips();
+/// Of what is written while training.
+std::span<const Flip> record_flips();
 
 }  // namespace llmtrain::test

@@ -68,9 +68,18 @@ const std::vector<Flip> kJob{
     {"slurm.executable", {job}, "", {"slurm.executable=/opt/llmtrain"}},
 };
 
+const std::vector<Flip> kRecords = {
+    {"metrics.interval", {metrics}, "", {"metrics.interval=2"}},
+    {"metrics.diagnostics_interval", {plan, metrics}, "", {"metrics.diagnostics_interval=2"}},
+    {"metrics.tensorboard", {files}, "", {"metrics.tensorboard=false"}},
+    {"profiler.first_step", {files}, "", {"profiler.first_step=2"}},
+    {"profiler.num_steps", {files}, "profiler.first_step=1", {"profiler.num_steps=1"}},
+};
+
 }  // namespace
 
 std::span<const Flip> job_flips() { return kJob; }
 std::span<const Flip> bad_step_flips() { return kBadSteps; }
+std::span<const Flip> record_flips() { return kRecords; }
 
 }  // namespace llmtrain::test

@@ -5,6 +5,7 @@
 #include "kernels/activations.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/block_moments.hpp"
+#include "kernels/census.hpp"
 #include "kernels/code_matmul.hpp"
 #include "kernels/cuda/rules/attention.hpp"
 #include "kernels/cuda/rules/experts.hpp"
@@ -153,6 +154,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<RollAmaxHistory, none<RollAmaxHistory>>(),
       workspace_row_of<Quantize, none<Quantize>>(),
       workspace_row_of<Dequantize, none<Dequantize>>(),
+      workspace_row_of<Census, none<Census>>(),
       workspace_row_of<SquaredNorm, as_on_the_cpu<SquaredNorm>>(),
       workspace_row_of<ClipByValue, none<ClipByValue>>(),
       workspace_row_of<JoinSquaredNorms, none<JoinSquaredNorms>>(),

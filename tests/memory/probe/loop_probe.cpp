@@ -57,19 +57,18 @@ LoopWatch* loop = nullptr;
 
 // Itanium C++ ABI: a member function takes its object as the first argument.
 void real_step(engine::Engine& engine, const engine::StepBatch& batch, std::int64_t step,
-               double lr_factor, double loss_limit) asm("__real_" LAUNCH_STEP_SYMBOL);
+               const engine::StepOptions& options) asm("__real_" LAUNCH_STEP_SYMBOL);
 void watched_step(engine::Engine& engine, const engine::StepBatch& batch, std::int64_t step,
-                  double lr_factor, double loss_limit) asm("__wrap_" LAUNCH_STEP_SYMBOL);
+                  const engine::StepOptions& options) asm("__wrap_" LAUNCH_STEP_SYMBOL);
 
 void watched_step(engine::Engine& engine, const engine::StepBatch& batch, std::int64_t step,
-                  double lr_factor, double loss_limit) {
+                  const engine::StepOptions& options) {
   // The plan executes a step too.
-  if (loop == nullptr || engine.device().is_meta())
-    return real_step(engine, batch, step, lr_factor, loss_limit);
+  if (loop == nullptr || engine.device().is_meta()) return real_step(engine, batch, step, options);
   const std::vector<Block> before = stop_recording();
   start_recording();
   if (loop->hides_vector) const std::vector<char> hidden(1 << 20);
-  real_step(engine, batch, step, lr_factor, loss_limit);
+  real_step(engine, batch, step, options);
   const std::vector<Block> within = stop_recording();
   if (++loop->steps > 1) {
     loop->findings.add_blocks(fmt::format("before step {}", step), before);

@@ -206,7 +206,7 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
   const std::uint64_t uneven_before = engine.mesh().experts().uneven_bytes_sent();
   if (routing) routing->begin_step();
   if (sent) sent->start();
-  steps.launch(engine, device, batch, step, 1.0);
+  steps.launch(engine, device, batch, step, {});
   if (step == 1) out.number("own extent", static_cast<double>(device.arena_extent_bytes()));
   if (sent) {
     // On a GPU nobody listens to routers.

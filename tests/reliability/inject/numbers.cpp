@@ -52,10 +52,11 @@ void spoil(const Tensor& tensor) {
 
 extern "C" {
 
-// Engine::launch_step(const StepBatch&, std::int64_t, double, double).
-void ENGINE_LAUNCH_REAL(Engine*, const llmtrain::engine::StepBatch&, std::int64_t, double, double);
+// Engine::launch_step(const StepBatch&, std::int64_t, const StepOptions&).
+void ENGINE_LAUNCH_REAL(Engine*, const llmtrain::engine::StepBatch&, std::int64_t,
+                        const llmtrain::engine::StepOptions&);
 void ENGINE_LAUNCH_WRAPPED(Engine* engine, const llmtrain::engine::StepBatch& batch,
-                           std::int64_t step, double lr_factor, double loss_limit) {
+                           std::int64_t step, const llmtrain::engine::StepOptions& options) {
   running = !engine->device().is_meta() && !done && is_due(step) ? engine : nullptr;
   done = done || running != nullptr;
   const std::string site = variable("NUMBER_SITE");
@@ -67,7 +68,7 @@ void ENGINE_LAUNCH_WRAPPED(Engine* engine, const llmtrain::engine::StepBatch& ba
     spoil(first);
   }
   llmtrain::test::enter_step(engine->device().is_meta() ? 0 : step);
-  ENGINE_LAUNCH_REAL(engine, batch, step, lr_factor, loss_limit);
+  ENGINE_LAUNCH_REAL(engine, batch, step, options);
   llmtrain::test::enter_step(0);
   if (here && site == "activation") std::memcpy(first.view().data, &before, sizeof before);
   running = nullptr;

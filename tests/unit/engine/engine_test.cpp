@@ -178,17 +178,17 @@ TEST_CASE("steps are settled in the order of their launches, at most two at a ti
   const Run expected = run(kGpt2, {}, false);
   const StepBatch batch = make_batch(4, 13, 1);
   CHECK_THROWS_AS(engine.settle_step(), InternalError);
-  engine.launch_step(batch, 1, 1.0);
+  engine.launch_step(batch, 1, {});
   CHECK_THROWS_AS(engine.train_step(batch, 2, 1.0), InternalError);
   std::vector<double> losses;
   const auto settle = [&] {
     const StepOutcome outcome = engine.settle_step();
     losses.push_back(outcome.loss_sum / static_cast<double>(outcome.trained_tokens));
   };
-  engine.launch_step(batch, 2, 1.0);
-  CHECK_THROWS_AS(engine.launch_step(batch, 3, 1.0), InternalError);
+  engine.launch_step(batch, 2, {});
+  CHECK_THROWS_AS(engine.launch_step(batch, 3, {}), InternalError);
   settle();
-  engine.launch_step(batch, 3, 1.0);
+  engine.launch_step(batch, 3, {});
   settle();
   settle();
   CHECK(engine.steps_in_flight() == 0);

@@ -26,7 +26,7 @@ TEST_CASE("a step that allocates otherwise than planned ends the run and names t
   const auto message = [&](const std::vector<AllocationEvent>& trace) -> std::string {
     std::string what;
     try {
-      PlannedSteps(trace).launch(*engine, engine.device(), batch, 1, 0.0);
+      PlannedSteps(trace).launch(*engine, engine.device(), batch, 1, {.lr_factor = 0});
     } catch (const std::exception& error) {
       what = error.what();
     }
@@ -59,7 +59,7 @@ TEST_CASE("a step that is not finite takes memory as planned too") {
   const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
   const engine::StepBatch batch = test::small_batch({text, text, text, text});
   PlannedSteps steps(planned);
-  steps.launch(*engine, engine.device(), batch, 1, 0.0);
+  steps.launch(*engine, engine.device(), batch, 1, {.lr_factor = 0});
   CHECK_FALSE(engine->settle_step().update.finite);
   CHECK(steps.count() == 1);
 }

@@ -86,6 +86,17 @@ TEST_CASE("numbers of a record become scalars, strings do not, and flush alone w
   CHECK(records[3].find("train/tokens") != std::string::npos);
 }
 
+TEST_CASE("figures of one tensor of many stay in the file of metrics") {
+  const test::TempDir dir;
+  TensorBoardWriter writer(dir.path(), std::nullopt);
+  StepRecord record{.step = 1, .fields = {}};
+  record.set("gradient/amax/model.norm.weight", 2.5);
+  record.set("gradient/amax", 2.5);
+  writer.add(record);
+  writer.flush();
+  CHECK(payloads(read_file(writer.path())).size() == 3);  // the version, the start, and one
+}
+
 TEST_CASE("a restarted run's event file sorts behind the earlier one") {
   const test::TempDir dir;
   const std::filesystem::path late = dir / "events.out.tfevents.9000000000.zz.1.0";
