@@ -103,16 +103,19 @@ void Peers::check_same_recipe(std::string_view recipe) const {
 namespace {
 
 // Nobody gives up much later than the first of those who wait for one rank.
-TimeLimit first_word(const World& world) {
-  constexpr TimeLimit kLongest{2};
-  return std::min(kLongest, world.patience());
+constexpr TimeLimit kFirstWord{2};
+// As long as a launcher on a loaded machine may take to end the others.
+constexpr TimeLimit kWordForAll{10};
+
+void leave_the_word(const World& world, TimeLimit limit) {
+  std::this_thread::sleep_for(std::min(limit, world.patience()));
 }
 
 // What every rank may know, rank 0 says first, and ends the others with it.
-[[noreturn]] void end_all_alike(World& world, ExitCode code, std::string_view message) {
-  if (world.place().rank != 0) std::this_thread::sleep_for(first_word(world));
-  log::error("{}", message);
-  world.abort(static_cast<int>(code));
+[[noreturn]] void end_all_alike(World& world, const Ending& ending, bool all_know) {
+  if (world.place().rank != 0) leave_the_word(world, all_know ? kWordForAll : kFirstWord);
+  log::error("{}", ending.text);
+  world.abort(static_cast<int>(ending.code));
 }
 
 // The last of them stands for all where people look; the log has the others.
@@ -132,7 +135,7 @@ void end_all_but_lost(World& world, std::string_view message) {
   log::error("this rank was {}", activity::text());
   note_stacks("another rank does not answer");
   say_last_collectives(world);
-  std::this_thread::sleep_for(first_word(world));
+  leave_the_word(world, kFirstWord);
   world.abort(static_cast<int>(ExitCode::peer_lost));
 }
 
@@ -148,9 +151,9 @@ ExitCode run_as_rank(const std::function<ExitCode(World&)>& body) {
     return code;
   } catch (const std::exception& error) {
     const Ending ending = ending_of(error);
-    const bool all_know = dynamic_cast<const RanksDiffer*>(&error) != nullptr;
-    if (ending.code == ExitCode::peer_lost && !all_know) end_all_but_lost(*world, ending.text);
-    end_all_alike(*world, ending.code, ending.text);
+    const bool differ = dynamic_cast<const RanksDiffer*>(&error) != nullptr;
+    if (ending.code == ExitCode::peer_lost && !differ) end_all_but_lost(*world, ending.text);
+    end_all_alike(*world, ending, differ || ending.code == ExitCode::recipe);
   }
 }
 
