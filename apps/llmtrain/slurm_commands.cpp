@@ -29,7 +29,6 @@ struct Scripts {
 Scripts make_scripts(const RecipeArguments& arguments, const BatchOptions& options) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   train::enter_job(*recipe);
-  plan::check_parameters(recipe->engine_options(), recipe->mesh_shape());
   Scripts scripts{.directory = train::output_dir(*recipe, arguments.recipe)};
   train::check_first_weights(*recipe, scripts.directory);
   std::error_code unknown;

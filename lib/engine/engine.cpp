@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise.hpp"
 #include "kernels/step_scalars.hpp"
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 #include "lib/engine/checkpoint_share.hpp"
 #include "lib/engine/target.hpp"
@@ -146,12 +147,15 @@ void Engine::allocate_optimizer() {
 void Engine::allocate_quantization() {
   // Blocks of rows are those of one rank when each rank's two parts of a sequence are whole ones.
   const std::int64_t pieces = 2 * mesh_.size(Axis::sp);
-  require<RecipeError>(options_.quantization->scaling != OperandScaling::block || pieces == 2 ||
-                           options_.seq_len % (128 * pieces) == 0,
-                       "precision.fp8.scaling is block, and parallelism.sp {} divides sequences of "
-                       "{} tokens, which are not whole blocks for each rank: take a multiple of {} "
-                       "for training.seq_len, or scaling: current",
-                       mesh_.size(Axis::sp), options_.seq_len, 128 * pieces);
+  const bool by_block = options_.quantization->scaling == OperandScaling::block;
+  if (by_block && pieces > 2 && options_.seq_len % (128 * pieces) != 0) {
+    throw RefusedKey("precision.fp8.scaling",
+                     fmt::format("block, and parallelism.sp {} divides sequences of {} tokens, "
+                                 "which are not whole blocks for each rank",
+                                 mesh_.size(Axis::sp), options_.seq_len),
+                     fmt::format("take a multiple of {} for training.seq_len, or scaling: current",
+                                 128 * pieces));
+  }
   const kernels::KernelCtx kernel = context().kernel;
   const bool codes =
       obstacle_to_codes(*options_.quantization, place_.determinism, place_.multiplies_codes)

@@ -9,8 +9,9 @@ namespace llmtrain::engine {
 
 namespace {
 
-void check_share(std::string_view key, std::int64_t samples, std::int64_t micro_batch_size,
+void check_share(const recipe::Key<recipe::Count>& key, std::int64_t micro_batch_size,
                  int data_ranks) {
+  const auto samples = static_cast<std::int64_t>(key().value);
   const std::int64_t unit = micro_batch_size * data_ranks;
   if (samples % unit == 0) return;
   const std::int64_t below = samples / unit * unit;
@@ -25,8 +26,11 @@ void check_share(std::string_view key, std::int64_t samples, std::int64_t micro_
         fmt::format(", or take {}{} ranks", fewer,
                     more > micro_batches || more == data_ranks ? "" : fmt::format(" or {}", more));
   }
-  fail<RecipeError>("{} is {}, which {} ranks cannot share in micro-batches of {}; {}", key,
-                    samples, data_ranks, micro_batch_size, remedy);
+  throw recipe::RefusedValue(key,
+                             fmt::format("{} samples, which {} ranks cannot share in micro-batches "
+                                         "of {}",
+                                         samples, data_ranks, micro_batch_size),
+                             remedy);
 }
 
 }  // namespace
@@ -37,7 +41,7 @@ BatchGeometry::BatchGeometry(const TrainingSection& training, int data_ranks)
       data_ranks_(data_ranks) {
   const auto full = static_cast<std::int64_t>(training.global_batch_size().value);
   if (data_ranks > 1) {  // of one rank the section speaks itself
-    check_share("training.global_batch_size", full, micro_batch_size_, data_ranks);
+    check_share(training.global_batch_size, micro_batch_size_, data_ranks);
   }
   std::int64_t step = 1;
   std::uint64_t samples = 0;
@@ -47,8 +51,8 @@ BatchGeometry::BatchGeometry(const TrainingSection& training, int data_ranks)
     const auto increment = static_cast<std::int64_t>(ramp.increment().value);
     const std::int64_t levels = (full - start) / increment;
     if (data_ranks > 1) {
-      check_share("training.rampup_batch_size.start", start, micro_batch_size_, data_ranks);
-      check_share("training.rampup_batch_size.increment", increment, micro_batch_size_, data_ranks);
+      check_share(ramp.start, micro_batch_size_, data_ranks);
+      check_share(ramp.increment, micro_batch_size_, data_ranks);
     }
     // Every level lasts until its share of the ramp's samples is taken.
     for (std::int64_t i = 0; i < levels; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 #include "lib/ops/sequence_parallel.hpp"
 
@@ -40,10 +41,12 @@ Placement one_per_head() {
 
 LocalHeads local_heads(const ops::HeadLayout& heads, const Mesh& mesh) {
   const std::int64_t ranks = mesh.size(Axis::tp);
-  require<RecipeError>(divides_heads(ranks, heads),
-                       "parallelism.tp is {}, which cannot share {} heads and {} key/value heads "
-                       "evenly; {} can",
-                       ranks, heads.num_heads, heads.num_kv_heads, nearest_sizes(ranks, heads));
+  if (!divides_heads(ranks, heads)) {
+    throw RefusedKey("parallelism.tp",
+                     fmt::format("{} cannot share {} heads and {} key/value heads evenly", ranks,
+                                 heads.num_heads, heads.num_kv_heads),
+                     nearest_sizes(ranks, heads) + " can");
+  }
   const std::int64_t here = heads.num_heads / ranks;
   return {.heads = {.num_heads = here,
                     .num_kv_heads = std::max<std::int64_t>(1, heads.num_kv_heads / ranks),

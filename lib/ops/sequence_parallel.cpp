@@ -1,6 +1,7 @@
 #include "lib/ops/sequence_parallel.hpp"
 
 #include "kernels/elementwise.hpp"
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::ops {
@@ -30,8 +31,8 @@ Tensor reduce_sequences(const OpCtx& ctx, const Tensor& terms, std::string_view 
   const RowMap& rows = *ctx.rows;
   Communicator& sharers = ctx.mesh->row_sharers();
   const std::int64_t length = rows.seq_len / sharers.size();
-  Tensor own = ctx.allocate({rows.num_sequences * length, terms.cols()}, terms.dtype(),
-                            "own rows of a sum");
+  Tensor own =
+      ctx.allocate({rows.num_sequences * length, terms.cols()}, terms.dtype(), "own rows of a sum");
   for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
     sharers
         .reduce_scatter(terms.row_range(s * rows.seq_len, rows.seq_len),
@@ -43,10 +44,12 @@ Tensor reduce_sequences(const OpCtx& ctx, const Tensor& terms, std::string_view 
 
 HeadLayout share_of(const HeadLayout& heads, int ranks) {
   const bool shares_kv = heads.num_kv_heads % ranks == 0 || ranks % heads.num_kv_heads == 0;
-  require<RecipeError>(heads.num_heads % ranks == 0 && shares_kv,
-                       "{} ranks of parallelism.sp cannot share {} heads and {} key/value heads; "
-                       "parallelism.sp_algo: all_gather can, whatever the heads",
-                       ranks, heads.num_heads, heads.num_kv_heads);
+  if (heads.num_heads % ranks != 0 || !shares_kv) {
+    throw RefusedKey("parallelism.sp",
+                     fmt::format("{} ranks cannot share {} heads and {} key/value heads", ranks,
+                                 heads.num_heads, heads.num_kv_heads),
+                     "parallelism.sp_algo: all_gather can, whatever the heads");
+  }
   return {.num_heads = heads.num_heads / ranks,
           .num_kv_heads = std::max<std::int64_t>(1, heads.num_kv_heads / ranks),
           .head_dim = heads.head_dim};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/tensor_list.hpp"
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::optim {
@@ -97,11 +98,14 @@ class Cutter {
     const std::string& largest = parameters_[parts_.front().parameter].parameter->name();
     // Multiples of 4 KiB, so that no digit of the advice is rounded away.
     const auto kib = [](std::uint64_t of) { return fmt::format("{}KiB", of >> 10); };
-    require<RecipeError>(
-        bytes <= room_,
-        "offload.buffer has {}, and the states of {}, which an update needs at once, take {}; "
-        "raise it to {}, or to {} for the disk to work meanwhile",
-        kib(room_), largest, kib(bytes), kib(bytes + kAlignment), kib(3 * bytes + kAlignment));
+    if (bytes > room_) {
+      throw RefusedKey("offload.buffer",
+                       fmt::format("has {}, and the states of {}, which an update needs at once, "
+                                   "take {}",
+                                   kib(room_), largest, kib(bytes)),
+                       fmt::format("raise it to {}, or to {} for the disk to work meanwhile",
+                                   kib(bytes + kAlignment), kib(3 * bytes + kAlignment)));
+    }
     layout_.chunks.push_back({.place = {.bytes = bytes}, .parts = std::move(parts_)});
     parts_.clear();
     used_ = 0;

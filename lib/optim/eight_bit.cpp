@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::optim {
@@ -70,11 +71,15 @@ std::int64_t EightBitOptimizer::divisible(const Parameter& parameter) const {
 
 std::vector<StateSpec> EightBitOptimizer::states(const Parameter& parameter) const {
   if (!in_eight_bits(parameter)) return settings_.others->states(parameter);
-  require<RecipeError>(
-      holds_whole_runs(parameter.global_shape(), parameter.box(), kRun),
-      "{}: a part of {} of {} cuts blocks of {} elements that share a scale of 8-bit states; {}",
-      parameter.name(), to_string(parameter.box().shape), to_string(parameter.global_shape()), kRun,
-      remedy(parameter));
+  if (!holds_whole_runs(parameter.global_shape(), parameter.box(), kRun)) {
+    throw RefusedKey(
+        parameter.placement()[Axis::tp].split_dim >= 0 ? "parallelism.tp" : "parallelism.ep",
+        fmt::format("a part of {} of {} {} cuts blocks of {} elements that share a scale of 8-bit "
+                    "states",
+                    to_string(parameter.box().shape), parameter.name(),
+                    to_string(parameter.global_shape()), kRun),
+        remedy(parameter));
+  }
   static constexpr std::string_view kScales[] = {"m_scale", "v_scale"};
   std::vector<StateSpec> specs;
   for (const std::string_view name : kernels::states_of(settings_.rule)) {

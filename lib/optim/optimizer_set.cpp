@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/elementwise.hpp"
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain::optim {
@@ -83,9 +84,11 @@ void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter&
 
 void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                                   const Mesh& mesh, const Offload& offload) {
-  require<RecipeError>(!state_names_.empty(),
-                       "offload.optimizer: {} keeps no states that could be anywhere; leave it out",
-                       options.name().name);
+  if (state_names_.empty()) {
+    throw RefusedKey("offload.optimizer",
+                     fmt::format("{} keeps no states that could be anywhere", options.name().name),
+                     "leave it out");
+  }
   std::vector<StatefulParameter> stateful;
   for (const OptimizedParameter& p : parameters_) {
     stateful.push_back({.parameter = p.parameter,

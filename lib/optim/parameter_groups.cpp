@@ -38,12 +38,11 @@ int for_each_selected(const std::string& selector,
 
 [[noreturn]] void selects_nothing(const recipe::Entry& entry, const std::string& selector,
                                   std::span<const std::unique_ptr<Parameter>> parameters) {
-  fail<RecipeError>(
-      "{}: {}: `{}` selects no parameter (write a role, matrix, embedding, head, norm or bias, or "
-      "a "
-      "pattern of names like {})",
-      entry.where(), entry.path(), selector,
-      parameters.empty() ? "model.norm.weight" : parameters.front()->name());
+  throw recipe::RefusedValue(
+      entry, fmt::format("`{}` selects no parameter", selector),
+      fmt::format("write a role, matrix, embedding, head, norm or bias, or a pattern of names like "
+                  "{}",
+                  parameters.empty() ? "model.norm.weight" : parameters.front()->name()));
 }
 
 }  // namespace

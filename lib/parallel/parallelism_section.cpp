@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lib/base/require.hpp"
+#include "lib/parallel/divisors.hpp"
 #include "lib/parallel/stage_names.hpp"
 
 namespace llmtrain::parallel {
@@ -39,9 +40,6 @@ void ParallelismSection::validate(recipe::Issues& issues) const {
   recipe::judge(issues, [&] { validate_pipeline(issues); });
 }
 
-namespace {
-
-// "1 and 4 do": the sizes next to `size`, which does not, that divide `whole`.
 std::string divisors(std::int64_t whole, std::int64_t size) {
   if (size > whole) return fmt::format("{} does", whole);
   std::int64_t below = size, above = size;
@@ -49,8 +47,6 @@ std::string divisors(std::int64_t whole, std::int64_t size) {
   while (whole % above != 0) ++above;
   return fmt::format("{} and {} do", below, above);
 }
-
-}  // namespace
 
 void ParallelismSection::validate_sequences(recipe::Issues& issues) const {
   if (sp() == 1 && sp_algo() != SequenceSharing::all_gather) {
@@ -226,16 +222,8 @@ ScheduleShape ParallelismSection::pipeline(std::int64_t num_micro_batches) const
                             .num_stages = ranks * stages_per_rank(),
                             .num_micro_batches = static_cast<int>(num_micro_batches)};
   const std::string refusal = find_schedule(pp_schedule()).refusal(shape);
-  require<RecipeError>(refusal.empty(), "{}: {}: {}", pp_schedule.where(), pp_schedule.path(),
-                       refusal);
+  if (!refusal.empty()) throw recipe::RefusedValue(pp_schedule, refusal);
   return shape;
-}
-
-int ParallelismSection::least_ranks() const {
-  const auto named = [](std::int64_t size) { return std::max<std::int64_t>(1, size); };
-  const std::int64_t data = (named(ep()) * dp_replicate() + named(sp()) - 1) / named(sp());
-  const std::int64_t replicas = std::max({named(dp()), dp_replicate(), data});
-  return static_cast<int>(std::min(kMostRanks, replicas * named(tp()) * named(pp()) * named(sp())));
 }
 
 std::int64_t ParallelismSection::sequence_parts() const {
@@ -253,114 +241,6 @@ std::string ParallelismSection::sequence_cutters() const {
   if (sp() > 1) name("sp", fmt::format("{} ({})", sp(), sp_algo.value_text()));
   if (tp_sequence_parallel()) name("tp", fmt::format("{} (tp_sequence_parallel)", tp()));
   return keys;
-}
-
-namespace {
-
-// "parallelism.tp 2 x pp 4" of those above 1.
-std::string words_of(std::initializer_list<std::pair<std::string_view, std::int64_t>> axes) {
-  std::string text;
-  for (const auto& [axis, size] : axes) {
-    if (size > 1) text += fmt::format("{}{} {}", text.empty() ? "parallelism." : " x ", axis, size);
-  }
-  return text;
-}
-
-/// How often axes of `share` ranks together, named by `words`, go into `ranks`.
-int rest_of(int ranks, std::int64_t share, const std::string& words) {
-  if (ranks % share == 0) return static_cast<int>(ranks / share);
-  const std::int64_t below = ranks / share * share, above = below + share;
-  std::int64_t smaller = std::min<std::int64_t>(share, ranks), larger = smaller;
-  while (ranks % smaller != 0) --smaller;
-  while (ranks % larger != 0) ++larger;
-  fail<RecipeError>(
-      "{} does not divide the job's {} rank{}; start {}{} (mpirun -n {} llmtrain run ...), or "
-      "choose sizes that do{}: {}{}",
-      words, ranks, ranks == 1 ? "" : "s", below == 0 ? "" : fmt::format("{} or ", below), above,
-      above, words.find(" x ") < words.size() ? ", as a product" : "", smaller,
-      larger == smaller ? "" : fmt::format(" or {}", larger));
-}
-
-}  // namespace
-
-std::string_view ParallelismSection::rest_axis() const {
-  for (const auto* axis : {&tp, &pp, &sp}) {
-    if ((*axis)() == kRest) return axis->name();
-  }
-  return "";
-}
-
-bool ParallelismSection::take_rest(int ranks) {
-  bool any = false;
-  const std::string who = fmt::format("the rest of {} rank{}", ranks, ranks == 1 ? "" : "s");
-  for (auto* axis : {&tp, &pp, &sp}) {
-    if ((*axis)() != kRest) continue;
-    const auto others = [&](const auto* other) { return other == axis ? 1 : (*other)(); };
-    const std::int64_t share = others(&dp) * others(&tp) * others(&pp) * others(&sp);
-    const std::string words = words_of(
-        {{"dp", others(&dp)}, {"tp", others(&tp)}, {"pp", others(&pp)}, {"sp", others(&sp)}});
-    axis->set(rest_of(ranks, share, words), who);
-    any = true;
-  }
-  if (ep() != kRest) return any;
-  ep.set(expert_sharers(ranks), who);
-  return true;
-}
-
-int ParallelismSection::data_ranks(int ranks) const {
-  require(tp() > 0 && pp() > 0 && sp() > 0, "parallelism.{} has not taken its rest", rest_axis());
-  const std::int64_t share = tp() * sp() * pp();
-  const std::string model = words_of({{"tp", tp()}, {"sp", sp()}, {"pp", pp()}});
-  const int rest = rest_of(ranks, share, model);
-  const std::int64_t needed = dp() * share;
-  require<RecipeError>(
-      dp() == kRest || needed == ranks,
-      "parallelism.dp is {}{}, but the job has {} rank{}; start {} (mpirun -n {} llmtrain run "
-      "...), or set parallelism.dp=-1",
-      dp(), share == 1 ? "" : fmt::format(" with {}", model), ranks, ranks == 1 ? "" : "s", needed,
-      needed);
-  return rest;
-}
-
-int ParallelismSection::expert_sharers(int ranks) const {
-  const int data = data_ranks(ranks);
-  const auto groups = static_cast<int>(dp_replicate());
-  require<RecipeError>(
-      data % groups == 0,
-      "parallelism.dp_replicate is {}, which does not divide the {} rank{} of dp; {}", groups, data,
-      data == 1 ? "" : "s", divisors(data, groups));
-  return data / groups * static_cast<int>(sp());
-}
-
-MeshShape ParallelismSection::shape(int ranks) const {
-  MeshShape shape;
-  const auto groups = static_cast<int>(dp_replicate());
-  shape.dp_replicate = groups;
-  const int sharers = expert_sharers(ranks);
-  const auto experts = static_cast<int>(ep());
-  require(experts > 0, "parallelism.ep has not taken its rest");
-  require<RecipeError>(sharers % experts == 0,
-                       "parallelism.ep is {}, which does not divide the {} rank{} of dp x sp{}; {} "
-                       "(and the model's experts have to divide by it)",
-                       experts, sharers, sharers == 1 ? "" : "s",
-                       groups == 1 ? "" : " in a group of dp_replicate",
-                       divisors(sharers, experts));
-  shape.ep = experts;
-  shape.ep_room = ep_room().value_or(0);
-  shape.sizes[static_cast<int>(Axis::dp)] = data_ranks(ranks);
-  shape.sizes[static_cast<int>(Axis::tp)] = static_cast<int>(tp());
-  shape.sizes[static_cast<int>(Axis::sp)] = static_cast<int>(sp());
-  shape.sizes[static_cast<int>(Axis::pp)] = static_cast<int>(pp());
-  for (std::size_t i = 0; i < shape.order.size(); ++i) {
-    for (int a = 0; a < kNumAxes; ++a) {
-      const Axis axis{static_cast<std::uint8_t>(a)};
-      if (order()[i] == to_string(axis)) shape.order[i] = axis;
-    }
-  }
-  shape.tp_sequence_parallel = tp_sequence_parallel();
-  shape.sp_algo = sp_algo();
-  shape.sp_ulysses = static_cast<int>(sp_ulysses());
-  return shape;
 }
 
 }  // namespace llmtrain::parallel

@@ -128,11 +128,11 @@ struct ParallelismSection : recipe::Section {
   void validate(recipe::Issues& issues) const override;
   /// "tp", "pp" or "sp" where that is kRest: the layout is open until the ranks are known.
   std::string_view rest_axis() const;
-  /// Gives that axis, and an `ep` of kRest, their sizes on `ranks` ranks; false if there is none of
-  /// them. What the sizes break is for the recipe's rules to find (recipe::check_rules).
-  /// RecipeError, naming layouts that divide, when the other axes do not.
-  bool take_rest(int ranks);
-  /// Sizes of the axes on `ranks` ranks, none but dp of kRest. RecipeError, naming layouts that
+  /// Gives that axis, and an `ep` of kRest, their sizes on `ranks` ranks. What the sizes break is
+  /// for the recipe's rules to find (recipe::check_rules). RefusedValue, naming layouts that
+  /// divide, when the other axes do not.
+  void take_rest(int ranks);
+  /// Sizes of the axes on `ranks` ranks, none but dp of kRest. RefusedValue, naming layouts that
   /// fit, when they do not.
   MeshShape shape(int ranks) const;
   /// Ranks that the keys name by themselves, one for an axis that takes the rest: what a plan takes
@@ -152,7 +152,7 @@ struct ParallelismSection : recipe::Section {
   /// A rank of sp has two pieces of each sequence, and those of tp share its rows.
   std::int64_t sequence_parts() const;
   std::string sequence_cutters() const;
-  /// The pipeline's shape, where a step has so many micro-batches. RecipeError, with numbers that
+  /// The pipeline's shape, where a step has so many micro-batches. RefusedValue, with numbers that
   /// it takes, when the schedule refuses it.
   ScheduleShape pipeline(std::int64_t num_micro_batches) const;
 
@@ -165,7 +165,7 @@ struct ParallelismSection : recipe::Section {
   /// "2 and 6 do": sizes of ep next to one that does not divide the experts, which divide them and,
   /// where these are known, the ranks that share them.
   std::string expert_sizes(std::int64_t num_experts) const;
-  /// Ranks of dp. RecipeError when the axes do not divide the ranks.
+  /// Ranks of dp. RefusedValue when the axes do not divide the ranks.
   int data_ranks(int ranks) const;
   /// Of them x sp, those that may share experts. Likewise for dp_replicate.
   int expert_sharers(int ranks) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
@@ -39,6 +40,8 @@ std::string nearest_sizes(std::int64_t whole, std::int64_t parts, std::int64_t r
                        : fmt::format("{} and {} do", below * replicas, above * replicas);
 }
 
+std::string key_of(Axis axis) { return fmt::format("parallelism.{}", to_string(axis)); }
+
 }  // namespace
 
 Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
@@ -46,9 +49,12 @@ Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
   Box box{.offset = {}, .shape = global};
   if (placement.of_experts && mesh.experts().size() > 1) {
     const int ranks = mesh.experts().size();
-    require<RecipeError>(global[0] % ranks == 0,
-                         "{}: {} experts, which parallelism.ep = {} does not divide; {}",
-                         tensor_name, global[0], ranks, nearest_sizes(global[0], ranks, 1));
+    if (global[0] % ranks != 0) {
+      throw RefusedKey(
+          "parallelism.ep",
+          fmt::format("{} does not divide the {} experts of {}", ranks, global[0], tensor_name),
+          nearest_sizes(global[0], ranks, 1));
+    }
     box.shape = global.with(0, global[0] / ranks);
     box.offset[0] = box.shape[0] * mesh.experts().rank();
   }
@@ -62,22 +68,24 @@ Box local_box(const Placement& placement, const Shape& global, const Mesh& mesh,
     const int parts = size / how.replicas;
     const std::int64_t whole = box.shape[how.split_dim];
     if (how.uneven) {
-      require<RecipeError>(whole >= parts,
-                           "{}: dim {} of {} has {} elements, fewer than parallelism.{} = {}; at "
-                           "most {} does",
-                           tensor_name, how.split_dim, to_string(global), whole, to_string(axis),
-                           size, whole);
+      if (whole < parts) {
+        throw RefusedKey(key_of(axis),
+                         fmt::format("{} is more than the {} elements that dim {} of {} {} has",
+                                     size, whole, how.split_dim, tensor_name, to_string(global)),
+                         fmt::format("at most {} does", whole));
+      }
       const int part = mesh.index(axis) / how.replicas;
       const std::int64_t begin = uneven_begin(whole, parts, part);
       box.offset[how.split_dim] += begin;
       box.shape = box.shape.with(how.split_dim, uneven_begin(whole, parts, part + 1) - begin);
       continue;
     }
-    require<RecipeError>(
-        whole % parts == 0,
-        "{}: dim {} of {} has {} elements, which parallelism.{} = {} does not divide; {}",
-        tensor_name, how.split_dim, to_string(global), whole, to_string(axis), size,
-        nearest_sizes(whole, parts, how.replicas));
+    if (whole % parts != 0) {
+      throw RefusedKey(key_of(axis),
+                       fmt::format("{} does not divide the {} elements of dim {} of {} {}", size,
+                                   whole, how.split_dim, tensor_name, to_string(global)),
+                       nearest_sizes(whole, parts, how.replicas));
+    }
     const std::int64_t part = whole / parts;
     box.offset[how.split_dim] += part * (mesh.index(axis) / how.replicas);
     box.shape = box.shape.with(how.split_dim, part);

@@ -7,6 +7,7 @@
 
 #include "kernels/code_matmul.hpp"
 #include "kernels/elementwise.hpp"
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 
 namespace llmtrain {
@@ -47,11 +48,14 @@ std::vector<const ParameterGroup*> linear_layers(const ParameterStore& store) {
 void check_patterns(const std::vector<const ParameterGroup*>& layers, std::string_view key,
                     const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
-    require<RecipeError>(
-        std::ranges::any_of(layers, [&](const auto* group) { return matches(*group, pattern); }),
-        "precision.fp8.{}: `{}` selects no linear layer (write a pattern of names like {}; "
-        "embedding, head, norms, routers and experts are not quantized)",
-        key, pattern, layers.empty() ? "*.down_proj.weight" : layers.front()->name());
+    if (std::ranges::any_of(layers, [&](const auto* of) { return matches(*of, pattern); })) {
+      continue;
+    }
+    throw RefusedKey(
+        fmt::format("precision.fp8.{}", key), fmt::format("`{}` selects no linear layer", pattern),
+        fmt::format("write a pattern of names like {}; embedding, head, norms, routers and experts "
+                    "are not quantized",
+                    layers.empty() ? "*.down_proj.weight" : layers.front()->name()));
   }
 }
 
@@ -62,11 +66,12 @@ void check_division(const ParameterGroup& group, const Mesh& mesh) {
     const int dim = p->placement()[Axis::tp].split_dim;
     if (dim < 0) continue;
     const std::int64_t part = p->box().shape[static_cast<std::size_t>(dim)];
-    require<RecipeError>(part % kBlock == 0,
-                         "precision.fp8.scaling is block, and parallelism.tp {} divides {} into "
-                         "parts of {}, which are not whole blocks of {}: take another tp, or "
-                         "scaling: current",
-                         mesh.size(Axis::tp), p->name(), part, kBlock);
+    if (part % kBlock == 0) continue;
+    throw RefusedKey("precision.fp8.scaling",
+                     fmt::format("block, and parallelism.tp {} divides {} into parts of {}, which "
+                                 "are not whole blocks of {}",
+                                 mesh.size(Axis::tp), p->name(), part, kBlock),
+                     "take another tp, or scaling: current");
   }
 }
 
@@ -119,10 +124,11 @@ void QuantizedLayers::choose(const ParameterStore& store) {
     number_[group] = static_cast<std::int64_t>(local_.size());
     local_.push_back(group);
   }
-  require<RecipeError>(
-      !names_.empty(),
-      "precision.compute is fp8, and no linear layer is quantized: those of the first and the last "
-      "block are not unless precision.fp8.include names them (include: [\"*\"] takes all)");
+  if (!names_.empty()) return;
+  throw RefusedKey("precision.compute",
+                   "fp8, and no linear layer is quantized: those of the first and the last block "
+                   "are not unless precision.fp8.include names them",
+                   "include: [\"*\"] takes all");
 }
 
 void QuantizedLayers::allocate(const kernels::KernelCtx& ctx) {

@@ -129,10 +129,8 @@ void enter_job(Recipe& recipe) {
     throw recipe::RefusedValue(slurm.gpus_per_node, "missing: run.device is cuda",
                                "say how many GPUs each machine has");
   }
-  recipe.enter({.size = slurm.tasks(), .local_size = slurm.tasks_on_node()});
   try {
-    recipe.mesh_shape();
-    recipe.geometry();
+    recipe.enter({.size = slurm.tasks(), .local_size = slurm.tasks_on_node()});
   } catch (const RecipeError& error) {
     throw recipe::RefusedValue(
         slurm.nodes, fmt::format("{} machines x {} tasks are {} ranks: {}", slurm.nodes().value,

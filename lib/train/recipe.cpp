@@ -10,6 +10,7 @@
 
 #include "lib/data/token_format.hpp"
 #include "lib/engine/geometry.hpp"
+#include "lib/recipe/judge_value.hpp"
 #include "lib/tensor/device.hpp"
 #include "lib/train/data_stages.hpp"
 
@@ -213,9 +214,10 @@ void Recipe::validate(recipe::Issues& issues) const {
     issues.add(resilience.exit_margin, "is not shorter than slurm.time: no job would make a step");
   });
   validate_layout(issues);
-  recipe::judge(issues, [&] { validate_length(issues); });
+  recipe::judge_value(issues, *this, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
-  recipe::judge(issues, [&] { validate_stages(issues); });
+  recipe::judge_value(issues, *this, [&] { validate_stages(issues); });
+  if (has_entered_) validate_on_ranks(issues);
 }
 
 // Before the data, not at the first save.
@@ -284,23 +286,15 @@ void Recipe::validate_length(recipe::Issues& issues) const {
   const engine::BatchGeometry geometry(training);
   const std::optional<std::int64_t> steps = geometry.total_steps(training);
   if (!steps) return;  // only the data knows
-  try {
-    optim::LrSchedule(lr_scheduler,
-                      {*steps, [&](std::int64_t step) { return geometry.tokens_before(step); }});
-  } catch (const recipe::RefusedValue& refused) {
-    refused.add_to(issues);
-  }
+  optim::LrSchedule(lr_scheduler,
+                    {*steps, [&](std::int64_t step) { return geometry.tokens_before(step); }});
 }
 
 void Recipe::validate_stages(recipe::Issues& issues) const {
   const bool length_is_known =
       lengths_given(training) == 1 && !training.num_epochs() && !is_too_long(training);
   if (!data.is_mixture() || !length_is_known) return;  // issues of their own
-  try {
-    stage_starts(*this);
-  } catch (const recipe::RefusedValue& refused) {
-    refused.add_to(issues);
-  }
+  stage_starts(*this);
 }
 
 engine::EngineOptions Recipe::engine_options() const {

@@ -235,6 +235,8 @@ struct DataSection : recipe::Section {
  private:
   void validate_weights(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
+  /// Rules over what each rank of the job would have: samples, and parts of the model.
+  void validate_on_ranks(recipe::Issues& issues) const;
 };
 
 struct EvalSection : recipe::Section {
@@ -307,7 +309,8 @@ struct Recipe : recipe::Section {
 
   /// The processes among which this one runs the recipe, which no key says: alone, unless whoever
   /// loaded the recipe knows better and calls enter(), which also gives an axis of parallelism that
-  /// takes the rest of the ranks its size. InvalidRecipe when the recipe's rules refuse this size.
+  /// takes the rest of the ranks its size. RefusedValue when there is none; InvalidRecipe with all
+  /// that these ranks could not share.
   JobPlace job;
   void enter(const JobPlace& place);
 
@@ -322,6 +325,8 @@ struct Recipe : recipe::Section {
   void validate_grad_reduce(recipe::Issues& issues) const;
   void validate_same_bits(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
+  /// Rules over what each rank of the job would have: samples, and parts of the model.
+  void validate_on_ranks(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
   /// What activation_checkpoint.budget leads to on the ranks of the job; null without a budget, and
   /// where the layout does not fit them. InvalidRecipe for a budget that nothing keeps to.
@@ -331,9 +336,9 @@ struct Recipe : recipe::Section {
   parallel::ActionCosts stage_costs(const engine::EngineOptions& options) const;
   /// engine::EngineOptions::virtual_workers.
   int virtual_workers() const;
-  /// On the ranks of the job. RecipeError when the layout does not fit them.
+  /// On the ranks of the job. RefusedValue when the layout does not fit them.
   MeshShape mesh_shape() const { return parallelism.shape(job.size); }
-  /// On the same. RecipeError when they cannot share the samples of every step.
+  /// On the same. RefusedValue when they cannot share the samples of every step.
   engine::BatchGeometry geometry() const;
   /// Of the CPU's kernels: run.threads, or this process's share of the machine's cores.
   int threads() const;
@@ -343,6 +348,7 @@ struct Recipe : recipe::Section {
  private:
   /// But for what a budget leads to.
   engine::EngineOptions options_without_budget() const;
+  bool has_entered_ = false;
   mutable std::optional<plan::BudgetedRecompute> budgeted_;  // of the job, once somebody asked
 };
 

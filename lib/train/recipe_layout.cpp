@@ -1,10 +1,14 @@
 /// Rules between a recipe's layout and its other sections, and what follows from it.
 
 #include <algorithm>
+#include <utility>
 
+#include "lib/base/refused_key.hpp"
 #include "lib/base/units.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/plan/pipeline.hpp"
+#include "lib/plan/plan.hpp"
+#include "lib/recipe/judge_value.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/recipe.hpp"
 
@@ -86,7 +90,45 @@ void Recipe::validate_virtual_workers(recipe::Issues& issues) const {
 void Recipe::enter(const JobPlace& place) {
   job = place;
   budgeted_.reset();
-  if (parallelism.take_rest(place.size)) recipe::check_rules(*this);
+  has_entered_ = true;
+  parallelism.take_rest(place.size);
+  recipe::check_rules(*this);
+}
+
+namespace {
+
+// What else is wrong is known without the axis that a key names. False: it names none.
+bool without(MeshShape& mesh, std::string_view key) {
+  if (key == "parallelism.ep") return std::exchange(mesh.ep, 1) > 1;
+  for (const Axis axis : {Axis::tp, Axis::sp}) {
+    if (key != fmt::format("parallelism.{}", to_string(axis))) continue;
+    if (axis == Axis::tp) mesh.tp_sequence_parallel = false;
+    if (axis == Axis::sp) mesh.sp_ulysses = 1;
+    return std::exchange(mesh.sizes[static_cast<int>(axis)], 1) > 1;
+  }
+  return false;
+}
+
+}  // namespace
+
+void Recipe::validate_on_ranks(recipe::Issues& issues) const {
+  MeshShape mesh;
+  const std::size_t before = issues.size();
+  recipe::judge_value(issues, *this, [&] { mesh = mesh_shape(); });
+  if (issues.size() > before) return;  // all that follows is a share of a rank
+  recipe::judge_value(issues, *this, [&] { geometry(); });
+  // Only a recipe that its rules have nothing against makes a model.
+  for (bool again = before == 0; again;) {
+    again = false;
+    recipe::judge_value(issues, *this, [&] {
+      try {
+        plan::check_parameters(options_without_budget(), mesh);
+      } catch (const RefusedKey& refused) {
+        again = without(mesh, refused.key());
+        throw;
+      }
+    });
+  }
 }
 
 parallel::ActionCosts Recipe::stage_costs(const engine::EngineOptions& options) const {
@@ -100,7 +142,8 @@ parallel::ActionCosts Recipe::stage_costs(const engine::EngineOptions& options) 
 
 const plan::BudgetedRecompute* Recipe::budgeted_recompute() const {
   const std::optional<recipe::SizeOrShare>& budget = activation_checkpoint.budget();
-  const bool is_known = parallelism.rest_axis().empty() && job.size % parallelism.least_ranks() == 0;
+  const bool is_known =
+      parallelism.rest_axis().empty() && job.size % parallelism.least_ranks() == 0;
   if (!budget || !is_known) return nullptr;
   if (!budgeted_) {
     engine::Target target = target_of(*this);
@@ -111,10 +154,11 @@ const plan::BudgetedRecompute* Recipe::budgeted_recompute() const {
   if (budgeted_->fits()) return &*budgeted_;
   throw recipe::RefusedValue(
       activation_checkpoint.budget,
-      fmt::format("is {}, and activations take {} on a rank even with all blocks computed again ({} "
-                  "with none)",
-                  format_bytes(budgeted_->budget_bytes), format_bytes(budgeted_->bytes),
-                  format_bytes(budgeted_->whole_bytes)),
+      fmt::format(
+          "is {}, and activations take {} on a rank even with all blocks computed again ({} "
+          "with none)",
+          format_bytes(budgeted_->budget_bytes), format_bytes(budgeted_->bytes),
+          format_bytes(budgeted_->whole_bytes)),
       "raise it, or lower training.micro_batch_size or training.loss_chunk");
 }
 
@@ -131,14 +175,15 @@ engine::BatchGeometry Recipe::geometry() const {
   const MeshShape mesh = mesh_shape();
   engine::BatchGeometry geometry(training, mesh[Axis::dp]);
   if (const int workers = virtual_workers(); workers > 0) {
-    require<RecipeError>(workers % mesh[Axis::dp] == 0,
-                         "{} ranks of parallelism.dp do not divide the {} virtual workers of "
-                         "run.determinism: layout; {}",
-                         mesh[Axis::dp], workers,
-                         run.virtual_workers().value
-                             ? "change run.virtual_workers or parallelism.dp"
-                             : "choose a power of two up to that, or a "
-                               "training.global_batch_size that has more of them");
+    if (workers % mesh[Axis::dp] != 0) {
+      throw recipe::RefusedValue(
+          parallelism.dp,
+          fmt::format("{} ranks do not divide the {} virtual workers of run.determinism: layout",
+                      mesh[Axis::dp], workers),
+          run.virtual_workers().value ? "change run.virtual_workers or parallelism.dp"
+                                      : "choose a power of two up to that, or a "
+                                        "training.global_batch_size that has more of them");
+    }
   }
   if (mesh[Axis::pp] > 1) {
     for (const std::int64_t samples : geometry.batch_sizes()) {

@@ -42,7 +42,8 @@ TEST_CASE("doctor of a recipe shows the ranks of mpirun once, with the machine t
         std::string::npos);
   const ProcessResult refused = doctor(3, {"parallelism.tp=2"});
   CHECK(refused.exit_code == 2);
-  CHECK(refused.output.find("parallelism.tp 2 does not divide the job's 3") != std::string::npos);
+  CHECK(refused.output.find("parallelism.tp=2: 2 does not divide the job's 3") !=
+        std::string::npos);
   const ProcessResult counted = doctor(2, {"--ranks", "4"});
   CHECK(counted.exit_code == 2);
   CHECK(counted.output.find("here are 2 ranks") != std::string::npos);

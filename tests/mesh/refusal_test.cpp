@@ -38,10 +38,22 @@ TEST_CASE("a layout that does not fit the job is refused once by all its ranks")
   const auto run = [&](int ranks, const Overrides& overrides, std::string_view text) {
     check_refused(w.run(ranks, overrides), text);
   };
-  run(2, {"parallelism.dp=4"}, "parallelism.dp is 4, but the job has 2 ranks; start 4");
-  run(1, {"parallelism.dp=4"}, "but the job has 1 rank; start 4");
-  run(4, {"parallelism.tp=4"}, "cannot share 2 heads and 2 key/value heads evenly; 2 can");
+  run(2, {"parallelism.dp=4"},
+      "parallelism.dp=4: 4 takes 4 ranks, and the job has 2 ranks (start 4");
+  run(1, {"parallelism.dp=4"}, "and the job has 1 rank (start 4");
+  run(4, {"parallelism.tp=4"}, "cannot share 2 heads and 2 key/value heads evenly (2 can)");
   run(2, {"training.seq_leng=3"}, "training.seq_leng");
+}
+
+TEST_CASE("all that ranks cannot share is told at once, each at its place") {
+  static const Workshop w;
+  const auto result = run_process({LLMTRAIN_EXECUTABLE, "plan", "r.yaml", "--ranks", "36",
+                                   "parallelism={tp: 4, sp: 3, sp_algo: ulysses}",
+                                   "training.seq_len=15", "model.intermediate_size=33"},
+                                  w.scratch.path().string(), {.limit_seconds = 60});
+  check_refused(result, "r.yaml:9:47: training.global_batch_size: 4 samples, which 3 ranks");
+  check_refused(result, "parallelism.tp: 4 cannot share 2 heads and 2 key/value heads evenly");
+  check_refused(result, "parallelism.sp: 3 ranks cannot share 2 heads and 2 key/value heads");
 }
 
 TEST_CASE("check refuses what no job of a recipe's own layout could run") {
@@ -52,7 +64,7 @@ TEST_CASE("check refuses what no job of a recipe's own layout could run") {
     return run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
   };
   CHECK(check({"parallelism={dp: 2, tp: 2, sp: 2, pp: 2}"}).exit_code == 0);
-  check_refused(check({"parallelism.tp=4"}), "evenly; 2 can");
+  check_refused(check({"parallelism.tp=4"}), "evenly (2 can)");
   check_refused(check({"parallelism.tp=2", "model.intermediate_size=33"}), "1 and 3 do");
   check_refused(check({"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"}),
                 "cannot share 2 heads and 2 key/value heads");
@@ -63,19 +75,21 @@ TEST_CASE("check refuses what no job of a recipe's own layout could run") {
 
 TEST_CASE("axes that do not divide the job's ranks are refused with numbers that do") {
   refused(3, {},
-          "which 3 ranks cannot share in micro-batches of 1; 3 and 6 divide, or take 2 or 4 ranks");
+          "r.yaml:9:47: training.global_batch_size: 4 samples, which 3 ranks cannot share in "
+          "micro-batches of 1 (3 and 6 divide, or take 2 or 4 ranks)");
   refused(3, {"parallelism.tp=2"},
-          "parallelism.tp 2 does not divide the job's 3 ranks; start 2 or 4 (mpirun -n 4 llmtrain "
-          "run ...), or choose sizes that do: 1 or 3");
-  refused(3, {"parallelism={dp: 2, tp: -1}"}, "parallelism.dp 2 does not divide the job's 3");
-  refused(3, {"parallelism.pp=2"}, "parallelism.pp 2 does not divide the job's 3");
+          "parallelism.tp=2: 2 does not divide the job's 3 ranks (start 2 or 4, as mpirun -n 4 "
+          "llmtrain run ..., or choose sizes that do: 1 or 3)");
+  refused(3, {"parallelism={dp: 2, tp: -1}"}, "parallelism.dp: 2 does not divide the job's 3");
+  refused(3, {"parallelism.pp=2"}, "parallelism.pp=2: 2 does not divide the job's 3");
   refused(2, {"parallelism.tp=-1"}, "and so does parallelism.dp: -1 (its default)");
-  refused(2, {"parallelism.dp=2", "parallelism.tp=2"}, "with parallelism.tp 2, but the job has");
+  refused(2, {"parallelism.dp=2", "parallelism.tp=2"},
+          "parallelism.dp=2: 2 with tp 2 takes 4 ranks, and the job has 2");
   refused(2, {"parallelism.order=[tp, tp, dp, pp]"}, "names an axis twice");
   refused(2, {"parallelism.zero=1", "parallelism.dp_replicate=3"},
-          "does not divide the 2 ranks of dp; 2 does");
+          "does not divide the 2 ranks of dp (2 does)");
   refused(6, {"training.global_batch_size=6", "parallelism.zero=1", "parallelism.dp_replicate=4"},
-          "does not divide the 6 ranks of dp; 3 and 6 do");
+          "does not divide the 6 ranks of dp (3 and 6 do)");
 }
 
 TEST_CASE("heads and widths that ranks of tp or sp cannot share are refused with sizes that can") {
@@ -85,14 +99,13 @@ TEST_CASE("heads and widths that ranks of tp or sp cannot share are refused with
       "intermediate_size: 36, max_position_embeddings: 64}";
   // Ranks may share a key/value head, where they divide the heads of queries.
   refused(3, {wide, "training.global_batch_size=6", "parallelism.tp=3"},
-          "parallelism.tp is 3, which cannot share 12 heads and 4 key/value heads evenly; 2 or 4 "
-          "can");
-  refused(6, {wide, "parallelism.tp=6"}, "4 or 12 can");
-  refused(24, {wide, "parallelism.tp=24"}, "evenly; 12 can");
+          "parallelism.tp=3: 3 cannot share 12 heads and 4 key/value heads evenly (2 or 4 can)");
+  refused(6, {wide, "parallelism.tp=6"}, "(4 or 12 can)");
+  refused(24, {wide, "parallelism.tp=24"}, "evenly (12 can)");
   refused(2, {"parallelism.tp=2", "model.intermediate_size=33"}, "1 and 3 do");
   refused(4, {wide, "parallelism.tp=4", "model.intermediate_size=34"}, "2 and 17 do");
   refused(3, {"parallelism={sp: 3, sp_algo: ulysses}", "training.seq_len=15"},
-          "cannot share 2 heads and 2 key/value heads; parallelism.sp_algo: all_gather can");
+          "cannot share 2 heads and 2 key/value heads (parallelism.sp_algo: all_gather can");
   refused(2, {"parallelism.sp=2", "training.seq_len=14"}, "12 and 16 do");
   refused(
       4, {"parallelism={sp: 4, sp_algo: ring}", "training.seq_len=6"},
@@ -160,9 +173,9 @@ TEST_CASE("experts that ranks of ep cannot share are refused with numbers of ran
           {experts, "training.global_batch_size=16", "model.num_local_experts=12",
            "parallelism={dp: 16, ep: 8}"},
           "does not divide the model's 12 experts (4 does)");
-  refused(2, {experts, "parallelism={ep: 4}"}, "does not divide the 2 ranks of dp x sp; 2 does");
+  refused(2, {experts, "parallelism={ep: 4}"}, "does not divide the 2 ranks of dp x sp (2 does");
   refused(6, {experts, "training.global_batch_size=6", "parallelism={ep: 4}"},
-          "does not divide the 6 ranks of dp x sp; 3 and 6 do");
+          "does not divide the 6 ranks of dp x sp (3 and 6 do");
   refused(2, {experts, "parallelism={ep_room: 2}"}, "does nothing: parallelism.ep is 1");
 }
 

@@ -118,7 +118,8 @@ TEST_CASE("what all ranks refuse is said once, and all end with its exit code") 
   const Workshop w;
   const ProcessResult result = start(w, 2, torchrun(2), {"run.output_dir=r", "parallelism.dp=4"});
   CAPTURE(result.output);
-  CHECK(times(result.output, "parallelism.dp is 4, but the job has 2 ranks; start 4") == 1);
+  CHECK(times(result.output,
+              "parallelism.dp=4: 4 takes 4 ranks, and the job has 2 ranks (start 4") == 1);
   CHECK(result.output.find("[0] 2") != std::string::npos);
   CHECK(result.output.find("[1] 2") != std::string::npos);
 }

@@ -95,15 +95,16 @@ TEST_CASE("a size that was taken says of whom, and the axis is no longer open") 
   recipe::load(layout, with("dp: 2, pp: -1"));
   CHECK(layout.parallelism.rest_axis() == "pp");
   CHECK(layout.parallelism.least_ranks() == 2);
-  CHECK(layout.parallelism.take_rest(6));
+  layout.parallelism.take_rest(6);
   CHECK(layout.parallelism.pp() == 3);
   CHECK(layout.parallelism.pp.where() == "the rest of 6 ranks");
   CHECK(layout.parallelism.rest_axis().empty());
-  CHECK_FALSE(layout.parallelism.take_rest(6));
+  layout.parallelism.take_rest(6);
+  CHECK(layout.parallelism.pp() == 3);
   // dp is open for ever: any number of ranks may go on.
   Layout data;
   recipe::load(data, with("tp: 2"));
-  CHECK_FALSE(data.parallelism.take_rest(6));
+  data.parallelism.take_rest(6);
   CHECK(data.parallelism.dp() == kRest);
 }
 
@@ -133,18 +134,21 @@ TEST_CASE("axes that do not divide the ranks are refused with the nearest that d
     CHECK_THROWS_WITH_AS(sizes(keys, ranks), doctest::Contains(message), RecipeError);
   };
   refused("tp: 3", 8,
-          "parallelism.tp 3 does not divide the job's 8 ranks; start 6 or 9 (mpirun -n 9 llmtrain "
-          "run ...), or choose sizes that do: 2 or 4");
-  refused("dp: 3, pp: -1", 8, "parallelism.dp 3 does not divide the job's 8 ranks");
+          "r.yaml:1:19: parallelism.tp: 3 does not divide the job's 8 ranks (start 6 or 9, as "
+          "mpirun -n 9 llmtrain run ..., or choose sizes that do: 2 or 4)");
+  refused("dp: 3, pp: -1", 8, "r.yaml:1:19: parallelism.dp: 3 does not divide the job's 8 ranks");
   refused("dp: 2, tp: 3, sp: -1", 8,
-          "parallelism.dp 2 x tp 3 does not divide the job's 8 ranks; start 6 or 12 (mpirun -n 12 "
-          "llmtrain run ...), or choose sizes that do, as a product: 4 or 8");
-  refused(
-      "dp: 16, tp: -1", 8,
-      "parallelism.dp 16 does not divide the job's 8 ranks; start 16 (mpirun -n 16 llmtrain run "
-      "...), or choose sizes that do: 8");
-  refused("dp: 2, tp: 2, ep: 3", 4, "parallelism.ep is 3, which does not divide the 2 ranks");
-  refused("ep: -1, zero: 1, dp_replicate: 3", 8, "parallelism.dp_replicate is 3, which does not");
+          "r.yaml:1:26: parallelism.tp: 3 with dp 2 does not divide the job's 8 ranks (start 6 or "
+          "12, as mpirun -n 12 llmtrain run ..., or choose sizes that do, as a product: 4 or 8)");
+  refused("dp: 16, tp: -1", 8,
+          "parallelism.dp: 16 does not divide the job's 8 ranks (start 16, as mpirun -n 16 "
+          "llmtrain run ..., or choose sizes that do: 8)");
+  refused("dp: 3, tp: 2", 4,
+          "r.yaml:1:19: parallelism.dp: 3 with tp 2 takes 6 ranks, and the job has 4 ranks (start "
+          "6, as mpirun -n 6 llmtrain run ..., or set parallelism.dp=-1)");
+  refused("dp: 2, tp: 2, ep: 3", 4, "parallelism.ep: 3 does not divide the 2 ranks of dp x sp");
+  refused("ep: -1, zero: 1, dp_replicate: 3", 8,
+          "parallelism.dp_replicate: 3 does not divide the 8 ranks of dp (2 and 4 do)");
 }
 
 }  // namespace llmtrain::parallel

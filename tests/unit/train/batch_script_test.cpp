@@ -113,8 +113,10 @@ TEST_CASE("what the job does not fit is refused when the script is made") {
     CAPTURE(text);
     CHECK(problem.find(text) != std::string::npos);
   };
-  refuses({"parallelism.dp=4"}, "2 machines x 4 tasks are 8 ranks: parallelism.dp is 4");
-  refuses({"parallelism.tp=3"}, "2 machines x 4 tasks are 8 ranks: parallelism.tp 3 does not");
+  refuses({"parallelism.dp=4"},
+          "2 machines x 4 tasks are 8 ranks: command line: parallelism.dp=4: 4 takes 4 ranks");
+  refuses({"parallelism.tp=3"},
+          "2 machines x 4 tasks are 8 ranks: command line: parallelism.tp=3: 3 does not");
   refuses({"training.global_batch_size=4"}, "8 ranks cannot share");
   refuses({"slurm.gpus_per_node=4"}, "slurm.gpus_per_node=4: asks for GPUs, and run.device is cpu");
   refuses({"run.device=cuda"}, "slurm.gpus_per_node: missing: run.device is cuda");
