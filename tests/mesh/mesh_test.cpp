@@ -154,7 +154,7 @@ TEST_CASE("every layout has the gradients, losses and weights of one rank") {
     CAPTURE(title_of(layout));
     const ProbeResult& expected = one_rank(layout);
     REQUIRE(expected.problem == "");
-    REQUIRE(expected.numbers.size() == 2 * kSteps);
+    REQUIRE(expected.numbers.size() == 2 * kSteps + 1);  // and an evaluation
     const bool routes = model_of(layout).yaml.find("experts") < model_of(layout).yaml.size();
     REQUIRE(expected.routing.empty() != routes);
     const ProbeResult found =

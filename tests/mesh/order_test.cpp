@@ -121,7 +121,7 @@ void compare_runs(const ProbeModel& model, const std::vector<Run>& several,
   CAPTURE(fmt::format("{} {}", model.name, fmt::join(settings, " ")));
   const ProbeResult one = run_probe(model, 1, steps, settings);
   REQUIRE(one.problem == "");
-  REQUIRE(one.numbers.size() == 2 * static_cast<std::size_t>(steps));
+  REQUIRE(one.numbers.size() == 2 * static_cast<std::size_t>(steps) + 1);
   for (const Run& run : several) {
     if (run.extra && is_quick()) continue;
     CAPTURE(fmt::format("{} ranks {}", run.ranks, fmt::join(run.parallelism, " ")));

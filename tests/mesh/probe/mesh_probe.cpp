@@ -3,7 +3,8 @@
 //   mesh_probe RECIPE OUT STEPS [one_word] [override...]
 //
 // writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, of the choices of routers in
-// every step (on the CPU), and of all masters, optimizer states and losses in the end. With
+// every step (on the CPU), and of all masters, optimizer states and losses in the end, and the loss
+// of an evaluation. With
 // `one_word` all tokens of the text are the same, so that routers send all to the same experts.
 // Every step is compared with the plan of this very rank. A process without a launcher is one rank.
 #include <algorithm>
@@ -170,21 +171,43 @@ void write_states(Output& out, engine::Engine& engine) {
   }
 }
 
-/// In init and in steps no category took more or less than planned, and all together neither.
+// Behind `steps` steps, of samples that none of them had; all data ranks have the same.
+void evaluate(Output& out, engine::Engine& engine, std::int64_t steps, const Text& text) {
+  const engine::EngineOptions& options = engine.options();
+  const std::int64_t samples = engine.evaluation_samples(), all = 16 * options.micro_batch_size;
+  engine::StepBatch batch;
+  double loss_sum = 0;
+  std::int64_t tokens = 0;
+  for (std::int64_t first = 0; first < all; first += samples) {
+    batch.first_sample = first;
+    batch.resize(samples, options.seq_len);
+    for (std::int64_t s = 0; s < samples; ++s) write_sample(batch, steps + 1, s, text);
+    batch.trained_tokens =
+        std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
+    const engine::EvalOutcome outcome = engine.evaluate(batch);
+    loss_sum += outcome.loss_sum;
+    tokens += outcome.tokens;
+  }
+  out.number("evaluation", loss_sum / static_cast<double>(tokens));
+}
+
+/// In no phase did a category take more or less than planned, and all together neither.
 void check_memory(const MemoryLedger& ledger, const plan::Plan& plan) {
   for (int c = 0; c < kNumCategories; ++c) {
     const auto of = [&](const Peak& peak) {
       return peak.per_category[static_cast<std::size_t>(c)];
     };
-    require(of(ledger.peak(Phase::init)) == of(plan.init) &&
-                of(ledger.peak(Phase::step)) == of(plan.step.peak),
-            "{}: {} and {} B at most, {} and {} planned", to_string(Category(c)),
-            of(ledger.peak(Phase::init)), of(ledger.peak(Phase::step)), of(plan.init),
-            of(plan.step.peak));
+    for (const Phase phase : {Phase::init, Phase::step, Phase::eval}) {
+      require(of(ledger.peak(phase)) == of(plan.peak(phase)), "{} in {}: {} B at most, {} planned",
+              to_string(Category(c)), to_string(phase), of(ledger.peak(phase)),
+              of(plan.peak(phase)));
+    }
   }
-  const std::uint64_t most = ledger.peak(Phase::step).total_bytes;
-  require(most == plan.step.peak.total_bytes, "{} B in all at most, {} planned", most,
-          plan.step.peak.total_bytes);
+  for (const Phase phase : {Phase::step, Phase::eval}) {
+    const std::uint64_t most = ledger.peak(phase).total_bytes;
+    require(most == plan.peak(phase).total_bytes, "{} B in all at most in {}, {} planned", most,
+            to_string(phase), plan.peak(phase).total_bytes);
+  }
 }
 
 /// What a probe's steps go by and write to.
@@ -271,11 +294,14 @@ int probe(const std::vector<std::string>& arguments, World& world) {
                  .device = device.device(),
                  .out = out};
   engine::StepBatch batch;
-  for (std::int64_t step = 1; step <= std::stoll(arguments[2]); ++step) {
-    fill(batch, step, samples, options.seq_len, {options.model.vocab_size, one_word},
-         engine.mesh().size(Axis::dp), engine.mesh().index(Axis::dp));
+  const Text text{options.model.vocab_size, one_word};
+  const std::int64_t last = std::stoll(arguments[2]);
+  for (std::int64_t step = 1; step <= last; ++step) {
+    fill(batch, step, samples, options.seq_len, text, engine.mesh().size(Axis::dp),
+         engine.mesh().index(Axis::dp));
     by.step(engine, steps, batch, step, samples);
   }
+  evaluate(out, engine, last, text);
   for (const Parameter* p : engine.parameters().local()) {
     write_box(out, "master", *p,
               values_of_box(*p, p->master(), engine.mesh().owners(p->holders_of_data())));
