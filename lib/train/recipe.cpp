@@ -216,7 +216,7 @@ void Recipe::validate(recipe::Issues& issues) const {
   validate_layout(issues);
   recipe::judge_value(issues, *this, [&] { validate_length(issues); });
   recipe::judge(issues, [&] { validate_horizon(issues); });
-  recipe::judge_value(issues, *this, [&] { validate_stages(issues); });
+  recipe::judge_value(issues, *this, [&] { validate_stages(); });
   if (has_entered_) validate_on_ranks(issues);
 }
 
@@ -290,7 +290,7 @@ void Recipe::validate_length(recipe::Issues& issues) const {
                     {*steps, [&](std::int64_t step) { return geometry.tokens_before(step); }});
 }
 
-void Recipe::validate_stages(recipe::Issues& issues) const {
+void Recipe::validate_stages() const {
   const bool length_is_known =
       lengths_given(training) == 1 && !training.num_epochs() && !is_too_long(training);
   if (!data.is_mixture() || !length_is_known) return;  // issues of their own

@@ -234,7 +234,8 @@ struct DataSection : recipe::Section {
 
  private:
   void validate_weights(recipe::Issues& issues) const;
-  void validate_stages(recipe::Issues& issues) const;
+  /// RefusedValue for a stage of the data that begins nowhere.
+  void validate_stages() const;
   /// Rules over what each rank of the job would have: samples, and parts of the model.
   void validate_on_ranks(recipe::Issues& issues) const;
 };
@@ -324,7 +325,8 @@ struct Recipe : recipe::Section {
   void validate_virtual_workers(recipe::Issues& issues) const;
   void validate_grad_reduce(recipe::Issues& issues) const;
   void validate_same_bits(recipe::Issues& issues) const;
-  void validate_stages(recipe::Issues& issues) const;
+  /// RefusedValue for a stage of the data that begins nowhere.
+  void validate_stages() const;
   /// Rules over what each rank of the job would have: samples, and parts of the model.
   void validate_on_ranks(recipe::Issues& issues) const;
   engine::EngineOptions engine_options() const;
