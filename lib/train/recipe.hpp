@@ -234,8 +234,7 @@ struct DataSection : recipe::Section {
 
  private:
   void validate_weights(recipe::Issues& issues) const;
-  /// RefusedValue for a stage of the data that begins nowhere.
-  void validate_stages() const;
+  void validate_stages(recipe::Issues& issues) const;
   /// Rules over what each rank of the job would have: samples, and parts of the model.
   void validate_on_ranks(recipe::Issues& issues) const;
 };
