@@ -235,8 +235,6 @@ struct DataSection : recipe::Section {
  private:
   void validate_weights(recipe::Issues& issues) const;
   void validate_stages(recipe::Issues& issues) const;
-  /// Rules over what each rank of the job would have: samples, and parts of the model.
-  void validate_on_ranks(recipe::Issues& issues) const;
 };
 
 struct EvalSection : recipe::Section {
