@@ -51,9 +51,10 @@ std::int64_t runs_of_slices(std::int64_t elements, std::int64_t piece, std::int6
   for (std::int64_t r = 1; r <= owners; ++r) {
     const std::int64_t even = elements * r / owners, below = even / step * step;
     const std::int64_t above = std::min(below + step, elements);
-    const std::int64_t cut = r == owners ? elements : even - below <= above - even ? below : above;
-    runs += runs_between(begin, (cut + kElements - 1) / kElements);
-    begin = cut / kElements;
+    const std::int64_t nearest = even - below <= above - even ? below : above;
+    const std::int64_t end = r == owners ? elements : nearest;
+    if (end > begin) runs += runs_between(begin / kElements, (end + kElements - 1) / kElements);
+    begin = end;
   }
   return runs;
 }
