@@ -8,7 +8,8 @@ namespace llmtrain::test {
 // Neighbours exchange rows for heads (arXiv 2309.14509): q, k, v and the output of attention, and
 // their gradients; of fewer key/value heads than ranks each rank gets a whole one. Groups of them
 // gather keys and values, in the backward again, and sum their gradients; or pass them around
-// (arXiv 2310.01889), in the backward with the gradients' sums behind them.
+// (arXiv 2310.01889), in the backward with the gradients' sums behind them, which are FP32 of bf16,
+// too.
 void TextbookRank::sequences() {
   const bool all_share_heads = mesh().sp_algo == SequenceSharing::ulysses;
   const double u = all_share_heads ? size(Axis::sp) : mesh().sp_ulysses, n = size(Axis::sp) / u;
