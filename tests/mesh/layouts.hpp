@@ -25,10 +25,16 @@ struct Layout {
 };
 
 const std::vector<ProbeModel>& probe_models();
+const ProbeModel& model_of(const Layout& layout);
+/// Of the recipe, for a run on several ranks or for the one that it is compared with; and with the
+/// other arguments of mesh_probe.
+std::vector<std::string> overrides_of(const Layout& layout, bool ranks);
+std::vector<std::string> arguments_of(const Layout& layout, bool ranks);
+std::string title_of(const Layout& layout);
 /// Every axis, every schedule of pipelines and every way to share sequences is in a quick one, too.
 const std::vector<Layout>& layouts();
-/// The parts of that: models without experts, the schedules of their pipelines, models with experts,
-/// and optimizers that work in subspaces.
+/// The parts of that: models without experts, the schedules of their pipelines, models with
+/// experts, and optimizers that work in subspaces.
 const std::vector<Layout>& dense_layouts();
 const std::vector<Layout>& pipeline_layouts();
 const std::vector<Layout>& expert_layouts();

@@ -19,36 +19,6 @@ namespace {
 constexpr int kSteps = 20;
 constexpr double kBound = 1e-11;
 
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> parts;
-  while (!text.empty()) {
-    const std::size_t bar = text.find(" | ");
-    parts.emplace_back(text.substr(0, bar));
-    text = bar == std::string_view::npos ? "" : text.substr(bar + 3);
-  }
-  return parts;
-}
-
-const ProbeModel& model_of(const Layout& layout) {
-  const auto& models = probe_models();
-  return *std::find_if(models.begin(), models.end(),
-                       [&](const ProbeModel& model) { return model.name == layout.model; });
-}
-
-// Overrides of both, and those of a layout's ranks.
-std::vector<std::string> overrides_of(const Layout& layout, bool ranks) {
-  std::vector<std::string> overrides = split(layout.overrides);
-  if (layout.one_word) overrides.emplace_back("one_word");
-  if (!ranks) return overrides;
-  for (std::string& key : split(layout.parallelism)) overrides.push_back(std::move(key));
-  return overrides;
-}
-
-std::string title_of(const Layout& layout) {
-  return fmt::format("{} ranks, {}, {} {}{}", layout.ranks, layout.model, layout.parallelism,
-                     layout.overrides, layout.one_word ? " | one_word" : "");
-}
-
 // With LLMTRAIN_LAYOUTS=TEXT those with this text in their titles; "quick" is a word of its own.
 std::string_view wanted() {
   const char* text = std::getenv("LLMTRAIN_LAYOUTS");
@@ -65,7 +35,7 @@ const ProbeResult& one_rank(const Layout& layout, int steps = kSteps) {
   const auto key = std::tuple(layout.model, layout.overrides, layout.one_word, steps);
   const auto found = kept.find(key);
   if (found != kept.end()) return found->second;
-  return kept[key] = run_probe(model_of(layout), 1, steps, overrides_of(layout, false));
+  return kept[key] = run_probe(model_of(layout), 1, steps, arguments_of(layout, false));
 }
 
 // What is smaller than this throughout is noise around zero, like the gradient of a key's bias,
@@ -158,8 +128,9 @@ TEST_CASE("every layout has the gradients, losses and weights of one rank") {
     const bool routes = model_of(layout).yaml.find("experts") < model_of(layout).yaml.size();
     REQUIRE(expected.routing.empty() != routes);
     const ProbeResult found =
-        run_probe(model_of(layout), layout.ranks, kSteps, overrides_of(layout, true));
+        run_probe(model_of(layout), layout.ranks, kSteps, arguments_of(layout, true));
     REQUIRE(found.problem == "");
+    for (const double steps : found.own.at("steps by the textbook")) REQUIRE(steps == kSteps);
     compare_routing(found, expected);
     compare(found, expected, kBound, layout.one_word);
     check_rows(found, layout);
@@ -181,7 +152,7 @@ void compare_on_gpus(const std::string& how) {
     CAPTURE(title_of(layout));
     const ProbeResult& expected = one_rank(layout, kGpuSteps);
     REQUIRE(expected.problem == "");
-    std::vector<std::string> overrides = overrides_of(layout, true);
+    std::vector<std::string> overrides = arguments_of(layout, true);
     overrides.insert(overrides.end(), {"run.device=cuda", "run.memory_limit=256 MiB",
                                        "parallelism.gpu_collectives=" + how});
     const ProbeResult found = run_probe(model_of(layout), layout.ranks, kGpuSteps, overrides);
@@ -233,14 +204,17 @@ void compare_errors(const Layout& layout, const Precision& precision,
   };
   const ProbeResult exact = steps == 1 ? one_rank(layout)
                                        : run_probe(model_of(layout), 1, steps,
-                                                   with_small_steps(overrides_of(layout, false)));
+                                                   with_small_steps(arguments_of(layout, false)));
   const ProbeResult one =
-      run_probe(model_of(layout), 1, steps, in_precision(overrides_of(layout, false)));
+      run_probe(model_of(layout), 1, steps, in_precision(arguments_of(layout, false)));
   const ProbeResult found =
-      run_probe(model_of(layout), layout.ranks, steps, in_precision(overrides_of(layout, true)));
+      run_probe(model_of(layout), layout.ranks, steps, in_precision(arguments_of(layout, true)));
   REQUIRE(exact.problem == "");
   REQUIRE(one.problem == "");
   REQUIRE(found.problem == "");
+  for (const double done : found.own.at("steps by the textbook")) {
+    REQUIRE(done == (place.empty() ? steps : 0));
+  }
   for (const auto& [name, tensor] : exact.tensors) {
     if (!name.starts_with("gradient")) continue;
     CAPTURE(name);

@@ -1,12 +1,13 @@
 // One rank of a run on made-up text, for the tests of layouts:
 //
-//   mesh_probe RECIPE OUT STEPS [one_word] [override...]
+//   mesh_probe RECIPE OUT STEPS [one_word] [textbook] [override...]
 //
 // writes OUT/rank-N.txt: this rank's parts of the gradients of step 1, of the choices of routers in
 // every step (on the CPU), and of all masters, optimizer states and losses in the end, and the loss
 // of an evaluation. With
 // `one_word` all tokens of the text are the same, so that routers send all to the same experts.
-// Every step is compared with the plan of this very rank. A process without a launcher is one rank.
+// Every step is compared with the plan of this very rank, and with `textbook`, on the CPU, what all
+// ranks sent in it with the formulas of papers, too. A process without a launcher is one rank.
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -25,6 +26,7 @@
 #include "lib/train/recipe.hpp"
 #include "tests/mesh/probe/output.hpp"
 #include "tests/mesh/probe/routing.hpp"
+#include "tests/mesh/probe/sent_by_textbook.hpp"
 #include "tests/mesh/probe/sent_bytes.hpp"
 
 using namespace llmtrain;
@@ -215,8 +217,9 @@ struct Probe {
   const plan::Plan& plan;
   const std::vector<parallel::Action>& planned_actions;
   ActionLog& actions;
-  test::Routing* routing;       // on the CPU
-  const test::SentBytes* sent;  // null where what is sent passes no MPI
+  test::Routing* routing;          // on the CPU
+  const test::SentBytes* sent;     // null where what is sent passes no MPI
+  test::SentByTextbook* textbook;  // null unless asked for
   Device& device;
   Output& out;
 
@@ -235,10 +238,12 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
     // On a GPU nobody listens to routers.
     const std::uint64_t uneven = engine.mesh().experts().uneven_bytes_sent() - uneven_before;
     const bool even = engine.mesh().shape().ep_room > 0;
-    sent->check(engine.mesh().world(), plan.step,
-                routing ? routing->rows_to_experts(plan.step)
-                : even  ? test::even_rows_to_experts(plan.step)
-                        : test::RowsToExperts{.planned_bytes = static_cast<double>(uneven)});
+    const auto by_group =
+        sent->check(engine.mesh().world(), plan.step,
+                    routing ? routing->rows_to_experts(plan.step)
+                    : even  ? test::even_rows_to_experts(plan.step)
+                            : test::RowsToExperts{.planned_bytes = static_cast<double>(uneven)});
+    if (textbook) textbook->check(engine.mesh().world(), by_group, routing->rows_elsewhere());
   }
   const auto done = actions.take();
   require(planned_actions.empty() || done == planned_actions,
@@ -258,6 +263,7 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
 int probe(const std::vector<std::string>& arguments, World& world) {
   std::vector<std::string> overrides(arguments.begin() + 3, arguments.end());
   const bool one_word = std::erase(overrides, "one_word") > 0;
+  const bool by_textbook = std::erase(overrides, "textbook") > 0;
   const auto recipe = train::load_recipe(arguments[0], overrides);
   recipe->enter(world.place());
   const std::int64_t samples = recipe->geometry().global_batch_size();
@@ -278,6 +284,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   test::Routing routing(options, target.mesh, target.rank);
   if (on_cpu) place.table = routing.listen(*place.table);
   const test::SentBytes sent(world);
+  test::SentByTextbook textbook(options, target.mesh, target.rank, samples);
   const auto planned_actions = simulated_order(options, samples, target);
   engine::Engine engine(place, options);
   engine.initialize();
@@ -291,6 +298,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
                  .actions = actions,
                  .routing = on_cpu ? &routing : nullptr,
                  .sent = by_nccl ? nullptr : &sent,
+                 .textbook = by_textbook && on_cpu ? &textbook : nullptr,
                  .device = device.device(),
                  .out = out};
   engine::StepBatch batch;
@@ -309,6 +317,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   write_states(out, engine);
   check_memory(device.device().ledger(), plan);
   if (on_cpu) routing.write_rows(out, plan);
+  out.own_number("steps by the textbook", textbook.steps());
   return 0;
 }
 
@@ -317,7 +326,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.size() < 3) {
-    std::fputs("usage: mesh_probe RECIPE OUT STEPS [one_word] [override...]\n", stderr);
+    std::fputs("usage: mesh_probe RECIPE OUT STEPS [one_word] [textbook] [override...]\n", stderr);
     return 2;
   }
   try {

@@ -163,15 +163,25 @@ RowsToExperts Routing::rows_to_experts(const plan::PassPlan& step) const {
   }
   if (as_many_to_each_) return even_rows_to_experts(step);
   for (const auto& of_layer : kept_counter_.defined() ? kept_ : choices_) {
+    all.planned_rows += static_cast<double>(most_kept_ * std::ssize(of_layer));
+  }
+  for (const double rows : rows_elsewhere()) all.rows += rows;
+  return all;
+}
+
+std::vector<double> Routing::rows_elsewhere() const {
+  std::vector<double> of_layers;
+  for (const auto& of_layer : kept_counter_.defined() ? kept_ : choices_) {
+    double rows = 0;
     for (const Choices& choices : of_layer) {
-      all.planned_rows += static_cast<double>(most_kept_);
       const auto elsewhere = std::ranges::count_if(choices, [&](std::int32_t expert) {
         return expert >= 0 && expert / (num_experts_ / ep_) != place_among_experts_;
       });
-      all.rows += static_cast<double>(elsewhere);
+      rows += static_cast<double>(elsewhere);
     }
+    of_layers.push_back(rows);
   }
-  return all;
+  return of_layers;
 }
 
 void Routing::write_rows(Output& out, const plan::Plan& plan) const {

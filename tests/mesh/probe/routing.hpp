@@ -35,6 +35,9 @@ class Routing {
              std::int64_t samples_of_step) const;
   /// What the step's choices say of the rows on their way to experts and back.
   RowsToExperts rows_to_experts(const plan::PassPlan& step) const;
+  /// Of each block with experts, choices of this rank's tokens in the step whose experts are
+  /// another rank's; 0 for blocks of other stages.
+  std::vector<double> rows_elsewhere() const;
 
   /// In the end: how often rows of a micro-batch came to a layer's experts here ("arrivals"), how
   /// often there were none, the most that came at once, and for how many there was room.

@@ -115,9 +115,9 @@ void SentBytes::start() const {
   if (several_) trace::start();
 }
 
-void SentBytes::check(Communicator& all, const plan::PassPlan& planned,
-                      const RowsToExperts& to_experts) const {
-  if (!several_) return;
+std::map<std::string, double> SentBytes::check(Communicator& all, const plan::PassPlan& planned,
+                                               const RowsToExperts& to_experts) const {
+  if (!several_) return {};
   ByCollective mine;
   add_sent(mine, trace::stop());
   std::map<std::string, std::string> members;
@@ -148,6 +148,11 @@ void SentBytes::check(Communicator& all, const plan::PassPlan& planned,
     require(std::abs(bytes.sent - bytes.expected()) < 0.5, "a step sent {} B in {}, {} B expected",
             bytes.sent, call, bytes.expected());
   }
+  std::map<std::string, double> by_group;
+  for (const auto& [call, bytes] : mine) {
+    if (bytes.sent > 0) by_group[call.substr(0, call.find(", "))] += bytes.sent;
+  }
+  return by_group;
 }
 
 }  // namespace llmtrain::test

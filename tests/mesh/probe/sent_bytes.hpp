@@ -1,6 +1,9 @@
 #pragma once
 /// What ranks of mesh_probe hand to MPI, by collective, against what their plans say.
 
+#include <map>
+#include <string>
+
 #include "lib/comm/world.hpp"
 #include "lib/plan/plan.hpp"
 
@@ -25,10 +28,10 @@ class SentBytes {
 
   void start() const;
   /// Collective over `all`, the world. This rank has sent since start() what its plan says, by kind
-  /// and bytes of a call, and the members of each group together what the textbook volume is.
-  /// InternalError naming the first that differs.
-  void check(Communicator& all, const plan::PassPlan& planned,
-             const RowsToExperts& to_experts) const;
+  /// and bytes of a call, and the members of each group together exactly that. InternalError naming
+  /// the first that differs. Returns what this rank has sent, by "kind on group".
+  std::map<std::string, double> check(Communicator& all, const plan::PassPlan& planned,
+                                      const RowsToExperts& to_experts) const;
 
  private:
   bool several_;
