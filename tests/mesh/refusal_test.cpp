@@ -51,7 +51,7 @@ TEST_CASE("all that ranks cannot share is told at once, each at its place") {
                                    "parallelism={tp: 4, sp: 3, sp_algo: ulysses}",
                                    "training.seq_len=15", "model.intermediate_size=33"},
                                   w.scratch.path().string(), {.limit_seconds = 60});
-  check_refused(result, "r.yaml:9:47: training.global_batch_size: 4 samples, which 3 ranks");
+  check_refused(result, "r.yaml:9:65: training.global_batch_size: 4 samples, which 3 ranks");
   check_refused(result, "parallelism.tp: 4 cannot share 2 heads and 2 key/value heads evenly");
   check_refused(result, "parallelism.sp: 3 ranks cannot share 2 heads and 2 key/value heads");
 }
@@ -75,7 +75,7 @@ TEST_CASE("check refuses what no job of a recipe's own layout could run") {
 
 TEST_CASE("axes that do not divide the job's ranks are refused with numbers that do") {
   refused(3, {},
-          "r.yaml:9:47: training.global_batch_size: 4 samples, which 3 ranks cannot share in "
+          "r.yaml:9:65: training.global_batch_size: 4 samples, which 3 ranks cannot share in "
           "micro-batches of 1 (3 and 6 divide, or take 2 or 4 ranks)");
   refused(3, {"parallelism.tp=2"},
           "parallelism.tp=2: 2 does not divide the job's 3 ranks (start 2 or 4, as mpirun -n 4 "
