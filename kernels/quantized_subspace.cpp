@@ -42,7 +42,7 @@ void FollowSubspace::check() const {
 
 Cost FollowSubspace::cost() const {
   return 1 / static_cast<double>(apart) *
-         memory_cost({leading, leading, similarities, gap}, {leading, similarities, gap});
+         memory_cost({leading, leading, similarities, gap}, {leading, leading, similarities, gap});
 }
 
 void AffineQuantize::check() const {

@@ -35,12 +35,13 @@ struct SubspaceDecisions {
 };
 
 /// How far a subspace has turned since it was last chosen, and how long it will stay. `vectors` are
-/// new, of rows or columns; `leading` [n] is the first of them last time. Each update but the first
-/// adds the cosine of the angle between the two to `similarities`, FP64 [queue], and drops the
-/// oldest, which comes first; slots without one hold kNone. Where none does and their mean is at
-/// least `threshold`, `gap`, FP64 [1], grows by `growth`, rounded down. Then `leading` is the new
-/// first vector. `vectors` and `leading` FP32 | FP64, of one dtype. Where the decision does not
-/// apply, nothing is written. `apart` is that of TopSingularVectors.
+/// new, of rows or columns; `leading` [n] is the first of them last time. In each update but the
+/// first the first vector takes the sign by which it is nearer to that, and the cosine of the angle
+/// between the two joins `similarities`, FP64 [queue], of which the oldest, which comes first, is
+/// dropped; slots without one hold kNone. Where none does and their mean is at least `threshold`,
+/// `gap`, FP64 [1], grows by `growth`, rounded down. Then `leading` is the new first vector.
+/// `vectors` and `leading` FP32 | FP64, of one dtype. Where the decision does not apply, nothing is
+/// written. `apart` is that of TopSingularVectors.
 struct FollowSubspace {
   static constexpr std::string_view name = "follow_subspace";
   /// No cosine.

@@ -5,6 +5,8 @@
 // That is for the matrices of attention and MLP; embeddings, the head, norms and biases follow
 // 8-bit AdamW. What is decided here:
 // - Weights have the form that the recipe gives them, the authors' 8 bits and stochastic rounding.
+// - A cosine does not depend on signs that a library gives to vectors: a subspace's first vector
+//   has the one by which it is nearer to the last choice's (kernels::FollowSubspace).
 // - When a subspace is chosen next is a state of each matrix, as are the similarities of the last
 //   choices.
 // - Scales of the projector's codes are FP32, whatever the master; of a projector that is no whole

@@ -40,12 +40,14 @@ void follow_subspace(const KernelCtx&, const FollowSubspace& op, const View&) {
   if (!decision.applies()) return;
   const std::int64_t n = op.leading.numel(), queue = op.similarities.numel();
   with_master_type(op.dtype(), [&]<class T>() {
-    const T* vectors = op.vectors.as<T>();
+    T* vectors = op.vectors.as<T>();
     T* leading = op.leading.as<T>();
     if (decision.updates > 1) {
       double* similarities = op.similarities.as<double>();
       std::copy(similarities + 1, similarities + queue, similarities);
-      similarities[queue - 1] = cosine(vectors, op.stride(), leading, n);
+      const double turned = cosine(vectors, op.stride(), leading, n);
+      for (std::int64_t i = 0; turned < 0 && i < n; ++i) vectors[i * op.stride()] *= -1;
+      similarities[queue - 1] = std::abs(turned);
       const double mean = mean_of(similarities, queue);
       double& gap = *op.gap.as<double>();
       if (mean != FollowSubspace::kNone && mean >= op.threshold) gap = std::floor(gap * op.growth);

@@ -60,6 +60,7 @@ class Followed {
                                     : machine_.of(columns, {3, 2}, machine_.compute());
     const Tensor decision = decision_of(machine_, 1, updates_);
     decision.view().as<UpdateDecision>()->apply = applies ? 1 : 0;
+    const Values before = values_of(vectors);
     machine_.run(FollowSubspace{.vectors = vectors,
                                 .leading = leading_,
                                 .similarities = similarities_,
@@ -68,7 +69,14 @@ class Followed {
                                 .of_rows = of_rows_,
                                 .threshold = threshold_,
                                 .growth = growth_});
+    const Values after = values_of(vectors);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const bool is_first = of_rows_ ? i < 3 : i % 2 == 0;
+      CHECK(after[i] == (is_first && turns_ ? -before[i] : before[i]));
+    }
   }
+  /// The first vectors from here on are those whose sign does not stay.
+  void turns(bool turns) { turns_ = turns; }
   double gap() const { return values_of(gap_)[0]; }
   Values similarities() const { return values_of(similarities_); }
   Values leading() const { return values_of(leading_); }
@@ -79,6 +87,7 @@ class Followed {
   double threshold_, growth_;
   Tensor leading_, similarities_, gap_;
   int updates_ = 0;
+  bool turns_ = false;
 };
 
 struct Coded {
@@ -156,18 +165,35 @@ TEST_CASE(
       followed.choose({0, 1, 0});
       CHECK(followed.similarities() == Values{1, 0});
       CHECK(followed.gap() == 4);  // 4.5
-      followed.choose({0, -1, 0});
-      CHECK(followed.similarities() == Values{0, -1});
-      CHECK(followed.gap() == 4);
-      followed.choose({0, 0, 1}, false);
-      CHECK(followed.similarities() == Values{0, -1});
-      CHECK(followed.leading() == Values{0, -1, 0});
-      followed.choose({0, -0.75, 1});  // 3, 4, 5
-      CHECK(followed.similarities()[0] == -1);
-      CHECK(std::abs(followed.similarities()[1] - 0.6) < 1e-15);
-      CHECK(followed.leading() == Values{0, -0.75, 1});
+      followed.choose({0, 0, 2}, false);
+      CHECK(followed.similarities() == Values{1, 0});
+      CHECK(followed.leading() == Values{0, 1, 0});
+      followed.choose({0, 0.5, 1.125});  // 4, 9
+      CHECK(followed.similarities()[0] == 0);
+      CHECK(std::abs(followed.similarities()[1] - 4 / std::sqrt(97.0)) < 1e-15);
+      CHECK(followed.leading() == Values{0, 0.5, 1.125});
       CHECK(followed.gap() == 4);
     }
+  }
+}
+
+TEST_CASE("a first vector has the sign by which it is nearer to the last choice") {
+  for (const bool of_rows : {true, false}) {
+    Followed followed(0.75, 2, 1, of_rows, DType::f32);
+    followed.choose({-1, 0, 0});
+    CHECK(followed.leading() == Values{-1, 0, 0});
+    followed.turns(true);
+    followed.choose({1, 0, 0});
+    CHECK(followed.leading() == Values{-1, 0, 0});
+    CHECK(followed.similarities() == Values{1});
+    CHECK(followed.gap() == 6);
+    followed.choose({3, -4, 0});
+    CHECK(followed.leading() == Values{-3, 4, 0});
+    CHECK(std::abs(followed.similarities()[0] - 0.6) < 1e-15);
+    CHECK(followed.gap() == 6);
+    followed.turns(false);
+    followed.choose({0, 0, 1});
+    CHECK(followed.similarities() == Values{0});
   }
 }
 
@@ -177,7 +203,7 @@ TEST_CASE("a queue that is not full makes no gap grow, whatever the threshold") 
     followed.choose({0, 1, 0});
     CHECK(followed.gap() == 3);
   }
-  followed.choose({0, -1, 0});
+  followed.choose({0, 0, 1});
   CHECK(followed.gap() == 6);
 }
 

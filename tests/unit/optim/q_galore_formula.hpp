@@ -46,9 +46,9 @@ class CodedProjector {
   Values *codes_, *scales_, *zeros_;
 };
 
-/// Of columns [rows, 2] the first, whose similarity to the last time's is the newest of two; their
-/// mean reaches a threshold of -1 and doubles the gap.
-inline void follow(const Values& columns, States& states, const Step& s) {
+/// Of columns [rows, 2] the first, with the sign of the last time's, to which its similarity is the
+/// newest of two; their mean reaches a threshold of -1 and doubles the gap.
+inline void follow(Values& columns, States& states, const Step& s) {
   Values leading;
   for (std::size_t i = 0; i < columns.size(); i += 2) leading.push_back(columns[i]);
   if (s.t > 1) {
@@ -56,7 +56,10 @@ inline void follow(const Values& columns, States& states, const Step& s) {
     for (std::size_t i = 0; i < leading.size(); ++i) {
       similarity += leading[i] * states["leading_vector"][i];
     }
-    states["similarities"] = {states["similarities"][1], similarity};
+    states["similarities"] = {states["similarities"][1], std::abs(similarity)};
+    for (std::size_t i = 0; similarity < 0 && i < leading.size(); ++i) {
+      columns[2 * i] = leading[i] = -leading[i];
+    }
     if (states["similarities"][0] >= -1) states["gap"][0] *= 2;
   }
   states["leading_vector"] = leading;
@@ -80,7 +83,7 @@ void q_galore_formula(Values& p, Values g, States& states, const Step& s) {
     }
   }
   if (std::fmod(s.t - 1, states["gap"][0]) == 0) {
-    const Values columns = two_left_vectors(g, rows, cols);
+    Values columns = two_left_vectors(g, rows, cols);
     follow(columns, states, s);
     states["projector"] = columns;
     if (coded) CodedProjector(states).put(columns);

@@ -99,7 +99,7 @@ void compare(const Json& golden, const Json& c, const char* precision,
     for (const auto& p : rig.store.all()) set_values(p->grad(), gradient_of(golden, *p, t));
     const StepResult result = run_step(rig, set, golden["lr_factors"][t].get<double>());
     REQUIRE(result.applied);
-    CHECK(result.grad_norm == test::relative(expected["norms"][t].get<double>(), 1e-6));
+    CHECK(result.grad_norm == test::relative(expected["norms"][t].get<double>(), tolerance));
     for (const StateTensor& state : set.states()) {
       golden::add_to(hashes.try_emplace(state.name, golden::kHashOfNothing).first->second,
                      bytes_of(state.tensor));
@@ -130,7 +130,7 @@ TEST_CASE("Q-GaLore agrees with its authors' code over twenty steps, codes and s
       grown += growths(c["fp64"]["states"], c["options"], name);
     }
   }
-  CHECK(grown > 8);
+  CHECK(grown > 20);
 }
 
 }  // namespace llmtrain::optim
