@@ -27,7 +27,7 @@ void TopSingularVectors::check() const {
                    "vectors of the shorter side");
   operands.dense("vectors", vectors, vectors.numel(), {g.dtype});
   operands.distinct("vectors", vectors, "g", g);
-  operands.expects(gap > 0, "a gap above 0");
+  operands.expects(gap > 0 && apart > 0, "a gap above 0");
   check_decision(operands, decision);
 }
 
@@ -37,7 +37,7 @@ Cost TopSingularVectors::cost() const {
   const double rotations = kSweeps * n * n * n * sizeof(double);
   Cost cost = memory_cost({g}, {vectors});
   cost += {.flops = 0, .bytes_read = triangle + rotations, .bytes_written = triangle + rotations};
-  return 1 / static_cast<double>(gap) * cost;
+  return 1 / (static_cast<double>(gap) * static_cast<double>(apart)) * cost;
 }
 
 // The triangle, the lines that join it, and for each vector its length, place and remainder.

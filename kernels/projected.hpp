@@ -19,12 +19,13 @@ namespace llmtrain::kernels {
 ///   made orthogonal to all before: an axis e is the next one if more than half as much of it is
 ///   left as is of the axes in the mean. (Of a zero g: e_0, e_1, ...)
 /// Done only in the first update and every `gap` updates after it; else, and where the decision
-/// does not apply, nothing is written.
+/// does not apply, nothing is written. Of a decision that applies to choices alone (gap 1) `apart`
+/// says how many updates lie between two, for the cost.
 struct TopSingularVectors {
   static constexpr std::string_view name = "top_singular_vectors";
   static constexpr double kEqual = 0x1p-20;
   View g, vectors, decision;
-  std::int64_t gap = 1;
+  std::int64_t gap = 1, apart = 1;
   bool left_of_square = false;
   void check() const;
   /// A step's mean share of what the rotations and the reduction to a triangle move. Not products.

@@ -16,6 +16,7 @@ void add_block_moments_rows(std::vector<KernelRow>& rows);
 void add_eight_bit_rows(std::vector<KernelRow>& rows);
 void add_factored_rows(std::vector<KernelRow>& rows);
 void add_projected_rows(std::vector<KernelRow>& rows);
+void add_quantized_subspace_rows(std::vector<KernelRow>& rows);
 void add_attention_rows(std::vector<KernelRow>& rows);
 void add_loss_rows(std::vector<KernelRow>& rows);
 void add_router_rows(std::vector<KernelRow>& rows);

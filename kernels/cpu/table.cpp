@@ -17,6 +17,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_eight_bit_rows(rows);
   reference::add_factored_rows(rows);
   reference::add_projected_rows(rows);
+  reference::add_quantized_subspace_rows(rows);
   reference::add_attention_rows(rows);
   reference::add_loss_rows(rows);
   reference::add_router_rows(rows);

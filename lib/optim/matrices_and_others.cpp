@@ -18,7 +18,7 @@ std::vector<StateSpec> MatricesAndOthers::states(const Parameter& parameter) con
 }
 
 std::int64_t MatricesAndOthers::indivisible(const Parameter& parameter) const {
-  return is_matrix(parameter) ? 0 : 1;
+  return is_matrix(parameter) ? 0 : others_->indivisible(parameter);
 }
 
 std::int64_t MatricesAndOthers::divisible(const Parameter& parameter) const {

@@ -23,5 +23,6 @@ OptimizerRow came();
 OptimizerRow sm3();
 OptimizerRow galore();
 OptimizerRow ldadamw();
+OptimizerRow q_galore();
 
 }  // namespace llmtrain::optim

@@ -58,9 +58,9 @@ class SubspaceOptimizer : public MatricesAndOthers {
   void update_matrices(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
                        const View& decision) const final;
 
- private:
   Subspace subspace_of(const Parameter& parameter) const;
 
+ private:
   Settings settings_;
 };
 

@@ -1,5 +1,6 @@
 // Kernels of optimizers that work in subspaces of matrices.
 #include "kernels/projected.hpp"
+#include "kernels/quantized_subspace.hpp"
 #include "lib/plan/kernel_cases.hpp"
 
 namespace llmtrain::plan {
@@ -68,7 +69,40 @@ LaunchTime carried_step(KernelBench& b, DType t, std::int64_t rows) {
                               .rule = {}});
 }
 
-// So many bytes to a row that there are few rows.
+LaunchTime subspace_decisions(KernelBench& b, DType, std::int64_t) {
+  return b.launch(SubspaceDecisions{.decision = b.decision(),
+                                    .gap = b.input(1, 1, DType::f64),
+                                    .step = b.result(1, UpdateDecision::kScalars, DType::f64),
+                                    .choice = b.result(1, UpdateDecision::kScalars, DType::f64)});
+}
+
+LaunchTime follow_subspace(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(FollowSubspace{.vectors = b.input(rows, kCols, t),
+                                 .leading = b.result(1, rows, t),
+                                 .similarities = b.result(1, 5, DType::f64),
+                                 .gap = b.result(1, 1, DType::f64),
+                                 .decision = b.decision()});
+}
+
+LaunchTime affine_quantize(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(AffineQuantize{.x = b.input(rows, kCols, t),
+                                 .codes = b.result(rows, kCols, DType::u8),
+                                 .scales = b.result(rows, 1, DType::f32),
+                                 .zeros = b.result(rows, 1, DType::u8),
+                                 .decision = b.decision(),
+                                 .group = kCols});
+}
+
+LaunchTime affine_dequantize(KernelBench& b, DType t, std::int64_t rows) {
+  return b.launch(AffineDequantize{.codes = b.result(rows, kCols, DType::u8),
+                                   .scales = b.result(rows, 1, DType::f32),
+                                   .zeros = b.result(rows, 1, DType::u8),
+                                   .y = b.result(rows, kCols, t),
+                                   .group = kCols});
+}
+
+// So many bytes to a row that there are few rows, or one alone.
+constexpr std::int64_t kOfOneSize = std::int64_t{8} << 20;
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"top_singular_vectors", kSide * 64, true, top_singular_vectors},
     {"subspace_step", kCols, true, subspace_step},
@@ -76,6 +110,10 @@ constexpr auto kRowCases = std::to_array<RowCase>({
     {"unbiased_moments", kCols, true, unbiased_moments},
     {"square_elements", kCols, true, square_elements},
     {"carried_step", kCols, true, carried_step},
+    {"subspace_decisions", kOfOneSize, true, subspace_decisions},
+    {"follow_subspace", kCols, true, follow_subspace},
+    {"affine_quantize", kCols, true, affine_quantize},
+    {"affine_dequantize", kCols, true, affine_dequantize},
 });
 
 }  // namespace

@@ -68,9 +68,9 @@ TEST_CASE("a step's memory is the plan's: families x recompute x dtype, accumula
 }
 
 TEST_CASE("a step's memory is the plan's: masters as remainders, every optimizer with a state") {
-  for (const std::string optimizer :
-       {"adamw", "momentum", "muon", "nesterov", "adagrad", "rmsprop", "amsgrad", "lion",
-        "adam_mini", "adafactor", "came", "sm3", "galore", "ldadamw", "adamw_8bit", "lion_8bit"}) {
+  for (const std::string optimizer : {"adamw", "momentum", "muon", "nesterov", "adagrad", "rmsprop",
+                                      "amsgrad", "lion", "adam_mini", "adafactor", "came", "sm3",
+                                      "galore", "ldadamw", "q_galore", "adamw_8bit", "lion_8bit"}) {
     check_row("llama remainder " + optimizer,
               {"steps", "llama", "precision.compute=bf16", "precision.master=bf16+remainder",
                "optimizer.name=" + optimizer});

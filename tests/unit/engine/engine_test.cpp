@@ -199,7 +199,7 @@ TEST_CASE("50 steps have the same losses and masters in either form of the maste
   for (const std::string_view recipe : {kGpt2, kLlama}) {
     for (const char* optimizer :
          {"adamw", "momentum", "muon", "amsgrad", "lion", "adam_mini", "adafactor", "came", "sm3",
-          "galore", "ldadamw", "adamw_8bit", "lion_8bit"}) {
+          "galore", "ldadamw", "q_galore", "adamw_8bit", "lion_8bit"}) {
       CAPTURE(optimizer);
       std::vector<std::string> overrides{"precision.compute=bf16",
                                          std::string("optimizer.name=") + optimizer};

@@ -8,25 +8,20 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 #include "tests/support/formula.hpp"
 #include "tests/support/source_tree.hpp"
-#include "tests/unit/optim/fixture.hpp"
+#include "tests/unit/optim/golden.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-using Json = nlohmann::json;
-using Values = std::vector<double>;
-
-/// FNV-1a, which goes on from `hash`.
-void add_to(std::uint64_t& hash, std::span<const std::byte> bytes) {
-  for (const std::byte b : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3;
-}
-constexpr std::uint64_t kHashOfNothing = 0xCBF29CE484222325;
+using golden::add_to;
+using golden::Json;
+using golden::kHashOfNothing;
+using golden::Values;
 
 Values gradient_of(const Json& golden, const Parameter& p, std::size_t t, bool coarse) {
   const std::string name(p.name());

@@ -88,7 +88,7 @@ std::vector<std::string> with_states() {
   for (const OptimizerRow& row : optimizer_table()) {
     if (row.name == "sgd") continue;
     std::string yaml = "name: " + std::string(row.name) + "\nlr: 0.01\n";
-    if (row.name == "galore") yaml += "rank: 4\nupdate_proj_gap: 2\n";
+    if (row.name.ends_with("galore")) yaml += "rank: 4\nupdate_proj_gap: 2\n";
     if (row.name == "adafactor") yaml += "beta1: 0.9\n";
     if (row.name == "adagrad") yaml += "initial_accumulator_value: 0.1\n";
     all.push_back(std::move(yaml));

@@ -76,7 +76,7 @@ TEST_CASE("every optimizer is compared with somebody else's code") {
   std::set<std::string> compared;
   for (const char* name :
        {"optimizers_golden.json", "rule_optimizers_golden.json", "factored_golden.json",
-        "projected_golden.json", "eight_bit_golden.json"}) {
+        "projected_golden.json", "eight_bit_golden.json", "q_galore_golden.json"}) {
     std::ifstream file(test_file(std::filesystem::path("unit/optim") / name));
     const Json golden = Json::parse(file);
     for (const Json& c : golden["cases"]) compared.insert(c["name"].get<std::string>());

@@ -1,24 +1,24 @@
 // Twenty steps of the authors' own optimizers with warm-up, clipping, weight decay and groups, on
 // gradients some of which are zero, subnormal or huge; made by scripts/golden/rule_optimizers.py
 // factored_optimizers.py and projected_optimizers.py.
-#include <algorithm>
 #include <fstream>
-#include <map>
 
 #include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/formula.hpp"
 #include "tests/support/relative.hpp"
 #include "tests/support/source_tree.hpp"
-#include "tests/unit/optim/fixture.hpp"
+#include "tests/unit/optim/golden.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-using Json = nlohmann::json;
-using Values = std::vector<double>;
+using golden::check_kept;
+using golden::Json;
+using golden::recipe_of;
+using golden::specs;
+using golden::Values;
 
 Values gradient_of(const Json& golden, const Parameter& p, std::size_t t) {
   const std::string name(p.name());
@@ -35,58 +35,6 @@ Values gradient_of(const Json& golden, const Parameter& p, std::size_t t) {
     if (kind == 2 && huge) g[i] = golden["huge"];
   }
   return g;
-}
-
-std::vector<ParameterSpec> specs(const Json& golden) {
-  std::vector<ParameterSpec> all;
-  for (const auto& [name, shape] : golden["shapes"].items()) {
-    ParameterSpec& spec = all.emplace_back(ParameterSpec{.name = name, .init = {}});
-    if (shape.size() == 1) {
-      spec.shape = {shape[0].get<std::int64_t>()};
-      spec.role = ParameterRole::norm;
-    } else {
-      spec.shape = {shape[0].get<std::int64_t>(), shape[1].get<std::int64_t>()};
-      spec.rows_per_head = golden["rows_per_head"].value(name, std::int64_t{1});
-    }
-  }
-  return all;
-}
-
-std::string recipe_of(const Json& golden, const Json& c) {
-  Json recipe = c["options"];
-  recipe["name"] = c["name"];
-  recipe["lr"] = c.value("lr", golden["lr"]);
-  recipe["max_grad_norm"] = golden["max_grad_norm"];
-  recipe["no_decay"] = Json::array();
-  const Json& groups = c.contains("groups") ? c["groups"] : golden["groups"];
-  for (const auto& [name, settings] : groups.items()) {
-    Json group = settings;
-    group["match"] = name;
-    recipe["groups"].push_back(group);
-  }
-  return recipe.dump();
-}
-
-double norm_of(const Values& values) {
-  double squares = 0;
-  for (const double x : values) squares += x * x;
-  return std::sqrt(squares);
-}
-
-/// Of all values, and of every so-many-th. Rounding is relative to `first`, too: what they began
-/// as, for a parameter may come close to zero, or what they are a small rest of.
-void check_kept(const Values& found, const Json& kept, std::size_t stride, double tolerance,
-                const Values& first = {}) {
-  Values sample, first_sample, difference = kept["sample"];
-  for (std::size_t i = 0; i < found.size(); i += stride) {
-    sample.push_back(found[i]);
-    if (!first.empty()) first_sample.push_back(first[i]);
-  }
-  const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(first_sample));
-  CHECK(std::abs(norm_of(found) - norm) <= tolerance * std::max(norm, norm_of(first)));
-  REQUIRE(sample.size() == difference.size());
-  for (std::size_t i = 0; i < sample.size(); ++i) difference[i] -= sample[i];
-  CHECK(norm_of(difference) <= tolerance * size);
 }
 
 void compare(const Json& golden, const Json& c, const Json& expected, const ParameterDTypes& dtypes,

@@ -67,7 +67,7 @@ TEST_CASE("every kernel of a step is measured") {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
       for (const char* optimizer :
            {"adamw", "sgd", "momentum", "amsgrad", "adam_mini", "adafactor", "came", "sm3",
-            "galore", "ldadamw", "adamw_8bit", "lion_8bit"}) {
+            "galore", "ldadamw", "q_galore", "adamw_8bit", "lion_8bit"}) {
         test::EngineRecipe recipe;
         recipe::load(recipe, {.file = "test.yaml",
                               .text = std::string(text),

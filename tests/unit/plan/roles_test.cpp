@@ -87,6 +87,8 @@ const std::vector<Layout>& layouts() {
       {kDense, "galore", 1, true, {.sizes = {3, 2, 1, 1}}},
       {kExperts, "galore", 2, false, {.sizes = {4, 2, 1, 1}, .ep = 2}},
       {kDense, "ldadamw", 2, false, {.sizes = {3, 2, 1, 1}}},
+      {kDense, "q_galore, min_8bit_size: 0, proj_group_size: 7", 1, true, {.sizes = {3, 1, 2, 1}}},
+      {kExperts, "q_galore", 2, false, {.sizes = {4, 2, 1, 1}, .ep = 2}},
       {kExperts, "ldadamw", 1, true, {.sizes = {4, 2, 1, 1}, .ep = 2}},
       {kDense, "muon", 3, false, {.sizes = {2, 1, 1, 2}, .sp_algo = SequenceSharing::ring}},
       {kDense, "adamw", 3, true, {.sizes = {4, 1, 2, 2}, .dp_replicate = 2}},

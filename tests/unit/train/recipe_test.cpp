@@ -197,7 +197,7 @@ TEST_CASE("gradients cannot travel in bf16 where no bit may depend on the layout
 }
 
 TEST_CASE("an optimizer without kernels for a GPU is refused there") {
-  for (const std::string name : {"galore", "ldadamw"}) {
+  for (const std::string name : {"galore", "ldadamw", "q_galore"}) {
     const std::string chosen = "optimizer.name=" + name;
     const auto problems = problems_with("run.device=cuda", chosen);
     REQUIRE(problems.size() == 1);

@@ -1,0 +1,78 @@
+#pragma once
+/// Goldens of optimizers: the parameters, the recipe, and how found values are held to kept ones.
+
+#include <algorithm>
+#include <map>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/optim/fixture.hpp"
+
+namespace llmtrain::optim::golden {
+
+using Json = nlohmann::json;
+using Values = std::vector<double>;
+
+/// FNV-1a, which goes on from `hash`.
+inline void add_to(std::uint64_t& hash, std::span<const std::byte> bytes) {
+  for (const std::byte b : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3;
+}
+inline constexpr std::uint64_t kHashOfNothing = 0xCBF29CE484222325;
+
+/// Matrices, and vectors as norms.
+inline std::vector<ParameterSpec> specs(const Json& golden) {
+  std::vector<ParameterSpec> all;
+  for (const auto& [name, shape] : golden["shapes"].items()) {
+    ParameterSpec& spec = all.emplace_back(ParameterSpec{.name = name, .init = {}});
+    if (shape.size() == 1) {
+      spec.shape = {shape[0].get<std::int64_t>()};
+      spec.role = ParameterRole::norm;
+    } else {
+      spec.shape = {shape[0].get<std::int64_t>(), shape[1].get<std::int64_t>()};
+      if (golden.contains("rows_per_head")) {
+        spec.rows_per_head = golden["rows_per_head"].value(name, std::int64_t{1});
+      }
+    }
+  }
+  return all;
+}
+
+inline std::string recipe_of(const Json& golden, const Json& c) {
+  Json recipe = c["options"];
+  recipe["name"] = c["name"];
+  recipe["lr"] = c.value("lr", golden["lr"]);
+  recipe["max_grad_norm"] = golden["max_grad_norm"];
+  recipe["no_decay"] = Json::array();
+  const Json& groups = c.contains("groups") ? c["groups"] : golden["groups"];
+  for (const auto& [name, settings] : groups.items()) {
+    Json group = settings;
+    group["match"] = name;
+    recipe["groups"].push_back(group);
+  }
+  return recipe.dump();
+}
+
+inline double norm_of(const Values& values) {
+  double squares = 0;
+  for (const double x : values) squares += x * x;
+  return std::sqrt(squares);
+}
+
+/// Of all values, and of every so-many-th. Rounding is relative to `first`, too: what they began
+/// as, for a parameter may come close to zero, or what they are a small rest of.
+inline void check_kept(const Values& found, const Json& kept, std::size_t stride, double tolerance,
+                       const Values& first = {}) {
+  Values sample, first_sample, difference = kept["sample"];
+  for (std::size_t i = 0; i < found.size(); i += stride) {
+    sample.push_back(found[i]);
+    if (!first.empty()) first_sample.push_back(first[i]);
+  }
+  const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(first_sample));
+  CHECK(std::abs(norm_of(found) - norm) <= tolerance * std::max(norm, norm_of(first)));
+  REQUIRE(sample.size() == difference.size());
+  for (std::size_t i = 0; i < sample.size(); ++i) difference[i] -= sample[i];
+  CHECK(norm_of(difference) <= tolerance * size);
+}
+
+}  // namespace llmtrain::optim::golden
