@@ -28,9 +28,7 @@ std::int64_t runs_between(std::int64_t begin, std::int64_t end) {
 // Elements that an update needs at once, of which no slice begins in the middle; 0: all.
 std::int64_t whole_pieces(std::string_view optimizer, const TextbookTensor& tensor) {
   const bool is_matrix = tensor.here.size() > 1;
-  if (optimizer == "muon" || optimizer == "galore" || optimizer == "ldadamw") {
-    return tensor.kind == TensorKind::matrix ? 0 : 1;
-  }
+  if (needs_whole_matrices(optimizer)) return tensor.kind == TensorKind::matrix ? 0 : 1;
   if (optimizer == "adam_mini") {
     if (tensor.kind == TensorKind::bias) return 1;
     return is_matrix ? std::min(tensor.head_rows, tensor.rows()) * tensor.columns() : 0;

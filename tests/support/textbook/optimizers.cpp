@@ -10,8 +10,9 @@ constexpr double kSumBytes = 8;  // sums over many elements
 }  // namespace
 
 // Muon (K. Jordan, 2024) makes the mean gradient of a matrix orthogonal, of unit length before, and
-// those that run Adam in a subspace of it (arXiv 2403.03507, 2410.16103) find that of a whole one.
-// Of fewer key/value heads than ranks each rank sends its part, though some have the same.
+// those that run Adam in a subspace of it (arXiv 2403.03507, 2407.08296, 2410.16103) find that of a
+// whole one. Of fewer key/value heads than ranks each rank sends its part, though some have the
+// same.
 void TextbookRank::orthogonal_steps(const TextbookTensor& tensor) {
   if (tensor.kind != TensorKind::matrix || !(tensor.has_rows() || tensor.has_columns())) return;
   const bool is_muon = run_.options.optimizer->name().name == "muon";
@@ -46,7 +47,7 @@ void TextbookRank::optimizer() {
   const std::string_view name = run_.options.optimizer->name().name;
   for (const TextbookTensor& tensor : tensors_) {
     if (!has_tensor(tensor)) continue;
-    if (name == "muon" || name == "galore" || name == "ldadamw") orthogonal_steps(tensor);
+    if (needs_whole_matrices(name)) orthogonal_steps(tensor);
     if (name == "adafactor" || name == "came" || name == "sm3") factored_moments(tensor);
     // Adam-mini (arXiv 2406.16793): one mean square for each row of what is divided by columns.
     if (name == "adam_mini" && tensor.here.size() > 1 && tensor.has_columns()) {

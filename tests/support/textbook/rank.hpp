@@ -2,6 +2,7 @@
 /// What one rank sends, topic by topic.
 
 #include <initializer_list>
+#include <string_view>
 
 #include "lib/parallel/schedule.hpp"
 #include "tests/support/textbook/tensors.hpp"
@@ -10,6 +11,12 @@ namespace llmtrain::test {
 
 /// What a rank sends of the bytes of a gather or of an exchange; of a sum it is twice as much.
 inline double others(double ranks) { return (ranks - 1) / ranks; }
+
+/// Muon, and those that run Adam in a subspace of each matrix.
+inline bool needs_whole_matrices(std::string_view optimizer) {
+  return optimizer == "muon" || optimizer == "galore" || optimizer == "ldadamw" ||
+         optimizer == "q_galore";
+}
 
 class TextbookRank {
  public:
