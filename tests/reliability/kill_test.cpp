@@ -96,6 +96,7 @@ struct CallKills {
   std::string how;  // before any call, or in the middle of a write
   Environment where = {};
   std::int64_t before = 2;  // steps that were saved
+  bool by_time = false;     // some calls come every second, so a run that takes longer makes more
 
   std::string name() const {
     return fmt::format("{}, from {}, {} rank {}", layout.name(), before, how, victim);
@@ -121,7 +122,8 @@ struct CallKills {
   }
   std::string must_kill_at(int n) const {
     const Outcome outcome = kill_at(n);
-    return outcome.killed || !outcome.wrong.empty() ? outcome.wrong : "was not killed";
+    if (outcome.killed || !outcome.wrong.empty()) return outcome.wrong;
+    return by_time ? std::string(Journal::kMissed) : "was not killed";
   }
   // Threads make a call more or less than those that were counted.
   std::string until_one_survives(int first) const {
@@ -169,7 +171,7 @@ TEST_CASE("T2 the same of the calls to metrics, status, samples and logs, also o
     for (const std::int64_t before : {0, 2}) {
       for (int victim = 0; victim < layout.ranks; ++victim) {
         for (const char* how : {"kill", "tear"}) {
-          try_all(journal, {layout, victim, how, kFilesBeside, before}, 6);
+          try_all(journal, {layout, victim, how, kFilesBeside, before, true}, 6);
         }
       }
     }
