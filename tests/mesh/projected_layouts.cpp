@@ -60,7 +60,7 @@ const std::vector<Layout>& projected_layouts() {
        "optimizer.name=q_galore | optimizer.rank=3 | optimizer.update_proj_gap=1 | "
        "optimizer.queue_size=1 | optimizer.eps=1e-4 | optimizer.proj_group_size=16 | "
        "optimizer.lr=5e-3"},
-      {3, "gpt2", "parallelism.dp=3 | parallelism.zero=1",
+      {3, "llama", "parallelism.dp=3 | parallelism.zero=1",
        "training.global_batch_size=6 | optimizer.name=q_galore | optimizer.rank=3 | "
        "optimizer.update_proj_gap=2 | optimizer.eps=1e-4 | optimizer.min_8bit_size=0"},
   };
