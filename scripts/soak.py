@@ -95,6 +95,8 @@ class Run:
         for pid in self.pids():
             try:
                 status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                if "State:\tT" in status:
+                    continue  # stopped, perhaps within a save, whose memory and file it has as long as it is
                 memory = int(ANONYMOUS.search(status)[1]) << 10  # what is read of files is the system's
                 files = len(os.listdir(f"/proc/{pid}/fd"))
             except (OSError, TypeError):

@@ -11,9 +11,9 @@ namespace llmtrain {
 TEST_CASE("five models of the shelf fit an H200 as docs/gpu-results.md says") {
   const Workspace here(kTinyRecipe);
   const std::string page = read_file(test_file("../docs/gpu-results.md"));
-  const std::string_view table = std::string_view(page).substr(page.find("## What fits into 141 GB"));
-  for (const char* name :
-       {"gpt2-124m", "gpt2-1558m", "qwen2.5-1.5b", "qwen2.5-7b", "llama3-8b"}) {
+  const std::string_view table =
+      std::string_view(page).substr(page.find("## What fits into 141 GB"));
+  for (const char* name : {"gpt2-124m", "gpt2-1558m", "qwen2.5-1.5b", "qwen2.5-7b", "llama3-8b"}) {
     const std::string_view row = table.substr(table.find(fmt::format("| {} |", name)));
     for (const char* master : {"fp32", "bf16+remainder"}) {
       const auto plan = here.call({"plan", name, "--device", "cuda", "--profile", "h200",
@@ -80,8 +80,9 @@ TEST_CASE("doctor shows which ranks of a layout share what, on machines that it 
   CHECK(holds(known.output,
               {"4 ranks = tp 2 x dp 2", "1 machine\n  ranks 0 to 3", "each inside a machine",
                "assumed: 4 ranks, as the recipe names, 8 on each machine"}));
-  const auto apart = here.call({"doctor", "recipe.yaml", "parallelism={tp: -1, dp: 2}", "--ranks",
-                                "8", "--ranks-per-node", "2"});
+  const auto apart =
+      here.call({"doctor", "recipe.yaml", "parallelism={tp: -1, dp: 2}",
+                 "model.num_attention_heads=4", "--ranks", "8", "--ranks-per-node", "2"});
   CHECK(apart.exit_code == 0);
   CHECK(holds(apart.output, {"8 ranks = tp 4 x dp 2", "4 machines",
                              "tp: 2 groups of 4 ranks at a distance of 1, each between machines, "
@@ -95,6 +96,7 @@ TEST_CASE("doctor shows which ranks of a layout share what, on machines that it 
               {"parallelism.tp takes the rest of the ranks", "--ranks"}));
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
            {"doctor", "recipe.yaml", "parallelism.tp=3", "--ranks", "4"},
+           {"doctor", "recipe.yaml", "parallelism.tp=4", "--ranks", "4"},  // of two heads
            {"doctor", "recipe.yaml", "--quick"},
            {"doctor", "recipe.yaml", "--threads", "2"},
            {"doctor", "--ranks", "4"},
