@@ -149,12 +149,11 @@ void Engine::allocate_quantization() {
   const std::int64_t pieces = 2 * mesh_.size(Axis::sp);
   const bool by_block = options_.quantization->scaling == OperandScaling::block;
   if (by_block && pieces > 2 && options_.seq_len % (128 * pieces) != 0) {
-    throw RefusedKey("precision.fp8.scaling",
-                     fmt::format("block, and parallelism.sp {} divides sequences of {} tokens, "
-                                 "which are not whole blocks for each rank",
-                                 mesh_.size(Axis::sp), options_.seq_len),
-                     fmt::format("take a multiple of {} for training.seq_len, or scaling: current",
-                                 128 * pieces));
+    const std::string problem = fmt::format(
+        "block, and parallelism.sp {} divides sequences of {} tokens, which are not whole blocks",
+        mesh_.size(Axis::sp), options_.seq_len);
+    const std::string remedy = fmt::format("take a multiple of {} tokens", 128 * pieces);
+    throw RefusedKey("precision.fp8.scaling", problem, remedy + ", or scaling: current");
   }
   const kernels::KernelCtx kernel = context().kernel;
   const bool codes =
