@@ -79,8 +79,11 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
 ExitCode check(const RecipeArguments& arguments, bool resolved) {
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   const std::string_view rest = recipe->parallelism.rest_axis();
-  if (rest.empty()) recipe->enter({.size = recipe->parallelism.least_ranks()});
-  plan::check_parameters(recipe->engine_options());
+  if (rest.empty()) {
+    recipe->enter({.size = recipe->parallelism.least_ranks()});
+  } else {
+    plan::check_parameters(recipe->engine_options());
+  }
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   train::warn_of_unreached_stages(*recipe);
   print(resolved ? recipe::dump(*recipe)

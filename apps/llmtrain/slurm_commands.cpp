@@ -8,7 +8,6 @@
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/shell_word.hpp"
-#include "lib/plan/plan.hpp"
 #include "lib/train/batch_script.hpp"
 #include "lib/train/first_weights.hpp"
 

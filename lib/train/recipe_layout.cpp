@@ -129,6 +129,7 @@ void Recipe::validate_on_ranks(recipe::Issues& issues) const {
       }
     });
   }
+  if (issues.empty()) recipe::judge_value(issues, *this, [&] { budgeted_recompute(); });
 }
 
 parallel::ActionCosts Recipe::stage_costs(const engine::EngineOptions& options) const {

@@ -118,6 +118,8 @@ TEST_CASE("what the job does not fit is refused when the script is made") {
   refuses({"parallelism.tp=3"},
           "2 machines x 4 tasks are 8 ranks: command line: parallelism.tp=3: 3 does not");
   refuses({"training.global_batch_size=4"}, "8 ranks cannot share");
+  refuses({"activation_checkpoint={mode: budget, budget: 1KiB}"},
+          "even with all blocks computed again");
   refuses({"slurm.gpus_per_node=4"}, "slurm.gpus_per_node=4: asks for GPUs, and run.device is cpu");
   refuses({"run.device=cuda"}, "slurm.gpus_per_node: missing: run.device is cuda");
   refuses({"run.device=cuda", "slurm.gpus_per_node=8"}, "4 tasks for gpus_per_node 8");
