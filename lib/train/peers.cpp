@@ -135,7 +135,9 @@ void end_all_but_lost(World& world, std::string_view message) {
   log::error("this rank was {}", activity::text());
   note_stacks("another rank does not answer");
   say_last_collectives(world);
-  leave_the_word(world, kFirstWord);
+  // Of two each names the other: only if both wait is there anything more to be heard.
+  const bool of_two = world.place().size == 2;
+  leave_the_word(world, of_two ? std::min(kFirstWord, world.patience() / 8) : kFirstWord);
   world.abort(static_cast<int>(ExitCode::peer_lost));
 }
 
