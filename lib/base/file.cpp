@@ -165,6 +165,8 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void File::expect_straight_reading() { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL); }
+
 bool File::set_direct(bool on) const {
   const int flags = ::fcntl(fd_, F_GETFL);
   return flags >= 0 && ::fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;

@@ -35,6 +35,8 @@ class File {
   std::uint64_t size() const;
   /// Reads exactly out.size() bytes at `offset` (pread); DataError when the file ends before.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  /// Most of it will be read from its beginning to its end: the system reads further ahead.
+  void expect_straight_reading();
   /// From now on bytes go between memory and disk past the page cache (O_DIRECT), where the file
   /// system can. The first read_at() or write() that is not of whole blocks of kDirectBlock bytes,
   /// in memory, too, or that the file system refuses, and all after it, go through the cache.

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
@@ -212,7 +213,9 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
 }
 
 SafetensorsFile SafetensorsFile::open_nofollow(const std::filesystem::path& path) {
-  return SafetensorsFile(File::open_read_nofollow(path));
+  File file = File::open_read_nofollow(path);
+  file.expect_straight_reading();
+  return SafetensorsFile(std::move(file));
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {

@@ -105,6 +105,7 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
                 std::vector<Problem>& problems) {
   const std::string file = path.filename().string();
   File raw = read_stored([&] { return File::open_read_nofollow(path); });
+  raw.expect_straight_reading();
   if (level == VerifyLevel::hash_on_disk) raw.bypass_cache();
   if (raw.size() != record.bytes) {
     problems.push_back({file, "", wrong_length(raw.size(), record)});

@@ -140,7 +140,7 @@ std::string saved_name(const checkpoint::Loader& loader, const std::string& name
 namespace {
 
 // Bytes that a thread reads at a time: the host never holds a second copy of a tensor.
-constexpr std::uint64_t kReadBytes = 1 << 20;
+constexpr std::uint64_t kReadBytes = 4 << 20;
 
 /// Type in the checkpoint of a tensor of the run; none where it has no such tensor.
 std::optional<DType> saved_dtype(const checkpoint::Loader& loader, const std::string& name) {
