@@ -28,7 +28,7 @@ struct UpdateDecision {
   double updates = 0;
   /// What gradients are multiplied with at the loss until the next decision.
   double loss_scale = 1;
-  /// Steps that applied since loss_scale last changed or a step did not apply.
+  /// Steps since loss_scale last changed whose gradients were finite; a loss that is not leaves it.
   double good_steps = 0;
 
   double bias_correction1 = 1;       // 1 - beta1^updates

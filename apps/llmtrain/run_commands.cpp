@@ -225,7 +225,7 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
     }
   });
   for (const std::filesystem::path& path : saved.set_aside()) {
-    print(fmt::format("set aside by checkpoint.resume, read by no run: {}\n", path.string()));
+    print(fmt::format("set aside when a run went back, read by no run: {}\n", path.string()));
   }
   return all.exit_code();
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/quantize_codes.hpp"
 #include "kernels/cuda/rows.hpp"
 #include "kernels/quantize/quantize.hpp"
+#include "kernels/update_decision.hpp"
 
 namespace llmtrain::kernels::cuda {
 
@@ -141,9 +142,10 @@ void scale_from_amax(const KernelCtx& ctx, const ScaleFromAmax& op, const View&)
 
 __global__ void __launch_bounds__(kMapThreads)
     roll_history(RollAmaxHistory op, const float* amax, Rows<float> history, std::int64_t length,
-                 const float* max, float* scale, float* scale_inv, std::int64_t count) {
+                 const float* max, float* scale, float* scale_inv, std::int64_t count,
+                 const UpdateDecision* decision) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kMapThreads + threadIdx.x;
-  if (i >= count) return;
+  if (i >= count || (decision != nullptr && decision->apply == 0)) return;
   const Scale next = op.advance(amax[i], history.row(i), length, max[i], scale[i]);
   scale[i] = next.scale;
   scale_inv[i] = next.scale_inv;
@@ -153,7 +155,8 @@ void roll_amax_history(const KernelCtx& ctx, const RollAmaxHistory& op, const Vi
   const std::int64_t count = op.amax.numel();
   launch_grid(ctx, {static_cast<unsigned>(ceil_div(count, kMapThreads)), kMapThreads}, roll_history,
               op, op.amax.as<float>(), Rows<float>(op.history), op.length(), op.max.as<float>(),
-              op.scale.as<float>(), op.scale_inv.as<float>(), count);
+              op.scale.as<float>(), op.scale_inv.as<float>(), count,
+              op.decision.defined() ? op.decision.as<const UpdateDecision>() : nullptr);
 }
 
 /// QuantizeRounding on the device.

@@ -1,6 +1,7 @@
 #include "kernels/quantize/quantize.hpp"
 
 #include "kernels/operands.hpp"
+#include "kernels/update_decision.hpp"
 
 namespace llmtrain::kernels {
 
@@ -56,6 +57,7 @@ void RollAmaxHistory::check() const {
        {std::pair("scale", scale), {"scale_inv", scale_inv}, {"max", max}}) {
     operands.dense(of, view, amax.numel(), {DType::f32});
   }
+  if (decision.defined()) check_decision(operands, decision);
   operands.expects(margin > -100 && margin < 100, "a margin of less than 100 binades");
 }
 

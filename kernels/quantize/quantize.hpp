@@ -46,12 +46,15 @@ struct ScaleFromAmax {
 /// (scale_of_history()). Row i of `history`, FP32 [tensors, length], strided, has what amax[i] was
 /// in earlier steps, the oldest first: behind the call the oldest is gone and amax[i] is the last.
 /// The scale follows from amax[i] and the history as the call found it. amax, scale, scale_inv and
-/// max, the formats' largest numbers: FP32 [tensors], dense.
+/// max, the formats' largest numbers: FP32 [tensors], dense. With a `decision` (UpdateDecision)
+/// that does not apply nothing is written: what a step has seen that is given up shapes no later
+/// one.
 struct RollAmaxHistory {
   static constexpr std::string_view name = "roll_amax_history";
   View amax;
   View history;  // may be absent: a length of 0
   View scale, scale_inv, max;
+  View decision;  // may be absent
   int margin = 0;
   HistoryAmax algorithm = HistoryAmax::max;
   void check() const;

@@ -18,6 +18,10 @@ std::string make_nonce() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
+bool is_nonce(std::string_view text) {
+  return text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 PendingSave::PendingSave(fs::path root, const StoreLock& lock, std::uint64_t step,
                          ShardOptions options)
     : root_(std::move(root)),

@@ -67,5 +67,7 @@ std::string step_directory_name(std::uint64_t step);
 
 /// 16 hexadecimal digits that no other process is using.
 std::string make_nonce();
+/// Whether make_nonce() could have made it.
+bool is_nonce(std::string_view text);
 
 }  // namespace llmtrain::checkpoint

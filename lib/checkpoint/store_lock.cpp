@@ -221,6 +221,14 @@ StoreLock::StoreLock(fs::path path, std::string text)
 StoreLock::~StoreLock() {
   if (directory_ >= 0) ::close(directory_);
   if (pid_ != ::getpid()) return;
+  try {
+    remove();
+  } catch (const Error& error) {  // perhaps while the error of the same storage is on its way
+    log::warning("{} (the lock stays)", error.what());
+  }
+}
+
+void StoreLock::remove() const {
   const GuardedFile guard(path_);
   if (!guard.is_current()) return;
   std::error_code error;

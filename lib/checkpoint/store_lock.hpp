@@ -39,6 +39,9 @@ class StoreLock {
 
  private:
   StoreLock(std::filesystem::path path, std::string text);
+  /// Its file, where it still is this process's.
+  void remove() const;
+
   std::filesystem::path path_;
   std::string text_;  // of the file
   int pid_ = 0;       // 0 after a move

@@ -256,7 +256,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, const StepOp
   parts_.run(RecordedParts::Part::update, [&] {
     optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
     if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
-    if (quantized_) quantized_->end_step(kernel);
+    if (quantized_) quantized_->end_step(kernel, optimizer_->decision().view());
   });
   data_ranks_.gather_updates();
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);

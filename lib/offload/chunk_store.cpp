@@ -318,11 +318,11 @@ void ChunkStore::submit_pending() {
     const std::size_t index = pending_.front();
     pending_.pop_front();
     const Block& block = blocks_[index];
-    ++in_flight_;
     queue_->submit({.is_write = block.is_write,
                     .offset = chunks_[block.chunk].file_offset + block.begin + block.done,
                     .memory = memory_of(block).subspan(block.done),
                     .id = index});
+    ++in_flight_;  // of one that was refused nobody hears again
   }
 }
 

@@ -49,6 +49,12 @@ struct QGaloreOptions : AdamOptions {
   recipe::Key<recipe::Count> queue_size{this, "queue_size", 5, "similarities of which the mean is",
                                         recipe::at_least(1)};
   MinSizeKey min_8bit_size{this};
+
+  void validate(recipe::Issues& issues) const override {
+    if (proj_bits() || !proj_group_size.is_set()) return;
+    issues.add(proj_group_size, "projectors are not quantized: optimizer.proj_bits is null",
+               "leave it out, or set optimizer.proj_bits");
+  }
 };
 
 kernels::rules::Adam rule_of(const QGaloreOptions& options) {

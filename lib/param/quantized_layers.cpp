@@ -271,7 +271,7 @@ void QuantizedLayers::join(const Mesh& mesh) const {
   }
 }
 
-void QuantizedLayers::end_step(const kernels::KernelCtx& ctx) const {
+void QuantizedLayers::end_step(const kernels::KernelCtx& ctx, const View& decision) const {
   if (local_.empty() || options_.scaling != OperandScaling::delayed) return;
   kernels::launch(ctx,
                   kernels::RollAmaxHistory{.amax = amax_,
@@ -279,6 +279,7 @@ void QuantizedLayers::end_step(const kernels::KernelCtx& ctx) const {
                                            .scale = scale_,
                                            .scale_inv = scale_inv_,
                                            .max = max_,
+                                           .decision = decision,
                                            .margin = options_.margin,
                                            .algorithm = options_.algorithm});
 }

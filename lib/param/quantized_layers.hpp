@@ -85,8 +85,9 @@ class QuantizedLayers {
   void scale_weights(const kernels::KernelCtx& ctx) const;
   /// Behind the last: magnitudes and counts become those of all ranks. Collective over the world.
   void join(const Mesh& mesh) const;
-  /// Behind that: with delayed scaling, the scales of the next step.
-  void end_step(const kernels::KernelCtx& ctx) const;
+  /// Behind that: with delayed scaling, the scales of the next step; where `decision`
+  /// (kernels::UpdateDecision) does not apply, those of this one stay.
+  void end_step(const kernels::KernelCtx& ctx, const View& decision) const;
 
   /// Of all local layers' operands: FP32 and FP64 [layers * kLinearOperands], input, weight and
   /// gradient of each.

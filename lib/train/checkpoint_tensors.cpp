@@ -188,8 +188,10 @@ class Reading {
   explicit Reading(checkpoint::Loader& loader) : loader_(loader) {}
 
   /// All that `place` has of a tensor, in groups of rows. `write` is given it in type `wanted`,
-  /// whatever floating type the checkpoint has it in.
-  void add(const std::string& name, const TensorPlace& place, DType wanted, Write write) {
+  /// whatever floating type the checkpoint has it in. Where the host may write to `memory`, which
+  /// has just these values, what needs no conversion is read to there, and `write` not asked.
+  void add(const std::string& name, const TensorPlace& place, DType wanted, Write write,
+           std::span<std::byte> memory) {
     const DType saved = saved_dtype(loader_, name).value_or(wanted);
     const Conversion converted = conversion(saved, wanted);
     const DType dtype = converted != nullptr ? saved : wanted;  // else the loader refuses it
@@ -206,12 +208,18 @@ class Reading {
         box.offset[0] += row;
         box.shape[0] = std::min(rows_at_a_time, all_rows - row);
         const auto elements = static_cast<std::uint64_t>(box.shape[0] * row_elements);
+        const std::int64_t first = placed.place.first + row * row_elements;
+        const std::uint64_t saved_bytes = elements * size_of(dtype);
+        const auto in_memory =
+            static_cast<std::uint64_t>(first - place.own.first) * size_of(wanted);
+        const bool as_it_is = converted == nullptr && !memory.empty();
         parts_.push_back({{in_checkpoint, dtype, dims_of(place.global_shape), std::move(box)},
-                          placed.place.first + row * row_elements,
-                          elements * size_of(dtype),
+                          first,
+                          saved_bytes,
                           elements * size_of(wanted),
                           converted,
-                          &shared});
+                          &shared,
+                          as_it_is ? memory.subspan(in_memory, saved_bytes) : memory.first(0)});
       }
     }
   }
@@ -220,6 +228,7 @@ class Reading {
     parallel_for(parts_.size(), threads, [&](std::size_t i) {
       const Part& part = parts_[i];
       stop_if_asked("loading a checkpoint");
+      if (!part.memory.empty()) return loader_.read_box(part.request, part.memory);
       const auto saved = std::make_unique_for_overwrite<std::byte[]>(part.saved_bytes);
       loader_.read_box(part.request, {saved.get(), part.saved_bytes});
       if (part.conversion == nullptr) {
@@ -238,6 +247,7 @@ class Reading {
     std::uint64_t saved_bytes, wanted_bytes;
     Conversion conversion;
     const Write* write;
+    std::span<std::byte> memory;  // where its bytes go as they are, if anywhere
   };
   checkpoint::Loader& loader_;
   std::deque<Write> writes_;  // which stay where they are
@@ -256,20 +266,37 @@ TensorPlace held(const Parameter& parameter) {
   return place;
 }
 
+/// A tensor's, if it is the host's; none else.
+std::span<std::byte> host_memory(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().kind() != DeviceKind::cpu) return {};
+  return {tensor.view().as<std::byte>(),
+          static_cast<std::uint64_t>(tensor.numel()) * size_of(tensor.dtype())};
+}
+
+/// Of what held() says, where one tensor is all that there is of it.
+std::span<std::byte> memory_of(const Parameter& parameter) {
+  if (parameter.has_separate_copy()) return {};
+  return host_memory(parameter.shards().parameters ? parameter.own_compute() : parameter.compute());
+}
+
 void add_parameters(Reading& reading, ParameterStore& store) {
   for (const Parameter* p : store.local()) {
-    reading.add(p->name(), held(*p), p->master_dtype(),
-                [&store, p](std::int64_t first, std::span<const std::byte> values) {
-                  store.write_part(*p, first, values);
-                });
+    reading.add(
+        p->name(), held(*p), p->master_dtype(),
+        [&store, p](std::int64_t first, std::span<const std::byte> values) {
+          store.write_part(*p, first, values);
+        },
+        memory_of(*p));
   }
 }
 
 void add_state(Reading& reading, const optim::StateTensor& state) {
-  reading.add(state.name, state.place, state.dtype(),
-              [state](std::int64_t first, std::span<const std::byte> values) {
-                state.write(first - state.place.own.first, values);
-              });
+  reading.add(
+      state.name, state.place, state.dtype(),
+      [state](std::int64_t first, std::span<const std::byte> values) {
+        state.write(first - state.place.own.first, values);
+      },
+      host_memory(state.tensor));
 }
 
 /// Rank 0 says what is rounded, of all ranks' tensors: those of `names` that the run has in FP32

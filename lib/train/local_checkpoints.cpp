@@ -11,6 +11,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/strict_json.hpp"
+#include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/store.hpp"
 
 namespace llmtrain::train {
@@ -69,6 +70,10 @@ std::optional<fs::path> recorded_local_checkpoints(const fs::path& durable) {
   constexpr std::uint64_t kMaxBytes = 1 << 16;
   try {
     const LocalRecord record = parse_local_record(read_file(path, kMaxBytes), path.string());
+    // Below the place that a recipe names: whoever has written the record may say anything.
+    require<DataError>(checkpoint::is_nonce(fs::path(record.directory).filename().string()),
+                       "{}: '{}' is no directory of local checkpoints", path.string(),
+                       checkpoint::printable(record.directory));
     const bool same_place = record.of == resolved(durable).string();
     if (same_place && record.inode == inode_of(durable)) return record.directory;
     log::warning("{} is a copy, or was moved: the local checkpoints in {} are left to the original",
@@ -80,9 +85,8 @@ std::optional<fs::path> recorded_local_checkpoints(const fs::path& durable) {
 }
 
 void record_local_checkpoints(const fs::path& durable, const fs::path& directory) {
-  write_file_atomic(
-      durable / checkpoint::kLocalRecordName,
-      to_json({directory.string(), resolved(durable).string(), inode_of(durable)}));
+  write_file_atomic(durable / checkpoint::kLocalRecordName,
+                    to_json({directory.string(), resolved(durable).string(), inode_of(durable)}));
 }
 
 void forget_local_checkpoints(const fs::path& durable) {

@@ -82,17 +82,19 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
 
 void set_newer_aside(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {
   const bool local = tiers.has_local() && has_newer(tiers[Tier::local], step);
-  if (local || has_newer(tiers[Tier::durable], step)) {
-    const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
-    for (const char* file : {"metrics.jsonl", "samples.jsonl"}) keep_copy(run / file, mark);
-    sync_directory(run);
-    if (local) tiers[Tier::local].set_aside(step, mark);
-    tiers[Tier::durable].set_aside(step, mark);
-    log::warning(
-        "went back to step {}: newer checkpoints, metrics and samples have names that end in {}; "
-        "they take room until they are deleted",
-        step, mark);
-  }
+  if (!local && !has_newer(tiers[Tier::durable], step)) return;
+  const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
+  for (const char* file : {"metrics.jsonl", "samples.jsonl"}) keep_copy(run / file, mark);
+  sync_directory(run);
+  if (local) tiers[Tier::local].set_aside(step, mark);
+  tiers[Tier::durable].set_aside(step, mark);
+  log::warning(
+      "went back to step {}: newer checkpoints, metrics and samples have names that end in {}; "
+      "they take room until they are deleted",
+      step, mark);
+}
+
+void note_way_back(const CheckpointTiers& tiers, std::uint64_t step) {
   const std::string note = note_of(step);
   if (note.empty()) return;
   write_file_atomic(tiers[Tier::durable].root() / checkpoint::kWentBackName, note);

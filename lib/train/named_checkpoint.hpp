@@ -1,6 +1,6 @@
 #pragma once
-/// Going back to a checkpoint that checkpoint.resume names: an older one, and what came after it is
-/// left without being lost.
+/// Going back to an older checkpoint, which checkpoint.resume names or a bad step leads to: what
+/// came after it is left without being lost.
 
 #include <cstdint>
 #include <filesystem>
@@ -28,5 +28,8 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
 /// from now on it is the newest one, durable or local. Newer ones get other names; metrics and
 /// samples of their steps stay in copies.
 void set_newer_aside(CheckpointTiers& tiers, const std::filesystem::path& run, std::uint64_t step);
+
+/// On rank 0, behind that, of a step that the recipe names: what goes_back_to() asks.
+void note_way_back(const CheckpointTiers& tiers, std::uint64_t step);
 
 }  // namespace llmtrain::train

@@ -111,9 +111,14 @@ void leave_the_word(const World& world, TimeLimit limit) {
   std::this_thread::sleep_for(std::min(limit, world.patience()));
 }
 
+// Of two ranks each names the other: only if both wait is there anything more to be heard.
+TimeLimit first_word(const World& world) {
+  return world.place().size == 2 ? std::min(kFirstWord, world.patience() / 8) : kFirstWord;
+}
+
 // What every rank may know, rank 0 says first, and ends the others with it.
 [[noreturn]] void end_all_alike(World& world, const Ending& ending, bool all_know) {
-  if (world.place().rank != 0) leave_the_word(world, all_know ? kWordForAll : kFirstWord);
+  if (world.place().rank != 0) leave_the_word(world, all_know ? kWordForAll : first_word(world));
   log::error("{}", ending.text);
   world.abort(static_cast<int>(ending.code));
 }
@@ -135,9 +140,7 @@ void end_all_but_lost(World& world, std::string_view message) {
   log::error("this rank was {}", activity::text());
   note_stacks("another rank does not answer");
   say_last_collectives(world);
-  // Of two each names the other: only if both wait is there anything more to be heard.
-  const bool of_two = world.place().size == 2;
-  leave_the_word(world, of_two ? std::min(kFirstWord, world.patience() / 8) : kFirstWord);
+  leave_the_word(world, first_word(world));
   world.abort(static_cast<int>(ExitCode::peer_lost));
 }
 

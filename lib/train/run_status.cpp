@@ -150,6 +150,9 @@ RunStatus parse_status(std::string_view content, std::string_view name) {
     status.started = json.at("started").get<double>();
     status.updated = json.at("updated").get<double>();
     get(json, "exit_code", status.exit_code);
+    require<DataError>(!status.exit_code || (*status.exit_code >= 0 && *status.exit_code <= 255),
+                       "{}: no status of a run: an exit code of {}", name,
+                       status.exit_code.value_or(0));
     status.message = json.at("message").get<std::string>();
     return status;
   } catch (const Json::exception& error) {

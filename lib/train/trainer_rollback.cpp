@@ -2,6 +2,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/bad_step.hpp"
+#include "lib/train/named_checkpoint.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/trainer_loop.hpp"
 
@@ -60,6 +61,8 @@ void Trainer::roll_back(const BadStep& bad) {
                         "{}; without samples {} to {} the sources of data.sources end before the "
                         "run does: allow more epochs of them (max_epochs)",
                         bad.text(), left_out_from, bad.end_sample - 1);
+  // What is saved from here on must be newer than all of the way that is left.
+  if (peers_.is_first()) set_newer_aside(tiers_, directory_, *newest.step);
   if (newest.tier == Tier::durable) state_.durable_seconds = state_.elapsed_seconds;
   last_save_seconds_ = state_.elapsed_seconds;
   unrecorded_ = {};

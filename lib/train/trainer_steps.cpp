@@ -149,7 +149,10 @@ bool Trainer::run_evaluation(bool final) {
       write_samples(engine_, peers_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
                     output_ ? &*output_ : nullptr, [this] { return asked_to_stop(); });
   status_.enter("training");
-  if (!is_whole) return true;  // asked to stop: the run that goes on does it again
+  if (!is_whole) {    // asked to stop: the run that goes on does it again
+    asked_to_stop();  // one rank alone may have heard it
+    return true;
+  }
   StepRecord record{.step = state_.step, .fields = {}};
   const double loss = set_evaluation(record, corpus_, *reports);
   state_.records.push_back(std::move(record));

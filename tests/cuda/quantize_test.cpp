@@ -1,6 +1,7 @@
 // Quantization on the device: codes, scales and numbers have the reference's bits.
 #include "kernels/quantize/quantize.hpp"
 
+#include "kernels/update_decision.hpp"
 #include "tests/cuda/machine.hpp"
 #include "tests/unit/kernels/quantize_case.hpp"
 
@@ -138,7 +139,7 @@ TEST_CASE("rounding by chance draws the same words on the device") {
 TEST_CASE("histories of an amax have the reference's bits on the device") {
   for (const std::int64_t length : {0, 1, 5}) {
     for (const HistoryAmax algorithm : {HistoryAmax::max, HistoryAmax::most_recent}) {
-      const auto after = [&](Place place) {
+      const auto after = [&](Place place, bool applies) {
         Machine m(place, DType::f32, DType::f32);
         const std::int64_t tensors = 300;
         Values amax = m.read(m.operand("amax", {tensors})), max(tensors, 448.0);
@@ -154,12 +155,15 @@ TEST_CASE("histories of an amax have the reference's bits on the device") {
           history = m.of(earlier, {tensors, length}, DType::f32, 2);
         }
         const Tensor scale = m.of(Values(tensors, 2.5), {tensors}, DType::f32);
-        const Tensor scale_inv = m.empty({tensors}, DType::f32);
+        const Tensor scale_inv = m.of(Values(tensors, 0.4), {tensors}, DType::f32);
+        Values decision(UpdateDecision::kScalars, 0.0);
+        decision[2] = applies ? 1 : 0;
         m.run(RollAmaxHistory{.amax = m.of(amax, {tensors}, DType::f32),
                               .history = length > 0 ? history.view() : View{},
                               .scale = scale,
                               .scale_inv = scale_inv,
                               .max = m.of(max, {tensors}, DType::f32),
+                              .decision = m.of(decision, {UpdateDecision::kScalars}, DType::f64),
                               .margin = 2,
                               .algorithm = algorithm});
         std::vector<float> all = floats_of(m, scale);
@@ -168,7 +172,10 @@ TEST_CASE("histories of an amax have the reference's bits on the device") {
         for (const float x : floats_of(m, history)) all.push_back(x);
         return all;
       };
-      CHECK(quantized::same_numbers(after(Place::gpu), after(Place::reference)));
+      for (const bool applies : {true, false}) {
+        CHECK(
+            quantized::same_numbers(after(Place::gpu, applies), after(Place::reference, applies)));
+      }
     }
   }
 }

@@ -60,7 +60,7 @@ TEST_CASE("a named step: the run goes on from there, and what came after it is s
   CHECK(read_file(copies[0]) == first_metrics);
   const auto listed = here.call({"ckpt", "ls", "run"});
   CHECK(listed.exit_code == 0);
-  CHECK(holds(listed.output, {"step        6 ", "set aside by checkpoint.resume, read by no run: ",
+  CHECK(holds(listed.output, {"step        6 ", "set aside when a run went back, read by no run: ",
                               "step-00000006.aside-"}));
   CHECK(here.call({"ckpt", "verify", "run"}).exit_code == 0);
 

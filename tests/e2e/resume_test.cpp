@@ -284,6 +284,25 @@ TEST_CASE("a signal ends the making of samples, which the next start makes again
         read_file(whole.path / "run" / "samples.jsonl"));
 }
 
+TEST_CASE("a run that is stopped while it makes its last samples is not done") {
+  const Workspace here(kRecipe);
+  std::string prompts = "eval.sample_prompts=[a";
+  for (int i = 0; i < 80; ++i) prompts += ", b";
+  const std::vector<std::string> keys{prompts + "]", "eval.sample_tokens=20",
+                                      "training.max_steps=4"};
+  const auto stopped = here.run(keys, {.signal = SIGTERM, .signal_after = " 4/4 "});
+  INFO(stopped.output);
+  // Where the signal came too late all is there.
+  const auto samples = [&] {
+    const fs::path file = here.path / "run" / "samples.jsonl";
+    const std::string text = fs::exists(file) ? read_file(file) : "";
+    return std::ranges::count(text, '\n');
+  };
+  CHECK(stopped.exit_code == (samples() == 81 ? 0 : 75));
+  run_well(here, keys);
+  CHECK(samples() == 81);
+}
+
 TEST_CASE("samples of the step that a run resumes from are there once") {
   const Workspace here(kRecipe);
   const std::vector<std::string> prompts{"eval.sample_prompts=[word]", "eval.sample_tokens=3",

@@ -159,6 +159,13 @@ TEST_CASE("rollback: a save that somebody asked for takes a run no other way bac
     INFO(output);
     CHECK(holds(output, {fmt::format("resumed from step {}", is_asked_for ? bad.last : bad.saved),
                          fmt::format("went back to step {};", bad.saved)}));
+    // A later start goes on from what the new way has saved, whatever has a higher number.
+    bool is_aside = false;
+    for (const auto& entry : fs::directory_iterator(rare.here.path / "run" / "checkpoints")) {
+      const std::string mark = fmt::format("step-{:08}.aside-", bad.last);
+      is_aside = is_aside || entry.path().filename().string().starts_with(mark);
+    }
+    CHECK(is_aside == is_asked_for);
     const auto now = fingerprint(rare.here.path, static_cast<std::uint64_t>(bad.last + 1));
     if (is_asked_for) CHECK(now == print);
     print = now;

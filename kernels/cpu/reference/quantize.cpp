@@ -3,6 +3,7 @@
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/fallback.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/update_decision.hpp"
 
 namespace llmtrain::kernels::reference {
 
@@ -38,6 +39,7 @@ void scale_from_amax(const KernelCtx&, const ScaleFromAmax& op, const View&) {
 }
 
 void roll_amax_history(const KernelCtx&, const RollAmaxHistory& op, const View&) {
+  if (op.decision.defined() && !op.decision.as<UpdateDecision>()->applies()) return;
   for (std::int64_t i = 0; i < op.amax.numel(); ++i) {
     float& scale = op.scale.as<float>()[i];
     float* const earlier = op.length() == 0 ? nullptr : op.history.row<float>(i);

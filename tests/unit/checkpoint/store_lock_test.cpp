@@ -23,6 +23,18 @@ namespace llmtrain::checkpoint {
 
 namespace fs = std::filesystem;
 
+TEST_CASE("a lock whose file system is gone is given up without an end of the process") {
+  const ScratchDir dir;
+  const fs::path root = dir.path() / "run", away = dir.path() / "away";
+  fs::create_directories(root);
+  {
+    const StoreLock lock = StoreLock::acquire(root);
+    fs::rename(root, away);
+    spill(root, "no directory any more");  // opening the lock fails, as with ESTALE
+  }
+  CHECK(fs::exists(away / "lock"));
+}
+
 TEST_CASE("two writers of one directory exclude each other; a dead one is taken over") {
   const ScratchDir dir;
   {

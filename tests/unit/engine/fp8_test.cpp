@@ -50,7 +50,7 @@ struct Run {
     engine->initialize();
   }
 
-  StepOutcome step(int number) {
+  static StepBatch batch() {
     std::vector<std::vector<std::int32_t>> samples(kSamples);
     for (std::size_t s = 0; s < samples.size(); ++s) {
       for (int i = 0; i < kLength; ++i) {
@@ -58,7 +58,11 @@ struct Run {
             static_cast<std::int32_t>((7 * s + static_cast<std::size_t>(i * i)) % 31));
       }
     }
-    const StepOutcome outcome = engine->train_step(test::small_batch(samples), number, 1.0);
+    return test::small_batch(samples);
+  }
+
+  StepOutcome step(int number) {
+    const StepOutcome outcome = engine->train_step(batch(), number, 1.0);
     REQUIRE(outcome.update.finite);
     return outcome;
   }
@@ -157,6 +161,30 @@ TEST_CASE("delayed scales go on from the states of a checkpoint, and are what th
   }
   CHECK(whole.step(4).loss_sum == part.step(4).loss_sum);
   CHECK(whole.step(5).loss_sum == part.step(5).loss_sum);
+}
+
+TEST_CASE("a step that is given up leaves delayed scales and their histories as they were") {
+  Run run(fp8(kScalings[1]), false);
+  for (int i = 1; i <= 2; ++i) run.step(i);
+  const auto states = [&] {
+    std::string bytes;
+    for (const optim::StateTensor& state : run.engine->states()) {
+      if (state.name.find("#fp8_") == std::string::npos) continue;
+      bytes.append(state.tensor.view().as<const char>(), state.tensor.view().bytes());
+    }
+    return bytes;
+  };
+  const std::string before = states();
+  REQUIRE(!before.empty());
+  const Tensor& weights = run.engine->parameters().local().front()->compute();
+  const View view = weights.view();
+  const std::string good(view.as<const char>(), view.bytes());
+  std::memset(view.data, 0xff, view.bytes());  // NaN
+  CHECK_FALSE(run.engine->train_step(Run::batch(), 3, 1.0).update.finite);
+  CHECK(states() == before);
+  std::copy(good.begin(), good.end(), view.as<char>());
+  run.step(4);
+  CHECK(states() != before);
 }
 
 }  // namespace llmtrain::engine

@@ -268,7 +268,7 @@ TEST_CASE("delayed scales are those of the step before, and numbers that do not 
   Layers layers(options);
   const kernels::KernelCtx kernel = layers.place.context().kernel;
   check_step(run(layers, 1), layers, options, {1, 1, 1});
-  layers.quantized->end_step(kernel);
+  layers.quantized->end_step(kernel, {});
   const std::vector<double> scales{448.0f / static_cast<float>(largest(input())) / 2,
                                    448.0f / static_cast<float>(largest(layers.weight(1))) / 2,
                                    57344.0f / static_cast<float>(largest(gradient())) / 2};
@@ -305,7 +305,7 @@ TEST_CASE("states of delayed scales are three numbers, and three histories, of e
   CHECK(states[8].place.global_shape == Shape{3, 3});
   CHECK(states[8].is_first);
   run(layers, 2);
-  layers.quantized->end_step(layers.place.context().kernel);
+  layers.quantized->end_step(layers.place.context().kernel, {});
   const double most = largest(layers.weight(2));
   CHECK(values_of(states[6].tensor)[1] == 448.0f / static_cast<float>(most));
   CHECK(values_of(states[8].tensor) ==

@@ -58,6 +58,22 @@ constexpr const char* kFollows =
 
 }  // namespace
 
+TEST_CASE("a group of projectors that are not quantized is refused, not ignored") {
+  const auto refusal = [](const std::string& yaml) -> std::string {
+    OptimizerOptions options;
+    try {
+      read_options(options, "name: q_galore\n" + yaml);
+    } catch (const RecipeError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal("proj_bits: null\nproj_group_size: 64\n").find("optimizer.proj_bits is null") !=
+        std::string::npos);
+  CHECK(refusal("proj_bits: null\n").empty());
+  CHECK(refusal("proj_group_size: 64\n").empty());
+}
+
 TEST_CASE("Q-GaLore keeps codes of a projector, how far it turned, and two moments of codes") {
   CHECK(states_of(kBf16, "rank: 8\nmin_8bit_size: 300\nproj_group_size: 32\n") ==
         std::vector<std::string>{"tall#projector uint8 [8, 12]",

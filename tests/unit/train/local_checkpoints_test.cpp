@@ -117,6 +117,11 @@ TEST_CASE("a record names a run's own directory, and none after it was copied, c
     write_file_atomic(durable / "local.json", record.substr(0, size));
     CHECK(!recorded_local_checkpoints(durable));
   }
+  for (const fs::path& other : {fast / ".", fast / "..", fast / "others", fs::path("")}) {
+    CAPTURE(other);
+    record_local_checkpoints(durable, other);
+    CHECK(!recorded_local_checkpoints(durable));
+  }
   record_local_checkpoints(durable, own);
   forget_local_checkpoints(durable);
   CHECK(!recorded_local_checkpoints(durable));

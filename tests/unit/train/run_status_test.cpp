@@ -157,6 +157,18 @@ TEST_CASE("a start that fails before it begins says so, and leaves what the next
   CHECK(read_status(scratch.path())->message == "refused");
 }
 
+TEST_CASE("an exit code that no process can have is refused") {
+  for (const std::int64_t code : {-1, 256, 0, 255}) {
+    const std::string text = to_json({.phase = "done", .exit_code = code});
+    CAPTURE(text);
+    if (code >= 0 && code <= 255) {
+      CHECK(parse_status(text, "status.json").exit_code == code);
+    } else {
+      CHECK_THROWS_AS(parse_status(text, "status.json"), DataError);
+    }
+  }
+}
+
 TEST_CASE("a status sends nothing to the terminal but text") {
   RunStatus status{.phase = "train\x1b[2J", .exit_code = 4};
   status.host = "h\x1b]0;x\x07";
