@@ -6,12 +6,14 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "lib/base/file.hpp"
 #include "lib/base/philox.hpp"
+#include "lib/train/run_status.hpp"
 #include "tests/e2e/workspace.hpp"
 
 namespace llmtrain {
@@ -289,8 +291,26 @@ TEST_CASE("a run that is stopped while it makes its last samples is not done") {
   std::string prompts = "eval.sample_prompts=[a";
   for (int i = 0; i < 80; ++i) prompts += ", b";
   const std::vector<std::string> keys{prompts + "]", "eval.sample_tokens=20",
-                                      "training.max_steps=4"};
-  const auto stopped = here.run(keys, {.signal = SIGTERM, .signal_after = " 4/4 "});
+                                      "training.max_steps=4", "data.eval_modulus=8",
+                                      "checkpoint.interval=100"};
+  // A while after the last step was written down: the evaluation is over then, samples are not.
+  std::thread sender([&] {
+    const fs::path run = here.path / "run";
+    const auto is_there = [&] {
+      std::error_code error;
+      return fs::exists(run / "metrics.jsonl", error) &&
+             read_file(run / "metrics.jsonl").find("\"step\":4,") != std::string::npos;
+    };
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!is_there() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    const auto status = train::read_status(run);
+    if (status && !status->has_ended()) ::kill(static_cast<pid_t>(status->pid), SIGTERM);
+  });
+  const auto stopped = here.run(keys);
+  sender.join();
   INFO(stopped.output);
   // Where the signal came too late all is there.
   const auto samples = [&] {
