@@ -108,6 +108,13 @@ class Run:
             self.lives += self.samples.values()
         return code
 
+    def wait(self, seconds):
+        """So long, or until it has ended: who waits for it learns that at once."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+
     def stop(self):
         self.process.send_signal(signal.SIGUSR1)
         self.process.wait()
@@ -229,7 +236,7 @@ def soak(options, folder, chance):
                 spoils = let_happen(run, fault, chance)
                 came[fault] += 1
             next_fault = time.monotonic() + chance.uniform(0.5, 1.5) * options.every
-        time.sleep(0.1)
+        run.wait(0.1)
     seconds = time.monotonic() - begin
     run.stop()
     return run, seconds, came

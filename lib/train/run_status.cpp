@@ -43,12 +43,10 @@ std::optional<std::int64_t> start_of(std::int64_t pid) {
   return fields >> start ? std::optional(start) : std::nullopt;
 }
 
-void put(Json& json, const char* key, const std::optional<std::int64_t>& value) {
-  if (value) json[key] = *value;
-}
 // JSON has no number for a loss that is none.
-void put(Json& json, const char* key, const std::optional<double>& value) {
-  if (value && std::isfinite(*value)) json[key] = *value;
+template <class T>
+void put(Json& json, const char* key, const std::optional<T>& value) {
+  if (value && std::isfinite(static_cast<double>(*value))) json[key] = *value;
 }
 
 template <class T>
@@ -150,9 +148,6 @@ RunStatus parse_status(std::string_view content, std::string_view name) {
     status.started = json.at("started").get<double>();
     status.updated = json.at("updated").get<double>();
     get(json, "exit_code", status.exit_code);
-    require<DataError>(!status.exit_code || (*status.exit_code >= 0 && *status.exit_code <= 255),
-                       "{}: no status of a run: an exit code of {}", name,
-                       status.exit_code.value_or(0));
     status.message = json.at("message").get<std::string>();
     return status;
   } catch (const Json::exception& error) {
@@ -355,7 +350,7 @@ void StatusFile::end(std::string_view phase, ExitCode code, std::string_view mes
   if (!writer_.joinable()) return;
   change([&](RunStatus& status) {
     status.phase = phase;
-    status.exit_code = static_cast<std::int64_t>(code);
+    status.exit_code = static_cast<std::uint8_t>(code);
     status.message = message;
   });
   {

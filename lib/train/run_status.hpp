@@ -37,7 +37,7 @@ struct RunStatus {
   std::int64_t starts = 1, lost_steps = 0;  // over all starts
   double started = 0, updated = 0;
   /// Of what has ended.
-  std::optional<std::int64_t> exit_code;
+  std::optional<std::uint8_t> exit_code;
   std::string message;
 
   bool has_ended() const { return exit_code.has_value(); }
