@@ -44,7 +44,7 @@ training: {seq_len: 128, micro_batch_size: 4, global_batch_size: 8, max_steps: 1
 optimizer: {lr: 1.0e-4}
 lr_scheduler: {type: constant, warmup: 0}
 checkpoint: {interval: 4, keep_latest: 3, async: true}
-resilience: {hang_timeout: 2s}
+resilience: {hang_timeout: 1s}
 eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
@@ -283,7 +283,7 @@ def main():
                         ("2" not in map(str, ends), "a start was refused")):
         if not holds:
             problems.append(text)
-    table = (f"{options.minutes:g} minutes, {options.ranks} ranks, {sum(came.values())} faults, {run.starts} starts, seed {options.seed}, `hang_timeout: 2s`.\n\n"
+    table = (f"{options.minutes:g} minutes, {options.ranks} ranks, {sum(came.values())} faults, {run.starts} starts, seed {options.seed}, `hang_timeout: 1s`.\n\n"
              "| | |\n|---|---:|\n"
              + "".join(f"| {fault} | {count} |\n" for fault, count in came.items())
              + f"| exit codes of the launcher | {', '.join(f'{code}: {count}' for code, count in ends.items())} |\n"
