@@ -24,8 +24,8 @@ StochasticRounding words_of(std::string_view tensor, std::int64_t numel) {
 /// `eta` t^-gamma.
 Values noise(const KernelTable& table, std::string_view tensor, std::int64_t n, int t, double eta,
              double gamma, double grad_scale = 1) {
-  Machine machine(table, DType::f64, DType::f64, 1);
-  const Tensor g = machine.of(Values(static_cast<std::size_t>(n), 0.0), {n}, DType::f64);
+  Machine machine(table, DType::f32, DType::f32, 1);
+  const Tensor g = machine.of(Values(static_cast<std::size_t>(n), 0.0), {n}, DType::f32);
   const Tensor decision = decision_of(machine, grad_scale, t);
   const NoisyGradient gradient{g, words_of(tensor, n)};
   machine.run(GradientNoise{.gradients = std::span(&gradient, 1),
