@@ -53,14 +53,16 @@ struct BlockMoments {
 /// AdamW whose second moment is one number per block, which BlockMoments has advanced:
 ///   m = beta1 m + (1 - beta1) g; p *= 1 - lr * weight_decay;
 ///   p -= (lr / (1 - beta1^t)) / (sqrt(moment) / sqrt(1 - beta2^t) + eps) * m
-/// with lr = lr_scale times the decision's, and corrections from there. moment [numel / block], m
-/// [numel], in the master's dtype. Where the decision does not apply, nothing is written.
+/// or, with `decay_last`, p shrunk after that; with lr = lr_scale times the decision's, and
+/// corrections from there. moment [numel / block], m [numel], in the master's dtype. Where the
+/// decision does not apply, nothing is written.
 struct BlockAdamUpdate {
   static constexpr std::string_view name = "block_adam_update";
   UpdateOperands to;
   View m, moment, decision;
   std::int64_t block = 1;
   double lr_scale = 1, weight_decay = 0, beta1 = 0.9, eps = 1e-8;
+  bool decay_last = false;
   void check() const;
   Cost cost() const;
   DType dtype() const { return to.gradient.dtype; }
@@ -71,12 +73,14 @@ struct BlockAdamUpdate {
 /// As in update_scalars.hpp.
 template <class T>
 struct BlockAdamScalars {
-  T grad_scale, decay, beta1, one_minus_beta1, step_size, sqrt_bias_correction2, eps;
+  T grad_scale, kept_before, kept_after, beta1, one_minus_beta1, step_size, sqrt_bias_correction2,
+      eps;
   std::uint64_t update;
 
   constexpr BlockAdamScalars(const BlockAdamUpdate& u, const UpdateDecision& d)
       : grad_scale(static_cast<T>(d.grad_scale)),
-        decay(static_cast<T>(1 - d.lr * u.lr_scale * u.weight_decay)),
+        kept_before(static_cast<T>(u.decay_last ? 1 : kept(u, d))),
+        kept_after(static_cast<T>(u.decay_last ? kept(u, d) : 1)),
         beta1(static_cast<T>(u.beta1)),
         one_minus_beta1(static_cast<T>(1 - u.beta1)),
         step_size(static_cast<T>(d.lr * u.lr_scale / d.bias_correction1)),
@@ -91,7 +95,12 @@ struct BlockAdamScalars {
   /// The new p; advances m.
   constexpr T apply(T p, T g, T& m, T step_of_block) const {
     m = beta1 * m + one_minus_beta1 * (g * grad_scale);
-    return p * decay - step_of_block * m;
+    return (p * kept_before - step_of_block * m) * kept_after;
+  }
+
+ private:
+  static constexpr double kept(const BlockAdamUpdate& u, const UpdateDecision& d) {
+    return 1 - d.lr * u.lr_scale * u.weight_decay;
   }
 };
 

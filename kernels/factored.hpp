@@ -116,8 +116,8 @@ struct StepClip {
 ///   max(RMS(p), least_scale), if there is `parameter_squares` FP64 [matrices] of p as it was,
 ///   rate /= clip's divisor
 /// and, without `m`, p -= rate u; with it m = beta1 m + (1 - beta1) v and p -= v's rate m, where v
-/// is rate u (`rate_in_moment`, Adafactor) or u (SM3). u and m in the master's dtype. Where the
-/// decision does not apply, nothing is written.
+/// is rate u (`rate_in_moment`, Adafactor) or u (SM3). With `decay_last` p shrinks after that
+/// instead. u and m in the master's dtype. Where the decision does not apply, nothing is written.
 struct MatrixStepUpdate {
   static constexpr std::string_view name = "matrix_step_update";
   UpdateOperands to;
@@ -128,7 +128,7 @@ struct MatrixStepUpdate {
   View decision;
   std::int64_t matrices = 1;
   double lr_scale = 1, weight_decay = 0, beta1 = 0;
-  bool relative = false, rate_in_moment = true;
+  bool relative = false, rate_in_moment = true, decay_last = false;
   void check() const;
   Cost cost() const;
   DType dtype() const { return to.gradient.dtype; }
@@ -150,31 +150,35 @@ struct MatrixStepUpdate {
 /// As in update_scalars.hpp, of one matrix.
 template <class T>
 struct MatrixStepScalars {
-  T decay, rate, beta1, one_minus_beta1;
+  T kept_before, kept_after, rate, beta1, one_minus_beta1;
   bool rate_in_moment;
   std::uint64_t update;
 
   /// `factor`: the scale over clip's divisor.
   constexpr MatrixStepScalars(const MatrixStepUpdate& op, const UpdateDecision& d, double factor)
-      : decay(static_cast<T>(1 - d.lr * op.lr_scale * op.weight_decay)),
+      : kept_before(static_cast<T>(op.decay_last ? 1 : kept(op, d))),
+        kept_after(static_cast<T>(op.decay_last ? kept(op, d) : 1)),
         rate(static_cast<T>(op.lr_scale * rate_of(op, d) * factor)),
         beta1(static_cast<T>(op.beta1)),
         one_minus_beta1(static_cast<T>(1 - op.beta1)),
         rate_in_moment(op.rate_in_moment),
         update(static_cast<std::uint64_t>(d.updates)) {}
 
-  constexpr T apply(T p, T u) const { return p * decay - rate * u; }
+  constexpr T apply(T p, T u) const { return (p * kept_before - rate * u) * kept_after; }
   /// Advances m.
   constexpr T apply(T p, T u, T& m) const {
     if (rate_in_moment) {
       m = beta1 * m + one_minus_beta1 * (rate * u);
-      return p * decay - m;
+      return (p * kept_before - m) * kept_after;
     }
     m = beta1 * m + one_minus_beta1 * u;
-    return p * decay - rate * m;
+    return (p * kept_before - rate * m) * kept_after;
   }
 
  private:
+  static constexpr double kept(const MatrixStepUpdate& op, const UpdateDecision& d) {
+    return 1 - d.lr * op.lr_scale * op.weight_decay;
+  }
   static constexpr double rate_of(const MatrixStepUpdate& op, const UpdateDecision& d) {
     const double most = 1 / std::sqrt(d.updates);
     return op.relative && most < d.lr ? most : d.lr;

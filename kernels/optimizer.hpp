@@ -176,9 +176,10 @@ struct AdamTensors {
 };
 
 /// Adam (arXiv 1412.6980) and AdamW (arXiv 1711.05101), PyTorch's order of operations:
-///   decoupled: p *= 1 - lr * weight_decay; else g += weight_decay * p
+///   in the gradient: g += weight_decay * p; before the step: p *= 1 - lr * weight_decay
 ///   m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2
-///   p -= (lr / (1 - beta1^t)) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps),
+///   p -= (lr / (1 - beta1^t)) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+///   after the step: p *= 1 - lr * weight_decay,
 /// with lr = lr_scale times the decision's, and t and both corrections from there; it must have
 /// been made for the same betas. Where the decision does not apply, nothing is written. One launch
 /// for a list of parameters, which agree in dtypes and in the form of their masters.
@@ -198,7 +199,7 @@ struct AdamUpdate {
   View table;
   View decision;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  bool decoupled = true;
+  WeightDecay decay = WeightDecay::before_step;
   void check() const;
   Cost cost() const;
   std::int64_t numel() const;

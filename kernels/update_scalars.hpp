@@ -9,15 +9,17 @@ namespace llmtrain::kernels {
 
 template <class T>
 struct AdamScalars {
-  T grad_scale, decay, weight_decay, beta1, beta2, one_minus_beta1, one_minus_beta2, step_size,
-      sqrt_bias_correction2, eps;
+  T grad_scale, kept_before, kept_after, weight_decay, beta1, beta2, one_minus_beta1,
+      one_minus_beta2, step_size, sqrt_bias_correction2, eps;
+  bool in_gradient;      // where the decay goes
   std::uint64_t update;  // its number, by which roundings are drawn
 
   /// For a parameter with these settings of its own.
   constexpr AdamScalars(const AdamUpdate& u, double lr_scale, double decay_of_weights,
                         const UpdateDecision& d)
       : grad_scale(static_cast<T>(d.grad_scale)),
-        decay(static_cast<T>(1 - d.lr * lr_scale * decay_of_weights)),
+        kept_before(kept(u.decay == WeightDecay::before_step, d.lr * lr_scale * decay_of_weights)),
+        kept_after(kept(u.decay == WeightDecay::after_step, d.lr * lr_scale * decay_of_weights)),
         weight_decay(static_cast<T>(decay_of_weights)),
         beta1(static_cast<T>(u.beta1)),
         beta2(static_cast<T>(u.beta2)),
@@ -26,7 +28,13 @@ struct AdamScalars {
         step_size(static_cast<T>(d.lr * lr_scale / d.bias_correction1)),
         sqrt_bias_correction2(static_cast<T>(d.sqrt_bias_correction2)),
         eps(static_cast<T>(u.eps)),
+        in_gradient(u.decay == WeightDecay::in_gradient),
         update(static_cast<std::uint64_t>(d.updates)) {}
+
+ private:
+  static constexpr T kept(bool decays, double part) {
+    return static_cast<T>(decays ? 1 - part : 1);
+  }
 };
 
 template <class T>

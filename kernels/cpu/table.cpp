@@ -15,6 +15,7 @@ std::vector<KernelRow> reference_rows() {
   reference::add_optimizer_rows(rows);
   reference::add_block_moments_rows(rows);
   reference::add_eight_bit_rows(rows);
+  reference::add_gradient_noise_rows(rows);
   reference::add_factored_rows(rows);
   reference::add_projected_rows(rows);
   reference::add_quantized_subspace_rows(rows);
@@ -37,6 +38,7 @@ std::vector<KernelRow> fast_rows() {
   fast::add_optimizer_rows(rows);
   fast::add_block_moments_rows(rows);
   fast::add_eight_bit_rows(rows);
+  fast::add_gradient_noise_rows(rows);
   fast::add_factored_rows(rows);
   fast::add_projected_rows(rows);
   fast::add_rule_update_rows(rows);

@@ -40,7 +40,6 @@ struct AdamRow {
   T* m;
   T* v;
   AdamScalars<T> s;
-  bool decoupled;
 
   template <int V>
   __device__ void update(std::int64_t i) const {
@@ -50,14 +49,12 @@ struct AdamRow {
     for (int k = 0; k < V; ++k) {
       T g = gs.x[k] * s.grad_scale;
       T p = ps.x[k];
-      if (decoupled) {
-        p *= s.decay;
-      } else {
-        g += s.weight_decay * p;
-      }
+      if (s.in_gradient) g += s.weight_decay * p;
+      p *= s.kept_before;
       ms.x[k] = s.beta1 * ms.x[k] + s.one_minus_beta1 * g;
       vs.x[k] = s.beta2 * vs.x[k] + s.one_minus_beta2 * g * g;
-      ps.x[k] = p - s.step_size * ms.x[k] / (std::sqrt(vs.x[k]) / s.sqrt_bias_correction2 + s.eps);
+      p -= s.step_size * ms.x[k] / (std::sqrt(vs.x[k]) / s.sqrt_bias_correction2 + s.eps);
+      ps.x[k] = p * s.kept_after;
     }
     store_pack(m + i, ms);
     store_pack(v + i, vs);
@@ -73,12 +70,9 @@ __global__ void __launch_bounds__(kMapThreads, 4)
                 DType type_of_copies) {
   if (decision->apply == 0) return;
   const AdamUpdate::Row& row = list.row_at(blockIdx.x);
-  const AdamRow<T> of{Masters<T>(row, type_of_copies),
-                      static_cast<const T*>(row.gradient),
-                      static_cast<T*>(row.m),
-                      static_cast<T*>(row.v),
-                      AdamScalars<T>(op, row.lr_scale, row.weight_decay, *decision),
-                      op.decoupled};
+  const AdamRow<T> of{Masters<T>(row, type_of_copies), static_cast<const T*>(row.gradient),
+                      static_cast<T*>(row.m), static_cast<T*>(row.v),
+                      AdamScalars<T>(op, row.lr_scale, row.weight_decay, *decision)};
   const bool packs =
       takes_packs<T>(row, type_of_copies) && lies_at(row.m, 16) && lies_at(row.v, 16);
   update_chunk<T>(of, row.place, packs);

@@ -18,6 +18,7 @@ void add_gradient_norm_rows(std::vector<KernelRow>& rows);
 void add_optimizer_rows(std::vector<KernelRow>& rows);
 void add_block_moments_rows(std::vector<KernelRow>& rows);
 void add_eight_bit_rows(std::vector<KernelRow>& rows);
+void add_gradient_noise_rows(std::vector<KernelRow>& rows);
 void add_factored_rows(std::vector<KernelRow>& rows);
 void add_matrix_step_rows(std::vector<KernelRow>& rows);
 void add_rule_update_rows(std::vector<KernelRow>& rows);

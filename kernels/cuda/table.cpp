@@ -14,6 +14,7 @@ const KernelTable& cuda_table() {
         add_optimizer_rows(rows);
         add_block_moments_rows(rows);
         add_eight_bit_rows(rows);
+        add_gradient_noise_rows(rows);
         add_factored_rows(rows);
         add_matrix_step_rows(rows);
         add_rule_update_rows(rows);

@@ -119,8 +119,9 @@ void Engine::allocate_optimizer() {
                                   Category::activations, "step scalars");
   std::optional<optim::Offload> offload = options_.offload;
   if (offload && offload->directory.empty()) offload->directory = place_.offload_directory;
-  optimizer_ = std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_,
-                                                     mesh_, options_.loss_scaling, offload);
+  optimizer_ =
+      std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_, mesh_,
+                                            options_.loss_scaling, offload, options_.seed);
   const auto states = optimizer_->states();
   states_.assign(states.begin(), states.end());
   if (options_.quantization) allocate_quantization();

@@ -1,5 +1,6 @@
 // Adafactor (arXiv 1804.04235), in the form and with the defaults of its authors' tensor2tensor:
 // the second moment of a matrix is that of its rows times that of its columns over their mean.
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/factored.hpp"
 #include "lib/optim/rows.hpp"
 
@@ -32,6 +33,7 @@ struct AdafactorOptions : recipe::Section {
       recipe::above(0) & recipe::length(2)};
   recipe::Key<double> weight_decay{this, "weight_decay", 0.0, "decoupled weight decay",
                                    recipe::at_least(0)};
+  DecayOrderKey decay_order{this};
 };
 
 class Adafactor final : public MatrixOptimizer {
@@ -43,7 +45,8 @@ class Adafactor final : public MatrixOptimizer {
         clip_threshold_(options.clip_threshold()),
         relative_step_(options.relative_step()),
         scale_parameter_(options.scale_parameter()),
-        eps_(options.eps()) {}
+        eps_(options.eps()),
+        decay_(options.decay_order()) {}
 
   std::vector<StateSpec> states(const Parameter& parameter) const override {
     std::vector<StateSpec> specs = factor_states(parameter, "row", "column");
@@ -75,7 +78,8 @@ class Adafactor final : public MatrixOptimizer {
                                    .lr_scale = p.lr_scale,
                                    .weight_decay = p.weight_decay,
                                    .beta1 = beta1_,
-                                   .relative = relative_step_};
+                                   .relative = relative_step_,
+                                   .decay_last = decay_ == kernels::WeightDecay::after_step};
     step.clip.numel = parts.all_rows() * parts.all_columns();
     Tensor of_steps, of_values;
     if (clip_threshold_) {
@@ -94,6 +98,7 @@ class Adafactor final : public MatrixOptimizer {
   std::optional<double> clip_threshold_;
   bool relative_step_, scale_parameter_;
   std::vector<double> eps_;
+  kernels::WeightDecay decay_;
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ OptimizerRow adam() {
           .options = &recipe::section_of<PlainAdamOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<AdamMoments>(choice.as<PlainAdamOptions>(),
-                                                 AdamMoments::Decay::in_gradient);
+                                                 kernels::WeightDecay::in_gradient);
           }};
 }
 

@@ -12,8 +12,8 @@ namespace llmtrain::optim {
 
 namespace {
 
-struct AdamMiniOptions : AdamOptions {
-  AdamMiniOptions() : AdamOptions(0.0, 0.999) {}
+struct AdamMiniOptions : DecoupledAdamOptions {
+  AdamMiniOptions() : DecoupledAdamOptions(0.0, 0.999) {}
 };
 
 StateSpec block_state(const Parameter& parameter) {
@@ -27,7 +27,8 @@ class AdamMini final : public Optimizer {
  public:
   explicit AdamMini(const AdamMiniOptions& options)
       : Optimizer(options.weight_decay()),
-        others_(options, AdamMoments::Decay::decoupled),
+        others_(options, options.decay_order()),
+        decay_(options.decay_order()),
         eps_(options.eps()) {}
 
   MomentDecays corrected_decays() const override { return others_.corrected_decays(); }
@@ -86,12 +87,14 @@ class AdamMini final : public Optimizer {
                                          .lr_scale = p.lr_scale,
                                          .weight_decay = p.weight_decay,
                                          .beta1 = corrected_decays().beta1,
-                                         .eps = eps_});
+                                         .eps = eps_,
+                                         .decay_last = decay_ == kernels::WeightDecay::after_step});
   }
 
   AdamMoments others_;
   const Mesh* mesh_ = nullptr;
   std::vector<OptimizedParameter> in_blocks_, not_in_blocks_;
+  kernels::WeightDecay decay_;
   double eps_;
 };
 

@@ -4,7 +4,7 @@
 
 namespace llmtrain::optim {
 
-AdamMoments::AdamMoments(const AdamOptions& options, Decay decay)
+AdamMoments::AdamMoments(const AdamOptions& options, kernels::WeightDecay decay)
     : Optimizer(options.weight_decay()),
       beta1_(options.betas()[0]),
       beta2_(options.betas()[1]),
@@ -38,7 +38,7 @@ void AdamMoments::update(const kernels::KernelCtx& ctx, const View& decision) co
                                   .beta1 = beta1_,
                                   .beta2 = beta2_,
                                   .eps = eps_,
-                                  .decoupled = decay_ == Decay::decoupled});
+                                  .decay = decay_});
 }
 
 }  // namespace llmtrain::optim

@@ -1,6 +1,7 @@
 #pragma once
 /// The update with two moments that Adam and AdamW share; they differ in where the decay goes.
 
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/optimizer.hpp"
 
 namespace llmtrain::optim {
@@ -20,11 +21,16 @@ struct AdamOptions : recipe::Section {
   recipe::Key<double> weight_decay;
 };
 
+/// Of an optimizer whose decay is decoupled, and comes before the step as its authors have it.
+struct DecoupledAdamOptions : AdamOptions {
+  using AdamOptions::AdamOptions;
+  DecayOrderKey decay_order{this};
+};
+
 /// States `m` and `v` in the master's dtype; kernels::AdamUpdate has the formula.
 class AdamMoments final : public Optimizer {
  public:
-  enum class Decay { in_gradient, decoupled };
-  AdamMoments(const AdamOptions& options, Decay decay);
+  AdamMoments(const AdamOptions& options, kernels::WeightDecay decay);
 
   MomentDecays corrected_decays() const override { return {beta1_, beta2_}; }
   std::int64_t divisible(const Parameter&) const override { return 1; }
@@ -35,7 +41,7 @@ class AdamMoments final : public Optimizer {
 
  private:
   double beta1_, beta2_, eps_;
-  Decay decay_;
+  kernels::WeightDecay decay_;
   std::vector<kernels::AdamTensors> tensors_;
   Tensor table_;  // of kernels::AdamUpdate
 };

@@ -5,8 +5,8 @@
 namespace llmtrain::optim {
 
 namespace {
-struct AdamWOptions : AdamOptions {
-  AdamWOptions() : AdamOptions(0.1) {}
+struct AdamWOptions : DecoupledAdamOptions {
+  AdamWOptions() : DecoupledAdamOptions(0.1) {}
 };
 }  // namespace
 
@@ -15,8 +15,8 @@ OptimizerRow adamw() {
           .doc = "Adam with decoupled weight decay",
           .options = &recipe::section_of<AdamWOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<AdamMoments>(choice.as<AdamWOptions>(),
-                                                 AdamMoments::Decay::decoupled);
+            const auto& options = choice.as<AdamWOptions>();
+            return std::make_unique<AdamMoments>(options, options.decay_order());
           }};
 }
 

@@ -7,8 +7,8 @@ namespace llmtrain::optim {
 
 namespace {
 
-struct AdamW8bitOptions : AdamOptions {
-  AdamW8bitOptions() : AdamOptions(0.1) {}
+struct AdamW8bitOptions : DecoupledAdamOptions {
+  AdamW8bitOptions() : DecoupledAdamOptions(0.1) {}
   MinSizeKey min_8bit_size{this};
 };
 
@@ -25,8 +25,9 @@ OptimizerRow adamw_8bit() {
                                              .beta2 = options.betas()[1],
                                              .eps = options.eps()},
                 .weight_decay = options.weight_decay(),
+                .decay = options.decay_order(),
                 .min_size = options.min_8bit_size(),
-                .others = std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)});
+                .others = std::make_unique<AdamMoments>(options, options.decay_order())});
           }};
 }
 

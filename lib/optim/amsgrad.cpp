@@ -1,5 +1,6 @@
 // AMSGrad (arXiv 1904.09237), in the form and with the defaults of torch.optim.Adam(amsgrad=True).
 #include "lib/optim/adam_moments.hpp"
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
 

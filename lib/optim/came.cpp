@@ -1,5 +1,6 @@
 // CAME (arXiv 2307.02047), in the form and with the defaults of its authors' CAME.py: Adafactor's
 // factored moments, a mean of the steps, and less of it where steps differ from that mean.
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/factored.hpp"
 #include "lib/optim/rows.hpp"
 
@@ -25,6 +26,7 @@ struct CameOptions : recipe::Section {
       "largest root of the mean square of a parameter's step before the rate", recipe::above(0)};
   recipe::Key<double> weight_decay{this, "weight_decay", 0.0, "decoupled weight decay",
                                    recipe::at_least(0)};
+  DecayOrderKey decay_order{this};
 };
 
 class Came final : public MatrixOptimizer {
@@ -33,7 +35,8 @@ class Came final : public MatrixOptimizer {
       : MatrixOptimizer(options.weight_decay()),
         betas_(options.betas()),
         eps_(options.eps()),
-        clip_threshold_(options.clip_threshold()) {}
+        clip_threshold_(options.clip_threshold()),
+        decay_(options.decay_order()) {}
 
   /// Of a matrix m, row, column, residual_row, residual_column; of a vector m, column.
   std::vector<StateSpec> states(const Parameter& parameter) const override {
@@ -80,16 +83,19 @@ class Came final : public MatrixOptimizer {
       residual.advance(ctx, parts, u, advance);
       residual.scale(ctx, parts, m, false, decision, u);
     }
-    launch(ctx, kernels::MatrixStepUpdate{.to = update_operands(parameter),
-                                          .u = is_matrix ? u : m,
-                                          .decision = decision,
-                                          .matrices = parts.here().count,
-                                          .lr_scale = p.lr_scale,
-                                          .weight_decay = p.weight_decay});
+    launch(ctx,
+           kernels::MatrixStepUpdate{.to = update_operands(parameter),
+                                     .u = is_matrix ? u : m,
+                                     .decision = decision,
+                                     .matrices = parts.here().count,
+                                     .lr_scale = p.lr_scale,
+                                     .weight_decay = p.weight_decay,
+                                     .decay_last = decay_ == kernels::WeightDecay::after_step});
   }
 
   std::vector<double> betas_, eps_;
   double clip_threshold_;
+  kernels::WeightDecay decay_;
 };
 
 }  // namespace

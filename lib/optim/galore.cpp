@@ -4,6 +4,7 @@
 // back. As its authors have it, that is for the matrices of attention and MLP; embeddings, the
 // head, norms and biases follow the same Adam as they are.
 #include "kernels/projected.hpp"
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
 #include "lib/optim/subspace_optimizer.hpp"
@@ -32,8 +33,9 @@ struct GaloreOptions : recipe::Section {
       recipe::at_least(0) & recipe::below(1) & recipe::length(2)};
   recipe::Key<double> eps{this, "eps", 1e-6, "added to the root of the second moment",
                           recipe::above(0)};
-  recipe::Key<double> weight_decay{this, "weight_decay", 0.0,
-                                   "decoupled weight decay, after the step", recipe::at_least(0)};
+  recipe::Key<double> weight_decay{this, "weight_decay", 0.0, "decoupled weight decay",
+                                   recipe::at_least(0)};
+  DecayOrderKey decay_order{this, kernels::WeightDecay::after_step};
 };
 
 kernels::rules::AdamEpsHat rule_of(const GaloreOptions& options) {
@@ -45,7 +47,7 @@ std::unique_ptr<Optimizer> others(const GaloreOptions& options) {
   return std::make_unique<RuleOptimizer>(
       RuleOptimizer::Settings{.rule = rule,
                               .weight_decay = options.weight_decay(),
-                              .decay = kernels::WeightDecay::after_step,
+                              .decay = options.decay_order(),
                               .corrected = {rule.beta1, rule.beta2}});
 }
 
@@ -55,7 +57,7 @@ class Galore final : public SubspaceOptimizer {
       : SubspaceOptimizer({.rank = static_cast<std::int64_t>(options.rank()),
                            .square_from_right = true,
                            .factor = -options.scale(),
-                           .decay = kernels::WeightDecay::after_step},
+                           .decay = options.decay_order()},
                           others(options)),
         rule_(rule_of(options)),
         gap_(static_cast<std::int64_t>(options.update_proj_gap())) {}

@@ -29,8 +29,8 @@ using kernels::Matmul;
 using kernels::ScaleCast;
 using kernels::ScaleUpdate;
 
-struct LdadamwOptions : AdamOptions {
-  LdadamwOptions() : AdamOptions(0.0, 0.99, 0.908) {}
+struct LdadamwOptions : DecoupledAdamOptions {
+  LdadamwOptions() : DecoupledAdamOptions(0.0, 0.99, 0.908) {}
 
   recipe::Key<recipe::Count> rank{this, "rank", 16,
                                   "dims of a matrix's subspace; of a smaller matrix all",
@@ -51,8 +51,9 @@ double rounding_of(const View& b) {
 class Ldadamw final : public SubspaceOptimizer {
  public:
   explicit Ldadamw(const LdadamwOptions& options)
-      : SubspaceOptimizer({.rank = static_cast<std::int64_t>(options.rank())},
-                          std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)),
+      : SubspaceOptimizer(
+            {.rank = static_cast<std::int64_t>(options.rank()), .decay = options.decay_order()},
+            std::make_unique<AdamMoments>(options, options.decay_order())),
         rule_{.beta1 = options.betas()[0], .beta2 = options.betas()[1], .eps = options.eps()},
         rho_(options.rho()),
         has_error_(options.error_feedback()) {}

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/rule_optimizer.hpp"
 
 namespace llmtrain::optim {

@@ -21,8 +21,8 @@ using kernels::ScaleUpdate;
 
 enum class LrAdjustment : std::uint8_t { match_rms_adamw, original };
 
-struct MuonOptions : AdamOptions {
-  MuonOptions() : AdamOptions(0.1) {}
+struct MuonOptions : DecoupledAdamOptions {
+  MuonOptions() : DecoupledAdamOptions(0.1) {}
 
   recipe::Key<double> momentum{this, "momentum", 0.95, "decay of the mean gradient of a matrix",
                                recipe::at_least(0) & recipe::below(1)};
@@ -73,11 +73,12 @@ Tensor orthogonalized(const kernels::KernelCtx& ctx, Tensor x, std::uint64_t ste
 class Muon final : public MatricesAndOthers {
  public:
   explicit Muon(const MuonOptions& options)
-      : MatricesAndOthers(std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)),
+      : MatricesAndOthers(std::make_unique<AdamMoments>(options, options.decay_order())),
         momentum_(options.momentum()),
         nesterov_(options.nesterov()),
         steps_(options.ns_steps()),
-        adjustment_(options.lr_adjustment()) {}
+        adjustment_(options.lr_adjustment()),
+        decay_(options.decay_order()) {}
 
  private:
   std::vector<StateSpec> matrix_states(const Parameter& parameter) const override {
@@ -107,8 +108,7 @@ class Muon final : public MatricesAndOthers {
         launch(ctx, ScaleCast{.x = parts.own(whole.view()), .y = step.row_range(at, rows)});
       }
     }
-    step_along(ctx, p, step, decision, -size_factor(parameter.global_shape()),
-               kernels::WeightDecay::before_step);
+    step_along(ctx, p, step, decision, -size_factor(parameter.global_shape()), decay_);
   }
 
   /// Advances the mean gradient; returns it, or what lies ahead of it. Where the decision does not
@@ -157,6 +157,7 @@ class Muon final : public MatricesAndOthers {
   bool nesterov_;
   std::uint64_t steps_;
   LrAdjustment adjustment_;
+  kernels::WeightDecay decay_;
 };
 
 }  // namespace

@@ -22,6 +22,17 @@ struct GroupOptions : recipe::Section {
       recipe::at_least(0)};
 };
 
+/// Noise on each gradient element, clipped, of the variance eta / (1 + t)^gamma in the t-th update,
+/// counted from 0 ("Adding Gradient Noise Improves Learning for Very Deep Networks", arXiv
+/// 1511.06807).
+struct GradientNoiseOptions : recipe::Section {
+  recipe::Required<double> eta{this, "eta", "variance of the noise in the first update",
+                               recipe::above(0)};
+  recipe::Key<double> gamma{this, "gamma", 0.55,
+                            "update t, counted from 0, has the variance eta / (1 + t)^gamma",
+                            recipe::between(0, 10)};
+};
+
 struct OptimizerOptions : recipe::Section {
   OptimizerChoice name{this, "name", optimizer_table(), "adamw", "update rule"};
   recipe::Key<double> lr{this, "lr", 3e-4, "peak learning rate", recipe::at_least(0)};
@@ -31,6 +42,8 @@ struct OptimizerOptions : recipe::Section {
   recipe::Key<std::optional<double>> max_grad_value{
       this, "max_grad_value", std::nullopt,
       "each gradient element is clipped to +- this before the norm; null: never", recipe::above(0)};
+  recipe::OptionalSub<GradientNoiseOptions> gradient_noise{
+      this, "gradient_noise", "normal noise on each gradient element, behind clipping"};
   recipe::Key<std::vector<std::string>> no_decay{
       this,
       "no_decay",

@@ -29,7 +29,7 @@ void StateTensor::write(std::int64_t first, std::span<const std::byte> values) c
 OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                            const ParameterStore& store, const Mesh& mesh,
                            std::optional<LossScaling> scaling,
-                           const std::optional<Offload>& offload)
+                           const std::optional<Offload>& offload, std::uint64_t seed)
     : store_(&store),
       optimizer_(options.name().make(options.name)),
       norm_(*ctx.device, store, mesh),
@@ -51,6 +51,9 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
     OptimizedParameter& optimized = parameters_.emplace_back(
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
     add_states(ctx, optimized, offload.has_value());
+  }
+  if (options.gradient_noise) {
+    noise_.emplace(*ctx.device, parameters_, options.gradient_noise, seed);
   }
   if (offload) {
     offload_states(ctx, options, mesh, *offload);
@@ -137,6 +140,7 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalar
                   .beta1 = decays.beta1,
                   .beta2 = decays.beta2,
                   .loss_scale = {scaling_ ? scaling_->growth_interval : 0}});
+  if (noise_) noise_->add(ctx, decision_);
   if (offloaded_) return offloaded_->update(ctx, decision_);
   optimizer_->update(ctx, decision_);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/mesh/mesh.hpp"
+#include "lib/optim/gradient_noise.hpp"
 #include "lib/optim/gradient_norm.hpp"
 #include "lib/optim/loss_scaling.hpp"
 #include "lib/optim/offloaded_states.hpp"
@@ -80,12 +81,12 @@ class OptimizerSet {
   /// Allocates the states and sets them to their first values. `store` is allocated with gradients;
   /// it and `mesh` outlive this. With `scaling` gradients are expected to be multiplied with the
   /// decision's loss_scale. With `offload` states live in a file, and memory has what passes
-  /// through (Category::offload). RecipeError for a pattern of `options` that selects no parameter,
-  /// and for what cannot be offloaded.
+  /// through (Category::offload). Noise on gradients is drawn by `seed`. RecipeError for a pattern
+  /// of `options` that selects no parameter, and for what cannot be offloaded.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                const ParameterStore& store, const Mesh& mesh,
                std::optional<LossScaling> scaling = std::nullopt,
-               const std::optional<Offload>& offload = std::nullopt);
+               const std::optional<Offload>& offload = std::nullopt, std::uint64_t seed = 0);
 
   /// Sets all gradient sinks to zero.
   void zero_grads(const kernels::KernelCtx& ctx) const;
@@ -95,7 +96,7 @@ class OptimizerSet {
   /// Launches clipping and updates of all parameters at the lr in `scalars`; waits for nothing.
   /// Gradients must be complete sums, of sliced parameters in the own slice; clipping by value
   /// changes them in place (an infinite element becomes the limit, as in PyTorch, but not where the
-  /// loss has a scale), clipping by norm does not. If the norm, or `loss_sum`
+  /// loss has a scale), clipping by norm does not, noise does. If the norm, or `loss_sum`
   /// (kernels::DecideUpdate) is not finite, parameters, states and steps_taken stay untouched to
   /// the bit.
   void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
@@ -136,6 +137,7 @@ class OptimizerSet {
   std::optional<double> max_grad_norm_, max_grad_value_;
   std::optional<LossScaling> scaling_;
   std::vector<OptimizedParameter> parameters_;
+  std::optional<GradientNoise> noise_;
   std::vector<StateTensor> states_;
   std::vector<std::string> state_names_;
   std::unique_ptr<OffloadedStates> offloaded_;

@@ -49,6 +49,7 @@ struct QGaloreOptions : AdamOptions {
   recipe::Key<recipe::Count> queue_size{this, "queue_size", 5, "similarities of which the mean is",
                                         recipe::at_least(1)};
   MinSizeKey min_8bit_size{this};
+  MixedDecayOrderKey decay_order{this};
 
   void validate(recipe::Issues& issues) const override {
     if (proj_bits() || !proj_group_size.is_set()) return;
@@ -62,21 +63,25 @@ kernels::rules::Adam rule_of(const QGaloreOptions& options) {
 }
 
 std::unique_ptr<Optimizer> others(const QGaloreOptions& options) {
-  return std::make_unique<EightBitOptimizer>(EightBitOptimizer::Settings{
-      .rule = rule_of(options),
-      .weight_decay = options.weight_decay(),
-      .min_size = options.min_8bit_size(),
-      .others = std::make_unique<AdamMoments>(options, AdamMoments::Decay::decoupled)});
+  const kernels::WeightDecay decay =
+      options.decay_order().value_or(kernels::WeightDecay::before_step);
+  return std::make_unique<EightBitOptimizer>(
+      EightBitOptimizer::Settings{.rule = rule_of(options),
+                                  .weight_decay = options.weight_decay(),
+                                  .decay = decay,
+                                  .min_size = options.min_8bit_size(),
+                                  .others = std::make_unique<AdamMoments>(options, decay)});
 }
 
 class QGalore final : public SubspaceOptimizer {
  public:
   explicit QGalore(const QGaloreOptions& options)
-      : SubspaceOptimizer({.rank = static_cast<std::int64_t>(options.rank()),
-                           .square_from_right = true,
-                           .factor = options.scale(),
-                           .decay = kernels::WeightDecay::after_step},
-                          others(options)),
+      : SubspaceOptimizer(
+            {.rank = static_cast<std::int64_t>(options.rank()),
+             .square_from_right = true,
+             .factor = options.scale(),
+             .decay = options.decay_order().value_or(kernels::WeightDecay::after_step)},
+            others(options)),
         rule_(rule_of(options)),
         gap_(static_cast<std::int64_t>(options.update_proj_gap())),
         bits_(options.proj_bits()),

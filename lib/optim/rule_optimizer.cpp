@@ -40,11 +40,4 @@ void RuleOptimizer::update(const kernels::KernelCtx& ctx, const View& decision) 
                                   .decay = settings_.decay});
 }
 
-DecayOrderKey::DecayOrderKey(recipe::Section* section)
-    : recipe::Key<kernels::WeightDecay>(
-          section, "decay_order", kernels::WeightDecay::before_step,
-          "whether decoupled weight decay comes before the step or after it",
-          recipe::one_of<kernels::WeightDecay>({{"before", kernels::WeightDecay::before_step},
-                                                {"after", kernels::WeightDecay::after_step}})) {}
-
 }  // namespace llmtrain::optim

@@ -32,9 +32,4 @@ class RuleOptimizer final : public Optimizer {
   Tensor table_;  // of kernels::RuleUpdate
 };
 
-/// The recipe key `decay_order` of an optimizer whose weight decay is decoupled from its gradient.
-struct DecayOrderKey : recipe::Key<kernels::WeightDecay> {
-  explicit DecayOrderKey(recipe::Section* section);
-};
-
 }  // namespace llmtrain::optim

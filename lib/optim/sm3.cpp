@@ -1,6 +1,7 @@
 // SM3-II (arXiv 1901.11150), in the form of its authors' sm3.py: Adagrad whose sums of squares are
 // bounded by one value for each row and one for each column. Each expert is a matrix of its own.
 #include "kernels/elementwise.hpp"
+#include "lib/optim/decay_order.hpp"
 #include "lib/optim/factored.hpp"
 #include "lib/optim/rows.hpp"
 
@@ -14,12 +15,15 @@ struct Sm3Options : recipe::Section {
                                recipe::at_least(0) & recipe::below(1)};
   recipe::Key<double> weight_decay{this, "weight_decay", 0.0, "decoupled weight decay",
                                    recipe::at_least(0)};
+  DecayOrderKey decay_order{this};
 };
 
 class Sm3 final : public MatrixOptimizer {
  public:
   explicit Sm3(const Sm3Options& options)
-      : MatrixOptimizer(options.weight_decay()), momentum_(options.momentum()) {}
+      : MatrixOptimizer(options.weight_decay()),
+        momentum_(options.momentum()),
+        decay_(options.decay_order()) {}
 
   std::vector<StateSpec> states(const Parameter& parameter) const override {
     std::vector<StateSpec> specs = factor_states(parameter, "row", "column");
@@ -50,15 +54,17 @@ class Sm3 final : public MatrixOptimizer {
                                     .decision = decision,
                                     .u = u});
     advance(ctx, parameter.own_grad(), bounds, here, parts, decision);
-    launch(ctx, kernels::MatrixStepUpdate{.to = update_operands(parameter),
-                                          .u = u,
-                                          .m = momentum_ > 0 ? p.states.back().view() : View{},
-                                          .decision = decision,
-                                          .matrices = here.count,
-                                          .lr_scale = p.lr_scale,
-                                          .weight_decay = p.weight_decay,
-                                          .beta1 = momentum_,
-                                          .rate_in_moment = false});
+    launch(ctx,
+           kernels::MatrixStepUpdate{.to = update_operands(parameter),
+                                     .u = u,
+                                     .m = momentum_ > 0 ? p.states.back().view() : View{},
+                                     .decision = decision,
+                                     .matrices = here.count,
+                                     .lr_scale = p.lr_scale,
+                                     .weight_decay = p.weight_decay,
+                                     .beta1 = momentum_,
+                                     .rate_in_moment = false,
+                                     .decay_last = decay_ == kernels::WeightDecay::after_step});
   }
 
   /// The bounds with this gradient.
@@ -90,6 +96,7 @@ class Sm3 final : public MatrixOptimizer {
   }
 
   double momentum_;
+  kernels::WeightDecay decay_;
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <map>
 #include <numeric>
 
-#include "lib/base/philox.hpp"
 #include "lib/base/require.hpp"
+#include "lib/param/parameter_words.hpp"
 #include "lib/param/slices.hpp"
 
 namespace llmtrain {
@@ -66,27 +66,6 @@ ParameterGroup& ParameterStore::declare(std::vector<ParameterSpec> specs) {
 }
 
 namespace {
-
-// Words are drawn by logical index, so that they do not depend on what part this rank holds.
-StochasticRounding rounding_of(const Parameter& p, std::uint64_t seed) {
-  const Box& box = p.box();
-  StochasticRounding rounding{.on = true, .key = philox_key(seed, "stochastic rounding", p.name())};
-  rounding.before = p.own_slice().first;
-  rounding.columns = box.shape.numel();
-  rounding.first = 0;
-  std::int64_t stride = 1;  // of dim d
-  int parts = 0;
-  for (int d = box.shape.rank() - 1; d >= 0; --d) {
-    rounding.first += box.offset[d] * stride;
-    if (d > 0 && box.shape[d] != p.global_shape()[d]) {
-      require(++parts == 1, "{}: parts along several dims", p.name());
-      rounding.columns = box.shape[d] * stride;
-      rounding.stride = p.global_shape()[d] * stride;
-    }
-    stride *= p.global_shape()[d];
-  }
-  return rounding;
-}
 
 // Part of a group's buffer, if it has this one, that belongs to one member.
 Tensor member_view(const Tensor& group, std::int64_t begin, const Shape& shape) {
@@ -184,7 +163,8 @@ void ParameterStore::allocate(Device& device, const ParameterDTypes& dtypes, boo
     const bool trained = first.is_trained();
     group->allocate(device, trained ? dtypes : untrained, trainable && trained);
     for (Parameter* p : group->members_) {
-      if (trained && dtypes.rounding_seed) p->rounding_ = rounding_of(*p, *dtypes.rounding_seed);
+      if (!trained || !dtypes.rounding_seed) continue;
+      p->rounding_ = words_of(*p, *dtypes.rounding_seed, "stochastic rounding");
     }
   }
 }

@@ -1,8 +1,10 @@
-// Launches of optimizers whose states have numbers that the elements of a block share.
+// Launches of optimizers whose states have numbers that the elements of a block share, and of noise
+// on gradients.
 #include <array>
 
 #include "kernels/block_moments.hpp"
 #include "kernels/eight_bit.hpp"
+#include "kernels/gradient_noise.hpp"
 #include "lib/plan/kernel_cases.hpp"
 
 namespace llmtrain::plan {
@@ -53,11 +55,19 @@ LaunchTime eight_bit_update(KernelBench& b, DType t, std::int64_t rows) {
                                  .rule = rules::Adam{}});
 }
 
+LaunchTime gradient_noise(KernelBench& b, DType t, std::int64_t rows) {
+  const NoisyGradient gradient{.to = b.result(rows, kCols, t),
+                               .words = {.on = true, .columns = rows * kCols}};
+  return b.launch(GradientNoise{
+      .gradients = std::span(&gradient, 1), .table = {}, .decision = b.decision(), .eta = 0.01});
+}
+
 constexpr auto kRowCases = std::to_array<RowCase>({
     {"block_squares", kCols, true, block_squares},
     {"block_moments", 1, true, block_moments},
     {"block_adam_update", kCols, true, block_adam_update},
     {"eight_bit_update", kCols, true, eight_bit_update},
+    {"gradient_noise", kCols, true, gradient_noise},
 });
 
 }  // namespace

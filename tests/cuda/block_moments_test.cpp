@@ -47,9 +47,11 @@ TEST_CASE("squares of blocks have the reference's bits, wherever the gradient be
 TEST_CASE("updates with moments of blocks have the reference's bits") {
   for (const auto& [count, size] : kBlocks) {
     for (const DType dtype : kMasters) {
-      for (const bool applies : {true, false}) {
+      for (const auto& [applying, order] :
+           {std::pair(true, false), std::pair(true, true), std::pair(false, false)}) {
         CAPTURE(size);
         const std::int64_t n = count * size, block = size;
+        const bool applies = applying, decay_last = order;
         compare(
             [&](Machine& m) {
               const Tensor p = m.operand("p", {n}), g = m.operand("g", {n});
@@ -67,7 +69,8 @@ TEST_CASE("updates with moments of blocks have the reference's bits") {
                                     .decision = decision,
                                     .block = block,
                                     .lr_scale = 0.01,
-                                    .weight_decay = 0.1});
+                                    .weight_decay = 0.1,
+                                    .decay_last = decay_last});
               return outputs(m, p, first, moment, copy);
             },
             dtype, {.same_bits = true});

@@ -85,7 +85,7 @@ constexpr Moment kMoments[] = {Moment::none, Moment::of_rated_steps, Moment::of_
 
 /// An update of `to`, whose gradient is the step too; returns the moment.
 Tensor run_step(Machine& m, const Run& run, Moment moment, const UpdateOperands& to,
-                bool applies = true) {
+                bool applies = true, bool decay_last = false) {
   const Tensor first = m.operand("m", {run.matrices * run.each});
   const Tensor steps = squares_of(m, run, 0.5), sizes = squares_of(m, run, 1e-8);
   const Tensor decision = decision_of(m, 0.7, 5, applies);
@@ -100,7 +100,8 @@ Tensor run_step(Machine& m, const Run& run, Moment moment, const UpdateOperands&
                          .weight_decay = 0.1,
                          .beta1 = 0.9,
                          .relative = true,
-                         .rate_in_moment = moment == Moment::of_rated_steps});
+                         .rate_in_moment = moment == Moment::of_rated_steps,
+                         .decay_last = decay_last});
   m.read(first);  // the operands live until the device is done
   return first;
 }
@@ -222,7 +223,8 @@ TEST_CASE("updates by steps of matrices have the reference's bits") {
                 const Tensor p = operand_at(m, "p", before, n), u = m.operand("u", {n});
                 const Tensor copy = m.zeros({n}, n % 2 == 0 ? DType::bf16 : DType::f16);
                 const Tensor first = run_step(m, run, moment, {p, u, copy}, applies);
-                return outputs(m, p, copy, first);
+                const Tensor second = run_step(m, run, moment, {p, u, copy}, applies, true);
+                return outputs(m, p, copy, first, second);
               },
               dtype, {.same_bits = true});
         }
@@ -253,7 +255,7 @@ TEST_CASE("updates by steps of matrices have these bits in every form of the mas
                          .stride = 19};
         }
         // Twice, so that what the remainder holds counts.
-        run_step(m, run, Moment::none, to);
+        run_step(m, run, Moment::none, to, true, true);
         const Tensor first = run_step(m, run, Moment::of_rated_steps, to);
         return std::vector<Values>{m.read(high), m.read(first)};
       };

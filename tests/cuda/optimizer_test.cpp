@@ -1,4 +1,5 @@
 #include "tests/cuda/optimizer_case.hpp"
+#include "tests/support/rule_case.hpp"
 
 using namespace llmtrain;
 using namespace llmtrain::kernels;
@@ -128,7 +129,7 @@ TEST_CASE("clipping by value has the reference's bits and keeps a NaN") {
 TEST_CASE("Adam has the reference's bits") {
   for (const DType dtype : kMasters) {
     for (const std::int64_t n : {0, 1, 39, 4096, 5002}) {
-      for (const bool decoupled : {false, true}) {
+      for (const WeightDecay order : llmtrain::test::kEveryDecay) {
         for (const DType copy_type : {DType::bf16, DType::f16, DType::f32}) {
           CAPTURE(n);
           compare(
@@ -139,9 +140,9 @@ TEST_CASE("Adam has the reference's bits") {
                     m.of(Values(static_cast<std::size_t>(n), 0.01), {n}, m.compute());
                 const Tensor seventh = decision_of(m, 0.3, 7), eighth = decision_of(m, 0.3, 8);
                 AdamTensors tensors{{p, g}, moment, square, 3e-3, 0.1};
-                run_adam(m, tensors, {.decision = seventh, .decoupled = decoupled});
+                run_adam(m, tensors, {.decision = seventh, .decay = order});
                 tensors.to.compute_copy = copy;
-                run_adam(m, tensors, {.decision = eighth, .decoupled = decoupled});
+                run_adam(m, tensors, {.decision = eighth, .decay = order});
                 return outputs(m, p, moment, square, copy);
               },
               dtype, {.same_bits = true});

@@ -204,6 +204,20 @@ TEST_CASE("steps launched ahead have the bits of steps settled one by one") {
   }
 }
 
+TEST_CASE("noise on gradients is that of each update, launched ahead, recorded or neither") {
+  for (const char* compute : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(compute);
+    std::vector<std::string> overrides{std::string("precision.compute=") + compute};
+    const Story quiet = told(overrides, 0);
+    overrides.push_back("optimizer.gradient_noise={eta: 1e-4, gamma: 0}");
+    const Story noisy = told(overrides, 0);
+    CHECK(told(overrides, 1) == noisy);
+    CHECK(told(overrides, 0, false) == noisy);  // launched one by one, not recorded
+    CHECK(noisy.norms[0] == quiet.norms[0]);
+    CHECK(noisy.contents != quiet.contents);
+  }
+}
+
 TEST_CASE("from its third run on a part of a step is launched as a whole") {
   const EmulatedCountFunction launches = emulated("emulated_launches");
   if (skip_if(launches == nullptr, kStandInAlone)) return;

@@ -123,6 +123,22 @@ TEST_CASE("an fp16 run resumes with the scale of its loss, and with what it know
   }
 }
 
+TEST_CASE("noise on gradients goes on with the updates of the run that resumes") {
+  const std::string noise = "optimizer.gradient_noise={eta: 1e-4}";
+  const Workspace whole(kRecipe), quiet(kRecipe);
+  run_well(whole, {noise});
+  run_well(quiet, {});
+  const std::string expected = fingerprint(whole.path, kSteps);
+  CHECK(fingerprint(quiet.path, kSteps) != expected);
+  for (const std::uint64_t cut : {1, 17}) {
+    CAPTURE(cut);
+    const Workspace part(kRecipe);
+    cut_after(whole, part, cut);
+    run_well(part, {noise, "checkpoint.resume=must"});
+    CHECK(fingerprint(part.path, kSteps) == expected);
+  }
+}
+
 TEST_CASE("biases of routers, which no gradient trains, resume as they were") {
   std::string recipe(kRecipe);
   const std::size_t model = recipe.find("model:");

@@ -106,6 +106,15 @@ const std::vector<Layout>& dense_layouts() {
       {8, "gemma2", "parallelism.dp=8 | parallelism.zero=1",
        "training.global_batch_size=8 | activation_checkpoint.mode=full | "
        "optimizer.max_grad_norm=null"},
+      // Noise on gradients, counted by logical elements.
+      {8, "qwen3", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3",
+       "optimizer.gradient_noise={eta: 1e-4}"},
+      {2, "llama", "parallelism.dp=2 | parallelism.zero=1", "optimizer.gradient_noise={eta: 1e-4}",
+       kQuick},
+      {2, "llama", "parallelism.tp=2", "optimizer.gradient_noise={eta: 1e-4}", kQuick},
+      {3, "gpt2", "parallelism.dp=3 | parallelism.zero=2",
+       "training.global_batch_size=6 | optimizer.gradient_noise={eta: 1e-4}"},
+      {2, "llama", "parallelism.pp=2", "optimizer.gradient_noise={eta: 1e-4}"},
       // One second moment for each row, head or norm, of which ranks of tp have parts or replicas.
       {2, "llama", "parallelism.tp=2", "optimizer.name=adam_mini"},
       {4, "llama", "parallelism.tp=4 | parallelism.tp_sequence_parallel=true",

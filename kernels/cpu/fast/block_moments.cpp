@@ -24,15 +24,15 @@ double squares_of_pass(const View& g, const Segment& at) {
 void block_adam_run(const BlockAdamScalars<float>& s, float step_of_block, std::int64_t count,
                     float* parameter, const float* gradient, float* m) {
   const V grad_scale = constant(s.grad_scale);
-  const V decay = constant(s.decay);
+  const V before = constant(s.kept_before), after = constant(s.kept_after);
   const V beta1 = constant(s.beta1);
   const V one_minus_beta1 = constant(s.one_minus_beta1);
   const V step = constant(step_of_block);
   for_vectors(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
     const V g = hn::Mul(load(gradient + i, lanes), grad_scale);
     const V m_new = hn::Add(hn::Mul(beta1, load(m + i, lanes)), hn::Mul(one_minus_beta1, g));
-    const V kept = hn::Mul(load(parameter + i, lanes), decay);
-    store(hn::Sub(kept, hn::Mul(step, m_new)), parameter + i, lanes);
+    const V kept = hn::Mul(load(parameter + i, lanes), before);
+    store(hn::Mul(hn::Sub(kept, hn::Mul(step, m_new)), after), parameter + i, lanes);
     store(m_new, m + i, lanes);
   });
 }

@@ -68,10 +68,11 @@ void factored_scale(const FactoredScale& op, float grad_scale, const Tile& tile)
 /// The elements of one pass that are of one matrix; m may be null.
 void step_run(const MatrixStepScalars<float>& s, std::int64_t count, float* parameter,
               const float* steps, float* m) {
-  const V decay = constant(s.decay), rate = constant(s.rate);
+  const V before = constant(s.kept_before), after = constant(s.kept_after);
+  const V rate = constant(s.rate);
   const V beta1 = constant(s.beta1), one_minus_beta1 = constant(s.one_minus_beta1);
   for_vectors(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const V kept = hn::Mul(load(parameter + i, lanes), decay);
+    const V kept = hn::Mul(load(parameter + i, lanes), before);
     const V u = load(steps + i, lanes);
     V lost;
     if (m == nullptr) {
@@ -82,7 +83,7 @@ void step_run(const MatrixStepScalars<float>& s, std::int64_t count, float* para
       store(m_new, m + i, lanes);
       lost = s.rate_in_moment ? m_new : hn::Mul(rate, m_new);
     }
-    store(hn::Sub(kept, lost), parameter + i, lanes);
+    store(hn::Mul(hn::Sub(kept, lost), after), parameter + i, lanes);
   });
 }
 

@@ -36,15 +36,14 @@ void clip_by_value(float* g, std::int64_t count, double limit, bool keeps_infini
   });
 }
 
-void adam_update(const AdamTensors& of, const AdamScalars<float>& s, bool decoupled,
-                 const Segment& at) {
+void adam_update(const AdamTensors& of, const AdamScalars<float>& s, const Segment& at) {
   Masters masters(of.to, s.update, at);
   float* parameter = masters.data();
   const float* gradient = at.of<float>(of.to.gradient);
   float* m = at.of<float>(of.m);
   float* v = at.of<float>(of.v);
   const V grad_scale = constant(s.grad_scale);
-  const V decay = constant(s.decay);
+  const V before = constant(s.kept_before), after = constant(s.kept_after);
   const V weight_decay = constant(s.weight_decay);
   const V beta1 = constant(s.beta1);
   const V beta2 = constant(s.beta2);
@@ -55,17 +54,14 @@ void adam_update(const AdamTensors& of, const AdamScalars<float>& s, bool decoup
   const V eps = constant(s.eps);
   for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
     V g = hn::Mul(load(gradient + i, lanes), grad_scale);
-    V p = load(parameter + i, lanes);
-    if (decoupled) {
-      p = hn::Mul(p, decay);
-    } else {
-      g = hn::Add(g, hn::Mul(weight_decay, p));
-    }
+    const V p = load(parameter + i, lanes);
+    if (s.in_gradient) g = hn::Add(g, hn::Mul(weight_decay, p));
     const V m_new = hn::Add(hn::Mul(beta1, load(m + i, lanes)), hn::Mul(one_minus_beta1, g));
     const V v_new =
         hn::Add(hn::Mul(beta2, load(v + i, lanes)), hn::Mul(hn::Mul(one_minus_beta2, g), g));
     const V root = hn::Add(hn::Div(hn::Sqrt(v_new), correction), eps);
-    store(hn::Sub(p, hn::Div(hn::Mul(step_size, m_new), root)), parameter + i, lanes);
+    const V stepped = hn::Sub(hn::Mul(p, before), hn::Div(hn::Mul(step_size, m_new), root));
+    store(hn::Mul(stepped, after), parameter + i, lanes);
     store(m_new, m + i, lanes);
     store(v_new, v + i, lanes);
   });
@@ -144,7 +140,7 @@ void run_adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View& wor
                const AdamTensors& of = op.tensors[row];
                const AdamScalars<float> scalars(op, of.lr_scale, of.weight_decay, decision);
                for_passes(begin, end, [&](const Segment& at) {
-                 HWY_DYNAMIC_DISPATCH(adam_update)(of, scalars, op.decoupled, at);
+                 HWY_DYNAMIC_DISPATCH(adam_update)(of, scalars, at);
                });
              });
 }

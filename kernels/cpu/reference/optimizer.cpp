@@ -55,22 +55,19 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
 }
 
 template <class T>
-void adam_update_one(const AdamTensors& of, const AdamScalars<T>& s, bool decoupled) {
+void adam_update_one(const AdamTensors& of, const AdamScalars<T>& s) {
   const Masters<T> masters(of.to, s.update);
   T* m = of.m.as<T>();
   T* v = of.v.as<T>();
   for (std::int64_t i = 0; i < of.to.numel(); ++i) {
     T g = of.to.gradient.as<T>()[i] * s.grad_scale;
     T p = masters.get(i);
-    if (decoupled) {
-      p *= s.decay;
-    } else {
-      g += s.weight_decay * p;
-    }
+    if (s.in_gradient) g += s.weight_decay * p;
+    p *= s.kept_before;
     m[i] = s.beta1 * m[i] + s.one_minus_beta1 * g;
     v[i] = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
     p -= s.step_size * m[i] / (std::sqrt(v[i]) / s.sqrt_bias_correction2 + s.eps);
-    masters.put(i, p);
+    masters.put(i, p * s.kept_after);
   }
 }
 
@@ -79,7 +76,7 @@ void adam_update(const KernelCtx&, const AdamUpdate& op, const View&) {
   if (!decision.applies()) return;
   for (const AdamTensors& of : op.tensors) {
     with_master_type(of.to, [&]<class T>() {
-      adam_update_one<T>(of, {op, of.lr_scale, of.weight_decay, decision}, op.decoupled);
+      adam_update_one<T>(of, {op, of.lr_scale, of.weight_decay, decision});
     });
   }
 }

@@ -14,6 +14,7 @@
 #include "kernels/expert_slots.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/factored.hpp"
+#include "kernels/gradient_noise.hpp"
 #include "kernels/head_norm_rope.hpp"
 #include "kernels/loss.hpp"
 #include "kernels/matmul.hpp"
@@ -166,6 +167,7 @@ std::vector<WorkspaceRow> workspace_rows() {
       workspace_row_of<BlockMoments, none<BlockMoments>>(),
       workspace_row_of<BlockAdamUpdate, none<BlockAdamUpdate>>(),
       workspace_row_of<EightBitUpdate, none<EightBitUpdate>>(),
+      workspace_row_of<GradientNoise, none<GradientNoise>>(),
       workspace_row_of<ColumnSquares, of_column_squares>(),
       workspace_row_of<RowTotals, none<RowTotals>>(),
       workspace_row_of<MasterSquares, as_on_the_cpu<MasterSquares>>(),

@@ -106,7 +106,8 @@ TEST_CASE("fast updates with moments of blocks have the reference's bits") {
                                         .decision = decision,
                                         .block = block,
                                         .lr_scale = 0.01,
-                                        .weight_decay = 0.1});
+                                        .weight_decay = 0.1,
+                                        .decay_last = copy_dtype == DType::f32});
             return trial::outputs(p, m, moment, copy);
           },
           DType::f32, kSameBits);
@@ -115,27 +116,31 @@ TEST_CASE("fast updates with moments of blocks have the reference's bits") {
 }
 
 TEST_CASE("one update with a moment of a block is the formula") {
-  Machine machine(cpu_table(), DType::f64, DType::f64, 1);
-  const Tensor p = machine.of({1.5, -1, 2, 0}, {4}, DType::f64);
-  const Tensor g = machine.of({4, -2, 0, 1}, {4}, DType::f64);
-  const Tensor m = machine.of({0, 1, 0, 0}, {4}, DType::f64);
-  const Tensor moment = machine.of({4, 0.25}, {2}, DType::f64);
-  const Tensor decision = decision_of(machine, 0.5, 2, 0.8, 0.9);
-  machine.run(BlockAdamUpdate{.to = {p, g},
-                              .m = m,
-                              .moment = moment,
-                              .decision = decision,
-                              .block = 2,
-                              .lr_scale = 0.1,
-                              .weight_decay = 0.3,
-                              .beta1 = 0.8,
-                              .eps = 1e-3});
-  const double ms[] = {0.2 * 2, 0.8 - 0.2, 0, 0.2 * 0.5}, ps[] = {1.5, -1, 2, 0};
-  for (std::size_t i = 0; i < 4; ++i) {
-    const double root = std::sqrt((i < 2 ? 4 : 0.25) / (1 - 0.81)) + 1e-3;
-    const double expected = ps[i] * (1 - 0.1 * 0.3) - 0.1 * ms[i] / (1 - 0.64) / root;
-    CHECK(values_of(m)[i] == test::relative(ms[i], 1e-15));
-    CHECK(values_of(p)[i] == test::relative(expected, 1e-14));
+  for (const bool decay_last : {false, true}) {
+    Machine machine(cpu_table(), DType::f64, DType::f64, 1);
+    const Tensor p = machine.of({1.5, -1, 2, 0}, {4}, DType::f64);
+    const Tensor g = machine.of({4, -2, 0, 1}, {4}, DType::f64);
+    const Tensor m = machine.of({0, 1, 0, 0}, {4}, DType::f64);
+    const Tensor moment = machine.of({4, 0.25}, {2}, DType::f64);
+    const Tensor decision = decision_of(machine, 0.5, 2, 0.8, 0.9);
+    machine.run(BlockAdamUpdate{.to = {p, g},
+                                .m = m,
+                                .moment = moment,
+                                .decision = decision,
+                                .block = 2,
+                                .lr_scale = 0.1,
+                                .weight_decay = 0.3,
+                                .beta1 = 0.8,
+                                .eps = 1e-3,
+                                .decay_last = decay_last});
+    const double ms[] = {0.2 * 2, 0.8 - 0.2, 0, 0.2 * 0.5}, ps[] = {1.5, -1, 2, 0};
+    for (std::size_t i = 0; i < 4; ++i) {
+      const double root = std::sqrt((i < 2 ? 4 : 0.25) / (1 - 0.81)) + 1e-3;
+      const double step = 0.1 * ms[i] / (1 - 0.64) / root, kept = 1 - 0.1 * 0.3;
+      const double expected = decay_last ? (ps[i] - step) * kept : ps[i] * kept - step;
+      CHECK(values_of(m)[i] == test::relative(ms[i], 1e-15));
+      CHECK(values_of(p)[i] == test::relative(expected, 1e-14));
+    }
   }
 }
 

@@ -27,12 +27,17 @@ constexpr Run kRuns[] = {{1, 1},    {1, 7},         {3, 1},     {3, 40 * 96},
 enum class Moment : std::uint8_t { none, of_rated_steps, of_steps };
 constexpr Moment kMoments[] = {Moment::none, Moment::of_rated_steps, Moment::of_steps};
 
+/// The same with decay before the step, and after it.
+constexpr std::pair<Moment, bool> kMomentsAndOrders[] = {
+    {Moment::none, false}, {Moment::of_rated_steps, false}, {Moment::of_steps, false},
+    {Moment::none, true},  {Moment::of_rated_steps, true},  {Moment::of_steps, true}};
+
 /// An update but for its masters, with steps that are too long and parameters of several sizes.
 struct Case {
   Tensor u, m, step_squares, parameter_squares, decision;
   MatrixStepUpdate update;
 
-  Case(Machine& machine, const Run& run, Moment moment)
+  Case(Machine& machine, const Run& run, Moment moment, bool decay_last = false)
       : u(machine.operand("u", {run.matrices * run.each})),
         m(machine.operand("m", {run.matrices * run.each})),
         step_squares(squares(machine, run, 0.5)),
@@ -49,7 +54,8 @@ struct Case {
                .weight_decay = 0.1,
                .beta1 = 0.9,
                .relative = true,
-               .rate_in_moment = moment == Moment::of_rated_steps} {}
+               .rate_in_moment = moment == Moment::of_rated_steps,
+               .decay_last = decay_last} {}
 
   static Tensor squares(Machine& machine, const Run& run, double of_first) {
     Values values;
@@ -77,7 +83,7 @@ TEST_CASE("updates by steps of matrices have the reference's bits") {
               const std::int64_t n = run.matrices * run.each;
               const Tensor p = machine.operand("p", {n}), g = machine.operand("g", {n});
               const Tensor copy = machine.empty({n}, copy_dtype);
-              Case c(machine, run, moment);
+              Case c(machine, run, moment, copy_dtype == DType::f32);
               c.run(machine, {p, g, copy});
               return trial::outputs(p, copy, c.m);
             },
@@ -142,7 +148,7 @@ TEST_CASE("updates by steps of matrices have these bits whatever holds the maste
 TEST_CASE("one update by a step is the formula") {
   for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
     for (const DType dtype : {DType::f64, DType::f32}) {
-      for (const Moment moment : kMoments) {
+      for (const auto& [moment, decay_last] : kMomentsAndOrders) {
         Machine machine(*table, dtype, dtype, 1);
         const Tensor p = machine.of({1.5, -1, 2, 0}, {4}, dtype), g = machine.empty({4}, dtype);
         const Tensor u = machine.of({4, -2, 0, 1}, {4}, dtype);
@@ -163,7 +169,8 @@ TEST_CASE("one update by a step is the formula") {
                             .weight_decay = 0.3,
                             .beta1 = 0.8,
                             .relative = true,
-                            .rate_in_moment = moment == Moment::of_rated_steps};
+                            .rate_in_moment = moment == Moment::of_rated_steps,
+                            .decay_last = decay_last};
         machine.run(op);
         const double ps[] = {1.5, -1, 2, 0}, us[] = {4, -2, 0, 1}, before[] = {0, 1, 0, 0};
         const double limit = dtype == DType::f64 ? 1e-14 : 1e-6;
@@ -173,7 +180,9 @@ TEST_CASE("one update by a step is the formula") {
           const bool rated = moment == Moment::of_rated_steps;
           const double ms = 0.8 * before[i] + 0.2 * (rated ? rate * us[i] : us[i]);
           const double lost = moment == Moment::none ? rate * us[i] : rated ? ms : rate * ms;
-          CHECK(values_of(p)[i] == test::relative(ps[i] * (1 - 0.1 * 0.3) - lost, limit));
+          const double kept = 1 - 0.1 * 0.3;
+          const double expected = decay_last ? (ps[i] - lost) * kept : ps[i] * kept - lost;
+          CHECK(values_of(p)[i] == test::relative(expected, limit));
           if (moment != Moment::none) CHECK(values_of(m)[i] == test::relative(ms, limit));
         }
         // At the decision's own rate, as the step is; a relative one is at most that.

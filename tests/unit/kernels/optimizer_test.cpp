@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/relative.hpp"
+#include "tests/support/rule_case.hpp"
 #include "tests/unit/kernels/optimizer_trial.hpp"
 
 namespace llmtrain::kernels {
@@ -26,14 +27,15 @@ struct Scalar {
   double p, m = 0, v = 0, b = 0;
 
   void adam(double g, double lr, double beta1, double beta2, double eps, double decay,
-            bool decoupled, int t) {
-    if (decoupled) p -= lr * decay * p;
-    if (!decoupled) g += decay * p;
+            WeightDecay order, int t) {
+    if (order == WeightDecay::before_step) p -= lr * decay * p;
+    if (order == WeightDecay::in_gradient) g += decay * p;
     m = beta1 * m + (1 - beta1) * g;
     v = beta2 * v + (1 - beta2) * g * g;
     const double m_hat = m / (1 - std::pow(beta1, t));
     const double v_hat = v / (1 - std::pow(beta2, t));
     p -= lr * m_hat / (std::sqrt(v_hat) + eps);
+    if (order == WeightDecay::after_step) p -= lr * decay * p;
   }
   void sgd(double g, double lr, double momentum, double dampening, double decay, bool nesterov,
            int t) {
@@ -47,7 +49,7 @@ struct Scalar {
 
 TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
   const Values gradients = {0.5, -2, 0.25};
-  for (const bool decoupled : {false, true}) {
+  for (const WeightDecay order : test::kEveryDecay) {
     for (const DType dtype : {DType::f64, DType::f32}) {
       Machine machine(cpu_table(), dtype, dtype, 1);
       const Tensor p = machine.of({1.5}, {1}, dtype);
@@ -59,12 +61,8 @@ TEST_CASE("three steps of Adam and AdamW give PyTorch's numbers") {
         const Tensor gradient = machine.of({2 * g}, {1}, dtype);
         const Tensor decision = decision_of(machine, 0.5, t, 0.8, 0.95);
         run_adam(machine, {{p, gradient}, m, v, 0.1, 0.3},
-                 {.decision = decision,
-                  .beta1 = 0.8,
-                  .beta2 = 0.95,
-                  .eps = 1e-6,
-                  .decoupled = decoupled});
-        expected.adam(g, 0.1, 0.8, 0.95, 1e-6, 0.3, decoupled, t);
+                 {.decision = decision, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .decay = order});
+        expected.adam(g, 0.1, 0.8, 0.95, 1e-6, 0.3, order, t);
         // After cancelling, what is left of m is a hundredth of its terms.
         const double epsilon = dtype == DType::f64 ? 1e-14 : 5e-6;
         CHECK(values_of(p)[0] == test::relative(expected.p, epsilon));
@@ -115,7 +113,7 @@ TEST_CASE("three steps of SGD in all its forms give PyTorch's numbers") {
 
 TEST_CASE("fast updates have the reference's bits, masters and compute copies") {
   for (const std::int64_t n : kSizes) {
-    for (const bool variant : {false, true}) {
+    for (const WeightDecay order : test::kEveryDecay) {
       for (const DType copy_dtype : {DType::f32, DType::bf16, DType::f16}) {
         CAPTURE(n);
         trial::compare(
@@ -133,12 +131,9 @@ TEST_CASE("fast updates have the reference's bits, masters and compute copies") 
                        {.decision = first, .beta1 = 0.9, .beta2 = 0.5, .eps = 1});
               const Tensor copy = machine.empty({n}, copy_dtype);
               const Tensor fifth = decision_of(machine, 0.7, 5, 0.9, 0.99);
-              run_adam(machine, {{p, g, copy}, m, zero, 0.01, 0.1},
-                       {.decision = fifth,
-                        .beta1 = 0.9,
-                        .beta2 = 0.99,
-                        .eps = 1e-8,
-                        .decoupled = variant});
+              run_adam(
+                  machine, {{p, g, copy}, m, zero, 0.01, 0.1},
+                  {.decision = fifth, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .decay = order});
               return trial::outputs(p, m, zero, copy);
             },
             DType::f32, kSameBits);

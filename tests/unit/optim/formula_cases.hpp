@@ -24,8 +24,94 @@ struct Case {
   }
 };
 
-inline const std::vector<Case>& cases() {
-  static const std::vector<Case> kCases{
+/// A formula whose own decay is nowhere, with what shrinks p before the step or after it.
+template <Formula formula>
+void decays_before(Values& p, Values g, States& states, const Step& s) {
+  shrink(p, s);
+  formula(p, g, states, {.lr = s.lr, .weight_decay = 0, .t = s.t, .parameter = s.parameter});
+}
+template <Formula formula>
+void decays_after(Values& p, Values g, States& states, const Step& s) {
+  formula(p, g, states, {.lr = s.lr, .weight_decay = 0, .t = s.t, .parameter = s.parameter});
+  shrink(p, s);
+}
+
+/// Decay on the other side of the step than the authors have it, and of `q_galore` on one side for
+/// all.
+inline std::vector<Case> cases_of_other_order() {
+  const std::string after = "betas: [0.8, 0.9]\neps: 1.0e-6\ndecay_order: after\n";
+  const std::string coded = "min_8bit_size: 0\n";
+  const std::string of_subspaces = "betas: [0.8, 0.9]\neps: 1.0e-6\nrank: 2\n";
+  const std::string of_codes = of_subspaces +
+                               "update_proj_gap: 1\nqueue_size: 2\ncos_threshold: -1\n"
+                               "scale: 0.5\n";
+  return {
+      {"adamw", after, {"m", "v"}, &decays_after<adamw_formula>},
+      {"adam_mini", after, {"m", "v"}, &decays_after<adam_mini_formula>},
+      {.name = "muon",
+       .options = after + "momentum: 0.8\nns_steps: 3\n",
+       .states = {"m", "v"},
+       .formula = &decays_after<muon_formula>,
+       .matrix_states = {"momentum"},
+       .fp32_tolerance = 2e-5},
+      {.name = "adafactor",
+       .options = "decay_rate: 0.7\nclip_threshold: 0.5\ndecay_order: after\n",
+       .states = {"row", "column"},
+       .formula = &decays_after<adafactor_formula<false>>,
+       .vector_states = {"column"}},
+      {.name = "adafactor",
+       .options = "decay_rate: 0.7\nclip_threshold: 0.5\nbeta1: 0.8\ndecay_order: after\n",
+       .states = {"row", "column", "m"},
+       .formula = &decays_after<adafactor_formula<true>>,
+       .vector_states = {"column", "m"}},
+      {.name = "came",
+       .options = "betas: [0.8, 0.9, 0.95]\neps: [1e-20, 1e-10]\nclip_threshold: 0.5\n"
+                  "decay_order: after\n",
+       .states = {"m", "row", "column", "residual_row", "residual_column"},
+       .formula = &decays_after<came_formula>,
+       .fp32_tolerance = 1e-5,
+       .vector_states = {"m", "column"}},
+      {.name = "sm3",
+       .options = "momentum: 0.8\ndecay_order: after\n",
+       .states = {"row", "column", "m"},
+       .formula = &decays_after<sm3_formula<true>>,
+       .vector_states = {"column", "m"}},
+      {"adamw_8bit", after, {"m", "v"}, &decays_after<adamw_formula>},
+      {.name = "adamw_8bit",
+       .options = after + coded,
+       .states = {"m", "m_scale", "v", "v_scale"},
+       .formula = &decays_after<adamw_8bit_formula>,
+       .fp32_tolerance = 1e-2},
+      {.name = "galore",
+       .options = of_subspaces + "update_proj_gap: 3\nscale: 0.5\ndecay_order: before\n",
+       .states = {"m", "v"},
+       .formula = &decays_before<galore_formula>,
+       .matrix_states = {"projector", "m", "v"},
+       .fp32_tolerance = 2e-5},
+      {.name = "ldadamw",
+       .options = of_subspaces + "rho: 0.6\ndecay_order: after\n",
+       .states = {"m", "v"},
+       .formula = &decays_after<ldadamw_formula<true>>,
+       .matrix_states = {"projector", "m", "v", "error"},
+       .fp32_tolerance = 2e-5},
+      {.name = "q_galore",
+       .options = of_codes + "proj_bits: null\ndecay_order: before\n",
+       .states = {"m", "v"},
+       .formula = &decays_before<q_galore_formula<false>>,
+       .matrix_states = {"projector", "leading_vector", "similarities", "gap", "m", "v"},
+       .fp32_tolerance = 2e-5},
+      {.name = "q_galore",
+       .options = of_codes + "proj_bits: 5\nproj_group_size: 7\ndecay_order: after\n" + coded,
+       .states = {"m", "m_scale", "v", "v_scale"},
+       .formula = &decays_after<q_galore_formula<true>>,
+       .matrix_states = {"projector", "projector_scale", "projector_zero", "leading_vector",
+                         "similarities", "gap", "m", "m_scale", "v", "v_scale"},
+       .fp32_tolerance = 1e-2},
+  };
+}
+
+inline std::vector<Case> cases_of_authors_order() {
+  return {
       {"adamw", "betas: [0.8, 0.9]\neps: 1.0e-6\n", {"m", "v"}, &adamw_formula},
       {"adam", "betas: [0.8, 0.9]\neps: 1.0e-6\n", {"m", "v"}, &adam_formula},
       {"sgd", "", {}, &sgd_formula},
@@ -149,6 +235,15 @@ inline const std::vector<Case>& cases() {
        .formula = &lion_8bit_formula<Decay::after>,
        .fp32_tolerance = 1e-2},
   };
+}
+
+inline const std::vector<Case>& cases() {
+  static const std::vector<Case> kCases = [] {
+    std::vector<Case> all = cases_of_authors_order();
+    const std::vector<Case> others = cases_of_other_order();
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }();
   return kCases;
 }
 

@@ -1,5 +1,6 @@
 // Every row of the optimizer table against its formula, written out in double.
 #include <map>
+#include <set>
 
 #include <doctest/doctest.h>
 
@@ -62,7 +63,7 @@ struct Reference {
 };
 
 void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double max_norm,
-                          double tolerance) {
+                          double tolerance, int steps = 4) {
   const Rig rig(dtypes);
   OptimizerOptions options;
   read_options(options, recipe_of(c, std::isinf(max_norm) ? "null" : std::to_string(max_norm)));
@@ -70,7 +71,7 @@ void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double m
   Reference reference(rig, c);
 
   int clipped = 0;
-  for (int t = 1; t <= 4; ++t) {
+  for (int t = 1; t <= steps; ++t) {
     rig.set_gradients(t, t % 2 == 0 ? 0.01 : 1.0);
     const double factor = 1.0 / t;
     const double norm = reference.step(rig, c, 0.05 * factor, max_norm, t);
@@ -81,8 +82,8 @@ void compare_with_formula(const Case& c, const ParameterDTypes& dtypes, double m
     clipped += result.clip_scale < 1;
   }
 
-  CHECK(clipped == (std::isinf(max_norm) ? 0 : 2));
-  CHECK(set.progress().steps_taken == 4);
+  CHECK(clipped == (std::isinf(max_norm) ? 0 : steps / 2));
+  CHECK(set.progress().steps_taken == steps);
   for (const auto& p : rig.store.all()) {
     CAPTURE(p->name());
     CHECK(distance(values_of(p->master()), reference.parameters[p->name()]) < tolerance);
@@ -126,6 +127,36 @@ TEST_CASE("an optimizer follows its formula with groups, weight decay and clippi
       compare_with_formula(c, kFp64, max_norm, 1e-12);
       compare_with_formula(c, kFp32, max_norm, c.fp32_tolerance);
     }
+  }
+}
+
+TEST_CASE("an optimizer whose weight decay is decoupled has it before the step or after it") {
+  const std::vector<Case> others = cases_of_other_order();
+  for (const Case& c : others) {
+    CAPTURE(c.name);
+    CAPTURE(c.options);
+    compare_with_formula(c, kFp64, 0.5, 1e-12, 20);
+  }
+  const std::set<std::string_view> coupled{"adam",     "sgd",     "momentum",
+                                           "nesterov", "adagrad", "rmsprop"};
+  for (const OptimizerRow& row : optimizer_table()) {
+    CAPTURE(row.name);
+    const std::string name(row.name);
+    const auto read = [&](const std::string& order) {
+      OptimizerOptions options;
+      read_options(options, "name: " + name + "\n" + order);
+    };
+    if (coupled.contains(row.name)) {
+      CHECK_THROWS_AS(read("decay_order: after"), RecipeError);
+      continue;
+    }
+    const std::string base = name == "amsgrad" ? "decoupled: true\n" : "";
+    for (const char* order : {"before", "after"}) read(base + "decay_order: " + order);
+    CHECK_THROWS_AS(read(base + "decay_order: between"), RecipeError);
+    const bool has_case = std::ranges::any_of(cases(), [&](const Case& c) {
+      return c.name == name && c.options.find("decay_order") != std::string::npos;
+    });
+    CHECK(has_case);
   }
 }
 
