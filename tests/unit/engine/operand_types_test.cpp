@@ -178,6 +178,7 @@ std::set<std::string> types_of(std::string_view compute) {
     Engine engine(
         EnginePlace{.device = &device, .table = &kernels::meta_table(), .recorder = &types},
         recipe.options(7));
+    engine.initialize();
     engine.train_step(StepBatch::planned(4, 10), 1, 1.0);
   }
   return types.found;

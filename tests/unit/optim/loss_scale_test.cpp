@@ -66,12 +66,13 @@ TEST_CASE("the scale of the loss follows finite and infinite gradients as PyTorc
   const nlohmann::json golden = nlohmann::json::parse(file);
   REQUIRE(golden["cases"].size() == 5);
   for (const nlohmann::json& c : golden["cases"]) {
-    const LossScaling scaling{.initial = c["init_scale"],
-                              .growth_interval = c["growth_interval"],
-                              .growth_factor = c["growth_factor"],
-                              .backoff_factor = c["backoff_factor"]};
+    const LossScaling scaling{.initial = c["init_scale"].get<double>(),
+                              .growth_interval = c["growth_interval"].get<double>(),
+                              .growth_factor = c["growth_factor"].get<double>(),
+                              .backoff_factor = c["backoff_factor"].get<double>()};
     CAPTURE(scaling.growth_factor);
-    const Rig rig({}, {{.name = "model.norm.weight", .shape = {2}, .role = ParameterRole::norm}});
+    const Rig rig(
+        {}, {{.name = "model.norm.weight", .shape = {2}, .role = ParameterRole::norm, .init = {}}});
     OptimizerOptions options;
     read_options(options, "{name: sgd}");
     OptimizerSet set(rig.ctx, options, rig.store, rig.mesh, scaling);
@@ -79,13 +80,13 @@ TEST_CASE("the scale of the loss follows finite and infinite gradients as PyTorc
     std::int64_t taken = 0;
     for (std::size_t step = 0; step < c["finite"].size(); ++step) {
       CAPTURE(step);
-      set_values(p.grad(), {1, c["finite"][step] == 1 ? 1 : INFINITY});
+      set_values(p.grad(), {1, c["finite"][step].get<int>() == 1 ? 1 : INFINITY});
       const StepResult result = run_step(rig, set, 1.0);
-      CHECK(result.applied == (c["taken"][step] == 1));
+      CHECK(result.applied == (c["taken"][step].get<int>() == 1));
       taken += result.applied;
       const UpdateProgress progress = set.progress();
-      CHECK(progress.loss_scale == c["scales"][step]);
-      CHECK(progress.good_steps == c["good_steps"][step]);
+      CHECK(progress.loss_scale == c["scales"][step].get<double>());
+      CHECK(progress.good_steps == c["good_steps"][step].get<std::int64_t>());
       CHECK(progress.steps_taken == taken);
     }
   }
