@@ -153,7 +153,7 @@ std::string summary_of(std::span<const LayerPrecision> layers) {
     if (layer.is_quantized) continue;
     auto reason = std::ranges::find_if(
         reasons, [&](const Reason& other) { return other.first->why == layer.why; });
-    if (reason == reasons.end()) reason = reasons.insert(reason, {.first = &layer});
+    if (reason == reasons.end()) reason = reasons.insert(reason, Reason{.first = &layer});
     reason->count += 1;
   }
   std::string text = fmt::format("{} of {} linear layers", quantized, linear);
