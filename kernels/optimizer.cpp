@@ -114,6 +114,9 @@ void DecideUpdate::check() const {
   check_step_scalars(operands, scalars);
   operands.expects(max_norm > 0, "max_norm > 0");
   operands.expects(loss_scale.growth_interval >= 0, "growth_interval >= 0 (0: never)");
+  operands.expects(loss_scale.growth_factor > 1, "growth_factor > 1");
+  operands.expects(loss_scale.backoff_factor > 0 && loss_scale.backoff_factor < 1,
+                   "backoff_factor between 0 and 1");
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }
 

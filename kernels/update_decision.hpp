@@ -53,12 +53,14 @@ inline void check_decision(const Operands& operands, const View& decision) {
 }
 
 /// How the scale of a loss follows the gradients ("Mixed Precision Training", arXiv 1710.03740;
-/// factors and interval are those of PyTorch's GradScaler).
+/// names and defaults are those of PyTorch's GradScaler, which has no bounds but those of FP32).
 struct LossScaleRule {
-  static constexpr double kGrowth = 2, kBackoff = 0.5;
   static constexpr double kLeast = 1, kMost = 0x1p32;
   /// Steps in a row that apply before the scale grows; 0: it never changes.
   double growth_interval = 0;
+  /// What it is multiplied with then (above 1), and by an overflow (between 0 and 1), within
+  /// kLeast and kMost. A power of two times a power of two is one, and changes no digit.
+  double growth_factor = 2, backoff_factor = 0.5;
 
   /// After a step whose loss was finite. A loss that is not says nothing about the scale, which
   /// takes effect behind it.
@@ -66,13 +68,15 @@ struct LossScaleRule {
     if (growth_interval == 0) return;
     if (!finite_gradients) {
       to.good_steps = 0;
-      if (to.loss_scale > kLeast) to.loss_scale *= kBackoff;
+      to.loss_scale *= backoff_factor;
+      if (to.loss_scale < kLeast) to.loss_scale = kLeast;
       return;
     }
     to.good_steps += 1;
     if (to.good_steps < growth_interval) return;
     to.good_steps = 0;
-    if (to.loss_scale < kMost) to.loss_scale *= kGrowth;
+    to.loss_scale *= growth_factor;
+    if (to.loss_scale > kMost) to.loss_scale = kMost;
   }
 };
 

@@ -1,6 +1,8 @@
 #include "lib/engine/sections.hpp"
 
-#include <bit>
+#include <cmath>
+#include <optional>
+#include <vector>
 
 namespace llmtrain::engine {
 
@@ -86,6 +88,8 @@ std::optional<optim::LossScaling> PrecisionSection::loss_scaling() const {
   const auto& scale = loss_scale();
   const auto& first = initial_loss_scale();
   const auto& interval = growth_interval();
+  const auto& growth = growth_factor();
+  const auto& backoff = backoff_factor();
   if (compute() != DType::f16) return std::nullopt;
   if (scale && !scale->is_auto()) {
     return optim::LossScaling{.initial = static_cast<double>(scale->value->value),
@@ -94,35 +98,52 @@ std::optional<optim::LossScaling> PrecisionSection::loss_scaling() const {
   optim::LossScaling scaling;
   if (first) scaling.initial = static_cast<double>(first->value);
   if (interval) scaling.growth_interval = static_cast<double>(interval->value);
+  scaling.growth_factor = growth.value_or(scaling.growth_factor);
+  scaling.backoff_factor = backoff.value_or(scaling.backoff_factor);
   return scaling;
 }
 
 namespace {
 
+// A key of the loss's scale that the recipe gives, and its number, where that is to be a power of
+// two.
+struct ScaleKey {
+  const recipe::Entry* key;
+  std::optional<double> power;
+};
+
 void check_loss_scale(const PrecisionSection& precision, recipe::Issues& issues) {
-  const auto check = [&](const auto& key, bool is_given, bool is_number, std::uint64_t number) {
-    if (!is_given) return;
-    if (precision.compute() != DType::f16) {
-      issues.add(
-          key,
-          fmt::format("belongs to compute fp16, and compute is {}", to_string(precision.compute())),
-          "leave it out");
-    } else if (is_number && !std::has_single_bit(number)) {
-      issues.add(key, fmt::format("{} is no power of two, and would round gradients", number),
-                 fmt::format("take {}", std::bit_floor(number)));
-    }
-  };
   const auto& scale = precision.loss_scale();
   const auto& initial = precision.initial_loss_scale();
+  const auto& growth = precision.growth_factor();
+  const auto& backoff = precision.backoff_factor();
   const bool fixed = scale && !scale->is_auto();
-  check(precision.loss_scale, scale.has_value(), fixed, fixed ? scale->value->value : 0);
-  check(precision.initial_loss_scale, initial.has_value(), initial.has_value(),
-        initial ? initial->value : 0);
-  check(precision.growth_interval, precision.growth_interval().has_value(), false, 0);
+  const auto number = [](const recipe::Count& count) { return static_cast<double>(count.value); };
+  std::vector<ScaleKey> of_dynamic;
+  if (initial) of_dynamic.push_back({&precision.initial_loss_scale, number(*initial)});
+  if (precision.growth_interval()) of_dynamic.push_back({&precision.growth_interval, {}});
+  if (growth) of_dynamic.push_back({&precision.growth_factor, growth});
+  if (backoff) of_dynamic.push_back({&precision.backoff_factor, backoff});
+  std::vector<ScaleKey> all = of_dynamic;
+  if (scale) {
+    all.push_back(
+        {&precision.loss_scale, fixed ? std::optional(number(*scale->value)) : std::nullopt});
+  }
+  for (const auto& [key, power] : all) {
+    int exponent = 0;
+    if (precision.compute() != DType::f16) {
+      issues.add(
+          *key,
+          fmt::format("belongs to compute fp16, and compute is {}", to_string(precision.compute())),
+          "leave it out");
+    } else if (power && std::frexp(*power, &exponent) != 0.5) {
+      issues.add(*key, fmt::format("{} is no power of two, and would round gradients", *power),
+                 fmt::format("take {}", std::ldexp(0.5, exponent)));
+    }
+  }
   if (!fixed) return;
-  if (initial) issues.add(precision.initial_loss_scale, "belongs to loss_scale: dynamic");
-  if (precision.growth_interval()) {
-    issues.add(precision.growth_interval, "belongs to loss_scale: dynamic");
+  for (const ScaleKey& given : of_dynamic) {
+    issues.add(*given.key, "belongs to loss_scale: dynamic");
   }
 }
 

@@ -169,9 +169,9 @@ struct PrecisionSection : recipe::Section {
       this, "loss_scale", std::nullopt,
       "with compute fp16: what the loss is multiplied with, so that its gradients are not too "
       "small "
-      "for the type; a power of two, or dynamic (null is dynamic): halved when a gradient "
-      "overflows, "
-      "whose step is skipped, and doubled after growth_interval steps without",
+      "for the type; a power of two, or dynamic (null is dynamic): times backoff_factor when a "
+      "gradient overflows, whose step is skipped, and times growth_factor after growth_interval "
+      "steps without, within 1 and 2^32",
       recipe::between(1, 0x1p32)};
   recipe::Key<std::optional<recipe::Count>> initial_loss_scale{
       this, "initial_loss_scale", std::nullopt,
@@ -179,8 +179,18 @@ struct PrecisionSection : recipe::Section {
       recipe::between(1, 0x1p32)};
   recipe::Key<std::optional<recipe::Count>> growth_interval{
       this, "growth_interval", std::nullopt,
-      "with loss_scale dynamic: steps in a row without overflow before it doubles; null: 2000",
+      "with loss_scale dynamic: steps in a row without overflow before it grows; null: 2000",
       recipe::between(1, 1 << 30)};
+  recipe::Key<std::optional<double>> growth_factor{
+      this, "growth_factor", std::nullopt,
+      "with loss_scale dynamic: what the scale is multiplied with when it grows, a power of two; "
+      "null: 2",
+      recipe::between(2, 0x1p16)};
+  recipe::Key<std::optional<double>> backoff_factor{
+      this, "backoff_factor", std::nullopt,
+      "with loss_scale dynamic: what an overflow multiplies the scale with, a power of two; null: "
+      "0.5",
+      recipe::between(0x1p-16, 0.5)};
 
   /// The type of activations, and of parameters as products see them: of fp8 bf16.
   DType compute() const;

@@ -139,7 +139,7 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalar
                   .max_norm = max_grad_norm_.value_or(std::numeric_limits<double>::infinity()),
                   .beta1 = decays.beta1,
                   .beta2 = decays.beta2,
-                  .loss_scale = {scaling_ ? scaling_->growth_interval : 0}});
+                  .loss_scale = scaling_ ? scaling_->rule() : kernels::LossScaleRule{}});
   if (noise_) noise_->add(ctx, decision_);
   if (offloaded_) return offloaded_->update(ctx, decision_);
   optimizer_->update(ctx, decision_);

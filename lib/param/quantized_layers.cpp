@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <fnmatch.h>
 
 #include "kernels/code_matmul.hpp"
 #include "kernels/elementwise.hpp"
@@ -15,49 +13,6 @@ namespace llmtrain {
 namespace {
 
 constexpr std::int64_t kBlock = 128;
-
-bool matches(const ParameterGroup& group, const std::string& pattern) {
-  return std::ranges::any_of(group.members(), [&](const Parameter* p) {
-    return fnmatch(pattern.c_str(), p->name().c_str(), 0) == 0;
-  });
-}
-
-bool matches_any(const ParameterGroup& group, const std::vector<std::string>& patterns) {
-  return std::ranges::any_of(patterns,
-                             [&](const std::string& pattern) { return matches(group, pattern); });
-}
-
-// N of model.layers.N.*, or none.
-std::optional<std::int64_t> block_of(std::string_view name) {
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  std::int64_t block = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), block);
-  return error == std::errc() ? std::optional(block) : std::nullopt;
-}
-
-std::vector<const ParameterGroup*> linear_layers(const ParameterStore& store) {
-  std::vector<const ParameterGroup*> layers;
-  for (const auto& group : store.groups()) {
-    if (group->members().front()->is_linear()) layers.push_back(group.get());
-  }
-  return layers;
-}
-
-void check_patterns(const std::vector<const ParameterGroup*>& layers, std::string_view key,
-                    const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    if (std::ranges::any_of(layers, [&](const auto* of) { return matches(*of, pattern); })) {
-      continue;
-    }
-    throw RefusedKey(
-        fmt::format("precision.fp8.{}", key), fmt::format("`{}` selects no linear layer", pattern),
-        fmt::format("write a pattern of names like {}; embedding, head, norms, routers and experts "
-                    "are not quantized",
-                    layers.empty() ? "*.down_proj.weight" : layers.front()->name()));
-  }
-}
 
 // A rank's part of a matrix must be whole blocks, or its scales would depend on the layout.
 void check_division(const ParameterGroup& group, const Mesh& mesh) {
@@ -108,21 +63,16 @@ QuantizedLayers::QuantizedLayers(const kernels::KernelCtx& ctx, const Quantizati
 }
 
 void QuantizedLayers::choose(const ParameterStore& store) {
-  const std::vector<const ParameterGroup*> layers = linear_layers(store);
-  check_patterns(layers, "include", options_.include);
-  check_patterns(layers, "exclude", options_.exclude);
-  std::int64_t last = 0;
-  for (const ParameterGroup* group : layers)
-    last = std::max(last, block_of(group->name()).value_or(0));
-  for (const ParameterGroup* group : layers) {
-    const std::int64_t block = block_of(group->name()).value_or(0);
-    const bool chosen = (block > 0 && block < last) || matches_any(*group, options_.include);
-    if (!chosen || matches_any(*group, options_.exclude)) continue;
+  layers_ = layer_precisions(store, options_.include, options_.exclude);
+  for (const LayerPrecision& layer : layers_) {
+    if (layer.is_quantized) names_.push_back(layer.name);
+  }
+  for (const auto& group : store.groups()) {
+    if (std::ranges::find(names_, group->name()) == names_.end()) continue;
     if (options_.scaling == OperandScaling::block) check_division(*group, store.mesh());
-    names_.push_back(group->name());
     if (!group->members().front()->is_local()) continue;
-    number_[group] = static_cast<std::int64_t>(local_.size());
-    local_.push_back(group);
+    number_[group.get()] = static_cast<std::int64_t>(local_.size());
+    local_.push_back(group.get());
   }
   if (!names_.empty()) return;
   throw RefusedKey("precision.compute",

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/quantize/quantize.hpp"
-#include "lib/param/parameter.hpp"
+#include "lib/param/layer_precision.hpp"
 
 namespace llmtrain {
 
@@ -32,8 +32,7 @@ struct QuantizationOptions {
   /// Scales of blocks are powers of two.
   bool power_of_two = true;
   OperandProducts products = OperandProducts::automatic;
-  /// Patterns (fnmatch) of names of weights. Linear layers of all blocks but the first and the last
-  /// are quantized, with `include` those too, without `exclude`.
+  /// Patterns, as layer_precisions() has them.
   std::vector<std::string> include, exclude;
 };
 
@@ -61,6 +60,8 @@ class QuantizedLayers {
   std::size_t num_multiplying_codes(std::int64_t rows) const;
   /// Names of the layers' (first) weights, on whichever ranks they are, in the model's order.
   const std::vector<std::string>& names() const { return names_; }
+  /// All products with a weight, those among them.
+  const std::vector<LayerPrecision>& layers() const { return layers_; }
 
   /// Whose magnitudes it is: FP32 [1], zero at a step's begin, that operations raise; and how many
   /// numbers did not fit, FP64 [1].
@@ -115,6 +116,7 @@ class QuantizedLayers {
   QuantizationOptions options_;
   bool codes_;
   bool weights_once_ = false;
+  std::vector<LayerPrecision> layers_;
   std::vector<std::string> names_, state_names_;
   std::vector<const ParameterGroup*> local_;
   std::map<const ParameterGroup*, std::int64_t> number_;

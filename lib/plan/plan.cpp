@@ -241,6 +241,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.device = target.device;
   plan.tf32 = options.tf32;
   plan.determinism = target.determinism;
+  if (engine.quantized_layers() != nullptr) plan.layers = engine.quantized_layers()->layers();
   plan.init = device.ledger().peak(Phase::init);
   plan.parameters = engine.parameters().num_elements();
   plan.parameters_per_block = block_parameters(engine.parameters());

@@ -8,6 +8,7 @@
 #include "kernels/code_matmul.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/target.hpp"
+#include "lib/param/layer_precision.hpp"
 #include "lib/plan/network.hpp"
 
 namespace llmtrain::plan {
@@ -51,6 +52,8 @@ struct Plan {
   /// Products of fp32 round to TF32.
   bool tf32 = false;
   kernels::Determinism determinism = kernels::Determinism::run;
+  /// With compute fp8: which products are quantized.
+  std::vector<LayerPrecision> layers;
   std::int64_t parameters = 0;
   std::int64_t parameters_per_block = 0;
   std::int64_t tokens_per_step = 0;  // of all ranks

@@ -109,6 +109,15 @@ Json pass_json(const PassPlan& pass) {
   return json;
 }
 
+Json layers_json(const std::vector<LayerPrecision>& layers) {
+  Json json{{"quantized", Json::array()}, {"bf16", Json::array()}};
+  for (const LayerPrecision& layer : layers) {
+    json[layer.is_quantized ? "quantized" : "bf16"].push_back(
+        {{"weight", layer.name}, {"why", layer.why}});
+  }
+  return json;
+}
+
 Json budget_json(const BudgetedRecompute& budgeted) {
   return {{"policy", to_string(budgeted.policy)},
           {"budget_bytes", budgeted.budget_bytes},
@@ -124,6 +133,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   Json json;
   json["device"] = to_string(plan.device);
   json["determinism"] = kernels::to_string(plan.determinism);
+  if (!plan.layers.empty()) json["fp8"] = layers_json(plan.layers);
   if (plan.mesh.world_size() > 1) {
     for (int a = 0; a < kNumAxes; ++a) {
       const Axis axis{static_cast<std::uint8_t>(a)};

@@ -212,6 +212,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   std::string text;
   text += row("device", std::string(to_string(plan.device)));
   text += row("determinism", std::string(kernels::to_string(plan.determinism)));
+  if (!plan.layers.empty()) {
+    text += fmt::format("  {:<26}{}\n", "fp8", summary_of(plan.layers));
+  }
   if (plan.mesh.world_size() > 1) {
     text += fmt::format("  {:<26}{}\n", "ranks", ranks_text(plan, differ(context.ranks)));
   }

@@ -122,7 +122,9 @@ void log_launches(const Device& device, const plan::Plan& plan) {
 
 void log_fp8(const engine::Engine& engine, bool device_does) {
   const QuantizedLayers* layers = engine.quantized_layers();
-  if (layers == nullptr || layers->num_local() == 0) return;
+  if (layers == nullptr) return;
+  log::info("fp8: {}", summary_of(layers->layers()));
+  if (layers->num_local() == 0) return;
   const engine::EngineOptions& options = engine.options();
   const std::string_view obstacle = engine::obstacle_to_codes(
       layers->options(), engine.context().kernel.determinism, device_does);

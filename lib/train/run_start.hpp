@@ -39,8 +39,8 @@ engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const 
 /// Says which launches a device that can record does not, and why.
 void log_launches(const Device& device, const plan::Plan& plan);
 
-/// Says what the products of a run in FP8 multiply, and why; nothing in other runs. `device_does`:
-/// as in engine::Target.
+/// Says which products of a run in FP8 are quantized and what they multiply, and why; nothing in
+/// other runs. `device_does`: as in engine::Target.
 void log_fp8(const engine::Engine& engine, bool device_does);
 
 /// Where optimizer states are that are not in memory, and how they come; in the end how many came,

@@ -229,14 +229,15 @@ Values decisions_on(Place place, std::int64_t n) {
   Values first(UpdateDecision::kScalars, 0.0);
   first[7] = 1024;  // loss_scale
   const Tensor decision = m.of(first, {UpdateDecision::kScalars}, DType::f64);
-  DecideUpdate decide{.squares = good,
-                      .loss_sum = both_losses,
-                      .decision = decision,
-                      .lr = 0.25,
-                      .max_norm = 0.5,
-                      .beta1 = 0.9,
-                      .beta2 = 0.999,
-                      .loss_scale = {2}};
+  DecideUpdate decide{
+      .squares = good,
+      .loss_sum = both_losses,
+      .decision = decision,
+      .lr = 0.25,
+      .max_norm = 0.5,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .loss_scale = {.growth_interval = 2, .growth_factor = 8, .backoff_factor = 0.125}};
   Values all;
   const auto run = [&] {
     m.run(decide);

@@ -117,6 +117,47 @@ TEST_CASE("on a GPU products multiply codes as planned, and a run says whether t
           {"fp8: products in bf16", "run.determinism is layout"});
 }
 
+TEST_CASE("plan and run in FP8 say which products stay in bf16, and why") {
+  std::string recipe(kTinyRecipe);
+  const std::size_t model = recipe.find("model:");
+  recipe.replace(model, recipe.find("tokenizer:") - model, R"(
+model: {architecture: dots1, vocab_size: 257, hidden_size: 16, num_hidden_layers: 3,
+        num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 32,
+        n_routed_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 12}
+)");
+  const Workspace here(recipe);
+  const std::string keys =
+      "precision={compute: fp8, fp8: {include: [\"model.layers.0.*\"], exclude: [\"*.o_proj.*\"]}}";
+  const std::vector<std::string> texts = {
+      "linear layers; bf16: precision.fp8.exclude (2: model.layers.0.self_attn.o_proj.weight ...)",
+      "router (2: model.layers.1.mlp.gate.weight ...)",
+      "experts (4: model.layers.1.mlp.experts.gate_proj.weight ...)", "last block (",
+      "head (lm_head.weight)"};
+  const auto plan = here.call({"plan", "recipe.yaml", keys});
+  CHECK(plan.exit_code == 0);
+  CHECK(holds(plan.output, texts));
+  const auto json = here.call({"plan", "recipe.yaml", "--json", keys});
+  CHECK(holds(json.output, {"\"fp8\"", "lm_head.weight", "precision.fp8.include"}));
+  const auto run = here.run({keys, "training.max_steps=1"});
+  CHECK(run.exit_code == 0);
+  CHECK(holds(run.output, texts));
+  const auto high =
+      here.run({"precision.compute=bf16", "run.output_dir=high", "training.max_steps=1"});
+  CHECK(high.exit_code == 0);
+  CHECK_FALSE(holds(high.output, {"linear layers; bf16"}));
+  for (const auto& [pattern, text] :
+       {std::pair("lm_head.weight", "lm_head.weight is the head"),
+        std::pair("*.mlp.gate.*", "model.layers.1.mlp.gate.weight is a router, whose fp32 logits"),
+        std::pair("*.experts.*",
+                  "is of experts, whose products of groups of rows take no codes")}) {
+    const auto refused =
+        here.run({fmt::format("precision={{compute: fp8, fp8: {{include: [\"{}\"]}}}}", pattern)});
+    CAPTURE(refused.output);
+    CHECK(refused.exit_code == 2);
+    CHECK(holds(refused.output, {"precision.fp8.include", text}));
+  }
+}
+
 TEST_CASE("a run may enter FP8 and leave it, and says so") {
   const Workspace here(kTinyRecipe);
   run_well(here, {"precision.compute=bf16", "training.max_steps=2"});

@@ -1,5 +1,6 @@
 // FP16: the scale of the loss shrinks where gradients overflow, grows where they do not, and is
 // part of the run's records.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -22,8 +23,12 @@ struct Scales {
   int overflows = 0, growths = 0;
 };
 
+struct Factors {
+  double growth = 2, backoff = 0.5;
+};
+
 // Follows the scale from record to record: each says what its step used, and how many were skipped.
-Scales follow(const Workspace& here, double expected, int interval) {
+Scales follow(const Workspace& here, double expected, int interval, const Factors& factors = {}) {
   Scales found;
   int good = 0;
   double skipped_before = 0;
@@ -38,13 +43,13 @@ Scales follow(const Workspace& here, double expected, int interval) {
     skipped_before = skipped;
     if (overflowed) {
       ++found.overflows;
-      expected /= 2;
+      expected *= factors.backoff;
       good = 0;
     } else {
       CHECK(std::isfinite(*record.number(train::metric::kGradNorm)));
       if (++good == interval) {
         ++found.growths;
-        expected *= 2;
+        expected *= factors.growth;
         good = 0;
       }
     }
@@ -68,19 +73,51 @@ TEST_CASE("gradients that overflow halve the scale of the loss, and the run goes
   CHECK(scales.growths >= 3);
 }
 
+TEST_CASE("factors and interval of the loss's scale are the recipe's, of a resumed run its own") {
+  const Workspace here(kTinyRecipe);
+  const auto run = [&](const std::string& keys, int steps) {
+    const auto result =
+        here.run({"precision={compute: fp16, initial_loss_scale: 4Gi, " + keys + "}",
+                  fmt::format("training.max_steps={}", steps)});
+    INFO(result.output);
+    REQUIRE(result.exit_code == 0);
+  };
+  run("growth_interval: 3, growth_factor: 4, backoff_factor: 0.0625", 16);
+  const Scales scales = follow(here, 0x1p32, 3, {4, 0x1p-4});
+  CHECK(scales.overflows >= 2);
+  CHECK(scales.growths >= 2);
+  const auto at = [&](std::int64_t step, std::string_view key) {
+    for (const train::StepRecord& record : here.metrics()) {
+      if (record.step == step && record.number(key)) return *record.number(key);
+    }
+    return -1.0;
+  };
+  const double before = at(16, "train/loss_scale");
+  run("growth_interval: 1, growth_factor: 16384, backoff_factor: 0.0009765625", 18);
+  // The scale is the checkpoint's: one that began anew would be 2^32.
+  const double now = at(17, "train/loss_scale");
+  CHECK(now <= 4 * before);
+  CHECK(now >= before / 16);
+  const bool overflowed = at(17, "train/skipped_steps") > at(16, "train/skipped_steps");
+  CHECK(at(18, "train/loss_scale") == (overflowed ? now * 0x1p-10 : std::min(now * 16384, 0x1p32)));
+}
+
 TEST_CASE("on an emulated GPU the scale of the loss follows the gradients, too" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   ::setenv("LLMTRAIN_CUDA_PLUGIN", LLMTRAIN_EMULATED_GPU, 1);
   const Workspace here(kTinyRecipe);
   std::vector<std::string> on_gpu = kOverflows;
+  on_gpu[0] =
+      "precision={compute: fp16, initial_loss_scale: 4Gi, growth_interval: 4, growth_factor: 4, "
+      "backoff_factor: 0.25}";
   on_gpu.push_back("run.device=cuda");
   const auto result = here.run(on_gpu);
   ::unsetenv("LLMTRAIN_CUDA_PLUGIN");
   INFO(result.output);
   REQUIRE(result.exit_code == 0);
   CHECK(holds(result.output, {"40 steps took memory as planned"}));
-  const Scales scales = follow(here, 0x1p32, 4);
-  CHECK(scales.overflows >= 8);
+  const Scales scales = follow(here, 0x1p32, 4, {4, 0.25});
+  CHECK(scales.overflows >= 4);
   CHECK(scales.growths >= 3);
 }
 
@@ -136,6 +173,20 @@ TEST_CASE("keys of the loss's scale that mean nothing are refused") {
           {"precision.initial_loss_scale", "belongs to loss_scale: dynamic"});
   refused("{compute: fp16, loss_scale: 512, growth_interval: 5}",
           {"precision.growth_interval", "belongs to loss_scale: dynamic"});
+  refused("{compute: bf16, growth_factor: 4}",
+          {"precision.growth_factor", "belongs to compute fp16, and compute is bf16"});
+  refused("{compute: fp8, backoff_factor: 0.25}",
+          {"precision.backoff_factor", "belongs to compute fp16"});
+  refused("{compute: fp16, loss_scale: 512, growth_factor: 4}",
+          {"precision.growth_factor", "belongs to loss_scale: dynamic"});
+  refused("{compute: fp16, loss_scale: 512, backoff_factor: 0.25}",
+          {"precision.backoff_factor", "belongs to loss_scale: dynamic"});
+  refused("{compute: fp16, growth_factor: 3}",
+          {"precision.growth_factor", "3 is no power of two, and would round", "take 2"});
+  refused("{compute: fp16, backoff_factor: 0.3}",
+          {"precision.backoff_factor", "0.3 is no power of two", "take 0.25"});
+  refused("{compute: fp16, growth_factor: 1}", {"precision.growth_factor", "must be >= 2"});
+  refused("{compute: fp16, backoff_factor: 1}", {"precision.backoff_factor", "<= 0.5"});
 }
 
 }  // namespace llmtrain

@@ -198,12 +198,6 @@ const std::vector<Flip> kData{
     {"data.packing.reset_positions", {data}, "", {"data.packing.reset_positions=false"}},
 };
 
-constexpr std::string_view kFp8 = "model.num_hidden_layers=3 | precision.compute=fp8";
-constexpr std::string_view kFp8OnGpu =
-    "run.device=cuda | model.num_hidden_layers=3 | precision.compute=fp8 | "
-    "precision.fp8.products=auto";
-constexpr std::string_view kDelayed =
-    "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed";
 const std::vector<Flip> kTraining{
     {"training.seq_len", {plan, data}, "", {"training.seq_len=32"}},
     {"training.micro_batch_size", {plan, operations}, "", {"training.micro_batch_size=4"}},
@@ -236,52 +230,6 @@ const std::vector<Flip> kTraining{
      "~training.max_steps | training.num_epochs=0.04",
      {"training.num_epochs=0.02"}},
     {"training.max_time", {metrics}, "", {"training.max_time=0.000001s"}},
-    {"precision.compute", {plan}, "model.num_hidden_layers=3"},
-    {"precision.fp8.scaling",
-     {plan, metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=current",
-     {"precision.fp8.scaling=delayed", "precision.fp8.scaling=block"}},
-    {"precision.fp8.amax_history",
-     {plan},
-     kDelayed,
-     {"precision.fp8.amax_history=2", "precision.fp8.amax_history=1"}},
-    {"precision.fp8.amax_algorithm",
-     {metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=delayed | "
-     "precision.fp8.amax_algorithm=max",
-     {"precision.fp8.amax_algorithm=most_recent"}},
-    {"precision.fp8.margin", {metrics}, kDelayed, {"precision.fp8.margin=8"}},
-    {"precision.fp8.power_of_two_scales",
-     {metrics},
-     "model.num_hidden_layers=3 | precision.compute=fp8 | precision.fp8.scaling=block",
-     {"precision.fp8.power_of_two_scales=false"}},
-    {"precision.fp8.products", {plan}, kFp8OnGpu, {"precision.fp8.products=bf16"}},
-    {"precision.fp8.include", {metrics}, kFp8, {"precision.fp8.include=[\"*\"]"}},
-    {"precision.fp8.exclude", {metrics}, kFp8, {"precision.fp8.exclude=[\"*.down_proj.*\"]"}},
-    {"precision.master", {plan}, "precision.compute=bf16", {"precision.master=bf16+remainder"}},
-    {"precision.master", {plan, weights}, "precision.compute=bf16", {"precision.master=none"}},
-    {"precision.rounding",
-     {weights},
-     "precision.compute=bf16 | precision.master=none",
-     {"precision.rounding=nearest"}},
-    {"precision.rounding",
-     {weights},
-     "precision.compute=bf16 | precision.master=none | precision.rounding=nearest",
-     {"precision.rounding=stochastic"}},
-    {"precision.loss_scale",
-     {metrics},
-     "precision.compute=fp16",
-     {"precision.loss_scale=1024", "precision.loss_scale=64"}},
-    {"precision.initial_loss_scale",
-     {metrics},
-     "precision.compute=fp16",
-     {"precision.initial_loss_scale=1024"}},
-    {"precision.growth_interval",
-     {metrics},
-     "precision.compute=fp16",
-     {"precision.growth_interval=1", "precision.growth_interval=2"}},
-    {"precision.logits", {plan, metrics}, "precision.compute=bf16", {"precision.logits=compute"}},
-    {"precision.tf32", {plan}, "run.device=cuda", {"precision.tf32=true"}},
     {"activation_checkpoint.mode",
      {operations},
      "model.num_hidden_layers=3",
@@ -384,8 +332,9 @@ std::span<const Flip> flip_table() {
     for (const auto* part : {&kRun, &kParallelism, &kData, &kTraining, &kSchedule, &kLoop}) {
       all.insert(all.end(), part->begin(), part->end());
     }
-    for (const std::span<const Flip> part : {model_flips(), optimizer_flips(), cleaning_flips(),
-                                             job_flips(), bad_step_flips(), record_flips()}) {
+    for (const std::span<const Flip> part :
+         {model_flips(), optimizer_flips(), cleaning_flips(), job_flips(), bad_step_flips(),
+          record_flips(), precision_flips()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

@@ -36,6 +36,8 @@ std::span<const Flip> flip_table();
 std::span<const Flip> model_flips();
 /// Its rows of optimizers.
 std::span<const Flip> optimizer_flips();
+/// Its rows of precision.
+std::span<const Flip> precision_flips();
 /// Its rows of data.cleaning.
 std::span<const Flip> cleaning_flips();
 /// Its rows of slurm, and of what a job of it does at its end and its restarts.

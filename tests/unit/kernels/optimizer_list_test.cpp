@@ -193,6 +193,9 @@ TEST_CASE("optimizer kernels refuse operands that do not fit") {
   refused(decide, [&](DecideUpdate& k) { k.decision = out; });
   refused(decide, [&](DecideUpdate& k) { k.max_norm = 0; });
   refused(decide, [&](DecideUpdate& k) { k.beta1 = 1; });
+  refused(decide, [&](DecideUpdate& k) { k.loss_scale.growth_factor = 1; });
+  refused(decide, [&](DecideUpdate& k) { k.loss_scale.backoff_factor = 1; });
+  refused(decide, [&](DecideUpdate& k) { k.loss_scale.backoff_factor = 0; });
   ScaleUpdate scale{.x = p, .y = g.reshape({6}), .decision = decision};
   scale.check();
   refused(scale, [&](ScaleUpdate& k) { k.decision = out; });

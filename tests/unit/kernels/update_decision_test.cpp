@@ -73,7 +73,7 @@ TEST_CASE("norm and clipping are those of gradients without the scale of the los
 }
 
 TEST_CASE("the scale of the loss doubles after its interval and is halved by an overflow") {
-  const DecideUpdate follows{.lr = 1, .loss_scale = {3}};
+  const DecideUpdate follows{.lr = 1, .loss_scale = {.growth_interval = 3}};
   UpdateDecision now{.loss_scale = 8};
   const auto step = [&](double square, double loss = 1) {
     now = decided(cpu_table(), {square}, loss, follows, now);
@@ -115,6 +115,20 @@ TEST_CASE("the scale of the loss doubles after its interval and is halved by an 
   CHECK(now.loss_scale == LossScaleRule::kMost);
   // Without an interval nothing moves it.
   CHECK(decided(cpu_table(), {INFINITY}, 1, {}, {.loss_scale = 8}).loss_scale == 8);
+}
+
+TEST_CASE("factors of the loss's scale are the rule's, within its bounds") {
+  const DecideUpdate follows{
+      .loss_scale = {.growth_interval = 1, .growth_factor = 8, .backoff_factor = 0x1p-4}};
+  for (const KernelTable* table : {&cpu_reference_table(), &cpu_table()}) {
+    const auto after = [&](double square, double scale) {
+      return decided(*table, {square}, 1, follows, {.loss_scale = scale}).loss_scale;
+    };
+    CHECK(after(1, 64) == 512);
+    CHECK(after(NAN, 64) == 4);
+    CHECK(after(1, LossScaleRule::kMost / 2) == LossScaleRule::kMost);
+    CHECK(after(NAN, 2) == LossScaleRule::kLeast);
+  }
 }
 
 TEST_CASE("clipping by value knows the scale of the loss, and hides no overflow") {

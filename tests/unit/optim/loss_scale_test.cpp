@@ -1,8 +1,11 @@
 #include <cmath>
+#include <fstream>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "lib/optim/optimizer_set.hpp"
+#include "tests/support/source_tree.hpp"
 #include "tests/unit/optim/fixture.hpp"
 
 namespace llmtrain::optim {
@@ -56,6 +59,51 @@ TEST_CASE("an overflow halves the scale of the loss and changes nothing else") {
   CHECK(set.progress().loss_scale == 32);
   CHECK(set.progress().steps_taken == 1);
   CHECK(rig.contents(set) == before);
+}
+
+TEST_CASE("the scale of the loss follows finite and infinite gradients as PyTorch's GradScaler") {
+  std::ifstream file(test_file("unit/optim/loss_scale_golden.json"));
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  REQUIRE(golden["cases"].size() == 5);
+  for (const nlohmann::json& c : golden["cases"]) {
+    const LossScaling scaling{.initial = c["init_scale"].get<double>(),
+                              .growth_interval = c["growth_interval"].get<double>(),
+                              .growth_factor = c["growth_factor"].get<double>(),
+                              .backoff_factor = c["backoff_factor"].get<double>()};
+    CAPTURE(scaling.growth_factor);
+    const Rig rig(
+        {}, {{.name = "model.norm.weight", .shape = {2}, .role = ParameterRole::norm, .init = {}}});
+    OptimizerOptions options;
+    read_options(options, "{name: sgd}");
+    OptimizerSet set(rig.ctx, options, rig.store, rig.mesh, scaling);
+    const Parameter& p = rig.store.find("model.norm.weight");
+    std::int64_t taken = 0;
+    for (std::size_t step = 0; step < c["finite"].size(); ++step) {
+      CAPTURE(step);
+      set_values(p.grad(), {1, c["finite"][step].get<int>() == 1 ? 1 : INFINITY});
+      const StepResult result = run_step(rig, set, 1.0);
+      CHECK(result.applied == (c["taken"][step].get<int>() == 1));
+      taken += result.applied;
+      const UpdateProgress progress = set.progress();
+      CHECK(progress.loss_scale == c["scales"][step].get<double>());
+      CHECK(progress.good_steps == c["good_steps"][step].get<std::int64_t>());
+      CHECK(progress.steps_taken == taken);
+    }
+  }
+}
+
+TEST_CASE("a scale that goes on in another run moves by that run's factors and interval") {
+  const Rig rig;
+  OptimizerOptions options;
+  read_options(options, "{}");
+  OptimizerSet set(rig.ctx, options, rig.store, rig.mesh,
+                   LossScaling{.initial = 64, .growth_interval = 3, .growth_factor = 8});
+  // More good steps than the new interval has: it is over with the next one.
+  set.set_progress({.steps_taken = 7, .loss_scale = 512, .good_steps = 5});
+  rig.set_gradients(1, 512);
+  run_step(rig, set, 1.0);
+  CHECK(set.progress().loss_scale == 4096);
+  CHECK(set.progress().good_steps == 0);
 }
 
 TEST_CASE("a scale that moves goes on from where it was, a fixed one is the recipe's") {
