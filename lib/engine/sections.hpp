@@ -212,7 +212,7 @@ struct ActivationCheckpointSection : recipe::Section {
                                             "ops",
                                             {},
                                             "with mode selective: operations to compute again",
-                                            recipe::any_of({"norm", "activation"})};
+                                            recipe::any_of({"norm", "activation", "attention"})};
   recipe::Key<std::optional<recipe::SizeOrShare>> budget{
       this, "budget", std::nullopt,
       "with mode budget: activations that a rank may hold at a time, as a size, or as a share of "

@@ -135,7 +135,8 @@ struct AttentionOptions {
   /// those of `heads`. For dropout.
   std::int64_t first_head = 0, heads_of_layer = 0;
 };
-/// Causal attention within each document of ctx.rows; returns [rows, q_cols].
+/// Causal attention within each document of ctx.rows; returns [rows, q_cols]. Recomputable as
+/// "attention".
 Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options);
 
 /// Keys and values of earlier positions, for decoding. All rows of a sequence share one cache.

@@ -94,7 +94,9 @@ TEST_CASE("no policy of what is computed again, or when, changes a bit of a bloc
       for (const Recompute recompute : {Recompute::none, Recompute::each, Recompute::both}) {
         for (const RecomputedOps& names :
              {RecomputedOps{}, RecomputedOps{"norm"}, RecomputedOps{"activation"},
-              RecomputedOps{"norm", "activation"}}) {
+              RecomputedOps{"attention"}, RecomputedOps{"norm", "activation"},
+              RecomputedOps{"norm", "attention"}, RecomputedOps{"activation", "attention"},
+              RecomputedOps{"norm", "activation", "attention"}}) {
           for (const WeightGrads when : {WeightGrads::now, WeightGrads::deferred}) {
             TrialOptions policy = options;
             policy.recomputed_ops = names;
@@ -114,7 +116,8 @@ TEST_CASE("each policy of what is computed again lowers the peak of a block") {
     const std::uint64_t plain = run_trial(blocks(spec), {}).peak_bytes;
     CHECK(run_trial(blocks(spec, Recompute::each), {}).peak_bytes < plain);
     CHECK(run_trial(blocks(spec, Recompute::both), {}).peak_bytes < plain);
-    for (const RecomputedOps& names : {RecomputedOps{"norm"}, RecomputedOps{"activation"}}) {
+    for (const RecomputedOps& names :
+         {RecomputedOps{"norm"}, RecomputedOps{"activation"}, RecomputedOps{"attention"}}) {
       TrialOptions policy;
       policy.recomputed_ops = names;
       CHECK(run_trial(blocks(spec), policy).peak_bytes < plain);
