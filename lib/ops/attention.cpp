@@ -243,9 +243,9 @@ Var attend(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
   if (ctx.tape == nullptr) return out;
   const OptionsWithName kept(options);
   if (ctx.recomputes("attention")) {
-    out.source = std::make_shared<Rematerial>([kept, qkv = qkv.tensor](const OpCtx& again) {
-      return attend(again, qkv, kept.get()).out;
-    });
+    out.source = made_again(
+        {qkv.tensor, -1, nullptr},
+        [kept](const OpCtx& again, const Tensor& of) { return attend(again, of, kept.get()).out; });
   }
   auto node = std::make_unique<AttentionNode>(kept, qkv.tensor, out, std::move(attended.lse));
   Var recorded = ctx.tape->record_one(std::move(node), {&qkv}, out.tensor);

@@ -179,9 +179,8 @@ Var heads_to_rows(const OpCtx& ctx, const Var& x, const HeadShares& shares) {
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
   Var result = ctx.tape->record_one(std::make_unique<HeadsToRowsNode>(shares), {&x}, std::move(y));
   if (x.source != nullptr) {
-    result.source = std::make_shared<Rematerial>([source = x.source, shares](const OpCtx& again) {
-      return to_rows(again, source->get(again), shares);
-    });
+    result.source = made_again(
+        x, [shares](const OpCtx& again, const Tensor& of) { return to_rows(again, of, shares); });
   }
   return result;
 }

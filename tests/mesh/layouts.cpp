@@ -181,7 +181,7 @@ const std::vector<Layout>& dense_layouts() {
        "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=sqrt"},
       {4, "llama", "parallelism.dp=4 | parallelism.zero=3",
        "optimizer.name=muon | activation_checkpoint.mode=selective | "
-       "activation_checkpoint.ops=[norm,activation,attention]",
+       "activation_checkpoint.ops=[norm,activation,attention,up_proj]",
        kQuick},
       {8, "gemma2", "parallelism.dp=4 | parallelism.tp=2 | parallelism.zero=3",
        "optimizer.max_grad_norm=null"},
