@@ -397,12 +397,4 @@ TEST_CASE("weights are given to all sources or to none, and stages to all") {
         Lines{"data.sources.0.weight: there is no other source to weigh against"});
 }
 
-TEST_CASE("products whose operands are quantized are not computed again by name") {
-  const std::string ops = "activation_checkpoint={mode: selective, ops: [norm, up_proj]}";
-  CHECK(problems_with(ops) == Lines{});
-  CHECK(problems_with(ops, "precision.compute=fp8") ==
-        Lines{"activation_checkpoint.ops: up_proj with compute fp8: scales follow what a product "
-              "was given, once"});
-}
-
 }  // namespace llmtrain::train
