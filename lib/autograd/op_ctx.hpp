@@ -68,7 +68,7 @@ class TensorWatch {
   virtual void see(const OpCtx& ctx, std::string_view name, const Tensor& x, bool divided) = 0;
 };
 
-/// Operations whose output may be computed again instead of kept: "norm", "activation".
+/// Operations whose output may be computed again instead of kept: activation_checkpoint.ops.
 using RecomputedOps = std::set<std::string, std::less<>>;
 
 /// Cheap to copy; the referenced objects outlive it. `tape` is null where nothing is recorded: in

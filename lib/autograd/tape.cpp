@@ -9,9 +9,19 @@ Tensor Rematerial::get(const OpCtx& ctx) {
   if (!cached_.defined()) {
     OpCtx plain = ctx;
     plain.tape = nullptr;
+    plain.watch = nullptr;
     cached_ = compute_(plain);
   }
   return cached_;
+}
+
+std::shared_ptr<Rematerial> made_again(const Var& x,
+                                       std::function<Tensor(const OpCtx&, const Tensor&)> make) {
+  const Tensor kept = x.source == nullptr ? x.tensor : Tensor();
+  return std::make_shared<Rematerial>(
+      [kept, source = x.source, make = std::move(make)](const OpCtx& again) {
+        return make(again, source == nullptr ? kept : source->get(again));
+      });
 }
 
 Saved::Saved(Node* owner, Part last) : last_(last) { owner->saved_.push_back(this); }

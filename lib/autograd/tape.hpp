@@ -41,6 +41,11 @@ class Rematerial {
   int users_ = 0;
 };
 
+/// The way to compute a value again that `make` makes of `x`, which is kept, or is itself computed
+/// again.
+std::shared_ptr<Rematerial> made_again(const Var& x,
+                                       std::function<Tensor(const OpCtx&, const Tensor&)> make);
+
 class Node;
 
 /// A tensor that a node keeps for its backward. Member of a Node, freed by the tape after `last`.

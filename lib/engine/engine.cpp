@@ -214,9 +214,8 @@ OpCtx Engine::context() const {
   return ctx;
 }
 
-double Engine::read_loss(double planned) const {
-  if (place_.device->is_meta()) return planned;
-  double value = 0;
+double Engine::read_loss(double value) const {
+  if (place_.device->is_meta()) return value;
   place_.device->copy_to_host(std::as_writable_bytes(std::span(&value, 1)),
                               loss_sum_.columns(0, 1));
   return value;

@@ -218,11 +218,12 @@ struct ActivationCheckpointSection : recipe::Section {
   recipe::Key<std::optional<recipe::Count>> k{this, "k", std::nullopt,
                                               "with mode every_k: recompute blocks 0, k, 2k ...",
                                               recipe::at_least(1)};
-  recipe::Key<std::vector<std::string>> ops{this,
-                                            "ops",
-                                            {},
-                                            "with mode selective: operations to compute again",
-                                            recipe::any_of({"norm", "activation"})};
+  recipe::Key<std::vector<std::string>> ops{
+      this,
+      "ops",
+      {},
+      "with mode selective: operations to compute again",
+      recipe::any_of({"norm", "activation", "attention", "up_proj"})};
   recipe::Key<std::optional<recipe::SizeOrShare>> budget{
       this, "budget", std::nullopt,
       "with mode budget: activations that a rank may hold at a time, as a size, or as a share of "

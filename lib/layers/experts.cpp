@@ -77,7 +77,7 @@ Var Experts::forward(const OpCtx& ctx, const Var& x, bool whole_sequences) const
     h = ops::to_experts(ctx, h, exchange);
   }
   const ops::SortedRows& here = exchange ? exchange->sorted() : sorted;
-  h = ops::expert_linear(ctx, h, here, *in_);
+  h = ops::expert_up_projection(ctx, h, here, *in_);
   h = ops::gated_activation(ctx, h, activation_);
   h = ops::scale_rows(ctx, h, weight);
   h = ops::expert_linear(ctx, h, here, *out_);

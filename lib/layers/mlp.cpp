@@ -32,9 +32,8 @@ Var Mlp::forward(const OpCtx& ctx, const Var& x) const {
 
 Var Mlp::term(const OpCtx& ctx, const Var& x) const {
   if (!gated_) return ops::mlp(ctx, x, in_.weights(), activation_, out_.weights());
-  return ops::linear(ctx,
-                     ops::gated_activation(ctx, ops::linear(ctx, x, in_.weights()), activation_),
-                     out_.weights());
+  const Var up = ops::up_projection(ctx, x, in_.weights());
+  return ops::linear(ctx, ops::gated_activation(ctx, up, activation_), out_.weights());
 }
 
 }  // namespace llmtrain::layers

@@ -131,19 +131,35 @@ HeadLayout heads_of_call(const OpCtx& ctx, const HeadLayout& heads) {
   return share_of(heads, ctx.mesh->head_sharers().size());
 }
 
+/// Options that outlive the call which they are of.
+class OptionsWithName {
+ public:
+  explicit OptionsWithName(const AttentionOptions& options)
+      : options_(options), dropout_name_(options.dropout_name) {}
+  AttentionOptions get() const {
+    AttentionOptions options = options_;
+    options.dropout_name = dropout_name_;
+    return options;
+  }
+
+ private:
+  AttentionOptions options_;
+  std::string dropout_name_;
+};
+
 class AttentionNode final : public Node {
  public:
-  AttentionNode(const AttentionOptions& options, Tensor qkv, Tensor out, Tensor lse)
-      : Node("attention"), options_(options), dropout_name_(options.dropout_name) {
-    options_.dropout_name = dropout_name_;
+  AttentionNode(OptionsWithName options, Tensor qkv, const Var& out, Tensor lse)
+      : Node("attention"), options_(std::move(options)) {
     qkv_.set(std::move(qkv));
-    out_.set(std::move(out));
+    out_.set(out);
     lse_.set(std::move(lse));
   }
   std::vector<Tensor> input_grad(const OpCtx& ctx, std::span<Tensor> dys) override {
     const Tensor qkv = qkv_.get(ctx);
     Tensor dqkv = ctx.allocate(qkv.shape(), qkv.dtype(), "attention dqkv");
-    const HeadLayout heads = heads_of_call(ctx, options_.heads);
+    const AttentionOptions options = options_.get();
+    const HeadLayout heads = heads_of_call(ctx, options.heads);
     const QkvViews x(qkv, heads), dx(dqkv, heads);
     const KeyValues keys(ctx, x);
     const std::int64_t cols = heads.kv_cols();
@@ -154,7 +170,7 @@ class AttentionNode final : public Node {
       dv = dkeys.columns(cols, cols);
     }
     const Tensor out = out_.get(ctx), lse = lse_.get(ctx);
-    const kernels::AttentionBackward backward{.shape = shape_of(ctx, options_),
+    const kernels::AttentionBackward backward{.shape = shape_of(ctx, options),
                                               .q = x.q,
                                               .k = keys.k,
                                               .v = keys.v,
@@ -164,7 +180,7 @@ class AttentionNode final : public Node {
                                               .dq = dx.q,
                                               .dk = dk,
                                               .dv = dv,
-                                              .dsink = dsink_of(ctx, options_)};
+                                              .dsink = dsink_of(ctx, options)};
     if (shares_sequences(ctx, SequenceSharing::ring)) {
       ring_attention_backward(ctx, backward);
     } else {
@@ -179,8 +195,7 @@ class AttentionNode final : public Node {
   }
 
  private:
-  AttentionOptions options_;
-  std::string dropout_name_;
+  OptionsWithName options_;
   Saved qkv_{this, Part::input};
   Saved out_{this, Part::input};
   Saved lse_{this, Part::input};
@@ -196,27 +211,46 @@ Var rope(const OpCtx& ctx, const Var& qkv, const HeadLayout& heads, const RopeTa
 
 namespace {
 
+struct Attended {
+  Tensor out, lse;
+};
+
 // Of the call's rows and heads.
-Var attend(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
+Attended attend(const OpCtx& ctx, const Tensor& qkv, const AttentionOptions& options) {
   const HeadLayout heads = heads_of_call(ctx, options.heads);
-  const DType dtype = qkv.tensor.dtype();
   const kernels::AttentionShape shape = shape_of(ctx, options);
   const std::int64_t rows = shape.q_position.numel();
-  Tensor out = ctx.allocate({rows, heads.q_cols()}, dtype, "attention");
-  Tensor lse = ctx.allocate({shape.num_sequences, heads.num_heads, rows / shape.num_sequences},
-                            statistics_dtype(dtype), "attention lse");
-  const QkvViews x(qkv.tensor, heads);
+  Attended to{
+      .out = ctx.allocate({rows, heads.q_cols()}, qkv.dtype(), "attention"),
+      .lse = ctx.allocate({shape.num_sequences, heads.num_heads, rows / shape.num_sequences},
+                          statistics_dtype(qkv.dtype()), "attention lse")};
+  const QkvViews x(qkv, heads);
   const KeyValues keys(ctx, x);
   const kernels::AttentionForward forward{
-      .shape = shape, .q = x.q, .k = keys.k, .v = keys.v, .out = out, .lse = lse};
+      .shape = shape, .q = x.q, .k = keys.k, .v = keys.v, .out = to.out, .lse = to.lse};
   if (shares_sequences(ctx, SequenceSharing::ring)) {
     ring_attention(ctx, forward);
   } else {
     ctx.launch(forward);
   }
-  if (ctx.tape == nullptr) return {std::move(out), -1, nullptr};
-  auto node = std::make_unique<AttentionNode>(options, qkv.tensor, out, std::move(lse));
-  return ctx.tape->record_one(std::move(node), {&qkv}, std::move(out));
+  return to;
+}
+
+// Recorded. What is computed again is the output; its log-sum-exps are kept.
+Var attend(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options) {
+  Attended attended = attend(ctx, qkv.tensor, options);
+  Var out{std::move(attended.out), -1, nullptr};
+  if (ctx.tape == nullptr) return out;
+  const OptionsWithName kept(options);
+  if (ctx.recomputes("attention")) {
+    out.source = made_again(
+        {qkv.tensor, -1, nullptr},
+        [kept](const OpCtx& again, const Tensor& of) { return attend(again, of, kept.get()).out; });
+  }
+  auto node = std::make_unique<AttentionNode>(kept, qkv.tensor, out, std::move(attended.lse));
+  Var recorded = ctx.tape->record_one(std::move(node), {&qkv}, out.tensor);
+  recorded.source = std::move(out.source);
+  return recorded;
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ Var record_activation(const OpCtx& ctx, const Var& x, kernels::Activation f, Act
   node->x_.set(x);
   Var result = ctx.tape->record_one(std::move(node), {&x}, std::move(y));
   if (ctx.recomputes("activation")) {
-    result.source = std::make_shared<Rematerial>(
-        [x, f, activate](const OpCtx& again) { return activate(again, x.tensor, f); });
+    result.source = made_again(
+        x, [f, activate](const OpCtx& again, const Tensor& of) { return activate(again, of, f); });
   }
   return result;
 }

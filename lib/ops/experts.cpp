@@ -67,10 +67,8 @@ Var gather_rows(const OpCtx& ctx, const Var& x, const SortedRows& sorted) {
   if (ctx.tape == nullptr) return {std::move(all), -1, nullptr};
   Var y = ctx.tape->record_one(std::make_unique<GatherRowsNode>(sorted, x.tensor.rows()), {&x},
                                std::move(all));
-  const Tensor kept = x.source == nullptr ? x.tensor : Tensor();
-  y.source = std::make_shared<Rematerial>([kept, source = x.source, sorted](const OpCtx& again) {
-    return gathered(again, source == nullptr ? kept : source->get(again), sorted);
-  });
+  y.source = made_again(
+      x, [sorted](const OpCtx& again, const Tensor& of) { return gathered(again, of, sorted); });
   return y;
 }
 
@@ -161,6 +159,16 @@ Var expert_linear(const OpCtx& ctx, const Var& x, const SortedRows& sorted,
   return ctx.tape->record_one(std::move(node), {&x}, std::move(y));
 }
 
+Var expert_up_projection(const OpCtx& ctx, const Var& x, const SortedRows& sorted,
+                         const ParameterGroup& weight) {
+  Var y = expert_linear(ctx, x, sorted, weight);
+  if (!ctx.recomputes("up_proj")) return y;
+  y.source = made_again(x, [sorted, &weight](const OpCtx& again, const Tensor& of) {
+    return expert_linear(again, {of, -1, nullptr}, sorted, weight).tensor;
+  });
+  return y;
+}
+
 namespace {
 
 class SortWeightsNode final : public Node {
@@ -215,11 +223,9 @@ Var scale_rows(const OpCtx& ctx, const Var& x, const Var& weight) {
   node->x_.set(x);
   node->weight_.set(weight);
   Var result = ctx.tape->record_one(std::move(node), {&x, &weight}, std::move(y));
-  const Tensor kept = x.source == nullptr ? x.tensor : Tensor();
-  result.source = std::make_shared<Rematerial>(
-      [kept, source = x.source, w = weight.tensor](const OpCtx& again) {
-        return scaled(again, source == nullptr ? kept : source->get(again), w);
-      });
+  result.source = made_again(x, [w = weight.tensor](const OpCtx& again, const Tensor& of) {
+    return scaled(again, of, w);
+  });
   return result;
 }
 

@@ -71,6 +71,9 @@ Var gather_rows(const OpCtx& ctx, const Var& x, const SortedRows& sorted);
 /// whose outputs lie side by side.
 Var expert_linear(const OpCtx& ctx, const Var& x, const SortedRows& sorted,
                   const ParameterGroup& weight);
+/// expert_linear(), of what experts' activation function reads. Recomputable as "up_proj".
+Var expert_up_projection(const OpCtx& ctx, const Var& x, const SortedRows& sorted,
+                         const ParameterGroup& weight);
 /// Weights [rows, k] in the order of the sorted rows, [n, 1].
 Var sort_weights(const OpCtx& ctx, const Var& weight, const SortedRows& sorted);
 /// Each row of x [n, cols] times its weight [n, 1]. Keeps x alone for the products behind it.

@@ -108,12 +108,22 @@ Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
   return ctx.tape->record_one(std::move(node), {&x}, std::move(y));
 }
 
+Var up_projection(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
+  Var y = linear(ctx, x, weights);
+  if (!ctx.recomputes("up_proj") || quantizes(ctx, *weights.weight)) return y;
+  y.source = made_again(x, [weights](const OpCtx& again, const Tensor& of) {
+    return linear(again, {of, -1, nullptr}, weights).tensor;
+  });
+  return y;
+}
+
 Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activation f,
         const LinearWeights& out) {
   const DType dtype = x.tensor.dtype();
   const bool quantized = quantizes(ctx, *in.weight) || quantizes(ctx, *out.weight);
-  if (!ctx.kernel.table->fuses(f, dtype) || ctx.recomputes("activation") || quantized) {
-    const Var z = linear(ctx, x, in);
+  const bool again = ctx.recomputes("activation") || ctx.recomputes("up_proj");
+  if (!ctx.kernel.table->fuses(f, dtype) || again || quantized) {
+    const Var z = up_projection(ctx, x, in);
     return linear(ctx, activation(ctx, z, f), out);
   }
   const Shape inner{x.tensor.rows(), in.weight->compute().rows()};

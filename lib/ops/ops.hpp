@@ -35,6 +35,10 @@ inline Var linear(const OpCtx& ctx, const Var& x, const ParameterGroup& weight,
   return linear(ctx, x, LinearWeights{&weight, bias});
 }
 
+/// linear(), of what an MLP's activation function reads. Recomputable as "up_proj", unless ctx
+/// quantizes its operands, whose scales follow what they were given.
+Var up_projection(const OpCtx& ctx, const Var& x, const LinearWeights& weights);
+
 /// Into a part of the model that the ranks of Axis::tp share: x itself; backward, the sum of their
 /// gradients. With reduce_from_tp a pair of conjugates: f and g of Megatron-LM (arXiv 1909.08053).
 /// Where the ranks share the rows in between (ctx.rows->shared()), x is the own rows: all are
@@ -48,7 +52,8 @@ Var reduce_from_tp(const OpCtx& ctx, Var y);
 
 /// y = f(x w_in^T (+ b_in)) w_out^T (+ b_out), with f in the epilogue of the products around it
 /// where the device's products have it, else in kernels of its own; also where f is recomputed as
-/// "activation", because what is computed again must be what was.
+/// "activation", or the product before it as "up_proj", because what is computed again must be what
+/// was.
 Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activation f,
         const LinearWeights& out);
 
@@ -135,7 +140,8 @@ struct AttentionOptions {
   /// those of `heads`. For dropout.
   std::int64_t first_head = 0, heads_of_layer = 0;
 };
-/// Causal attention within each document of ctx.rows; returns [rows, q_cols].
+/// Causal attention within each document of ctx.rows; returns [rows, q_cols]. Recomputable as
+/// "attention".
 Var attention(const OpCtx& ctx, const Var& qkv, const AttentionOptions& options);
 
 /// Keys and values of earlier positions, for decoding. All rows of a sequence share one cache.

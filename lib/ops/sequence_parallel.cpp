@@ -177,7 +177,12 @@ Var rows_to_heads(const OpCtx& ctx, const Var& x, const HeadShares& shares) {
 Var heads_to_rows(const OpCtx& ctx, const Var& x, const HeadShares& shares) {
   Tensor y = to_rows(ctx, x.tensor, shares);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
-  return ctx.tape->record_one(std::make_unique<HeadsToRowsNode>(shares), {&x}, std::move(y));
+  Var result = ctx.tape->record_one(std::make_unique<HeadsToRowsNode>(shares), {&x}, std::move(y));
+  if (x.source != nullptr) {
+    result.source = made_again(
+        x, [shares](const OpCtx& again, const Tensor& of) { return to_rows(again, of, shares); });
+  }
+  return result;
 }
 
 }  // namespace llmtrain::ops

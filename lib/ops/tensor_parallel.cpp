@@ -63,9 +63,8 @@ Var copy_to_tp(const OpCtx& ctx, const Var& x) {
     return y;
   }
   // To keep the own rows and to gather again is what sharing them is for.
-  const Tensor own = x.source == nullptr ? x.tensor : Tensor();
-  y.source = std::make_shared<Rematerial>([own, source = x.source](const OpCtx& again) {
-    return gather_tp_rows(again, source == nullptr ? own : source->get(again), "copy_to_tp again");
+  y.source = made_again(x, [](const OpCtx& again, const Tensor& own) {
+    return gather_tp_rows(again, own, "copy_to_tp again");
   });
   return y;
 }

@@ -196,6 +196,13 @@ void Recipe::validate(recipe::Issues& issues) const {
                "give max_steps or max_tokens, and the sources max_epochs");
   });
   recipe::judge(issues, [&] {
+    const std::vector<std::string>& again = activation_checkpoint.ops();
+    if (!precision.quantization() || std::ranges::find(again, "up_proj") == again.end()) return;
+    issues.add(activation_checkpoint.ops,
+               "up_proj with compute fp8: scales follow what a product was given, once",
+               "leave it out, or set activation_checkpoint.mode: full");
+  });
+  recipe::judge(issues, [&] {
     if (!precision.tf32() || run.device() != DeviceChoice::cpu) return;
     issues.add(precision.tf32, "products on the CPU are fp32", "leave it out, or run.device: cuda");
   });

@@ -250,7 +250,8 @@ const std::vector<Flip> kTraining{
     {"activation_checkpoint.ops",
      {operations},
      "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm]",
-     {"activation_checkpoint.ops=[activation]", "activation_checkpoint.ops=[norm, activation]"}},
+     {"activation_checkpoint.ops=[activation]", "activation_checkpoint.ops=[attention]",
+      "activation_checkpoint.ops=[up_proj]", "activation_checkpoint.ops=[norm, activation]"}},
 };
 
 const std::vector<Flip> kSchedule{

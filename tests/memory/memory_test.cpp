@@ -37,7 +37,7 @@ void check_fault(const std::vector<std::string>& arguments, const std::string& f
   CHECK(result.output.find(finding) != std::string::npos);
 }
 
-const std::string kSelective = "activation_checkpoint.ops=[norm, activation]";
+const std::string kSelective = "activation_checkpoint.ops=[norm, activation, attention, up_proj]";
 
 }  // namespace
 

@@ -17,7 +17,8 @@ const std::vector<Layout>& expert_layouts() {
       {2, "qwen3_moe", "parallelism.tp=2 | parallelism.tp_sequence_parallel=true",
        "activation_checkpoint.mode=full | training.micro_batch_size=2"},
       {3, "qwen3_moe", "parallelism.pp=3 | parallelism.pp_schedule=zb_h1",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+       "activation_checkpoint.mode=selective | "
+       "activation_checkpoint.ops=[norm,activation,up_proj]"},
       {4, "qwen3_moe",
        "parallelism.dp=2 | parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.zero=3"},
       {8, "qwen3_moe",
@@ -30,7 +31,8 @@ const std::vector<Layout>& expert_layouts() {
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.sp=2 | parallelism.ep=4",
        "activation_checkpoint.mode=full", kQuick},
       {4, "qwen3_moe", "parallelism.dp=2 | parallelism.tp=2 | parallelism.ep=2",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+       "activation_checkpoint.mode=selective | "
+       "activation_checkpoint.ops=[norm,activation,up_proj]"},
       {4, "qwen3_moe",
        "parallelism.dp=2 | parallelism.pp=2 | parallelism.ep=2 | "
        "parallelism.pp_schedule=zb_h1"},

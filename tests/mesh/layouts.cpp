@@ -190,7 +190,7 @@ const std::vector<Layout>& dense_layouts() {
        "training.global_batch_size=12 | model.resid_pdrop=0.2 | activation_checkpoint.mode=sqrt"},
       {4, "llama", "parallelism.dp=4 | parallelism.zero=3",
        "optimizer.name=muon | activation_checkpoint.mode=selective | "
-       "activation_checkpoint.ops=[norm,activation]",
+       "activation_checkpoint.ops=[norm,activation,attention,up_proj]",
        kQuick},
       {8, "gemma2", "parallelism.dp=4 | parallelism.tp=2 | parallelism.zero=3",
        "optimizer.max_grad_norm=null"},
@@ -234,6 +234,9 @@ const std::vector<Layout>& dense_layouts() {
       {4, "gpt2", "parallelism.sp=4 | parallelism.sp_algo=ulysses",
        "model.resid_pdrop=0.2 | model.embd_pdrop=0.1 | model.attn_pdrop=0.3 | "
        "activation_checkpoint.mode=full"},
+      {2, "gpt2", "parallelism.sp=2 | parallelism.sp_algo=ulysses",
+       "model.attn_pdrop=0.3 | activation_checkpoint.mode=selective | "
+       "activation_checkpoint.ops=[attention]"},
       {4, "gemma2", "parallelism.sp=2 | parallelism.dp=2"},
       {4, "gemma2", "parallelism.sp=2 | parallelism.sp_algo=ulysses | parallelism.tp=2"},
       {2, "gpt_oss", "parallelism.sp=2 | parallelism.sp_algo=ulysses"},
@@ -255,7 +258,7 @@ const std::vector<Layout>& dense_layouts() {
       {8, "qwen3",
        "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.tp=2 | "
        "parallelism.tp_sequence_parallel=true | parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,attention]"},
       {4, "gpt2",
        "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.pp=2 | "
        "parallelism.pp_schedule=zbv",
@@ -263,7 +266,7 @@ const std::vector<Layout>& dense_layouts() {
       {8, "qwen3",
        "parallelism.sp=2 | parallelism.tp=2 | parallelism.tp_sequence_parallel=true | "
        "parallelism.pp=2 | parallelism.pp_schedule=zb_h1",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,attention]"},
       // Ranks of tp cut the pieces of those of sp.
       {8, "llama", "parallelism.sp=2 | parallelism.tp=4 | parallelism.tp_sequence_parallel=true",
        "training.seq_len=8 | training.micro_batch_size=2"},

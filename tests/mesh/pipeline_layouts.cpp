@@ -17,7 +17,8 @@ const std::vector<Layout>& pipeline_layouts() {
        "model.attn_pdrop=0.3",
        kQuick},
       {3, "llama", "parallelism.pp=3 | parallelism.pp_layers=[0,3,0]",
-       "activation_checkpoint.mode=selective | activation_checkpoint.ops=[norm,activation]"},
+       "activation_checkpoint.mode=selective | "
+       "activation_checkpoint.ops=[norm,activation,attention,up_proj]"},
       {3, "gpt2",
        "parallelism.pp=3 | parallelism.pp_stages=[embed_tokens layers.0-1, layers.2, norm "
        "lm_head]"},

@@ -58,9 +58,10 @@ TEST_CASE("deferred weight gradients and recomputation change no bit") {
       {"recomputed blocks", {.recompute_blocks = true}},
       {"recomputed blocks, deferred",
        {.weight_grads = WeightGrads::deferred, .recompute_blocks = true}},
-      {"recomputed operations", {.recomputed_ops = {"norm", "activation"}}},
+      {"recomputed operations", {.recomputed_ops = {"norm", "activation", "attention", "up_proj"}}},
       {"recomputed operations, deferred",
-       {.weight_grads = WeightGrads::deferred, .recomputed_ops = {"norm", "activation"}}}};
+       {.weight_grads = WeightGrads::deferred,
+        .recomputed_ops = {"norm", "activation", "attention", "up_proj"}}}};
   for (const std::string& name : kGoldenModels) {
     CAPTURE(name);
     const Golden golden(name);

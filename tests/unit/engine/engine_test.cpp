@@ -124,16 +124,16 @@ TEST_CASE("meta and cpu allocate the same blocks in the same order") {
 TEST_CASE("recompute changes no bit, also with dropout, and lowers the peak") {
   for (const std::string_view recipe : {kGpt2, kLlama}) {
     const Run plain = run(recipe, {}, false);
-    for (const char* mode : {"full", "sqrt", "selective"}) {
+    for (const std::string mode :
+         {"full", "sqrt", "selective, ops: [norm, activation]", "selective, ops: [attention]",
+          "selective, ops: [activation, up_proj]"}) {
       CAPTURE(mode);
-      std::vector<std::string> overrides{std::string("activation_checkpoint.mode=") + mode};
-      if (std::string_view(mode) == "selective") {
-        overrides.push_back("activation_checkpoint.ops=[norm, activation]");
-      }
+      const std::vector<std::string> overrides{"activation_checkpoint={mode: " + mode + "}"};
       const Run again = run(recipe, overrides, false);
       CHECK(again.losses == plain.losses);
       CHECK(again.weights == plain.weights);
       CHECK(again.peak.total_bytes < plain.peak.total_bytes);
+      CHECK(run(recipe, overrides, true).trace == again.trace);
     }
   }
 }

@@ -57,6 +57,30 @@ TEST_CASE("experts with limited room differentiate") {
   check_operation(experts(some));
 }
 
+TEST_CASE("what experts compute again changes no bit and lowers the peak") {
+  layers::ExpertsConfig all = config(kGroups);
+  all.shared_size = 7;
+  for (const DType dtype : {DType::f64, DType::bf16}) {
+    const TrialOptions options{.compute = dtype, .table = &kernels::cpu_table()};
+    const TrialResult plain = run_trial(experts(all), options);
+    std::uint64_t last = plain.peak_bytes;
+    for (const RecomputedOps& names :
+         {RecomputedOps{"up_proj"}, RecomputedOps{"activation", "up_proj"}}) {
+      for (const WeightGrads when : {WeightGrads::deferred, WeightGrads::now}) {
+        TrialOptions policy = options;
+        policy.recomputed_ops = names;
+        policy.weight_grads = when;
+        const TrialResult result = run_trial(experts(all), policy);
+        check_same_bits(plain, result);
+        CHECK(result.kept_bytes == 0);
+        if (when == WeightGrads::deferred) continue;
+        CHECK(result.peak_bytes < last);
+        last = result.peak_bytes;
+      }
+    }
+  }
+}
+
 TEST_CASE("a token that no expert has room for gets nothing, the others what they got before") {
   layers::ExpertsConfig all = config({.top_k = 1});
   layers::ExpertsConfig some = all;
