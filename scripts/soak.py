@@ -265,7 +265,7 @@ def main():
         run, seconds, came = soak(options, folder, chance)
         steps = run.records()
         last = steps[-1]["step"]
-        whole = Run(options.executable, folder, "after", options.ranks, f"training.max_steps={last}")
+        whole = Run(options.executable, folder, "after", options.ranks, f"training.max_steps={last}", "resilience.hang_timeout=5m")
         after = pace(whole, alone)
         print(f"{last:,} steps in {seconds:.0f} s; the undisturbed run ends at that one, too", flush=True)
         while whole.look() is None:
