@@ -1,6 +1,6 @@
 // Muon (K. Jordan, 2024): the averaged gradient of a matrix, made orthogonal by a Newton-Schulz
 // iteration, is its step. Embeddings, the head, norms and biases follow AdamW. Averages and factors
-// are those of torch.optim.Muon.
+// are those of torch.optim.Muon, but for which factor is the default.
 #include <cmath>
 #include <utility>
 
@@ -39,6 +39,13 @@ struct MuonOptions : DecoupledAdamOptions {
 
 // Coefficients of the quintic iteration, which takes singular values in (0, 1] near 1.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+
+/// Of the iteration and of the step that it gives: the type of the products, but bf16, which the
+/// authors take, where that is fp16. Every device that multiplies fp16 multiplies bf16.
+DType iteration_dtype(const Parameter& parameter) {
+  const DType dtype = parameter.compute_dtype();
+  return dtype == DType::f16 ? DType::bf16 : dtype;
+}
 
 /// x [m, n] with ||x||_F <= 1 -> nearly U V^T of its singular value decomposition: `steps` times
 /// x <- a x + (b G + c G^2) x with G = x x^T, or the same from the right when n < m.
@@ -91,16 +98,16 @@ class Muon final : public MatricesAndOthers {
     const Shape& shape = parameter.box().shape;
     const MatrixParts parts(parameter, mesh());
     const Tensor ahead = look_ahead(ctx, parameter, p.states[0], decision);
+    const DType dtype = iteration_dtype(parameter);
     const auto orthogonal = [&](const Tensor& part) {
-      const Tensor x = unit_length(ctx, part, parts, parameter.compute_dtype());
+      const Tensor x = unit_length(ctx, part, parts, dtype);
       return orthogonalized(ctx, parts.whole(ctx, x), steps_);
     };
     Tensor step;
     if (shape.rank() == 2 && !parts.are_several()) {
       step = orthogonal(ahead);
     } else {
-      step =
-          ctx.device->allocate(shape, parameter.compute_dtype(), Category::workspace, "muon.steps");
+      step = ctx.device->allocate(shape, dtype, Category::workspace, "muon.steps");
       // Experts have a matrix each.
       const std::int64_t rows = shape[shape.rank() - 2];
       for (std::int64_t at = 0; at < step.view().rows(); at += rows) {
@@ -134,7 +141,7 @@ class Muon final : public MatricesAndOthers {
     return ahead;
   }
 
-  /// This rank's part of what Newton-Schulz starts from, in the dtype of the products.
+  /// This rank's part of what Newton-Schulz starts from, in the dtype of the iteration.
   static Tensor unit_length(const kernels::KernelCtx& ctx, const Tensor& ahead,
                             const MatrixParts& parts, DType dtype) {
     const Tensor square = ctx.device->allocate({1}, DType::f64, Category::workspace, "muon.square");

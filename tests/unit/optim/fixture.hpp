@@ -144,6 +144,7 @@ inline StepResult run_step(const Rig& rig, OptimizerSet& set, double lr_factor) 
 inline constexpr ParameterDTypes kFp64{DType::f64, DType::f64, DType::f64};
 inline constexpr ParameterDTypes kFp32{DType::f32, DType::f32, DType::f32};
 inline constexpr ParameterDTypes kBf16{DType::bf16, DType::f32, DType::f32};
+inline constexpr ParameterDTypes kFp16{DType::f16, DType::f32, DType::f32};
 inline constexpr ParameterDTypes kBf16Remainder{DType::bf16, DType::f32, DType::f32,
                                                 MasterForm::remainder};
 inline constexpr ParameterDTypes kBf16Nearest{DType::bf16, DType::f32, DType::f32,
