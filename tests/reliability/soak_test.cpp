@@ -1,4 +1,5 @@
 // One run that is hit again and again: T4 of docs/reliability.md.
+#include <csignal>
 #include <filesystem>
 #include <random>
 
@@ -52,7 +53,10 @@ std::string kill_and_kill(const Layout& layout, int kills) {
   for (int kill = 0; kill < kills; ++kill) {
     const std::int64_t saved = newest_step(job);
     const ProcessResult result = job.run_for(seconds(random), endless);
-    if (result.exit_code == 0) return fmt::format("was done after {} kills", kill);
+    if (result.exit_code != -SIGKILL) {
+      return fmt::format("kill {}: ended by itself with {}: {}", kill, result.exit_code,
+                         result.output);
+    }
     const std::int64_t resumed = number_after(result.output, "resumed from step ");
     const bool lost = resumed >= 0 && resumed != saved;
     if (lost || newest_step(job) < saved) {

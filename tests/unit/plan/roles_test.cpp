@@ -133,6 +133,34 @@ TEST_CASE("a survey's fullest and emptiest ranks are those of all ranks' own pla
   }
 }
 
+TEST_CASE("of a save each element has one writer") {
+  const auto written = [](const Plan& plan) {
+    return static_cast<double>(
+        plan.step.peak.per_category[static_cast<std::size_t>(Category::snapshot)]);
+  };
+  const auto bytes_of = [&](const MeshShape& mesh, int zero) {
+    std::vector<double> bytes;
+    for (const Plan& plan : Job({kDense, "adamw", zero, true, mesh}).plans_of_all()) {
+      bytes.push_back(written(plan));
+    }
+    return bytes;
+  };
+  const double whole = bytes_of({.sizes = {1, 1, 1, 1}}, 0).front();
+  REQUIRE(whole > 0);
+  for (const int zero : {0, 1}) {
+    for (const MeshShape& mesh :
+         {MeshShape{.sizes = {3, 1, 1, 1}}, MeshShape{.sizes = {4, 2, 1, 1}}}) {
+      const std::vector<double> bytes = bytes_of(mesh, zero);
+      double sum = 0;
+      for (const double of_rank : bytes) sum += of_rank;
+      CAPTURE(zero);
+      CAPTURE(bytes.size());
+      CHECK(sum == doctest::Approx(whole).epsilon(0.02));
+      CHECK(std::ranges::max(bytes) < 0.8 * whole);
+    }
+  }
+}
+
 TEST_CASE("of too many roles those are planned that own most and least, and unlike ones first") {
   std::vector<RankRole> roles;
   for (int i = 0; i < 10; ++i) {
