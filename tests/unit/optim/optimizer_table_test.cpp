@@ -18,7 +18,8 @@ constexpr double kWeightDecay = 0.1;
 // Settings that the groups of the recipe below give.
 ParameterSettings expected_settings(const Parameter& p) {
   ParameterSettings s{.lr_scale = 1, .weight_decay = kWeightDecay};
-  if (p.role() == ParameterRole::norm || p.role() == ParameterRole::bias) s.weight_decay = 0;
+  if (p.role() == ParameterRole::norm) s.weight_decay = 0;
+  if (p.role() == ParameterRole::bias) s.weight_decay = 0.2;
   if (p.name().starts_with("blocks.1.")) s.lr_scale = 0.5;
   if (p.role() == ParameterRole::embedding) s.weight_decay = 0.3;
   return s;
@@ -27,7 +28,7 @@ ParameterSettings expected_settings(const Parameter& p) {
 std::string recipe_of(const Case& c, const std::string& max_grad_norm) {
   return "name: " + c.name + "\nlr: 0.05\nweight_decay: 0.1\nmax_grad_norm: " + max_grad_norm +
          "\ngroups:\n  - {match: 'blocks.1.*', lr_scale: 0.5}\n"
-         "  - {match: embedding, weight_decay: 0.3}\n" +
+         "  - {match: embedding, weight_decay: 0.3}\n  - {match: bias, weight_decay: 0.2}\n" +
          c.options;
 }
 
