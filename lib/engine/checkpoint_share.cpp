@@ -1,6 +1,7 @@
 #include "lib/engine/checkpoint_share.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 namespace llmtrain::engine {
@@ -11,12 +12,20 @@ const Communicator& sharers_of(const Parameter& p, const Mesh& mesh) {
   return p.is_sliced() ? mesh.replicas() : mesh.data(p.holders_of_data());
 }
 
+// Whoever gets the largest one last, as a head is, has that much more than the others.
+std::vector<const Parameter*> largest_first(const ParameterStore& store) {
+  std::vector<const Parameter*> order(store.local().begin(), store.local().end());
+  std::ranges::stable_sort(order, std::ranges::greater{},
+                           [](const Parameter* p) { return p->box().shape.numel(); });
+  return order;
+}
+
 }  // namespace
 
 std::vector<WriteTurn> write_turns(const ParameterStore& store, const Mesh& mesh) {
   std::map<const Communicator*, std::vector<std::int64_t>> written_by;
   std::vector<WriteTurn> turns;
-  for (const Parameter* p : store.local()) {
+  for (const Parameter* p : largest_first(store)) {
     const Communicator& sharers = sharers_of(*p, mesh);
     std::vector<std::int64_t>& written = written_by[&sharers];
     written.resize(static_cast<std::size_t>(sharers.size()));

@@ -18,8 +18,8 @@ struct WriteTurn {
   int writer = 0;  // index in that group
 };
 
-/// Of the parameters that this rank holds, in their order: each element gets one writer, and all
-/// write about as much.
+/// Of the parameters that this rank holds, the largest first: each element gets one writer, the one
+/// that has least so far, so that none has more than four thirds of the least that is possible.
 std::vector<WriteTurn> write_turns(const ParameterStore& store, const Mesh& mesh);
 
 /// Parameters of which this rank writes what it updates, with the states of those elements.

@@ -97,7 +97,6 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
   if (!begins) status.at_step(last_step);  // for the next start that begins to count from
   check_progress(before, start, max_restarts);
   append_start(directory, start);
-  status.enter("preparing data");
 }
 
 engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers,

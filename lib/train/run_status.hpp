@@ -20,8 +20,9 @@ namespace llmtrain::train {
 
 /// Times are seconds since 1970. What is not known yet is absent from the file.
 struct RunStatus {
-  /// "starting", "preparing data", "training", "evaluating", "saving"; and of a process that has
-  /// ended: "done", "stopped", "failed".
+  /// "starting", "checking checkpoints", "preparing data", "loading a checkpoint", "training",
+  /// "evaluating", "saving", "going back"; and of a process that has ended: "done", "stopped",
+  /// "failed".
   std::string phase;
   std::int64_t step = 0, total_steps = 0;
   std::optional<std::int64_t> tokens;  // trained

@@ -46,18 +46,24 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         return open_checkpoints(recipe, peers_, directory_,
                                 [&] { take_directory(world.place(), directory_, status); });
       }()),
-      newest_(newest_checkpoint(recipe, peers_, tiers_)),
+      newest_([&] {
+        status.enter("checking checkpoints");
+        return newest_checkpoint(recipe, peers_, tiers_);
+      }()),
       requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
-      corpus_(peers_.first_then_others(
-          [&] {
-            if (peers_.is_first()) {
-              begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
-                          directory_, status);
-              requests_.stop_before_steps();
-            }
-            return open_corpus(recipe);
-          },
-          "preparing of data")),
+      corpus_([&] {
+        status.enter("preparing data");
+        return peers_.first_then_others(
+            [&] {
+              if (peers_.is_first()) {
+                begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
+                            directory_, status);
+                requests_.stop_before_steps();
+              }
+              return open_corpus(recipe);
+            },
+            "preparing of data");
+      }()),
       stream_(corpus_.stream(recipe.run.seed())),
       total_steps_(options_.total_steps(geometry_, recipe.training, stream_.epoch_size())),
       schedule_(recipe.lr_scheduler,
@@ -148,6 +154,7 @@ std::optional<std::int64_t> Trainer::resume() {
   status_.enter("loading a checkpoint");
   const Clock::time_point begin = Clock::now();
   state_ = load_newest();
+  status_.at_step(state_.step);
   peers_.barrier("loading of a checkpoint");
   log::info("every byte of the checkpoint was checked, and its tensors loaded, in {:.2f} s",
             seconds_since(begin));

@@ -1,8 +1,13 @@
 // Arbitrary bytes as a safetensors header: an error or a header that describes its data exactly;
-// or, where the first byte is above 127, as an index of weights.
+// or, where the first byte is above 127, as an index of weights; where it is 127, as a whole file.
 
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <string_view>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/base/require.hpp"
@@ -10,6 +15,27 @@
 #include "lib/checkpoint/tensor_set.hpp"
 
 using namespace llmtrain;
+
+namespace {
+
+// Names lie where the file says, and every tensor's bytes are there to be read.
+void open_file(std::string_view bytes) {
+  static const int file = ::memfd_create("fuzz", 0);
+  const auto written =
+      ::ftruncate(file, 0) == 0 ? ::pwrite(file, bytes.data(), bytes.size(), 0) : -1;
+  if (written != static_cast<ssize_t>(bytes.size())) std::abort();
+  try {
+    const auto opened = checkpoint::SafetensorsFile::open("/proc/self/fd/" + std::to_string(file));
+    for (const checkpoint::SafetensorsEntry& entry : opened.entries()) {
+      std::vector<std::byte> values(entry.bytes);
+      opened.read_tensor(entry.name, values);
+      require(opened.find(entry.name) == &entry, "another entry of that name");
+    }
+  } catch (const CheckpointError&) {
+  }
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
@@ -19,6 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       checkpoint::parse_weight_map(text, "fuzz");
     } catch (const CheckpointError&) {
     }
+    return 0;
+  }
+  if (data[0] == 127) {
+    open_file(text);
     return 0;
   }
   // The length of the data, so that small valid files are found.

@@ -11,6 +11,7 @@
 
 #include "lib/base/hash.hpp"
 #include "tests/mesh/workshop.hpp"
+#include "tests/support/source_tree.hpp"
 
 namespace llmtrain::test {
 
@@ -131,6 +132,28 @@ TEST_CASE("ranks that read another text are told apart before the first step") {
       w.run_in_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && cd elsewhere;",
                      fmt::format("run.output_dir={} data.cache_dir={}", (w.scratch / "k").string(),
                                  (w.scratch / "cache").string()));
+  check_told_apart(result, "rank 1 has other training data than rank 0 (");
+}
+
+TEST_CASE("ranks whose tokenizers differ are told apart before the first step") {
+  const Workshop w;
+  const std::filesystem::path elsewhere = w.scratch / "elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  for (const char* file : {"r.yaml", "text.txt"}) {
+    std::filesystem::copy(w.scratch / file, elsewhere);
+  }
+  // The ids of the text are the same: it has no such signs.
+  std::string json = read_file(test_file("unit/data/golden/gpt2.json"));
+  write_file_atomic(w.scratch / "tokenizer.json", json);
+  const std::string_view usual = R"("!":1,"\"":2)", swapped = R"("!":2,"\"":1)";
+  REQUIRE(json.find(usual) != std::string::npos);
+  write_file_atomic(elsewhere / "tokenizer.json",
+                    json.replace(json.find(usual), usual.size(), swapped));
+  const ProcessResult result =
+      w.run_in_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && cd elsewhere;",
+                     fmt::format("'tokenizer={{type: bpe, path: tokenizer.json}}' "
+                                 "model.vocab_size=700 run.output_dir={} data.cache_dir={}",
+                                 (w.scratch / "k").string(), (w.scratch / "cache").string()));
   check_told_apart(result, "rank 1 has other training data than rank 0 (");
 }
 

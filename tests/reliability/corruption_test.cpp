@@ -102,7 +102,7 @@ std::vector<Corruption> corruptions_of_shard(const fs::path& path, const fs::pat
   add_sizes(list, header, bytes.size());
   for (std::size_t at = 0; at < header; ++at) list.push_back(flip(at));
   const PhiloxKey key = philox_key(6, "test", path.filename().string());
-  for (std::uint64_t draw = 0; draw < 64; ++draw) {
+  for (std::uint64_t draw = 0; draw < 256; ++draw) {
     const std::size_t at = header + philox_below(key, 0, draw, bytes.size() - header);
     const auto hit =
         std::find_if(shard.entries().begin(), shard.entries().end(),
@@ -123,6 +123,12 @@ std::vector<Corruption> corruptions_of_shard(const fs::path& path, const fs::pat
   return list;
 }
 
+/// The tensor of a manifest's line.
+std::string tensor_at(const std::string& manifest, std::size_t at) {
+  const std::size_t name = manifest.find('"', manifest.rfind('\n', at)) + 1;
+  return manifest.substr(name, manifest.find('"', name) - name);
+}
+
 std::vector<Corruption> corruptions_of_manifest(const fs::path& path, const fs::path& other_step) {
   std::vector<Corruption> list;
   const std::size_t size = fs::file_size(path);
@@ -130,19 +136,27 @@ std::vector<Corruption> corruptions_of_manifest(const fs::path& path, const fs::
   for (std::size_t at = 0; at < size; ++at) list.push_back(flip(at));
   add_other_things(list, other_step);
   // Sealed again, as by somebody who knows the format.
-  const auto edit = [&](const std::string& name, const std::string& from, const std::string& to) {
-    list.push_back({name, [from, to](const fs::path& file, const std::string& good) {
+  const std::string whole = read_file(path);
+  const auto edit = [&](const std::string& name, const std::string& from, const std::string& to,
+                        std::string tensor = {}) {
+    list.push_back({name,
+                    [from, to](const fs::path& file, const std::string& good) {
                       std::string body = good.substr(0, good.find(",\n  \"xxh3_128_of_the_above"));
                       body.replace(body.find(from), from.size(), to);
                       spill(file, body + checkpoint::manifest_seal(body));
-                    }});
+                    },
+                    std::move(tensor)});
+  };
+  const auto edit_tensor = [&](const std::string& name, const std::string& from,
+                               const std::string& to) {
+    edit(name, from, to, tensor_at(whole, whole.find(from)));
   };
   edit("a newer format", "\"format_version\": 2", "\"format_version\": 3");
   edit("an older format", "\"format_version\": 2", "\"format_version\": 0");
   edit("another step", "\"step\": 6", "\"step\": 4");
-  edit("another dtype", "\"dtype\": \"fp32\"", "\"dtype\": \"int32\"");
-  edit("another shape", "\"shape\": [257, 64]", "\"shape\": [64, 257]");
-  edit("another file", "\"file\": \"shard-0000-0000", "\"file\": \"shard-0000-0001");
+  edit_tensor("another dtype", "\"dtype\": \"fp32\"", "\"dtype\": \"int32\"");
+  edit_tensor("another shape", "\"shape\": [257, 64]", "\"shape\": [64, 257]");
+  edit_tensor("another file", "\"file\": \"shard-0000-0000", "\"file\": \"shard-0000-0001");
   edit("a path", "\"file\": \"shard-0000-0000", "\"file\": \"../shard-0000-0000");
   edit("another size", "{\"bytes\": ", "{\"bytes\": 1");
   return list;
@@ -153,12 +167,13 @@ std::string check_found(const checkpoint::CheckpointStore& store, const fs::path
                         const Corruption& corruption) {
   const auto problems = store.verify(6, checkpoint::VerifyLevel::hash);
   if (problems.empty()) return "not found";
+  // What a manifest says wrongly of a shard is found at the shard.
+  const bool anywhere = file.filename() == "manifest.json";
   const bool named = std::any_of(problems.begin(), problems.end(), [&](const auto& problem) {
-    return problem.file == file.filename() &&
+    return (anywhere || problem.file == file.filename()) &&
            (corruption.tensor.empty() || problem.tensor == corruption.tensor);
   });
-  // What a manifest says wrongly of a shard is found at the shard.
-  if (!named && file.filename() != "manifest.json") return to_string(problems.front());
+  if (!named) return to_string(problems.front());
   const auto found = store.newest_valid(checkpoint::VerifyLevel::hash);
   if (found.step != 4u) return "it does not fall back to step 4";
   return found.rejected.size() == 1 && !found.rejected[0].reason.empty() ? "" : "no reason";
@@ -172,10 +187,11 @@ TEST_CASE("T6 whatever happens to a file of a checkpoint is found, and told by f
   const auto store = checkpoint::CheckpointStore::open_reader(job.checkpoints());
   REQUIRE(store.newest_valid(checkpoint::VerifyLevel::hash).step == 6u);
   const fs::path folder = store.directory_of(6), other = store.directory_of(4);
-  int cases = 0;
+  int cases = 0, of_tensors = 0;
   const auto try_all = [&](const fs::path& file, const std::vector<Corruption>& corruptions) {
     for (const Corruption& corruption : corruptions) {
       ++cases;
+      of_tensors += !corruption.tensor.empty();
       journal.run(file.filename().string() + ": " + corruption.name, [&] {
         const Damaged damaged(file);
         corruption.apply(file, damaged.good());
@@ -196,10 +212,18 @@ TEST_CASE("T6 whatever happens to a file of a checkpoint is found, and told by f
       const Damaged a(shards[i]), b(shards[i + 1]);
       spill(shards[i], b.good());
       spill(shards[i + 1], a.good());
-      return store.verify(6, checkpoint::VerifyLevel::hash).size() >= 2 ? "" : "not found";
+      const auto problems = store.verify(6, checkpoint::VerifyLevel::hash);
+      for (const std::size_t of : {i, i + 1}) {
+        const bool named = std::any_of(problems.begin(), problems.end(), [&](const auto& problem) {
+          return problem.file == shards[of].filename();
+        });
+        if (!named) return fmt::format("of {} nothing was found", shards[of].filename().string());
+      }
+      return "";
     });
   }
   CHECK(cases >= 1000);
+  CHECK(of_tensors >= 1000);  // whose name is asked for
   CHECK(store.newest_valid(checkpoint::VerifyLevel::hash).step == 6u);
   journal.check();
 }

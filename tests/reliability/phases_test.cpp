@@ -45,13 +45,34 @@ bool names(const std::string& all, const Moment& at) {
   return false;
 }
 
-// A rank that is there and does nothing leaves word of where it was.
-std::string check_stacks(const Job& job, const Moment& at) {
+// What a rank says that it was doing then.
+std::string doing(const Moment& at) {
+  if (at.phase == "init") return "starting";
+  if (at.phase == "data") return "preparing data";
+  if (at.phase == "check") return "checking checkpoints";
+  if (at.phase == "load") return "loading a checkpoint";
+  if (at.phase == "save") return "saving, after step 4";
+  if (at.phase == "evaluation") return "evaluating, after step 3";
+  return "training, after step ";  // those who wait may be a step ahead
+}
+
+// A rank that is there and does nothing leaves word of where it was; one that cannot is waited for
+// by others, who say what all were doing.
+std::string check_place(const Job& job, const Layout& layout, const Moment& at,
+                        const std::string& output) {
+  if (at.what == "stop") {
+    const std::string waiting = "this rank was " + doing(at);
+    return output.find(waiting) < output.size() ? "" : "does not say '" + waiting + "': " + output;
+  }
   if (at.what != "spin" && at.what != "read") return "";
   if (at.phase == "init") return "";  // before there is a log
   const auto log = job.directory() / "run" / "logs" / fmt::format("rank-{}.log", at.rank);
   const std::string text = read_file(log);
-  if (text.find("nothing has gone on here") == std::string::npos) return "no stacks: " + text;
+  const std::size_t still = text.find("nothing has gone on here");
+  if (still == std::string::npos) return "no stacks: " + text;
+  // A thread that writes beside the run is at what the run has left since.
+  const bool named = text.find(" s (" + doing(at), still) != std::string::npos;
+  if (!named && !(layout.async && at.phase == "save")) return "not in its place: " + text;
   return text.find("pass_phase") == std::string::npos ? "stacks without the place: " + text : "";
 }
 
@@ -70,7 +91,7 @@ std::string fail_at(const Layout& layout, const Moment& at) {
     return fmt::format("exit code {}: {}", result.exit_code, result.output);
   }
   if (!names(result.output, at)) return "does not name the rank: " + result.output;
-  if (std::string wrong = check_stacks(job, at); !wrong.empty()) return wrong;
+  if (std::string wrong = check_place(job, layout, at, result.output); !wrong.empty()) return wrong;
   return check_recovery(job, layout, result.output, before);
 }
 
@@ -126,6 +147,11 @@ TEST_CASE("rank 0, stopped while the others wait without limit, is missed by one
 
 TEST_CASE("a rank that gets nowhere before the first step is missed, and named") {
   CHECK(fail_at(Layout{.ranks = 2}, {"data", "spin", 0}) == "");
+}
+
+TEST_CASE("where a rank stands still is told with the step, right after a resume too") {
+  CHECK(fail_at(Layout{.ranks = 2}, {"forward", "spin", 1}) == "");
+  CHECK(fail_at(Layout{.ranks = 2}, {"check", "read", 0}) == "");
 }
 
 TEST_CASE("a writer that stands still is missed by who waits for it, and its rank named") {

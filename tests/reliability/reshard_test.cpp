@@ -263,7 +263,9 @@ TEST_CASE("T11 with determinism: layout a run that changes its layout has the bi
                                  {2, "{dp: 2}"},
                                  {2, "{dp: 2, zero: 1}"},
                                  {4, "{dp: 4, zero: 3}"},
+                                 {4, "{dp: 4, dp_replicate: 2, zero: 1}"},
                                  {2, "{pp: 2}"},
+                                 {3, "{pp: 3, pp_layers: [2, 1, 0]}"},
                                  {4, "{dp: 2, pp: 2, pp_schedule: zb_h1, zero: 2}"}};
   const Shop shop;
   const auto run = [&](const Sharing& by, const std::string& name, std::int64_t steps) {
