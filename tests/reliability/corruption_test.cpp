@@ -231,7 +231,7 @@ TEST_CASE("T6 whatever happens to a file of a checkpoint is found, and told by f
 // The same by the program: what goes on by itself falls back and says so, what was asked for a step
 // does not.
 TEST_CASE("T6 a run falls back to an older checkpoint aloud, and who names a step gets no other") {
-  Journal journal("T6-runs", 3);
+  Journal journal("T6-runs", 7);
   const Job& clean = prepared_job(kLayout, 6);
   const auto corruptions = [&](const fs::path& folder) {
     const fs::path shard = folder / "shard-0001-0000.safetensors";

@@ -174,7 +174,7 @@ void fail_all(Journal& journal, const Layout& layout, const FailingCall& fault,
 }  // namespace
 
 TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and harms nothing") {
-  Journal journal("T5", 97);
+  Journal journal("T5", 193);
   const std::vector<FailingCall> faults{
       {"ENOSPC", "open,write,mkdir", "No space left on device"},
       {"EDQUOT", "open,write,mkdir", "Disk quota exceeded"},
@@ -244,7 +244,7 @@ TEST_CASE("a directory that is slow for one rank makes it no lost one") {
 }
 
 TEST_CASE("T5 a read that fails is said, and costs nothing but what the run falls back to") {
-  Journal journal("T5-reads", 61);
+  Journal journal("T5-reads", 127);
   struct Fault {
     const char* what;
     bool is_harmless;  // the rest is read by another call

@@ -54,7 +54,7 @@ std::string kill_at_point(const Layout& layout, const std::string& point, const 
 
 TEST_CASE("T1 a rank killed at any named point of a save") {
   const ImpatientLauncher launcher;
-  Journal journal("T1", 41);
+  Journal journal("T1", 83);
   int cases = 0;
   for (const bool async : {false, true}) {
     for (const bool first : {true, false}) {

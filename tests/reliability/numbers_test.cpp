@@ -216,7 +216,7 @@ std::string turn_over_a_bit(int ranks, const std::string& site, int bit, int ran
 }  // namespace
 
 TEST_CASE("T9 a number that is none, on one rank: all ranks do as the recipe says") {
-  Journal journal("T9", 13);  // no multiple of the numbers of values, sites and policies
+  Journal journal("T9", 29);  // no multiple of the numbers of values, sites and policies
   int cases = 0;
   for (const char* layout : {"{dp: 2}", "{dp: 1, tp: 2}", "{dp: 1, pp: 2}"}) {
     for (const char* policy : {"stop", "skip", "rollback"}) {
@@ -248,7 +248,7 @@ TEST_CASE("T9 a loss that rises is met by all ranks as one rank alone meets it")
 }
 
 TEST_CASE("T13 a bit that one of several replicas has otherwise is found, and named") {
-  Journal journal("T13", 37);
+  Journal journal("T13", 79);
   int cases = 0;
   for (const int ranks : {2, 3}) {
     for (const char* site : {"parameter", "state", "second state", "gradient"}) {

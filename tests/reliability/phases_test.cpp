@@ -151,7 +151,6 @@ TEST_CASE("a rank that gets nowhere before the first step is missed, and named")
 
 TEST_CASE("where a rank stands still is told with the step, right after a resume too") {
   CHECK(fail_at(Layout{.ranks = 2}, {"forward", "spin", 1}) == "");
-  CHECK(fail_at(Layout{.ranks = 2}, {"check", "read", 0}) == "");
 }
 
 TEST_CASE("a writer that stands still is missed by who waits for it, and its rank named") {
