@@ -152,7 +152,7 @@ void try_all(Journal& journal, const CallKills& kills, int unsure) {
 
 TEST_CASE("T2 killed before the n-th call that changes files, for every n until a run survives") {
   const ImpatientLauncher launcher;
-  Journal journal("T2", 89);
+  Journal journal("T2", 179);
   for (const Layout& layout :
        {Layout{1, false}, {1, true}, {2, false}, {2, true}, {.ranks = 1, .local = true}}) {
     for (int victim = 0; victim < layout.ranks; ++victim) {
@@ -166,7 +166,7 @@ TEST_CASE("T2 killed before the n-th call that changes files, for every n until 
 
 TEST_CASE("T2 the same of the calls to metrics, status, samples and logs, also of a first start") {
   const ImpatientLauncher launcher;
-  Journal journal("T2-files", 89);
+  Journal journal("T2-files", 179);
   for (const Layout& layout : {Layout{1, false}, {2, false}}) {
     for (const std::int64_t before : {0, 2}) {
       for (int victim = 0; victim < layout.ranks; ++victim) {

@@ -36,7 +36,7 @@ TEST_CASE("an error in the middle of an update ends the run, and nothing of that
                                Fault{"pwrite", "ENOSPC", "choose another offload.path"},
                                Fault{"read", "EIO", "cannot read at byte"}}) {
       int ended = 0;
-      for (const int n : {1, 40, 61}) {
+      for (const int n : {1, 40}) {
         CAPTURE(layout.name());
         CAPTURE(fault.what);
         CAPTURE(n);
@@ -55,7 +55,7 @@ TEST_CASE("an error in the middle of an update ends the run, and nothing of that
         CHECK(rest.output.find("resumed from step") != std::string::npos);
         CHECK(outcome(job.fingerprint(Layout::kSteps)) == outcome(expected_fingerprint(layout)));
       }
-      CHECK(ended >= 2);
+      CHECK(ended == 2);
     }
   }
 }

@@ -121,7 +121,7 @@ std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
 }  // namespace
 
 TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is named") {
-  Journal journal("T7", 41);
+  Journal journal("T7", 89);
   int cases = 0;
   for (const Layout& layout :
        {Layout{.ranks = 2}, Layout{.ranks = 4, .parallelism = "{dp: 2, tp: 2}"}}) {
@@ -176,7 +176,7 @@ TEST_CASE("a step at which a signal stops the run is saved first, and reported t
 }
 
 TEST_CASE("T8 a signal at any moment: one save at one step, or none, and nothing is lost") {
-  Journal journal("T8", 13);
+  Journal journal("T8", 29);
   int cases = 0;
   const Layout in_place{.ranks = 2}, beside{.ranks = 2, .async = true};
   struct Place {

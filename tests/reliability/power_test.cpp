@@ -114,7 +114,7 @@ class RecordedSave {
 }  // namespace
 
 TEST_CASE("T3 a loss of power at any call of a save leaves the old or the new checkpoint") {
-  Journal journal("T3", 101);
+  Journal journal("T3", 211);
   constexpr std::uint64_t kSeeds = 24;
   constexpr std::size_t kRunEvery = 50;
   std::set<std::string> known;
