@@ -106,7 +106,9 @@ void Engine::run_schedule(const StepBatch& batch) {
 
 std::int64_t Engine::evaluation_samples() const {
   constexpr std::int64_t kMicroBatches = 16;
-  const bool fills_pipeline = stages_.divided() && !passes_together();
+  // Those of one call are added up in their order, those of several as a tree, whatever the layout.
+  const bool is_alone = passes_together() || options_.virtual_workers > 0;
+  const bool fills_pipeline = stages_.divided() && !is_alone;
   return options_.micro_batch_size * (fills_pipeline ? kMicroBatches : 1);
 }
 

@@ -12,6 +12,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json peak_json(const Peak& peak) {
+  Json json;
+  json["peak_bytes"] = peak.total_bytes;
+  json["peak_instant"] = peak.tag;
+  for (int c = 0; c < kNumCategories; ++c) {
+    json["category_bytes"][std::string(to_string(Category(c)))] =
+        peak.per_category[static_cast<std::size_t>(c)];
+  }
+  return json;
+}
+
 Json role_json(const RoleSurvey& ranks) {
   Json json;
   json["kinds"] = ranks.num_roles;
@@ -21,7 +32,8 @@ Json role_json(const RoleSurvey& ranks) {
     json["planned"].push_back({{"rank", role.rank},
                                {"ranks", role.count},
                                {"peak_bytes", role.peak_bytes},
-                               {"extent_bytes", role.extent_bytes}});
+                               {"extent_bytes", role.extent_bytes},
+                               {"step", peak_json(role.step)}});
   }
   return json;
 }
@@ -69,17 +81,6 @@ Json pipeline_json(const PipelinePlan& pipeline, const StepPrediction* step) {
               {"extent_bytes", pipeline.ranks[r].extent_bytes()}};
     if (step != nullptr) rank["bubble_fraction"] = step->pipeline->ranks[r].bubble_fraction;
     json["ranks"].push_back(std::move(rank));
-  }
-  return json;
-}
-
-Json peak_json(const Peak& peak) {
-  Json json;
-  json["peak_bytes"] = peak.total_bytes;
-  json["peak_instant"] = peak.tag;
-  for (int c = 0; c < kNumCategories; ++c) {
-    json["category_bytes"][std::string(to_string(Category(c)))] =
-        peak.per_category[static_cast<std::size_t>(c)];
   }
   return json;
 }

@@ -156,7 +156,8 @@ RoleSurvey survey_roles(const engine::EngineOptions& options, std::int64_t sampl
     survey.roles.push_back({.rank = role.rank,
                             .count = role.count,
                             .peak_bytes = plan.peak_bytes(),
-                            .extent_bytes = plan.extent_bytes()});
+                            .extent_bytes = plan.extent_bytes(),
+                            .step = plan.step.peak});
     const auto need = [](const Plan& of) { return std::pair(of.extent_bytes(), -of.rank); };
     if (known == nullptr || need(plan) > need(fullest)) fullest = std::move(plan);
   }

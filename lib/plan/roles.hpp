@@ -34,6 +34,7 @@ std::vector<RankRole> roles_to_plan(std::vector<RankRole> roles, std::size_t mos
 struct RoleMemory {
   int rank = 0, count = 0;
   std::uint64_t peak_bytes = 0, extent_bytes = 0;
+  Peak step;  // of a step, by category
 };
 
 /// What the ranks of a layout need, from the fullest one down.

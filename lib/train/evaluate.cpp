@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "lib/base/require.hpp"
 #include "lib/base/tree_sum.hpp"
@@ -27,6 +30,21 @@ EvalReport& EvalReport::operator+=(const EvalReport& other) {
 
 namespace {
 
+/// The sum over all ranks' rounds, in the order of their samples: the same however many ranks there
+/// are.
+double sum_by_samples(std::span<const double> rounds, Communicator& data) {
+  std::vector<std::int64_t> bits;
+  for (const double loss : rounds) bits.push_back(std::bit_cast<std::int64_t>(loss));
+  const std::vector<std::int64_t> all = data.gather_numbers(bits, "evaluation");
+  std::vector<double> losses;
+  for (std::size_t round = 0; round < bits.size(); ++round) {
+    for (std::size_t of_rank = round; of_rank < all.size(); of_rank += bits.size()) {
+      losses.push_back(std::bit_cast<double>(all[of_rank]));
+    }
+  }
+  return tree_sum(losses);
+}
+
 std::optional<EvalReport> evaluate_part(engine::Engine& engine, const data::EvalWindows& held_out,
                                         std::optional<std::uint64_t> max_samples,
                                         engine::StepBatch& batch,
@@ -37,6 +55,7 @@ std::optional<EvalReport> evaluate_part(engine::Engine& engine, const data::Eval
   Communicator& data = engine.mesh().axis(Axis::dp);
   const auto ranks = static_cast<std::uint64_t>(data.size());
   EvalReport report{.source_bytes = held_out.samples().source_bytes(), .whole = count == all};
+  std::vector<double> losses;  // of the rounds
   for (std::uint64_t round = 0; round < count; round += samples * ranks) {
     const std::uint64_t mine = round + samples * static_cast<std::uint64_t>(data.rank());
     const bool idle = mine >= count;
@@ -47,22 +66,13 @@ std::optional<EvalReport> evaluate_part(engine::Engine& engine, const data::Eval
                     batch);
     const engine::EvalOutcome outcome = engine.evaluate(batch);
     if (idle) break;
-    report.loss_sum += outcome.loss_sum;
+    losses.push_back(outcome.loss_sum);
     report.tokens += outcome.tokens;
   }
-  struct Sums {
-    double loss;
-    std::int64_t tokens;
-  };
-  std::vector<double> losses;
-  std::int64_t tokens = 0;
-  for (const Sums& of_rank :
-       data.gather_values(Sums{report.loss_sum, report.tokens}, "evaluation")) {
-    losses.push_back(of_rank.loss);
-    tokens += of_rank.tokens;
-  }
-  report.loss_sum = tree_sum(losses);
-  report.tokens = tokens;
+  losses.resize((count + samples * ranks - 1) / (samples * ranks));  // idle: 0
+  report.loss_sum = sum_by_samples(losses, data);
+  const auto tokens = data.gather_values(report.tokens, "tokens of an evaluation");
+  report.tokens = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
   require<DataError>(report.tokens > 0,
                      "the first {} windows of the held-out text have no trained token, only "
                      "prompts; raise eval.max_samples",

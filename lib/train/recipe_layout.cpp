@@ -6,6 +6,7 @@
 #include "lib/base/refused_key.hpp"
 #include "lib/base/units.hpp"
 #include "lib/engine/geometry.hpp"
+#include "lib/parallel/divisors.hpp"
 #include "lib/plan/pipeline.hpp"
 #include "lib/plan/plan.hpp"
 #include "lib/recipe/judge_value.hpp"
@@ -122,7 +123,9 @@ void Recipe::validate_on_ranks(recipe::Issues& issues) const {
     again = false;
     recipe::judge_value(issues, *this, [&] {
       try {
-        plan::check_parameters(options_without_budget(), mesh);
+        engine::EngineOptions options = options_without_budget();
+        options.virtual_workers = 0;  // geometry() has judged them
+        plan::check_parameters(options, mesh);
       } catch (const RefusedKey& refused) {
         again = without(mesh, refused.key());
         throw;
@@ -181,9 +184,10 @@ engine::BatchGeometry Recipe::geometry() const {
           parallelism.dp,
           fmt::format("{} ranks do not divide the {} virtual workers of run.determinism: layout",
                       mesh[Axis::dp], workers),
-          run.virtual_workers().value ? "change run.virtual_workers or parallelism.dp"
-                                      : "choose a power of two up to that, or a "
-                                        "training.global_batch_size that has more of them");
+          fmt::format("{}; more ranks need {}", parallel::divisors(workers, mesh[Axis::dp]),
+                      run.virtual_workers().value
+                          ? "more run.virtual_workers"
+                          : "a training.global_batch_size that has more of them"));
     }
   }
   if (mesh[Axis::pp] > 1) {

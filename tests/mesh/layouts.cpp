@@ -109,9 +109,8 @@ const std::vector<Layout>& dense_layouts() {
       // Noise on gradients, counted by logical elements.
       {8, "qwen3", "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | parallelism.zero=3",
        "optimizer.gradient_noise={eta: 1e-4}"},
-      {2, "llama", "parallelism.dp=2 | parallelism.zero=1", "optimizer.gradient_noise={eta: 1e-4}",
-       kQuick},
-      {2, "llama", "parallelism.tp=2", "optimizer.gradient_noise={eta: 1e-4}", kQuick},
+      {2, "llama", "parallelism.dp=2 | parallelism.zero=1", "optimizer.gradient_noise={eta: 1e-4}"},
+      {2, "llama", "parallelism.tp=2", "optimizer.gradient_noise={eta: 1e-4}"},
       {3, "gpt2", "parallelism.dp=3 | parallelism.zero=2",
        "training.global_batch_size=6 | optimizer.gradient_noise={eta: 1e-4}"},
       {2, "llama", "parallelism.pp=2", "optimizer.gradient_noise={eta: 1e-4}"},

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "tests/mesh/layouts.hpp"
+#include "tests/mesh/workshop.hpp"
 
 namespace llmtrain::test {
 
@@ -161,6 +162,29 @@ TEST_CASE(
   compare_runs(model_named("llama"), {data(4, 1)}, {"precision.compute=fp64"});
   compare_runs(model_named("llama"), {data(2, 1)},
                {"precision.compute=bf16", "optimizer.name=muon"});
+}
+
+TEST_CASE("with determinism: layout a run evaluates held-out text to the bits of one rank") {
+  const Workshop w;
+  // In fp64 sums of losses round, and data ranks have other samples each; the last evaluation has
+  // all, which are no whole number of rounds.
+  const auto losses = [&](int ranks, const std::string& name, const std::string& parallelism) {
+    const ProcessResult result =
+        w.run(ranks, {"run.output_dir=" + name, "parallelism=" + parallelism,
+                      "run.determinism=layout", "training.max_steps=6", "eval.interval=3",
+                      "eval.sample_prompts=[]", "eval.max_samples=37"});
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    std::vector<double> found;
+    for (const auto& record : train::read_metrics(w.scratch / name / "metrics.jsonl")) {
+      if (const auto loss = record.number(train::metric::kEvalLoss)) found.push_back(*loss);
+    }
+    return found;
+  };
+  const std::vector<double> one = losses(1, "one", "{}");
+  REQUIRE(one.size() == 2);
+  CHECK(losses(2, "dp2", "{dp: 2}") == one);
+  CHECK(losses(4, "dp4", "{dp: 4, zero: 3}") == one);
+  CHECK(losses(2, "pp2", "{pp: 2}") == one);
 }
 
 // Ranks share the GPU that there is, or have one each.

@@ -54,6 +54,16 @@ TEST_CASE("the fullest and the emptiest rank of a plan are those of the job") {
     const auto fullest = json["rank"].get<std::size_t>();
     CHECK(extents[fullest] == most);
     CHECK(std::max(json["step"]["extent_bytes"], json["eval"]["extent_bytes"]) == most);
+    for (const auto& role : json["ranks"]["planned"]) {
+      std::uint64_t sum = 0;
+      for (const auto& [category, bytes] : role["step"]["category_bytes"].items()) {
+        sum += bytes.get<std::uint64_t>();
+      }
+      CHECK(sum == role["step"]["peak_bytes"]);
+      if (role["rank"] == fullest) {
+        CHECK(role["step"]["category_bytes"] == json["step"]["category_bytes"]);
+      }
+    }
   }
 }
 

@@ -56,6 +56,21 @@ TEST_CASE("all that ranks cannot share is told at once, each at its place") {
   check_refused(result, "parallelism.sp: 3 ranks cannot share 2 heads and 2 key/value heads");
 }
 
+TEST_CASE("data ranks that virtual workers do not divide among are refused with the nearest") {
+  const Overrides layout{"run.determinism=layout", "training.global_batch_size=24"};
+  const auto with = [&](Overrides more) {
+    more.insert(more.end(), layout.begin(), layout.end());
+    return more;
+  };
+  refused(8, with({"run.virtual_workers=4"}),
+          "8 ranks do not divide the 4 virtual workers of run.determinism: layout (4 does; more "
+          "ranks need more run.virtual_workers)");
+  refused(6, with({"run.virtual_workers=8"}), "6 ranks do not divide the 8 virtual workers");
+  refused(6, with({}),
+          "6 ranks do not divide the 8 virtual workers of run.determinism: layout (4 and 8 do; "
+          "more ranks need a training.global_batch_size that has more of them)");
+}
+
 TEST_CASE("check refuses what no job of a recipe's own layout could run") {
   const Workshop w;
   const auto check = [&](const Overrides& overrides) {
