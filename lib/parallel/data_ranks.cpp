@@ -1,5 +1,7 @@
 #include "lib/parallel/data_ranks.hpp"
 
+#include <algorithm>
+
 #include "kernels/elementwise.hpp"
 
 namespace llmtrain::parallel {
@@ -15,9 +17,7 @@ class DataRanks::UnitEnd final : public Node {
     // Copies that travel take memory: those of one unit at a time.
     if (ranks_->grad_reduce_) ranks_->arrive(ctx.kernel);
     for (int u = units_.begin; u < units_.end; ++u) {
-      for (const ParameterGroup* group : ranks_->units_[static_cast<std::size_t>(u)]) {
-        ranks_->start(ctx.kernel, *group);
-      }
+      ranks_->start(ctx.kernel, ranks_->units_[static_cast<std::size_t>(u)]);
     }
   }
 
@@ -52,29 +52,58 @@ TravellingSum DataRanks::replicas_sum(const kernels::KernelCtx& ctx, const Param
   return TravellingSum::over(ctx, mesh_->replicas(), own, grad_reduce_, p.name());
 }
 
-void DataRanks::start(const kernels::KernelCtx& ctx, const ParameterGroup& group) {
-  if (!started_.insert(&group).second) return;
-  const Parameter& first = *group.members().front();
-  if (first.shards().gradients) return;  // by ShardedUnits
-  if (completion_) completion_(ctx, group);
-  if (!first.is_sliced()) {
-    Communicator& data = mesh_->data(first.holders_of_data());
-    under_way_.push_back(TravellingSum::over(ctx, data, group.grad(), grad_reduce_, group.name()));
-    return;
-  }
+void DataRanks::start_owned(const kernels::KernelCtx& ctx, const ParameterGroup& group) {
   for (const Parameter* p : group.members()) {
     under_way_.push_back(owners_sum(ctx, *p, p->grad()));
   }
 }
 
+void DataRanks::start(const kernels::KernelCtx& ctx,
+                      std::span<const ParameterGroup* const> groups) {
+  struct Small {
+    Communicator* data;
+    std::vector<const ParameterGroup*> groups;
+  };
+  std::vector<Small> small;
+  for (const ParameterGroup* group : groups) {
+    const Parameter& first = *group->members().front();
+    if (!started_.insert(group).second || first.shards().gradients) continue;  // by ShardedUnits
+    if (completion_) completion_(ctx, *group);
+    if (first.is_sliced()) {
+      start_owned(ctx, *group);
+      continue;
+    }
+    Communicator& data = mesh_->data(first.holders_of_data());
+    if (data.size() > 1 && GradientBucket::takes(group->grad())) {
+      const auto same = [&](const Small& of) { return of.data == &data; };
+      auto at = std::ranges::find_if(small, same);
+      if (at == small.end()) at = small.insert(at, Small{&data, {}});
+      at->groups.push_back(group);
+      continue;
+    }
+    under_way_.push_back(
+        TravellingSum::over(ctx, data, group->grad(), grad_reduce_, group->name()));
+  }
+  for (const auto& [data, of] : small) {
+    if (of.size() > 1) {
+      buckets_.emplace_back(ctx, *data, of, grad_reduce_);
+    } else {
+      under_way_.push_back(
+          TravellingSum::over(ctx, *data, of.front()->grad(), grad_reduce_, of.front()->name()));
+    }
+  }
+}
+
 void DataRanks::arrive(const kernels::KernelCtx& ctx) {
   for (TravellingSum& sum : under_way_) sum.arrive(ctx);
+  for (GradientBucket& bucket : buckets_) bucket.arrive(ctx);
   under_way_.clear();
+  buckets_.clear();
 }
 
 void DataRanks::sum_gradients(const kernels::KernelCtx& ctx) {
   if (mesh_->data().size() == 1) return;
-  for (const ParameterGroup* group : store_->local_groups()) start(ctx, *group);
+  start(ctx, store_->local_groups());
   arrive(ctx);
   started_.clear();
   if (mesh_->replicas().size() == 1) return;

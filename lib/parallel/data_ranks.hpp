@@ -5,10 +5,12 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
+#include "lib/parallel/gradient_bucket.hpp"
 #include "lib/parallel/sharded_units.hpp"
 #include "lib/parallel/travelling_sum.hpp"
 #include "lib/param/parameter.hpp"
@@ -43,8 +45,10 @@ class DataRanks {
 
  private:
   class UnitEnd;
-  /// Sums the gradient of a group over its owners, or where it is not sliced over all.
-  void start(const kernels::KernelCtx& ctx, const ParameterGroup& group);
+  /// Sums the gradients of groups over their owners, or of what is not sliced over all, small ones
+  /// together.
+  void start(const kernels::KernelCtx& ctx, std::span<const ParameterGroup* const> groups);
+  void start_owned(const kernels::KernelCtx& ctx, const ParameterGroup& group);
   TravellingSum owners_sum(const kernels::KernelCtx& ctx, const Parameter& parameter,
                            const Tensor& grad) const;
   TravellingSum replicas_sum(const kernels::KernelCtx& ctx, const Parameter& parameter,
@@ -59,6 +63,7 @@ class DataRanks {
   std::vector<std::vector<const ParameterGroup*>> units_;
   std::set<const ParameterGroup*> started_;
   std::vector<TravellingSum> under_way_;
+  std::vector<GradientBucket> buckets_;  // under way
 };
 
 }  // namespace llmtrain::parallel

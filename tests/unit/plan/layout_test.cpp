@@ -33,21 +33,26 @@ TEST_CASE("gradients travel while the last micro-batch's backward goes on, and n
     const auto is_launch = [&](const PassEvent& event, std::string_view name) {
       return event.kind == PassEvent::Kind::launch && step.launches[event.index].name == name;
     };
-    int losses = 0, look_ups = 0, sums = 0, sums_before_the_end = 0;
+    int losses = 0, look_ups = 0, sums_before_the_end = 0;
+    double sent_before_the_end = 0, sent_at_the_end = 0;
     for (const PassEvent& event : step.events) {
       losses += is_launch(event, "cross_entropy");
       look_ups += is_launch(event, "embedding_backward");
       if (event.kind != PassEvent::Kind::start || step.collectives[event.index].kind != sum)
         continue;
-      ++sums;
       CHECK(losses == 2);  // the last micro-batch is behind its forward
-      sums_before_the_end += look_ups < 2;
+      const bool before = look_ups < 2;
+      sums_before_the_end += before;
+      (before ? sent_before_the_end : sent_at_the_end) +=
+          step.collectives[event.index].mean_sent_bytes_of_call();
     }
     CHECK(look_ups == 2);
-    // All but those of the embedding, of which there is one parameter, and of the loss and the
-    // norm.
-    const int at_the_end = sums - sums_before_the_end;
-    CHECK(sums_before_the_end > 2 * at_the_end);
+    // All but those of the embedding, and of the loss and the norm.
+    CHECK(sent_before_the_end > 8 * sent_at_the_end);
+    // Head, last norm and two blocks, whose gradients are small, are a message each; owners of
+    // slices get every parameter's by itself.
+    const int units = 4, parameters = 20;
+    CHECK(sums_before_the_end == (zero == 0 ? units : parameters));
   }
 }
 
