@@ -155,21 +155,30 @@ void log_offload_traffic(engine::Engine& engine) {
             format_duration(traffic.waited_seconds));
 }
 
-void log_idle_keys(const Recipe& recipe, DeviceKind device) {
-  if (device != DeviceKind::cpu) return;
-  const RunSection& run = recipe.run;
+namespace {
+
+void log_without_effect(std::string_view why,
+                        std::initializer_list<const recipe::ValueEntry*> keys) {
   std::vector<std::string> idle;
-  for (const recipe::ValueEntry* key :
-       {static_cast<const recipe::ValueEntry*>(&run.library_workspace),
-        static_cast<const recipe::ValueEntry*>(&run.attention),
-        static_cast<const recipe::ValueEntry*>(&run.tune_products),
-        static_cast<const recipe::ValueEntry*>(&run.product_cache),
-        static_cast<const recipe::ValueEntry*>(&run.cuda_graphs),
-        static_cast<const recipe::ValueEntry*>(&recipe.precision.fp8.products)}) {
+  for (const recipe::ValueEntry* key : keys) {
     if (key->value_text() != key->default_text()) idle.push_back(key->path());
   }
-  if (idle.empty()) return;
-  log::info("for GPUs alone, without effect on this CPU: {}", fmt::join(idle, ", "));
+  if (!idle.empty()) log::info("{}: {}", why, fmt::join(idle, ", "));
+}
+
+}  // namespace
+
+void log_idle_keys(const Recipe& recipe, DeviceKind device) {
+  const RunSection& run = recipe.run;
+  const MeshShape mesh = recipe.mesh_shape();
+  if (mesh[Axis::dp] * mesh[Axis::sp] == 1) {
+    log_without_effect("for several ranks of dp x sp, without effect on one",
+                       {&recipe.parallelism.zero, &recipe.precision.grad_reduce});
+  }
+  if (device != DeviceKind::cpu) return;
+  log_without_effect("for GPUs alone, without effect on this CPU",
+                     {&run.library_workspace, &run.attention, &run.tune_products,
+                      &run.product_cache, &run.cuda_graphs, &recipe.precision.fp8.products});
 }
 
 void warn_of_places(const Recipe& recipe, const Peers& peers) {

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
@@ -111,6 +112,16 @@ TEST_CASE("what killed starts have not finished in a run's directory goes with t
   write_file_atomic(left, "half a line");
   run_well(here, {});
   CHECK(!fs::exists(left));
+}
+
+TEST_CASE("keys for several data ranks are said to do nothing on one") {
+  const Workspace here(kTinyRecipe);
+  const std::string_view line = "for several ranks of dp x sp, without effect on one";
+  const auto said = here.run({"parallelism.zero=1"});
+  INFO(said.output);
+  CHECK(said.exit_code == 0);
+  CHECK(said.output.find(fmt::format("{}: parallelism.zero", line)) != std::string::npos);
+  CHECK(here.run({"run.output_dir=plain"}).output.find(line) == std::string::npos);
 }
 
 }  // namespace llmtrain

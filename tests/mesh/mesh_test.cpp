@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <tuple>
 
@@ -48,12 +49,13 @@ double noise(const std::string& name, bool one_word = false) {
   return name.starts_with("master") ? 2e-2 : of_gradient;
 }
 
-// The largest difference, relative to the largest element.
+// The largest difference, relative to the largest element; infinite where one is no number.
 double difference(const Logical& a, const Logical& b, double at_least) {
   double largest = at_least, off = 0;
   for (std::size_t i = 0; i < a.values.size(); ++i) {
     largest = std::max(largest, std::abs(b.values[i]));
-    off = std::max(off, std::abs(a.values[i] - b.values[i]));
+    const double here = std::abs(a.values[i] - b.values[i]);
+    off = std::isnan(here) ? std::numeric_limits<double>::infinity() : std::max(off, here);
   }
   return off / largest;
 }
