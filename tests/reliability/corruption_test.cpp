@@ -162,6 +162,12 @@ std::vector<Corruption> corruptions_of_manifest(const fs::path& path, const fs::
   return list;
 }
 
+/// A manifest that contradicts itself is told in words.
+bool tells_of(const checkpoint::Problem& problem, const std::string& tensor) {
+  return tensor.empty() || problem.tensor == tensor ||
+         problem.reason.find(fmt::format("tensor '{}'", tensor)) < problem.reason.size();
+}
+
 /// Whether the damage is found before anything is used, by file and tensor.
 std::string check_found(const checkpoint::CheckpointStore& store, const fs::path& file,
                         const Corruption& corruption) {
@@ -170,8 +176,7 @@ std::string check_found(const checkpoint::CheckpointStore& store, const fs::path
   // What a manifest says wrongly of a shard is found at the shard.
   const bool anywhere = file.filename() == "manifest.json";
   const bool named = std::any_of(problems.begin(), problems.end(), [&](const auto& problem) {
-    return (anywhere || problem.file == file.filename()) &&
-           (corruption.tensor.empty() || problem.tensor == corruption.tensor);
+    return (anywhere || problem.file == file.filename()) && tells_of(problem, corruption.tensor);
   });
   if (!named) return to_string(problems.front());
   const auto found = store.newest_valid(checkpoint::VerifyLevel::hash);
