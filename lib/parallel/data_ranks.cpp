@@ -86,6 +86,10 @@ void DataRanks::start(const kernels::KernelCtx& ctx,
   }
   for (const auto& [data, of] : small) {
     if (of.size() > 1) {
+      if (buckets_.size() == kMostBuckets) {
+        buckets_.front().arrive(ctx);
+        buckets_.pop_front();
+      }
       buckets_.emplace_back(ctx, *data, of, grad_reduce_);
     } else {
       under_way_.push_back(

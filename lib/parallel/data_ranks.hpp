@@ -2,6 +2,7 @@
 /// What travels between data ranks: gradients to whoever updates by them, and what was updated back
 /// to all.
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <set>
@@ -63,7 +64,9 @@ class DataRanks {
   std::vector<std::vector<const ParameterGroup*>> units_;
   std::set<const ParameterGroup*> started_;
   std::vector<TravellingSum> under_way_;
-  std::vector<GradientBucket> buckets_;  // under way
+  /// Under way. So many of them, copies of a few blocks' small gradients, are enough for the links.
+  static constexpr std::size_t kMostBuckets = 4;
+  std::deque<GradientBucket> buckets_;
 };
 
 }  // namespace llmtrain::parallel

@@ -56,6 +56,23 @@ TEST_CASE("gradients travel while the last micro-batch's backward goes on, and n
   }
 }
 
+TEST_CASE("copies of small gradients that travel together are those of a few blocks") {
+  const auto peak_of = [](int blocks, int ranks) {
+    test::EngineRecipe recipe;
+    const std::string text = fmt::format(
+        "recipe: 1\nmodel: {{architecture: llama, vocab_size: 31, hidden_size: 64, "
+        "intermediate_size: 128, num_attention_heads: 2, num_hidden_layers: {}, "
+        "max_position_embeddings: 16}}\n"
+        "training: {{seq_len: 8, micro_batch_size: 1, global_batch_size: 2, max_steps: 10}}\n",
+        blocks);
+    recipe::load(recipe, {.file = "test.yaml", .text = text});
+    const engine::Target target{.mesh = {.sizes = {ranks, 1, 1, 1}}};
+    return make_plan(recipe.options(7), 2, target).step.peak.total_bytes;
+  };
+  const auto more_of = [&](int blocks) { return peak_of(blocks, 2) - peak_of(blocks, 1); };
+  CHECK(more_of(40) <= more_of(8));
+}
+
 TEST_CASE(
     "with ZeRO 3 parameters travel forth and back, those with which the way back begins once") {
   const Plan plan = plan_of_two(3);
