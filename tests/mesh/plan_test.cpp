@@ -59,7 +59,8 @@ TEST_CASE("the fullest and the emptiest rank of a plan are those of the job") {
       for (const auto& [category, bytes] : role["step"]["category_bytes"].items()) {
         sum += bytes.get<std::uint64_t>();
       }
-      CHECK(sum == role["step"]["peak_bytes"]);
+      CHECK(sum >= role["step"]["peak_bytes"]);  // each at its own instant
+      CHECK(role["step"]["peak_bytes"] <= role["peak_bytes"]);
       if (role["rank"] == fullest) {
         CHECK(role["step"]["category_bytes"] == json["step"]["category_bytes"]);
       }
