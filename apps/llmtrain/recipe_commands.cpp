@@ -17,6 +17,7 @@
 #include "lib/train/peers.hpp"
 #include "lib/train/planned_time.hpp"
 #include "lib/train/recipe.hpp"
+#include "lib/train/run_start.hpp"
 #include "lib/train/trainer.hpp"
 
 namespace llmtrain::app {
@@ -67,6 +68,7 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
                        rest);
   const int ranks = what.ranks.value_or(recipe->parallelism.least_ranks());
   recipe->enter({.size = ranks, .local_size = ranks});
+  train::log_idle_layout_keys(*recipe);
   const engine::BatchGeometry geometry = recipe->geometry();
   train::RunPlan planned = train::plan_job(*recipe, geometry, what.profile);
   if (what.now) train::measure_speed_now(planned);
@@ -86,6 +88,7 @@ ExitCode check(const RecipeArguments& arguments, bool resolved) {
   }
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   train::warn_of_unreached_stages(*recipe);
+  if (rest.empty()) train::log_idle_layout_keys(*recipe);
   print(resolved ? recipe::dump(*recipe)
                  : fmt::format("{}: no issues{}\n", arguments.recipe.string(),
                                rest.empty() ? ""

@@ -41,6 +41,16 @@ void Communicator::note(Collective kind, std::uint64_t bytes, std::string_view s
   observe({sequence_++, kind, name_, bytes, std::string(site), uneven});
 }
 
+void Communicator::note_parts(Collective kind, const Tensor& whole,
+                              std::span<const std::int64_t> counts, std::string_view site) {
+  CollectiveRecord record{sequence_++, kind, name_, whole.view().bytes(), std::string(site)};
+  if (std::ranges::count(counts, counts.front()) != std::ssize(counts)) {
+    record.own_elements = counts[static_cast<std::size_t>(rank_)];
+    record.elements = whole.numel();
+  }
+  observe(record);
+}
+
 Handle Communicator::all_reduce(const Tensor& data, ReduceOp op, std::string_view site) {
   note(Collective::all_reduce, data.view().bytes(), site);
   return do_all_reduce(data, op);
@@ -76,7 +86,7 @@ void Communicator::check_parts(Collective kind, const Tensor& part, const Tensor
 Handle Communicator::all_gather_parts(const Tensor& in, const Tensor& out,
                                       std::span<const std::int64_t> counts, std::string_view site) {
   check_parts(Collective::all_gather, in, out, counts, site);
-  note(Collective::all_gather, out.view().bytes(), site);
+  note_parts(Collective::all_gather, out, counts, site);
   return do_all_gather(in, out, counts);
 }
 
@@ -84,7 +94,7 @@ Handle Communicator::reduce_scatter_parts(const Tensor& in, const Tensor& out,
                                           std::span<const std::int64_t> counts,
                                           std::string_view site) {
   check_parts(Collective::reduce_scatter, out, in, counts, site);
-  note(Collective::reduce_scatter, in.view().bytes(), site);
+  note_parts(Collective::reduce_scatter, in, counts, site);
   return do_reduce_scatter(in, out, counts);
 }
 

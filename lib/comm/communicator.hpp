@@ -40,6 +40,8 @@ struct CollectiveRecord {
   std::string site;
   /// Data decide how many bytes there are, on each member others.
   bool uneven = false;
+  /// Of parts that are not alike: elements of this member's and of all; 0 where all have as many.
+  std::int64_t own_elements = 0, elements = 0;
 };
 std::string to_string(const CollectiveRecord& record);
 
@@ -171,6 +173,8 @@ class Communicator {
 
  private:
   void note(Collective kind, std::uint64_t bytes, std::string_view site, bool uneven = false);
+  void note_parts(Collective kind, const Tensor& whole, std::span<const std::int64_t> counts,
+                  std::string_view site);
   void check_parts(Collective kind, const Tensor& part, const Tensor& whole,
                    std::span<const std::int64_t> counts, std::string_view site) const;
   void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all,

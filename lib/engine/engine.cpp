@@ -258,7 +258,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, const StepOp
     if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
     if (quantized_) quantized_->end_step(kernel, optimizer_->decision().view());
   });
-  data_ranks_.gather_updates();
+  data_ranks_.gather_updates(kernel);
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
   Launched& launched = in_flight_[static_cast<std::size_t>(slot)];
   launched.trained_tokens = batch.trained_tokens;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
+#include "lib/parallel/parameter_gather.hpp"
+#include "lib/parallel/slice_layout.hpp"
 
 namespace llmtrain::parallel {
 
@@ -47,55 +49,70 @@ TravellingSum DataRanks::owners_sum(const kernels::KernelCtx& ctx, const Paramet
   return TravellingSum::to_owners(ctx, mesh_->owners(p.holders_of_data()), p, grad, grad_reduce_);
 }
 
-TravellingSum DataRanks::replicas_sum(const kernels::KernelCtx& ctx, const Parameter& p,
-                                      const Tensor& own) const {
-  return TravellingSum::over(ctx, mesh_->replicas(), own, grad_reduce_, p.name());
+TravellingSum DataRanks::sum_over(const kernels::KernelCtx& ctx, Communicator& group,
+                                  const Gradient& gradient) const {
+  return TravellingSum::over(ctx, group, gradient.tensor, grad_reduce_, gradient.name);
 }
 
-void DataRanks::start_owned(const kernels::KernelCtx& ctx, const ParameterGroup& group) {
-  for (const Parameter* p : group.members()) {
-    under_way_.push_back(owners_sum(ctx, *p, p->grad()));
+void DataRanks::sum_together(const kernels::KernelCtx& ctx, const Companions<Gradient>& gradients) {
+  for (const auto& [group, of] : gradients) {
+    if (of.size() == 1) {
+      under_way_.push_back(sum_over(ctx, *group, of.front()));
+      continue;
+    }
+    std::vector<Tensor> tensors;
+    for (const Gradient& gradient : of) tensors.push_back(gradient.tensor);
+    make_room(ctx);
+    buckets_.push_back(GradientBucket::over(ctx, *group, tensors, grad_reduce_, of.front().name));
   }
+}
+
+void DataRanks::sum_slices_together(const kernels::KernelCtx& ctx,
+                                    const Companions<const Parameter*>& parameters) {
+  for (const auto& [owners, of] : parameters) {
+    if (of.size() == 1) {
+      under_way_.push_back(owners_sum(ctx, *of.front(), of.front()->grad()));
+    } else {
+      make_room(ctx);
+      buckets_.push_back(GradientBucket::to_owners(ctx, *owners, of, grad_reduce_));
+    }
+  }
+}
+
+void DataRanks::make_room(const kernels::KernelCtx& ctx) {
+  if (buckets_.size() < kMostUnits) return;
+  buckets_.front().arrive(ctx);
+  buckets_.pop_front();
 }
 
 void DataRanks::start(const kernels::KernelCtx& ctx,
                       std::span<const ParameterGroup* const> groups) {
-  struct Small {
-    Communicator* data;
-    std::vector<const ParameterGroup*> groups;
-  };
-  std::vector<Small> small;
+  Companions<Gradient> small;
+  Companions<const Parameter*> small_slices;
   for (const ParameterGroup* group : groups) {
     const Parameter& first = *group->members().front();
     if (!started_.insert(group).second || first.shards().gradients) continue;  // by ShardedUnits
     if (completion_) completion_(ctx, *group);
-    if (first.is_sliced()) {
-      start_owned(ctx, *group);
-      continue;
-    }
-    Communicator& data = mesh_->data(first.holders_of_data());
-    if (data.size() > 1 && GradientBucket::takes(group->grad())) {
-      const auto same = [&](const Small& of) { return of.data == &data; };
-      auto at = std::ranges::find_if(small, same);
-      if (at == small.end()) at = small.insert(at, Small{&data, {}});
-      at->groups.push_back(group);
-      continue;
-    }
-    under_way_.push_back(
-        TravellingSum::over(ctx, data, group->grad(), grad_reduce_, group->name()));
-  }
-  for (const auto& [data, of] : small) {
-    if (of.size() > 1) {
-      if (buckets_.size() == kMostBuckets) {
-        buckets_.front().arrive(ctx);
-        buckets_.pop_front();
+    if (!first.is_sliced()) {
+      Communicator& data = mesh_->data(first.holders_of_data());
+      const Gradient gradient{group->grad(), group->name()};
+      if (data.size() > 1 && travels_with_others(gradient.tensor)) {
+        small.add(data, gradient);
+      } else {
+        under_way_.push_back(sum_over(ctx, data, gradient));
       }
-      buckets_.emplace_back(ctx, *data, of, grad_reduce_);
-    } else {
-      under_way_.push_back(
-          TravellingSum::over(ctx, *data, of.front()->grad(), grad_reduce_, of.front()->name()));
+      continue;
+    }
+    for (const Parameter* p : group->members()) {
+      if (travels_with_others(p->grad())) {
+        small_slices.add(mesh_->owners(p->holders_of_data()), p);
+      } else {
+        under_way_.push_back(owners_sum(ctx, *p, p->grad()));
+      }
     }
   }
+  sum_together(ctx, small);
+  sum_slices_together(ctx, small_slices);
 }
 
 void DataRanks::arrive(const kernels::KernelCtx& ctx) {
@@ -111,10 +128,26 @@ void DataRanks::sum_gradients(const kernels::KernelCtx& ctx) {
   arrive(ctx);
   started_.clear();
   if (mesh_->replicas().size() == 1) return;
-  for (const Parameter* p : store_->local()) {
-    if (p->is_sliced()) under_way_.push_back(replicas_sum(ctx, *p, p->own_grad()));
-  }
+  for (const auto& unit : units_) sum_over_replicas(ctx, unit);
   arrive(ctx);
+}
+
+// Replicas have the same slices.
+void DataRanks::sum_over_replicas(const kernels::KernelCtx& ctx,
+                                  std::span<const ParameterGroup* const> groups) {
+  Companions<Gradient> small;
+  for (const ParameterGroup* group : groups) {
+    for (const Parameter* p : group->members()) {
+      if (p->own_slice().count == 0 || !p->is_sliced()) continue;
+      const Gradient gradient{p->own_grad(), p->name()};
+      if (travels_with_others(gradient.tensor)) {
+        small.add(mesh_->replicas(), gradient);
+      } else {
+        under_way_.push_back(sum_over(ctx, mesh_->replicas(), gradient));
+      }
+    }
+  }
+  sum_together(ctx, small);
 }
 
 void DataRanks::add_summed(const kernels::KernelCtx& ctx, const Parameter& p,
@@ -122,10 +155,9 @@ void DataRanks::add_summed(const kernels::KernelCtx& ctx, const Parameter& p,
   const Tensor own = p.own_part(grad);
   if (p.is_sliced()) {
     owners_sum(ctx, p, grad).arrive(ctx);
-    if (mesh_->replicas().size() > 1) replicas_sum(ctx, p, own).arrive(ctx);
+    if (mesh_->replicas().size() > 1) sum_over(ctx, mesh_->replicas(), {own, p.name()}).arrive(ctx);
   } else if (mesh_->data().size() > 1) {
-    Communicator& data = mesh_->data(p.holders_of_data());
-    TravellingSum::over(ctx, data, grad, grad_reduce_, p.name()).arrive(ctx);
+    sum_over(ctx, mesh_->data(p.holders_of_data()), {grad, p.name()}).arrive(ctx);
   }
   if (p.own_slice().count == 0) return;
   const Tensor& sum = p.own_grad();
@@ -136,15 +168,23 @@ void DataRanks::sum(const Tensor& scalars, std::string_view site) const {
   if (mesh_->data().size() > 1) mesh_->data().all_reduce(scalars, ReduceOp::sum, site).wait();
 }
 
-void DataRanks::gather_updates() const {
-  std::vector<Handle> handles;
-  for (const Parameter* p : store_->local()) {
-    if (!p->is_sliced() || p->shards().parameters) continue;
-    handles.push_back(
-        mesh_->owners(p->holders_of_data())
-            .all_gather_parts(p->own_compute(), p->compute(), p->slice_counts(), p->name()));
+void DataRanks::gather_updates(const kernels::KernelCtx& ctx) const {
+  std::deque<ParameterGather> under_way;
+  for (const auto& groups : units_) {
+    std::vector<const Parameter*> updated;
+    for (const ParameterGroup* group : groups) {
+      const auto is_gathered = [](const Parameter* p) {
+        return p->is_sliced() && !p->shards().parameters;
+      };
+      std::ranges::copy_if(group->members(), std::back_inserter(updated), is_gathered);
+    }
+    if (under_way.size() == kMostUnits) {
+      under_way.front().arrive(ctx);
+      under_way.pop_front();
+    }
+    under_way.emplace_back(ctx, *mesh_, updated);
   }
-  for (Handle& handle : handles) handle.wait();
+  for (ParameterGather& gather : under_way) gather.arrive(ctx);
 }
 
 }  // namespace llmtrain::parallel

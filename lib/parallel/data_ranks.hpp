@@ -7,10 +7,12 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
+#include "lib/parallel/companions.hpp"
 #include "lib/parallel/gradient_bucket.hpp"
 #include "lib/parallel/sharded_units.hpp"
 #include "lib/parallel/travelling_sum.hpp"
@@ -42,18 +44,27 @@ class DataRanks {
                   const Tensor& grad) const;
   void sum(const Tensor& scalars, std::string_view site) const;
   /// Gives all data ranks what each of them has updated.
-  void gather_updates() const;
+  void gather_updates(const kernels::KernelCtx& ctx) const;
 
  private:
   class UnitEnd;
+  struct Gradient {
+    Tensor tensor;
+    std::string_view name;
+  };
   /// Sums the gradients of groups over their owners, or of what is not sliced over all, small ones
   /// together.
   void start(const kernels::KernelCtx& ctx, std::span<const ParameterGroup* const> groups);
-  void start_owned(const kernels::KernelCtx& ctx, const ParameterGroup& group);
+  void sum_over_replicas(const kernels::KernelCtx& ctx,
+                         std::span<const ParameterGroup* const> groups);
+  void sum_together(const kernels::KernelCtx& ctx, const Companions<Gradient>& gradients);
+  void sum_slices_together(const kernels::KernelCtx& ctx,
+                           const Companions<const Parameter*>& parameters);
+  void make_room(const kernels::KernelCtx& ctx);
   TravellingSum owners_sum(const kernels::KernelCtx& ctx, const Parameter& parameter,
                            const Tensor& grad) const;
-  TravellingSum replicas_sum(const kernels::KernelCtx& ctx, const Parameter& parameter,
-                             const Tensor& own) const;
+  TravellingSum sum_over(const kernels::KernelCtx& ctx, Communicator& group,
+                         const Gradient& gradient) const;
   void arrive(const kernels::KernelCtx& ctx);
 
   const ParameterStore* store_;
@@ -64,8 +75,8 @@ class DataRanks {
   std::vector<std::vector<const ParameterGroup*>> units_;
   std::set<const ParameterGroup*> started_;
   std::vector<TravellingSum> under_way_;
-  /// Under way. So many of them, copies of a few blocks' small gradients, are enough for the links.
-  static constexpr std::size_t kMostBuckets = 4;
+  /// Copies of so many units' small tensors are under way at a time: enough for the links.
+  static constexpr std::size_t kMostUnits = 4;
   std::deque<GradientBucket> buckets_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kernel.hpp"
@@ -13,29 +14,32 @@ namespace llmtrain::parallel {
 
 /// A message takes as long as its first byte does, however short it is: the vectors of a block,
 /// each by itself, would wait for one another longer than they travel. They are copied one behind
-/// the other and back, which changes no bit: members add element by element in group order.
+/// the other and back, which changes no bit: members add element by element in group order. With a
+/// `type` other than the gradients' (as TravellingSum) what travels is rounded to it. What travels
+/// has memory of its own until the sums have arrived.
 class GradientBucket {
  public:
-  /// What takes no longer than a few first bytes on any link. Larger ones travel from where they
-  /// are.
-  static bool takes(const Tensor& gradient) { return gradient.view().bytes() <= kMostBytes; }
-
-  /// Collective over `group`. Gradients of one dtype; with a `type` other than theirs (as
-  /// TravellingSum) what travels is rounded to it. What travels has memory of its own until the
-  /// sums have arrived.
-  GradientBucket(const kernels::KernelCtx& ctx, Communicator& group,
-                 std::span<const ParameterGroup* const> groups, std::optional<DType> type);
+  /// Collective over `group`. Gradients of one dtype, the first of which is called `first`.
+  static GradientBucket over(const kernels::KernelCtx& ctx, Communicator& group,
+                             std::span<const Tensor> gradients, std::optional<DType> type,
+                             std::string_view first);
+  /// Of the gradients of sliced parameters, whole: each owner gets the sums of its slices.
+  static GradientBucket to_owners(const kernels::KernelCtx& ctx, Communicator& owners,
+                                  std::span<const Parameter* const> parameters,
+                                  std::optional<DType> type);
 
   /// Awaits the sums, which take the places of their terms.
   void arrive(const kernels::KernelCtx& ctx);
+  /// Awaits the sums of own slices and adds them to Parameter::own_grad(). Once.
+  void arrive_onto_own(const kernels::KernelCtx& ctx);
 
  private:
-  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 18;
-
   struct Place {
     Tensor gradient, travelling;
+    const Parameter* parameter = nullptr;  // to_owners()
   };
-  std::vector<Place> places_;
+  std::vector<Place> places_;  // what arrives here
+  Tensor message_;
   Handle handle_;
 };
 

@@ -5,6 +5,8 @@
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
+#include "lib/parallel/companions.hpp"
+#include "lib/parallel/slice_layout.hpp"
 
 namespace llmtrain::parallel {
 
@@ -119,23 +121,21 @@ void ShardedUnits::leave(const OpCtx& ctx, Range units, Range stage) {
 }
 
 void ShardedUnits::gather(const OpCtx& ctx, Range units, Way way) {
-  for_readers(units, way, [&](ParameterGroup& group, State& state) {
+  std::vector<const Parameter*> opened;
+  for_readers(units, way, [&](ParameterGroup& group, State&) {
     if (group.compute().defined()) return;
     group.open_compute(*ctx.kernel.device);
-    for (const Parameter* p : group.members()) {
-      state.gathers.push_back(owners(*p).all_gather_parts(p->own_compute(), p->compute(),
-                                                          p->slice_counts(), p->name()));
-    }
+    opened.insert(opened.end(), group.members().begin(), group.members().end());
   });
+  if (!opened.empty()) gathers_.emplace_back(ctx.kernel, *mesh_, opened);
 }
 
 void ShardedUnits::acquire(const OpCtx& ctx, Range units, Way way) {
   gather(ctx, units, way);
-  for_readers(units, way, [&](ParameterGroup&, State& state) {
-    for (Handle& handle : state.gathers) handle.wait();
-    state.gathers.clear();
-    ++state.readers;
-  });
+  // Who gathers ahead acquires next: nothing else is under way.
+  for (ParameterGather& gather : gathers_) gather.arrive(ctx.kernel);
+  gathers_.clear();
+  for_readers(units, way, [](ParameterGroup&, State& state) { ++state.readers; });
 }
 
 void ShardedUnits::release(Range units, Way way) {
@@ -176,33 +176,43 @@ void ShardedUnits::open_gradients(const OpCtx& ctx, Range units, Way way) {
 
 void ShardedUnits::reduce_gradients(const OpCtx& ctx, Range units) {
   settle(ctx);  // of the unit before
+  Companions<const Parameter*> small;
   const auto reduce = [&](ParameterGroup& group, State& state) {
     if (--state.writers > 0 || state.writers_to_come > 0) return;
     state.gradient_is_open = false;
     require(!unwritten_.take(group), "{}: nobody has written its gradient", group.name());
-    Reduction& reduction = reductions_.emplace_back(Reduction{&group, {}});
+    leaving_.push_back(&group);
     for (const Parameter* p : group.members()) {
-      reduction.sums.push_back(
-          TravellingSum::to_owners(ctx.kernel, owners(*p), *p, p->grad(), grad_reduce_));
+      travels_with_others(p->grad()) ? small.add(owners(*p), p) : reduce_alone(ctx, *p);
     }
   };
   for_writers(units, Way::forth, reduce);
   for_writers(units, Way::back, reduce);
-}
-
-void ShardedUnits::arrive(const OpCtx& ctx) {
-  for (Reduction& reduction : reductions_) {
-    if (std::exchange(reduction.arrived, true)) continue;
-    for (std::size_t i = 0; i < reduction.sums.size(); ++i) {
-      reduction.sums[i].arrive_onto(ctx.kernel, reduction.group->members()[i]->own_grad());
+  for (const auto& [owners, of] : small) {
+    if (of.size() == 1) {
+      reduce_alone(ctx, *of.front());
+    } else {
+      buckets_.push_back(GradientBucket::to_owners(ctx.kernel, *owners, of, grad_reduce_));
     }
   }
 }
 
+void ShardedUnits::reduce_alone(const OpCtx& ctx, const Parameter& p) {
+  sums_.emplace_back(&p,
+                     TravellingSum::to_owners(ctx.kernel, owners(p), p, p.grad(), grad_reduce_));
+}
+
+void ShardedUnits::arrive(const OpCtx& ctx) {
+  for (auto& [parameter, sum] : sums_) sum.arrive_onto(ctx.kernel, parameter->own_grad());
+  for (GradientBucket& bucket : buckets_) bucket.arrive_onto_own(ctx.kernel);
+  sums_.clear();
+  buckets_.clear();
+}
+
 void ShardedUnits::settle(const OpCtx& ctx) {
   arrive(ctx);
-  for (Reduction& reduction : reductions_) reduction.group->close_grad();
-  reductions_.clear();
+  for (ParameterGroup* group : leaving_) group->close_grad();
+  leaving_.clear();
 }
 
 }  // namespace llmtrain::parallel

@@ -4,10 +4,13 @@
 
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lib/autograd/tape.hpp"
 #include "lib/mesh/mesh.hpp"
+#include "lib/parallel/gradient_bucket.hpp"
+#include "lib/parallel/parameter_gather.hpp"
 #include "lib/parallel/travelling_sum.hpp"
 #include "lib/param/parameter.hpp"
 
@@ -62,12 +65,6 @@ class ShardedUnits {
     /// Micro-batches whose first unit adds to the gradient after the last one has.
     int writers_to_come = 0;
     bool gradient_is_open = false;
-    std::vector<Handle> gathers;
-  };
-  struct Reduction {
-    ParameterGroup* group;
-    std::vector<TravellingSum> sums;  // of its members
-    bool arrived = false;
   };
 
   void gather(const OpCtx& ctx, Range units, Way way);
@@ -78,6 +75,7 @@ class ShardedUnits {
   void drop(ParameterGroup& group, State& state);
   void open_gradients(const OpCtx& ctx, Range units, Way way);
   void reduce_gradients(const OpCtx& ctx, Range units);
+  void reduce_alone(const OpCtx& ctx, const Parameter& parameter);
   bool stay(Range units) const;
   /// Groups of the first unit that are in the last one, too, where `units` begin a stage that has
   /// both.
@@ -97,7 +95,11 @@ class ShardedUnits {
   std::optional<DType> grad_reduce_;
   std::map<ParameterGroup*, State> states_;
   UnwrittenGradients unwritten_;
-  std::vector<Reduction> reductions_;
+  std::vector<ParameterGather> gathers_;
+  /// On their way to the owners, and the groups whose gradients' memory goes when they are there.
+  std::vector<std::pair<const Parameter*, TravellingSum>> sums_;
+  std::vector<GradientBucket> buckets_;
+  std::vector<ParameterGroup*> leaving_;
 };
 
 }  // namespace llmtrain::parallel

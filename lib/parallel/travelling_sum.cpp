@@ -4,6 +4,14 @@
 
 namespace llmtrain::parallel {
 
+void add_sum(const kernels::KernelCtx& ctx, const Tensor& sum, const Tensor& total) {
+  if (sum.dtype() == total.dtype()) {
+    kernels::launch(ctx, kernels::Add{.a = total, .b = sum, .y = total});
+  } else {
+    kernels::launch(ctx, kernels::ScaleCast{.x = sum, .y = total, .accumulate = true});
+  }
+}
+
 TravellingSum::TravellingSum(const kernels::KernelCtx& ctx, const Tensor& grad,
                              std::optional<DType> type)
     : sent_(grad) {
@@ -42,12 +50,7 @@ void TravellingSum::arrive(const kernels::KernelCtx& ctx) {
 
 void TravellingSum::arrive_onto(const kernels::KernelCtx& ctx, const Tensor& total) {
   handle_.wait();
-  if (sum_.numel() == 0) return;
-  if (sum_.dtype() == total.dtype()) {
-    kernels::launch(ctx, kernels::Add{.a = total, .b = sum_, .y = total});
-  } else {
-    kernels::launch(ctx, kernels::ScaleCast{.x = sum_, .y = total, .accumulate = true});
-  }
+  if (sum_.numel() > 0) add_sum(ctx, sum_, total);
 }
 
 }  // namespace llmtrain::parallel

@@ -11,6 +11,9 @@
 
 namespace llmtrain::parallel {
 
+/// Adds a sum that has travelled, in `total`'s type or another, to it.
+void add_sum(const kernels::KernelCtx& ctx, const Tensor& sum, const Tensor& total);
+
 class TravellingSum {
  public:
   /// Of `grad` over all members of the group. With a type other than the gradient's what travels is

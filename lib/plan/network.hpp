@@ -16,7 +16,7 @@ struct CollectiveGroup {
   std::vector<int> members;  // world ranks, in group order
   std::uint64_t bytes = 0;   // of one call, as CollectiveRecord has them
   std::int64_t count = 0;
-  /// Elements of the slices of ZeRO that travel: this rank's and all; 0 where all have as many.
+  /// As CollectiveRecord has them.
   std::int64_t own_elements = 0, elements = 0;
 
   /// That a rank sends in one call, on average over the group.

@@ -37,10 +37,9 @@ class PassRecorder final : public kernels::Recorder,
   std::uint64_t started(const CollectiveRecord& call, std::span<const int> members) override {
     if (members.size() == 1) return kNothing;
     auto& groups = pass_.collectives;
-    const auto [own, all] = slice_in(call);
-    const auto same = [&, own = own, all = all](const CollectiveGroup& group) {
+    const auto same = [&](const CollectiveGroup& group) {
       return group.kind == call.kind && group.group == call.group && group.bytes == call.bytes &&
-             group.own_elements == own && group.elements == all;
+             group.own_elements == call.own_elements && group.elements == call.elements;
     };
     auto found = std::find_if(groups.begin(), groups.end(), same);
     if (found == groups.end()) {
@@ -48,8 +47,8 @@ class PassRecorder final : public kernels::Recorder,
                         .group = call.group,
                         .members = std::vector<int>(members.begin(), members.end()),
                         .bytes = call.bytes,
-                        .own_elements = own,
-                        .elements = all});
+                        .own_elements = call.own_elements,
+                        .elements = call.elements});
       found = groups.end() - 1;
     }
     ++found->count;
@@ -63,13 +62,6 @@ class PassRecorder final : public kernels::Recorder,
     pass_.actions.push_back({action, pass_.events.size(), pass_.events.size()});
   }
   void ended(const parallel::Action&) override { pass_.actions.back().end = pass_.events.size(); }
-  /// Whose slices travel; outlives the calls.
-  void know(const ParameterStore& store) {
-    store_ = &store;
-    for (const Parameter* p : store.local()) {
-      if (p->is_sliced()) sliced_[p->name()] = p;
-    }
-  }
   /// Of all passes.
   const ProductList& products() const { return products_; }
   /// The pass that ends, with its memory; the next one begins.
@@ -83,26 +75,12 @@ class PassRecorder final : public kernels::Recorder,
   }
 
  private:
-  /// Elements of this rank's slice, and of all, where the slices of a parameter travel between
-  /// their owners: these calls have its name.
-  std::pair<std::int64_t, std::int64_t> slice_in(const CollectiveRecord& call) const {
-    const bool in_parts =
-        call.kind == Collective::all_gather || call.kind == Collective::reduce_scatter;
-    const auto found = in_parts ? sliced_.find(call.site) : sliced_.end();
-    if (found == sliced_.end()) return {};
-    const Parameter& p = *found->second;
-    if (store_->mesh().owners(p.holders_of_data()).name() != call.group) return {};
-    return {p.own_slice().count, p.box().shape.numel()};
-  }
-
   static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
   using Key = std::tuple<std::string, DType, std::array<std::int64_t, 4>, double>;
   void add(PassEvent::Kind kind, std::uint64_t index) {
     pass_.events.push_back({kind, static_cast<std::uint32_t>(index)});
   }
 
-  const ParameterStore* store_ = nullptr;
-  std::map<std::string_view, const Parameter*> sliced_;
   std::map<Key, std::size_t> index_;
   PassPlan pass_;
   std::uint64_t started_ = 0;
@@ -232,7 +210,6 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   PassRecorder recorder;
   Device device(make_meta_memory(), kUnlimitedBytes);
   engine::Engine engine(recorded_place(device, target, recorder), options);
-  recorder.know(engine.parameters());
   engine.initialize();
   recorder.take(device, Phase::init);
   const MeshShape& mesh = target.mesh;

@@ -168,13 +168,21 @@ void log_without_effect(std::string_view why,
 
 }  // namespace
 
-void log_idle_keys(const Recipe& recipe, DeviceKind device) {
-  const RunSection& run = recipe.run;
+void log_idle_layout_keys(const Recipe& recipe) {
   const MeshShape mesh = recipe.mesh_shape();
-  if (mesh[Axis::dp] * mesh[Axis::sp] == 1) {
+  const int data_ranks = mesh[Axis::dp] * mesh[Axis::sp];
+  if (data_ranks == 1) {
     log_without_effect("for several ranks of dp x sp, without effect on one",
                        {&recipe.parallelism.zero, &recipe.precision.grad_reduce});
+  } else if (data_ranks == mesh.dp_replicate) {
+    log_without_effect("for several ranks within a replica, without effect on one",
+                       {&recipe.parallelism.zero});
   }
+}
+
+void log_idle_keys(const Recipe& recipe, DeviceKind device) {
+  const RunSection& run = recipe.run;
+  log_idle_layout_keys(recipe);
   if (device != DeviceKind::cpu) return;
   log_without_effect("for GPUs alone, without effect on this CPU",
                      {&run.library_workspace, &run.attention, &run.tune_products,

@@ -48,8 +48,10 @@ void log_fp8(const engine::Engine& engine, bool device_does);
 void log_offload(engine::Engine& engine);
 void log_offload_traffic(engine::Engine& engine);
 
-/// Says which keys of `run` that the recipe changes do nothing on this device: a recipe for a GPU
-/// is tried on a CPU as it is, but not without a word.
+/// Says which keys that the recipe changes do nothing with its layout.
+void log_idle_layout_keys(const Recipe& recipe);
+/// The same, and which keys of `run` do nothing on this device: a recipe for a GPU is tried on a
+/// CPU as it is, but not without a word.
 void log_idle_keys(const Recipe& recipe, DeviceKind device);
 
 /// Says what makes the layout slow on the machines that the ranks are on. Collective.

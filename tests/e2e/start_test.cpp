@@ -122,6 +122,16 @@ TEST_CASE("keys for several data ranks are said to do nothing on one") {
   CHECK(said.exit_code == 0);
   CHECK(said.output.find(fmt::format("{}: parallelism.zero", line)) != std::string::npos);
   CHECK(here.run({"run.output_dir=plain"}).output.find(line) == std::string::npos);
+  for (const std::string verb : {"check", "plan"}) {
+    CAPTURE(verb);
+    std::vector<std::string> arguments{verb, "recipe.yaml", "parallelism.zero=1"};
+    CHECK(here.call(arguments).output.find(line) != std::string::npos);
+    arguments.emplace_back("parallelism.dp=2");
+    CHECK(here.call(arguments).output.find("without effect") == std::string::npos);
+    arguments.emplace_back("parallelism.dp_replicate=2");
+    CHECK(here.call(arguments).output.find(
+              "within a replica, without effect on one: parallelism.zero") != std::string::npos);
+  }
 }
 
 }  // namespace llmtrain

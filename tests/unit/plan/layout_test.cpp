@@ -1,4 +1,6 @@
 // What a plan says of the model, when a rank has a part of it.
+#include <map>
+
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -21,6 +23,15 @@ Plan plan_of_two(int zero, std::optional<DType> grad_reduce = std::nullopt, int 
   options.zero = zero;
   options.grad_reduce = grad_reduce;
   return make_plan(options, 4, engine::Target{.mesh = {.sizes = {2, 1, 1, 1}}, .rank = rank});
+}
+
+std::string recipe_of_blocks(int blocks) {
+  return fmt::format(
+      "recipe: 1\nmodel: {{architecture: llama, vocab_size: 31, hidden_size: 64, "
+      "intermediate_size: 128, num_attention_heads: 2, num_hidden_layers: {}, "
+      "max_position_embeddings: 16}}\n"
+      "training: {{seq_len: 8, micro_batch_size: 1, global_batch_size: 2, max_steps: 10}}\n",
+      blocks);
 }
 
 }  // namespace
@@ -49,23 +60,46 @@ TEST_CASE("gradients travel while the last micro-batch's backward goes on, and n
     CHECK(look_ups == 2);
     // All but those of the embedding, and of the loss and the norm.
     CHECK(sent_before_the_end > 8 * sent_at_the_end);
-    // Head, last norm and two blocks, whose gradients are small, are a message each; owners of
-    // slices get every parameter's by itself.
-    const int units = 4, parameters = 20;
-    CHECK(sums_before_the_end == (zero == 0 ? units : parameters));
+    // Head, last norm and two blocks, whose gradients are small, are a message each.
+    CHECK(sums_before_the_end == 4);
+  }
+}
+
+TEST_CASE("small tensors of a few blocks are under way at a time") {
+  test::EngineRecipe recipe;
+  recipe::load(recipe, {.file = "test.yaml", .text = recipe_of_blocks(40)});
+  for (const int zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    engine::EngineOptions options = recipe.options(7);
+    options.zero = zero;
+    const engine::Target target{.mesh = {.sizes = {2, 1, 1, 1}}};
+    const PassPlan step = make_plan(options, 2, target).step;
+    std::vector<const CollectiveGroup*> calls;
+    std::map<Collective, int> under_way, most, all;
+    for (const PassEvent& event : step.events) {
+      if (event.kind == PassEvent::Kind::start) {
+        const CollectiveGroup& call = *calls.emplace_back(&step.collectives[event.index]);
+        ++all[call.kind];
+        most[call.kind] = std::max(most[call.kind], ++under_way[call.kind]);
+      } else if (event.kind == PassEvent::Kind::wait) {
+        --under_way[calls[event.index]->kind];
+      }
+    }
+    // Of gradients, and the loss and the norm.
+    const Collective sum = zero == 0 ? Collective::all_reduce : Collective::reduce_scatter;
+    CHECK(all[sum] >= 40);
+    CHECK(all[sum] <= 40 + 6);
+    CHECK(most[sum] <= (zero < 2 ? 4 + 3 : 2));  // embedding, final norm and head by themselves
+    if (zero == 0) continue;
+    CHECK(all[Collective::all_gather] <= (zero < 3 ? 1 : 2) * 40 + 6);
+    CHECK(most[Collective::all_gather] <= 4 + 3);
   }
 }
 
 TEST_CASE("copies of small gradients that travel together are those of a few blocks") {
   const auto peak_of = [](int blocks, int ranks) {
     test::EngineRecipe recipe;
-    const std::string text = fmt::format(
-        "recipe: 1\nmodel: {{architecture: llama, vocab_size: 31, hidden_size: 64, "
-        "intermediate_size: 128, num_attention_heads: 2, num_hidden_layers: {}, "
-        "max_position_embeddings: 16}}\n"
-        "training: {{seq_len: 8, micro_batch_size: 1, global_batch_size: 2, max_steps: 10}}\n",
-        blocks);
-    recipe::load(recipe, {.file = "test.yaml", .text = text});
+    recipe::load(recipe, {.file = "test.yaml", .text = recipe_of_blocks(blocks)});
     const engine::Target target{.mesh = {.sizes = {ranks, 1, 1, 1}}};
     return make_plan(recipe.options(7), 2, target).step.peak.total_bytes;
   };
