@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "scripts" / "seeded_faults.toml"
 PAGE = ROOT / "docs" / "seeded-faults.md"
 TIMEOUT_S = 600
-# All layouts take a quarter of an hour on two cores.
+# All layouts take most of an hour on two cores.
 TIMEOUTS_S = {"mesh": 3600}
 # What a test is told by its environment, try after try, until one fails.
 TRIES = {"mesh": [{"LLMTRAIN_LAYOUTS": "quick"}, {}]}

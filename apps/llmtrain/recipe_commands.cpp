@@ -5,6 +5,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/comm/job_place.hpp"
 #include "lib/engine/geometry.hpp"
 #include "lib/parallel/timeline.hpp"
 #include "lib/plan/plan.hpp"
@@ -58,15 +59,19 @@ void write_timeline(const train::RunPlan& planned, const std::filesystem::path& 
 
 }  // namespace
 
+// Of the processes that a launcher has started one speaks for all.
 ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
+  if (this_launch().place.rank > 0) return ExitCode::done;
   const auto recipe = train::load_recipe(arguments.recipe, arguments.overrides);
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   const std::string_view rest = recipe->parallelism.rest_axis();
-  require<RecipeError>(what.ranks || rest.empty(),
+  require<RecipeError>(what.ranks || rest.empty() || this_launch().place.size > 1,
                        "parallelism.{} takes the rest of the ranks: say how many there are with "
                        "--ranks",
                        rest);
-  const int ranks = what.ranks.value_or(recipe->parallelism.least_ranks());
+  const Launch& launch = this_launch();
+  const int least = recipe->parallelism.least_ranks();
+  const int ranks = what.ranks.value_or(launch.place.size > 1 ? launch.place.size : least);
   recipe->enter({.size = ranks, .local_size = ranks});
   train::log_idle_layout_keys(*recipe);
   const engine::BatchGeometry geometry = recipe->geometry();

@@ -24,6 +24,9 @@ std::vector<std::string> assumptions_of_time(const Plan& plan) {
                          ? "collectives go on behind kernels, one at a time, until the step waits "
                            "for them; tp, sp and ep wait at once"
                          : "collectives take the time of the cores that compute");
+    all.emplace_back(
+        "what the ranks of a run tell each other beside them is not in it: a step's outcome and "
+        "requests, 80 B from each to each");
   }
   all.emplace_back("data are there when they are needed; evaluations and saves are not counted");
   return all;

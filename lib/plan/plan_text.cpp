@@ -132,7 +132,13 @@ std::string role_rows(const RoleSurvey* ranks) {
   if (ranks->roles.size() < ranks->num_roles) {
     text += fmt::format(", planned are {} that own most or least", ranks->roles.size());
   }
-  return text + "\n";
+  text += "\n";
+  if (ranks->roles.size() < 3) return text;
+  for (const RoleMemory& role : ranks->roles) {
+    text += fmt::format("    {:<24}{:>12} for each of {}\n", fmt::format("as rank {}", role.rank),
+                        format_bytes(role.extent_bytes), role.count);
+  }
+  return text;
 }
 
 /// "8 = dp 4 x tp 2; memory and time of rank 3, the fullest".

@@ -165,6 +165,9 @@ def main():
         lines += torch.lines()
     text = "\n".join(lines) + "\n"
     print(text, end="")
+    for case, of_case in rates.items():
+        shares = (f"{100 * rate / of_all:.1f} %" for rate, of_all in zip(of_case, alone))
+        print(f"round by round, {case}: {', '.join(shares)}")
     if arguments.write:
         with tempfile.NamedTemporaryFile("w", suffix=".md") as table:
             table.write(text)

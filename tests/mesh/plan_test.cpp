@@ -65,7 +65,31 @@ TEST_CASE("the fullest and the emptiest rank of a plan are those of the job") {
         CHECK(role["step"]["category_bytes"] == json["step"]["category_bytes"]);
       }
     }
+    // The page has each kind, where there are more than these two.
+    const std::string page = plan_in(scratch, "r.yaml", of.ranks, of.layout).output;
+    for (const auto& role : json["ranks"]["planned"]) {
+      const bool is_told =
+          page.find(fmt::format("as rank {} ", role["rank"].get<int>())) != std::string::npos;
+      CHECK(is_told == (json["ranks"]["planned"].size() > 2));
+    }
   }
+}
+
+TEST_CASE("processes that a launcher starts plan once, for as many ranks as they are") {
+  set_mpi_environment();
+  const TempDir scratch;
+  write_file_atomic(scratch / "r.yaml", probe_models().front().yaml);
+  std::vector<std::string> command = mpirun(4);
+  for (const char* word : {LLMTRAIN_EXECUTABLE, "plan", "r.yaml", "parallelism={dp: 2, tp: -1}"}) {
+    command.emplace_back(word);
+  }
+  const ProcessResult planned =
+      run_process(command, scratch.path().string(), {.limit_seconds = 60});
+  REQUIRE_MESSAGE(planned.exit_code == 0, planned.output);
+  const std::string_view ranks = "4 = dp 2 x tp 2";
+  const std::size_t at = planned.output.find(ranks);
+  CHECK(at != std::string::npos);
+  CHECK(planned.output.find(ranks, at + 1) == std::string::npos);
 }
 
 TEST_CASE("a plan fits when the fullest rank does, and a run starts then") {
