@@ -1,5 +1,7 @@
 #include "lib/autograd/tape.hpp"
 
+#include <map>
+
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
 
@@ -98,6 +100,45 @@ void Tape::accumulate(const OpCtx& ctx, int value, Tensor gradient) {
   Tensor target = sum.unique() ? sum : ctx.allocate(sum.shape(), sum.dtype(), "gradient fan-out");
   ctx.launch(kernels::Add{.a = sum, .b = gradient, .y = target});
   sum = std::move(target);
+}
+
+namespace {
+
+struct Holders {
+  std::vector<Saved*> saved;
+  bool all_alike = true, all_taken = true;
+};
+
+bool is_same(const View& a, const View& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.shape == b.shape &&
+         a.row_stride == b.row_stride;
+}
+
+}  // namespace
+
+void Tape::put_away(const OpCtx& ctx, std::size_t first, TensorKeeper& keeper) {
+  std::vector<Holders> all;  // of each storage, in the order of the nodes
+  std::map<const Storage*, std::size_t> known;
+  for (std::size_t n = first; n < nodes_.size(); ++n) {
+    for (Saved* saved : nodes_[n]->saved_) {
+      if (!saved->tensor_.defined()) continue;
+      const auto [at, is_new] = known.emplace(&saved->tensor_.storage(), all.size());
+      if (is_new) all.emplace_back();
+      Holders& of = all[at->second];
+      of.saved.push_back(saved);
+      of.all_alike = of.all_alike && is_same(saved->tensor_, of.saved.front()->tensor_);
+      of.all_taken = of.all_taken && keeper.takes(nodes_[n]->op());
+    }
+  }
+  for (const Holders& of : all) {
+    if (!of.all_alike || !of.all_taken) continue;
+    const Tensor tensor = of.saved.front()->tensor_;
+    for (Saved* saved : of.saved) saved->tensor_.reset();
+    const bool is_free = tensor.unique() && tensor.view().contiguous() && tensor.numel() > 0;
+    const auto source =
+        is_free ? std::make_shared<Rematerial>(keeper.put_away(ctx, tensor)) : nullptr;
+    for (Saved* saved : of.saved) saved->set(Var{is_free ? Tensor() : tensor, -1, source});
+  }
 }
 
 void Tape::backward(const OpCtx& outer, WeightGrads when) {

@@ -65,9 +65,20 @@ class Saved {
   Part last() const { return last_; }
 
  private:
+  friend class Tape;
   Part last_;
   Tensor tensor_;
   std::shared_ptr<Rematerial> source_;
+};
+
+/// Where saved tensors are between the pass forth and the walk back.
+class TensorKeeper {
+ public:
+  virtual ~TensorKeeper() = default;
+  /// Whether those of a node go there.
+  virtual bool takes(std::string_view op) const = 0;
+  /// Copies a contiguous tensor. What is returned copies it back, once, into memory of its own.
+  virtual std::function<Tensor(const OpCtx&)> put_away(const OpCtx& ctx, const Tensor& tensor) = 0;
 };
 
 /// One recorded operation. Derived classes hold their Saved tensors, options and parameters.
@@ -135,6 +146,12 @@ class Tape {
   /// add in that order. With `deferred` the weight parts wait for run_weight_grads().
   void backward(const OpCtx& ctx, WeightGrads when);
   bool has_deferred() const { return !deferred_.empty(); }
+  /// Recorded so far and not walked back.
+  std::size_t num_nodes() const { return nodes_.size(); }
+  /// Of what the nodes from `first` on have saved, all goes to `keeper` that nobody else holds, and
+  /// of which it takes each node's. It is there again as soon as one of them asks for it, until the
+  /// last of them is done with it.
+  void put_away(const OpCtx& ctx, std::size_t first, TensorKeeper& keeper);
   /// The deferred weight parts, in the order in which backward() met them.
   void run_weight_grads(const OpCtx& ctx);
 

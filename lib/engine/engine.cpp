@@ -130,6 +130,11 @@ void Engine::allocate_optimizer() {
     tree_.emplace(device, store_, options_.virtual_workers / mesh_.size(Axis::dp),
                   both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
   }
+  if (options_.offloaded_activations) {
+    ActivationOffloadOptions activations = *options_.offloaded_activations;
+    if (activations.directory.empty()) activations.directory = place_.offload_directory;
+    activations_.emplace(device, activations);
+  }
   if (options_.diagnostics) {
     diagnostics_.emplace(device, store_, mesh_, options_.model.num_hidden_layers);
   }
@@ -370,21 +375,6 @@ StepOutcome Engine::train_step(const StepBatch& batch, std::int64_t step, double
   require(steps_in_flight() == 0, "step {}: a step is in flight", step);
   launch_step(batch, step, {.lr_factor = lr_factor});
   return settle_step();
-}
-
-EvalOutcome Engine::evaluate(const StepBatch& batch) {
-  place_.device->ledger().enter(Phase::eval);
-  key_ = {.seed = options_.seed};
-  const kernels::KernelCtx kernel = context().kernel;
-  kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
-  if (expert_room_) expert_room_->clear(kernel);
-  evaluate_micro_batches(batch);
-  if (expert_room_) expert_room_->check_evaluation();
-  for (const Axis axis : {Axis::sp, Axis::pp}) {
-    if (mesh_.size(axis) == 1) continue;
-    mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
-  }
-  return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
 }
 
 MicroBatch Engine::upload(std::int64_t first_sample, std::int64_t num_samples) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/engine/activation_offload.hpp"
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
 #include "lib/engine/diagnostics.hpp"
@@ -76,6 +77,8 @@ struct EngineOptions {
   PipelineOptions pipeline;
   /// Where optimizer states live if not in memory. On the CPU, and meta, which opens no file.
   std::optional<optim::Offload> offload;
+  /// Which saved activations live in a file until the walk back; likewise.
+  std::optional<ActivationOffloadOptions> offloaded_activations;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
 
@@ -177,6 +180,10 @@ class Engine final : private parallel::StageProgram {
   ParameterStore& parameters() { return store_; }
   /// Null without an optimizer.
   optim::OptimizerSet* optimizer() { return optimizer_.get(); }
+  /// Null where all activations stay in memory.
+  const ActivationOffload* offloaded_activations() const {
+    return activations_ ? &*activations_ : nullptr;
+  }
   /// Null where no products are quantized, and without an optimizer.
   const QuantizedLayers* quantized_layers() const { return quantized_ ? &*quantized_ : nullptr; }
   /// What a checkpoint keeps beside the parameters, of this rank: the optimizer's states and those
@@ -260,6 +267,7 @@ class Engine final : private parallel::StageProgram {
   std::optional<parallel::ShardedUnits> shards_;
   std::optional<parallel::GradientTree> tree_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
+  std::optional<ActivationOffload> activations_;  // tapes have values there
   std::optional<QuantizedLayers> quantized_;
   std::optional<QuantizationReport> quantization_;
   std::vector<optim::StateTensor> states_;

@@ -1,6 +1,7 @@
 // What the engine does for the stages of its model.
 #include <cmath>
 
+#include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
 #include "lib/engine/engine.hpp"
 
@@ -152,6 +153,21 @@ Var Engine::through_stages(const OpCtx& ctx, const Tensor& tokens, const StageBo
   return x;
 }
 
+EvalOutcome Engine::evaluate(const StepBatch& batch) {
+  place_.device->ledger().enter(Phase::eval);
+  key_ = {.seed = options_.seed};
+  const kernels::KernelCtx kernel = context().kernel;
+  kernels::launch(kernel, kernels::Fill{.y = loss_sum_, .value = 0});
+  if (expert_room_) expert_room_->clear(kernel);
+  evaluate_micro_batches(batch);
+  if (expert_room_) expert_room_->check_evaluation();
+  for (const Axis axis : {Axis::sp, Axis::pp}) {
+    if (mesh_.size(axis) == 1) continue;
+    mesh_.axis(axis).all_reduce(loss_sum_, ReduceOp::sum, "evaluation loss").wait();
+  }
+  return {read_loss(static_cast<double>(batch.trained_tokens)), batch.trained_tokens};
+}
+
 namespace {
 
 // Blocks [i, result) of those up to `end` are recorded as one, or computed again as one.
@@ -180,9 +196,11 @@ Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) {
     };
     OpCtx of_block = ctx;
     of_block.recomputed_ops = &recompute.ops;
+    const std::size_t first = ctx.tape != nullptr ? ctx.tape->num_nodes() : 0;
     x = within(of_block, units_of_blocks(i, behind), stage, [&] {
       return recompute.whole ? recompute_segment(of_block, x, body) : body(of_block, x);
     });
+    if (activations_ && ctx.tape != nullptr) ctx.tape->put_away(of_block, first, *activations_);
     i = behind;
   }
   return x;

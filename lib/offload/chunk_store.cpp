@@ -1,12 +1,10 @@
 #include "lib/offload/chunk_store.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
-#include "lib/base/activity.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/trace.hpp"
@@ -29,7 +27,7 @@ ChunkStore::ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* p
       pool_(pool),
       name_(std::move(name)),
       checksums_(options.checksums),
-      queue_(options.make_queue(file_.descriptor(), kDepth)),
+      requests_(file_, options.make_queue(file_.descriptor(), BlockRequests::kDepth)),
       block_mutexes_(kBlockMutexes) {
   require(!chunks_.empty() && is_aligned(reinterpret_cast<std::uintptr_t>(pool)),
           "{} chunks in a pool that begins at {}", chunks_.size(), static_cast<void*>(pool));
@@ -56,17 +54,17 @@ ChunkStore::ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* p
 
 ChunkStore::~ChunkStore() {
   {
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     ending_ = true;
-    wake(lock);
+    requests_.wake();
   }
   server_.join();
 }
 
 std::span<std::byte> ChunkStore::acquire(std::size_t chunk) {
   {
-    std::unique_lock lock(mutex_);
-    if (!std::exchange(loads_ahead_, true)) wake(lock);
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(loads_ahead_, true)) requests_.wake();
   }
   return hold(chunk, Status::ready);
 }
@@ -100,7 +98,7 @@ void ChunkStore::release(std::size_t chunk) {
   states_[chunk].status = Status::storing;
   next_held_ = (chunk + 1) % chunks_.size();
   to_store_.push_back(chunk);
-  wake(lock);
+  requests_.wake();
 }
 
 // Those with which it shares memory come before it in every pass or behind it in the last one, and
@@ -137,7 +135,7 @@ ChunkStore::Traffic ChunkStore::traffic() const {
 
 std::string ChunkStore::how() const {
   const std::lock_guard lock(mutex_);
-  return fmt::format("by {}, {} the page cache", queue_->name(),
+  return fmt::format("by {}, {} the page cache", requests_.queue_name(),
                      file_.bypasses_cache() ? "past" : "through");
 }
 
@@ -216,53 +214,26 @@ void ChunkStore::write(std::size_t chunk, std::uint64_t offset, std::span<const 
 
 // --- the thread that talks to the disk
 
-void ChunkStore::wake(std::unique_lock<std::mutex>&) {
-  if (!std::exchange(wake_is_due_, true)) queue_->wake(kWake);
-}
-
 void ChunkStore::serve() {
   for (;;) {
     std::unique_lock lock(mutex_, std::defer_lock);
     try {
-      const DiskCompletion completion = queue_->wait();
+      const DiskCompletion completion = requests_.wait();
       lock.lock();
-      complete(completion, lock);
+      const auto finished = requests_.complete(completion);
+      if (finished) finish_block(blocks_[*finished], lock);
       if (!failure_ && !ending_) {
         start_stores(lock);
         start_loads();
-        submit_pending();
+        requests_.submit();
       }
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
       if (!failure_) failure_ = std::current_exception();
     }
     changed_.notify_all();
-    if (ending_ && in_flight_ == 0) return;
+    if (ending_ && requests_.none_under_way()) return;
   }
-}
-
-void ChunkStore::complete(const DiskCompletion& completion, std::unique_lock<std::mutex>& lock) {
-  if (completion.id == kWake) {
-    wake_is_due_ = false;
-    return;
-  }
-  --in_flight_;
-  activity::tick();
-  const auto index = static_cast<std::size_t>(completion.id);
-  Block& block = blocks_[index];
-  const std::int64_t result = completion.result;
-  const bool is_refused = result == -EINVAL && !std::exchange(block.was_refused, true);
-  if (is_refused) file_.stop_bypassing();
-  if (is_refused || result == -EINTR || result == -EAGAIN) return request(index);
-  if (result <= 0) {
-    file_.fail_at(block.is_write, chunks_[block.chunk].file_offset + block.begin + block.done,
-                  result);
-  }
-  block.done += static_cast<std::uint64_t>(result);
-  if (block.done >= block.bytes) return finish_block(block, lock);
-  // What goes past the cache goes on at a whole block of the disk.
-  block.done -= block.done % kAlignment;
-  request(index);
 }
 
 void ChunkStore::finish_block(Block& block, std::unique_lock<std::mutex>& lock) {
@@ -290,9 +261,8 @@ void ChunkStore::start_stores(std::unique_lock<std::mutex>& lock) {
         lock.lock();
       }
       block.is_write = true;
-      block.done = 0;
       request(b);
-      submit_pending();
+      requests_.submit();
     }
   }
 }
@@ -304,26 +274,15 @@ void ChunkStore::start_loads() {
     state.blocks_left = state.num_blocks;
     for (std::size_t b = state.first_block; b < state.first_block + state.num_blocks; ++b) {
       blocks_[b].is_write = false;
-      blocks_[b].done = 0;
       request(b);
     }
     next_load_ = (next_load_ + 1) % chunks_.size();
   }
 }
 
-void ChunkStore::request(std::size_t block) { pending_.push_back(block); }
-
-void ChunkStore::submit_pending() {
-  while (!pending_.empty() && in_flight_ < kDepth) {
-    const std::size_t index = pending_.front();
-    pending_.pop_front();
-    const Block& block = blocks_[index];
-    queue_->submit({.is_write = block.is_write,
-                    .offset = chunks_[block.chunk].file_offset + block.begin + block.done,
-                    .memory = memory_of(block).subspan(block.done),
-                    .id = index});
-    ++in_flight_;  // of one that was refused nobody hears again
-  }
+void ChunkStore::request(std::size_t block) {
+  const Block& b = blocks_[block];
+  requests_.add(block, b.is_write, chunks_[b.chunk].file_offset + b.begin, memory_of(b));
 }
 
 }  // namespace llmtrain::offload

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/offload/disk_queue.hpp"
+#include "lib/offload/block_requests.hpp"
 #include "lib/offload/scratch_file.hpp"
 
 namespace llmtrain::offload {
@@ -38,8 +38,6 @@ class ChunkStore {
  public:
   /// Bytes that are read, written and hashed at a time.
   static constexpr std::uint64_t kBlock = 1 << 20;
-  /// Most of these that the disk has to do at a time.
-  static constexpr unsigned kDepth = 32;
 
   struct Options {
     /// XXH3 of each block, kept in memory and compared when it is read.
@@ -84,9 +82,7 @@ class ChunkStore {
   struct Block {
     std::size_t chunk = 0;
     std::uint64_t begin = 0, bytes = 0;  // in the chunk
-    std::uint64_t done = 0;              // of the request under way
     bool is_write = false;
-    bool was_refused = false;  // past the page cache
     std::uint64_t hash = 0;
   };
   struct State {
@@ -95,8 +91,6 @@ class ChunkStore {
     /// Chunks with which it shares memory, and itself.
     std::vector<std::size_t> sharers;
   };
-  static constexpr std::uint64_t kWake = ~std::uint64_t{0};
-
   std::span<std::byte> hold(std::size_t chunk, Status when);
   bool memory_is_free(std::size_t chunk) const;
   std::span<std::byte> memory_of(const Block& block) const;
@@ -113,11 +107,8 @@ class ChunkStore {
   void serve();
   void start_stores(std::unique_lock<std::mutex>& lock);
   void start_loads();
-  void submit_pending();
-  void complete(const DiskCompletion& completion, std::unique_lock<std::mutex>& lock);
   void finish_block(Block& block, std::unique_lock<std::mutex>& lock);
   void request(std::size_t block);
-  void wake(std::unique_lock<std::mutex>& lock);
 
   ScratchFile file_;
   std::vector<Chunk> chunks_;
@@ -126,16 +117,14 @@ class ChunkStore {
   bool checksums_;
   std::vector<State> states_;
   std::vector<Block> blocks_;
-  std::unique_ptr<DiskQueue> queue_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool loads_ahead_ = false;  // chunks are read before somebody asks for them
   std::size_t next_load_ = 0, next_held_ = 0;
   std::deque<std::size_t> to_store_;
-  std::deque<std::size_t> pending_;  // blocks for which the queue had no room
-  unsigned in_flight_ = 0;
-  bool wake_is_due_ = false, ending_ = false;
+  BlockRequests requests_;  // by index of the block
+  bool ending_ = false;
   std::exception_ptr failure_;
   Traffic traffic_;
   std::vector<std::mutex> block_mutexes_;  // of writes from outside

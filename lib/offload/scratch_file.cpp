@@ -86,6 +86,11 @@ ScratchFile::ScratchFile(ScratchFile&& other) noexcept
       directory_(std::move(other.directory_)),
       bypasses_cache_(other.bypasses_cache_) {}
 
+void ScratchFile::grow(std::uint64_t bytes) {
+  const int reason = take_blocks(fd_, bytes);
+  if (reason != 0) fail_in(directory_, fmt::format("take {} bytes of disk", bytes), reason);
+}
+
 std::string ScratchFile::name() const {
   return fmt::format("{} (a file without a name there)", directory_.string());
 }

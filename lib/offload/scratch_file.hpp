@@ -25,6 +25,9 @@ class ScratchFile {
   ScratchFile(ScratchFile&& other) noexcept;
   ScratchFile& operator=(ScratchFile&&) = delete;
 
+  /// Takes blocks for so many bytes in all; StorageError as above.
+  void grow(std::uint64_t bytes);
+
   int descriptor() const { return fd_; }
   /// For messages.
   std::string name() const;

@@ -38,6 +38,7 @@ class OffloadedStates {
 
   /// What every update reads, and writes.
   std::uint64_t file_bytes() const { return layout_.file_bytes; }
+  std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
   /// "by io_uring, past the page cache"; empty on meta.
   std::string how() const;
   offload::ChunkStore::Traffic traffic() const;

@@ -246,6 +246,10 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   if (const auto* states = engine.optimizer()->offloaded()) {
     plan.offloaded_bytes = states->file_bytes();
   }
+  if (const auto* activations = engine.offloaded_activations()) {
+    plan.activation_file_bytes = activations->most_bytes();
+    plan.activation_traffic_bytes = activations->put_bytes();
+  }
   if (target.keeps_snapshot && !target.snapshot_on_device()) {
     plan.pinned_bytes = engine.saved_bytes();
   }

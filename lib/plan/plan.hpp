@@ -74,6 +74,9 @@ struct Plan {
   std::uint64_t export_bytes = 0;
   /// Of this rank: optimizer states in a file, which every update reads and writes; 0: in memory.
   std::uint64_t offloaded_bytes = 0;
+  /// Likewise: activations, the most that is there at a time, and what a step writes and reads at
+  /// most.
+  std::uint64_t activation_file_bytes = 0, activation_traffic_bytes = 0;
   std::uint64_t durable_bytes() const { return checkpoint_bytes + export_bytes; }
   /// Beside a GPU: pinned memory of the host, held as long as the run, for the copy from which a
   /// save is written beside the run. What exchanges through host memory need is not in it.

@@ -165,6 +165,10 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
                        {"step_read_bytes", plan.offloaded_bytes},
                        {"step_written_bytes", plan.offloaded_bytes}};
   }
+  if (plan.activation_file_bytes > 0) {
+    json["activation_offload"] = {{"file_bytes", plan.activation_file_bytes},
+                                  {"step_written_bytes", plan.activation_traffic_bytes}};
+  }
   if (plan.device == DeviceKind::cuda) {
     json["cuda_graphs"] = plan.records_launches;
     json["not_recorded"] = plan.not_recorded;

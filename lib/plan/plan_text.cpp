@@ -180,8 +180,8 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   }
   if (time->run_seconds > 0) text += row(run_title(time->run), format_duration(time->run_seconds));
   text += fmt::format("    times from {}\n", time->source);
-  if (plan.offloaded_bytes > 0) {
-    text += "    not in it: what the disk takes longer for optimizer states than the step\n";
+  if (plan.offloaded_bytes + plan.activation_file_bytes > 0) {
+    text += "    not in it: what the disk takes longer for what is in files than the step\n";
   }
   text += assumption_rows(assumptions_of_time(plan));
   text += waiting_row(step) + collective_rows(step.collectives);
@@ -247,6 +247,11 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
     const std::string bytes = format_bytes(plan.offloaded_bytes);
     text += fmt::format("  {:<26}{} in a file of this rank; a step reads and writes {}\n",
                         "optimizer states", bytes, bytes);
+  }
+  if (plan.activation_file_bytes > 0) {
+    text += fmt::format("  {:<26}{} in a file of this rank; a step writes {}\n", "activations",
+                        format_bytes(plan.activation_file_bytes),
+                        format_bytes(plan.activation_traffic_bytes));
   }
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));

@@ -115,8 +115,8 @@ engine::Target target_of(const Recipe& recipe) {
       "optimizer, or run.device: cpu",
       optimizer.name, to_string(device));
   require<RecipeError>(
-      recipe.offload.optimizer() == OffloadTo::none || device == DeviceKind::cpu,
-      "offload.optimizer: {}, and run.device is {} here; leave it out, or run.device: cpu",
+      !recipe.offload.is_used() || device == DeviceKind::cpu,
+      "offload: {}, and run.device is {} here; leave it out, or run.device: cpu",
       kNoOffloadOfGpu, to_string(device));
   const bool any_exchange =
       recipe.parallelism.gpu_collectives() == parallel::GpuCollectives::automatic;

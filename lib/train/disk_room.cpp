@@ -76,13 +76,17 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
 }
 
 void check_offload_room(const plan::Plan& plan, const fs::path& directory) {
-  if (plan.offloaded_bytes == 0) return;
+  const std::uint64_t in_files = plan.offloaded_bytes + plan.activation_file_bytes;
+  if (in_files == 0) return;
   const std::uint64_t free = free_disk_bytes(directory);
-  require<DoesNotFitError>(
-      plan.offloaded_bytes <= free,
-      "optimizer states need {} of disk, but {} has {} free; free space there, "
-      "or choose another offload.path",
-      format_bytes(plan.offloaded_bytes), directory.string(), format_bytes(free));
+  const std::string_view what = plan.activation_file_bytes == 0 ? "optimizer states need"
+                                : plan.offloaded_bytes == 0
+                                    ? "activations need"
+                                    : "optimizer states and activations need";
+  require<DoesNotFitError>(in_files <= free,
+                           "{} {} of disk, but {} has {} free; free space there, or choose another "
+                           "offload.path",
+                           what, format_bytes(in_files), directory.string(), format_bytes(free));
 }
 
 }  // namespace llmtrain::train

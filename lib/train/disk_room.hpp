@@ -23,7 +23,7 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
                      std::optional<std::int64_t> total_steps,
                      const std::filesystem::path& directory);
 
-/// DoesNotFitError where there is no room for the file of this rank's optimizer states (`offload`).
+/// DoesNotFitError where there is no room for the files of this rank (`offload`).
 void check_offload_room(const plan::Plan& plan, const std::filesystem::path& directory);
 
 }  // namespace llmtrain::train

@@ -10,19 +10,29 @@ std::optional<optim::Offload> OffloadSection::settings() const {
   return settings;
 }
 
+std::optional<engine::ActivationOffloadOptions> OffloadSection::of_activations() const {
+  engine::ActivationOffloadOptions options{.names = activations(),
+                                           .buffer_bytes = activation_buffer(),
+                                           .checksums = checksum(),
+                                           .directory = path().value_or("")};
+  if (activations().empty()) return std::nullopt;
+  return options;
+}
+
 std::filesystem::path OffloadSection::directory(const std::filesystem::path& of_run) const {
   return path() ? std::filesystem::path(*path()) : of_run / "offload";
 }
 
 void OffloadSection::validate(recipe::Issues& issues) const {
-  if (optimizer() == OffloadTo::nvme) return;
-  const auto check = [&](const recipe::ValueEntry& key) {
+  const auto check = [&](const recipe::ValueEntry& key, std::string_view of) {
     if (key.value_text() == key.default_text()) return;
-    issues.add(key, "does nothing without offload.optimizer: nvme", "leave it out, or set that");
+    issues.add(key, fmt::format("does nothing without {}", of), "leave it out, or set that");
   };
-  check(path);
-  check(buffer);
-  check(checksum);
+  if (optimizer() == OffloadTo::none) check(buffer, "offload.optimizer: nvme");
+  if (activations().empty()) check(activation_buffer, "offload.activations");
+  if (is_used()) return;
+  check(path, "offload.optimizer: nvme or offload.activations");
+  check(checksum, "offload.optimizer: nvme or offload.activations");
 }
 
 }  // namespace llmtrain::train

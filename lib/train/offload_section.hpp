@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "lib/engine/activation_offload.hpp"
 #include "lib/optim/chunk_layout.hpp"
 #include "lib/recipe/load.hpp"
 
@@ -14,8 +16,8 @@ namespace llmtrain::train {
 
 /// Why a GPU has none.
 inline constexpr std::string_view kNoOffloadOfGpu =
-    "a GPU keeps its optimizer states: updates on the host, and copies to pinned memory beside the "
-    "step, are not there yet";
+    "a GPU keeps its optimizer states and activations: updates on the host, and copies to pinned "
+    "memory beside the step, are not there yet";
 
 enum class OffloadTo : std::uint8_t { none, nvme };
 
@@ -25,10 +27,23 @@ struct OffloadSection : recipe::Section {
       "where optimizer states live between updates: none = in the device's memory; nvme = in a "
       "file on a fast disk, from which an update reads them and to which it writes them back",
       recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
+  recipe::Key<std::vector<std::string>> activations{
+      this,
+      "activations",
+      {},
+      "operations of the blocks whose saved tensors are in a file from the pass forth to the walk "
+      "back; `block` means the input of what activation_checkpoint computes again as a whole. A "
+      "tensor goes when all operations that keep it are named",
+      recipe::any_of(engine::offloaded_names())};
+  recipe::Key<recipe::Bytes> activation_buffer{
+      this, "activation_buffer", recipe::Bytes{256 << 20},
+      "memory of a rank through which activations pass: bounds what is read ahead and not yet "
+      "written, and keeps what fits into it",
+      recipe::between(1 << 20, 0x1p44)};
   recipe::Key<std::optional<std::string>> path{
       this, "path", std::nullopt,
-      "directory of the file, one of each rank, which is gone when the process ends; null = "
-      "offload in run.output_dir",
+      "directory of the files, of which each rank has its own, which are gone when the process "
+      "ends; null = offload in run.output_dir",
       recipe::not_empty()};
   recipe::Key<recipe::Bytes> buffer{
       this, "buffer", recipe::Bytes{256 << 20},
@@ -40,8 +55,12 @@ struct OffloadSection : recipe::Section {
       "compare an XXH3 of each block that is read with that of what was written; a difference ends "
       "the run, naming the block and the tensors"};
 
+  bool is_used() const { return optimizer() != OffloadTo::none || !activations().empty(); }
+
   /// Of optimizer states; empty where they stay in memory.
   std::optional<optim::Offload> settings() const;
+  /// Of activations; likewise.
+  std::optional<engine::ActivationOffloadOptions> of_activations() const;
   /// `path`, or what stands for it in a run's directory.
   std::filesystem::path directory(const std::filesystem::path& of_run) const;
   void validate(recipe::Issues& issues) const override;

@@ -212,8 +212,11 @@ void Recipe::validate(recipe::Issues& issues) const {
                "choose another optimizer, or run.device: cpu");
   });
   recipe::judge(issues, [&] {
-    if (offload.optimizer() == OffloadTo::none || run.device() != DeviceChoice::cuda) return;
-    issues.add(offload.optimizer, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
+    if (!offload.is_used() || run.device() != DeviceChoice::cuda) return;
+    const recipe::Entry& key = offload.optimizer() != OffloadTo::none
+                                   ? static_cast<const recipe::Entry&>(offload.optimizer)
+                                   : offload.activations;
+    issues.add(key, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
   });
   recipe::judge(issues, [&] {
     const auto margin = resilience.exit_margin().value;
@@ -320,6 +323,7 @@ engine::EngineOptions Recipe::options_without_budget() const {
                       .stages_per_rank = parallelism.stages_per_rank(),
                       .layers = parallelism.stage_blocks(options.model.num_hidden_layers)};
   options.offload = offload.settings();
+  options.offloaded_activations = offload.of_activations();
   options.diagnostics = metrics.diagnostics_interval().has_value();
   options.one_document = data.packing.cross_document_attention();
   options.pipeline.costs = stage_costs(options);
@@ -342,9 +346,6 @@ int Recipe::threads() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"offload.activations",
-                       "this build keeps activations on the device; activation_checkpoint computes "
-                       "them again"},
       recipe::Reserved{"offload.parameters", "this build keeps parameters on the device"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},

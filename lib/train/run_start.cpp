@@ -139,20 +139,31 @@ void log_fp8(const engine::Engine& engine, bool device_does) {
 }
 
 void log_offload(engine::Engine& engine) {
-  const optim::OffloadedStates* states = engine.optimizer()->offloaded();
-  if (states == nullptr) return;
-  log::info("optimizer states: {} in a file, read and written {}, through {} of memory",
-            format_bytes(states->file_bytes()), states->how(),
-            format_bytes(engine.device().ledger().held_bytes(Category::offload)));
+  if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
+    log::info("optimizer states: {} in a file, read and written {}, through {} of memory",
+              format_bytes(states->file_bytes()), states->how(),
+              format_bytes(states->pool_bytes()));
+  }
+  if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
+    log::info(
+        "activations: in a file from the pass forth to the walk back, {}, through {} of memory",
+        activations->how(), format_bytes(activations->pool_bytes()));
+  }
 }
 
 void log_offload_traffic(engine::Engine& engine) {
-  const optim::OffloadedStates* states = engine.optimizer()->offloaded();
-  if (states == nullptr) return;
-  const auto traffic = states->traffic();
-  log::info("optimizer states: {} read, {} written; updates waited {} for the disk",
-            format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
-            format_duration(traffic.waited_seconds));
+  if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
+    const auto traffic = states->traffic();
+    log::info("optimizer states: {} read, {} written; updates waited {} for the disk",
+              format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
+              format_duration(traffic.waited_seconds));
+  }
+  if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
+    const auto traffic = activations->traffic();
+    log::info("activations: {} read, {} written; micro-batches waited {} for the disk",
+              format_bytes(traffic->read_bytes), format_bytes(traffic->written_bytes),
+              format_duration(traffic->waited_seconds));
+  }
 }
 
 namespace {

@@ -52,4 +52,38 @@ TEST_CASE("ranks have the bits that they have with their states in memory, and g
   }
 }
 
+TEST_CASE("ranks have the bits that they have with their activations in memory") {
+  using Overrides = std::vector<std::string>;
+  struct Case {
+    int ranks;
+    Overrides layout;
+  };
+  const std::vector<Case> all{
+      {2, {"parallelism.zero=3", "training.micro_batch_size=2"}},
+      {2, {"parallelism.tp=2", "activation_checkpoint.mode=full"}},
+      {2, {"parallelism.sp=2", "parallelism.sp_algo=ring"}},
+      {2, {"parallelism.pp=2", "parallelism.pp_schedule=zb_h1"}},
+      {2, {"parallelism.pp=2", "parallelism.pp_schedule=dualpipev", "model.num_hidden_layers=4"}}};
+  for (const Case& c : all) {
+    CAPTURE(fmt::format("{}", fmt::join(c.layout, " ")));
+    const Workshop w;
+    const auto run = [&](std::string_view name, bool offload) {
+      Overrides overrides = c.layout;
+      overrides.push_back(fmt::format("run.output_dir={}", name));
+      if (offload) {
+        overrides.emplace_back(
+            "offload={activations: [block, attention, linear, norm, activation, dropout], "
+            "activation_buffer: 1MiB}");
+      }
+      return w.run(c.ranks, overrides, {.limit_seconds = 60});
+    };
+    const ProcessResult plain = run("plain", false);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);
+    const ProcessResult offloaded = run("offloaded", true);
+    REQUIRE_MESSAGE(offloaded.exit_code == 0, offloaded.output);
+    CHECK(offloaded.output.find("took memory as planned") != std::string::npos);
+    CHECK(losses_and_norms(w.scratch / "offloaded") == losses_and_norms(w.scratch / "plain"));
+  }
+}
+
 }  // namespace llmtrain::test

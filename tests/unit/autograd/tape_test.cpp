@@ -1,5 +1,8 @@
 #include "lib/autograd/tape.hpp"
 
+#include <algorithm>
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include "kernels/activations.hpp"
@@ -58,6 +61,38 @@ const Wrap kNested = [](const OpCtx& ctx, const Var& x, const auto& f) {
   });
 };
 const Wrap kTwice = [](const OpCtx& ctx, const Var& x, const auto& f) { return f(ctx, f(ctx, x)); };
+
+/// Keeps copies on the host.
+class HostKeeper final : public TensorKeeper {
+ public:
+  explicit HostKeeper(std::set<std::string_view> ops) : ops_(std::move(ops)) {}
+  bool takes(std::string_view op) const override { return ops_.empty() || ops_.contains(op); }
+  std::function<Tensor(const OpCtx&)> put_away(const OpCtx&, const Tensor& tensor) override {
+    ++put;
+    const auto* begin = tensor.view().as<std::byte>();
+    std::vector<std::byte> copy(begin, begin + tensor.view().bytes());
+    return [this, copy, shape = tensor.shape(), dtype = tensor.dtype()](const OpCtx& ctx) {
+      ++taken;
+      const Tensor back = ctx.allocate(shape, dtype, "back");
+      std::ranges::copy(copy, back.view().as<std::byte>());
+      return back;
+    };
+  }
+  int put = 0, taken = 0;
+
+ private:
+  std::set<std::string_view> ops_;
+};
+
+Wrap kept_by(HostKeeper& keeper) {
+  return [&keeper](const OpCtx& ctx, const Var& x, const auto& f) {
+    if (ctx.tape == nullptr) return f(ctx, x);
+    const std::size_t first = ctx.tape->num_nodes();
+    const Var y = f(ctx, x);
+    ctx.tape->put_away(ctx, first, keeper);
+    return y;
+  };
+}
 
 // Counts the launches of one kernel.
 class Count final : public kernels::Recorder {
@@ -164,6 +199,28 @@ TEST_CASE("recomputing a segment changes no bit, also with dropout, and lowers t
     const TrialResult segment = run_trial(chain(kSegment, 0.2), options);
     check_same_bits(plain, segment);
     CHECK(segment.peak_bytes < plain.peak_bytes);
+  }
+}
+
+TEST_CASE("saved tensors that are elsewhere until the walk back change no bit and lower the peak") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const WeightGrads when : {WeightGrads::now, WeightGrads::deferred}) {
+      const TrialOptions options{
+          .compute = dtype, .table = &kernels::cpu_table(), .weight_grads = when};
+      const TrialResult plain = run_trial(chain(kPlain, 0.2), options);
+      HostKeeper all({}), some({"activation"}), linear({"linear"});
+      const TrialResult away = run_trial(chain(kept_by(all), 0.2), options);
+      check_same_bits(plain, away);
+      CHECK(all.put == 8);
+      CHECK(all.taken == all.put);  // for all that keep it together
+      if (when == WeightGrads::now) CHECK(away.peak_bytes < plain.peak_bytes);
+      check_same_bits(plain, run_trial(chain(kept_by(some), 0.2), options));
+      CHECK(some.put > 0);
+      CHECK(some.put < all.put);
+      // The output of the norm, which two of them keep, and not what others keep, too.
+      check_same_bits(plain, run_trial(chain(kept_by(linear), 0.2), options));
+      CHECK(linear.put == 4);
+    }
   }
 }
 

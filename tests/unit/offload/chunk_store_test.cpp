@@ -137,7 +137,7 @@ TEST_CASE("chunks come and go in their order, whatever shares their memory") {
       rig.pass();
       CHECK(rig.holds(6));
       CHECK_FALSE(rig.watched.memory_was_shared);
-      CHECK(rig.watched.most_under_way <= ChunkStore::kDepth);
+      CHECK(rig.watched.most_under_way <= BlockRequests::kDepth);
       const std::uint64_t bytes = rig.chunks.back().file_offset + rig.chunks.back().bytes;
       CHECK(rig.store->traffic().written_bytes == 7 * bytes);
       CHECK(rig.store->traffic().read_bytes >= 6 * bytes);

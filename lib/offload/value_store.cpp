@@ -1,0 +1,293 @@
+#include "lib/offload/value_store.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "lib/base/hash.hpp"
+#include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
+
+namespace llmtrain::offload {
+
+namespace {
+
+constexpr std::uint64_t kAlignment = ScratchFile::kAlignment;
+constexpr std::size_t kLeastGrowth = 64;  // blocks
+
+}  // namespace
+
+ValueStore::ValueStore(ScratchFile file, std::span<std::byte> pool, Options options)
+    : file_(std::move(file)),
+      pool_(pool),
+      checksums_(options.checksums),
+      blocks_(pool.size() / kBlock),
+      requests_(file_, options.make_queue(file_.descriptor(), BlockRequests::kDepth)) {
+  require(reinterpret_cast<std::uintptr_t>(pool.data()) % kAlignment == 0 && blocks_.size() >= 4,
+          "a pool of {} bytes at {}", pool.size(), static_cast<void*>(pool.data()));
+  for (std::size_t b = blocks_.size(); b-- > 0;) free_blocks_.push_back(b);
+  server_ = std::thread([this] { serve(); });
+}
+
+ValueStore::~ValueStore() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    requests_.wake();
+  }
+  server_.join();
+}
+
+void ValueStore::check_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// What goes past the page cache is whole blocks of the disk.
+std::span<std::byte> ValueStore::memory_of(std::size_t pool_block) const {
+  const std::uint64_t bytes =
+      (blocks_[pool_block].bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return pool_.subspan(pool_block * kBlock, bytes);
+}
+
+ValueStore::Id ValueStore::put(std::span<const std::byte> bytes, std::string name, Id before) {
+  Lock lock(mutex_);
+  const Id id = next_id_++;
+  Value& value = values_[id];
+  value = {.bytes = bytes.size(), .name = std::move(name), .before = before, .pieces = {}};
+  value.pieces.resize(blocks_of(bytes.size()));
+  for (std::size_t i = 0; i < value.pieces.size(); ++i) {
+    value.pieces[i].file_block = take_file_block();
+    const std::size_t block = await_pool_block(lock);
+    occupy(block, Status::writing, id, i);
+    lock.unlock();
+    const auto part = bytes.subspan(i * kBlock, blocks_[block].bytes);
+    const std::span<std::byte> memory = memory_of(block);
+    std::memcpy(memory.data(), part.data(), part.size());
+    std::memset(memory.data() + part.size(), 0, memory.size() - part.size());
+    lock.lock();
+    to_write_.push_back(block);
+    requests_.wake();
+  }
+  return id;
+}
+
+void ValueStore::take(Id id, std::span<std::byte> to) {
+  Lock lock(mutex_);
+  Value& value = values_.at(id);
+  require(to.size() == value.bytes, "{}: {} bytes into memory of {}", value.name, value.bytes,
+          to.size());
+  for (std::size_t i = 0; i < value.pieces.size(); ++i) {
+    read_ahead(id);
+    Piece& piece = value.pieces[i];
+    if (piece.pool_block == kNone) begin_read(await_pool_block(lock), id, i);
+    const PoolBlock& block = blocks_[piece.pool_block];
+    await(lock, [&] { return block.status != Status::reading; });
+    lock.unlock();
+    std::memcpy(to.data() + i * kBlock, memory_of(piece.pool_block).data(), block.bytes);
+    lock.lock();
+    let_go(piece);
+    piece = {};
+  }
+  const Id before = value.before;
+  values_.erase(id);
+  read_ahead(before);
+}
+
+void ValueStore::drop(Id id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = values_.find(id);
+  if (found == values_.end()) return;
+  for (const Piece& piece : found->second.pieces) let_go(piece);
+  values_.erase(found);
+}
+
+template <class Condition>
+void ValueStore::await(Lock& lock, const Condition& condition) {
+  check_failure();
+  if (condition()) return;
+  const trace::Scope scope(trace::Kind::io, "wait for activations");
+  const auto begin = std::chrono::steady_clock::now();
+  changed_.wait(lock, [&] { return failure_ || condition(); });
+  traffic_.waited_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  check_failure();
+}
+
+std::size_t ValueStore::take_file_block() {
+  if (!free_file_blocks_.empty()) {
+    const std::size_t block = free_file_blocks_.back();
+    free_file_blocks_.pop_back();
+    return block;
+  }
+  if (file_blocks_ == file_capacity_) {
+    file_capacity_ += std::max(kLeastGrowth, file_capacity_ / 8);
+    file_.grow(file_capacity_ * kBlock);
+  }
+  return file_blocks_++;
+}
+
+// The value that was put away first is taken last, as far as a tape is one of several.
+std::size_t ValueStore::find_pool_block() {
+  if (!free_blocks_.empty()) {
+    const std::size_t block = free_blocks_.back();
+    free_blocks_.pop_back();
+    return block;
+  }
+  if (ready_blocks_.empty()) return kNone;
+  const std::size_t block = ready_blocks_.begin()->second;
+  ready_blocks_.erase(ready_blocks_.begin());
+  piece_of(blocks_[block]).pool_block = kNone;
+  return block;
+}
+
+std::size_t ValueStore::await_pool_block(Lock& lock) {
+  std::size_t block = kNone;
+  await(lock, [&] {
+    block = find_pool_block();
+    return block != kNone;
+  });
+  return block;
+}
+
+void ValueStore::occupy(std::size_t block, Status status, Id id, std::size_t piece) {
+  Value& value = values_.at(id);
+  blocks_[block] = {.status = status,
+                    .value = id,
+                    .piece = piece,
+                    .file_block = value.pieces[piece].file_block,
+                    .bytes = std::min(kBlock, value.bytes - piece * kBlock)};
+  value.pieces[piece].pool_block = block;
+}
+
+void ValueStore::begin_read(std::size_t block, Id id, std::size_t piece) {
+  occupy(block, Status::reading, id, piece);
+  requests_.add(block, false, blocks_[block].file_block * kBlock, memory_of(block));
+  requests_.wake();
+}
+
+void ValueStore::set_wanted(PoolBlock& block, bool wanted) {
+  if (block.is_wanted == wanted) return;
+  block.is_wanted = wanted;
+  num_wanted_ += wanted ? 1 : -1;
+  if (block.status != Status::ready) return;
+  const std::pair entry(block.value, static_cast<std::size_t>(&block - blocks_.data()));
+  if (wanted) {
+    ready_blocks_.erase(entry);
+  } else {
+    ready_blocks_.insert(entry);
+  }
+}
+
+void ValueStore::read_ahead(Id id) {
+  for (auto at = values_.find(id); at != values_.end(); at = values_.find(at->second.before)) {
+    Value& value = at->second;
+    for (std::size_t i = 0; i < value.pieces.size(); ++i) {
+      if (num_wanted_ >= blocks_.size() / 2) return;
+      Piece& piece = value.pieces[i];
+      if (piece.file_block == kNone) continue;  // was taken
+      if (piece.pool_block == kNone) {
+        const std::size_t block = find_pool_block();
+        if (block == kNone) return;
+        begin_read(block, at->first, i);
+      }
+      set_wanted(blocks_[piece.pool_block], true);
+    }
+  }
+}
+
+void ValueStore::let_go(const Piece& piece) {
+  if (piece.pool_block == kNone) {
+    if (piece.file_block != kNone) free_file_blocks_.push_back(piece.file_block);
+    return;
+  }
+  PoolBlock& block = blocks_[piece.pool_block];
+  set_wanted(block, false);
+  if (block.status == Status::ready) {
+    ready_blocks_.erase({block.value, piece.pool_block});
+    free(piece.pool_block);
+  }
+  block.value = 0;
+}
+
+void ValueStore::free(std::size_t block) {
+  free_file_blocks_.push_back(blocks_[block].file_block);
+  blocks_[block] = {};
+  free_blocks_.push_back(block);
+}
+
+ValueStore::Traffic ValueStore::traffic() const {
+  const std::lock_guard lock(mutex_);
+  return traffic_;
+}
+
+std::string ValueStore::how() const {
+  const std::lock_guard lock(mutex_);
+  return fmt::format("by {}, {} the page cache", requests_.queue_name(),
+                     file_.bypasses_cache() ? "past" : "through");
+}
+
+// --- the thread that talks to the disk
+
+void ValueStore::serve() {
+  for (;;) {
+    Lock lock(mutex_, std::defer_lock);
+    try {
+      const DiskCompletion completion = requests_.wait();
+      lock.lock();
+      const auto finished = requests_.complete(completion);
+      if (finished) finish(*finished, lock);
+      if (!failure_ && !ending_) {
+        start_writes(lock);
+        requests_.submit();
+      }
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      if (!failure_) failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+    if (ending_ && requests_.none_under_way()) return;
+  }
+}
+
+void ValueStore::start_writes(Lock& lock) {
+  while (!to_write_.empty()) {
+    const std::size_t index = to_write_.front();
+    to_write_.pop_front();
+    PoolBlock& block = blocks_[index];
+    if (checksums_ && block.value != 0) {
+      lock.unlock();
+      const std::uint64_t hash = hash64(memory_of(index));
+      lock.lock();
+      if (block.value != 0) piece_of(block).hash = hash;
+    }
+    if (block.value == 0) {  // it was taken before it was written
+      free(index);
+      continue;
+    }
+    requests_.add(index, true, block.file_block * kBlock, memory_of(index));
+    requests_.submit();
+  }
+}
+
+void ValueStore::finish(std::size_t index, Lock& lock) {
+  PoolBlock& block = blocks_[index];
+  const bool was_read = block.status == Status::reading;
+  (was_read ? traffic_.read_bytes : traffic_.written_bytes) += block.bytes;
+  if (was_read && checksums_ && block.value != 0) {
+    const std::uint64_t expected = piece_of(block).hash;
+    const std::string name = values_.at(block.value).name;
+    lock.unlock();
+    const std::uint64_t hash = hash64(memory_of(index));
+    lock.lock();
+    require<StorageError>(hash == expected,
+                          "{}: bytes {} to {} are not what was written there: the disk, or the way "
+                          "to it, has changed {}",
+                          file_.name(), block.file_block * kBlock,
+                          block.file_block * kBlock + block.bytes, name);
+  }
+  if (block.value == 0) return free(index);
+  block.status = Status::ready;
+  if (!block.is_wanted) ready_blocks_.insert({block.value, index});
+}
+
+}  // namespace llmtrain::offload
