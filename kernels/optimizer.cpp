@@ -30,6 +30,14 @@ DType check_master(const Operands& operands, const UpdateOperands& to) {
   return to.parameter.dtype;
 }
 
+/// A state of an update, which is rounded where it is bf16 and nowhere else.
+void check_state(const Operands& operands, std::string_view name, const View& state,
+                 const UpdateOperands& to, const StateRounding& rounding) {
+  operands.expects(!rounding.words.on || to.master_dtype() == DType::f32,
+                   "states of bf16 beside masters of FP32");
+  operands.dense(name, state, to.numel(), {rounding.words.on ? DType::bf16 : to.gradient.dtype});
+}
+
 }  // namespace
 
 bool alike(const UpdateOperands& a, const UpdateOperands& b) {
@@ -133,7 +141,8 @@ std::vector<AdamUpdate::Row> AdamUpdate::rows(std::span<const AdamTensors> tenso
                .v = t.v.data,
                .lr_scale = t.lr_scale,
                .weight_decay = t.weight_decay,
-               .rounding = t.to.rounding};
+               .rounding = t.to.rounding,
+               .state_rounding = t.rounding};
   });
 }
 
@@ -143,9 +152,10 @@ void AdamUpdate::check() const {
   check_decision(operands, decision);
   for (const AdamTensors& t : tensors) {
     check_update(operands, t.to);
-    operands.dense("m", t.m, t.to.numel(), {t.to.gradient.dtype});
-    operands.dense("v", t.v, t.to.numel(), {t.to.gradient.dtype});
-    operands.expects(alike(t.to, tensors.front().to), "parameters of one kind");
+    check_state(operands, "m", t.m, t.to, t.rounding);
+    check_state(operands, "v", t.v, t.to, t.rounding);
+    operands.expects(alike(t.to, tensors.front().to) && t.m.dtype == tensors.front().m.dtype,
+                     "parameters of one kind");
   }
   operands.expects(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas in [0, 1)");
 }
@@ -171,7 +181,8 @@ std::vector<RuleUpdate::Row> RuleUpdate::rows(std::span<const RuleTensors> tenso
             .states = {},
             .lr_scale = t.lr_scale,
             .weight_decay = t.weight_decay,
-            .rounding = t.to.rounding};
+            .rounding = t.to.rounding,
+            .state_rounding = t.rounding};
     for (int i = 0; i < kMaxRuleStates; ++i) row.states[i] = t.states[i].data;
     return row;
   });
@@ -184,10 +195,11 @@ void RuleUpdate::check() const {
   const std::span<const std::string_view> names = states_of(rule);
   for (const RuleTensors& t : tensors) {
     check_update(operands, t.to);
-    operands.expects(alike(t.to, tensors.front().to), "parameters of one kind");
+    const bool same_states = t.rounding.words.on == tensors.front().rounding.words.on;
+    operands.expects(alike(t.to, tensors.front().to) && same_states, "parameters of one kind");
     for (std::size_t i = 0; i < t.states.size(); ++i) {
       if (i < names.size()) {
-        operands.dense(names[i], t.states[i], t.to.numel(), {t.to.gradient.dtype});
+        check_state(operands, names[i], t.states[i], t.to, t.rounding);
       } else {
         operands.absent("a state that the rule does not have", t.states[i]);
       }

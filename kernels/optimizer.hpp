@@ -168,11 +168,28 @@ struct UpdateOperands {
   DType master_dtype() const { return parameter.defined() ? parameter.dtype : DType::f32; }
 };
 
-/// One parameter of an AdamUpdate.
+/// How states of bf16 are rounded as they are written: state k of a parameter by the halves that
+/// StochasticRounding::half() draws by keys[k], those of the update number decision.updates. States
+/// are read widened, and what an update computes from them is what it would be in FP32. Not `on`:
+/// states have the master's dtype.
+struct StateRounding {
+  StochasticRounding words;  // where elements are; its key is nobody's
+  std::array<PhiloxKey, kMaxRuleStates> keys{};
+
+  constexpr StochasticRounding of(int state) const {
+    StochasticRounding one = words;
+    one.key = keys[static_cast<std::size_t>(state)];
+    return one;
+  }
+};
+
+/// One parameter of an AdamUpdate. The moments are of the master's dtype, or, beside FP32, bf16
+/// that is rounded by `rounding`, of which they are states 0 and 1.
 struct AdamTensors {
   UpdateOperands to;
   View m, v;
   double lr_scale = 1, weight_decay = 0;
+  StateRounding rounding = {};
 };
 
 /// Adam (arXiv 1412.6980) and AdamW (arXiv 1711.05101), PyTorch's order of operations:
@@ -191,6 +208,7 @@ struct AdamUpdate {
     void *parameter, *gradient, *compute_copy, *remainder, *m, *v;
     double lr_scale, weight_decay;
     StochasticRounding rounding;
+    StateRounding state_rounding;
   };
   static std::vector<Row> rows(std::span<const AdamTensors> tensors);
 
@@ -208,16 +226,18 @@ struct AdamUpdate {
   std::uint64_t workspace_bytes(int) const { return 0; }
 };
 
-/// One parameter of a RuleUpdate, with as many states as the rule has.
+/// One parameter of a RuleUpdate, with as many states as the rule has: of the master's dtype, or,
+/// beside FP32, bf16 that is rounded by `rounding`.
 struct RuleTensors {
   UpdateOperands to;
   std::array<View, kMaxRuleStates> states;
   double lr_scale = 1, weight_decay = 0;
+  StateRounding rounding = {};
 };
 
 /// An update by any rule of kernels/update_rules.hpp, with lr = lr_scale times the decision's.
-/// States have the master's dtype. Where the decision does not apply, nothing is written. One
-/// launch for a list of parameters, which agree in dtypes and in the form of their masters.
+/// Where the decision does not apply, nothing is written. One launch for a list of parameters,
+/// which agree in dtypes and in the form of their masters.
 struct RuleUpdate {
   static constexpr std::string_view name = "rule_update";
   /// A row of the table.
@@ -227,6 +247,7 @@ struct RuleUpdate {
     void* states[kMaxRuleStates];
     double lr_scale, weight_decay;
     StochasticRounding rounding;
+    StateRounding state_rounding;
   };
   static std::vector<Row> rows(std::span<const RuleTensors> tensors);
 

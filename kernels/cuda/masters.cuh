@@ -88,6 +88,39 @@ struct Masters {
   }
 };
 
+/// A state of an update: of the master's type T, or bf16.
+template <class T, int V, class S>
+__device__ Pack<T, V> load_state(const S* state, std::int64_t i) {
+  const auto stored = load_pack<V>(state + i);
+  if constexpr (std::is_same_v<S, T>) {
+    return stored;
+  } else {
+    Pack<T, V> values;
+    for (int k = 0; k < V; ++k) values.x[k] = to_float(stored.x[k]);
+    return values;
+  }
+}
+/// State `number` of a parameter, in the update `update`.
+template <class T, int V, class S>
+__device__ void store_state(S* state, std::int64_t i, const Pack<T, V>& values,
+                            const StateRounding& rounding, int number, std::uint64_t update) {
+  if constexpr (std::is_same_v<S, T>) {
+    store_pack(state + i, values);
+  } else {
+    Pack<bf16, V> rounded;
+    PhiloxWords words{};
+    std::uint64_t block = ~std::uint64_t{0};
+    for (int k = 0; k < V; ++k) {
+      const std::uint64_t index = rounding.words.index(i + k), word = index / 4;
+      if (word / 4 != block) words = philox_block(rounding.keys[number], update, word);
+      block = word / 4;
+      const std::uint16_t half = shared_half(word_of(words, word % 4), index);
+      rounded.x[k] = round_by_half(values.x[k], half);
+    }
+    store_pack(state + i, rounded);
+  }
+}
+
 /// True when `data` is a multiple of `bytes`; null is.
 __device__ inline bool lies_at(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;

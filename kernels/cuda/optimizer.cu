@@ -32,20 +32,21 @@ struct ClipPacks {
   }
 };
 
-/// One parameter of a list.
-template <class T>
+/// One parameter of a list, with moments of S.
+template <class T, class S>
 struct AdamRow {
   Masters<T> masters;
   const T* gradient;
-  T* m;
-  T* v;
+  S* m;
+  S* v;
   AdamScalars<T> s;
+  StateRounding rounding;
 
   template <int V>
   __device__ void update(std::int64_t i) const {
     const auto gs = load_pack<V>(gradient + i);
     auto ps = masters.template load<V>(i);
-    auto ms = load_pack<V>(m + i), vs = load_pack<V>(v + i);
+    auto ms = load_state<T, V>(m, i), vs = load_state<T, V>(v, i);
     for (int k = 0; k < V; ++k) {
       T g = gs.x[k] * s.grad_scale;
       T p = ps.x[k];
@@ -56,25 +57,29 @@ struct AdamRow {
       p -= s.step_size * ms.x[k] / (std::sqrt(vs.x[k]) / s.sqrt_bias_correction2 + s.eps);
       ps.x[k] = p * s.kept_after;
     }
-    store_pack(m + i, ms);
-    store_pack(v + i, vs);
+    store_state(m, i, ms, rounding, 0, s.update);
+    store_state(v, i, vs, rounding, 1, s.update);
     masters.store(i, ps, s.update);
   }
 };
 
 /// A thread block per chunk, of which a multiprocessor shall have four: with fewer too little is on
 /// its way from memory. Only the numbers of `op` are read.
-template <class T>
+template <class T, class S>
 __global__ void __launch_bounds__(kMapThreads, 4)
     adam_chunks(List<AdamUpdate::Row> list, AdamUpdate op, const UpdateDecision* decision,
                 DType type_of_copies) {
   if (decision->apply == 0) return;
   const AdamUpdate::Row& row = list.row_at(blockIdx.x);
-  const AdamRow<T> of{Masters<T>(row, type_of_copies), static_cast<const T*>(row.gradient),
-                      static_cast<T*>(row.m), static_cast<T*>(row.v),
-                      AdamScalars<T>(op, row.lr_scale, row.weight_decay, *decision)};
-  const bool packs =
-      takes_packs<T>(row, type_of_copies) && lies_at(row.m, 16) && lies_at(row.v, 16);
+  const AdamRow<T, S> of{Masters<T>(row, type_of_copies),
+                         static_cast<const T*>(row.gradient),
+                         static_cast<S*>(row.m),
+                         static_cast<S*>(row.v),
+                         AdamScalars<T>(op, row.lr_scale, row.weight_decay, *decision),
+                         row.state_rounding};
+  constexpr std::size_t kStatePack = kPack<T> * sizeof(S);
+  const bool packs = takes_packs<T>(row, type_of_copies) && lies_at(row.m, kStatePack) &&
+                     lies_at(row.v, kStatePack);
   update_chunk<T>(of, row.place, packs);
 }
 
@@ -106,9 +111,11 @@ void clip_by_value(const KernelCtx& ctx, const ClipByValue& op, const View&) {
 void adam_update(const KernelCtx& ctx, const AdamUpdate& op, const View&) {
   const List<AdamUpdate::Row> list(op, op.tensors);
   const DType type_of_copies = op.tensors.front().to.compute_copy.dtype;
-  launch_grid(ctx, list.grid(kMapThreads),
-              op.dtype() == DType::f64 ? adam_chunks<double> : adam_chunks<float>, list, op,
-              op.decision.as<UpdateDecision>(), type_of_copies);
+  const auto chunks = op.dtype() == DType::f64               ? adam_chunks<double, double>
+                      : op.tensors.front().rounding.words.on ? adam_chunks<float, bf16>
+                                                             : adam_chunks<float, float>;
+  launch_grid(ctx, list.grid(kMapThreads), chunks, list, op, op.decision.as<UpdateDecision>(),
+              type_of_copies);
 }
 
 void step_update(const KernelCtx& ctx, const StepUpdate& op, const View&) {

@@ -109,7 +109,8 @@ OptimizerRow adafactor() {
           .options = &recipe::section_of<AdafactorOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Adafactor>(choice.as<AdafactorOptions>());
-          }};
+          },
+          .no_bf16_states = "keeps states of rows and columns, and has kernels for states of FP32"};
 }
 
 }  // namespace llmtrain::optim

@@ -32,7 +32,8 @@ OptimizerRow adagrad() {
             .rule = kernels::rules::Adagrad{.lr_decay = options.lr_decay(), .eps = options.eps()},
             .weight_decay = options.weight_decay(),
             .initial_state = options.initial_accumulator_value()});
-      }};
+      },
+      .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

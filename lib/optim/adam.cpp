@@ -17,7 +17,8 @@ OptimizerRow adam() {
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<AdamMoments>(choice.as<PlainAdamOptions>(),
                                                  kernels::WeightDecay::in_gradient);
-          }};
+          },
+          .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

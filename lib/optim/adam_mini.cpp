@@ -106,7 +106,8 @@ OptimizerRow adam_mini() {
           .options = &recipe::section_of<AdamMiniOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<AdamMini>(choice.as<AdamMiniOptions>());
-          }};
+          },
+          .no_bf16_states = "keeps one v for a block, and has kernels for states of FP32"};
 }
 
 }  // namespace llmtrain::optim

@@ -23,7 +23,8 @@ void AdamMoments::bind(Device& device, const Mesh&,
                         .m = p.states[0],
                         .v = p.states[1],
                         .lr_scale = p.lr_scale,
-                        .weight_decay = p.weight_decay});
+                        .weight_decay = p.weight_decay,
+                        .rounding = state_rounding(p)});
   }
   if (tensors_.empty()) return;
   table_ = kernels::make_table<kernels::AdamUpdate>(device, std::span(std::as_const(tensors_)),

@@ -27,7 +27,7 @@ struct DecoupledAdamOptions : AdamOptions {
   DecayOrderKey decay_order{this};
 };
 
-/// States `m` and `v` in the master's dtype; kernels::AdamUpdate has the formula.
+/// States `m` and `v`; kernels::AdamUpdate has the formula.
 class AdamMoments final : public Optimizer {
  public:
   AdamMoments(const AdamOptions& options, kernels::WeightDecay decay);

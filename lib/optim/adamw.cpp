@@ -17,7 +17,8 @@ OptimizerRow adamw() {
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             const auto& options = choice.as<AdamWOptions>();
             return std::make_unique<AdamMoments>(options, options.decay_order());
-          }};
+          },
+          .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

@@ -28,7 +28,8 @@ OptimizerRow adamw_8bit() {
                 .decay = options.decay_order(),
                 .min_size = options.min_8bit_size(),
                 .others = std::make_unique<AdamMoments>(options, options.decay_order())});
-          }};
+          },
+          .no_bf16_states = "keeps states of 8 bits"};
 }
 
 }  // namespace llmtrain::optim

@@ -38,7 +38,8 @@ OptimizerRow amsgrad() {
             .weight_decay = options.weight_decay(),
             .decay = options.decoupled() ? order : kernels::WeightDecay::in_gradient,
             .corrected = {beta1, beta2}});
-      }};
+      },
+      .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

@@ -106,7 +106,8 @@ OptimizerRow came() {
           .options = &recipe::section_of<CameOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Came>(choice.as<CameOptions>());
-          }};
+          },
+          .no_bf16_states = "keeps states of rows and columns, and has kernels for states of FP32"};
 }
 
 }  // namespace llmtrain::optim

@@ -93,7 +93,8 @@ OptimizerRow galore() {
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Galore>(choice.as<GaloreOptions>());
           },
-          .cpu_only = true};
+          .cpu_only = true,
+          .no_bf16_states = "keeps states in subspaces, in FP32"};
 }
 
 }  // namespace llmtrain::optim

@@ -179,7 +179,8 @@ OptimizerRow ldadamw() {
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Ldadamw>(choice.as<LdadamwOptions>());
           },
-          .cpu_only = true};
+          .cpu_only = true,
+          .no_bf16_states = "keeps states in subspaces, in FP32"};
 }
 
 }  // namespace llmtrain::optim

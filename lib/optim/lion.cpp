@@ -15,7 +15,8 @@ OptimizerRow lion() {
             .rule = kernels::rules::Lion{.beta1 = options.betas()[0], .beta2 = options.betas()[1]},
             .weight_decay = options.weight_decay(),
             .decay = options.decay_order()});
-      }};
+      },
+      .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

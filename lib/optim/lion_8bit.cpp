@@ -31,7 +31,8 @@ OptimizerRow lion_8bit() {
                     RuleOptimizer::Settings{.rule = rule,
                                             .weight_decay = options.weight_decay(),
                                             .decay = options.decay_order()})});
-          }};
+          },
+          .no_bf16_states = "keeps states of 8 bits"};
 }
 
 }  // namespace llmtrain::optim

@@ -36,7 +36,8 @@ OptimizerRow momentum() {
                                                  .dampening = options.dampening(),
                                                  .nesterov = options.nesterov()},
                 .weight_decay = options.weight_decay()});
-          }};
+          },
+          .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

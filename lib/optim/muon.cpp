@@ -175,7 +175,8 @@ OptimizerRow muon() {
           .options = &recipe::section_of<MuonOptions>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Muon>(choice.as<MuonOptions>());
-          }};
+          },
+          .no_bf16_states = "keeps the momentum of matrices by kernels for states of FP32"};
 }
 
 }  // namespace llmtrain::optim

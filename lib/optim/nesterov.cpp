@@ -25,7 +25,8 @@ OptimizerRow nesterov() {
             return std::make_unique<RuleOptimizer>(RuleOptimizer::Settings{
                 .rule = kernels::rules::Momentum{.momentum = options.momentum(), .nesterov = true},
                 .weight_decay = options.weight_decay()});
-          }};
+          },
+          .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

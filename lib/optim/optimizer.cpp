@@ -31,4 +31,10 @@ kernels::UpdateOperands update_operands(const OptimizedParameter& optimized) {
   return to;
 }
 
+kernels::StateRounding state_rounding(const OptimizedParameter& optimized) {
+  kernels::StateRounding rounding = optimized.rounding;
+  if (optimized.part) rounding.words.before += optimized.part->first;
+  return rounding;
+}
+
 }  // namespace llmtrain::optim

@@ -65,6 +65,8 @@ struct OptimizedParameter {
   /// Of Parameter::own_slice(), counted from its first element, what is updated; empty: all of it.
   /// The states are those of the part.
   std::optional<ParameterSlice> part = std::nullopt;
+  /// How its states are rounded, in their order, where they are bf16; of all that is updated.
+  kernels::StateRounding rounding = {};
 };
 
 /// Decays of two moments that start at zero, whose bias the decision corrects; 0 for none.
@@ -89,7 +91,8 @@ class Optimizer {
   /// ends at multiples of as many, or at the end; 0: only all of them. A divisor of
   /// kernels::kListChunk.
   virtual std::int64_t divisible(const Parameter&) const { return 0; }
-  /// State tensors of an allocated parameter.
+  /// State tensors of an allocated parameter, in the types that they have unless the recipe asks
+  /// for bf16.
   virtual std::vector<StateSpec> states(const Parameter& parameter) const = 0;
   /// Called once, before the first update. All that is given outlives this and stays where it is.
   virtual void bind(Device&, const Mesh&, std::span<const OptimizedParameter> parameters) {
@@ -115,6 +118,8 @@ class Optimizer {
 kernels::UpdateOperands update_operands(const Parameter& parameter);
 /// The same of the part that is updated.
 kernels::UpdateOperands update_operands(const OptimizedParameter& optimized);
+/// OptimizedParameter::rounding of that part.
+kernels::StateRounding state_rounding(const OptimizedParameter& optimized);
 
 struct OptimizerRow;
 using OptimizerChoice = recipe::Choice<OptimizerRow>;
@@ -127,6 +132,9 @@ struct OptimizerRow {
   std::unique_ptr<Optimizer> (*make)(const OptimizerChoice& choice);
   /// Some of its kernels are the CPU's alone.
   bool cpu_only = false;
+  /// Why its states are never bf16. Empty: they may be, for each belongs to one element, and
+  /// kernels::AdamUpdate or RuleUpdate writes it.
+  std::string_view no_bf16_states = "has kernels that keep states in FP32";
 };
 
 std::span<const OptimizerRow> optimizer_table();

@@ -1,6 +1,7 @@
 #pragma once
 /// The recipe section `optimizer`.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,9 +34,17 @@ struct GradientNoiseOptions : recipe::Section {
                             recipe::between(0, 10)};
 };
 
+/// In which type states are kept that belong to one element each.
+enum class StateType : std::uint8_t { of_master, bf16 };
+
 struct OptimizerOptions : recipe::Section {
   OptimizerChoice name{this, "name", optimizer_table(), "adamw", "update rule"};
   recipe::Key<double> lr{this, "lr", 3e-4, "peak learning rate", recipe::at_least(0)};
+  recipe::Key<StateType> state_dtype{
+      this, "state_dtype", StateType::of_master,
+      "type of the states: fp32, which is the masters' (in fp64 runs fp64), or bf16, rounded by "
+      "chance",
+      recipe::one_of<StateType>({{"fp32", StateType::of_master}, {"bf16", StateType::bf16}})};
   recipe::Key<std::optional<double>> max_grad_norm{
       this, "max_grad_norm", 1.0,
       "gradients with a larger global norm are scaled down; null: never", recipe::above(0)};
@@ -51,6 +60,8 @@ struct OptimizerOptions : recipe::Section {
       "parameters without weight decay: roles or name patterns"};
   recipe::List<GroupOptions> groups{this, "groups",
                                     "exceptions for some parameters; the last match wins"};
+
+  void validate(recipe::Issues& issues) const override;
 };
 
 }  // namespace llmtrain::optim

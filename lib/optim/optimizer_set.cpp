@@ -5,6 +5,7 @@
 #include "kernels/elementwise.hpp"
 #include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
+#include "lib/param/parameter_words.hpp"
 
 namespace llmtrain::optim {
 
@@ -33,6 +34,7 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
     : store_(&store),
       optimizer_(options.name().make(options.name)),
       norm_(*ctx.device, store, mesh),
+      state_type_(options.state_dtype()),
       lr_(options.lr()),
       max_grad_norm_(options.max_grad_norm()),
       max_grad_value_(options.max_grad_value()),
@@ -44,12 +46,13 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
     if (!parameter.is_trained()) continue;
-    for (const StateSpec& spec : optimizer_->states(parameter)) {
+    for (const StateSpec& spec : specs_of(parameter)) {
       state_names_.push_back(fmt::format("{}#{}", parameter.name(), spec.name));
     }
     if (!parameter.is_local() || parameter.own_slice().count == 0) continue;
     OptimizedParameter& optimized = parameters_.emplace_back(
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
+    optimized.rounding = rounding_of(parameter, seed);
     add_states(ctx, optimized, offload.has_value());
   }
   if (options.gradient_noise) {
@@ -62,11 +65,36 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   }
 }
 
+std::vector<StateSpec> OptimizerSet::specs_of(const Parameter& parameter) const {
+  std::vector<StateSpec> specs = optimizer_->states(parameter);
+  if (state_type_ != StateType::bf16) return specs;
+  for (StateSpec& spec : specs) {
+    require(spec.is_elementwise() && spec.dtype == DType::f32, "{}#{} in bf16", parameter.name(),
+            spec.name);
+    spec.dtype = DType::bf16;
+  }
+  return specs;
+}
+
+kernels::StateRounding OptimizerSet::rounding_of(const Parameter& parameter,
+                                                 std::uint64_t seed) const {
+  kernels::StateRounding rounding;
+  if (state_type_ != StateType::bf16) return rounding;
+  constexpr std::string_view kPurpose = "rounding of states";
+  rounding.words = words_of(parameter, seed, kPurpose);
+  std::size_t state = 0;
+  for (const StateSpec& spec : specs_of(parameter)) {
+    const std::string name = fmt::format("{}#{}", parameter.name(), spec.name);
+    rounding.keys.at(state++) = philox_key(seed, kPurpose, name);
+  }
+  return rounding;
+}
+
 void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter& optimized,
                               bool in_file) {
   const Parameter& parameter = *optimized.parameter;
   std::size_t number = 0;
-  for (const StateSpec& spec : optimizer_->states(parameter)) {
+  for (const StateSpec& spec : specs_of(parameter)) {
     StateTensor& state = states_.emplace_back();
     state.name = fmt::format("{}#{}", parameter.name(), spec.name);
     state.parameter = &parameter;
@@ -95,7 +123,7 @@ void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const Optimizer
   std::vector<StatefulParameter> stateful;
   for (const OptimizedParameter& p : parameters_) {
     stateful.push_back({.parameter = p.parameter,
-                        .states = optimizer_->states(*p.parameter),
+                        .states = specs_of(*p.parameter),
                         .divisible = optimizer_->divisible(*p.parameter)});
   }
   offloaded_ =
@@ -106,7 +134,7 @@ void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const Optimizer
 OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,
                                                    std::int64_t elements) const {
   StateBytes bytes;
-  for (const StateSpec& spec : optimizer_->states(parameter)) {
+  for (const StateSpec& spec : specs_of(parameter)) {
     const std::int64_t count = values_for(spec, parameter, elements);
     const std::uint64_t size = static_cast<std::uint64_t>(count) * size_of(spec.dtype);
     if (!offloaded_) bytes.kept += size;

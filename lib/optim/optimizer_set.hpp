@@ -81,8 +81,9 @@ class OptimizerSet {
   /// Allocates the states and sets them to their first values. `store` is allocated with gradients;
   /// it and `mesh` outlive this. With `scaling` gradients are expected to be multiplied with the
   /// decision's loss_scale. With `offload` states live in a file, and memory has what passes
-  /// through (Category::offload). Noise on gradients is drawn by `seed`. RecipeError for a pattern
-  /// of `options` that selects no parameter, and for what cannot be offloaded.
+  /// through (Category::offload). Noise on gradients is drawn by `seed`, and so are the roundings
+  /// of bf16 states. RecipeError for a pattern of `options` that selects no parameter, and for what
+  /// cannot be offloaded.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                const ParameterStore& store, const Mesh& mesh,
                std::optional<LossScaling> scaling = std::nullopt,
@@ -126,6 +127,10 @@ class OptimizerSet {
   const OffloadedStates* offloaded() const { return offloaded_.get(); }
 
  private:
+  /// Optimizer::states() in the types of the recipe.
+  std::vector<StateSpec> specs_of(const Parameter& parameter) const;
+  /// Of the states of a parameter, whose words are drawn by `seed`.
+  kernels::StateRounding rounding_of(const Parameter& parameter, std::uint64_t seed) const;
   void add_states(const kernels::KernelCtx& ctx, OptimizedParameter& optimized, bool in_file);
   void offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                       const Mesh& mesh, const Offload& offload);
@@ -133,6 +138,7 @@ class OptimizerSet {
   const ParameterStore* store_;
   std::unique_ptr<Optimizer> optimizer_;
   GradientNorm norm_;
+  StateType state_type_;
   double lr_;
   std::optional<double> max_grad_norm_, max_grad_value_;
   std::optional<LossScaling> scaling_;

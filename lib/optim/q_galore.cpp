@@ -237,7 +237,8 @@ OptimizerRow q_galore() {
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<QGalore>(choice.as<QGaloreOptions>());
           },
-          .cpu_only = true};
+          .cpu_only = true,
+          .no_bf16_states = "keeps states of 8 bits"};
 }
 
 }  // namespace llmtrain::optim

@@ -43,7 +43,8 @@ OptimizerRow rmsprop() {
             const auto& options = choice.as<RmspropOptions>();
             return std::make_unique<RuleOptimizer>(RuleOptimizer::Settings{
                 .rule = rule_of(options), .weight_decay = options.weight_decay()});
-          }};
+          },
+          .no_bf16_states = {}};
 }
 
 }  // namespace llmtrain::optim

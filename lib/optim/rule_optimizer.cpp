@@ -23,7 +23,8 @@ void RuleOptimizer::bind(Device& device, const Mesh&,
         tensors_.emplace_back(kernels::RuleTensors{.to = update_operands(p),
                                                    .states = {},
                                                    .lr_scale = p.lr_scale,
-                                                   .weight_decay = p.weight_decay});
+                                                   .weight_decay = p.weight_decay,
+                                                   .rounding = state_rounding(p)});
     std::copy(p.states.begin(), p.states.end(), tensors.states.begin());
   }
   if (tensors_.empty()) return;

@@ -5,7 +5,7 @@
 
 namespace llmtrain::optim {
 
-/// States are those that the rule names, in the master's dtype.
+/// States are those that the rule names.
 class RuleOptimizer final : public Optimizer {
  public:
   struct Settings {

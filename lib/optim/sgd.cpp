@@ -21,7 +21,8 @@ OptimizerRow sgd() {
       .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
         return std::make_unique<RuleOptimizer>(RuleOptimizer::Settings{
             .rule = kernels::rules::Sgd{}, .weight_decay = choice.as<SgdOptions>().weight_decay()});
-      }};
+      },
+      .no_bf16_states = "keeps no states"};
 }
 
 }  // namespace llmtrain::optim

@@ -107,7 +107,8 @@ OptimizerRow sm3() {
           .options = &recipe::section_of<Sm3Options>,
           .make = [](const OptimizerChoice& choice) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Sm3>(choice.as<Sm3Options>());
-          }};
+          },
+          .no_bf16_states = "keeps states of rows and columns, and has kernels for states of FP32"};
 }
 
 }  // namespace llmtrain::optim

@@ -158,6 +158,8 @@ void convert(std::span<const std::byte> from, std::span<std::byte> to) {
     To result;
     if constexpr (std::is_same_v<From, bf16>) {
       result = to_float(value);
+    } else if constexpr (std::is_same_v<To, bf16>) {
+      result = to_bf16(static_cast<float>(value));
     } else {
       result = static_cast<To>(value);  // to nearest, ties to even, where it narrows
     }
@@ -168,13 +170,16 @@ void convert(std::span<const std::byte> from, std::span<std::byte> to) {
 using Conversion = void (*)(std::span<const std::byte> from, std::span<std::byte> to);
 
 /// How values of type `saved` become `wanted`; nullptr where they do not. What was saved without a
-/// master is bf16; where there are none now, FP64 is rounded to FP32, the type of what is written
-/// to parameters, and that to bf16. Codes of 8-bit states are no numbers, and become none.
+/// master, and states of bf16, are bf16; where these are wanted now, FP64 is rounded to FP32, the
+/// type of what is written to parameters, and that to bf16. Codes of 8-bit states are no numbers,
+/// and become none.
 Conversion conversion(DType saved, DType wanted) {
   if (saved == DType::bf16 && wanted == DType::f32) return convert<bf16, float>;
   if (saved == DType::bf16 && wanted == DType::f64) return convert<bf16, double>;
   if (saved == DType::f32 && wanted == DType::f64) return convert<float, double>;
   if (saved == DType::f64 && wanted == DType::f32) return convert<double, float>;
+  if (saved == DType::f32 && wanted == DType::bf16) return convert<float, bf16>;
+  if (saved == DType::f64 && wanted == DType::bf16) return convert<double, bf16>;
   return nullptr;
 }
 

@@ -212,6 +212,12 @@ void Recipe::validate(recipe::Issues& issues) const {
                "choose another optimizer, or run.device: cpu");
   });
   recipe::judge(issues, [&] {
+    const bool narrow = optimizer.state_dtype() == optim::StateType::bf16;
+    if (!narrow || precision.compute() != DType::f64) return;
+    issues.add(optimizer.state_dtype, "bf16 is for masters of FP32, and those of fp64 are FP64",
+               "leave it out, or change precision.compute");
+  });
+  recipe::judge(issues, [&] {
     if (!offload.is_used() || run.device() != DeviceChoice::cuda) return;
     const recipe::Entry& key = offload.optimizer() != OffloadTo::none
                                    ? static_cast<const recipe::Entry&>(offload.optimizer)

@@ -32,6 +32,7 @@ const std::vector<Overrides> kOptimizers{
     {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=256"},
     {"optimizer.name=muon"},
     {"optimizer.name=adamw", "precision.compute=bf16", "precision.master=fp32"},
+    {"optimizer.state_dtype=bf16", "precision.compute=bf16"},
     {"optimizer.name=adam_mini", "precision.compute=bf16", "precision.master=none"}};
 
 Json plan_of(const Workspace& here, const Overrides& overrides) {

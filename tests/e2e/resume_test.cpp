@@ -1,6 +1,7 @@
 // A run that is cut and resumed equals one that never stopped, bit for bit.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <regex>
@@ -210,6 +211,44 @@ TEST_CASE("a run without masters resumes bit for bit, and forms of masters follo
   const auto narrowed = with.run({"training.max_steps=52", none[1]});
   CHECK(narrowed.exit_code == 0);
   CHECK(holds(narrowed.output, {"FP32 parameters are rounded to bf16"}));
+}
+
+TEST_CASE("a run with bf16 states resumes bit for bit, and goes on with FP32 ones and back") {
+  const std::string narrow = "optimizer.state_dtype=bf16";
+  for (const std::string precision : {"precision.compute=fp32", "precision.compute=bf16",
+                                      "precision={compute: bf16, master: none}"}) {
+    CAPTURE(precision);
+    const Workspace whole(kRecipe), wide(kRecipe);
+    run_well(whole, {precision, narrow});
+    run_well(wide, {precision});
+    const std::string expected = fingerprint(whole.path, kSteps);
+    CHECK(fingerprint_of_values(wide, kSteps) != fingerprint_of_values(whole, kSteps));
+    for (const std::uint64_t cut : {1, 13}) {
+      const Workspace part(kRecipe);
+      cut_after(whole, part, cut);
+      run_well(part, {precision, narrow, "checkpoint.resume=must"});
+      CHECK(fingerprint(part.path, kSteps) == expected);
+    }
+    const Workspace widened(kRecipe), narrowed(kRecipe);
+    cut_after(whole, widened, 13);
+    const auto to_wide = widened.run({precision});
+    REQUIRE_MESSAGE(to_wide.exit_code == 0, to_wide.output);
+    CHECK(holds(to_wide.output, {"changed since then: optimizer.state_dtype: bf16 -> fp32"}));
+    CHECK(fingerprint_of_values(widened, kSteps) != fingerprint_of_values(whole, kSteps));
+    cut_after(wide, narrowed, 13);
+    const auto to_narrow = narrowed.run({precision, narrow});
+    REQUIRE_MESSAGE(to_narrow.exit_code == 0, to_narrow.output);
+    CHECK(holds(to_narrow.output, {"changed since then: optimizer.state_dtype: fp32 -> bf16"}));
+    // Not far from the run that never changed: what differs is rounding.
+    const auto last_loss = [](const Workspace& of) {
+      double loss = 0;
+      for (const auto& r : of.metrics()) loss = r.number(train::metric::kLoss).value_or(loss);
+      return loss;
+    };
+    for (const Workspace* other : {&whole, &widened, &narrowed}) {
+      CHECK(std::abs(last_loss(*other) - last_loss(wide)) < 0.02);
+    }
+  }
 }
 
 TEST_CASE("after SIGKILL at any time a run resumes and ends as if nothing had happened") {

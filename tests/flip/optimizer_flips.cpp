@@ -98,6 +98,7 @@ const std::vector<Flip> kOptimizer{
      "",
      {"optimizer.error_feedback=false"}},
     {"optimizer.lr", {weights, metrics}, "", {"optimizer.lr=1e-2"}},
+    {"optimizer.state_dtype", {plan, operations, weights}, "", {"optimizer.state_dtype=bf16"}},
     {"optimizer.max_grad_norm", {weights}, "optimizer.name=sgd", {"optimizer.max_grad_norm=0.1"}},
     {"optimizer.max_grad_value", {operations, weights}, "", {"optimizer.max_grad_value=1e-3"}},
     {"optimizer.gradient_noise",

@@ -18,6 +18,8 @@ TEST_CASE("ranks have the bits that they have with their states in memory, and g
       {{"parallelism.zero=2", "training.micro_batch_size=2"}, {"precision.compute=bf16"}},
       {{"parallelism.zero=3", "training.micro_batch_size=2"},
        {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=300", "precision.compute=fp32"}},
+      {{"parallelism.zero=2", "training.micro_batch_size=2"},
+       {"precision.compute=bf16", "optimizer.state_dtype=bf16"}},
       {{"parallelism.zero=1", "training.micro_batch_size=2"}, {"optimizer.name=muon"}},
       {{"parallelism.zero=0"}, {"optimizer.name=lion"}},
       {{"parallelism.tp=2"}, {"optimizer.name=adafactor", "optimizer.beta1=0.9"}},

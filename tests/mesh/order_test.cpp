@@ -162,6 +162,8 @@ TEST_CASE(
   compare_runs(model_named("llama"), {data(4, 1)}, {"precision.compute=fp64"});
   compare_runs(model_named("llama"), {data(2, 1)},
                {"precision.compute=bf16", "optimizer.name=muon"});
+  compare_runs(model_named("llama"), {sliced, extra(data(4, 1)), staged},
+               {"precision.compute=bf16", "optimizer.state_dtype=bf16"});
 }
 
 TEST_CASE("with determinism: layout a run evaluates held-out text to the bits of one rank") {

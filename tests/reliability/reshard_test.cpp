@@ -242,9 +242,14 @@ TEST_CASE("T11 any layout loads what another one has of each kind of optimizer s
   const std::vector<std::size_t> chosen = journal.tries_all()
                                               ? std::vector<std::size_t>{0, 2, 5, 8, 11, 13}
                                               : std::vector<std::size_t>{2, 5};
-  for (const std::string optimizer : {"muon", "adafactor", "adam_mini", "galore", "sm3"}) {
+  for (const std::string optimizer :
+       {"muon", "adafactor", "adam_mini", "galore", "sm3", "amsgrad, state_dtype: bf16"}) {
     if (!journal.tries_all() && optimizer != "muon") continue;
-    const auto saved = save_and_save_again(shop, chosen, {"optimizer.name=" + optimizer});
+    const bool narrow = optimizer.find("bf16") != optimizer.npos;
+    const auto saved =
+        save_and_save_again(shop, chosen,
+                            {fmt::format("optimizer={{name: {}, lr: 1.0e-2}}", optimizer),
+                             fmt::format("precision.compute={}", narrow ? "fp32" : "fp64")});
     for (const std::size_t from : chosen) {
       for (const std::size_t by : chosen) {
         if (from == by) continue;
@@ -259,6 +264,7 @@ TEST_CASE("T11 any layout loads what another one has of each kind of optimizer s
 
 TEST_CASE("T11 with determinism: layout a run that changes its layout has the bits of one rank") {
   Journal journal("T11-layout", 29);
+  const std::vector<std::string> state_dtypes{"fp32", "bf16"};
   const std::vector<Sharing> all{{1, "{}"},
                                  {2, "{dp: 2}"},
                                  {2, "{dp: 2, zero: 1}"},
@@ -268,29 +274,29 @@ TEST_CASE("T11 with determinism: layout a run that changes its layout has the bi
                                  {3, "{pp: 3, pp_layers: [2, 1, 0]}"},
                                  {4, "{dp: 2, pp: 2, pp_schedule: zb_h1, zero: 2}"}};
   const Shop shop;
-  const auto run = [&](const Sharing& by, const std::string& name, std::int64_t steps) {
+  const auto run = [&](const Sharing& by, const std::string& states, const std::string& name,
+                       std::int64_t steps) {
     shop.start(by.ranks, {LLMTRAIN_EXECUTABLE, "run", "recipe.yaml", "run.output_dir=" + name,
                           fmt::format("training.max_steps={}", steps), "precision.compute=fp32",
-                          "run.determinism=layout", "run.virtual_workers=4",
-                          "parallelism=" + by.parallelism});
+                          "optimizer.state_dtype=" + states, "run.determinism=layout",
+                          "run.virtual_workers=4", "parallelism=" + by.parallelism});
+    return tensors_of(shop.scratch / name / "checkpoints", static_cast<std::uint64_t>(steps));
   };
-  const auto bits = [&](const std::string& name) {
-    return tensors_of(shop.scratch / name / "checkpoints", kMoreSteps);
-  };
-  run(all[0], "straight", kMoreSteps);
-  const auto expected = bits("straight");
-  for (const Sharing& from : all) {
-    for (const Sharing& by : all) {
-      if (&from == &by) continue;
-      journal.run(fmt::format("{} ranks {} by {} ranks {}", from.ranks, from.parallelism, by.ranks,
-                              by.parallelism),
-                  [&] {
-                    run(from, "changed", kStep);
-                    run(by, "changed", kMoreSteps);
-                    const bool same = bits("changed") == expected;
-                    fs::remove_all(shop.scratch / "changed");
-                    return same ? "" : "other bits";
-                  });
+  for (const std::string states : {"fp32", "bf16"}) {
+    const auto expected = run(all[0], states, "straight-" + states, kMoreSteps);
+    for (const Sharing& from : all) {
+      for (const Sharing& by : all) {
+        if (&from == &by) continue;
+        const std::string of_states = states == "fp32" ? "" : ", states of " + states;
+        journal.run(fmt::format("{} ranks {} by {} ranks {}{}", from.ranks, from.parallelism,
+                                by.ranks, by.parallelism, of_states),
+                    [&] {
+                      run(from, states, "changed", kStep);
+                      const bool same = run(by, states, "changed", kMoreSteps) == expected;
+                      fs::remove_all(shop.scratch / "changed");
+                      return same ? "" : "other bits";
+                    });
+      }
     }
   }
   journal.check();

@@ -20,7 +20,7 @@ void gradient_noise(const NoisyGradient& of, std::uint64_t step, double deviatio
                     const Segment& at) {
   std::uint32_t words[kPass];
   double normal[kPass];
-  rounding_words(of.words, step, at, words);
+  draw_for_pass(of.words, step, at, words);
   for (std::int64_t i = 0; i < at.count; ++i) {
     normal[i] = central_quantile(unit_interval(words[i]) - 0.5);
   }

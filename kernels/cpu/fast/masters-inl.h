@@ -47,40 +47,83 @@ HWY_INLINE V join(const bf16* copy, const std::uint16_t* remainder) {
   return hn::BitCast(F(), hn::Or(hn::ShiftLeft<16>(high), low));
 }
 
-/// As round_stochastically() does.
-HWY_INLINE void round_stochastically(V x, const std::uint32_t* words, bf16* copy) {
-  const Word word;
-  const hn::RebindToSigned<F> number;
-  const auto bits = hn::BitCast(word, x);
-  const auto draw = hn::ShiftRight<16>(hn::LoadU(word, words));
-  const auto down = hn::ShiftRight<16>(bits);
-  const auto near = hn::ShiftRight<16>(hn::Add(bits, draw));
-  const auto infinite = [&](auto half) HWY_ATTR {
-    return hn::Eq(hn::And(half, hn::Set(word, 0x7fffu)), hn::Set(word, 0x7f80u));
-  };
-  const auto overflows = hn::AndNot(infinite(down), infinite(near));
-  const auto is_nan = hn::RebindMask(word, hn::IsNaN(x));
-  const auto quiet = hn::Or(down, hn::Set(word, 0x40u));
-  const auto rounded = hn::IfThenElse(is_nan, quiet, hn::IfThenElse(overflows, down, near));
-  hn::StoreU(hn::DemoteTo(Half(), hn::BitCast(number, rounded)), Half(),
-             reinterpret_cast<std::uint16_t*>(copy));
+/// What rounds one number per lane: the upper half of a word, or a half.
+HWY_INLINE hn::Vec<Word> load_draws(const std::uint32_t* words) {
+  return hn::ShiftRight<16>(hn::LoadU(Word(), words));
+}
+HWY_INLINE hn::Vec<Word> load_draws(const std::uint16_t* halves) {
+  return hn::PromoteTo(Word(), hn::LoadU(Half(), halves));
 }
 
-/// The words of a pass, run by run of logically adjacent elements.
-inline void rounding_words(const StochasticRounding& rounding, std::uint64_t update,
-                           const Segment& at, std::uint32_t* words) {
+/// As round_by_half() does: what is about to overflow, or has no number, is cut off.
+template <class Draw>
+HWY_INLINE void store_by_chance(V x, const Draw* draws, bf16* to, Full) {
+  const Word word;
+  const hn::RebindToSigned<F> number;
+  const auto bits = hn::BitCast(number, x);
+  const auto magnitude = hn::And(bits, hn::Set(number, 0x7fffffff));
+  const auto is_last = hn::Gt(magnitude, hn::Set(number, 0x7f7effff));
+  const auto draw = hn::BitCast(number, load_draws(draws));
+  const auto quiet =
+      hn::IfThenElseZero(hn::RebindMask(number, hn::IsNaN(x)), hn::Set(number, 0x400000));
+  const auto near = hn::Or(hn::Add(bits, hn::IfThenZeroElse(is_last, draw)), quiet);
+  const auto rounded = hn::ShiftRight<16>(hn::BitCast(word, near));
+  hn::StoreU(hn::DemoteTo(Half(), hn::BitCast(number, rounded)), Half(),
+             reinterpret_cast<std::uint16_t*>(to));
+}
+/// Draws beyond the last lane need not be any, but memory.
+template <class Draw>
+HWY_INLINE void store_by_chance(V x, const Draw* draws, bf16* to, First some) {
+  bf16 row[kLanes];
+  store_by_chance(x, draws, row, Full{});
+  std::memcpy(to, row, static_cast<std::size_t>(some.count) * sizeof *to);
+}
+
+/// What load_draws() takes of `count` pairs of words: these, or halves as shared_half() has them,
+/// for which there is `room`.
+inline const std::uint32_t* draws_of(const std::uint64_t* pairs, std::int64_t, std::uint32_t*) {
+  return reinterpret_cast<const std::uint32_t*>(pairs);
+}
+inline const std::uint16_t* draws_of(const std::uint64_t* pairs, std::int64_t count,
+                                     std::uint16_t* room) {
+  const hn::ScalableTag<std::uint16_t> d;
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(pairs);
+  for (std::int64_t i = 0; i < 4 * count; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto half = hn::LoadU(d, halves + i);
+    const auto swapped = hn::Or(hn::ShiftLeft<8>(half), hn::ShiftRight<8>(half));
+    hn::StoreInterleaved2(swapped, half, d, room + 2 * i);
+  }
+  return room;
+}
+
+/// Draws of a pass as load_draws() takes them, run by run of logically adjacent elements.
+template <class Draw>
+inline void draw_for_pass(const StochasticRounding& rounding, std::uint64_t update,
+                          const Segment& at, Draw* draws) {
+  constexpr std::int64_t kPerWord = std::is_same_v<Draw, std::uint16_t> ? 4 : 1;
   HWY_ALIGN std::uint64_t pairs[philox_pairs(kPass)];
+  Draw room[2 * kPerWord * philox_pairs(kPass / kPerWord)];
   for (std::int64_t done = 0; done < at.count;) {
     const std::int64_t element = at.col + done;
-    const std::int64_t run =
-        std::min(at.count - done, rounding.adjacent(element));
+    const std::int64_t run = std::min(at.count - done, rounding.adjacent(element));
     const std::uint64_t index = rounding.index(element);
-    const auto skip = static_cast<std::int64_t>(index % 4);
-    philox_words(rounding.key, update, index / 4, pairs, skip + run);
-    std::memcpy(words + done, reinterpret_cast<const unsigned char*>(pairs) + 4 * skip,
-                static_cast<std::size_t>(run) * sizeof *words);
+    const auto skip = static_cast<std::int64_t>(index % (4 * kPerWord));
+    const std::int64_t words = (skip + run + kPerWord - 1) / kPerWord;
+    philox_words(rounding.key, update, index / (4 * kPerWord), pairs, words);
+    const Draw* drawn = draws_of(pairs, (words + 1) / 2, room) + skip;
+    std::memcpy(draws + done, drawn, static_cast<std::size_t>(run) * sizeof *draws);
     done += run;
   }
+}
+
+/// A state as an update has it, FP32, or bf16 that `halves` round.
+template <class Lanes>
+HWY_INLINE void store_state(V x, const std::uint16_t*, float* to, Lanes lanes) {
+  store(x, to, lanes);
+}
+template <class Lanes>
+HWY_INLINE void store_state(V x, const std::uint16_t* halves, bf16* to, Lanes lanes) {
+  store_by_chance(x, halves, to, lanes);
 }
 
 /// The masters of a pass as floats: where they lie, or joined, and split or rounded again by
@@ -147,15 +190,9 @@ class Masters {
 
   void round(bf16* copy) const {
     std::uint32_t words[kPass];
-    rounding_words(to_.rounding, update_, at_, words);
+    draw_for_pass(to_.rounding, update_, at_, words);
     for_vectors(at_.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      if constexpr (std::is_same_v<decltype(lanes), Full>) {
-        round_stochastically(load(data_ + i), words + i, copy + i);
-      } else {
-        for (std::int64_t k = i; k < at_.count; ++k) {
-          copy[k] = llmtrain::round_stochastically(data_[k], words[k]);
-        }
-      }
+      store_by_chance(load(data_ + i, lanes), words + i, copy + i, lanes);
     });
   }
 

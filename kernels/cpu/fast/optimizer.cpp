@@ -36,12 +36,19 @@ void clip_by_value(float* g, std::int64_t count, double limit, bool keeps_infini
   });
 }
 
-void adam_update(const AdamTensors& of, const AdamScalars<float>& s, const Segment& at) {
+/// Moments of S, FP32 or bf16.
+template <class S>
+void adam_update_of(const AdamTensors& of, const AdamScalars<float>& s, const Segment& at) {
   Masters masters(of.to, s.update, at);
   float* parameter = masters.data();
   const float* gradient = at.of<float>(of.to.gradient);
-  float* m = at.of<float>(of.m);
-  float* v = at.of<float>(of.v);
+  S* m = at.of<S>(of.m);
+  S* v = at.of<S>(of.v);
+  std::uint16_t halves_of_m[kPass], halves_of_v[kPass];
+  if constexpr (std::is_same_v<S, bf16>) {
+    draw_for_pass(of.rounding.of(0), s.update, at, halves_of_m);
+    draw_for_pass(of.rounding.of(1), s.update, at, halves_of_v);
+  }
   const V grad_scale = constant(s.grad_scale);
   const V before = constant(s.kept_before), after = constant(s.kept_after);
   const V weight_decay = constant(s.weight_decay);
@@ -62,10 +69,14 @@ void adam_update(const AdamTensors& of, const AdamScalars<float>& s, const Segme
     const V root = hn::Add(hn::Div(hn::Sqrt(v_new), correction), eps);
     const V stepped = hn::Sub(hn::Mul(p, before), hn::Div(hn::Mul(step_size, m_new), root));
     store(hn::Mul(stepped, after), parameter + i, lanes);
-    store(m_new, m + i, lanes);
-    store(v_new, v + i, lanes);
+    store_state(m_new, halves_of_m + i, m + i, lanes);
+    store_state(v_new, halves_of_v + i, v + i, lanes);
   });
   masters.write();
+}
+
+void adam_update(const AdamTensors& of, const AdamScalars<float>& s, const Segment& at) {
+  of.rounding.words.on ? adam_update_of<bf16>(of, s, at) : adam_update_of<float>(of, s, at);
 }
 
 template <class D>

@@ -17,13 +17,13 @@ HWY_BEFORE_NAMESPACE();
 namespace llmtrain::kernels::fast::HWY_NAMESPACE {
 namespace {
 
+/// With states where they lie, or in rows of floats.
 template <class Rule>
-void update_pass(const RuleTensors& of, const RuleInStep<Rule, float>& rule, const Segment& at) {
+void update_pass(const RuleTensors& of, const RuleInStep<Rule, float>& rule, const Segment& at,
+                 const std::array<float*, kRoomForStatesOf<Rule>>& rows) {
   Masters masters(of.to, rule.update, at);
   float* HWY_RESTRICT parameter = masters.data();
   const float* HWY_RESTRICT gradient = at.of<float>(of.to.gradient);
-  std::array<float*, kRoomForStatesOf<Rule>> rows{};
-  for (int k = 0; k < kStatesOf<Rule>; ++k) rows[k] = at.of<float>(of.states[k]);
   for (std::int64_t i = 0; i < at.count; ++i) {
     float states[kRoomForStatesOf<Rule>] = {};
     for (int k = 0; k < kStatesOf<Rule>; ++k) states[k] = rows[k][i];
@@ -31,6 +31,31 @@ void update_pass(const RuleTensors& of, const RuleInStep<Rule, float>& rule, con
     for (int k = 0; k < kStatesOf<Rule>; ++k) rows[k][i] = states[k];
   }
   masters.write();
+}
+
+template <class Rule>
+void update_pass(const RuleTensors& of, const RuleInStep<Rule, float>& rule, const Segment& at) {
+  std::array<float*, kRoomForStatesOf<Rule>> rows{};
+  if (!of.rounding.words.on) {
+    for (int k = 0; k < kStatesOf<Rule>; ++k) rows[k] = at.of<float>(of.states[k]);
+    return update_pass<Rule>(of, rule, at, rows);
+  }
+  HWY_ALIGN float wide[kRoomForStatesOf<Rule>][kPass];
+  for (int k = 0; k < kStatesOf<Rule>; ++k) {
+    rows[k] = wide[k];
+    const bf16* state = at.of<bf16>(of.states[k]);
+    for_vectors(at.count, [&](std::int64_t i, auto lanes)
+                              HWY_ATTR { store(load(state + i, lanes), wide[k] + i, lanes); });
+  }
+  update_pass<Rule>(of, rule, at, rows);
+  for (int k = 0; k < kStatesOf<Rule>; ++k) {
+    std::uint16_t halves[kPass];
+    draw_for_pass(of.rounding.of(k), rule.update, at, halves);
+    bf16* state = at.of<bf16>(of.states[k]);
+    for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      store_by_chance(load(wide[k] + i, lanes), halves + i, state + i, lanes);
+    });
+  }
 }
 
 void rule_update(const RuleUpdate& op, const RuleTensors& of, std::int64_t begin,

@@ -57,6 +57,32 @@ class Masters {
   std::uint64_t update_;
 };
 
+/// A state of an update: of the master's type, or bf16 that is rounded by chance.
+template <class T>
+class State {
+ public:
+  /// The k-th of a parameter, in the update of this number.
+  State(const View& state, const StateRounding& rounding, int k, std::uint64_t update)
+      : state_(state), rounding_(rounding.of(k)), update_(update) {}
+
+  T get(std::int64_t i) const {
+    if (!rounding_.on) return state_.as<T>()[i];
+    return static_cast<T>(to_float(state_.as<bf16>()[i]));
+  }
+  void put(std::int64_t i, T value) const {
+    if (!rounding_.on) {
+      state_.as<T>()[i] = value;
+      return;
+    }
+    state_.as<bf16>()[i] = round_by_half(static_cast<float>(value), rounding_.half(update_, i));
+  }
+
+ private:
+  const View& state_;
+  StochasticRounding rounding_;
+  std::uint64_t update_;
+};
+
 /// Runs f.operator()<T>() for the type of an update's masters.
 template <class F>
 void with_master_type(const UpdateOperands& to, const F& f) {

@@ -57,17 +57,18 @@ void decide_update(const KernelCtx&, const DecideUpdate& op, const View& workspa
 template <class T>
 void adam_update_one(const AdamTensors& of, const AdamScalars<T>& s) {
   const Masters<T> masters(of.to, s.update);
-  T* m = of.m.as<T>();
-  T* v = of.v.as<T>();
+  const State<T> mean(of.m, of.rounding, 0, s.update), square(of.v, of.rounding, 1, s.update);
   for (std::int64_t i = 0; i < of.to.numel(); ++i) {
     T g = of.to.gradient.as<T>()[i] * s.grad_scale;
     T p = masters.get(i);
     if (s.in_gradient) g += s.weight_decay * p;
     p *= s.kept_before;
-    m[i] = s.beta1 * m[i] + s.one_minus_beta1 * g;
-    v[i] = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
-    p -= s.step_size * m[i] / (std::sqrt(v[i]) / s.sqrt_bias_correction2 + s.eps);
+    const T m = s.beta1 * mean.get(i) + s.one_minus_beta1 * g;
+    const T v = s.beta2 * square.get(i) + s.one_minus_beta2 * g * g;
+    p -= s.step_size * m / (std::sqrt(v) / s.sqrt_bias_correction2 + s.eps);
     masters.put(i, p * s.kept_after);
+    mean.put(i, m);
+    square.put(i, v);
   }
 }
 
@@ -85,11 +86,14 @@ template <class Rule, class T>
 void rule_update_one(const RuleTensors& of, const RuleInStep<Rule, T>& rule) {
   const Masters<T> masters(of.to, rule.update);
   const T* const gradient = of.to.gradient.as<T>();
+  const auto state = [&](int k) {
+    return State<T>(of.states[static_cast<std::size_t>(k)], of.rounding, k, rule.update);
+  };
   for (std::int64_t i = 0; i < of.to.numel(); ++i) {
     T states[kRoomForStatesOf<Rule>];
-    for (int k = 0; k < kStatesOf<Rule>; ++k) states[k] = of.states[k].template as<T>()[i];
+    for (int k = 0; k < kStatesOf<Rule>; ++k) states[k] = state(k).get(i);
     masters.put(i, rule.apply(masters.get(i), gradient[i], states));
-    for (int k = 0; k < kStatesOf<Rule>; ++k) of.states[k].template as<T>()[i] = states[k];
+    for (int k = 0; k < kStatesOf<Rule>; ++k) state(k).put(i, states[k]);
   }
 }
 

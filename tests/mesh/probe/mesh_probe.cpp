@@ -93,6 +93,10 @@ std::vector<double> doubles(std::span<const std::byte> bytes, DType dtype) {
       std::memcpy(&values[i], &bytes[i * sizeof(double)], sizeof(double));
     } else if (dtype == DType::u8) {
       values[i] = std::to_integer<int>(bytes[i]);
+    } else if (dtype == DType::bf16) {
+      bf16 value;
+      std::memcpy(&value, &bytes[i * sizeof value], sizeof value);
+      values[i] = to_float(value);
     } else {
       float value = 0;
       std::memcpy(&value, &bytes[i * sizeof(float)], sizeof(float));

@@ -79,12 +79,19 @@ std::vector<StatefulParameter> stateful(const Run& run) {
   for (const auto& p : run.rig.store.all()) {
     all.push_back({p.get(), optimizer->states(*p), optimizer->divisible(*p)});
   }
+  std::size_t at = 0;
+  for (StatefulParameter& p : all) {
+    for (StateSpec& state : p.states) state.dtype = run.set->states()[at++].dtype();
+  }
   return all;
 }
 
-/// Options under which each optimizer of the table has states.
+/// Options under which each optimizer of the table has states, some of them in bf16 as well.
 std::vector<std::string> with_states() {
-  std::vector<std::string> all;
+  std::vector<std::string> all{
+      "name: adamw\nlr: 0.01\nstate_dtype: bf16\n", "name: adam\nlr: 0.01\nstate_dtype: bf16\n",
+      "name: lion\nlr: 0.01\nstate_dtype: bf16\n",
+      "name: rmsprop\nlr: 0.01\ncentered: true\nmomentum: 0.5\nstate_dtype: bf16\n"};
   for (const OptimizerRow& row : optimizer_table()) {
     if (row.name == "sgd") continue;
     std::string yaml = "name: " + std::string(row.name) + "\nlr: 0.01\n";

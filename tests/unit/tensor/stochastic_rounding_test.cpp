@@ -58,6 +58,20 @@ TEST_CASE("a bf16 stays as it is, and so do infinities and NaN") {
   }
 }
 
+TEST_CASE("four elements share a word, and neighbours a half of it in either order of bytes") {
+  const StochasticRounding words{
+      .on = true, .key = philox_key(7, "rounding of states", "w#m"), .first = 5, .columns = 20};
+  for (std::int64_t i = 0; i < 20; ++i) {
+    const std::uint64_t index = static_cast<std::uint64_t>(i) + 5;
+    const std::uint32_t word = philox_word(words.key, 3, index / 4);
+    const std::uint32_t pair = index % 4 < 2 ? word & 0xffffu : word >> 16;
+    CHECK(words.half(3, i) == (index % 2 == 0 ? (pair & 0xffu) << 8 | pair >> 8 : pair));
+  }
+  for (const float x : {1.0f + 0x1p-9f, -3.1f, 0x1.234566p-120f}) {
+    CHECK(round_by_half(x, 0x9000u) == round_stochastically(x, 0x9000ffffu));
+  }
+}
+
 TEST_CASE("elements of a part are numbered as in the whole") {
   // Columns 2 to 4 of rows 1 to 3 of [4, 7].
   const StochasticRounding part{.first = 9, .columns = 3, .stride = 7};

@@ -1,6 +1,7 @@
 #include "lib/train/checkpointing.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -239,6 +240,54 @@ TEST_CASE("FP64 values that FP32 has not become the nearest, of two the even one
     CAPTURE(values[i]);
     CHECK(narrow.view().as<const float>()[i] == nearest[i]);
     CHECK(narrow_state.view().as<const float>()[i] == nearest[i]);
+  }
+}
+
+TEST_CASE("bf16 states widen exactly, wide ones become the nearest, of two the even one") {
+  const RunIdentity identity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
+  const std::string narrow = "optimizer.state_dtype=bf16";
+  const double values[] = {0,        -0.0,          1 + 0x1p-8,           1 + 0x1.8p-7,
+                           -3.0,     0x1p-133,      1 + 0x1p-8 + 0x1p-20, 0.1,
+                           INFINITY, -(1 + 0x1p-8), 0x1.ffp127,           0x1p-134};
+  const double nearest[] = {0,          -0.0,      1,        1 + 0x1p-6, -3.0,     0x1p-133,
+                            1 + 0x1p-7, 0x1.9ap-4, INFINITY, -1,         INFINITY, 0};
+  for (const std::string wide :
+       {"precision={compute: fp32}", "precision={compute: bf16}", "precision={compute: fp64}"}) {
+    CAPTURE(wide);
+    const test::TempDir directory;
+    auto store = checkpoint::CheckpointStore::open_writer(directory / "checkpoints");
+    Place first(1, Overrides{wide}), second(2, Overrides{narrow}), third(3, Overrides{wide}),
+        last(4, Overrides{narrow});
+    const auto state = [](Place& place) {
+      return place.engine->optimizer()->states()[1].tensor.view();
+    };
+    for (std::size_t i = 0; i < std::size(values); ++i) {
+      if (state(first).dtype == DType::f64) state(first).as<double>()[i] = values[i];
+      if (state(first).dtype == DType::f32) {
+        state(first).as<float>()[i] = static_cast<float>(values[i]);
+      }
+    }
+    save_checkpoint(store, *first.engine, {.step = 3}, identity);
+    load_checkpoint(store, 3, *second.engine, identity);
+    save_checkpoint(store, *second.engine, {.step = 4}, identity);
+    const checkpoint::Loader loader = store.load(4);
+    for (const auto& [name, record] : loader.manifest().tensors) {
+      CAPTURE(name);
+      CHECK((record.dtype == DType::bf16) == (name.find('#') != name.npos));
+    }
+    load_checkpoint(store, 4, *third.engine, identity);
+    for (std::size_t i = 0; i < std::size(values); ++i) {
+      CAPTURE(values[i]);
+      const double found = state(third).dtype == DType::f64
+                               ? state(third).as<double>()[i]
+                               : static_cast<double>(state(third).as<float>()[i]);
+      CHECK(to_float(state(second).as<bf16>()[i]) == static_cast<float>(nearest[i]));
+      CHECK(found == nearest[i]);
+      CHECK(std::signbit(found) == std::signbit(nearest[i]));
+    }
+    save_checkpoint(store, *third.engine, {.step = 5}, identity);
+    load_checkpoint(store, 5, *last.engine, identity);
+    check_same_tensors(*second.engine, *last.engine);
   }
 }
 
