@@ -30,9 +30,11 @@ std::vector<Values> contents(Machine& m, const Case& c) {
 
 /// What two updates leave by a rule, or by AdamUpdate where there is none.
 std::vector<Values> updated(Place place, const UpdateRule* rule, std::int64_t n, MasterKind kind,
-                            const StateRounding& rounding, std::int64_t offset) {
+                            const StateRounding& rounding, std::int64_t offset,
+                            std::int64_t states_offset) {
   Machine m(place, DType::f32, DType::f32);
-  const Case c(m, rule == nullptr ? rule_with_states_of_adam() : *rule, n, kind, rounding, offset);
+  const Case c(m, rule == nullptr ? rule_with_states_of_adam() : *rule, n, kind, rounding, offset,
+               states_offset);
   for (const int t : {1, 5}) {
     const Tensor now = rule_decision(m, 0.7, t);
     if (rule == nullptr) {
@@ -48,14 +50,17 @@ void compare_updates(const UpdateRule* rule) {
   for (const MasterKind kind : kEveryMaster) {
     for (const std::int64_t n : {0, 1, 39, 5002}) {
       for (const StateRounding& rounding : every_state_rounding(n)) {
-        for (const std::int64_t offset : {0, 1, 4}) {
-          if (n == 0 && offset > 0) continue;
+        for (const auto& [offset, states_offset] :
+             {std::pair(0, 0), std::pair(1, 1), std::pair(4, 4), std::pair(0, 1),
+              std::pair(4, 6)}) {
+          if (n == 0 && states_offset > 0) continue;
           CAPTURE(static_cast<int>(kind));
           CAPTURE(n);
           CAPTURE(rounding.words.first);
           CAPTURE(offset);
-          CHECK(updated(Place::gpu, rule, n, kind, rounding, offset) ==
-                updated(Place::reference, rule, n, kind, rounding, offset));
+          CAPTURE(states_offset);
+          CHECK(updated(Place::gpu, rule, n, kind, rounding, offset, states_offset) ==
+                updated(Place::reference, rule, n, kind, rounding, offset, states_offset));
         }
       }
     }

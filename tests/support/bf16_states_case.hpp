@@ -32,7 +32,7 @@ inline std::vector<kernels::StateRounding> every_state_rounding(std::int64_t n) 
   return all;
 }
 
-/// One parameter of n elements, which begin `offset` into their memory.
+/// One parameter of n elements, which begin `offset` into their memory, states `states_offset`.
 template <class Machine>
 struct Bf16StatesCase {
   /// What an update writes and a test can read: all but remainders.
@@ -40,7 +40,8 @@ struct Bf16StatesCase {
   kernels::RuleTensors tensors;
 
   Bf16StatesCase(Machine& machine, const kernels::UpdateRule& rule, std::int64_t n, MasterKind kind,
-                 const kernels::StateRounding& rounding, std::int64_t offset = 0)
+                 const kernels::StateRounding& rounding, std::int64_t offset = 0,
+                 std::int64_t states_offset = 0)
       : tensors{
             .to = {}, .states = {}, .lr_scale = 0.1, .weight_decay = 0.05, .rounding = rounding} {
     const Shape shape{1, n + offset};
@@ -70,11 +71,14 @@ struct Bf16StatesCase {
                              .columns = std::max<std::int64_t>(1, n)};
     }
     std::size_t at = 0;
+    const Shape of_states{1, n + states_offset};
     for (const std::string_view name : kernels::states_of(rule)) {
-      const std::vector<double> squares(static_cast<std::size_t>(shape.numel()), 2.5);
+      const std::vector<double> squares(static_cast<std::size_t>(of_states.numel()), 2.5);
+      const Tensor state = is_square(name)
+                               ? machine.of(squares, of_states, DType::bf16)
+                               : machine.normals(name, of_states, DType::bf16, DType::bf16);
       tensors.states[at++] =
-          keep(is_square(name) ? machine.of(squares, shape, DType::bf16)
-                               : machine.normals(name, shape, DType::bf16, DType::bf16));
+          all.emplace_back(states_offset == 0 ? state : state.columns(states_offset, n));
     }
   }
 
