@@ -117,9 +117,9 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const train::RunPlan& planned,
                             std::int64_t steps, bool planned_memory) {
-  require<RecipeError>(!recipe.offload.settings() || recipe.offload.path(),
-                       "offload.path: name the directory for optimizer states, because nothing of a "
-                       "benchmark is in run.output_dir");
+  require<RecipeError>(!recipe.offload.is_used() || recipe.offload.path(),
+                       "offload.path: name the directory for what is offloaded, because nothing of "
+                       "a benchmark is in run.output_dir");
   train::RunDevice device(
       recipe, planned_memory ? std::optional(planned.plan.extent_bytes()) : std::nullopt);
   if (device.gpu()) return measure_on_gpu(device, recipe, planned, steps);

@@ -76,6 +76,7 @@ ExitCode plan(const RecipeArguments& arguments, const PlanArguments& what) {
   train::log_idle_layout_keys(*recipe);
   const engine::BatchGeometry geometry = recipe->geometry();
   train::RunPlan planned = train::plan_job(*recipe, geometry, what.profile);
+  train::log_idle_offload(*recipe, planned.plan);
   if (what.now) train::measure_speed_now(planned);
   if (what.timeline) write_timeline(planned, *what.timeline);
   print(what.json ? plan::to_json(planned.plan, planned.context())

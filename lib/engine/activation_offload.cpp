@@ -46,7 +46,7 @@ ActivationOffload::ActivationOffload(Device& device, const ActivationOffloadOpti
   std::byte* begin =
       pool_.view().as<std::byte>() + (kAlignment - address % kAlignment) % kAlignment;
   store_.emplace(offload::ScratchFile(options.directory, ValueStore::kBlock),
-                 std::span(begin, bytes), ValueStore::Options{.checksums = options.checksums});
+                 std::span(begin, bytes), offload::StoreOptions{.checksums = options.checksums});
 }
 
 /// A value on its way; one that nobody asks for leaves the file, too.
@@ -55,6 +55,7 @@ class ActivationOffload::Away {
   Away(ActivationOffload& of, ValueStore::Id id, std::uint64_t bytes)
       : of_(&of), id_(id), blocks_(ValueStore::blocks_of(bytes)) {
     of_->put_bytes_ += bytes;
+    of_->put_blocks_ += blocks_;
     of_->blocks_ += blocks_;
     of_->most_blocks_ = std::max(of_->most_blocks_, of_->blocks_);
   }
@@ -92,7 +93,12 @@ std::function<Tensor(const OpCtx&)> ActivationOffload::put_away(const OpCtx& ctx
   };
 }
 
-std::optional<ValueStore::Traffic> ActivationOffload::traffic() const {
+std::uint64_t ActivationOffload::most_file_bytes() const {
+  const std::uint64_t pool_blocks = pool_bytes() / ValueStore::kBlock;
+  return std::min(most_blocks_ + pool_blocks, put_blocks_) * ValueStore::kBlock;
+}
+
+std::optional<offload::StoreTraffic> ActivationOffload::traffic() const {
   return store_ ? std::optional(store_->traffic()) : std::nullopt;
 }
 

@@ -41,12 +41,14 @@ class ActivationOffload final : public TensorKeeper {
   bool takes(std::string_view op) const override { return ops_.contains(op); }
   std::function<Tensor(const OpCtx&)> put_away(const OpCtx& ctx, const Tensor& tensor) override;
 
-  /// Most of the file that values took at a time so far, and all that were put away.
-  std::uint64_t most_bytes() const { return most_blocks_ * offload::ValueStore::kBlock; }
+  /// Most of the file that can have been in use so far: by values at a time, and by those that were
+  /// taken from the pool before the disk had written them.
+  std::uint64_t most_file_bytes() const;
+  /// All values that were put away.
   std::uint64_t put_bytes() const { return put_bytes_; }
   std::uint64_t pool_bytes() const { return pool_.view().bytes(); }
   /// Both empty where there is no file.
-  std::optional<offload::ValueStore::Traffic> traffic() const;
+  std::optional<offload::StoreTraffic> traffic() const;
   std::string how() const;
 
  private:
@@ -56,7 +58,7 @@ class ActivationOffload final : public TensorKeeper {
   std::optional<offload::ValueStore> store_;
   /// The last one that went there, of each tape.
   std::map<const Tape*, offload::ValueStore::Id> newest_;
-  std::uint64_t blocks_ = 0, most_blocks_ = 0, put_bytes_ = 0;
+  std::uint64_t blocks_ = 0, most_blocks_ = 0, put_blocks_ = 0, put_bytes_ = 0;
 };
 
 }  // namespace llmtrain::engine

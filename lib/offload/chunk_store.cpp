@@ -1,13 +1,11 @@
 #include "lib/offload/chunk_store.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/trace.hpp"
 
 namespace llmtrain::offload {
 
@@ -21,14 +19,19 @@ bool is_aligned(std::uint64_t value) { return value % kAlignment == 0; }
 }  // namespace
 
 ChunkStore::ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* pool, BlockName name,
-                       Options options)
-    : file_(std::move(file)),
-      chunks_(std::move(chunks)),
+                       const StoreOptions& options)
+    : chunks_(std::move(chunks)),
       pool_(pool),
       name_(std::move(name)),
       checksums_(options.checksums),
-      requests_(file_, options.make_queue(file_.descriptor(), BlockRequests::kDepth)),
-      block_mutexes_(kBlockMutexes) {
+      block_mutexes_(kBlockMutexes),
+      disk_(std::move(file), options, "wait for optimizer states",
+            {.finish = [this](std::uint64_t b, Lock& lock) { finish_block(blocks_[b], lock); },
+             .begin =
+                 [this](Lock& lock) {
+                   start_stores(lock);
+                   start_loads();
+                 }}) {
   require(!chunks_.empty() && is_aligned(reinterpret_cast<std::uintptr_t>(pool)),
           "{} chunks in a pool that begins at {}", chunks_.size(), static_cast<void*>(pool));
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
@@ -49,22 +52,12 @@ ChunkStore::ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* p
       }
     }
   }
-  server_ = std::thread([this] { serve(); });
-}
-
-ChunkStore::~ChunkStore() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-    requests_.wake();
-  }
-  server_.join();
 }
 
 std::span<std::byte> ChunkStore::acquire(std::size_t chunk) {
   {
-    const std::lock_guard lock(mutex_);
-    if (!std::exchange(loads_ahead_, true)) requests_.wake();
+    const Lock lock = disk_.lock();
+    if (!std::exchange(loads_ahead_, true)) disk_.wake();
   }
   return hold(chunk, Status::ready);
 }
@@ -74,31 +67,25 @@ std::span<std::byte> ChunkStore::acquire_fresh(std::size_t chunk) {
 }
 
 std::span<std::byte> ChunkStore::hold(std::size_t chunk, Status when) {
-  const trace::Scope scope(trace::Kind::io, "wait for optimizer states");
-  std::unique_lock lock(mutex_);
-  check_failure();
+  Lock lock = disk_.lock();
+  disk_.check_failure();
   require(chunk == next_held_, "chunk {} instead of {}", chunk, next_held_);
   require(when == Status::ready || !loads_ahead_, "chunk {} is read already", chunk);
-  const auto begin = std::chrono::steady_clock::now();
-  changed_.wait(lock, [&] {
-    if (failure_) return true;
+  disk_.await(lock, [&] {
     return when == Status::ready ? states_[chunk].status == when : memory_is_free(chunk);
   });
-  traffic_.waited_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  check_failure();
   states_[chunk].status = Status::held;
   return {pool_ + chunks_[chunk].pool_offset, chunks_[chunk].bytes};
 }
 
 void ChunkStore::release(std::size_t chunk) {
-  std::unique_lock lock(mutex_);
-  check_failure();
+  const Lock lock = disk_.lock();
+  disk_.check_failure();
   require(states_[chunk].status == Status::held, "chunk {} is released and not held", chunk);
   states_[chunk].status = Status::storing;
   next_held_ = (chunk + 1) % chunks_.size();
   to_store_.push_back(chunk);
-  requests_.wake();
+  disk_.wake();
 }
 
 // Those with which it shares memory come before it in every pass or behind it in the last one, and
@@ -113,55 +100,32 @@ std::span<std::byte> ChunkStore::memory_of(const Block& block) const {
   return {pool_ + chunks_[block.chunk].pool_offset + block.begin, block.bytes};
 }
 
-void ChunkStore::check_failure() const {
-  if (failure_) std::rethrow_exception(failure_);
-}
-
 void ChunkStore::check_hash(const Block& block, std::span<const std::byte> bytes) const {
   if (!checksums_ || hash64(bytes) == block.hash) return;
-  fail<StorageError>(
-      "{}: block {} (bytes {} to {}) is not what was written there: the disk, or the way to it, "
-      "has "
-      "changed {}",
-      file_.name(), &block - blocks_.data(), chunks_[block.chunk].file_offset + block.begin,
-      chunks_[block.chunk].file_offset + block.begin + block.bytes,
-      name_(block.chunk, block.begin, block.begin + block.bytes));
-}
-
-ChunkStore::Traffic ChunkStore::traffic() const {
-  const std::lock_guard lock(mutex_);
-  return traffic_;
-}
-
-std::string ChunkStore::how() const {
-  const std::lock_guard lock(mutex_);
-  return fmt::format("by {}, {} the page cache", requests_.queue_name(),
-                     file_.bypasses_cache() ? "past" : "through");
+  const std::uint64_t begin = chunks_[block.chunk].file_offset + block.begin;
+  disk_.fail_changed(begin, begin + block.bytes,
+                     name_(block.chunk, block.begin, block.begin + block.bytes));
 }
 
 // --- between passes
 
 void ChunkStore::settle_stores() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    return failure_ || std::ranges::none_of(states_, [](const State& state) {
-             return state.status == Status::storing;
-           });
+  Lock lock = disk_.lock();
+  disk_.await(lock, [&] {
+    return std::ranges::none_of(states_,
+                                [](const State& state) { return state.status == Status::storing; });
   });
-  check_failure();
   require(next_held_ == 0, "chunks are read or written from outside within a pass");
 }
 
 // What was read ahead of the next pass is no longer what the file has.
 void ChunkStore::forget_loads() {
-  std::unique_lock lock(mutex_);
+  Lock lock = disk_.lock();
   loads_ahead_ = false;
-  changed_.wait(lock, [&] {
-    return failure_ || std::ranges::none_of(states_, [](const State& state) {
-             return state.status == Status::loading;
-           });
+  disk_.await(lock, [&] {
+    return std::ranges::none_of(states_,
+                                [](const State& state) { return state.status == Status::loading; });
   });
-  check_failure();
   for (State& state : states_) state.status = Status::on_disk;
   next_load_ = 0;
 }
@@ -181,7 +145,7 @@ void ChunkStore::for_blocks(std::size_t chunk, std::uint64_t offset, std::uint64
 }
 
 void ChunkStore::read_block(const Block& block, std::span<std::byte> to) {
-  file_.read(chunks_[block.chunk].file_offset + block.begin, to);
+  disk_.file().read(chunks_[block.chunk].file_offset + block.begin, to);
   check_hash(block, to);
 }
 
@@ -208,36 +172,14 @@ void ChunkStore::write(std::size_t chunk, std::uint64_t offset, std::span<const 
                if (size < block.bytes) read_block(block, whole);
                std::memcpy(whole.data() + in_block, bytes.data() + at, size);
                if (checksums_) block.hash = hash64(whole);
-               file_.write(chunks_[chunk].file_offset + block.begin, whole);
+               disk_.file().write(chunks_[chunk].file_offset + block.begin, whole);
              });
 }
 
 // --- the thread that talks to the disk
 
-void ChunkStore::serve() {
-  for (;;) {
-    std::unique_lock lock(mutex_, std::defer_lock);
-    try {
-      const DiskCompletion completion = requests_.wait();
-      lock.lock();
-      const auto finished = requests_.complete(completion);
-      if (finished) finish_block(blocks_[*finished], lock);
-      if (!failure_ && !ending_) {
-        start_stores(lock);
-        start_loads();
-        requests_.submit();
-      }
-    } catch (...) {
-      if (!lock.owns_lock()) lock.lock();
-      if (!failure_) failure_ = std::current_exception();
-    }
-    changed_.notify_all();
-    if (ending_ && requests_.none_under_way()) return;
-  }
-}
-
-void ChunkStore::finish_block(Block& block, std::unique_lock<std::mutex>& lock) {
-  (block.is_write ? traffic_.written_bytes : traffic_.read_bytes) += block.bytes;
+void ChunkStore::finish_block(Block& block, Lock& lock) {
+  disk_.count(block.is_write, block.bytes);
   if (!block.is_write && checksums_) {
     lock.unlock();
     check_hash(block, memory_of(block));
@@ -248,7 +190,7 @@ void ChunkStore::finish_block(Block& block, std::unique_lock<std::mutex>& lock) 
   state.status = block.is_write ? Status::on_disk : Status::ready;
 }
 
-void ChunkStore::start_stores(std::unique_lock<std::mutex>& lock) {
+void ChunkStore::start_stores(Lock& lock) {
   while (!to_store_.empty()) {
     State& state = states_[to_store_.front()];
     to_store_.pop_front();
@@ -262,7 +204,7 @@ void ChunkStore::start_stores(std::unique_lock<std::mutex>& lock) {
       }
       block.is_write = true;
       request(b);
-      requests_.submit();
+      disk_.submit();
     }
   }
 }
@@ -282,7 +224,7 @@ void ChunkStore::start_loads() {
 
 void ChunkStore::request(std::size_t block) {
   const Block& b = blocks_[block];
-  requests_.add(block, b.is_write, chunks_[b.chunk].file_offset + b.begin, memory_of(b));
+  disk_.add(block, b.is_write, chunks_[b.chunk].file_offset + b.begin, memory_of(b));
 }
 
 }  // namespace llmtrain::offload

@@ -6,20 +6,15 @@
 /// A chunk has a place of its own in the pool, which it shares with others; it is read when all of
 /// these are written. So the pool bounds what is under way, and who is ahead of the disk waits.
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "lib/offload/block_requests.hpp"
-#include "lib/offload/scratch_file.hpp"
+#include "lib/offload/disk_worker.hpp"
 
 namespace llmtrain::offload {
 
@@ -39,26 +34,10 @@ class ChunkStore {
   /// Bytes that are read, written and hashed at a time.
   static constexpr std::uint64_t kBlock = 1 << 20;
 
-  struct Options {
-    /// XXH3 of each block, kept in memory and compared when it is read.
-    bool checksums = true;
-    std::function<std::unique_ptr<DiskQueue>(int file, unsigned depth)> make_queue =
-        make_disk_queue;
-  };
-  struct Traffic {
-    std::uint64_t read_bytes = 0, written_bytes = 0;
-    /// Of those who wanted a chunk that was not there yet.
-    double waited_seconds = 0;
-  };
-
   /// `pool` begins at a multiple of ScratchFile::kAlignment and outlives this, as its chunks, which
   /// lie in it, do.
   ChunkStore(ScratchFile file, std::vector<Chunk> chunks, std::byte* pool, BlockName name,
-             Options options);
-  /// Waits for what is under way, and begins nothing more.
-  ~ChunkStore();
-  ChunkStore(const ChunkStore&) = delete;
-  ChunkStore& operator=(const ChunkStore&) = delete;
+             const StoreOptions& options);
 
   /// Passes go through all chunks in their order. Each is acquired, its memory used, and released
   /// before the next one. StorageError, then and ever after, when a file fails or a block is not
@@ -73,9 +52,8 @@ class ChunkStore {
   void read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to);
   void write(std::size_t chunk, std::uint64_t offset, std::span<const std::byte> bytes);
 
-  Traffic traffic() const;
-  /// "by io_uring, past the page cache".
-  std::string how() const;
+  StoreTraffic traffic() const { return disk_.traffic(); }
+  std::string how() const { return disk_.how(); }
 
  private:
   enum class Status : std::uint8_t { on_disk, loading, ready, held, storing };
@@ -91,26 +69,25 @@ class ChunkStore {
     /// Chunks with which it shares memory, and itself.
     std::vector<std::size_t> sharers;
   };
+  using Lock = DiskWorker::Lock;
+
   std::span<std::byte> hold(std::size_t chunk, Status when);
   bool memory_is_free(std::size_t chunk) const;
   std::span<std::byte> memory_of(const Block& block) const;
   void check_hash(const Block& block, std::span<const std::byte> bytes) const;
   /// Reads a block for somebody outside of passes.
   void read_block(const Block& block, std::span<std::byte> to);
-  void check_failure() const;
   void settle_stores();
   void forget_loads();
   template <class Visit>
   void for_blocks(std::size_t chunk, std::uint64_t offset, std::uint64_t bytes, const Visit& visit);
 
   // Of the thread that talks to the disk.
-  void serve();
-  void start_stores(std::unique_lock<std::mutex>& lock);
+  void start_stores(Lock& lock);
   void start_loads();
-  void finish_block(Block& block, std::unique_lock<std::mutex>& lock);
+  void finish_block(Block& block, Lock& lock);
   void request(std::size_t block);
 
-  ScratchFile file_;
   std::vector<Chunk> chunks_;
   std::byte* pool_;
   BlockName name_;
@@ -118,17 +95,11 @@ class ChunkStore {
   std::vector<State> states_;
   std::vector<Block> blocks_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
   bool loads_ahead_ = false;  // chunks are read before somebody asks for them
   std::size_t next_load_ = 0, next_held_ = 0;
   std::deque<std::size_t> to_store_;
-  BlockRequests requests_;  // by index of the block
-  bool ending_ = false;
-  std::exception_ptr failure_;
-  Traffic traffic_;
   std::vector<std::mutex> block_mutexes_;  // of writes from outside
-  std::thread server_;
+  DiskWorker disk_;  // requests by index of the block; its thread uses all of the above
 };
 
 }  // namespace llmtrain::offload

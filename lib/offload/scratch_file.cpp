@@ -55,6 +55,18 @@ int take_blocks(int fd, std::uint64_t bytes) {
   return error;
 }
 
+/// Without a look at what is there: where a file system cannot do it, posix_fallocate would read
+/// and write each block of the file.
+int take_more_blocks(int fd, std::uint64_t from, std::uint64_t to) {
+  const auto begin = static_cast<off_t>(from), size = static_cast<off_t>(to - from);
+  int done = -1;
+  do {
+    done = ::fallocate(fd, 0, begin, size);
+  } while (done != 0 && errno == EINTR);
+  if (done != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) done = ::ftruncate(fd, begin + size);
+  return done == 0 ? 0 : errno;
+}
+
 bool set_direct(int fd, bool on) {
   const int flags = ::fcntl(fd, F_GETFL);
   return flags >= 0 && ::fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
@@ -62,7 +74,8 @@ bool set_direct(int fd, bool on) {
 
 }  // namespace
 
-ScratchFile::ScratchFile(const fs::path& directory, std::uint64_t bytes) : directory_(directory) {
+ScratchFile::ScratchFile(const fs::path& directory, std::uint64_t bytes)
+    : bytes_(bytes), directory_(directory) {
   std::error_code error;
   fs::create_directories(directory, error);
   require<StorageError>(!error, "{}: cannot create the directory: {}", directory.string(),
@@ -83,12 +96,16 @@ ScratchFile::~ScratchFile() {
 
 ScratchFile::ScratchFile(ScratchFile&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_),
       directory_(std::move(other.directory_)),
       bypasses_cache_(other.bypasses_cache_) {}
 
-void ScratchFile::grow(std::uint64_t bytes) {
-  const int reason = take_blocks(fd_, bytes);
-  if (reason != 0) fail_in(directory_, fmt::format("take {} bytes of disk", bytes), reason);
+std::uint64_t ScratchFile::grow(std::uint64_t least, std::uint64_t wanted) {
+  int reason = take_more_blocks(fd_, bytes_, wanted);
+  if (reason == 0) return bytes_ = wanted;
+  if (wanted > least) reason = take_more_blocks(fd_, bytes_, least);
+  if (reason != 0) fail_in(directory_, fmt::format("take {} bytes of disk", least), reason);
+  return bytes_ = least;
 }
 
 std::string ScratchFile::name() const {

@@ -25,8 +25,10 @@ class ScratchFile {
   ScratchFile(ScratchFile&& other) noexcept;
   ScratchFile& operator=(ScratchFile&&) = delete;
 
-  /// Takes blocks for so many bytes in all; StorageError as above.
-  void grow(std::uint64_t bytes);
+  /// Takes blocks for `wanted` bytes in all, or where the disk has not as many, for `least`, and
+  /// says for how many; StorageError when it has not as many either. What is there may be written
+  /// meanwhile. A file system that hands out blocks only as they are written refuses them then.
+  std::uint64_t grow(std::uint64_t least, std::uint64_t wanted);
 
   int descriptor() const { return fd_; }
   /// For messages.
@@ -44,6 +46,7 @@ class ScratchFile {
 
  private:
   int fd_ = -1;
+  std::uint64_t bytes_ = 0;
   std::filesystem::path directory_;
   bool bypasses_cache_ = false;
 };

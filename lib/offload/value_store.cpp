@@ -1,12 +1,10 @@
 #include "lib/offload/value_store.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/trace.hpp"
 
 namespace llmtrain::offload {
 
@@ -17,29 +15,16 @@ constexpr std::size_t kLeastGrowth = 64;  // blocks
 
 }  // namespace
 
-ValueStore::ValueStore(ScratchFile file, std::span<std::byte> pool, Options options)
-    : file_(std::move(file)),
-      pool_(pool),
+ValueStore::ValueStore(ScratchFile file, std::span<std::byte> pool, const StoreOptions& options)
+    : pool_(pool),
       checksums_(options.checksums),
       blocks_(pool.size() / kBlock),
-      requests_(file_, options.make_queue(file_.descriptor(), BlockRequests::kDepth)) {
+      disk_(std::move(file), options, "wait for activations",
+            {.finish = [this](std::uint64_t block, Lock& lock) { finish(block, lock); },
+             .begin = [this](Lock& lock) { start_writes(lock); }}) {
   require(reinterpret_cast<std::uintptr_t>(pool.data()) % kAlignment == 0 && blocks_.size() >= 4,
           "a pool of {} bytes at {}", pool.size(), static_cast<void*>(pool.data()));
   for (std::size_t b = blocks_.size(); b-- > 0;) free_blocks_.push_back(b);
-  server_ = std::thread([this] { serve(); });
-}
-
-ValueStore::~ValueStore() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-    requests_.wake();
-  }
-  server_.join();
-}
-
-void ValueStore::check_failure() const {
-  if (failure_) std::rethrow_exception(failure_);
 }
 
 // What goes past the page cache is whole blocks of the disk.
@@ -50,7 +35,8 @@ std::span<std::byte> ValueStore::memory_of(std::size_t pool_block) const {
 }
 
 ValueStore::Id ValueStore::put(std::span<const std::byte> bytes, std::string name, Id before) {
-  Lock lock(mutex_);
+  Lock lock = disk_.lock();
+  disk_.check_failure();
   const Id id = next_id_++;
   Value& value = values_[id];
   value = {.bytes = bytes.size(), .name = std::move(name), .before = before, .pieces = {}};
@@ -66,13 +52,13 @@ ValueStore::Id ValueStore::put(std::span<const std::byte> bytes, std::string nam
     std::memset(memory.data() + part.size(), 0, memory.size() - part.size());
     lock.lock();
     to_write_.push_back(block);
-    requests_.wake();
+    disk_.wake();
   }
   return id;
 }
 
 void ValueStore::take(Id id, std::span<std::byte> to) {
-  Lock lock(mutex_);
+  Lock lock = disk_.lock();
   Value& value = values_.at(id);
   require(to.size() == value.bytes, "{}: {} bytes into memory of {}", value.name, value.bytes,
           to.size());
@@ -81,7 +67,7 @@ void ValueStore::take(Id id, std::span<std::byte> to) {
     Piece& piece = value.pieces[i];
     if (piece.pool_block == kNone) begin_read(await_pool_block(lock), id, i);
     const PoolBlock& block = blocks_[piece.pool_block];
-    await(lock, [&] { return block.status != Status::reading; });
+    disk_.await(lock, [&] { return block.status != Status::reading; });
     lock.unlock();
     std::memcpy(to.data() + i * kBlock, memory_of(piece.pool_block).data(), block.bytes);
     lock.lock();
@@ -94,23 +80,11 @@ void ValueStore::take(Id id, std::span<std::byte> to) {
 }
 
 void ValueStore::drop(Id id) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock = disk_.lock();
   const auto found = values_.find(id);
   if (found == values_.end()) return;
   for (const Piece& piece : found->second.pieces) let_go(piece);
   values_.erase(found);
-}
-
-template <class Condition>
-void ValueStore::await(Lock& lock, const Condition& condition) {
-  check_failure();
-  if (condition()) return;
-  const trace::Scope scope(trace::Kind::io, "wait for activations");
-  const auto begin = std::chrono::steady_clock::now();
-  changed_.wait(lock, [&] { return failure_ || condition(); });
-  traffic_.waited_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  check_failure();
 }
 
 std::size_t ValueStore::take_file_block() {
@@ -120,8 +94,8 @@ std::size_t ValueStore::take_file_block() {
     return block;
   }
   if (file_blocks_ == file_capacity_) {
-    file_capacity_ += std::max(kLeastGrowth, file_capacity_ / 8);
-    file_.grow(file_capacity_ * kBlock);
+    const std::size_t wanted = file_capacity_ + std::max(kLeastGrowth, file_capacity_ / 8);
+    file_capacity_ = disk_.grow((file_capacity_ + 1) * kBlock, wanted * kBlock) / kBlock;
   }
   return file_blocks_++;
 }
@@ -142,7 +116,7 @@ std::size_t ValueStore::find_pool_block() {
 
 std::size_t ValueStore::await_pool_block(Lock& lock) {
   std::size_t block = kNone;
-  await(lock, [&] {
+  disk_.await(lock, [&] {
     block = find_pool_block();
     return block != kNone;
   });
@@ -161,8 +135,8 @@ void ValueStore::occupy(std::size_t block, Status status, Id id, std::size_t pie
 
 void ValueStore::begin_read(std::size_t block, Id id, std::size_t piece) {
   occupy(block, Status::reading, id, piece);
-  requests_.add(block, false, blocks_[block].file_block * kBlock, memory_of(block));
-  requests_.wake();
+  disk_.add(block, false, blocks_[block].file_block * kBlock, memory_of(block));
+  disk_.wake();
 }
 
 void ValueStore::set_wanted(PoolBlock& block, bool wanted) {
@@ -215,39 +189,7 @@ void ValueStore::free(std::size_t block) {
   free_blocks_.push_back(block);
 }
 
-ValueStore::Traffic ValueStore::traffic() const {
-  const std::lock_guard lock(mutex_);
-  return traffic_;
-}
-
-std::string ValueStore::how() const {
-  const std::lock_guard lock(mutex_);
-  return fmt::format("by {}, {} the page cache", requests_.queue_name(),
-                     file_.bypasses_cache() ? "past" : "through");
-}
-
 // --- the thread that talks to the disk
-
-void ValueStore::serve() {
-  for (;;) {
-    Lock lock(mutex_, std::defer_lock);
-    try {
-      const DiskCompletion completion = requests_.wait();
-      lock.lock();
-      const auto finished = requests_.complete(completion);
-      if (finished) finish(*finished, lock);
-      if (!failure_ && !ending_) {
-        start_writes(lock);
-        requests_.submit();
-      }
-    } catch (...) {
-      if (!lock.owns_lock()) lock.lock();
-      if (!failure_) failure_ = std::current_exception();
-    }
-    changed_.notify_all();
-    if (ending_ && requests_.none_under_way()) return;
-  }
-}
 
 void ValueStore::start_writes(Lock& lock) {
   while (!to_write_.empty()) {
@@ -264,26 +206,25 @@ void ValueStore::start_writes(Lock& lock) {
       free(index);
       continue;
     }
-    requests_.add(index, true, block.file_block * kBlock, memory_of(index));
-    requests_.submit();
+    disk_.add(index, true, block.file_block * kBlock, memory_of(index));
+    disk_.submit();
   }
 }
 
 void ValueStore::finish(std::size_t index, Lock& lock) {
   PoolBlock& block = blocks_[index];
   const bool was_read = block.status == Status::reading;
-  (was_read ? traffic_.read_bytes : traffic_.written_bytes) += block.bytes;
+  disk_.count(!was_read, block.bytes);
   if (was_read && checksums_ && block.value != 0) {
     const std::uint64_t expected = piece_of(block).hash;
     const std::string name = values_.at(block.value).name;
     lock.unlock();
     const std::uint64_t hash = hash64(memory_of(index));
     lock.lock();
-    require<StorageError>(hash == expected,
-                          "{}: bytes {} to {} are not what was written there: the disk, or the way "
-                          "to it, has changed {}",
-                          file_.name(), block.file_block * kBlock,
-                          block.file_block * kBlock + block.bytes, name);
+    if (hash != expected) {
+      const std::uint64_t begin = block.file_block * kBlock;
+      disk_.fail_changed(begin, begin + block.bytes, name);
+    }
   }
   if (block.value == 0) return free(index);
   block.status = Status::ready;

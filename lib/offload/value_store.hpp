@@ -5,23 +5,16 @@
 /// there is room, so that it may not have to be read again; what is taken soon is read ahead. The
 /// pool bounds what is not yet written: who is ahead of the disk waits.
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <exception>
-#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "lib/offload/block_requests.hpp"
-#include "lib/offload/scratch_file.hpp"
+#include "lib/offload/disk_worker.hpp"
 
 namespace llmtrain::offload {
 
@@ -35,25 +28,9 @@ class ValueStore {
   /// Numbers of values, in the order in which they were put away; 0 is none.
   using Id = std::uint64_t;
 
-  struct Options {
-    /// XXH3 of each block, kept in memory and compared when it is read.
-    bool checksums = true;
-    std::function<std::unique_ptr<DiskQueue>(int file, unsigned depth)> make_queue =
-        make_disk_queue;
-  };
-  struct Traffic {
-    std::uint64_t read_bytes = 0, written_bytes = 0;
-    /// Of those for whom there was no room yet, and of those who took what was not there yet.
-    double waited_seconds = 0;
-  };
-
   /// `pool` begins at a multiple of ScratchFile::kAlignment, has room for four blocks or more, and
   /// outlives this. The file grows by what is put away.
-  ValueStore(ScratchFile file, std::span<std::byte> pool, Options options);
-  /// Waits for what is under way, and begins nothing more.
-  ~ValueStore();
-  ValueStore(const ValueStore&) = delete;
-  ValueStore& operator=(const ValueStore&) = delete;
+  ValueStore(ScratchFile file, std::span<std::byte> pool, const StoreOptions& options);
 
   /// One thread puts away, takes and drops. All throw a StorageError, then and ever after, when the
   /// file fails or a block is not what was written there.
@@ -65,9 +42,8 @@ class ValueStore {
   /// Of a value that nobody takes; no error.
   void drop(Id value) noexcept;
 
-  Traffic traffic() const;
-  /// "by io_uring, past the page cache".
-  std::string how() const;
+  StoreTraffic traffic() const { return disk_.traffic(); }
+  std::string how() const { return disk_.how(); }
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
@@ -89,11 +65,8 @@ class ValueStore {
     std::size_t piece = 0, file_block = kNone;
     std::uint64_t bytes = 0;
   };
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = DiskWorker::Lock;
 
-  template <class Condition>
-  void await(Lock& lock, const Condition& condition);
-  void check_failure() const;
   Piece& piece_of(const PoolBlock& block) { return values_.at(block.value).pieces[block.piece]; }
   std::span<std::byte> memory_of(std::size_t pool_block) const;
   std::size_t take_file_block();
@@ -112,11 +85,9 @@ class ValueStore {
   void free(std::size_t pool_block);
 
   // Of the thread that talks to the disk.
-  void serve();
   void start_writes(Lock& lock);
   void finish(std::size_t pool_block, Lock& lock);
 
-  ScratchFile file_;
   std::span<std::byte> pool_;
   bool checksums_;
   std::map<Id, Value> values_;
@@ -127,15 +98,8 @@ class ValueStore {
   std::size_t num_wanted_ = 0;
   std::vector<std::size_t> free_file_blocks_;
   std::size_t file_blocks_ = 0, file_capacity_ = 0;
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  BlockRequests requests_;  // by block of the pool
   std::deque<std::size_t> to_write_;
-  bool ending_ = false;
-  std::exception_ptr failure_;
-  Traffic traffic_;
-  std::thread server_;
+  DiskWorker disk_;  // requests by block of the pool; its thread uses all of the above
 };
 
 }  // namespace llmtrain::offload

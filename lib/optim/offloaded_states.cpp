@@ -80,7 +80,7 @@ void OffloadedStates::open(const Offload& offload) {
       [this](std::size_t chunk, std::uint64_t begin, std::uint64_t end) {
         return names_in(chunk, begin, end);
       },
-      offload::ChunkStore::Options{.checksums = offload.checksums});
+      offload::StoreOptions{.checksums = offload.checksums});
 }
 
 void OffloadedStates::fill(const kernels::KernelCtx& ctx) const {
@@ -164,8 +164,8 @@ std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,
 
 std::string OffloadedStates::how() const { return store_ ? store_->how() : ""; }
 
-offload::ChunkStore::Traffic OffloadedStates::traffic() const {
-  return store_ ? store_->traffic() : offload::ChunkStore::Traffic{};
+offload::StoreTraffic OffloadedStates::traffic() const {
+  return store_ ? store_->traffic() : offload::StoreTraffic{};
 }
 
 }  // namespace llmtrain::optim

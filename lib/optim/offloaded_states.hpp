@@ -41,7 +41,7 @@ class OffloadedStates {
   std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
   /// "by io_uring, past the page cache"; empty on meta.
   std::string how() const;
-  offload::ChunkStore::Traffic traffic() const;
+  offload::StoreTraffic traffic() const;
 
  private:
   struct ChunkUpdate {

@@ -247,7 +247,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
     plan.offloaded_bytes = states->file_bytes();
   }
   if (const auto* activations = engine.offloaded_activations()) {
-    plan.activation_file_bytes = activations->most_bytes();
+    plan.activation_file_bytes = activations->most_file_bytes();
     plan.activation_traffic_bytes = activations->put_bytes();
   }
   if (target.keeps_snapshot && !target.snapshot_on_device()) {

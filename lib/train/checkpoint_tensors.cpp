@@ -323,8 +323,7 @@ void warn_of_rounding(const checkpoint::Loader& loader, const ParameterStore& st
   });
   if (narrowed == 0) return;
   log::warning(
-      "{} tensor{} of the checkpoint {} FP64 and rounded to FP32, because precision.compute is not "
-      "fp64",
+      "{} tensor{} of the checkpoint {} FP64 and rounded, because precision.compute is not fp64",
       narrowed, narrowed == 1 ? "" : "s", narrowed == 1 ? "is" : "are");
 }
 

@@ -102,7 +102,7 @@ bool multiplies_codes(DeviceKind device) {
 
 }  // namespace
 
-engine::Target target_of(const Recipe& recipe) {
+void check_device_trains(const Recipe& recipe) {
   const DeviceKind device = device_of(recipe);
   require<RecipeError>(!recipe.precision.tf32() || device == DeviceKind::cuda,
                        "precision.tf32: products on the CPU are fp32, and run.device is {} here; "
@@ -114,16 +114,19 @@ engine::Target target_of(const Recipe& recipe) {
       "optimizer.name: {} is for the CPU, and run.device is {} here; choose another "
       "optimizer, or run.device: cpu",
       optimizer.name, to_string(device));
-  require<RecipeError>(
-      !recipe.offload.is_used() || device == DeviceKind::cpu,
-      "offload: {}, and run.device is {} here; leave it out, or run.device: cpu",
-      kNoOffloadOfGpu, to_string(device));
+  require<RecipeError>(!recipe.offload.is_used() || device == DeviceKind::cpu,
+                       "offload: {}, and run.device is {} here; leave it out, or run.device: cpu",
+                       kNoOffloadOfGpu, to_string(device));
   const bool any_exchange =
       recipe.parallelism.gpu_collectives() == parallel::GpuCollectives::automatic;
   require<RecipeError>(any_exchange || device == DeviceKind::cuda,
                        "parallelism.gpu_collectives: run.device is {} here, where there is no GPU; "
                        "leave the key out",
                        to_string(device));
+}
+
+engine::Target target_of(const Recipe& recipe) {
+  const DeviceKind device = device_of(recipe);
   const auto& chunk = recipe.training.loss_chunk().value;
   return {.device = device,
           .threads = recipe.threads(),

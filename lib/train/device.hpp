@@ -27,7 +27,10 @@ struct GpuShare {
 /// Ranks of a machine take its GPUs in turn; more ranks than GPUs share them. `gpus` is not 0.
 GpuShare share_of_gpus(const JobPlace& place, int gpus);
 
-/// What a plan of the recipe must know. RecipeError for what the device does not do.
+/// RecipeError for what the recipe asks of training, and the device that is taken does not do. A
+/// model that was trained elsewhere can be evaluated there nevertheless.
+void check_device_trains(const Recipe& recipe);
+/// What a plan of the recipe must know.
 engine::Target target_of(const Recipe& recipe);
 
 /// Bytes that the arena may have: run.memory_limit, or else those of the machine: of the GPU's

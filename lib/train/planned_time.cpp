@@ -75,6 +75,7 @@ namespace {
 /// With a data sheet, of a device as it is there.
 engine::Target rank_of(const Recipe& recipe,
                        const std::optional<std::filesystem::path>& profile = std::nullopt) {
+  check_device_trains(recipe);
   engine::Target target = target_of(recipe);
   if (profile && target.device == DeviceKind::cuda && recipe.precision.quantization()) {
     target.multiplies_codes = profile_of(*profile).peak_fp8_flops > 0;

@@ -154,7 +154,7 @@ void log_offload(engine::Engine& engine) {
 void log_offload_traffic(engine::Engine& engine) {
   if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
     const auto traffic = states->traffic();
-    log::info("optimizer states: {} read, {} written; updates waited {} for the disk",
+    log::info("optimizer states: {} read, {} written; the run waited {} for the disk",
               format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
               format_duration(traffic.waited_seconds));
   }
@@ -189,6 +189,12 @@ void log_idle_layout_keys(const Recipe& recipe) {
     log_without_effect("for several ranks within a replica, without effect on one",
                        {&recipe.parallelism.zero});
   }
+}
+
+void log_idle_offload(const Recipe& recipe, const plan::Plan& plan) {
+  if (plan.activation_traffic_bytes > 0) return;
+  log_without_effect("for what other models save, or other recipes; without effect on this rank",
+                     {&recipe.offload.activations});
 }
 
 void log_idle_keys(const Recipe& recipe, DeviceKind device) {

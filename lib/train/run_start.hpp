@@ -43,13 +43,15 @@ void log_launches(const Device& device, const plan::Plan& plan);
 /// other runs. `device_does`: as in engine::Target.
 void log_fp8(const engine::Engine& engine, bool device_does);
 
-/// Where optimizer states are that are not in memory, and how they come; in the end how many came,
-/// and how long updates waited for them.
+/// Where optimizer states and activations are that are not in memory, and how they come; in the end
+/// how many came, and how long the run waited for them.
 void log_offload(engine::Engine& engine);
 void log_offload_traffic(engine::Engine& engine);
 
 /// Says which keys that the recipe changes do nothing with its layout.
 void log_idle_layout_keys(const Recipe& recipe);
+/// Says so of `offload.activations` where nothing of a step goes to the file.
+void log_idle_offload(const Recipe& recipe, const plan::Plan& plan);
 /// The same, and which keys of `run` do nothing on this device: a recipe for a GPU is tried on a
 /// CPU as it is, but not without a word.
 void log_idle_keys(const Recipe& recipe, DeviceKind device);

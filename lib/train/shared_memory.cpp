@@ -3,13 +3,31 @@
 #include <map>
 #include <vector>
 
+#include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/plan/machine.hpp"
 
 namespace llmtrain::train {
 
-std::optional<std::string> shared_memory_problem(std::span<const RankNeed> ranks) {
+namespace {
+
+std::vector<RankNeed> needs_of_all(const Peers& peers, std::uint64_t bytes, std::uint64_t has,
+                                   std::string_view site) {
+  const auto hosts = peers.texts_of_all(plan::machine_facts().host, site);
+  const auto all_bytes = peers.of_all(bytes, site);
+  const auto all_have = peers.of_all(has, site);
+  std::vector<RankNeed> needs;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    needs.push_back({hosts[rank], all_bytes[rank], all_have[rank]});
+  }
+  return needs;
+}
+
+}  // namespace
+
+std::optional<std::string> shared_problem(std::span<const RankNeed> ranks,
+                                          std::string_view of_what) {
   struct Machine {
     int ranks = 0;
     std::uint64_t bytes = 0, has = 0;
@@ -23,8 +41,8 @@ std::optional<std::string> shared_memory_problem(std::span<const RankNeed> ranks
   }
   for (const auto& [host, machine] : machines) {
     if (machine.ranks == 1 || machine.bytes <= machine.has) continue;
-    return fmt::format("the {} ranks on {} need {} of memory together, but it has {}",
-                       machine.ranks, host, format_bytes(machine.bytes), format_bytes(machine.has));
+    return fmt::format("the {} ranks on {} need {} of {} together, but it has {}", machine.ranks,
+                       host, format_bytes(machine.bytes), of_what, format_bytes(machine.has));
   }
   return std::nullopt;
 }
@@ -33,20 +51,25 @@ void check_shared_memory(const RunPlan& planned, const Recipe& recipe, const Pee
   const bool shares = planned.plan.device == DeviceKind::cpu && planned.limit_bytes &&
                       !recipe.run.memory_limit().value;
   if (!shares || peers.world().place().size == 1) return;
-  constexpr std::string_view kSite = "memory of machines";
-  const auto hosts = peers.texts_of_all(plan::machine_facts().host, kSite);
-  const auto bytes = peers.of_all(planned.plan.extent_bytes(), kSite);
-  const auto limits = peers.of_all(*planned.limit_bytes, kSite);
-  std::vector<RankNeed> needs;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    needs.push_back({hosts[rank], bytes[rank], limits[rank]});
-  }
-  const std::optional<std::string> problem = shared_memory_problem(needs);
+  const auto problem = shared_problem(
+      needs_of_all(peers, planned.plan.extent_bytes(), *planned.limit_bytes, "memory of machines"),
+      "memory");
   require<DoesNotFitError>(!problem,
                            "{}; start fewer ranks there, divide more among them "
                            "(parallelism.zero: 3), lower training.micro_batch_size (now {}), or "
                            "set activation_checkpoint.mode: full",
                            problem.value_or(""), recipe.training.micro_batch_size());
+}
+
+void check_shared_disk(const plan::Plan& plan, const std::filesystem::path& directory,
+                       const Peers& peers) {
+  if (peers.world().place().size == 1) return;
+  const std::uint64_t bytes = plan.offloaded_bytes + plan.activation_file_bytes;
+  const auto problem =
+      shared_problem(needs_of_all(peers, bytes, free_disk_bytes(directory), "disks of machines"),
+                     fmt::format("disk in {}", directory.string()));
+  require<DoesNotFitError>(!problem, "{}; free space there, or choose another offload.path",
+                           problem.value_or(""));
 }
 
 }  // namespace llmtrain::train

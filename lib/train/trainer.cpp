@@ -36,6 +36,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       planned_([&] {
         RunPlan planned = plan_that_fits(recipe, geometry_, directory_);
         check_shared_memory(planned, recipe, peers_);
+        if (recipe.offload.is_used()) {
+          check_shared_disk(planned.plan, recipe.offload.directory(directory_), peers_);
+        }
         return planned;
       }()),
       planned_steps_(planned_.plan.step_trace),
@@ -104,6 +107,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   log_fp8(engine_, run_device_.place().multiplies_codes);
   log_offload(engine_);
   log_idle_keys(recipe, device_.kind());
+  log_idle_offload(recipe, planned_.plan);
   warn_of_places(recipe, peers_);
   if (options_.checksum_every > 0 && peers_.world().place().size == 1) {
     log::info("resilience.checksum_every: nothing to compare, there is one rank");

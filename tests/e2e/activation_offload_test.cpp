@@ -97,10 +97,35 @@ TEST_CASE("the plan has the pool for activations, their file, and what stays in 
   CHECK(written > 0);
   CHECK(file > 0);
   CHECK_FALSE(plain.contains("activation_offload"));
+  // Values of the pool may be gone before the disk has written them, and their places be free.
+  const Json wider = plan_of(here, joined(deep, {kAll, "offload.activation_buffer=2MiB"}));
+  CHECK(wider["activation_offload"]["file_bytes"].get<std::int64_t>() == file + (1 << 20));
   // Twelve blocks' become those of one or two.
   CHECK(peak(offloaded) < peak(plain) / 2);
   const Json deeper = plan_of(here, {"model.num_hidden_layers=24", kAll});
   CHECK(peak(deeper) - peak(offloaded) < (peak(plain) - peak(offloaded)) / 10);
+}
+
+TEST_CASE("names of which a model saves nothing are said, by run and plan alike") {
+  const std::string_view line = "without effect on this rank: offload.activations";
+  const Workspace here(kTinyRecipe);
+  for (const std::string names : {"[block]", "[experts, dropout]", "[norm]"}) {
+    CAPTURE(names);
+    const Overrides overrides{"offload.activations=" + names, "run.output_dir=" + names};
+    const bool is_idle = names != "[norm]";
+    const auto planned = here.call(joined({"plan", "recipe.yaml"}, overrides));
+    CHECK((planned.output.find(line) != std::string::npos) == is_idle);
+    CHECK((here.run(overrides).output.find(line) != std::string::npos) == is_idle);
+  }
+}
+
+TEST_CASE("a benchmark of offloaded activations asks for a directory, and has one") {
+  const Workspace here(kTinyRecipe);
+  const Overrides bench{"bench", "recipe.yaml", "--steps", "1", "offload.activations=[norm]"};
+  const auto refused = here.call(bench);
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.output.find("offload.path: name the directory") != std::string::npos);
+  CHECK(here.call(joined(bench, {"offload.path=fast"})).exit_code == 0);
 }
 
 TEST_CASE("activations that cannot be offloaded are refused when the recipe is checked") {

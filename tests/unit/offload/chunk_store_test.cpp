@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
@@ -66,9 +67,9 @@ class Rig {
       REQUIRE(inner != nullptr);
       return std::make_unique<FaultQueue>(std::move(inner), watched);
     };
-    store = std::make_unique<ChunkStore>(
-        ScratchFile(directory.path(), bytes), chunks, pool.get(), name,
-        ChunkStore::Options{.checksums = checksums, .make_queue = make});
+    store =
+        std::make_unique<ChunkStore>(ScratchFile(directory.path(), bytes), chunks, pool.get(), name,
+                                     StoreOptions{.checksums = checksums, .make_queue = make});
   }
 
   /// All of chunk c, byte i, becomes c + i; then each pass adds one.
@@ -257,7 +258,8 @@ TEST_CASE("what the disk has changed is found when it is read, with its block an
       CHECK(inside.empty());
       continue;
     }
-    CHECK(outside.find("block 4 (bytes ") != std::string::npos);
+    CHECK(outside.find(fmt::format("bytes {} to {} are not", at - 17,
+                                   at - 17 + ChunkStore::kBlock)) != std::string::npos);
     CHECK(outside.find("has changed chunk 3 [1048576, 2097152)") != std::string::npos);
     CHECK(inside == outside);
   }
@@ -316,6 +318,25 @@ TEST_CASE("nothing is left of a scratch file, and names that a kill has left go"
   const ScratchFile file(inside, kUnit);
   CHECK(names() == 1);
   CHECK(std::filesystem::exists(inside / "weights"));
+}
+
+TEST_CASE("a file grows by as much as the disk has, and keeps what it has") {
+  const test::TempDir directory;
+  ScratchFile file(directory.path(), kUnit);
+  const BlockMemory memory = make_block_memory(kUnit);
+  memory[0] = std::byte{1};
+  file.write(0, {memory.get(), kUnit});
+  CHECK(file.grow(2 * kUnit, 3 * kUnit) == 3 * kUnit);
+  CHECK(file.grow(4 * kUnit, std::uint64_t{1} << 61) == 4 * kUnit);
+  struct ::stat info {};
+  REQUIRE(::fstat(file.descriptor(), &info) == 0);
+  CHECK(info.st_size == 4 * kUnit);
+  CHECK(info.st_blocks * 512 >= 4 * static_cast<std::int64_t>(kUnit));
+  const std::string text =
+      failure_of([&] { file.grow(std::uint64_t{1} << 61, std::uint64_t{1} << 61); });
+  CHECK(text.find("cannot take 2305843009213693952 bytes of disk") != std::string::npos);
+  file.read(0, {memory.get(), kUnit});
+  CHECK(memory[0] == std::byte{1});
 }
 
 TEST_CASE("a disk that has no room for the file says so at once") {

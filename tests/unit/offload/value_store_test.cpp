@@ -43,7 +43,7 @@ class Rig {
     };
     store.emplace(ScratchFile(directory.path(), kBlock),
                   std::span(pool.get(), pool_blocks * kBlock),
-                  ValueStore::Options{.checksums = checksums, .make_queue = make});
+                  StoreOptions{.checksums = checksums, .make_queue = make});
   }
 
   Id put(std::uint64_t bytes, Id before = 0) {
@@ -150,14 +150,13 @@ TEST_CASE("half a pool of what is taken soon is read ahead, and nothing twice") 
   std::vector<Id> ids;
   for (std::uint64_t i = 0; i < kValues; ++i) {
     ids.push_back(rig.put(kBlock, i > 0 ? ids.back() : 0));
-    REQUIRE(reaches(&ValueStore::Traffic::written_bytes, i + 1));
+    REQUIRE(reaches(&StoreTraffic::written_bytes, i + 1));
   }
   // The last eight are in the pool still.
   for (std::uint64_t i = kValues; i-- > 0;) {
     CHECK(rig.take(ids[i]));
     const std::uint64_t ahead = i - std::min(i, kPool / 2);  // the first of them
-    CHECK(reaches(&ValueStore::Traffic::read_bytes,
-                  kValues - kPool - std::min(ahead, kValues - kPool)));
+    CHECK(reaches(&StoreTraffic::read_bytes, kValues - kPool - std::min(ahead, kValues - kPool)));
   }
 }
 

@@ -7,19 +7,19 @@ namespace llmtrain::train {
 
 TEST_CASE("ranks that fit alone are refused where their machine cannot hold them together") {
   const std::uint64_t gib = std::uint64_t{1} << 30;
-  CHECK_FALSE(shared_memory_problem(std::vector<RankNeed>{{"a", 3 * gib, 4 * gib}}));
+  CHECK_FALSE(shared_problem(std::vector<RankNeed>{{"a", 3 * gib, 4 * gib}}, "memory"));
   const std::vector<RankNeed> fits{
       {"a", 2 * gib, 4 * gib}, {"a", 2 * gib, 4 * gib}, {"b", 3 * gib, 4 * gib}};
-  CHECK_FALSE(shared_memory_problem(fits));
+  CHECK_FALSE(shared_problem(fits, "memory"));
   // Uneven stages: the fullest alone says nothing.
   const std::vector<RankNeed> uneven{{"b", 1 * gib, 4 * gib},
                                      {"a", 3 * gib, 4 * gib},
                                      {"b", 1 * gib, 4 * gib},
                                      {"a", 2 * gib, 4 * gib}};
-  CHECK(shared_memory_problem(uneven) ==
+  CHECK(shared_problem(uneven, "memory") ==
         "the 2 ranks on a need 5.00 GiB of memory together, but it has 4.00 GiB");
   const std::vector<RankNeed> many(8, {"node1", 11 * gib, 23 * gib});
-  CHECK(shared_memory_problem(many) ==
+  CHECK(shared_problem(many, "memory") ==
         "the 8 ranks on node1 need 88.00 GiB of memory together, but it has 23.00 GiB");
 }
 
