@@ -16,7 +16,8 @@ struct ExitCodeRow {
 inline constexpr std::array kExitCodes{
     ExitCodeRow{ExitCode::done, "done"},
     ExitCodeRow{ExitCode::runtime,
-                "a device, another program or an invariant failed; or `diff` found a difference"},
+                "a device, another program or an invariant failed; or `tokenizer diff` found a "
+                "difference"},
     ExitCodeRow{ExitCode::recipe, "the recipe or the command line is wrong: edit it"},
     ExitCodeRow{ExitCode::does_not_fit, "the plan needs more memory or disk than there is"},
     ExitCodeRow{ExitCode::invalid_data, "text, tokenizer, weights or checkpoint cannot be used"},
