@@ -9,7 +9,8 @@ and they are run. A fault counts as seen when it compiles and its tests, which p
 
 Results are kept in the directory, so that an interrupted run goes on where it was; --fresh forgets
 them. docs/seeded-faults.md is written after each fault; rows of faults that this directory has not
-tried stay, with the commit that they were seen at. Exit code 1 if a fault went unseen.
+tried stay, with the commit that they were seen at, and with a mark where the fault, or what shall see
+it, is not that of today. Exit code 1 if a fault went unseen.
 """
 
 import argparse
@@ -34,9 +35,11 @@ HEADER = """# Seeded faults
 
 `scripts/seeded_faults.py` applies each of these one-line faults to a worktree of its own and runs the
 named tests; a fault is *seen* when it compiles and a test fails. Without a fault the same tests
-pass. The lines themselves are in `scripts/seeded_faults.toml`.
+pass. The lines themselves are in `scripts/seeded_faults.toml`; `id` is a hash of one with its tests.
+Where a commit is marked with *, the fault was seen in another form, or by other tests, than it has now.
 
 """
+CHANGED = "*"
 
 
 def git(*arguments, cwd=ROOT):
@@ -54,6 +57,10 @@ def load_faults():
 
 def digest(fault):
     return hashlib.sha256(json.dumps(fault, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def short_id(fault):
+    return digest(fault)[:8]
 
 
 def failing_case(output):
@@ -177,7 +184,16 @@ def is_seen(result):
 def row_of(fault, result):
     seen = "; ".join(f"`{test}`: {case or '**nothing**'}"
                      for test, case in result["tests"].items())
-    return f"| {fault['name']} | `{fault['file']}` | {seen} | {result['commit']} |"
+    return (f"| {fault['name']} | `{fault['file']}` | {seen} | {result['commit']} "
+            f"| {short_id(fault)} |")
+
+
+def marked(row, fault):
+    """A row of the page, with a mark if it is not of the fault as it is now."""
+    cells = row.removesuffix(" |").split(" | ")
+    commit = cells[-2].removesuffix(CHANGED)
+    cells[-2] = commit if cells[-1] == short_id(fault) else commit + CHANGED
+    return " | ".join(cells) + " |"
 
 
 def earlier_rows():
@@ -194,10 +210,12 @@ def write_page(faults, results):
         if digest(fault) in results:
             rows.append(row_of(fault, results[digest(fault)]))
         elif row := earlier.get(f"| {fault['name']}`{fault['file']}`"):
-            rows.append(row)
+            rows.append(marked(row, fault))
     seen = sum("**nothing**" not in row for row in rows)
-    summary = f"{len(faults)} faults, {len(rows)} tried, {seen} seen.\n\n"
-    head = ["| fault | where | seen by | commit |", "|---|---|---|---|"]
+    changed = sum(f"{CHANGED} | " in row for row in rows)
+    summary = (f"{len(faults)} faults, {len(rows)} tried, {seen} seen, "
+               f"{changed} of them in another form.\n\n")
+    head = ["| fault | where | seen by | commit | id |", "|---|---|---|---|---|"]
     PAGE.write_text(HEADER + summary + "\n".join(head + rows) + "\n")
 
 

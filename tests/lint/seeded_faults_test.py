@@ -48,6 +48,20 @@ class NumberOfCases(unittest.TestCase):
         self.assertIsNone(seeded_faults.number_of_cases(TALKS))
 
 
+class Page(unittest.TestCase):
+    FAULT = {"name": "a fault", "file": "a.cpp", "old": "1", "new": "2", "tests": ["unit_base"]}
+    RESULT = {"commit": "0123456789", "tests": {"unit_base": "a case"}}
+
+    def test_a_row_of_another_form_of_the_fault_is_marked(self):
+        row = seeded_faults.row_of(self.FAULT, self.RESULT)
+        self.assertEqual(seeded_faults.marked(row, self.FAULT), row)
+        for change in ({"new": "3"}, {"cases": "a case*"}):
+            later = seeded_faults.marked(row, self.FAULT | change)
+            self.assertEqual(later, row.replace("0123456789", "0123456789*"))
+            self.assertEqual(seeded_faults.marked(later, self.FAULT | change), later)
+            self.assertEqual(seeded_faults.marked(later, self.FAULT), row)
+
+
 class Faults(unittest.TestCase):
     def test_every_fault_can_be_planted(self):
         """Code moves on; a fault whose line is gone is tried by nobody."""
