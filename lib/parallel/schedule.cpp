@@ -128,6 +128,7 @@ Schedule ScheduleRow::make(const ScheduleShape& shape) const {
 
 std::span<const ScheduleRow> schedules() {
   static const std::array kRows{rows::one_forward_one_backward(),
+                                rows::eager_1f1b(),
                                 rows::gpipe(),
                                 rows::interleaved_1f1b(),
                                 rows::zb_h1(),

@@ -35,10 +35,12 @@ CASES = {
     "sp 2": ["parallelism.sp=2"],
     "sp 2, ulysses": ["parallelism.sp=2", "parallelism.sp_algo=ulysses"],
     "pp 2": ["parallelism.pp=2", "parallelism.pp_layers=[9,3]"],
+    "pp 2, eager_1f1b": ["parallelism.pp=2", "parallelism.pp_schedule=eager_1f1b",
+                         "parallelism.pp_layers=[9,3]"],
     "pp 2, zb_h1": ["parallelism.pp=2", "parallelism.pp_schedule=zb_h1", "parallelism.pp_layers=[9,3]"],
 }
 # Of 1f1b with 8 micro-batches on 2 stages: 8 of 8 + 2 - 1 turns.
-ALLOWED = {"pp 2": 8 / 9}
+ALLOWED = {"pp 2": 8 / 9, "pp 2, eager_1f1b": 8 / 9}
 TORCH_CASES = {"PyTorch, DDP over gloo": "ddp", "PyTorch, FSDP over gloo": "fsdp"}
 RECIPE = """recipe: 1
 run: {threads: 1, device: cpu}

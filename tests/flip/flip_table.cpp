@@ -98,9 +98,9 @@ const std::vector<Flip> kParallelism{
      {plan},
      "parallelism.pp=2 | model.num_hidden_layers=4 | training.global_batch_size=8 | "
      "training.micro_batch_size=1",
-     {"parallelism.pp_schedule=gpipe", "parallelism.pp_schedule=zb_h1",
-      "parallelism.pp_schedule=zbv", "parallelism.pp_schedule=v_half",
-      "parallelism.pp_schedule=dualpipev",
+     {"parallelism.pp_schedule=gpipe", "parallelism.pp_schedule=eager_1f1b",
+      "parallelism.pp_schedule=zb_h1", "parallelism.pp_schedule=zbv",
+      "parallelism.pp_schedule=v_half", "parallelism.pp_schedule=dualpipev",
       "parallelism.pp_schedule=interleaved_1f1b | parallelism.pp_stages_per_rank=2"}},
     {"parallelism.pp_layers",
      {plan},

@@ -69,6 +69,7 @@ std::vector<Run> runs() {
       pipeline(1, 2, "v_half"),
       extra(pipeline(1, 2, "dualpipev")),
       extra(pipeline(1, 4, "1f1b")),
+      extra(pipeline(1, 4, "eager_1f1b")),
       extra(pipeline(1, 4, "zb_h1")),
       extra(pipeline(2, 2, "1f1b", 0)),
       extra(pipeline(2, 2, "1f1b", 1)),

@@ -61,6 +61,12 @@ const std::vector<Layout>& pipeline_layouts() {
       {4, "llama",
        "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe | parallelism.zero=3"},
       {4, "qwen3", "parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe"},
+      {3, "gpt2", "parallelism.pp=3 | parallelism.pp_schedule=eager_1f1b",
+       "model.resid_pdrop=0.2 | training.global_batch_size=8"},
+      {8, "llama",
+       "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | "
+       "parallelism.pp_schedule=eager_1f1b | parallelism.zero=3",
+       "activation_checkpoint.mode=full"},
       {4, "llama", "parallelism.sp=2 | parallelism.pp=2 | parallelism.pp_schedule=dualpipev",
        "model.num_hidden_layers=4 | activation_checkpoint.mode=full"},
       {4, "gpt2", "parallelism.sp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe",

@@ -14,17 +14,7 @@ int warm_up(const ScheduleShape& shape, int rank) {
 }
 
 std::vector<std::vector<Action>> actions(const ScheduleShape& shape) {
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < shape.num_ranks; ++rank) {
-    RankWriter writer(shape, StagePlacement::loop, rank);
-    for (int m = 0; m < warm_up(shape, rank); ++m) writer.forward(0);
-    for (int m = 0; m < shape.num_micro_batches; ++m) {
-      if (writer.forwards(0) < shape.num_micro_batches) writer.forward(0);
-      writer.backward(0);
-    }
-    ranks.push_back(writer.take());
-  }
-  return ranks;
+  return behind_warm_up(shape, &warm_up);
 }
 
 int max_live(const ScheduleShape& shape, int rank) {

@@ -40,4 +40,19 @@ void RankWriter::oldest_weight_grad() {
   weight_grad(waiting_[next_waiting_++]);
 }
 
+std::vector<std::vector<Action>> behind_warm_up(const ScheduleShape& shape,
+                                                int (*warm_up)(const ScheduleShape&, int rank)) {
+  std::vector<std::vector<Action>> ranks;
+  for (int rank = 0; rank < shape.num_ranks; ++rank) {
+    RankWriter writer(shape, StagePlacement::loop, rank);
+    for (int m = 0; m < warm_up(shape, rank); ++m) writer.forward(0);
+    for (int m = 0; m < shape.num_micro_batches; ++m) {
+      if (writer.forwards(0) < shape.num_micro_batches) writer.forward(0);
+      writer.backward(0);
+    }
+    ranks.push_back(writer.take());
+  }
+  return ranks;
+}
+
 }  // namespace llmtrain::parallel::rows

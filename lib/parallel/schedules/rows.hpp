@@ -10,6 +10,7 @@ namespace llmtrain::parallel::rows {
 
 ScheduleRow gpipe();
 ScheduleRow one_forward_one_backward();
+ScheduleRow eager_1f1b();
 ScheduleRow interleaved_1f1b();
 ScheduleRow zb_h1();
 ScheduleRow zbv();
@@ -52,5 +53,9 @@ class RankWriter {
   std::vector<int> waiting_;  // chunks of the I whose W is to come, oldest first
   std::size_t next_waiting_ = 0;
 };
+
+/// One forward, one backward, behind so many forwards of each rank.
+std::vector<std::vector<Action>> behind_warm_up(const ScheduleShape& shape,
+                                                int (*warm_up)(const ScheduleShape&, int rank));
 
 }  // namespace llmtrain::parallel::rows

@@ -37,8 +37,8 @@ double bubble(std::string_view name, const ScheduleShape& shape) {
 }  // namespace
 
 // (p - 1) (F + B): arXiv 1811.06965, arXiv 2104.04473 section 2.2.
-TEST_CASE("gpipe and 1f1b idle p - 1 forwards and backwards, whatever these take") {
-  for (const std::string_view name : {"gpipe", "1f1b"}) {
+TEST_CASE("gpipe and 1f1b, eager or not, idle p - 1 forwards and backwards, whatever these take") {
+  for (const std::string_view name : {"gpipe", "1f1b", "eager_1f1b"}) {
     for_each_shape(find_schedule(name), [&](ScheduleShape shape) {
       const double p = shape.num_ranks, m = shape.num_micro_batches;
       CHECK(bubble(name, shape) == (p - 1) * 3);

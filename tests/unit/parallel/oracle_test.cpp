@@ -29,6 +29,7 @@ struct Oracle {
 // Papers and formulas: bubble_test.cpp and schedule_test.cpp.
 constexpr Oracle kOracles[] = {
     {"1f1b", 1, [](int p) { return 3.0 * (p - 1); }, [](int p) { return 1.0 * p; }},
+    {"eager_1f1b", 1, [](int p) { return 3.0 * (p - 1); }, [](int p) { return 2.0 * p - 1; }},
     {"interleaved_1f1b", 2, [](int p) { return 3.0 * (p - 1) / 2; },
      [](int p) { return p + (p - 1) / 2.0; }},
     {"interleaved_1f1b", 4, [](int p) { return 3.0 * (p - 1) / 4; },

@@ -60,6 +60,17 @@ TEST_CASE("1f1b runs as many forwards ahead as there are ranks behind") {
   CHECK(lines[1] == "F0@1 B0@1 F1@1 B1@1 F2@1 B2@1 ");
 }
 
+TEST_CASE("eager_1f1b runs twice as many forwards ahead") {
+  const Schedule schedule = find_schedule("eager_1f1b").make({2, 2, 4});
+  std::vector<std::string> lines;
+  for (const auto& actions : schedule.ranks) {
+    std::string& line = lines.emplace_back();
+    for (const Action& action : actions) line += to_string(action) + " ";
+  }
+  CHECK(lines[0] == "F0@0 F1@0 F2@0 B0@0 F3@0 B1@0 B2@0 B3@0 ");
+  CHECK(lines[1] == "F0@1 B0@1 F1@1 B1@1 F2@1 B2@1 F3@1 B3@1 ");
+}
+
 TEST_CASE("interleaved_1f1b with one stage per rank is 1f1b") {
   for (const int m : {1, 4, 12}) {
     const ScheduleShape shape{.num_ranks = 4, .num_stages = 4, .num_micro_batches = m};
@@ -106,6 +117,17 @@ TEST_CASE("1f1b holds as many micro-batches as stages remain (arXiv 2104.04473)"
     for (int r = 0; r < shape.num_ranks; ++r) {
       CHECK(most[static_cast<std::size_t>(r)] ==
             std::min(shape.num_ranks - r, shape.num_micro_batches));
+    }
+  });
+}
+
+// 2 (S - s) - 1 of stages s = 0 .. S - 1.
+TEST_CASE("eager_1f1b holds one micro-batch less than twice as many (arXiv 2211.05322)") {
+  for_each_shape(find_schedule("eager_1f1b"), [](const ScheduleShape& shape) {
+    const std::vector<int> most = most_live(find_schedule("eager_1f1b").make(shape));
+    for (int r = 0; r < shape.num_ranks; ++r) {
+      CHECK(most[static_cast<std::size_t>(r)] ==
+            std::min(2 * (shape.num_ranks - r) - 1, shape.num_micro_batches));
     }
   });
 }

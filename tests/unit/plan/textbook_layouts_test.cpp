@@ -103,8 +103,8 @@ TEST_CASE("ranks that share samples and layers send what both ways take") {
 // Blocks do not divide by stages, and middle ranks send both ways.
 TEST_CASE("stages of a pipeline send what is between them, whatever is shared beside") {
   constexpr std::pair<std::string_view, int> kSchedules[] = {
-      {"gpipe", 1}, {"1f1b", 1},   {"interleaved_1f1b", 2}, {"zb_h1", 1},
-      {"zbv", 2},   {"v_half", 2}, {"dualpipev", 2}};
+      {"gpipe", 1}, {"1f1b", 1}, {"eager_1f1b", 1}, {"interleaved_1f1b", 2},
+      {"zb_h1", 1}, {"zbv", 2},  {"v_half", 2},     {"dualpipev", 2}};
   for (const auto& [schedule, stages] : kSchedules) {
     CAPTURE(schedule);
     for (const int zero : {0, 1, 2, 3}) {
