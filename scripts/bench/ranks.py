@@ -12,7 +12,8 @@
 GPT-2 124M in fp32, determinism: run, 8 sequences of 256 tokens a step, micro-batches of one, one thread per rank. 100 % is
 what the two runs by themselves do together: they share caches and memory, too, but wait for nobody. They run at the beginning
 and at the end of each round, and a round's cases are compared with the mean of both. A ratio is the median of the rounds';
-a pipeline's is told as a share of what its schedule allows, too. Beside the measured time of a step stands the one that
+a pipeline's is told as a share of what its schedule allows, too: of the time in which its ranks work by the plan, with stages as they
+are. Beside the measured time of a step stands the one that
 `llmtrain plan` predicts from what two ranks of `llmtrain doctor` measured before.
 """
 
@@ -39,8 +40,6 @@ CASES = {
                          "parallelism.pp_layers=[9,3]"],
     "pp 2, zb_h1": ["parallelism.pp=2", "parallelism.pp_schedule=zb_h1", "parallelism.pp_layers=[9,3]"],
 }
-# Of 1f1b with 8 micro-batches on 2 stages: 8 of 8 + 2 - 1 turns.
-ALLOWED = {"pp 2": 8 / 9, "pp 2, eager_1f1b": 8 / 9}
 TORCH_CASES = {"PyTorch, DDP over gloo": "ddp", "PyTorch, FSDP over gloo": "fsdp"}
 RECIPE = """recipe: 1
 run: {threads: 1, device: cpu}
@@ -109,11 +108,13 @@ class Torch:
         return lines
 
 
-def predicted_seconds(arguments, directory, overrides):
+def prediction(arguments, directory, overrides):
+    """Seconds of a step; of a pipeline the share of them in which a rank works, else None."""
     command = [arguments.executable, "plan", "recipe.yaml", "--ranks", "2", "--profile", "profile.json", *overrides]
     text = subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
     value, unit = re.search(r"predicted step time +([\d.]+) (ms|s)", text).groups()
-    return float(value) * {"ms": 1e-3, "s": 1}[unit]
+    idle = re.search(r"^ +pipeline .* idle for ([\d.]+)% of its time", text, re.MULTILINE)
+    return float(value) * {"ms": 1e-3, "s": 1}[unit], 1 - float(idle.group(1)) / 100 if idle else None
 
 
 def main():
@@ -127,7 +128,7 @@ def main():
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     arguments.executable = arguments.executable.resolve()
-    alone, rates, number, predicted = [], {case: [] for case in arguments.cases}, 0, {}
+    alone, rates, number, predicted, works = [], {case: [] for case in arguments.cases}, 0, {}, {}
     torch = Torch() if arguments.python else None
     with tempfile.TemporaryDirectory() as scratch:
         directory = pathlib.Path(scratch)
@@ -138,7 +139,7 @@ def main():
         subprocess.run(["mpirun", "-n", "2", arguments.executable, *doctor], cwd=directory, env=ENVIRONMENT,
                        stdout=subprocess.DEVNULL, check=True)
         for case in arguments.cases:
-            predicted[case] = predicted_seconds(arguments, directory, CASES[case])
+            predicted[case], works[case] = prediction(arguments, directory, CASES[case])
         for _ in range(arguments.rounds):
             before = sum(8 / seconds for seconds in turn(arguments, directory, number, [], 1))
             for case in arguments.cases:
@@ -159,7 +160,7 @@ def main():
         share = statistics.median(rate / of_all for rate, of_all in zip(of_case, alone))
         rate = statistics.median(of_case)
         measured, off = 8 / rate, 100 * (predicted[case] * rate / 8 - 1)
-        allowed = ALLOWED.get(case)
+        allowed = works[case]
         of_schedule = f" ({100 * share / allowed:.1f} % of its schedule's {100 * allowed:.1f})" if allowed else ""
         lines.append(f"| {case} | {rate:.2f} | {100 * share:.1f} %{of_schedule} | {measured:.2f} s | {predicted[case]:.2f} s "
                      f"| {off:+.0f} % |")

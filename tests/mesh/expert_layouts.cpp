@@ -52,6 +52,10 @@ const std::vector<Layout>& expert_layouts() {
        "parallelism.dp=2 | parallelism.pp=2 | parallelism.ep=2 | "
        "parallelism.pp_schedule=interleaved_1f1b | parallelism.pp_stages_per_rank=2",
        "model.num_hidden_layers=4 | optimizer.lr=5e-3"},
+      {4, "qwen3_moe",
+       "parallelism.dp=2 | parallelism.pp=2 | parallelism.ep=2 | "
+       "parallelism.pp_schedule=eager_1f1b",
+       "optimizer.lr=5e-3"},
       {4, "qwen3_moe", "parallelism.sp=4 | parallelism.sp_ulysses=2 | parallelism.ep=4",
        "training.seq_len=16 | optimizer.lr=5e-3"},
       {6, "qwen3_moe",

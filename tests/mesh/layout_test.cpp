@@ -1,4 +1,5 @@
 // Ranks of mpirun and the axes of their layout.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <unistd.h>
@@ -6,9 +7,43 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "lib/parallel/schedule.hpp"
+#include "tests/mesh/layouts.hpp"
 #include "tests/mesh/workshop.hpp"
 
 namespace llmtrain::test {
+
+namespace {
+
+bool has(const Layout& layout, std::string_view text) {
+  return fmt::format("{} |", layout.parallelism).find(text) != std::string::npos;
+}
+
+bool has_schedule(const Layout& layout, std::string_view name) {
+  if (!has(layout, "parallelism.pp=")) return false;
+  if (!has(layout, "parallelism.pp_schedule=")) return name == parallel::schedules().front().name;
+  return has(layout, fmt::format("parallelism.pp_schedule={} |", name));
+}
+
+}  // namespace
+
+TEST_CASE("every schedule is in a layout that is always tried, and in one beside each other axis") {
+  CHECK(std::ranges::count_if(layouts(), &Layout::quick) <= 20);
+  for (const parallel::ScheduleRow& row : parallel::schedules()) {
+    CAPTURE(row.name);
+    const auto tried = [&](auto&& how) {
+      return std::ranges::any_of(layouts(), [&](const Layout& layout) {
+        return has_schedule(layout, row.name) && how(layout);
+      });
+    };
+    CHECK(tried([](const Layout& layout) { return layout.quick; }));
+    for (const std::string_view axis : {"dp=", "tp=", "sp=", "ep=", "zero="}) {
+      CAPTURE(axis);
+      const std::string text = fmt::format("parallelism.{}", axis);
+      CHECK(tried([&](const Layout& layout) { return has(layout, text); }));
+    }
+  }
+}
 
 TEST_CASE("doctor of a recipe shows the ranks of mpirun once, with the machine that they are on") {
   const Workshop w;

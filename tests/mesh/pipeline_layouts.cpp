@@ -42,7 +42,9 @@ const std::vector<Layout>& pipeline_layouts() {
        "activation_checkpoint={mode: budget, budget: 0.85}"},
       // Each schedule beside other axes. Of a tied table both stages that have it add a term, whose
       // sum is summed over dp.
-      {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2", "", kQuick},
+      {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2"},
+      {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=eager_1f1b", "",
+       kQuick},
       {4, "gpt2", "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=zbv",
        "model.num_hidden_layers=4"},
       {4, "gpt2",
@@ -61,8 +63,10 @@ const std::vector<Layout>& pipeline_layouts() {
       {4, "llama",
        "parallelism.dp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe | parallelism.zero=3"},
       {4, "qwen3", "parallelism.tp=2 | parallelism.pp=2 | parallelism.pp_schedule=gpipe"},
-      {3, "gpt2", "parallelism.pp=3 | parallelism.pp_schedule=eager_1f1b",
-       "model.resid_pdrop=0.2 | training.global_batch_size=8"},
+      {3, "gpt2", "parallelism.pp=3 | parallelism.pp_schedule=eager_1f1b", "model.resid_pdrop=0.2"},
+      {4, "llama",
+       "parallelism.sp=2 | parallelism.sp_algo=ring | parallelism.pp=2 | "
+       "parallelism.pp_schedule=eager_1f1b"},
       {8, "llama",
        "parallelism.dp=2 | parallelism.tp=2 | parallelism.pp=2 | "
        "parallelism.pp_schedule=eager_1f1b | parallelism.zero=3",

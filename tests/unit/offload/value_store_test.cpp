@@ -64,6 +64,13 @@ class Rig {
     store->drop(id);
     values.erase(id);
   }
+  /// Whether so many blocks, and no more, are counted soon.
+  bool reaches(std::uint64_t StoreTraffic::*counter, std::uint64_t blocks) const {
+    for (int i = 0; i < 10'000 && store->traffic().*counter < blocks * kBlock; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return store->traffic().*counter == blocks * kBlock;
+  }
 
   test::TempDir directory;
   Watched watched;
@@ -141,23 +148,33 @@ TEST_CASE("what fits into the pool is not read again") {
 TEST_CASE("half a pool of what is taken soon is read ahead, and nothing twice") {
   constexpr std::uint64_t kPool = 8, kValues = 24;
   Rig rig(kPool);
-  const auto reaches = [&](auto counter, std::uint64_t blocks) {
-    for (int i = 0; i < 10'000 && rig.store->traffic().*counter < blocks * kBlock; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return rig.store->traffic().*counter == blocks * kBlock;
-  };
   std::vector<Id> ids;
   for (std::uint64_t i = 0; i < kValues; ++i) {
     ids.push_back(rig.put(kBlock, i > 0 ? ids.back() : 0));
-    REQUIRE(reaches(&StoreTraffic::written_bytes, i + 1));
+    REQUIRE(rig.reaches(&StoreTraffic::written_bytes, i + 1));
   }
   // The last eight are in the pool still.
   for (std::uint64_t i = kValues; i-- > 0;) {
     CHECK(rig.take(ids[i]));
     const std::uint64_t ahead = i - std::min(i, kPool / 2);  // the first of them
-    CHECK(reaches(&StoreTraffic::read_bytes, kValues - kPool - std::min(ahead, kValues - kPool)));
+    CHECK(
+        rig.reaches(&StoreTraffic::read_bytes, kValues - kPool - std::min(ahead, kValues - kPool)));
   }
+}
+
+TEST_CASE("what is read ahead keeps its place until it is taken") {
+  Rig rig(4);
+  const Id first = rig.put(kBlock);
+  const Id second = rig.put(kBlock, first);
+  for (int i = 0; i < 4; ++i) rig.put(kBlock);  // takes the place of both
+  const Id last = rig.put(kBlock, second);
+  REQUIRE(rig.reaches(&StoreTraffic::written_bytes, 7));
+  CHECK(rig.take(last));
+  REQUIRE(rig.reaches(&StoreTraffic::read_bytes, 2));
+  for (int i = 0; i < 4; ++i) rig.put(kBlock);
+  CHECK(rig.take(second));
+  CHECK(rig.take(first));
+  CHECK(rig.reaches(&StoreTraffic::read_bytes, 2));
 }
 
 TEST_CASE("who is ahead of the disk waits until there is room") {
