@@ -101,11 +101,13 @@ ScratchFile::ScratchFile(ScratchFile&& other) noexcept
       bypasses_cache_(other.bypasses_cache_) {}
 
 std::uint64_t ScratchFile::grow(std::uint64_t least, std::uint64_t wanted) {
-  int reason = take_more_blocks(fd_, bytes_, wanted);
-  if (reason == 0) return bytes_ = wanted;
-  if (wanted > least) reason = take_more_blocks(fd_, bytes_, least);
-  if (reason != 0) fail_in(directory_, fmt::format("take {} bytes of disk", least), reason);
-  return bytes_ = least;
+  int reason = 0;
+  for (const std::uint64_t bytes : {wanted, least}) {
+    if (bytes <= bytes_) return bytes_;
+    reason = take_more_blocks(fd_, bytes_, bytes);
+    if (reason == 0) return bytes_ = bytes;
+  }
+  fail_in(directory_, fmt::format("take {} bytes of disk", least), reason);
 }
 
 std::string ScratchFile::name() const {
