@@ -13,6 +13,19 @@ using test::for_each_shape;
 using test::most_live;
 using test::shape_of;
 
+namespace {
+
+std::vector<std::string> lines_of(const Schedule& schedule) {
+  std::vector<std::string> lines;
+  for (const auto& actions : schedule.ranks) {
+    std::string& line = lines.emplace_back();
+    for (const Action& action : actions) line += to_string(action) + " ";
+  }
+  return lines;
+}
+
+}  // namespace
+
 TEST_CASE("every schedule of the table is valid for every shape that it takes") {
   for (const ScheduleRow& row : schedules()) {
     CAPTURE(row.name);
@@ -51,22 +64,14 @@ TEST_CASE("a schedule is a pure function of its shape") {
 // The list itself, from its lines in the literature.
 TEST_CASE("1f1b runs as many forwards ahead as there are ranks behind") {
   const Schedule schedule = find_schedule("1f1b").make({2, 2, 3});
-  std::vector<std::string> lines;
-  for (const auto& actions : schedule.ranks) {
-    std::string& line = lines.emplace_back();
-    for (const Action& action : actions) line += to_string(action) + " ";
-  }
+  const std::vector<std::string> lines = lines_of(schedule);
   CHECK(lines[0] == "F0@0 F1@0 B0@0 F2@0 B1@0 B2@0 ");
   CHECK(lines[1] == "F0@1 B0@1 F1@1 B1@1 F2@1 B2@1 ");
 }
 
 TEST_CASE("eager_1f1b runs twice as many forwards ahead") {
   const Schedule schedule = find_schedule("eager_1f1b").make({2, 2, 4});
-  std::vector<std::string> lines;
-  for (const auto& actions : schedule.ranks) {
-    std::string& line = lines.emplace_back();
-    for (const Action& action : actions) line += to_string(action) + " ";
-  }
+  const std::vector<std::string> lines = lines_of(schedule);
   CHECK(lines[0] == "F0@0 F1@0 F2@0 B0@0 F3@0 B1@0 B2@0 B3@0 ");
   CHECK(lines[1] == "F0@1 B0@1 F1@1 B1@1 F2@1 B2@1 F3@1 B3@1 ");
 }
