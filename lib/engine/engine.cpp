@@ -42,6 +42,8 @@ ParameterDTypes parameter_dtypes(const EngineOptions& options) {
   const DType wide = statistics_dtype(options.compute);
   ParameterDTypes dtypes{
       .compute = options.compute, .master = wide, .grad = wide, .form = options.master};
+  dtypes.master_elsewhere =
+      options.optimizer != nullptr && options.offload && options.offload->masters;
   if (options.master == MasterForm::none && options.rounding == Rounding::stochastic) {
     dtypes.rounding_seed = options.seed;
   }
@@ -122,6 +124,9 @@ void Engine::allocate_optimizer() {
   optimizer_ =
       std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_, mesh_,
                                             options_.loss_scaling, offload, options_.seed);
+  if (const optim::OffloadedStates* in_file = optimizer_->offloaded()) {
+    store_.keep_masters_in(*in_file);
+  }
   const auto states = optimizer_->states();
   states_.assign(states.begin(), states.end());
   if (options_.quantization) allocate_quantization();

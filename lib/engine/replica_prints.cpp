@@ -77,6 +77,13 @@ std::vector<ReplicaPrint> replica_prints(Engine& engine) {
     if (p->remainder().defined()) {
       prints.add("remainder", p->name(), p->own_place(), p->remainder());
     }
+    if (p->master_is_elsewhere() && p->own_slice().count > 0) {
+      const auto read = [&](std::int64_t first, std::span<std::byte> to) {
+        engine.parameters().read_part(*p, p->own_slice().first + first, to);
+      };
+      prints.add("master", p->name(), p->own_place(),
+                 content_of(p->own_slice().count, p->master_dtype(), read));
+    }
   }
   for (const optim::StateTensor& state : engine.states()) {
     if (state.place.own.count == 0) continue;

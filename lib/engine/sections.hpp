@@ -140,6 +140,8 @@ struct PrecisionSection : recipe::Section {
       recipe::one_of<MasterForm>({{"fp32", MasterForm::whole},
                                   {"bf16+remainder", MasterForm::remainder},
                                   {"none", MasterForm::none}})};
+  /// Beside the copies that products read, in whichever form.
+  bool keeps_masters() const { return is_half_width(compute()) && master() != MasterForm::none; }
   recipe::Key<std::optional<Rounding>> rounding{
       this, "rounding", std::nullopt,
       "with master none: stochastic = up or down by chance, so that updates below half a step of "

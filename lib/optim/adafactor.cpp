@@ -69,7 +69,7 @@ class Adafactor final : public MatrixOptimizer {
     const Tensor u = step_of(ctx, parameter);
     factors.scale(ctx, parts, parameter.own_grad(), true, decision, u);
 
-    kernels::MatrixStepUpdate step{.to = update_operands(parameter),
+    kernels::MatrixStepUpdate step{.to = update_operands(p),
                                    .u = u,
                                    .m = beta1_ > 0 ? p.states.back().view() : View{},
                                    .least_scale = eps_[1],
@@ -88,7 +88,7 @@ class Adafactor final : public MatrixOptimizer {
       step.clip.threshold = *clip_threshold_;
     }
     if (scale_parameter_) {
-      of_values = master_squares_of(ctx, parts, parameter);
+      of_values = master_squares_of(ctx, parts, p);
       step.parameter_squares = of_values;
     }
     launch(ctx, step);

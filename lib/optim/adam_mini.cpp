@@ -79,7 +79,7 @@ class AdamMini final : public Optimizer {
                                       .decision = decision,
                                       .beta2 = corrected_decays().beta2,
                                       .count = state.block.numel()});
-    launch(ctx, kernels::BlockAdamUpdate{.to = update_operands(parameter),
+    launch(ctx, kernels::BlockAdamUpdate{.to = update_operands(p),
                                          .m = p.states[0],
                                          .moment = moment,
                                          .decision = decision,

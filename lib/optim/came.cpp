@@ -84,7 +84,7 @@ class Came final : public MatrixOptimizer {
       residual.scale(ctx, parts, m, false, decision, u);
     }
     launch(ctx,
-           kernels::MatrixStepUpdate{.to = update_operands(parameter),
+           kernels::MatrixStepUpdate{.to = update_operands(p),
                                      .u = is_matrix ? u : m,
                                      .decision = decision,
                                      .matrices = parts.here().count,

@@ -133,6 +133,11 @@ class Cutter {
 
 }  // namespace
 
+StateSpec master_spec(const Parameter& parameter) {
+  const bool whole = parameter.master_form() == MasterForm::whole;
+  return {.name = whole ? "master" : "remainder", .dtype = parameter.kept_master_dtype()};
+}
+
 ChunkLayout chunk_layout(std::span<const StatefulParameter> parameters,
                          std::uint64_t buffer_bytes) {
   return Cutter(parameters, buffer_bytes).cut();

@@ -12,14 +12,19 @@
 
 namespace llmtrain::optim {
 
-/// The recipe's `offload` for optimizer states.
+/// The recipe's `offload` for what an update alone reads.
 struct Offload {
+  /// What is kept beside compute copies goes to the file, too.
+  bool masters = false;
   /// Most memory through which they pass.
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;
   bool checksums = true;
   /// Of the file. Where nothing is computed (meta) there is none.
   std::filesystem::path directory = {};
 };
+
+/// What stands for a master among states.
+StateSpec master_spec(const Parameter& parameter);
 
 /// What an update takes of one parameter at a time.
 struct ChunkPart {
@@ -41,9 +46,10 @@ struct ChunkLayout {
   std::uint64_t pool_bytes = 0, file_bytes = 0;
 };
 
-/// A parameter, of which this rank updates something, with its states.
+/// A parameter, of which this rank updates something, with what of it is in the file.
 struct StatefulParameter {
   const Parameter* parameter = nullptr;
+  /// Optimizer::states() and, where Parameter::master_is_elsewhere(), its master behind them.
   std::vector<StateSpec> states;
   /// Optimizer::divisible().
   std::int64_t divisible = 0;

@@ -104,9 +104,9 @@ Tensor squares_of(const kernels::KernelCtx& ctx, const PartSums& parts, const Te
 }
 
 Tensor master_squares_of(const kernels::KernelCtx& ctx, const PartSums& parts,
-                         const Parameter& parameter) {
+                         const OptimizedParameter& p) {
   const Tensor squares = sums(ctx, parts.here().count);
-  launch(ctx, kernels::MasterSquares{.to = update_operands(parameter), .out = squares});
+  launch(ctx, kernels::MasterSquares{.to = update_operands(p), .out = squares});
   parts.over_all(ctx, squares);
   return squares;
 }

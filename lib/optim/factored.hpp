@@ -51,5 +51,5 @@ Tensor step_of(const kernels::KernelCtx& ctx, const Parameter& parameter);
 Tensor squares_of(const kernels::KernelCtx& ctx, const PartSums& parts, const Tensor& x);
 /// The same of the parameter's masters.
 Tensor master_squares_of(const kernels::KernelCtx& ctx, const PartSums& parts,
-                         const Parameter& parameter);
+                         const OptimizedParameter& p);
 }  // namespace llmtrain::optim

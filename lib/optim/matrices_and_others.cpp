@@ -42,7 +42,7 @@ void MatricesAndOthers::update(const kernels::KernelCtx& ctx, const View& decisi
 void MatricesAndOthers::step_along(const kernels::KernelCtx& ctx, const OptimizedParameter& p,
                                    const View& direction, const View& decision, double factor,
                                    kernels::WeightDecay decay) {
-  kernels::UpdateOperands along = update_operands(*p.parameter);
+  kernels::UpdateOperands along = update_operands(p);
   along.gradient = direction;
   launch(ctx, kernels::StepUpdate{.to = along,
                                   .decision = decision,

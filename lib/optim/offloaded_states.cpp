@@ -20,6 +20,17 @@ Tensor inside(const Tensor& of, const View& view) {
   return {std::shared_ptr<Storage>(owner, const_cast<Storage*>(&owner->storage())), view};
 }
 
+/// Which of a parameter's states its master is, where it is one.
+std::size_t master_of(const StatefulParameter& p) { return p.states.size() - 1; }
+
+/// Zeros of any type.
+void clear(const kernels::KernelCtx& ctx, View of) {
+  of.shape = {static_cast<std::int64_t>(of.bytes())};
+  of.row_stride = of.shape[0];
+  of.dtype = DType::u8;
+  launch(ctx, kernels::Fill{.y = of, .value = 0});
+}
+
 /// In which shape an optimizer has a state: that of its box where the rank has all of it.
 Shape shape_of(const StateSpec& state, const Parameter& parameter, std::int64_t count) {
   const TensorPlace place = place_of(state, parameter);
@@ -60,11 +71,16 @@ void OffloadedStates::bind_chunk(std::size_t chunk, std::span<const OptimizedPar
     if (part.elements.count < p.parameter->own_slice().count) optimized.part = part.elements;
     for (std::size_t s = 0; s < p.states.size(); ++s) {
       const Shape shape = shape_of(p.states[s], *p.parameter, part.values[s].count);
-      optimized.states.push_back(
+      const Tensor values =
           inside(pool_, {.data = pool_begin_ + layout.place.pool_offset + part.offsets[s],
                          .dtype = p.states[s].dtype,
                          .shape = shape,
-                         .row_stride = shape.cols()}));
+                         .row_stride = shape.cols()});
+      if (p.parameter->master_is_elsewhere() && s == master_of(p)) {
+        optimized.master = values;
+      } else {
+        optimized.states.push_back(values);
+      }
     }
   }
   update.optimizer = options.name().make(options.name);
@@ -88,10 +104,11 @@ void OffloadedStates::fill(const kernels::KernelCtx& ctx) const {
     if (store_) store_->acquire_fresh(c);
     for (std::size_t i = 0; i < chunks_[c].parameters.size(); ++i) {
       const StatefulParameter& p = stateful_[layout_.chunks[c].parts[i].parameter];
-      for (std::size_t s = 0; s < p.states.size(); ++s) {
-        launch(ctx, kernels::Fill{.y = chunks_[c].parameters[i].states[s],
-                                  .value = p.states[s].initial});
+      const OptimizedParameter& optimized = chunks_[c].parameters[i];
+      for (std::size_t s = 0; s < optimized.states.size(); ++s) {
+        launch(ctx, kernels::Fill{.y = optimized.states[s], .value = p.states[s].initial});
       }
+      if (optimized.master.defined()) clear(ctx, optimized.master);
     }
     if (store_) store_->release(c);
   }
@@ -143,6 +160,24 @@ void OffloadedStates::write(std::size_t parameter, std::size_t state, std::int64
             });
 }
 
+std::size_t OffloadedStates::index_of(const Parameter& parameter) const {
+  const auto at = std::ranges::find(stateful_, &parameter, &StatefulParameter::parameter);
+  require(at != stateful_.end(), "{} has no master in a file", parameter.name());
+  return static_cast<std::size_t>(at - stateful_.begin());
+}
+
+void OffloadedStates::read_masters(const Parameter& parameter, std::int64_t first,
+                                   std::span<std::byte> to) const {
+  const std::size_t index = index_of(parameter);
+  read(index, master_of(stateful_[index]), first, to);
+}
+
+void OffloadedStates::write_masters(const Parameter& parameter, std::int64_t first,
+                                    std::span<const std::byte> values) const {
+  const std::size_t index = index_of(parameter);
+  write(index, master_of(stateful_[index]), first, values);
+}
+
 std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,
                                       std::uint64_t end) const {
   constexpr std::size_t kMost = 3;
@@ -160,6 +195,17 @@ std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,
   names.resize(std::min(names.size(), kMost));
   return fmt::format("{}{}", fmt::join(names, ", "),
                      more > 0 ? fmt::format(" and {} states more", more) : "");
+}
+
+std::string_view OffloadedStates::contents() const {
+  const auto has_master = [](const StatefulParameter& p) {
+    return p.parameter->master_is_elsewhere();
+  };
+  const auto has_states = [&](const StatefulParameter& p) {
+    return p.states.size() > (has_master(p) ? 1 : 0);
+  };
+  if (std::ranges::none_of(stateful_, has_master)) return "optimizer states";
+  return std::ranges::any_of(stateful_, has_states) ? "optimizer states and masters" : "masters";
 }
 
 std::string OffloadedStates::how() const { return store_ ? store_->how() : ""; }

@@ -1,11 +1,12 @@
 #pragma once
-/// Optimizer states that live in a file and pass through memory during an update.
+/// Optimizer states, and masters, that live in a file and pass through memory during an update.
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/offload/chunk_store.hpp"
@@ -16,14 +17,15 @@ namespace llmtrain::optim {
 
 /// Each chunk of parameters has an optimizer of its own, bound to the memory through which its
 /// states pass.
-class OffloadedStates {
+class OffloadedStates final : public MasterValues {
  public:
-  /// Sets all states to their first values. `parameters` has no states; `stateful` is of the same
-  /// parameters, and both are in the order of updates. RecipeError for a buffer that is too small.
+  /// Sets all states to their first values, masters to zero. `parameters` has no states; `stateful`
+  /// is of the same parameters, and both are in the order of updates. RecipeError for a buffer that
+  /// is too small.
   OffloadedStates(const kernels::KernelCtx& ctx, const OptimizerOptions& options, const Mesh& mesh,
                   std::span<const OptimizedParameter> parameters,
                   std::span<const StatefulParameter> stateful, const Offload& offload);
-  ~OffloadedStates();
+  ~OffloadedStates() override;
 
   /// Optimizer::update() of all parameters. StorageError when the disk fails, and states are of no
   /// use any more.
@@ -36,6 +38,13 @@ class OffloadedStates {
   void write(std::size_t parameter, std::size_t state, std::int64_t first,
              std::span<const std::byte> values) const;
 
+  void read_masters(const Parameter& parameter, std::int64_t first,
+                    std::span<std::byte> to) const override;
+  void write_masters(const Parameter& parameter, std::int64_t first,
+                     std::span<const std::byte> values) const override;
+
+  /// "optimizer states and masters", or one of both.
+  std::string_view contents() const;
   /// What every update reads, and writes.
   std::uint64_t file_bytes() const { return layout_.file_bytes; }
   std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
@@ -52,6 +61,7 @@ class OffloadedStates {
   void bind_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters, Device& device,
                   const Mesh& mesh, const OptimizerOptions& options);
   void open(const Offload& offload);
+  std::size_t index_of(const Parameter& parameter) const;
   void fill(const kernels::KernelCtx& ctx) const;
   /// The states that have something of bytes [begin, end) of a chunk.
   std::string names_in(std::size_t chunk, std::uint64_t begin, std::uint64_t end) const;

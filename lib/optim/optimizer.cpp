@@ -6,28 +6,35 @@
 
 namespace llmtrain::optim {
 
-kernels::UpdateOperands update_operands(const Parameter& parameter) {
-  return {.parameter = parameter.master(),
-          .gradient = parameter.own_grad(),
-          .compute_copy = parameter.has_separate_copy() ? parameter.own_compute().view() : View{},
-          .remainder = parameter.remainder(),
-          .rounding = parameter.rounding()};
-}
+namespace {
 
-kernels::UpdateOperands update_operands(const OptimizedParameter& optimized) {
-  kernels::UpdateOperands to = update_operands(*optimized.parameter);
-  if (!optimized.part) return to;
-  const auto [first, count] = *optimized.part;
+void narrow_to(const ParameterSlice& part, const std::string& name, kernels::UpdateOperands& to) {
+  const auto [first, count] = part;
   for (View* view : {&to.parameter, &to.gradient, &to.compute_copy, &to.remainder}) {
     if (!view->defined()) continue;
     require(view->contiguous() && first + count <= view->numel(),
-            "{}: elements {} to {} of an update of {}", optimized.parameter->name(), first,
-            first + count, view->numel());
+            "{}: elements {} to {} of an update of {}", name, first, first + count, view->numel());
     view->data = view->as<std::byte>() + static_cast<std::size_t>(first) * size_of(view->dtype);
     view->shape = {count};
     view->row_stride = count;
   }
   to.rounding.before += first;
+}
+
+}  // namespace
+
+kernels::UpdateOperands update_operands(const OptimizedParameter& optimized) {
+  const Parameter& parameter = *optimized.parameter;
+  kernels::UpdateOperands to{
+      .parameter = parameter.master(),
+      .gradient = parameter.own_grad(),
+      .compute_copy = parameter.has_separate_copy() ? parameter.own_compute().view() : View{},
+      .remainder = parameter.remainder(),
+      .rounding = parameter.rounding()};
+  if (optimized.part) narrow_to(*optimized.part, parameter.name(), to);
+  if (!parameter.master_is_elsewhere()) return to;
+  const bool whole = parameter.master_form() == MasterForm::whole;
+  (whole ? to.parameter : to.remainder) = optimized.master;
   return to;
 }
 

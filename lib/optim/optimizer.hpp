@@ -62,8 +62,10 @@ struct OptimizedParameter {
   double weight_decay = 0;
   /// In the order of Optimizer::states().
   std::vector<Tensor> states;
+  /// Where Parameter::master_is_elsewhere(): what would be there, for the length of an update.
+  Tensor master = {};
   /// Of Parameter::own_slice(), counted from its first element, what is updated; empty: all of it.
-  /// The states are those of the part.
+  /// States and `master` are those of the part.
   std::optional<ParameterSlice> part = std::nullopt;
   /// How its states are rounded, in their order, where they are bf16; of all that is updated.
   kernels::StateRounding rounding = {};
@@ -113,10 +115,8 @@ class Optimizer {
   std::span<const OptimizedParameter> parameters_;
 };
 
-/// Master, in its form, gradient and compute copy (where it is a tensor of its own) of what this
-/// rank updates, as the update kernels take them: of a sliced parameter one row.
-kernels::UpdateOperands update_operands(const Parameter& parameter);
-/// The same of the part that is updated.
+/// Master, in its form, gradient and compute copy (where it is a tensor of its own) of what is
+/// updated, as the update kernels take them: of a sliced parameter, and of a part, one row.
 kernels::UpdateOperands update_operands(const OptimizedParameter& optimized);
 /// OptimizedParameter::rounding of that part.
 kernels::StateRounding state_rounding(const OptimizedParameter& optimized);

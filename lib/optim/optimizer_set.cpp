@@ -115,16 +115,18 @@ void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter&
 
 void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                                   const Mesh& mesh, const Offload& offload) {
-  if (state_names_.empty()) {
+  if (state_names_.empty() && !offload.masters) {
     throw RefusedKey("offload.optimizer",
                      fmt::format("{} keeps no states that could be anywhere", options.name().name),
                      "leave it out");
   }
   std::vector<StatefulParameter> stateful;
   for (const OptimizedParameter& p : parameters_) {
-    stateful.push_back({.parameter = p.parameter,
-                        .states = specs_of(*p.parameter),
-                        .divisible = optimizer_->divisible(*p.parameter)});
+    StatefulParameter& kept =
+        stateful.emplace_back(StatefulParameter{.parameter = p.parameter,
+                                                .states = specs_of(*p.parameter),
+                                                .divisible = optimizer_->divisible(*p.parameter)});
+    if (p.parameter->master_is_elsewhere()) kept.states.push_back(master_spec(*p.parameter));
   }
   offloaded_ =
       std::make_unique<OffloadedStates>(ctx, options, mesh, parameters_, stateful, offload);

@@ -55,7 +55,7 @@ class Sm3 final : public MatrixOptimizer {
                                     .u = u});
     advance(ctx, parameter.own_grad(), bounds, here, parts, decision);
     launch(ctx,
-           kernels::MatrixStepUpdate{.to = update_operands(parameter),
+           kernels::MatrixStepUpdate{.to = update_operands(p),
                                      .u = u,
                                      .m = momentum_ > 0 ? p.states.back().view() : View{},
                                      .decision = decision,

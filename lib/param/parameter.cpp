@@ -177,6 +177,7 @@ void ParameterGroup::allocate(Device& device, const ParameterDTypes& dtypes, boo
     p->master_dtype_ = dtypes.master;
     p->compute_dtype_ = dtypes.compute;
     p->form_ = dtypes.form;
+    p->master_elsewhere_ = dtypes.master_elsewhere && p->has_master() && p->has_separate_copy();
   }
   const Parameter& first = *members_.front();
   shape_ = first.box().shape.with(0, rows);
@@ -195,10 +196,9 @@ void ParameterGroup::allocate(Device& device, const ParameterDTypes& dtypes, boo
   } else {
     open_compute(device);
   }
-  if (dtypes.form == MasterForm::remainder) {
-    remainder_ = make_master(DType::u16);
-  } else if (first.has_separate_copy() && dtypes.form == MasterForm::whole) {
-    master_ = make_master(dtypes.master);
+  if (first.has_master() && first.has_separate_copy() && !first.master_is_elsewhere()) {
+    Tensor& kept = dtypes.form == MasterForm::remainder ? remainder_ : master_;
+    kept = make_master(first.kept_master_dtype());
   }
   if (trainable && first.shards().gradients) {
     own_grad_ = make_owned(dtypes.grad, Category::grads);

@@ -111,6 +111,14 @@ class Parameter {
   /// Of the values that are written and read, and of an update's arithmetic.
   DType master_dtype() const { return master_dtype_; }
   bool has_master() const { return form_ != MasterForm::none; }
+  MasterForm master_form() const { return form_; }
+  /// master() and remainder() are undefined, and what they would hold is where
+  /// ParameterStore::keep_masters_in() says.
+  bool master_is_elsewhere() const { return master_elsewhere_; }
+  /// Of what is kept beside a separate copy: master() or remainder().
+  DType kept_master_dtype() const {
+    return form_ == MasterForm::remainder ? DType::u16 : master_dtype_;
+  }
   /// What a checkpoint keeps: the master's, or without one the compute copy's.
   DType stored_dtype() const { return has_master() ? master_dtype_ : compute_.dtype(); }
   /// MasterForm::none: how updates round; else to nearest.
@@ -156,6 +164,7 @@ class Parameter {
   Shards shards_;
   DType master_dtype_ = DType::f32, compute_dtype_ = DType::f32;
   MasterForm form_ = MasterForm::whole;
+  bool master_elsewhere_ = false;
   StochasticRounding rounding_;
   ParameterSlice own_;
   std::vector<std::int64_t> slice_counts_;
@@ -171,6 +180,21 @@ struct ParameterDTypes {
   /// With MasterForm::none: updates round stochastically, by words drawn from this seed and the
   /// parameter's name; without a seed to nearest.
   std::optional<std::uint64_t> rounding_seed = std::nullopt;
+  /// What is kept beside compute copies is in no tensor (Parameter::master_is_elsewhere).
+  bool master_elsewhere = false;
+};
+
+/// Where masters, or the remainders of Parameter::kept_master_dtype(), are if not in the device's
+/// memory.
+class MasterValues {
+ public:
+  virtual ~MasterValues() = default;
+  /// Those of the own slice of a parameter, from its element `first` on. Between updates, by any
+  /// thread.
+  virtual void read_masters(const Parameter& parameter, std::int64_t first,
+                            std::span<std::byte> to) const = 0;
+  virtual void write_masters(const Parameter& parameter, std::int64_t first,
+                             std::span<const std::byte> values) const = 0;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of
@@ -234,6 +258,8 @@ class ParameterStore {
 
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
+  /// Before values are read or written, where ParameterDTypes::master_elsewhere.
+  void keep_masters_in(const MasterValues& values) { masters_ = &values; }
   /// Writes the first values into master and compute copy; a pure function of (seed, name, index),
   /// whatever the number of threads. Stopped when somebody asks to.
   void initialize(std::uint64_t seed, int threads = 1);
@@ -265,6 +291,7 @@ class ParameterStore {
  private:
   const Mesh* mesh_;
   Device* device_ = nullptr;  // after allocate()
+  const MasterValues* masters_ = nullptr;
   std::vector<int> holders_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;

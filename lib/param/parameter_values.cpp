@@ -145,21 +145,32 @@ struct HostValues {
   std::span<const std::uint16_t> copies, remainders;
 };
 
-// Gives the device what this rank holds of them.
-void hand_over(const Device& device, const Parameter& p, const HostValues& values) {
+// Where a store's values are.
+struct Home {
+  const Device& device;
+  const MasterValues* masters;  // that are not on the device
+};
+
+// Gives the device, and the home of masters, what this rank holds of them.
+void hand_over(const Home& home, const Parameter& p, const HostValues& values) {
   const auto& [first, count] = values.slice;
   const ParameterSlice own = own_part(p, first, count), held = held_part(p, first, count);
   const auto give = [&](const Tensor& to, std::int64_t to_first, const ParameterSlice& some,
                         std::span<const std::byte> bytes) {
     if (!to.defined() || some.count == 0) return;
-    device.copy_from_host(part_of(to, some.first - to_first, some.count),
-                          bytes_of(bytes, values.slice.first, some, size_of(to.dtype())));
+    home.device.copy_from_host(part_of(to, some.first - to_first, some.count),
+                               bytes_of(bytes, values.slice.first, some, size_of(to.dtype())));
   };
   const HeldCopy copy = held_copy(p);
   if (!p.has_separate_copy()) return give(copy.tensor, copy.first, held, values.masters);
   give(p.master(), p.own_slice().first, own, values.masters);
   give(copy.tensor, copy.first, held, std::as_bytes(values.copies));
   give(p.remainder(), p.own_slice().first, own, std::as_bytes(values.remainders));
+  if (!p.master_is_elsewhere() || own.count == 0) return;
+  const bool whole = p.master_form() == MasterForm::whole;
+  const auto kept = whole ? values.masters : std::as_bytes(values.remainders);
+  home.masters->write_masters(p, own.first - p.own_slice().first,
+                              bytes_of(kept, first, own, size_of(p.kept_master_dtype())));
 }
 
 void require_rounding(const Parameter& p) {
@@ -196,7 +207,7 @@ struct FirstValues {
 
 // While this thread hands over some, the others make the next, and then it too.
 template <class T>
-void write_initial_values(const Device& device, const Parameter& p, std::uint64_t seed, int threads,
+void write_initial_values(const Home& home, const Parameter& p, std::uint64_t seed, int threads,
                           std::array<FirstValues<T>, 2>& turns) {
   if (p.has_separate_copy()) require_rounding(p);
   const PhiloxKey key = philox_key(seed, "init", p.name());
@@ -212,7 +223,7 @@ void write_initial_values(const Device& device, const Parameter& p, std::uint64_
     {
 #pragma omp master
       try {
-        hand_over(device, p, made->view());
+        hand_over(home, p, made->view());
       } catch (...) {
         error = std::current_exception();
       }
@@ -233,11 +244,12 @@ void ParameterStore::initialize(std::uint64_t seed, int threads) {
   if (device_->is_meta()) return;
   std::array<FirstValues<float>, 2> floats;
   std::array<FirstValues<double>, 2> doubles;
+  const Home home{*device_, masters_};
   for (const Parameter* p : local_) {
     if (p->master_dtype() == DType::f64) {
-      write_initial_values(*device_, *p, seed, threads, doubles);
+      write_initial_values(home, *p, seed, threads, doubles);
     } else {
-      write_initial_values(*device_, *p, seed, threads, floats);
+      write_initial_values(home, *p, seed, threads, floats);
     }
   }
 }
@@ -252,8 +264,9 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
                                 std::span<const std::byte> master_values) {
   const std::uint64_t size = size_of(p.master_dtype());
   const auto count = static_cast<std::int64_t>(master_values.size() / size);
+  const Home home{*device_, masters_};
   if (!p.has_separate_copy()) {
-    hand_over(*device_, p, {{first, count}, master_values, {}, {}});
+    hand_over(home, p, {{first, count}, master_values, {}, {}});
     return;
   }
   require_rounding(p);
@@ -269,7 +282,7 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
     copies.resize(masters.size());
     remainders.resize(masters.size());
     split_masters(masters, p.compute_dtype(), copies, remainders);
-    hand_over(*device_, p, {chunk, values, copies, remainders});
+    hand_over(home, p, {chunk, values, copies, remainders});
   }
 }
 
@@ -295,6 +308,9 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
     device_->copy_to_host(master_values, part_of(p.master(), first - p.own_slice().first, count));
     return;
   }
+  if (p.master_is_elsewhere() && p.master_form() == MasterForm::whole) {
+    return masters_->read_masters(p, first - p.own_slice().first, master_values);
+  }
   std::vector<bf16> copies;
   std::vector<std::uint16_t> remainders;
   for (std::int64_t begin = 0; begin < count; begin += kChunk) {
@@ -303,10 +319,13 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
     remainders.resize(copies.size());
     device_->copy_to_host(std::as_writable_bytes(std::span(copies)),
                           part_of(copy.tensor, first + begin - copy.first, n));
-    if (p.remainder().defined()) {  // else the copy alone is the value
-      device_->copy_to_host(std::as_writable_bytes(std::span(remainders)),
-                            part_of(p.remainder(), first + begin - p.own_slice().first, n));
-    }
+    const std::int64_t in_slice = first + begin - p.own_slice().first;
+    const auto kept = std::as_writable_bytes(std::span(remainders));
+    if (p.remainder().defined()) {
+      device_->copy_to_host(kept, part_of(p.remainder(), in_slice, n));
+    } else if (p.master_is_elsewhere()) {
+      masters_->read_masters(p, in_slice, kept);
+    }  // else the copy alone is the value
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const float master = join_master({copies[at], remainders[at]});

@@ -245,6 +245,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   plan.checkpoint_bytes = checkpoint_bytes(engine);
   if (const auto* states = engine.optimizer()->offloaded()) {
     plan.offloaded_bytes = states->file_bytes();
+    plan.offloaded_contents = states->contents();
   }
   if (const auto* activations = engine.offloaded_activations()) {
     plan.activation_file_bytes = activations->most_file_bytes();

@@ -161,7 +161,8 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   if (const auto share = context.save_share) json["save_share"] = *share;
   if (plan.pinned_bytes > 0) json["pinned_bytes"] = plan.pinned_bytes;
   if (plan.offloaded_bytes > 0) {
-    json["offload"] = {{"file_bytes", plan.offloaded_bytes},
+    json["offload"] = {{"contents", plan.offloaded_contents},
+                       {"file_bytes", plan.offloaded_bytes},
                        {"step_read_bytes", plan.offloaded_bytes},
                        {"step_written_bytes", plan.offloaded_bytes}};
   }

@@ -246,7 +246,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   if (plan.offloaded_bytes > 0) {
     const std::string bytes = format_bytes(plan.offloaded_bytes);
     text += fmt::format("  {:<26}{} in a file of this rank; a step reads and writes {}\n",
-                        "optimizer states", bytes, bytes);
+                        plan.offloaded_contents, bytes, bytes);
   }
   if (plan.activation_file_bytes > 0) {
     text += fmt::format("  {:<26}{} in a file of this rank; a step writes {}\n", "activations",

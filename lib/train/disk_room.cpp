@@ -79,10 +79,9 @@ void check_offload_room(const plan::Plan& plan, const fs::path& directory) {
   const std::uint64_t in_files = plan.offloaded_bytes + plan.activation_file_bytes;
   if (in_files == 0) return;
   const std::uint64_t free = free_disk_bytes(directory);
-  const std::string_view what = plan.activation_file_bytes == 0 ? "optimizer states need"
-                                : plan.offloaded_bytes == 0
-                                    ? "activations need"
-                                    : "optimizer states and activations need";
+  const bool both = plan.offloaded_bytes > 0 && plan.activation_file_bytes > 0;
+  const std::string what = fmt::format("{}{}{} need", plan.offloaded_contents, both ? " and " : "",
+                                       plan.activation_file_bytes > 0 ? "activations" : "");
   require<DoesNotFitError>(in_files <= free,
                            "{} {} of disk, but {} has {} free; free space there, or choose another "
                            "offload.path",

@@ -4,8 +4,10 @@ namespace llmtrain::train {
 
 std::optional<optim::Offload> OffloadSection::settings() const {
   // All are read whatever they say: validate() has refused what does not go together.
-  optim::Offload settings{
-      .buffer_bytes = buffer(), .checksums = checksum(), .directory = path().value_or("")};
+  optim::Offload settings{.masters = master() == OffloadTo::nvme,
+                          .buffer_bytes = buffer(),
+                          .checksums = checksum(),
+                          .directory = path().value_or("")};
   if (optimizer() != OffloadTo::nvme) return std::nullopt;
   return settings;
 }
@@ -28,7 +30,10 @@ void OffloadSection::validate(recipe::Issues& issues) const {
     if (key.value_text() == key.default_text()) return;
     issues.add(key, fmt::format("does nothing without {}", of), "leave it out, or set that");
   };
-  if (optimizer() == OffloadTo::none) check(buffer, "offload.optimizer: nvme");
+  if (optimizer() == OffloadTo::none) {
+    check(buffer, "offload.optimizer: nvme");
+    check(master, "offload.optimizer: nvme, whose file it shares");
+  }
   if (activations().empty()) check(activation_buffer, "offload.activations");
   if (is_used()) return;
   check(path, "offload.optimizer: nvme or offload.activations");

@@ -16,8 +16,8 @@ namespace llmtrain::train {
 
 /// Why a GPU has none.
 inline constexpr std::string_view kNoOffloadOfGpu =
-    "a GPU keeps its optimizer states and activations: updates on the host, and copies to pinned "
-    "memory beside the step, are not there yet";
+    "a GPU keeps its optimizer states, masters and activations: updates on the host, and copies to "
+    "pinned memory beside the step, are not there yet";
 
 enum class OffloadTo : std::uint8_t { none, nvme };
 
@@ -26,6 +26,11 @@ struct OffloadSection : recipe::Section {
       this, "optimizer", OffloadTo::none,
       "where optimizer states live between updates: none = in the device's memory; nvme = in a "
       "file on a fast disk, from which an update reads them and to which it writes them back",
+      recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
+  recipe::Key<OffloadTo> master{
+      this, "master", OffloadTo::none,
+      "where masters live between updates, which a recipe keeps beside the copies that products "
+      "read: none = in the device's memory; nvme = in the file of optimizer states",
       recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<std::vector<std::string>> activations{
       this,
@@ -47,8 +52,8 @@ struct OffloadSection : recipe::Section {
       recipe::not_empty()};
   recipe::Key<recipe::Bytes> buffer{
       this, "buffer", recipe::Bytes{256 << 20},
-      "most memory of a rank through which states pass: bounds what is read ahead and not yet "
-      "written",
+      "most memory of a rank through which states and masters pass: bounds what is read ahead and "
+      "not yet written",
       recipe::between(64 << 10, 0x1p44)};
   recipe::Key<bool> checksum{
       this, "checksum", true,
@@ -57,7 +62,7 @@ struct OffloadSection : recipe::Section {
 
   bool is_used() const { return optimizer() != OffloadTo::none || !activations().empty(); }
 
-  /// Of optimizer states; empty where they stay in memory.
+  /// Of optimizer states and masters; empty where both stay in memory.
   std::optional<optim::Offload> settings() const;
   /// Of activations; likewise.
   std::optional<engine::ActivationOffloadOptions> of_activations() const;

@@ -218,6 +218,11 @@ void Recipe::validate(recipe::Issues& issues) const {
                "leave it out, or change precision.compute");
   });
   recipe::judge(issues, [&] {
+    if (offload.master() == OffloadTo::none || precision.keeps_masters()) return;
+    issues.add(offload.master, "no masters are kept beside what products read here",
+               "leave it out, or set precision.compute: bf16, and no master: none");
+  });
+  recipe::judge(issues, [&] {
     if (!offload.is_used() || run.device() != DeviceChoice::cuda) return;
     const recipe::Entry& key = offload.optimizer() != OffloadTo::none
                                    ? static_cast<const recipe::Entry&>(offload.optimizer)

@@ -140,7 +140,7 @@ void log_fp8(const engine::Engine& engine, bool device_does) {
 
 void log_offload(engine::Engine& engine) {
   if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
-    log::info("optimizer states: {} in a file, read and written {}, through {} of memory",
+    log::info("{}: {} in a file, read and written {}, through {} of memory", states->contents(),
               format_bytes(states->file_bytes()), states->how(),
               format_bytes(states->pool_bytes()));
   }
@@ -154,7 +154,7 @@ void log_offload(engine::Engine& engine) {
 void log_offload_traffic(engine::Engine& engine) {
   if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
     const auto traffic = states->traffic();
-    log::info("optimizer states: {} read, {} written; the run waited {} for the disk",
+    log::info("{}: {} read, {} written; the run waited {} for the disk", states->contents(),
               format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
               format_duration(traffic.waited_seconds));
   }

@@ -1,9 +1,11 @@
-// offload.optimizer: nvme keeps optimizer states in a file: the same runs, bit for bit.
+// offload.optimizer and offload.master: nvme keep optimizer states and masters in a file: the same
+// runs, bit for bit.
 #include <csignal>
 #include <regex>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/e2e/workspace.hpp"
@@ -18,6 +20,7 @@ using Json = nlohmann::json;
 
 /// Chunks of a few KiB: states of the tiny model are twenty of them.
 const Overrides kOffload{"offload={optimizer: nvme, buffer: 96KiB}"};
+const Overrides kWithMasters{"offload={optimizer: nvme, master: nvme, buffer: 128KiB}"};
 
 Overrides joined(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -77,6 +80,58 @@ TEST_CASE("a run has the bits that it has with its optimizer states in memory") 
           std::string::npos);
     CHECK(names_in(offloaded.path / "run" / "offload") == 0);
   }
+}
+
+TEST_CASE("a run has the bits that it has with its masters in memory, and goes on either way") {
+  const std::vector<Overrides> all{
+      {"precision.compute=bf16", "optimizer.name=adamw"},
+      {"precision={compute: bf16, master: bf16+remainder}", "optimizer.name=adafactor"},
+      {"precision.compute=fp16", "optimizer.name=muon"},
+      {"precision={compute: fp8, fp8: {scaling: delayed, include: ['*']}}", "optimizer.name=lion"},
+      {"precision.compute=bf16", "optimizer.name=sgd", "optimizer.lr=1e-1"},
+      {"precision.compute=bf16", "checkpoint.async=true", "resilience.checksum_every=1"}};
+  for (const Overrides& settings : all) {
+    CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
+    const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+    run_well(plain, settings);
+    const auto result = offloaded.run(joined(settings, kWithMasters));
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
+    CHECK(result.output.find("6 steps took memory as planned, allocation by allocation") !=
+          std::string::npos);
+    CHECK(result.output.find("masters: ") != std::string::npos);
+    for (const bool first : {true, false}) {
+      const Workspace here(kTinyRecipe);
+      const auto stopped = here.run(first ? joined(settings, kWithMasters) : settings,
+                                    {.signal = SIGTERM, .signal_after = "step-00000002"});
+      REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
+      run_well(here, first ? settings : joined(settings, kWithMasters));
+      CHECK(outcome(here.path, 6) == outcome(plain.path, 6));
+    }
+  }
+}
+
+TEST_CASE("the plan has masters in the file, and no memory for them") {
+  const Workspace here(kTinyRecipe);
+  for (const auto& [master, size] : {std::pair{"fp32", 4}, std::pair{"bf16+remainder", 2}}) {
+    const Overrides narrow{fmt::format("precision={{compute: bf16, master: {}}}", master)};
+    const Json plain = plan_of(here, narrow), states = plan_of(here, joined(narrow, kOffload)),
+               both = plan_of(here, joined(narrow, kWithMasters));
+    CHECK(bytes(states, "master") == bytes(plain, "master"));
+    const std::int64_t parameters = plain["parameters"].get<std::int64_t>();
+    CHECK(bytes(plain, "master") >= size * parameters);
+    CHECK(bytes(both, "master") == 0);
+    for (const char* category : {"params", "grads", "activations", "workspace"}) {
+      CHECK(bytes(both, category) == bytes(plain, category));
+    }
+    const auto file = [](const Json& plan) { return plan["offload"]["file_bytes"].get<double>(); };
+    CHECK(file(both) >= file(states) + size * static_cast<double>(parameters));
+    CHECK(both["offload"]["contents"] == "optimizer states and masters");
+    CHECK(both["checkpoint_bytes"] == plain["checkpoint_bytes"]);
+  }
+  const auto text =
+      here.call(joined({"plan", "recipe.yaml", "precision.compute=bf16"}, kWithMasters));
+  CHECK(text.output.find("optimizer states and masters") != std::string::npos);
 }
 
 TEST_CASE("with micro-batches and clipping, with threads instead of io_uring, without checksums") {
@@ -173,6 +228,13 @@ TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
   check_refused({"offload.optimizer=host"},
                 "offload.optimizer=host: unknown value `host` (allowed: none, nvme)");
   check_refused({"offload.optimizer=nvme", "run.device=cuda"}, "a GPU keeps its optimizer states");
+  check_refused({"offload.master=nvme", "precision.compute=bf16"},
+                "offload.master=nvme: does nothing without offload.optimizer: nvme");
+  check_refused({"offload={optimizer: nvme, master: nvme}"},
+                "no masters are kept beside what products read here");
+  check_refused(
+      {"offload={optimizer: nvme, master: nvme}", "precision={compute: bf16, master: none}"},
+      "no masters are kept beside what products read here");
   check_refused({"offload.path=fast"},
                 "offload.path=fast: does nothing without offload.optimizer: nvme");
   check_refused({"offload.buffer=1GiB"}, "offload.buffer=1GiB: does nothing without");

@@ -9,13 +9,20 @@
 
 namespace llmtrain::test {
 
-TEST_CASE("ranks have the bits that they have with their states in memory, and go on so") {
+TEST_CASE("ranks have the bits that they have with states and masters in memory, and go on so") {
   using Overrides = std::vector<std::string>;
   struct Case {
     Overrides layout, settings;
+    bool masters = false;
   };
   const std::vector<Case> all{
       {{"parallelism.zero=2", "training.micro_batch_size=2"}, {"precision.compute=bf16"}},
+      {{"parallelism.zero=2", "training.micro_batch_size=2"}, {"precision.compute=bf16"}, true},
+      {{"parallelism.zero=3", "training.micro_batch_size=2"},
+       {"precision={compute: bf16, master: bf16+remainder}", "optimizer.name=lion"},
+       true},
+      {{"parallelism.tp=2"}, {"optimizer.name=adafactor", "precision.compute=bf16"}, true},
+      {{"parallelism.zero=0"}, {"precision.compute=bf16", "resilience.checksum_every=1"}, true},
       {{"parallelism.zero=3", "training.micro_batch_size=2"},
        {"optimizer.name=adamw_8bit", "optimizer.min_8bit_size=300", "precision.compute=fp32"}},
       {{"parallelism.zero=2", "training.micro_batch_size=2"},
@@ -32,7 +39,10 @@ TEST_CASE("ranks have the bits that they have with their states in memory, and g
       Overrides overrides = c.settings;
       overrides.insert(overrides.end(), c.layout.begin(), c.layout.end());
       overrides.push_back(fmt::format("run.output_dir={}", name));
-      if (offload) overrides.push_back("offload={optimizer: nvme, buffer: 96KiB}");
+      if (offload) {
+        overrides.push_back(fmt::format("offload={{optimizer: nvme, master: {}, buffer: 128KiB}}",
+                                        c.masters ? "nvme" : "none"));
+      }
       events.limit_seconds = 60;
       return w.run(2, overrides, events);
     };

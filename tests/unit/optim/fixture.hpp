@@ -83,7 +83,7 @@ inline std::vector<ParameterSpec> small_model() {
   };
 }
 
-/// Parameters with first values on a device of their own.
+/// Parameters with first values, but where masters are elsewhere, on a device of their own.
 struct Rig {
   Device device;
   Mesh mesh{{}, 0, self_factory()};
@@ -97,8 +97,9 @@ struct Rig {
     ctx.table = device.is_meta() ? &kernels::meta_table() : &kernels::cpu_table();
     for (ParameterSpec& spec : specs) store.declare(std::move(spec));
     store.allocate(device, dtypes, true);
-    store.initialize(11);
+    if (!dtypes.master_elsewhere) store.initialize(kSeed);
   }
+  static constexpr std::uint64_t kSeed = 11;
 
   /// The same gradients for the same step, whatever the dtype and the order of parameters.
   void set_gradients(int step, double scale) const {

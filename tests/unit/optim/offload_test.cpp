@@ -1,4 +1,4 @@
-// Optimizer states in a file: the same updates, other memory.
+// Optimizer states and masters in a file: the same updates, other memory.
 #include <algorithm>
 #include <fcntl.h>
 #include <limits>
@@ -34,9 +34,17 @@ constexpr std::uint64_t kBuffer = 384 << 10;
 struct Run {
   Run(const std::string& yaml, const ParameterDTypes& dtypes, std::optional<Offload> offload,
       bool meta = false)
-      : rig(dtypes, model(), meta ? make_meta_memory() : make_cpu_memory()) {
+      : rig(with_masters(dtypes, offload), model(), meta ? make_meta_memory() : make_cpu_memory()) {
     read_options(options, yaml);
     set.emplace(rig.ctx, options, rig.store, rig.mesh, std::nullopt, offload);
+    if (!offload || !offload->masters) return;
+    rig.store.keep_masters_in(*set->offloaded());
+    rig.store.initialize(Rig::kSeed);
+  }
+  static ParameterDTypes with_masters(ParameterDTypes dtypes,
+                                      const std::optional<Offload>& offload) {
+    dtypes.master_elsewhere = offload && offload->masters;
+    return dtypes;
   }
   void step(int number) {
     rig.set_gradients(number, 0.1);
@@ -123,6 +131,64 @@ TEST_CASE("with its states in a file every optimizer has the bits that it has wi
       }
       check_equal(plain, offloaded);
     }
+  }
+}
+
+TEST_CASE("with its masters there, too, every optimizer has the bits that it has without") {
+  std::vector<std::string> all = with_states();
+  all.emplace_back("name: sgd\nlr: 0.01\n");
+  for (const std::string& yaml : all) {
+    for (const ParameterDTypes& dtypes : {kBf16, kBf16Remainder}) {
+      CAPTURE(yaml);
+      CAPTURE(static_cast<int>(dtypes.form));
+      const test::TempDir directory;
+      Run plain(yaml, dtypes, std::nullopt);
+      Run offloaded(
+          yaml, dtypes,
+          Offload{.masters = true, .buffer_bytes = 4 * kBuffer, .directory = directory.path()});
+      for (const auto& p : offloaded.rig.store.all()) {
+        CHECK(p->master_is_elsewhere());
+        CHECK_FALSE(p->master().defined());
+        CHECK_FALSE(p->remainder().defined());
+      }
+      CHECK(offloaded.rig.device.ledger().held_bytes(Category::master) == 0);
+      check_equal(plain, offloaded);
+      for (int step = 1; step <= 5; ++step) {
+        plain.step(step);
+        offloaded.step(step);
+      }
+      check_equal(plain, offloaded);
+    }
+  }
+}
+
+TEST_CASE("masters that are written between steps, in parts, are those of the next one") {
+  for (const ParameterDTypes& dtypes : {kBf16, kBf16Remainder}) {
+    const test::TempDir directory;
+    Run plain("name: momentum", dtypes, std::nullopt);
+    Run offloaded("name: momentum", dtypes,
+                  Offload{.masters = true, .buffer_bytes = kBuffer, .directory = directory.path()});
+    plain.step(1);
+    offloaded.step(1);  // after which masters are read ahead
+    for (std::size_t i = 0; i < plain.rig.store.all().size(); ++i) {
+      std::vector<std::byte> values = plain.rig.store.read(*plain.rig.store.all()[i]);
+      std::ranges::reverse(values);
+      for (std::size_t at = 3; at < values.size(); at += 4) values[at] = std::byte{0x3f};  // finite
+      const auto third = static_cast<std::int64_t>(values.size() / 12);
+      for (Run* run : {&plain, &offloaded}) {
+        const Parameter& p = *run->rig.store.all()[i];
+        run->rig.store.write_part(p, third, std::span(values).subspan(4 * third));
+        run->rig.store.write_part(p, 0, std::span(values).first(4 * third));
+      }
+      const Parameter& p = *offloaded.rig.store.all()[i];
+      CHECK(offloaded.rig.store.read(p) == values);
+      std::vector<std::byte> part(4);
+      offloaded.rig.store.read_part(p, third, part);
+      CHECK(std::ranges::equal(part, std::span(values).subspan(4 * third, 4)));
+    }
+    plain.step(2);
+    offloaded.step(2);
+    check_equal(plain, offloaded);
   }
 }
 
@@ -216,8 +282,17 @@ TEST_CASE("what an update needs at once must fit, and the refusal says how much 
   CHECK_NOTHROW(run(132 << 10));
 }
 
-TEST_CASE("an optimizer without states has nothing to keep elsewhere") {
+TEST_CASE("an optimizer without states has nothing to keep elsewhere but masters") {
   const test::TempDir directory;
+  CHECK(Run("name: sgd", kBf16, Offload{.masters = true, .directory = directory.path()})
+            .set->offloaded()
+            ->contents() == "masters");
+  CHECK(Run("name: adamw", kBf16, Offload{.masters = true, .directory = directory.path()})
+            .set->offloaded()
+            ->contents() == "optimizer states and masters");
+  CHECK(Run("name: adamw", kBf16, Offload{.directory = directory.path()})
+            .set->offloaded()
+            ->contents() == "optimizer states");
   CHECK_THROWS_AS(Run("name: sgd", kFp32, Offload{.directory = directory.path()}), RecipeError);
   CHECK_THROWS_AS(Run("name: sgd", kFp32, Offload{}, true), RecipeError);
 }
