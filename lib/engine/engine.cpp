@@ -324,6 +324,7 @@ void Engine::run_micro_batches(const StepBatch& batch) {
 }
 
 void Engine::finish_gradients(const kernels::KernelCtx& kernel) {
+  if (place_.device->kind() == DeviceKind::cpu) own_loss_ = *loss_sum_.view().as<double>();
   if (tree_) tree_->finish(kernel);
   if (shards_) shards_->settle(context());
   data_ranks_.sum_gradients(kernel);

@@ -166,6 +166,9 @@ class Engine final : private parallel::StageProgram {
   /// Parts of a step that no device records, because ranks exchange in them; known after the first
   /// step. "micro-batches and the update"; empty where all are recorded.
   std::string not_recorded() const;
+  /// Of the last step, in nats: the sum over this rank's samples, before those of all ranks were
+  /// added. On the CPU; elsewhere 0.
+  double own_loss() const { return own_loss_; }
   /// Launches a step and settles it; none may be in flight.
   StepOutcome train_step(const StepBatch& batch, std::int64_t step, double lr_factor);
   /// Losses without gradients and without dropout; the batch need not fill whole micro-batches. Of
@@ -275,6 +278,7 @@ class Engine final : private parallel::StageProgram {
   std::optional<ExpertRoom> expert_room_;
   std::optional<Diagnostics> diagnostics_;
   bool diagnoses_ = false;  // the step in flight
+  double own_loss_ = 0;
   Tensor communication_staging_;
   Tensor snapshot_;
   Tensor loss_sum_;      // FP64 [1], with a z-loss [2]

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
+
+#include <fmt/ranges.h>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/data/inspect.hpp"
+#include "lib/engine/not_finite.hpp"
 
 namespace llmtrain::train {
 
@@ -63,6 +67,29 @@ std::optional<BadStep> judge_step(const LoopOptions& options, const LaunchedStep
                  .loss_limit = step.loss_limit};
 }
 
+std::string where_not_finite(engine::Engine& engine, const Peers& peers) {
+  const std::string mine = fmt::format("{}", fmt::join(engine::what_is_not_finite(engine), "\n"));
+  const std::vector<std::string> all = peers.texts_of_all(mine, "what is not finite");
+  std::vector<std::pair<std::string, std::vector<std::size_t>>> found;  // what, on which ranks
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    for (std::string what; std::getline(lines, what);) {
+      auto at = std::ranges::find(found, what, [](const auto& entry) { return entry.first; });
+      if (at == found.end()) at = found.insert(found.end(), {what, {}});
+      at->second.push_back(rank);
+    }
+  }
+  std::vector<std::string> texts;
+  for (const auto& [what, ranks] : found) {
+    const std::string where =
+        ranks.size() == all.size()
+            ? "all ranks"
+            : fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+    texts.push_back(all.size() == 1 ? what : fmt::format("{} ({})", what, where));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 void stop_or_go_on(const LoopOptions& options, const BadStep& bad, const LoopState& state) {
   require<NumericError>(bad.policy != OnBadStep::stop, "{}; resilience.{} is stop", bad.text(),
                         bad.spike ? "on_loss_spike" : "on_non_finite");
@@ -86,6 +113,7 @@ StepRecord incident_of(const BadStep& bad, std::string_view done, const data::Mi
   constexpr std::size_t kShownTokens = 24;
   StepRecord record{.step = bad.number, .fields = {}};
   record.set("incident/what", bad.what);
+  if (!bad.where.empty()) record.set("incident/where", bad.where);
   record.set("incident/done", std::string(done));
   record.set("incident/loss", bad.loss);
   record.set("incident/grad_norm", bad.grad_norm);

@@ -15,6 +15,7 @@
 #include "lib/train/launched_step.hpp"
 #include "lib/train/loop_options.hpp"
 #include "lib/train/metrics.hpp"
+#include "lib/train/peers.hpp"
 
 namespace llmtrain::train {
 
@@ -28,6 +29,8 @@ struct BadStep {
   double loss = 0;  // nats per trained token
   double grad_norm = 0;
   double loss_limit = 0;  // as loss; infinite without one
+  std::string where =
+      {};  // "the loss (rank 1), the gradient of a and 7 more (all ranks)", if known
 
   /// "step 7: the loss is not finite (samples 12 to 13)"
   std::string text() const;
@@ -43,6 +46,9 @@ double loss_limit_of(const LoopOptions& options, const LoopState& state, std::in
 /// the recipe says, and is nothing of the kind.
 std::optional<BadStep> judge_step(const LoopOptions& options, const LaunchedStep& step,
                                   const engine::StepOutcome& outcome, LoopState& state);
+
+/// What is not finite, of a bad step that has left the ranks' memory as it was. Collective.
+std::string where_not_finite(engine::Engine& engine, const Peers& peers);
 
 /// NumericError, naming the step and its samples, where the recipe stops at once, or has skipped or
 /// gone back as often as it allows. No checkpoint holds a later step: saving settles all steps

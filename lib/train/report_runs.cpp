@@ -207,6 +207,11 @@ std::string incidents_section(const RunData& run) {
     const auto* found = value == nullptr ? nullptr : std::get_if<std::string>(value);
     return found == nullptr ? std::string() : html_escape(*found);
   };
+  const auto what = [&](const StepRecord& incident) {
+    const std::string where = text(incident, "incident/where");
+    return text(incident, "incident/what") +
+           (where.empty() ? "" : fmt::format("<br><small>not finite: {}</small>", where));
+  };
   for (const StepRecord& incident : run.incidents) {
     std::string samples =
         fmt::format("{:.0f} to {:.0f}", incident.number("incident/first_sample").value_or(0),
@@ -217,8 +222,7 @@ std::string incidents_section(const RunData& run) {
           fmt::format("<br><small>{}: {}</small>", key.substr(kSample.size()), text(incident, key));
     }
     html += fmt::format("<tr><td class=\"num\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                        incident.step, text(incident, "incident/what"),
-                        text(incident, "incident/done"), samples);
+                        incident.step, what(incident), text(incident, "incident/done"), samples);
   }
   return html + "</tbody></table></section>\n";
 }

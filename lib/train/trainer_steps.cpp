@@ -92,7 +92,13 @@ void Trainer::settle_step() {
   state_.next_sample = step.end_sample();
   state_.trained_tokens += static_cast<std::uint64_t>(outcome.trained_tokens);
   agree(step, outcome);
-  const std::optional<BadStep> bad = judge_step(options_, step, outcome, state_);
+  std::optional<BadStep> bad = judge_step(options_, step, outcome, state_);
+  if (bad && !bad->spike && in_flight_.empty()) {
+    bad->where = where_not_finite(engine_, peers_);
+    if (!bad->where.empty() && peers_.is_first()) {
+      log::warning("step {}: not finite: {}", bad->number, bad->where);
+    }
+  }
   if (bad && (gives_up_ || bad->policy != OnBadStep::skip)) return answer(*bad);
   unrecorded_.add(step.num_samples * geometry_.seq_len(),
                   std::chrono::duration<double>(last_settled_ - begin).count());

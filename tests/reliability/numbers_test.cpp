@@ -45,7 +45,7 @@ Overrides with_policy(const Spoiled& of) {
 
 struct Incident {
   std::int64_t step = 0;
-  std::string done;
+  std::string done, where;
 };
 
 std::optional<Incident> first_incident(const Job& job) {
@@ -53,8 +53,21 @@ std::optional<Incident> first_incident(const Job& job) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   const auto incidents = train::read_metrics(path);
   if (incidents.empty()) return std::nullopt;
+  const auto* where = incidents.front().find("incident/where");
   return Incident{incidents.front().step,
-                  std::get<std::string>(*incidents.front().find("incident/done"))};
+                  std::get<std::string>(*incidents.front().find("incident/done")),
+                  where == nullptr ? "" : std::get<std::string>(*where)};
+}
+
+// What was spoiled, or came of it first, with its rank where ranks do not share it.
+std::string check_named(const Spoiled& of, const std::string& where) {
+  const std::string rank = fmt::format("(rank {})", of.rank);
+  const auto names = [&](const std::string& text) { return where.find(text) != where.npos; };
+  const bool named = of.site == "gradient" ? names("the gradient of model.")
+                     : of.site == "activation"
+                         ? names(of.layout == "{dp: 2}" ? "the loss " + rank : "the loss (")
+                         : names("the values of model.") && names(rank);
+  return named ? "" : "not finite: " + where;
 }
 
 // Bytes of a step's tensors; its records tell how the number was wrong.
@@ -140,6 +153,9 @@ std::string spoil_a_run(const Spoiled& of) {
                                : of.policy == "skip"   ? "skipped"
                                                        : "stopped";
   if (incident->done != expected) return "done: " + incident->done;
+  if (!of.is_finite()) {
+    if (const std::string wrong = check_named(of, incident->where); !wrong.empty()) return wrong;
+  }
   if (!ends_well) return job.reported() <= kBadStep + 2 ? "" : "went on";
   if (of.is_finite()) return "";
   if (const std::string wrong = check_end(of, *incident, job); !wrong.empty()) return wrong;
