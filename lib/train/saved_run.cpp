@@ -37,20 +37,31 @@ std::uint64_t choose_step(const checkpoint::CheckpointStore& store,
   return *newest.step;
 }
 
-std::unique_ptr<Recipe> recipe_of(const std::filesystem::path& directory) {
+checkpoint::CheckpointStore open_store(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "resolved.yaml";
   require<RecipeError>(std::filesystem::exists(file),
                        "{}: no run (there is no {}); give the run.output_dir of one",
                        directory.string(), file.string());
-  return load_recipe(file, {});
+  return checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
+}
+
+// The one that the checkpoint was trained with: later starts may have had others.
+std::unique_ptr<Recipe> recipe_of(const checkpoint::CheckpointStore& store, std::uint64_t step) {
+  auto recipe = std::make_unique<Recipe>();
+  recipe::load(*recipe, {.file = fmt::format("recipe of step {}", step),
+                         .text = store.load(step).manifest().run.recipe,
+                         .overrides = {},
+                         .builtin = {},
+                         .reserved = reserved_keys()});
+  return recipe;
 }
 
 }  // namespace
 
 SavedFiles::SavedFiles(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
-    : recipe(recipe_of(directory)),
-      store(checkpoint::CheckpointStore::open_reader(directory / "checkpoints")),
+    : store(open_store(directory)),
       step(choose_step(store, step)),
+      recipe(recipe_of(store, this->step)),
       tokenizer(recipe->tokenizer.bpe() == nullptr
                     ? data::make_byte_tokenizer()
                     : data::make_tokenizer({.type = "bpe", .path = directory})) {}

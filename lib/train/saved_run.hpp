@@ -21,9 +21,10 @@ struct SavedFiles {
   /// `step` empty: the newest valid one.
   SavedFiles(const std::filesystem::path& directory, std::optional<std::uint64_t> step);
 
-  std::unique_ptr<Recipe> recipe;
   checkpoint::CheckpointStore store;
   std::uint64_t step = 0;
+  /// As the checkpoint has it.
+  std::unique_ptr<Recipe> recipe;
   std::shared_ptr<const data::Tokenizer> tokenizer;
 };
 
