@@ -13,7 +13,8 @@ SharedCheck::SharedCheck(const CheckpointStore& store, std::uint64_t step, Verif
                      part = CheckPart{.checker = checkers.rank(),
                                       .checkers = checkers.size(),
                                       .stop = stop_.get_token(),
-                                      .heeds_signals = true}] {
+                                      .heeds_signals = true,
+                                      .progress = &progress_}] {
     return format_problems(store.verify(step, level, part));
   };
   try {

@@ -116,8 +116,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   peers_.barrier("start of the run");
 }
 
-LoopState Trainer::load(const NewestCheckpoint& newest) {
-  LoopState state = load_checkpoint(tiers_[newest.tier], *newest.step, engine_, identity_);
+LoopState Trainer::load(const NewestCheckpoint& newest, const checkpoint::CheckProgress* check) {
+  LoopState state = load_checkpoint(tiers_[newest.tier], *newest.step, engine_, identity_, check);
   durable_step_ = newest.tier == Tier::durable ? state.step : -1;
   return state;
 }
@@ -129,7 +129,7 @@ LoopState Trainer::load_newest() {
     std::optional<LoopState> state;
     std::exception_ptr failed;  // of which the check may know the reason
     try {
-      state = load(newest_);
+      state = load(newest_, &check.progress());
     } catch (const Stopped&) {
       throw;
     } catch (const Error&) {

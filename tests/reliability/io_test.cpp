@@ -174,7 +174,7 @@ void fail_all(Journal& journal, const Layout& layout, const FailingCall& fault,
 }  // namespace
 
 TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and harms nothing") {
-  Journal journal("T5", 389);
+  Journal journal("T5", 479);
   const std::vector<FailingCall> faults{
       {"ENOSPC", "open,write,mkdir", "No space left on device"},
       {"EDQUOT", "open,write,mkdir", "Disk quota exceeded"},
@@ -190,7 +190,7 @@ TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and h
 }
 
 TEST_CASE("T5 a call to a file beside checkpoints that fails is said, and costs no step") {
-  Journal journal("T5-files", 193);
+  Journal journal("T5-files", 233);
   for (const Layout& layout : {Layout{1, false}, {2, false}}) {
     for (const FailingCall& fault :
          {FailingCall{"ENOSPC", "open,write,mkdir", "No space left on device"},
@@ -244,7 +244,7 @@ TEST_CASE("a directory that is slow for one rank makes it no lost one") {
 }
 
 TEST_CASE("T5 a read that fails is said, and costs nothing but what the run falls back to") {
-  Journal journal("T5-reads", 251);
+  Journal journal("T5-reads", 307);
   struct Fault {
     const char* what;
     bool is_harmless;  // the rest is read by another call

@@ -54,7 +54,7 @@ std::string kill_at_point(const Layout& layout, const std::string& point, const 
 
 TEST_CASE("T1 a rank killed at any named point of a save") {
   const ImpatientLauncher launcher;
-  Journal journal("T1", 83);
+  Journal journal("T1", 97);
   int cases = 0;
   for (const bool async : {false, true}) {
     for (const bool first : {true, false}) {
@@ -152,7 +152,7 @@ void try_all(Journal& journal, const CallKills& kills, int unsure) {
 
 TEST_CASE("T2 killed before the n-th call that changes files, for every n until a run survives") {
   const ImpatientLauncher launcher;
-  Journal journal("T2", 179);
+  Journal journal("T2", 227);
   for (const Layout& layout :
        {Layout{1, false}, {1, true}, {2, false}, {2, true}, {.ranks = 1, .local = true}}) {
     for (int victim = 0; victim < layout.ranks; ++victim) {
@@ -166,7 +166,7 @@ TEST_CASE("T2 killed before the n-th call that changes files, for every n until 
 
 TEST_CASE("T2 the same of the calls to metrics, status, samples and logs, also of a first start") {
   const ImpatientLauncher launcher;
-  Journal journal("T2-files", 179);
+  Journal journal("T2-files", 229);
   for (const Layout& layout : {Layout{1, false}, {2, false}}) {
     for (const std::int64_t before : {0, 2}) {
       for (int victim = 0; victim < layout.ranks; ++victim) {

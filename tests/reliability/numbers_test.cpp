@@ -264,7 +264,7 @@ TEST_CASE("T9 a loss that rises is met by all ranks as one rank alone meets it")
 }
 
 TEST_CASE("T13 a bit that one of several replicas has otherwise is found, and named") {
-  Journal journal("T13", 163);
+  Journal journal("T13", 199);
   int cases = 0;
   for (const int ranks : {2, 3}) {
     for (const char* site : {"parameter", "state", "second state", "gradient"}) {

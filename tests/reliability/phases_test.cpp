@@ -121,7 +121,7 @@ std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
 }  // namespace
 
 TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is named") {
-  Journal journal("T7", 89);
+  Journal journal("T7", 107);
   int cases = 0;
   for (const Layout& layout :
        {Layout{.ranks = 2}, Layout{.ranks = 4, .parallelism = "{dp: 2, tp: 2}"}}) {

@@ -133,15 +133,17 @@ std::vector<llmtrain::checkpoint::Problem> CHECK_WRAPPED(llmtrain::checkpoint::S
   return CHECK_REAL(check);
 }
 
-// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&).
+// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&,
+// const CheckProgress*).
 llmtrain::train::LoopState LOAD_REAL(const llmtrain::checkpoint::CheckpointStore&, std::uint64_t,
-                                     llmtrain::engine::Engine&,
-                                     const llmtrain::train::RunIdentity&);
+                                     llmtrain::engine::Engine&, const llmtrain::train::RunIdentity&,
+                                     const llmtrain::checkpoint::CheckProgress*);
 llmtrain::train::LoopState LOAD_WRAPPED(const llmtrain::checkpoint::CheckpointStore& store,
                                         std::uint64_t step, llmtrain::engine::Engine& engine,
-                                        const llmtrain::train::RunIdentity& identity) {
+                                        const llmtrain::train::RunIdentity& identity,
+                                        const llmtrain::checkpoint::CheckProgress* check) {
   pass_phase("load");
-  return LOAD_REAL(store, step, engine, identity);
+  return LOAD_REAL(store, step, engine, identity, check);
 }
 
 // parallel::Executor::run(std::span<const Action>), of a plan or a step.
