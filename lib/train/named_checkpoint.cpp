@@ -39,6 +39,11 @@ void keep_copy(const fs::path& file, std::string_view mark) {
   File::open_append(copy).sync();
 }
 
+void keep_reports(const fs::path& run, std::string_view mark) {
+  for (const char* file : {"metrics.jsonl", "samples.jsonl"}) keep_copy(run / file, mark);
+  sync_directory(run);
+}
+
 }  // namespace
 
 std::string other_steps_in(const CheckpointStore& store, std::uint64_t step) {
@@ -80,12 +85,22 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
   return {.step = step, .is_checked = true, .is_named = true};
 }
 
+void keep_reports_of_lost_checkpoints(const fs::path& run, std::int64_t step) {
+  const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
+  keep_reports(run, mark);
+  log::warning(
+      "{} tells of a checkpoint of step {}, and {} has none: the run begins. Metrics and samples "
+      "of "
+      "before have names that end in {}. Where checkpoints are elsewhere (a disk that is not "
+      "mounted), stop this run and bring them back",
+      (run / "status.json").string(), step, (run / "checkpoints").string(), mark);
+}
+
 void set_newer_aside(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {
   const bool local = tiers.has_local() && has_newer(tiers[Tier::local], step);
   if (!local && !has_newer(tiers[Tier::durable], step)) return;
   const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
-  for (const char* file : {"metrics.jsonl", "samples.jsonl"}) keep_copy(run / file, mark);
-  sync_directory(run);
+  keep_reports(run, mark);
   if (local) tiers[Tier::local].set_aside(step, mark);
   tiers[Tier::durable].set_aside(step, mark);
   log::warning(

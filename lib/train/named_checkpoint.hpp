@@ -29,6 +29,10 @@ NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tie
 /// samples of their steps stay in copies.
 void set_newer_aside(CheckpointTiers& tiers, const std::filesystem::path& run, std::uint64_t step);
 
+/// On rank 0, of a run that begins where an earlier one has saved `step`, before its metrics and
+/// samples are emptied: they stay in copies, which is said.
+void keep_reports_of_lost_checkpoints(const std::filesystem::path& run, std::int64_t step);
+
 /// On rank 0, behind that, of a step that the recipe names: what goes_back_to() asks.
 void note_way_back(const CheckpointTiers& tiers, std::uint64_t step);
 

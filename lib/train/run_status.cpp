@@ -264,7 +264,7 @@ void StatusFile::open(const std::filesystem::path& directory, const Start& proce
   try {
     if (const auto before = read_status(directory)) {
       last_step_ = status_.step = before->step;
-      status_.checkpoint_step = before->checkpoint_step;
+      status_.checkpoint_step = last_checkpoint_ = before->checkpoint_step;
       status_.checkpoint_time = before->checkpoint_time;
       status_.starts = before->starts;
       status_.lost_steps = before->lost_steps;

@@ -83,6 +83,8 @@ class StatusFile {
   void open(const std::filesystem::path& directory, const Start& process);
   /// Of the start before; 0 where that is not known.
   std::int64_t last_step() const { return last_step_; }
+  /// Likewise: of its last checkpoint.
+  std::optional<std::int64_t> last_checkpoint() const { return last_checkpoint_; }
   /// The run goes on from `step`, as the start of this number.
   void begin(std::optional<std::int64_t> step, std::int64_t starts, std::int64_t lost_steps);
   /// Runs `body`; its exception ends the status.
@@ -107,6 +109,7 @@ class StatusFile {
   std::condition_variable wake_;
   RunStatus status_;
   std::int64_t last_step_ = 0;
+  std::optional<std::int64_t> last_checkpoint_;
   bool changed_ = false, ends_ = false, failed_ = false;
   std::thread writer_;
 };

@@ -59,6 +59,9 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         return peers_.first_then_others(
             [&] {
               if (peers_.is_first()) {
+                if (!newest_.step && status.last_checkpoint()) {
+                  keep_reports_of_lost_checkpoints(directory_, *status.last_checkpoint());
+                }
                 begin_start(world.place(), newest_, options_.max_restarts, recipe.data.cache_dir(),
                             directory_, status);
                 requests_.stop_before_steps();

@@ -88,6 +88,32 @@ TEST_CASE("a named step: a start that was killed behind it goes on there, not wh
   CHECK(holds(next.output, {"resumed from step 4\n"}));
 }
 
+TEST_CASE("a run whose checkpoints are gone begins, says so, and keeps what it had reported") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, {});
+  const std::string before = read_file(here.path / "run" / "metrics.jsonl");
+  fs::rename(here.path / "run" / "checkpoints", here.path / "elsewhere");
+  const auto again = here.run({"training.max_steps=1"});
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK(again.output.find("tells of a checkpoint of step 6, and run/checkpoints has none") !=
+        std::string::npos);
+  std::vector<std::string> kept;
+  for (const auto& entry : fs::directory_iterator(here.path / "run")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("metrics.jsonl.aside-")) kept.push_back(read_file(entry.path()));
+  }
+  REQUIRE(kept.size() == 1);
+  CHECK(kept.front() == before);
+  CHECK(here.metrics().back().step == 1);
+  // One that has saved nothing yet has nothing to keep.
+  const Workspace fresh(kTinyRecipe);
+  fs::create_directory(fresh.path / "run");
+  write_file_atomic(fresh.path / "run" / "metrics.jsonl", "");
+  const auto first = fresh.run({"training.max_steps=1"});
+  CHECK(first.output.find("tells of a checkpoint") == std::string::npos);
+}
+
 TEST_CASE("a named step that is missing or damaged is refused with those that there are") {
   const Workspace here(kTinyRecipe);
   const auto refused = [&](const std::vector<std::string>& overrides, int exit_code,
