@@ -9,7 +9,7 @@
 #   CLASS        T1 to T9, T11, T13 or T16; all of them if none is named
 #   --quick      a part of the cases of every class, in minutes, as scripts/test.sh does
 #   --table      only what was tried so far
-#   --fresh      forgets what was tried
+#   --fresh      forgets what was tried of these classes
 #   --build DIR  a build directory with tests (build/ci)
 #
 # What was tried stays in DIR/reliability, so an interrupted run goes on where it was; cases that held at
@@ -44,16 +44,16 @@ export LLMTRAIN_MPI_PLUGIN="$build/apps/llmtrain/libllmtrain_mpi.so"
 tried="$build/reliability"
 
 print_table() {
-  printf '%-10s %8s %11s\n' class cases violations
+  printf '%-15s %8s %11s  %s\n' class cases violations commit
   local file
   for file in "$tried"/T*.txt; do
     [ -e "$file" ] || continue
     # A case that was violated once is, whatever came of another try.
-    awk -F '\t' -v name="$(basename "$file" .txt)" '
+    awk -F '\t' -v name="$(basename "$file" .txt)" -v commit="$(cat "${file%.txt}.commit" 2>/dev/null)" '
       $1 == "missed" { next }
       { cases[$2]; if ($1 != "held") violated[$2] }
       END {
-        printf "%-10s %8d %11d\n", name, length(cases), length(violated)
+        printf "%-15s %8d %11d  %s\n", name, length(cases), length(violated), commit
       }' "$file"
   done | sort -V
 }
@@ -66,9 +66,8 @@ cmake --build "$build" --target reliability_test
 if [ "$quick" = yes ]; then
   exec "$build/tests/reliability_test"
 fi
-[ "$fresh" = no ] || rm -rf "$tried"
 mkdir -p "$tried"
-sources="$(cd "$root" && git ls-files -z -c -o --exclude-standard lib apps kernels tests/reliability tests/e2e tests/mesh tests/support | sort -z |
+sources="$(cd "$root" && git ls-files -z -c -o --exclude-standard lib apps kernels cmake third_party CMakeLists.txt tests/CMakeLists.txt tests/reliability tests/e2e tests/mesh tests/support | sort -z |
   xargs -0 sha256sum 2>&1 | sha256sum | cut -d' ' -f1)"
 if [ "$(cat "$tried/sources" 2>/dev/null)" != "$sources" ]; then
   rm -f "$tried"/T*.txt
@@ -76,8 +75,13 @@ if [ "$(cat "$tried/sources" 2>/dev/null)" != "$sources" ]; then
 fi
 [ ${#classes[@]} -gt 0 ] || classes=(T3 T6 T16 T8 T9 T13 T1 T7 T4 T2 T5 T11)
 status=0
+commit="$(cd "$root" && git rev-parse --short HEAD)$(cd "$root" && git diff --quiet HEAD || printf ' and changes')"
 for class in "${classes[@]}"; do
+  [ "$fresh" = no ] || rm -f "$tried/$class".txt "$tried/$class"-*.txt
   LLMTRAIN_RELIABILITY="$tried" "$build/tests/reliability_test" -tc="$class *" || status=1
+  for file in "$tried/$class".txt "$tried/$class"-*.txt; do
+    [ ! -e "$file" ] || printf '%s\n' "$commit" >"${file%.txt}.commit"
+  done
 done
 print_table
 exit $status

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "lib/data/pre_tokenizer.hpp"
 #include "lib/plan/hardware_sheet.hpp"
 #include "lib/recipe/suggest.hpp"
+#include "lib/train/run_directory.hpp"
 
 namespace {
 
@@ -336,6 +338,14 @@ void wait_without_spinning(char** argv) {
   ::execv("/proc/self/exe", argv);  // on failure the program just goes on, spinning
 }
 
+// What a verb has to say did not reach the file that it was to go to: who asks by script must not
+// take that for an answer. Whoever reads a pipe may stop when they please.
+bool output_is_lost() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return false;
+  struct stat facts {};
+  return ::fstat(STDOUT_FILENO, &facts) != 0 || !S_ISFIFO(facts.st_mode);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -344,6 +354,7 @@ int main(int argc, char** argv) {
   CLI::App root("llmtrain: train language models from a YAML recipe");
   root.require_subcommand(1);
   root.footer(exit_code_help());
+  root.set_version_flag("--version", [] { return "llmtrain " + train::build_facts()["version"]; });
   Action action;
   add_recipe_verbs(root, action);
   add_shipped_recipe_verbs(root, action);
@@ -363,7 +374,12 @@ int main(int argc, char** argv) {
     return root.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::recipe);
   }
   try {
-    return static_cast<int>(action());
+    const ExitCode code = action();
+    if (code != ExitCode::done || root.got_subcommand("run") || !output_is_lost()) {
+      return static_cast<int>(code);
+    }
+    log::error("the standard output cannot be written: what stands there is not all");
+    return static_cast<int>(ExitCode::storage);
   } catch (const std::exception& error) {
     const Ending ending = ending_of(error);
     log::error("{}", ending.text);

@@ -259,10 +259,7 @@ ExitCode export_checkpoint(const Export& arguments) {
   const train::SavedFiles run(arguments.run, arguments.step);
   const train::ExportedModel model(run.recipe->model, *run.tokenizer, *dtype);
   checkpoint::Loader saved = run.store.load(run.step);
-  const auto name_there = [&saved](const std::string& name) {
-    return train::saved_name(saved, name);
-  };
-  checkpoint::export_hf(arguments.to, model.content(), checkpoint::values_of(saved, name_there));
+  checkpoint::export_hf(arguments.to, model.content(), checkpoint::values_of(saved));
   print(fmt::format("{}: step {} in {}\n", arguments.to.string(), run.step, arguments.dtype));
   return ExitCode::done;
 }

@@ -15,6 +15,7 @@
 #include "lib/base/file_errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/unfinished_write.hpp"
 
 namespace llmtrain {
 
@@ -227,9 +228,25 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t limit_byt
   return content;
 }
 
+namespace {
+
+constexpr std::string_view kUnfinished = ".tmp-";
+
+}  // namespace
+
+bool is_unfinished_write(std::string_view file_name) {
+  const std::size_t at = file_name.rfind(kUnfinished);
+  if (at == file_name.npos) return false;
+  const std::string_view process = file_name.substr(at + kUnfinished.size());
+  const std::string_view host = process.substr(0, process.find('-'));
+  return host.size() == 8 && process.size() > 9 &&
+         host.find_first_not_of("0123456789abcdef") == host.npos &&
+         process.find_first_not_of("0123456789", 9) == process.npos;
+}
+
 void write_file_atomic(const std::filesystem::path& path, std::string_view content) {
   // Tasks on several hosts may write the same file at the same time.
-  const std::filesystem::path temporary = path.string() + ".tmp-" + process_name();
+  const std::filesystem::path temporary = path.string() + std::string(kUnfinished) + process_name();
   ::unlink(temporary.c_str());
   try {
     File file = File::create_new(temporary);

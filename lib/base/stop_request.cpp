@@ -45,7 +45,7 @@ bool time_is_over() {
 }
 
 void handle(void (*handler)(int)) {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP}) {
     struct sigaction action {};
     // nohup's programs are left alone when their terminal goes.
     ::sigaction(signal, nullptr, &action);

@@ -39,10 +39,8 @@ struct ParameterValues {
 };
 
 /// Those of a checkpoint, which outlives what is returned. What was saved without a master is bf16,
-/// which FP32 holds exactly. `name_of`: by which name it has a parameter's, if not by its own.
-/// CheckpointError where it has no such parameter, or of another shape.
-ParameterValues values_of(Loader& saved,
-                          std::function<std::string(const std::string& name)> name_of = {});
+/// which FP32 holds exactly. CheckpointError where it has no such parameter, or of another shape.
+ParameterValues values_of(Loader& saved);
 
 /// What a directory has of a model. All of it outlives whoever has this.
 struct HfContent {

@@ -140,23 +140,19 @@ class TemporaryDirectory {
 
 }  // namespace
 
-ParameterValues values_of(Loader& saved,
-                          std::function<std::string(const std::string& name)> name_of) {
-  const auto name_there = [name_of = std::move(name_of)](const Parameter& p) {
-    return name_of ? name_of(p.name()) : p.name();
-  };
-  const auto stored = [&saved, name_there](const Parameter& p) {
-    const auto at = saved.manifest().tensors.find(name_there(p));
+ParameterValues values_of(Loader& saved) {
+  const auto stored = [&saved](const Parameter& p) {
+    const auto at = saved.manifest().tensors.find(p.name());
     return at == saved.manifest().tensors.end() ? DType::f32 : at->second.dtype;
   };
-  const auto read_stored = [&saved, stored, name_there](const Parameter& p, std::int64_t first,
-                                                        std::span<std::byte> to) {
+  const auto read_stored = [&saved, stored](const Parameter& p, std::int64_t first,
+                                            std::span<std::byte> to) {
     const DType dtype = stored(p);
     const Dims shape(p.global_shape().dims().begin(), p.global_shape().dims().end());
     const auto end = first + static_cast<std::int64_t>(to.size() / size_of(dtype));
     for (Box& box : boxes_of_range(shape, first, end)) {
       const auto bytes = static_cast<std::size_t>(*num_elements(box.shape)) * size_of(dtype);
-      saved.read_box({name_there(p), dtype, shape, std::move(box)}, to.first(bytes));
+      saved.read_box({p.name(), dtype, shape, std::move(box)}, to.first(bytes));
       to = to.subspan(bytes);
     }
   };
@@ -205,9 +201,9 @@ void export_hf(const fs::path& directory, const HfContent& content, const Parame
   // Without a trailing slash, so that its parent and its name are what they seem.
   const fs::path target = fs::absolute(directory / "").parent_path().lexically_normal();
   std::error_code error;
-  require<StorageError>(!fs::exists(target, error) || fs::is_empty(target, error),
-                        "{}: exists and is not empty; name another directory or remove it",
-                        target.string());
+  require<RecipeError>(!fs::exists(target, error) || fs::is_empty(target, error),
+                       "{}: exists and is not empty; name another directory or remove it",
+                       target.string());
   create_directories_durably(target.parent_path());
   TemporaryDirectory temporary(target.parent_path() /
                                fmt::format("{}.tmp-{}", target.filename().string(), make_nonce()));

@@ -109,11 +109,11 @@ std::uint64_t CheckpointStore::leftover_bytes() const {
 void CheckpointStore::check_free_space(std::uint64_t checkpoint_bytes) const {
   const std::uint64_t needed = checkpoint_bytes + checkpoint_bytes / 5;
   const std::uint64_t free = options_.free_bytes(root_);
-  require<Remedied>(free >= needed,
-                    "{}: the next checkpoint needs {} free ({} and a fifth more), but there are "
-                    "{}; free space, keep fewer checkpoints or save to another disk",
-                    root_.string(), format_bytes(needed), format_bytes(checkpoint_bytes),
-                    format_bytes(free));
+  require<Remedied>(
+      free >= needed,
+      "{}: the next checkpoint needs {} free ({} and a fifth more), but there are "
+      "{}; free space (older checkpoints may be deleted by hand), or save to another disk",
+      root_.string(), format_bytes(needed), format_bytes(checkpoint_bytes), format_bytes(free));
 }
 
 PendingSave CheckpointStore::begin_save(std::uint64_t step) const {
@@ -283,8 +283,9 @@ NewestValid CheckpointStore::newest_valid(VerifyLevel level) const {
     if (problems.empty()) {
       result.step = *at;
     } else {
-      result.rejected.push_back(
-          {*at, to_string(problems), std::ranges::any_of(problems, &Problem::is_unread)});
+      result.rejected.push_back({*at, to_string(problems),
+                                 std::ranges::any_of(problems, &Problem::is_unread),
+                                 std::ranges::any_of(problems, &Problem::has_no_right)});
     }
   }
   return result;

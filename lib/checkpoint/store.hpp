@@ -57,7 +57,8 @@ struct StoreOptions {
 struct Rejected {
   std::uint64_t step = 0;
   std::string reason;
-  bool is_unread = false;  // it may be whole
+  bool is_unread = false;     // it may be whole
+  bool has_no_right = false;  // unread because this user may not
 };
 
 struct NewestValid {

@@ -15,6 +15,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/lock_owner.hpp"
 
@@ -27,6 +28,9 @@ namespace {
 constexpr std::uint64_t kMaxLockBytes = 4096;
 
 /// What `call` returns when no signal interrupts it.
+constexpr std::string_view kWaitingForLock = "waiting for the directory's lock";
+constexpr std::chrono::milliseconds kPause{50};
+
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -95,17 +99,20 @@ class LockFile {
 /// Waits for whoever is at it, as an owner that commits a save, and says so.
 class GuardedFile {
  public:
-  explicit GuardedFile(const fs::path& path) : GuardedFile(path, true) {}
-  /// Which waits and `says` so, or not, as somebody who has said it before.
-  GuardedFile(const fs::path& path, bool says) : fd_(open_either_way(path)) {
+  explicit GuardedFile(const fs::path& path) : GuardedFile(path, {}) {}
+  struct Waiting {
+    bool is_said = true;      // else somebody has said it before
+    bool ends_asked = false;  // Stopped, when a signal asks to stop
+  };
+  GuardedFile(const fs::path& path, const Waiting& waiting) : fd_(open_either_way(path)) {
     require<StorageError>(fd_ >= 0 || errno == ENOENT,
                           "{}: cannot open the lock: {}; nobody can tell who has the directory. If "
                           "no other run writes there, delete it",
                           path.string(), std::strerror(errno));
     if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       has_waited_ = true;
-      if (says) log::info("{}: waits for a process that is at it", path.string());
-      uninterrupted([&] { return ::flock(fd_, LOCK_EX); });
+      if (waiting.is_said) log::info("{}: waits for a process that is at it", path.string());
+      wait(waiting);
     }
     struct stat opened {
     }, named{};
@@ -121,6 +128,21 @@ class GuardedFile {
   bool has_waited() const { return has_waited_; }
 
  private:
+  void wait(const Waiting& waiting) const {
+    if (!waiting.ends_asked) {
+      uninterrupted([&] { return ::flock(fd_, LOCK_EX); });
+      return;
+    }
+    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
+      try {
+        stop_if_asked(kWaitingForLock);
+      } catch (...) {
+        ::close(fd_);  // nobody else will
+        throw;
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
   /// For reading where another user has the file; NFS wants a writer for an exclusive flock.
   static int open_either_way(const fs::path& path) {
     const auto open = [&](int how) {
@@ -164,7 +186,7 @@ struct Patience {
 /// patience.
 Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Patience& patience) {
   // Of two that find the same dead owner, one takes over.
-  const GuardedFile guard(path, !patience.has_waited);
+  const GuardedFile guard(path, {.is_said = !patience.has_waited, .ends_asked = true});
   patience.has_waited = patience.has_waited || guard.has_waited();
   if (!guard.is_current()) return Found::gone;
   const LockOwner owner = owner_in(path);
@@ -172,7 +194,9 @@ Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Pat
     log::info("{}: taken over from process {} on host {}, an earlier start of this Slurm job {}",
               path.string(), owner.pid, printable(owner.host), self.job);
   } else {
-    const bool is_here = owner.host == self.host;
+    // Containers of one machine have names of their own.
+    const bool is_here =
+        owner.host == self.host || (!owner.boot_id.empty() && owner.boot_id == self.boot_id);
     const bool lives = !is_here || is_running(owner, self, path.parent_path());
     if (lives && is_here && !patience.is_over) return Found::lives;
     if (lives) fail_held(path, owner);
@@ -203,7 +227,8 @@ StoreLock StoreLock::acquire(const fs::path& root) {
     if (found == Found::gone) continue;
     // Of a job whose launcher has ended a process may take a moment longer. Its owner can go on
     // meanwhile: nothing of the lock is held here.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    stop_if_asked(kWaitingForLock);
+    std::this_thread::sleep_for(kPause);
   }
   fail<StorageError>("{}: changes owner all the time", path.string());
 }

@@ -203,7 +203,10 @@ void require_beginning(const Recipe& recipe, const CheckpointTiers& tiers,
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
                        tiers[newest.tier].root().string());
-  if (newest.step) check_same_function(tiers[newest.tier], *newest.step, recipe);
+  if (newest.step) {
+    check_same_function(tiers[newest.tier], *newest.step, recipe);
+    check_same_batches(tiers[newest.tier], *newest.step, recipe);
+  }
   if (!newest.step) check_first_weights(recipe);
 }
 

@@ -5,7 +5,9 @@
 #include <set>
 
 #include "lib/base/log.hpp"
+#include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
+#include "lib/engine/geometry.hpp"
 #include "lib/models/parameter_names.hpp"
 #include "lib/recipe/keys.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
@@ -208,8 +210,8 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
                            run.rng_seed, identity.seed);
   require<CheckpointError>(
       run.data_cursor.fingerprint == identity.data_fingerprint,
-      "the training data, tokenizer or packing is not what step {} was trained "
-      "on; use the same, or another run.output_dir",
+      "the training data, their packing, the tokenizer or where data.stages begin is not what step "
+      "{} was trained on; use the same, or another run.output_dir",
       step);
   std::vector<std::string> expected;
   for (const auto& p : engine.parameters().all()) expected.push_back(p->name());
@@ -270,6 +272,8 @@ std::string other_function(const models::DecoderSpec& then, const models::Decode
     compare("num_key_value_heads", then.num_key_value_heads, now.num_key_value_heads);
     compare("head_dim", then.head_dim, now.head_dim);
   }
+  compare("num_experts_per_tok", then.experts.rule.top_k, now.experts.rule.top_k);
+  compare("norm_topk_prob", then.experts.rule.normalize, now.experts.rule.normalize);
   const bool layer_norm = then.norm.kind == kernels::NormKind::layer_norm;
   compare(layer_norm ? "layer_norm_epsilon" : "rms_norm_eps", then.norm.eps, now.norm.eps);
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -288,6 +292,31 @@ void check_same_function(const checkpoint::CheckpointStore& store, std::uint64_t
       "something else; set the recipe back, or begin a new run (another run.output_dir) with "
       "model.init_from",
       step, difference);
+}
+
+void check_same_batches(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                        const Recipe& now) {
+  const auto tokens = now.training.max_tokens();
+  Recipe then;
+  if ((!tokens && !now.training.num_epochs()) || !read_saved_recipe(store, step, then)) return;
+  const engine::BatchGeometry before(then.training), after(now.training);
+  const auto next = static_cast<std::int64_t>(step) + 1;
+  const std::uint64_t taken = before.samples_before(next), counted = after.samples_before(next);
+  if (taken == counted) return;
+  std::string remedy = "set training.max_steps in its place";
+  if (tokens) {
+    const std::uint64_t length = now.training.seq_len().value, full = after.global_batch_size();
+    const std::uint64_t samples = (tokens->value + length - 1) / length;
+    const std::uint64_t left = (samples - std::min(samples, taken) + full - 1) / full;
+    remedy = fmt::format("set training.max_steps: {} in its place, which takes them", step + left);
+  }
+  throw RefusedKey(
+      tokens ? "training.max_tokens" : "training.num_epochs",
+      fmt::format("the {} steps so far took {} samples, with the batches of this recipe "
+                  "they would have taken {}: what is left of a length in {} cannot be "
+                  "counted in steps",
+                  step, taken, counted, tokens ? "tokens" : "epochs"),
+      remedy + ", or go on with the batches as they were");
 }
 
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,

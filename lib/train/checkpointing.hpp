@@ -69,6 +69,11 @@ std::string saved_product_choices(const checkpoint::CheckpointStore& store, std:
 void check_same_function(const checkpoint::CheckpointStore& store, std::uint64_t step,
                          const Recipe& now);
 
+/// RecipeError, with the number of steps that would do, where a length in tokens or epochs would be
+/// counted as if the steps so far had today's batches, and they had others.
+void check_same_batches(const checkpoint::CheckpointStore& store, std::uint64_t step,
+                        const Recipe& now);
+
 /// A recipe may change between two attempts; this says which keys did since the checkpoint.
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
                       const Recipe& now);

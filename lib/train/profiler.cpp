@@ -84,8 +84,10 @@ std::string profile_table(const std::vector<RankProfile>& ranks) {
   for (const RankProfile& of : ranks) busy.push_back(of.busy());
   const auto slowest = std::ranges::max_element(busy) - busy.begin();
   const double most = busy[static_cast<std::size_t>(slowest)];
-  std::ranges::nth_element(busy, busy.begin() + std::ssize(busy) / 2);
-  const double median = busy[busy.size() / 2];
+  // The lower one of two, which is not the slowest.
+  const auto middle = busy.begin() + (std::ssize(busy) - 1) / 2;
+  std::ranges::nth_element(busy, middle);
+  const double median = *middle;
   return text + fmt::format(
                     "slowest: rank {} on {}, busy for {:.3f} ms of a step, {:.2f} times the "
                     "median\n",

@@ -61,6 +61,14 @@ bool RunRequests::take(ControlFile& file) {
   return std::exchange(file, now) != now;
 }
 
+bool RunRequests::is_new(const ControlFile& file) const {
+  struct stat facts {};
+  if (::lstat((control_ / file.name).c_str(), &facts) != 0) return false;
+  const ControlFile now{file.name, facts.st_ino, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec,
+                        file.warned};
+  return file != now;
+}
+
 void RunRequests::stop_before_steps() const {
   if (const auto begin = deadline_.begin()) stop_from(*begin);
   stop_if_asked("preparing the data");
@@ -70,14 +78,27 @@ RunRequests::Heard RunRequests::listen() {
   if (const int signal = stop_signal()) return {Request::Kind::signal, signal};
   if (!peers_->is_first()) return {};
   if (deadline_.is_over(unix_time())) return {Request::Kind::deadline};
-  // A look at a shared disk may take as long as a small step.
-  constexpr std::chrono::milliseconds kPause{500};
-  const auto now = std::chrono::steady_clock::now();
-  if (now - looked_ < kPause) return {};
-  looked_ = now;
+  if (!is_time_to_look()) return {};
   if (take(stop_)) return {Request::Kind::control_stop};
   if (take(save_)) return {Request::Kind::save};
   return {};
+}
+
+bool RunRequests::hears_stop() {
+  if (stop_signal() != 0) return true;
+  if (!peers_->is_first()) return false;
+  if (deadline_.is_over(unix_time())) return true;
+  if (!is_time_to_look() || !is_new(stop_)) return false;
+  looked_ = {};  // poll() shall look at once
+  return true;
+}
+
+bool RunRequests::is_time_to_look() {
+  constexpr std::chrono::milliseconds kPause{500};
+  const auto now = std::chrono::steady_clock::now();
+  if (now - looked_ < kPause) return false;
+  looked_ = now;
+  return true;
 }
 
 Request RunRequests::poll() {

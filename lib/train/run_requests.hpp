@@ -61,6 +61,8 @@ class RunRequests {
   /// Collective. The most urgent request of any rank. A file that asks is removed; one that cannot
   /// be is said once, and asks once, until it is another one or written again.
   Request poll();
+  /// Whether this rank hears something that stops the run, of which the next poll() tells all.
+  bool hears_stop();
   Deadline& deadline() { return deadline_; }
 
  private:
@@ -80,6 +82,10 @@ class RunRequests {
     bool operator==(const ControlFile&) const = default;
   };
   bool take(ControlFile& file);
+  /// For files: a look at a shared disk may take as long as a small step.
+  bool is_time_to_look();
+  /// It is there, and was not heeded before.
+  bool is_new(const ControlFile& file) const;
 
   const Peers* peers_;
   std::filesystem::path control_;

@@ -10,6 +10,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/unfinished_write.hpp"
 #include "lib/base/units.hpp"
 #include "lib/mesh/rank_map.hpp"
 #include "lib/plan/machine.hpp"
@@ -43,7 +44,10 @@ void remove_temporaries(const std::filesystem::path& directory) {
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (name.find(".tmp-") != name.npos && !name.starts_with("report")) found.push_back(at->path());
+    const bool is_file = at->symlink_status(error).type() == std::filesystem::file_type::regular;
+    if (is_file && is_unfinished_write(name) && !name.starts_with("report")) {
+      found.push_back(at->path());
+    }
   }
   for (const auto& path : found) remove_tree(path);
 }

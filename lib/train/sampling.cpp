@@ -12,20 +12,15 @@ namespace llmtrain::train {
 namespace {
 
 /// Nothing when it was asked to stop meanwhile.
-std::optional<std::vector<Sample>> decode(engine::Engine& engine, const data::Tokenizer& tokenizer,
-                                          const LoopOptions& options, std::uint64_t seed,
-                                          std::int64_t step, const std::function<bool()>& stop) {
-  std::vector<Sample> samples;
+std::optional<std::string> decode(engine::Engine& engine, const data::Tokenizer& tokenizer,
+                                  const std::string& prompt, std::int64_t tokens,
+                                  std::uint64_t seed, const std::function<bool()>& stop) {
   bool stopped = false;
-  for (const std::string& prompt : options.sample_prompts) {
-    const std::string text = generate(
-        engine, tokenizer, prompt, {.max_tokens = options.sample_tokens, .seed = seed, .stop = [&] {
-                                      return stopped = stopped || stop();
-                                    }});
-    if (stopped) return std::nullopt;
-    samples.push_back({.step = step, .prompt = prompt, .text = text});
-  }
-  return samples;
+  std::string text = generate(
+      engine, tokenizer, prompt,
+      {.max_tokens = tokens, .seed = seed, .stop = [&] { return stopped = stopped || stop(); }});
+  if (stopped) return std::nullopt;
+  return text;
 }
 
 void write(const std::vector<Sample>& samples, RunOutput* output) {
@@ -37,23 +32,23 @@ void write(const std::vector<Sample>& samples, RunOutput* output) {
 
 bool write_samples(engine::Engine& engine, const Peers& peers, const data::Tokenizer& tokenizer,
                    const LoopOptions& options, std::uint64_t seed, std::int64_t step,
-                   RunOutput* output, const std::function<bool()>& stop) {
-  if (options.sample_prompts.empty()) return true;
+                   RunOutput* output, const StopRequests& stop) {
   // Where a rank has the whole model, the first does it alone; else all of them decode the same.
-  if (engine.mesh().model().size() > 1 || engine.passes_together()) {
-    const auto samples = decode(engine, tokenizer, options, seed, step, stop);
-    if (samples) write(*samples, output);
-    return samples.has_value();
-  }
-  bool is_done = true;
-  if (peers.is_first()) {
-    const auto samples =
-        decode(engine, tokenizer, options, seed, step, [] { return stop_signal() != 0; });
-    is_done = samples.has_value();
-    if (is_done) write(*samples, output);
-  }
+  const bool together = engine.mesh().model().size() > 1 || engine.passes_together();
   const World::LongWait patience(peers.world());  // the first is at work
-  return peers.of_first(is_done ? 1 : 0, "samples") == 1;
+  std::vector<Sample> samples;
+  for (const std::string& prompt : options.sample_prompts) {
+    std::optional<std::string> text;
+    if (together || peers.is_first()) {
+      text = decode(engine, tokenizer, prompt, options.sample_tokens, seed,
+                    together ? stop.of_all : stop.here);
+    }
+    if (!together && stop.of_all()) return false;
+    if (peers.of_first(text ? 1 : 0, "samples") == 0) return false;
+    samples.push_back({.step = step, .prompt = prompt, .text = text.value_or("")});
+  }
+  write(samples, output);
+  return true;
 }
 
 }  // namespace llmtrain::train

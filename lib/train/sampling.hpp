@@ -12,11 +12,19 @@
 
 namespace llmtrain::train {
 
+/// Whether a run is asked to stop.
+struct StopRequests {
+  /// Collective: by whatever any rank has heard.
+  std::function<bool()> of_all;
+  /// By what this rank hears, of which of_all() tells the others then.
+  std::function<bool()> here;
+};
+
 /// `output` is null on ranks that write nothing. Collective: others wait for the first as long as
-/// it takes. False, and nothing is written, when `stop`, which is collective too, or a signal to a
-/// rank that decodes alone asks to stop.
+/// it takes. False, and nothing is written, when asked to stop: what the first rank hears counts at
+/// every token, what others hear at every prompt, or token where all decode.
 bool write_samples(engine::Engine& engine, const Peers& peers, const data::Tokenizer& tokenizer,
                    const LoopOptions& options, std::uint64_t seed, std::int64_t step,
-                   RunOutput* output, const std::function<bool()>& stop);
+                   RunOutput* output, const StopRequests& stop);
 
 }  // namespace llmtrain::train

@@ -27,6 +27,14 @@ std::uint64_t choose_step(const checkpoint::CheckpointStore& store,
     return *step;
   }
   const checkpoint::NewestValid newest = store.newest_valid(checkpoint::VerifyLevel::hash);
+  for (const checkpoint::Rejected& rejected : newest.rejected) {
+    require<StorageError>(
+        !rejected.has_no_right,
+        "step {} of {}: {}. It may be whole: nothing older is taken in its place; "
+        "--step takes another one",
+        rejected.step, store.root().string(), rejected.reason);
+    log::warning("checkpoint of step {} is not used: {}", rejected.step, rejected.reason);
+  }
   const auto unread = std::ranges::find_if(newest.rejected, &checkpoint::Rejected::is_unread);
   require<StorageError>(newest.step || unread == newest.rejected.end(),
                         "{}: no checkpoint could be read; step {}: {}", store.root().string(),
@@ -46,14 +54,18 @@ checkpoint::CheckpointStore open_store(const std::filesystem::path& directory) {
 }
 
 // The one that the checkpoint was trained with: later starts may have had others.
-std::unique_ptr<Recipe> recipe_of(const checkpoint::CheckpointStore& store, std::uint64_t step) {
+std::unique_ptr<Recipe> recipe_of(const std::filesystem::path& directory,
+                                  const checkpoint::CheckpointStore& store, std::uint64_t step) {
   auto recipe = std::make_unique<Recipe>();
-  recipe::load(*recipe, {.file = fmt::format("recipe of step {}", step),
-                         .text = store.load(step).manifest().run.recipe,
-                         .overrides = {},
-                         .builtin = {},
-                         .reserved = reserved_keys()});
-  return recipe;
+  const std::string text = store.load(step).manifest().run.recipe;
+  if (recipe::check(*recipe, {.file = "the checkpoint's recipe", .text = text}).empty()) {
+    return recipe;
+  }
+  const std::filesystem::path newest = directory / "resolved.yaml";
+  log::warning(
+      "the recipe of step {} is of another version of this program: {} is taken in its place", step,
+      newest.string());
+  return load_recipe(newest, {});
 }
 
 }  // namespace
@@ -61,7 +73,7 @@ std::unique_ptr<Recipe> recipe_of(const checkpoint::CheckpointStore& store, std:
 SavedFiles::SavedFiles(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
     : store(open_store(directory)),
       step(choose_step(store, step)),
-      recipe(recipe_of(store, this->step)),
+      recipe(recipe_of(directory, store, this->step)),
       tokenizer(recipe->tokenizer.bpe() == nullptr
                     ? data::make_byte_tokenizer()
                     : data::make_tokenizer({.type = "bpe", .path = directory})) {}

@@ -151,9 +151,10 @@ bool Trainer::run_evaluation(bool final) {
   const auto reports =
       evaluate(engine_, corpus_.parts, limit, batch_, [this] { return asked_to_stop(); });
   const bool is_whole =
-      reports &&
-      write_samples(engine_, peers_, *corpus_.tokenizer, options_, recipe_.run.seed(), state_.step,
-                    output_ ? &*output_ : nullptr, [this] { return asked_to_stop(); });
+      reports && write_samples(engine_, peers_, *corpus_.tokenizer, options_, recipe_.run.seed(),
+                               state_.step, output_ ? &*output_ : nullptr,
+                               {.of_all = [this] { return asked_to_stop(); },
+                                .here = [this] { return requests_.hears_stop(); }});
   status_.enter("training");
   if (!is_whole) {    // asked to stop: the run that goes on does it again
     asked_to_stop();  // one rank alone may have heard it

@@ -93,6 +93,12 @@ TEST_CASE("2: mistakes in the recipe and on the command line, with their positio
   check_end(here, {"run", "nothere.yaml"}, 2, {"error: nothere.yaml: cannot open"});
   check_end(here, {"run"}, 2, {"recipe is required"});
   check_end(here, {"pln", "recipe.yaml"}, 2, {"llmtrain: no verb `pln`; did you mean `plan`?"});
+  check_end(here, {"--version"}, 0, {"llmtrain "});
+  const auto lost = test::run_process(
+      {"/bin/sh", "-c", fmt::format("{} keys run > /dev/full", LLMTRAIN_EXECUTABLE)}, here.path,
+      {});
+  CHECK(lost.exit_code == 7);
+  CHECK(lost.output.find("the standard output cannot be written") != std::string::npos);
   check_end(here, {"data", "inspekt", "recipe.yaml"}, 2,
             {"llmtrain data: no verb `inspekt`; did you mean `inspect`?"});
   check_end(here, {"data"}, 2, {"A subcommand is required"});
@@ -218,6 +224,8 @@ TEST_CASE("2: what is no number of a step, with the verb that lists those that t
   check_end(here, {"ckpt", "export", "run", "hf", "--step", "3"}, 4,
             {"there is no step 3 in run/checkpoints; there are steps 2, 4, 6"});
   check_end(here, {"ckpt", "export", "run", "hf", "--step", "4"}, 0, {"hf: step 4 in fp32"});
+  check_end(here, {"ckpt", "export", "run", "hf", "--step", "4"}, 2,
+            {"hf: exists and is not empty; name another directory or remove it"});
 }
 
 TEST_CASE("4: data that cannot be trained on is named with its place and a remedy") {

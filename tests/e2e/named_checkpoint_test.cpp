@@ -98,13 +98,9 @@ TEST_CASE("a run whose checkpoints are gone begins, says so, and keeps what it h
   CHECK(again.exit_code == 0);
   CHECK(again.output.find("tells of a checkpoint of step 6, and run/checkpoints has none") !=
         std::string::npos);
-  std::vector<std::string> kept;
-  for (const auto& entry : fs::directory_iterator(here.path / "run")) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("metrics.jsonl.aside-")) kept.push_back(read_file(entry.path()));
-  }
+  const std::vector<fs::path> kept = copies_of(here, "metrics.jsonl");
   REQUIRE(kept.size() == 1);
-  CHECK(kept.front() == before);
+  CHECK(read_file(kept.front()) == before);
   CHECK(here.metrics().back().step == 1);
   // One that has saved nothing yet has nothing to keep.
   const Workspace fresh(kTinyRecipe);

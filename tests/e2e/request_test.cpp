@@ -157,6 +157,58 @@ TEST_CASE("a job whose time ends while it trains is saved, and ends with 75") {
   CHECK(here.call({"ckpt", "verify", "run"}).exit_code == 0);
 }
 
+TEST_CASE("samples: the end of the job's time and control/stop are heard between two tokens") {
+  const Workspace here(kTinyRecipe);
+  // More than any test has time for.
+  std::string prompts = "a";
+  for (int i = 0; i < 20000; ++i) prompts += ", a";
+  here.write("samples.yaml", fmt::format("include: [recipe.yaml]\n"
+                                         "eval: {{interval: 2, max_samples: 1, sample_tokens: 40, "
+                                         "sample_prompts: [{}]}}\n"
+                                         "checkpoint: {{interval: null}}\n",
+                                         prompts));
+  const auto by_time =
+      shell(here,
+            "SLURM_JOB_ID=5 SLURM_JOB_END_TIME=$(($(date +%s) + 8)) $LLMTRAIN run samples.yaml "
+            "resilience.exit_margin=1s | tail -n 3; echo code ${PIPESTATUS[0]}");
+  INFO(by_time.output);
+  CHECK(
+      holds(by_time.output, {"stopped by the end of its job's time", "after step 2;", "code 75"}));
+  const auto by_file = shell(
+      here,
+      "$LLMTRAIN run samples.yaml run.output_dir=other > log & pid=$!; "
+      "for i in $(seq 300); do grep -q evaluating other/status.json 2> /dev/null && break; "
+      "sleep 0.1; done; sleep 1; mkdir -p other/control; touch other/control/stop; wait $pid; "
+      "echo code $?; tail -n 3 log");
+  INFO(by_file.output);
+  CHECK(holds(by_file.output, {"code 0", "stopped by control/stop after step 2;"}));
+}
+
+TEST_CASE("a start that waits for the lock of a directory ends when it is asked to") {
+  const Workspace here(kTinyRecipe);
+  fs::create_directories(here.path / "run" / "checkpoints");
+  here.write("run/checkpoints/lock", R"({"host": "elsewhere", "pid": 12, "start_ticks": 1})");
+  const auto result = shell(here,
+                            "flock run/checkpoints/lock sleep 60 & holder=$!; sleep 0.5; "
+                            "$LLMTRAIN run recipe.yaml > log 2>&1 & pid=$!; "
+                            "for i in $(seq 100); do grep -q 'waits for a process' log && break; "
+                            "sleep 0.1; done; kill -TERM $pid; wait $pid; echo code $?; cat log; "
+                            "kill $holder");
+  INFO(result.output);
+  CHECK(holds(result.output, {"code 75", "waiting for the directory's lock; nothing is lost"}));
+}
+
+TEST_CASE("SIGQUIT: the stacks of all threads go to the rank's log, and the run goes on") {
+  const Workspace here(kTinyRecipe);
+  const auto result = here.run({"training.max_steps=400", "eval.interval=null"},
+                               {.signal = SIGQUIT, .signal_after = "   5/400"});
+  INFO(result.output);
+  CHECK(result.exit_code == 0);
+  const std::string log = read_file(here.path / "run" / "logs" / "rank-0.log");
+  CHECK(holds(log, {"asked by SIGQUIT"}));
+  CHECK(here.metrics().back().step == 400);
+}
+
 TEST_CASE(
     "a job whose time is over before its data are prepared ends with 75, and with 93 when it comes "
     "no further") {

@@ -27,13 +27,14 @@ std::int64_t saved_step(const std::string& output) {
 }  // namespace
 
 TEST_CASE(
-    "SIGTERM, SIGUSR1, SIGINT and SIGHUP: saved, 75, and the next start ends with the same "
+    "SIGTERM, SIGUSR1, SIGUSR2, SIGINT and SIGHUP: saved, 75, and the next start ends with the "
+    "same "
     "weights") {
   const Workspace whole(kTinyRecipe);
   REQUIRE(whole.run(kLong).exit_code == 0);
   const std::string expected = fingerprint(whole.path, kSteps);
 
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP}) {
     CAPTURE(signal);
     const Workspace part(kTinyRecipe);
     const auto stopped = part.run(kLong, {.signal = signal, .signal_after = "   5/400"});

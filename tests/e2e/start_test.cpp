@@ -110,8 +110,14 @@ TEST_CASE("what killed starts have not finished in a run's directory goes with t
   run_well(here, {"training.max_steps=4"});
   const fs::path left = here.path / "run" / "metrics.jsonl.tmp-0badc0de-4711";
   write_file_atomic(left, "half a line");
+  // What somebody else has put there is none of it.
+  const fs::path notes = here.path / "run" / "notes.tmp-old";
+  fs::create_directories(notes / "of.tmp-0badc0de-1");
+  write_file_atomic(here.path / "run" / "loss.tmp-2026", "3.1");
   run_well(here, {});
   CHECK(!fs::exists(left));
+  CHECK(fs::exists(notes / "of.tmp-0badc0de-1"));
+  CHECK(fs::exists(here.path / "run" / "loss.tmp-2026"));
 }
 
 TEST_CASE("keys for several data ranks are said to do nothing on one") {

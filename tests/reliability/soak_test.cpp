@@ -2,6 +2,7 @@
 #include <csignal>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -15,12 +16,14 @@ namespace llmtrain::test {
 
 namespace {
 
+constexpr std::int64_t kInterval = 5;
+
 // A save every five steps of a few milliseconds: kills hit all of a run's parts. The last step
 // changes nothing of those before it.
 Overrides long_run(std::int64_t steps) {
   return {fmt::format("training.max_steps={}", steps),
           "lr_scheduler={type: constant, warmup: 0}",
-          "checkpoint.interval=5",
+          fmt::format("checkpoint.interval={}", kInterval),
           "eval.interval=null",
           "checkpoint.max_shard_size=4GiB",
           "model.hidden_size=16",
@@ -34,12 +37,15 @@ std::int64_t newest_step(const Job& job) {
       store.newest_valid(checkpoint::VerifyLevel::hash).step.value_or(0));
 }
 
-bool was_in_save(const Job& job) {
-  if (!std::filesystem::exists(job.checkpoints())) return false;
+// Checkpoints that a kill has left unfinished.
+std::set<std::string> unfinished(const Job& job) {
+  std::set<std::string> names;
+  if (!std::filesystem::exists(job.checkpoints())) return names;
   for (const auto& entry : std::filesystem::directory_iterator(job.checkpoints())) {
-    if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-") && name.find(".tmp-") != name.npos) names.insert(name);
   }
-  return false;
+  return names;
 }
 
 // Kills until there were so many, each at a time that a seed says, whatever a machine trains
@@ -52,6 +58,7 @@ std::string kill_and_kill(const Layout& layout, int kills) {
   int in_saves = 0;
   for (int kill = 0; kill < kills; ++kill) {
     const std::int64_t saved = newest_step(job);
+    const std::set<std::string> before = unfinished(job);
     const ProcessResult result = job.run_for(seconds(random), endless);
     if (result.exit_code != -SIGKILL) {
       return fmt::format("kill {}: ended by itself with {}: {}", kill, result.exit_code,
@@ -62,7 +69,17 @@ std::string kill_and_kill(const Layout& layout, int kills) {
     if (lost || newest_step(job) < saved) {
       return fmt::format("kill {}: {} was saved: {}", kill, saved, result.output);
     }
-    in_saves += was_in_save(job);
+    // What is new there, because the next start may be killed before it clears the old.
+    for (const std::string& name : unfinished(job)) {
+      if (before.contains(name)) continue;
+      ++in_saves;
+      break;
+    }
+    const std::int64_t most = (layout.async ? 2 : 1) * kInterval - 1;
+    if (kill % 10 == 9 && job.reported() - newest_step(job) > most) {
+      return fmt::format("kill {}: costs steps {} to {}", kill, newest_step(job) + 1,
+                         job.reported());
+    }
   }
   MESSAGE(in_saves << " of " << kills << " kills hit a save");
   if (in_saves < kills / 50) return fmt::format("only {} kills hit a save", in_saves);

@@ -3,7 +3,7 @@
 //
 //   NUMBER_SITE   parameter: the first of the rank's second parameter, which every token meets
 //                 (the first may be rows of an embedding that no text asks for), before the step
-//                 activation: the same, until the step is over
+//                 activation: the first of an MLP's hidden values, of the first block here
 //                 gradient: the first of its gradient, summed over ranks, before the update
 //                 state, second state: the first of its optimizer states, before the update
 //   NUMBER_VALUE  a number, "nan", "inf", or "bit:N", which turns a bit of the bytes there over
@@ -12,9 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "lib/comm/job_place.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/ops/ops.hpp"
 #include "tests/reliability/inject/phases.hpp"
 
 namespace {
@@ -29,6 +31,7 @@ std::string variable(const char* name) {
 
 Engine* running = nullptr;  // while the fault is due
 bool done = false;          // a run that goes back comes to the step again
+bool spoils_activation = false;
 
 bool is_due(std::int64_t step) {
   const std::string rank = variable("NUMBER_RANK");
@@ -60,18 +63,22 @@ void ENGINE_LAUNCH_WRAPPED(Engine* engine, const llmtrain::engine::StepBatch& ba
   running = !engine->device().is_meta() && !done && is_due(step) ? engine : nullptr;
   done = done || running != nullptr;
   const std::string site = variable("NUMBER_SITE");
-  const bool here = running != nullptr && (site == "parameter" || site == "activation");
-  float before = 0;
-  const Tensor first = here ? engine->parameters().local()[1]->compute() : Tensor{};
-  if (here) {
-    std::memcpy(&before, first.view().data, sizeof before);
-    spoil(first);
-  }
+  if (running != nullptr && site == "parameter") spoil(engine->parameters().local()[1]->compute());
+  spoils_activation = running != nullptr && site == "activation";
   llmtrain::test::enter_step(engine->device().is_meta() ? 0 : step);
   ENGINE_LAUNCH_REAL(engine, batch, step, options);
   llmtrain::test::enter_step(0);
-  if (here && site == "activation") std::memcpy(first.view().data, &before, sizeof before);
   running = nullptr;
+}
+
+// ops::gated_activation(const OpCtx&, const Var&, kernels::Activation).
+llmtrain::Var ACTIVATION_REAL(const llmtrain::OpCtx&, const llmtrain::Var&,
+                              llmtrain::kernels::Activation);
+llmtrain::Var ACTIVATION_WRAPPED(const llmtrain::OpCtx& ctx, const llmtrain::Var& x,
+                                 llmtrain::kernels::Activation activation) {
+  llmtrain::Var y = ACTIVATION_REAL(ctx, x, activation);
+  if (std::exchange(spoils_activation, false)) spoil(y.tensor);
+  return y;
 }
 
 // OptimizerSet::launch_step(const KernelCtx&, const View&, const View&).

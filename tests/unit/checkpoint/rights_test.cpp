@@ -153,7 +153,9 @@ TEST_CASE("a save that fails says once what helps against its reason") {
         dir.path(), {.free_bytes = [](const fs::path&) { return std::uint64_t{10}; }});
     const std::string told = message_of([&] { save_small(store, 1); });
     CAPTURE(told);
-    CHECK(has(told, "free space, keep fewer checkpoints or save to another disk; earlier"));
+    CHECK(has(
+        told,
+        "free space (older checkpoints may be deleted by hand), or save to another disk; earlier"));
     CHECK_FALSE(has(told, general));
   }
   const auto failing = [&](const std::function<void()>& how) {

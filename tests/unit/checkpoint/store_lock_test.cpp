@@ -64,7 +64,9 @@ TEST_CASE("two writers of one directory exclude each other; a dead one is taken 
   CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
 
   std::string remote = dead;
-  remote.replace(remote.find("\"host\": \""), 9, "\"host\": \"not-");
+  for (const std::string key : {"\"host\": \"", "\"boot_id\": \""}) {
+    remote.replace(remote.find(key), key.size(), key + "not-");
+  }
   spill(dir.path() / "lock", remote);
   CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("on host not-") !=
         std::string::npos);
@@ -212,6 +214,26 @@ TEST_CASE(
     CHECK(slurp(dir.path() / "lock").find("pid_namespace") != std::string::npos);
   }
   CHECK_FALSE(fs::exists(dir.path() / "lock"));
+}
+
+TEST_CASE(
+    "a container that was started again has another name, and takes the lock of the dead one") {
+  const ScratchDir dir;
+  LockOwner other = this_process();
+  other.host = "3f2a77c1bb01";
+  other.pid_namespace += 1;
+  spill(dir.path() / "lock", to_text(other));
+  const int directory = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(::flock(directory, LOCK_EX | LOCK_NB) == 0);
+  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("held by process") !=
+        std::string::npos);
+  ::close(directory);
+  CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
+  // Of another machine nobody knows anything.
+  other.boot_id = "6753a63c-0000-0000-0000-000000000000";
+  spill(dir.path() / "lock", to_text(other));
+  CHECK(message_of([&] { CheckpointStore::open_writer(dir.path()); }).find("held by process") !=
+        std::string::npos);
 }
 
 TEST_CASE("of an owner on a host of this name that runs since another time, its hold tells, too") {
