@@ -21,9 +21,8 @@ constexpr std::size_t kMaxOpenShards = 256;
 /// Collects runs of one stored tensor, ascending, and reads neighbours with one system call.
 class RunReader {
  public:
-  RunReader(const SafetensorsFile& file, const SafetensorsEntry& entry, std::span<std::byte> out,
-            const CheckProgress* check)
-      : file_(file), entry_(entry), out_(out), check_(check) {}
+  RunReader(const SafetensorsFile& file, const SafetensorsEntry& entry, std::span<std::byte> out)
+      : file_(file), entry_(entry), out_(out) {}
 
   /// In bytes, relative to the stored tensor and to `out`.
   void add(const Run& run) {
@@ -38,10 +37,6 @@ class RunReader {
   void flush() {
     if (runs_.empty()) return;
     const std::int64_t begin = runs_.front().from;
-    if (check_ != nullptr) {
-      check_->await(file_.path().filename().native(),
-                    entry_.offset + static_cast<std::uint64_t>(end_of_last()));
-    }
     if (runs_.size() == 1) {
       file_.read_range(entry_, static_cast<std::uint64_t>(begin), target(runs_.front()));
     } else {
@@ -63,7 +58,6 @@ class RunReader {
   const SafetensorsFile& file_;
   const SafetensorsEntry& entry_;
   std::span<std::byte> out_;
-  const CheckProgress* check_;
   std::vector<Run> runs_;
   std::vector<std::byte> buffer_;
 };
@@ -118,34 +112,12 @@ void Loader::read_box(const Request& request, std::span<std::byte> out) {
         "{}: '{}' is {} {}, but the manifest says {} {}", file.path().string(),
         printable(entry.name), to_string(entry.type), to_string(entry.shape),
         to_string(stored_type(tensor.dtype)), to_string(stored.box.shape));
-    RunReader reader(file, entry, out, check_);
+    RunReader reader(file, entry, out);
     for_each_run(stored.box, request.box, [&](const Run& run) {
       reader.add({run.from * element_bytes, run.to * element_bytes, run.count * element_bytes});
     });
     reader.flush();
   }
-}
-
-Loader::Position Loader::position_of(const Request& request) {
-  Position first;
-  const auto at = manifest_.tensors.find(request.name);
-  if (at == manifest_.tensors.end() || at->second.shape != request.global_shape) return first;
-  const auto element_bytes = static_cast<std::uint64_t>(size_of(at->second.dtype));
-  for (const StoredBox& stored : at->second.boxes) {
-    const std::optional<Box> common = intersect(stored.box, request.box);
-    if (!common) continue;
-    const std::shared_ptr<const SafetensorsFile> file = shard(stored.file);
-    const SafetensorsEntry* const entry = file->find(stored.name_in_file);
-    if (entry == nullptr) continue;
-    std::int64_t index = 0;
-    for (std::size_t d = 0; d < common->shape.size(); ++d) {
-      index = index * stored.box.shape[d] + common->offset[d] - stored.box.offset[d];
-    }
-    const Position begin{stored.file,
-                         entry->offset + static_cast<std::uint64_t>(index) * element_bytes};
-    if (first.file.empty() || begin < first) first = begin;
-  }
-  return first;
 }
 
 std::shared_ptr<const SafetensorsFile> Loader::shard(const std::string& file) {

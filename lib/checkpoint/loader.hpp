@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/checkpoint/check_progress.hpp"
 #include "lib/checkpoint/manifest.hpp"
 #include "lib/checkpoint/safetensors.hpp"
 
@@ -30,8 +29,6 @@ class Loader {
   /// Of shards that lie in `directory` before their manifest does.
   Loader(std::filesystem::path directory, Manifest manifest);
 
-  /// Reads what is being checked behind that. `check` outlives this.
-  void follow(const CheckProgress& check) { check_ = &check; }
   const Manifest& manifest() const { return manifest_; }
   NameDifference compare(std::span<const std::string> expected) const;
 
@@ -45,20 +42,12 @@ class Loader {
   /// Fills `out`, which has exactly the box's bytes, row-major. CheckpointError naming the tensor,
   /// with both dtypes and shapes, if the checkpoint has it otherwise or not at all.
   void read_box(const Request& request, std::span<std::byte> out);
-  /// Where the first byte of that is; nowhere for what read_box() refuses.
-  struct Position {
-    std::string file;
-    std::uint64_t offset = 0;
-    auto operator<=>(const Position&) const = default;
-  };
-  Position position_of(const Request& request);
 
  private:
   std::shared_ptr<const SafetensorsFile> shard(const std::string& file);
 
   std::filesystem::path directory_;
   Manifest manifest_;
-  const CheckProgress* check_ = nullptr;
   std::mutex opening_;
   std::map<std::string, std::shared_ptr<const SafetensorsFile>> shards_;
 };

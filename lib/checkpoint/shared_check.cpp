@@ -13,8 +13,7 @@ SharedCheck::SharedCheck(const CheckpointStore& store, std::uint64_t step, Verif
                      part = CheckPart{.checker = checkers.rank(),
                                       .checkers = checkers.size(),
                                       .stop = stop_.get_token(),
-                                      .heeds_signals = true,
-                                      .progress = &progress_}] {
+                                      .heeds_signals = true}] {
     return format_problems(store.verify(step, level, part));
   };
   try {

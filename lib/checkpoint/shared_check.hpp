@@ -29,13 +29,10 @@ class SharedCheck {
   /// What is wrong with the checkpoint, as all have found; to be called once. Collective. Stopped,
   /// on whoever is asked to stop.
   std::vector<Problem> wait();
-  /// Of this rank's files.
-  const CheckProgress& progress() const { return progress_; }
 
  private:
   Communicator* checkers_;
   std::stop_source stop_;
-  CheckProgress progress_;
   std::future<std::string> mine_;  // last: it is waited for before what it uses goes
 };
 

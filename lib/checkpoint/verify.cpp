@@ -41,10 +41,7 @@ class GivenUp : public StorageError {
 Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end, const CheckPart& part) {
   Hasher128 hasher;
   auto last = WritePace::Clock::now();
-  std::uint64_t at = begin;
   read_in_pieces(file, begin, end, [&](std::span<const std::byte> piece) {
-    at += piece.size();
-    if (part.progress != nullptr) part.progress->pass(at);  // others may read it meanwhile
     hasher.update(piece);
     if (part.heeds_signals) stop_if_asked("checking a checkpoint");
     if (part.stop.stop_requested()) throw GivenUp("the check of a checkpoint was given up");
@@ -53,22 +50,6 @@ Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end, const 
   });
   return hasher.digest();
 }
-
-/// Tells who loads beside the check of a file how far that is.
-class Told {
- public:
-  Told(CheckProgress* progress, const std::string& file) : progress_(progress) {
-    if (progress_ != nullptr) progress_->begin(file);
-  }
-  ~Told() {
-    if (progress_ != nullptr) progress_->finish();
-  }
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
-
- private:
-  CheckProgress* progress_;
-};
 
 /// The whole file has another hash: tells which tensors of it have.
 void find_damage(const File& raw, const SafetensorsFile& shard, const std::string& file,
@@ -132,15 +113,9 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
   }
   const SafetensorsFile shard = read_stored([&] { return SafetensorsFile::open_nofollow(path); });
   check_entries(shard, file, expected, problems);
-  if (level == VerifyLevel::header) return;
-  const Hash128 found = [&] {
-    const Told told(part.progress, file);
-    return hash_of(raw, 0, record.bytes, part);
-  }();
-  if (found == record.xxh3_128) return;
-  CheckPart unheard = part;
-  unheard.progress = nullptr;
-  find_damage(raw, shard, file, expected, unheard, problems);
+  if (level != VerifyLevel::header && hash_of(raw, 0, record.bytes, part) != record.xxh3_128) {
+    find_damage(raw, shard, file, expected, part, problems);
+  }
 }
 
 /// Storage that fails for a moment (a server that starts again) must not cost a checkpoint, and

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/checkpoint/check_progress.hpp"
 #include "lib/checkpoint/manifest.hpp"
 #include "lib/checkpoint/write_pace.hpp"
 
@@ -41,8 +40,6 @@ struct CheckPart {
   bool heeds_signals = false;
   /// Rests behind each piece that was read, as who writes does; null: as fast as it goes.
   WritePace* pace = nullptr;
-  /// Told of every piece of a whole file; null: nobody asks.
-  CheckProgress* progress = nullptr;
 };
 
 /// Of what has been found in the checkpoint in `directory`: StorageError, with the remedy, where

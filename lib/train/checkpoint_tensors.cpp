@@ -229,15 +229,9 @@ class Reading {
     }
   }
 
-  /// In the order of the files.
-  void run(int threads) {
-    std::vector<std::pair<checkpoint::Loader::Position, std::size_t>> order;
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      order.emplace_back(loader_.position_of(parts_[i].request), i);
-    }
-    std::ranges::sort(order);
+  void run(int threads) const {
     parallel_for(parts_.size(), threads, [&](std::size_t i) {
-      const Part& part = parts_[order[i].second];
+      const Part& part = parts_[i];
       stop_if_asked("loading a checkpoint");
       if (!part.memory.empty()) return loader_.read_box(part.request, part.memory);
       const auto saved = std::make_unique_for_overwrite<std::byte[]>(part.saved_bytes);

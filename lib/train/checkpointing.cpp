@@ -200,10 +200,8 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
 }  // namespace
 
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
-                          engine::Engine& engine, const RunIdentity& identity,
-                          const checkpoint::CheckProgress* check) {
+                          engine::Engine& engine, const RunIdentity& identity) {
   checkpoint::Loader loader = store.load(step);
-  if (check != nullptr) loader.follow(*check);
   const checkpoint::RunState& run = loader.manifest().run;
   require<CheckpointError>(run.rng_seed == identity.seed,
                            "the checkpoint was made with run.seed {}, the recipe says {}",

@@ -119,8 +119,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   peers_.barrier("start of the run");
 }
 
-LoopState Trainer::load(const NewestCheckpoint& newest, const checkpoint::CheckProgress* check) {
-  LoopState state = load_checkpoint(tiers_[newest.tier], *newest.step, engine_, identity_, check);
+LoopState Trainer::load(const NewestCheckpoint& newest) {
+  LoopState state = load_checkpoint(tiers_[newest.tier], *newest.step, engine_, identity_);
   durable_step_ = newest.tier == Tier::durable ? state.step : -1;
   return state;
 }
@@ -132,7 +132,7 @@ LoopState Trainer::load_newest() {
     std::optional<LoopState> state;
     std::exception_ptr failed;  // of which the check may know the reason
     try {
-      state = load(newest_, &check.progress());
+      state = load(newest_);
     } catch (const Stopped&) {
       throw;
     } catch (const Error&) {

@@ -50,7 +50,7 @@ class Trainer {
   }
   ExitCode train();
   std::optional<std::int64_t> resume();
-  LoopState load(const NewestCheckpoint& newest, const checkpoint::CheckProgress* check = nullptr);
+  LoopState load(const NewestCheckpoint& newest);
   /// Loads newest_ while its bytes are checked. Where they are damaged, which is said, newest_ is
   /// an older one from then on, and what was loaded is overwritten.
   LoopState load_newest();

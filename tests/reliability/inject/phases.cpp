@@ -133,17 +133,15 @@ std::vector<llmtrain::checkpoint::Problem> CHECK_WRAPPED(llmtrain::checkpoint::S
   return CHECK_REAL(check);
 }
 
-// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&,
-// const CheckProgress*).
+// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&).
 llmtrain::train::LoopState LOAD_REAL(const llmtrain::checkpoint::CheckpointStore&, std::uint64_t,
-                                     llmtrain::engine::Engine&, const llmtrain::train::RunIdentity&,
-                                     const llmtrain::checkpoint::CheckProgress*);
+                                     llmtrain::engine::Engine&,
+                                     const llmtrain::train::RunIdentity&);
 llmtrain::train::LoopState LOAD_WRAPPED(const llmtrain::checkpoint::CheckpointStore& store,
                                         std::uint64_t step, llmtrain::engine::Engine& engine,
-                                        const llmtrain::train::RunIdentity& identity,
-                                        const llmtrain::checkpoint::CheckProgress* check) {
+                                        const llmtrain::train::RunIdentity& identity) {
   pass_phase("load");
-  return LOAD_REAL(store, step, engine, identity, check);
+  return LOAD_REAL(store, step, engine, identity);
 }
 
 // parallel::Executor::run(std::span<const Action>), of a plan or a step.
