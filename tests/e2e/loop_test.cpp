@@ -72,7 +72,8 @@ TEST_CASE("a run does not go on with other data, nor with other attention across
     const auto result = here.run({"training.max_steps=8", change});
     INFO(result.output);
     CHECK(result.exit_code == 4);
-    CHECK(holds(result.output, {"the training data, tokenizer or packing is not what step 6"}));
+    CHECK(holds(result.output, {"the training data, their packing, the tokenizer or where "
+                                "data.stages begin is not what step 6"}));
   }
   run_well(here, {"training.max_steps=8"});
 }

@@ -156,7 +156,7 @@ TEST_CASE("a directory that transformers saved is written again byte by byte") {
     CHECK(again.intermediate_size == model.spec.intermediate_size);
     CHECK(again.num_hidden_layers == model.spec.num_hidden_layers);
     CHECK(again.max_position_embeddings == model.spec.max_position_embeddings);
-    CHECK_THROWS_AS(model.export_to(scratch / name, dtype, config), StorageError);
+    CHECK_THROWS_AS(model.export_to(scratch / name, dtype, config), RecipeError);
   }
 }
 
