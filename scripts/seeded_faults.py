@@ -105,7 +105,8 @@ class Scratch:
         plugin = self.build_dir / "tests" / "libllmtrain_cuda_emulated.so"
         transport = self.build_dir / "apps" / "llmtrain" / "libllmtrain_mpi.so"
         self.of_test = {"cuda": {"LLMTRAIN_CUDA_PLUGIN": str(plugin)},
-                        "mesh": {"LLMTRAIN_MPI_PLUGIN": str(transport)}}
+                        "mesh": {"LLMTRAIN_MPI_PLUGIN": str(transport)},
+                        "reliability": {"LLMTRAIN_MPI_PLUGIN": str(transport)}}
 
     def run(self, *command):
         done = subprocess.run([str(c) for c in command], env=self.environment,
