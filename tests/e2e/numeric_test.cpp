@@ -32,7 +32,7 @@ TEST_CASE("stop: the first step that is not finite ends the run and is named") {
                                           "resilience.on_non_finite is stop",
                                           first, first - 1, first - 1),
                               fmt::format("step {}: not finite: the loss, the gradient of ", first),
-                              "the values of model.embed_tokens.weight",
+                              "the values of model.embed_tokens.weight\n",
                               fmt::format("saved run/checkpoints/step-{:08}", first - 1)}));
   CHECK(result.output.find(fmt::format("step-{:08}", first)) == std::string::npos);
 }
