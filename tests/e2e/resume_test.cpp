@@ -316,30 +316,6 @@ TEST_CASE("a resumed run says which keys changed, and when nothing is left to tr
   CHECK(holds(shorter.output, {"nothing left to train: step 8 is saved, the run has 7 steps"}));
 }
 
-TEST_CASE("a length in tokens or epochs is not counted with batches that steps did not have") {
-  const Workspace here(kTinyRecipe);  // steps of 4 samples of 16 tokens
-  const auto stopped = here.run({"training.max_steps=null", "training.max_tokens=640"},
-                                {.signal = SIGTERM, .signal_after = "   4/10"});
-  REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
-  const std::size_t at = stopped.output.find("after step ");
-  REQUIRE(at != std::string::npos);
-  const std::int64_t step = std::stoll(stopped.output.substr(at + 11));
-  const std::int64_t left = (40 - 4 * step + 7) / 8;
-  const auto refused = here.run(
-      {"training.max_steps=null", "training.max_tokens=640", "training.global_batch_size=8"});
-  INFO(refused.output);
-  CHECK(refused.exit_code == 2);
-  CHECK(holds(
-      refused.output,
-      {fmt::format("training.max_tokens: the {} steps so far took {} samples", step, 4 * step),
-       fmt::format("set training.max_steps: {} in its place", step + left)}));
-  const auto rest =
-      here.run({fmt::format("training.max_steps={}", step + left), "training.global_batch_size=8"});
-  CHECK_MESSAGE(rest.exit_code == 0, rest.output);
-  const auto back = here.run({"training.max_steps=null", "training.num_epochs=1"});
-  CHECK(holds(back.output, {"training.num_epochs: the "}));
-}
-
 TEST_CASE("what was loaded is not saved again before anything was trained") {
   const Workspace here(kRecipe);
   run_well(here, {"training.max_steps=4"});
