@@ -85,7 +85,7 @@ NameDifference Loader::compare(std::span<const std::string> expected) const {
   return difference;
 }
 
-void Loader::read_box(const Request& request, std::span<std::byte> out) {
+const TensorRecord& Loader::tensor_of(const Request& request) const {
   const auto at = manifest_.tensors.find(request.name);
   require<CheckpointError>(at != manifest_.tensors.end(), "{}: has no tensor '{}'",
                            directory_.string(), printable(request.name));
@@ -95,29 +95,60 @@ void Loader::read_box(const Request& request, std::span<std::byte> out) {
                            directory_.string(), printable(request.name), to_string(tensor.dtype),
                            to_string(tensor.shape), to_string(request.dtype),
                            to_string(request.global_shape));
+  require(lies_inside(tensor.shape, request.box),
+          "tensor '{}' of shape {}: a box at {} of shape {}", printable(request.name),
+          to_string(tensor.shape), to_string(request.box.offset), to_string(request.box.shape));
+  return tensor;
+}
+
+const SafetensorsEntry& Loader::entry_of(const SafetensorsFile& file, const StoredBox& stored,
+                                         DType dtype) {
+  const SafetensorsEntry& entry = file.entry(stored.name_in_file);
+  require<CheckpointError>(entry.type == stored_type(dtype) && entry.shape == stored.box.shape,
+                           "{}: '{}' is {} {}, but the manifest says {} {}", file.path().string(),
+                           printable(entry.name), to_string(entry.type), to_string(entry.shape),
+                           to_string(stored_type(dtype)), to_string(stored.box.shape));
+  return entry;
+}
+
+void Loader::read_box(const Request& request, std::span<std::byte> out) {
+  const TensorRecord& tensor = tensor_of(request);
   const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-  require(
-      lies_inside(tensor.shape, request.box) &&
-          static_cast<std::int64_t>(out.size()) == *num_elements(request.box.shape) * element_bytes,
-      "tensor '{}' of shape {}: a box at {} of shape {} into {} bytes", printable(request.name),
-      to_string(tensor.shape), to_string(request.box.offset), to_string(request.box.shape),
-      out.size());
+  require(static_cast<std::int64_t>(out.size()) == *num_elements(request.box.shape) * element_bytes,
+          "tensor '{}': a box of shape {} into {} bytes", printable(request.name),
+          to_string(request.box.shape), out.size());
   for (const StoredBox& stored : tensor.boxes) {
     if (!intersect(stored.box, request.box)) continue;
-    const std::shared_ptr<const SafetensorsFile> opened = shard(stored.file);
-    const SafetensorsFile& file = *opened;
-    const SafetensorsEntry& entry = file.entry(stored.name_in_file);
-    require<CheckpointError>(
-        entry.type == stored_type(tensor.dtype) && entry.shape == stored.box.shape,
-        "{}: '{}' is {} {}, but the manifest says {} {}", file.path().string(),
-        printable(entry.name), to_string(entry.type), to_string(entry.shape),
-        to_string(stored_type(tensor.dtype)), to_string(stored.box.shape));
-    RunReader reader(file, entry, out);
+    const std::shared_ptr<const SafetensorsFile> file = shard(stored.file);
+    RunReader reader(*file, entry_of(*file, stored, tensor.dtype), out);
     for_each_run(stored.box, request.box, [&](const Run& run) {
       reader.add({run.from * element_bytes, run.to * element_bytes, run.count * element_bytes});
     });
     reader.flush();
   }
+}
+
+std::optional<std::vector<Loader::FileRun>> Loader::find_runs(const Request& request,
+                                                              const std::set<std::string>& files) {
+  const TensorRecord& tensor = tensor_of(request);
+  const std::uint64_t element_bytes = size_of(tensor.dtype);
+  std::vector<FileRun> runs;
+  for (const StoredBox& stored : tensor.boxes) {
+    if (!intersect(stored.box, request.box)) continue;
+    if (!files.contains(stored.file)) return std::nullopt;
+    const std::shared_ptr<const SafetensorsFile> file = shard(stored.file);
+    const SafetensorsEntry& entry = entry_of(*file, stored, tensor.dtype);
+    std::size_t count = 0;
+    for_each_run(stored.box, request.box, [&](const Run& run) {
+      if (++count > 1) return;
+      runs.push_back({stored.file,
+                      entry.offset + static_cast<std::uint64_t>(run.from) * element_bytes,
+                      static_cast<std::uint64_t>(run.count) * element_bytes,
+                      static_cast<std::uint64_t>(run.to) * element_bytes});
+    });
+    if (count > 1) return std::nullopt;
+  }
+  return runs;
 }
 
 std::shared_ptr<const SafetensorsFile> Loader::shard(const std::string& file) {

@@ -2,10 +2,13 @@
 /// Reading any box of any tensor of a checkpoint, whatever layout wrote it.
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,8 +24,8 @@ struct NameDifference {
   std::vector<std::string> unexpected;  // in the checkpoint, not expected
 };
 
-/// Reads without verifying hashes: verify first. Opens shards when first needed and keeps some of
-/// them open. Any number of threads may read.
+/// Reads without verifying hashes: verify first, or meanwhile. Opens shards when first needed and
+/// keeps some of them open. Any number of threads may read.
 class Loader {
  public:
   explicit Loader(const std::filesystem::path& directory);
@@ -43,7 +46,23 @@ class Loader {
   /// with both dtypes and shapes, if the checkpoint has it otherwise or not at all.
   void read_box(const Request& request, std::span<std::byte> out);
 
+  /// A part of a box that lies in one piece in a file, and in the box: bytes [begin, begin + bytes)
+  /// of the file, `to` bytes behind the box's first one.
+  struct FileRun {
+    std::string file;
+    std::uint64_t begin = 0, bytes = 0, to = 0;
+  };
+  /// Where `files` have what read_box() would read; nothing where others have some of it, or where
+  /// rows of a stored box lie apart. Errors as those of read_box().
+  std::optional<std::vector<FileRun>> find_runs(const Request& request,
+                                                const std::set<std::string>& files);
+
  private:
+  /// The tensor, which is as the caller expects it.
+  const TensorRecord& tensor_of(const Request& request) const;
+  /// What a file says of a stored box of it, as the manifest does.
+  static const SafetensorsEntry& entry_of(const SafetensorsFile& file, const StoredBox& stored,
+                                          DType dtype);
   std::shared_ptr<const SafetensorsFile> shard(const std::string& file);
 
   std::filesystem::path directory_;

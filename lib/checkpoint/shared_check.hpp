@@ -18,11 +18,12 @@ class CheckpointStore;
 /// goes before it was waited for gives the check up.
 class SharedCheck {
  public:
-  /// Of the checkpoint of `step` in `store`, which both outlive it. Where no thread can be started
-  /// wait() does the work.
+  /// Of the checkpoint of `step` in `store`, which both outlive it. What this checker reads goes
+  /// through `handover`, if there is one, which outlives it, too. Where no thread can be started
+  /// that is closed, and wait() does the work.
   SharedCheck(const CheckpointStore& store, std::uint64_t step, VerifyLevel level,
-              Communicator& checkers);
-  ~SharedCheck() { stop_.request_stop(); }
+              Communicator& checkers, Handover* handover = nullptr);
+  ~SharedCheck();
   SharedCheck(const SharedCheck&) = delete;
   SharedCheck& operator=(const SharedCheck&) = delete;
 
@@ -32,6 +33,7 @@ class SharedCheck {
 
  private:
   Communicator* checkers_;
+  Handover* handover_;
   std::stop_source stop_;
   std::future<std::string> mine_;  // last: it is waited for before what it uses goes
 };

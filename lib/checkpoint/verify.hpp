@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/handover.hpp"
 #include "lib/checkpoint/manifest.hpp"
 #include "lib/checkpoint/write_pace.hpp"
 
@@ -33,14 +34,18 @@ std::string to_string(std::span<const Problem> problems);
 
 /// What one of several checkers does of a check, and how.
 struct CheckPart {
-  int checker = 0, checkers = 1;  // the n-th file of the manifest is n % checkers' own
+  int checker = 0, checkers = 1;  // each has as many files of the manifest, in order
   /// StorageError soon after it is requested.
   std::stop_token stop = {};
   /// Stopped, when a signal asks to stop: for runs that have not begun, or go back.
   bool heeds_signals = false;
   /// Rests behind each piece that was read, as who writes does; null: as fast as it goes.
   WritePace* pace = nullptr;
+  /// Is offered each file, piece by piece; null: nobody wants them.
+  Handover* handover = nullptr;
 };
+/// The files of a checkpoint that are a part's own, ascending.
+std::vector<std::string> files_of(const Manifest& manifest, const CheckPart& part);
 
 /// Of what has been found in the checkpoint in `directory`: StorageError, with the remedy, where
 /// this user may not read a file of it. It may be whole, and a run that goes on from an older one

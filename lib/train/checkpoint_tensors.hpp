@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/checkpoint/handover.hpp"
 #include "lib/checkpoint/loader.hpp"
 #include "lib/checkpoint/shards.hpp"
 #include "lib/engine/engine.hpp"
@@ -25,8 +26,10 @@ std::string saved_name(const checkpoint::Loader& loader, const std::string& name
 
 /// Values of this rank's parameters and optimizer states, several parts at a time. What the
 /// checkpoint has in another floating type (FP32, FP64; bf16 of what had no master) is converted,
-/// and a warning says what that rounds. CheckpointError where it has another shape, or codes.
-void load_tensors(checkpoint::Loader& loader, engine::Engine& engine);
+/// and a warning says what that rounds. CheckpointError where it has another shape, or codes. What
+/// `handover`, if there is one, brings of files that this rank checks meanwhile is not read again.
+void load_tensors(checkpoint::Loader& loader, engine::Engine& engine,
+                  checkpoint::Handover* handover = nullptr);
 
 /// The same of parameters only, for evaluation and generation.
 void load_parameters(checkpoint::Loader& loader, engine::Engine& engine);

@@ -200,7 +200,8 @@ void check_names(const checkpoint::Loader& loader, const std::vector<std::string
 }  // namespace
 
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
-                          engine::Engine& engine, const RunIdentity& identity) {
+                          engine::Engine& engine, const RunIdentity& identity,
+                          checkpoint::Handover* handover) {
   checkpoint::Loader loader = store.load(step);
   const checkpoint::RunState& run = loader.manifest().run;
   require<CheckpointError>(run.rng_seed == identity.seed,
@@ -218,7 +219,7 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   add_quantizer_names(loader, engine, expected);
   check_names(loader, expected, identity);
 
-  load_tensors(loader, engine);
+  load_tensors(loader, engine, handover);
   engine.optimizer()->set_progress(progress_of(run, *engine.optimizer()));
   LoopState state;
   state.step = static_cast<std::int64_t>(run.schedule_position);

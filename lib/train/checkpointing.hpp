@@ -55,10 +55,12 @@ struct RunIdentity {
 checkpoint::RunState run_state(engine::Engine& engine, const LoopState& state,
                                const RunIdentity& identity);
 
-/// Restores the engine and returns the loop's state. CheckpointError when tensors differ from the
-/// engine's or the data is not the run's.
+/// Restores the engine and returns the loop's state. What `handover` brings, if there is one, is
+/// not read again. CheckpointError when tensors differ from the engine's or the data is not the
+/// run's.
 LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_t step,
-                          engine::Engine& engine, const RunIdentity& identity);
+                          engine::Engine& engine, const RunIdentity& identity,
+                          checkpoint::Handover* handover = nullptr);
 
 /// RunIdentity::product_choices of a checkpoint; empty when it has none.
 std::string saved_product_choices(const checkpoint::CheckpointStore& store, std::uint64_t step);

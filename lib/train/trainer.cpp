@@ -1,14 +1,13 @@
 #include "lib/train/trainer.hpp"
 
-#include <exception>
 #include <utility>
 
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
-#include "lib/checkpoint/shared_check.hpp"
 #include "lib/recipe/dump.hpp"
 #include "lib/recipe/keys.hpp"
+#include "lib/train/checked_load.hpp"
 #include "lib/train/exported_model.hpp"
 #include "lib/train/first_weights.hpp"
 #include "lib/train/generate.hpp"
@@ -127,21 +126,13 @@ LoopState Trainer::load(const NewestCheckpoint& newest) {
 
 LoopState Trainer::load_newest() {
   while (!newest_.is_checked) {
-    checkpoint::SharedCheck check(tiers_[newest_.tier], *newest_.step,
-                                  checkpoint::VerifyLevel::hash, peers_.group());
-    std::optional<LoopState> state;
-    std::exception_ptr failed;  // of which the check may know the reason
-    try {
-      state = load(newest_);
-    } catch (const Stopped&) {
-      throw;
-    } catch (const Error&) {
-      failed = std::current_exception();
+    CheckedLoad loaded = load_while_checking(tiers_[newest_.tier], *newest_.step, engine_,
+                                             identity_, peers_.group());
+    if (loaded.state) {
+      durable_step_ = newest_.tier == Tier::durable ? loaded.state->step : -1;
+      return std::move(*loaded.state);
     }
-    const std::vector<checkpoint::Problem> problems = check.wait();
-    if (problems.empty() && failed) std::rethrow_exception(failed);
-    if (problems.empty()) return std::move(*state);
-    newest_ = older_checkpoint(recipe_, peers_, tiers_, newest_, problems);
+    newest_ = older_checkpoint(recipe_, peers_, tiers_, newest_, loaded.problems);
     if (!peers_.is_first()) continue;
     take_back_start(directory_);
     begin_start(peers_.world().place(), newest_, options_.max_restarts, recipe_.data.cache_dir(),

@@ -3,7 +3,13 @@
 //
 //   NUMBER_SITE   parameter: the first of the rank's second parameter, which every token meets
 //                 (the first may be rows of an embedding that no text asks for), before the step
+//                 scale: the first of what quantizers remember of magnitudes, before the step
+//                 embedding: the first of the embedded values
+//                 key: the first of the first head's first key, of the first block here
 //                 activation: the first of an MLP's hidden values, of the first block here
+//                 local gradient: what that MLP's walk back remembers, so that the gradients that
+//                 this rank computes are bad, and its loss is not
+//                 loss: the sum of the first micro-batch's losses
 //                 gradient: the first of its gradient, summed over ranks, before the update
 //                 state, second state: the first of its optimizer states, before the update
 //   NUMBER_VALUE  a number, "nan", "inf", or "bit:N", which turns a bit of the bytes there over
@@ -31,7 +37,7 @@ std::string variable(const char* name) {
 
 Engine* running = nullptr;  // while the fault is due
 bool done = false;          // a run that goes back comes to the step again
-bool spoils_activation = false;
+bool spoils_pass = false;   // a value between the operations of the step, which is due
 
 bool is_due(std::int64_t step) {
   const std::string rank = variable("NUMBER_RANK");
@@ -39,16 +45,33 @@ bool is_due(std::int64_t step) {
   return here && variable("NUMBER_STEP") == std::to_string(step);
 }
 
-void spoil(const Tensor& tensor) {
-  auto* const bytes = tensor.view().as<std::byte>();
+void spoil(const Tensor& tensor, std::int64_t element = 0) {
+  auto* const bytes =
+      tensor.view().as<std::byte>() + static_cast<std::size_t>(element) * size_of(tensor.dtype());
   const std::string value = variable("NUMBER_VALUE");
   if (value.starts_with("bit:")) {
     const int bit = std::stoi(value.substr(4));
     bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     return;
   }
-  const float number = std::strtof(value.c_str(), nullptr);
-  std::memcpy(bytes, &number, sizeof number);
+  const double wide = std::strtod(value.c_str(), nullptr);
+  const auto number = static_cast<float>(wide);
+  if (tensor.dtype() == llmtrain::DType::f64) {
+    std::memcpy(bytes, &wide, sizeof wide);
+  } else {
+    std::memcpy(bytes, &number, sizeof number);
+  }
+}
+
+/// Once in the step that is due.
+bool spoils(const char* site) {
+  return spoils_pass && variable("NUMBER_SITE") == site && std::exchange(spoils_pass, false);
+}
+
+void spoil_scale(Engine& engine) {
+  for (const auto& state : engine.states()) {
+    if (state.name.find("#fp8_") != std::string::npos) return spoil(state.tensor);
+  }
 }
 
 }  // namespace
@@ -64,7 +87,8 @@ void ENGINE_LAUNCH_WRAPPED(Engine* engine, const llmtrain::engine::StepBatch& ba
   done = done || running != nullptr;
   const std::string site = variable("NUMBER_SITE");
   if (running != nullptr && site == "parameter") spoil(engine->parameters().local()[1]->compute());
-  spoils_activation = running != nullptr && site == "activation";
+  if (running != nullptr && site == "scale") spoil_scale(*engine);
+  spoils_pass = running != nullptr;
   llmtrain::test::enter_step(engine->device().is_meta() ? 0 : step);
   ENGINE_LAUNCH_REAL(engine, batch, step, options);
   llmtrain::test::enter_step(0);
@@ -77,8 +101,43 @@ llmtrain::Var ACTIVATION_REAL(const llmtrain::OpCtx&, const llmtrain::Var&,
 llmtrain::Var ACTIVATION_WRAPPED(const llmtrain::OpCtx& ctx, const llmtrain::Var& x,
                                  llmtrain::kernels::Activation activation) {
   llmtrain::Var y = ACTIVATION_REAL(ctx, x, activation);
-  if (std::exchange(spoils_activation, false)) spoil(y.tensor);
+  if (spoils("activation")) spoil(y.tensor);
+  if (spoils("local gradient")) spoil(x.tensor);
   return y;
+}
+
+// ops::embedding(const OpCtx&, const Tensor&, const ParameterGroup&).
+llmtrain::Var EMBEDDING_REAL(const llmtrain::OpCtx&, const Tensor&,
+                             const llmtrain::ParameterGroup&);
+llmtrain::Var EMBEDDING_WRAPPED(const llmtrain::OpCtx& ctx, const Tensor& ids,
+                                const llmtrain::ParameterGroup& table) {
+  llmtrain::Var y = EMBEDDING_REAL(ctx, ids, table);
+  if (spoils("embedding")) spoil(y.tensor);
+  return y;
+}
+
+// ops::rope(const OpCtx&, const Var&, const HeadLayout&, const RopeTables&).
+llmtrain::Var ROPE_REAL(const llmtrain::OpCtx&, const llmtrain::Var&,
+                        const llmtrain::ops::HeadLayout&, const llmtrain::ops::RopeTables&);
+llmtrain::Var ROPE_WRAPPED(const llmtrain::OpCtx& ctx, const llmtrain::Var& qkv,
+                           const llmtrain::ops::HeadLayout& heads,
+                           const llmtrain::ops::RopeTables& tables) {
+  llmtrain::Var y = ROPE_REAL(ctx, qkv, heads, tables);
+  if (spoils("key")) spoil(y.tensor, heads.q_cols());
+  return y;
+}
+
+// ops::loss_head(const OpCtx&, const Var&, const ParameterGroup&, const Tensor&, const Tensor&,
+// const LossHeadOptions&).
+llmtrain::Var LOSS_REAL(const llmtrain::OpCtx&, const llmtrain::Var&,
+                        const llmtrain::ParameterGroup&, const Tensor&, const Tensor&,
+                        const llmtrain::ops::LossHeadOptions&);
+llmtrain::Var LOSS_WRAPPED(const llmtrain::OpCtx& ctx, const llmtrain::Var& x,
+                           const llmtrain::ParameterGroup& weight, const Tensor& targets,
+                           const Tensor& loss_sum, const llmtrain::ops::LossHeadOptions& options) {
+  llmtrain::Var root = LOSS_REAL(ctx, x, weight, targets, loss_sum, options);
+  if (spoils("loss")) spoil(loss_sum);
+  return root;
 }
 
 // OptimizerSet::launch_step(const KernelCtx&, const View&, const View&).
@@ -88,6 +147,7 @@ void OPTIMIZER_LAUNCH_WRAPPED(llmtrain::optim::OptimizerSet* set,
                               const llmtrain::kernels::KernelCtx& ctx,
                               const llmtrain::View& scalars, const llmtrain::View& loss_sum) {
   if (llmtrain::test::in_step()) llmtrain::test::pass_phase("optimizer");
+  spoils_pass = false;
   if (running != nullptr) {
     const std::string site = variable("NUMBER_SITE");
     if (site == "gradient") spoil(running->parameters().local_groups()[1]->step_grad());

@@ -37,6 +37,7 @@ std::string variable(const char* name) {
 int number_of(const std::string& signal) {
   if (signal == "TERM") return SIGTERM;
   if (signal == "USR1") return SIGUSR1;
+  if (signal == "USR2") return SIGUSR2;
   if (signal == "INT") return SIGINT;
   if (signal == "HUP") return SIGHUP;
   throw std::runtime_error("a test knows no signal " + signal);
@@ -133,15 +134,17 @@ std::vector<llmtrain::checkpoint::Problem> CHECK_WRAPPED(llmtrain::checkpoint::S
   return CHECK_REAL(check);
 }
 
-// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&).
+// train::load_checkpoint(const CheckpointStore&, std::uint64_t, Engine&, const RunIdentity&,
+// Handover*).
 llmtrain::train::LoopState LOAD_REAL(const llmtrain::checkpoint::CheckpointStore&, std::uint64_t,
-                                     llmtrain::engine::Engine&,
-                                     const llmtrain::train::RunIdentity&);
+                                     llmtrain::engine::Engine&, const llmtrain::train::RunIdentity&,
+                                     llmtrain::checkpoint::Handover*);
 llmtrain::train::LoopState LOAD_WRAPPED(const llmtrain::checkpoint::CheckpointStore& store,
                                         std::uint64_t step, llmtrain::engine::Engine& engine,
-                                        const llmtrain::train::RunIdentity& identity) {
+                                        const llmtrain::train::RunIdentity& identity,
+                                        llmtrain::checkpoint::Handover* handover) {
   pass_phase("load");
-  return LOAD_REAL(store, step, engine, identity);
+  return LOAD_REAL(store, step, engine, identity, handover);
 }
 
 // parallel::Executor::run(std::span<const Action>), of a plan or a step.

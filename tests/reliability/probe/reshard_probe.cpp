@@ -8,8 +8,8 @@
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/train/checked_load.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
-#include "lib/train/checkpointing.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/device_links.hpp"
 #include "lib/train/peers.hpp"
@@ -46,12 +46,14 @@ ExitCode probe(const std::vector<std::string>& arguments, World& world) {
     const train::RunIdentity identity{.seed = saved.rng_seed,
                                       .epoch_size = 1u << 30,
                                       .data_fingerprint = saved.data_cursor.fingerprint};
-    const train::LoopState state = train::load_checkpoint(source, step, engine, identity);
+    const train::CheckedLoad loaded =
+        train::load_while_checking(source, step, engine, identity, engine.mesh().world());
+    require(loaded.state.has_value(), "{}", checkpoint::to_string(loaded.problems));
     engine.mesh().world().barrier("reshard");
     auto target = first ? checkpoint::CheckpointStore::open_writer(to[i])
                         : checkpoint::CheckpointStore::open_reader(to[i]);
-    target.save(step, train::boxes_to_save(engine), train::run_state(engine, state, identity),
-                engine.mesh().world());
+    target.save(step, train::boxes_to_save(engine),
+                train::run_state(engine, *loaded.state, identity), engine.mesh().world());
   }
   return ExitCode::done;
 }
