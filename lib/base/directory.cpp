@@ -49,6 +49,10 @@ void create_directories_durably(const std::filesystem::path& path) {
     // Another process may make the same one at the same time.
     const int reason = errno;
     const bool is_there = reason == EEXIST && std::filesystem::is_directory(path, error);
+    require<StorageError>(is_there || !std::filesystem::is_symlink(path, error),
+                          "{}: is a link to {}, where there is no directory; mount its disk, or "
+                          "make the directory",
+                          path.string(), std::filesystem::read_symlink(path, error).string());
     if (!is_there) fail_errno(reason, "create the directory", path);
   }
   sync_directory(parent);

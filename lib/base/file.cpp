@@ -273,7 +273,12 @@ void sync_directory(const std::filesystem::path& path) {
   const int reason = errno;
   ::close(fd);
   errno = reason;
-  if (result != 0) fail_errno("fsync the directory", path);
+  if (result == 0) return;
+  require<StorageError>(reason != EINVAL && reason != ENOSYS && reason != ENOTSUP,
+                        "{}: its file system cannot fsync a directory ({}), so that nothing that "
+                        "is made there is known to be durable; use a directory of another one",
+                        path.string(), std::strerror(reason));
+  fail_errno("fsync the directory", path);
 }
 
 bool is_of_the_path(int error) {
