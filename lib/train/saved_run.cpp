@@ -68,6 +68,20 @@ std::unique_ptr<Recipe> recipe_of(const std::filesystem::path& directory,
   return load_recipe(newest, {});
 }
 
+// Recipes name files from the directory that a run is started in; who evaluates may be elsewhere.
+void require_sources(const Recipe& recipe) {
+  for (std::size_t i = 0; i < recipe.data.sources.size(); ++i) {
+    const std::filesystem::path path = recipe.data.sources[i].path();
+    const bool is_pattern = path.string().find_first_of("*?[") != std::string::npos;
+    std::error_code error;
+    if (path.is_absolute() || is_pattern || std::filesystem::exists(path, error)) continue;
+    fail<DataError>(
+        "{}: is not in {}; the run's recipe names it from the directory that the run was started "
+        "in: call llmtrain there",
+        path.string(), std::filesystem::current_path(error).string());
+  }
+}
+
 }  // namespace
 
 SavedFiles::SavedFiles(const std::filesystem::path& directory, std::optional<std::uint64_t> step)
@@ -92,6 +106,7 @@ SavedRun::SavedRun(const std::filesystem::path& directory, std::optional<std::ui
 }
 
 Corpus SavedRun::corpus() const {
+  require_sources(*files_.recipe);
   Corpus corpus = open_corpus(*files_.recipe, files_.tokenizer);
   if (corpus.fingerprint != data_fingerprint_) {
     log::warning(

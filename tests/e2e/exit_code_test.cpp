@@ -228,6 +228,18 @@ TEST_CASE("2: what is no number of a step, with the verb that lists those that t
             {"hf: exists and is not empty; name another directory or remove it"});
 }
 
+TEST_CASE("4: who evaluates in another directory than the run's is told where its text is") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  here.write("elsewhere/other.txt", "some text\n");
+  const auto result = test::run_process({LLMTRAIN_EXECUTABLE, "eval", "../run"},
+                                        (here.path / "elsewhere").string(), {});
+  CHECK(result.exit_code == 4);
+  CHECK(result.output.find(": is not in " + (here.path / "elsewhere").string() +
+                           "; the run's recipe names it from the directory that the run was "
+                           "started in: call llmtrain there") != std::string::npos);
+}
+
 TEST_CASE("4: data that cannot be trained on is named with its place and a remedy") {
   const Workspace here(kTinyRecipe);
   here.write("empty.txt", "");
