@@ -273,6 +273,24 @@ TEST_CASE("T6 a run falls back to an older checkpoint aloud, and who names a ste
       return job.fingerprint(6) == expected_fingerprint(kLayout) ? "" : "ends with another state";
     });
   }
+  // A hint for people, which no run goes by.
+  const std::vector<std::pair<std::string, std::string>> hints{
+      {"empty", ""},
+      {"bytes", std::string("\0\xff\n", 3)},
+      {"an older step", "step-00000004\n"},
+      {"no step", "step-00000005\n"},
+      {"another place", "../../other\n"}};
+  for (const auto& [name, text] : hints) {
+    journal.run("latest: " + name, [&]() -> std::string {
+      const Job job(kLayout, &clean);
+      spill(job.checkpoints() / "latest", text);
+      const ProcessResult again = job.run();
+      if (again.exit_code != 0 || again.output.find("resumed from step 6") == std::string::npos) {
+        return fmt::format("the run: exit code {}: {}", again.exit_code, again.output);
+      }
+      return job.fingerprint(6) == expected_fingerprint(kLayout) ? "" : "ends with another state";
+    });
+  }
   journal.check();
 }
 
