@@ -96,7 +96,8 @@ bool can_be_spoiled(const std::string& site, const std::string& value) {
 }
 
 std::string rank_of(const std::string& site, const std::string& layout, int number) {
-  if (site == "gradient") return "all";  // a sum that is wrong on one rank alone is T13's
+  // What is wrong on one of several ranks that have the same is T13's.
+  if (site == "gradient" || (site == "loss" && layout.find("tp") != layout.npos)) return "all";
   const bool is_pipeline = layout.find("pp") != layout.npos;
   if (is_pipeline && site == "embedding") return "0";
   if (is_pipeline && site == "loss") return "1";
