@@ -34,13 +34,16 @@ struct Target {
   std::vector<std::byte> bytes;
 };
 
-/// Offers `file` in pieces, each of which is spoilt when its time is over.
+/// Offers `file` in pieces, each of which is hashed for so long, and spoilt when its time is over.
 void offer_all(Handover& handover, const std::string& file, std::span<const std::byte> bytes,
-               std::size_t piece_bytes) {
+               std::size_t piece_bytes, std::chrono::milliseconds hashing = {}) {
   for (std::size_t at = 0; at < bytes.size(); at += piece_bytes) {
     const auto piece = bytes.subspan(at, std::min(piece_bytes, bytes.size() - at));
     std::vector<std::byte> copy(piece.begin(), piece.end());
-    { const Handover::Offer offer(&handover, file, at, copy); }
+    {
+      const Handover::Offer offer(&handover, file, at, copy);
+      std::this_thread::sleep_for(hashing);
+    }
     std::ranges::fill(copy, std::byte{0xff});
   }
 }
@@ -124,12 +127,12 @@ TEST_CASE("a piece stays what it is until the last one has taken of it") {
     Target target(0, 40);
     Handover::Want slow = target.want("a");
     slow.take = [take = slow.take](std::uint64_t offset, std::span<const std::byte> part) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
       take(offset, part);
     };
     handover.expect({slow});
     auto checker = std::async(std::launch::async, [&] {
-      offer_all(handover, "a", bytes, 20);
+      offer_all(handover, "a", bytes, 20, std::chrono::milliseconds(20));
       handover.end();
     });
     serve(handover, takers);
