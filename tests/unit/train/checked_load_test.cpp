@@ -10,8 +10,8 @@
 #include <doctest/doctest.h>
 
 #include "lib/train/checkpoint_tensors.hpp"
-#include "lib/train/recipe.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/unit/train/engine_of_recipe.hpp"
 
 namespace llmtrain::train {
 
@@ -28,21 +28,9 @@ training: {seq_len: 8, global_batch_size: 1, max_steps: 10}
 )";
 const RunIdentity kIdentity{.seed = 1, .epoch_size = 10, .data_fingerprint = "text"};
 
-using Overrides = std::vector<std::string>;
-
-struct Place {
-  Recipe recipe;
-  Device device{make_cpu_memory(), 1 << 27};
-  std::unique_ptr<engine::Engine> engine;
-  Place(std::uint64_t seed, const Overrides& overrides) {
-    recipe::load(recipe,
-                 {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
-    engine::EngineOptions options = recipe.engine_options();
-    options.seed = seed;
-    engine = std::make_unique<engine::Engine>(
-        engine::EnginePlace{.device = &device, .table = &kernels::cpu_table(), .threads = 3},
-        options);
-    engine->initialize();
+struct Place : EngineOfRecipe {
+  Place(std::uint64_t seed, const Overrides& overrides)
+      : EngineOfRecipe(kRecipe, seed, overrides, 3) {
     for (const optim::StateTensor& state : engine->optimizer()->states()) {
       std::vector<std::byte> values(state.tensor.view().bytes());
       const auto key = static_cast<std::uint32_t>(seed);

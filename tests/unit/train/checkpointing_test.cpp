@@ -11,8 +11,8 @@
 #include "lib/base/log.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
-#include "lib/train/recipe.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/unit/train/engine_of_recipe.hpp"
 
 namespace llmtrain::train {
 
@@ -29,23 +29,11 @@ training: {seq_len: 8, global_batch_size: 1, max_steps: 10}
 precision: {compute: bf16}
 )";
 
-using Overrides = std::vector<std::string>;
-
-struct Place {
-  Recipe recipe;
-  Device device{make_cpu_memory(), 1 << 26};
-  std::unique_ptr<engine::Engine> engine;
+struct Place : EngineOfRecipe {
   explicit Place(std::uint64_t seed, const std::string& master = "fp32")
       : Place(seed, Overrides{"precision.master=" + master}) {}
-  Place(std::uint64_t seed, const Overrides& overrides) {
-    recipe::load(recipe,
-                 {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
-    engine::EngineOptions options = recipe.engine_options();
-    options.seed = seed;
-    engine = std::make_unique<engine::Engine>(
-        engine::EnginePlace{.device = &device, .table = &kernels::cpu_table()}, options);
-    engine->initialize();
-  }
+  Place(std::uint64_t seed, const Overrides& overrides)
+      : EngineOfRecipe(kRecipe, seed, overrides) {}
 };
 
 void save_checkpoint(checkpoint::CheckpointStore& store, engine::Engine& engine,
