@@ -274,12 +274,14 @@ def main():
         share = last / ((before + after) / 2) / seconds
         in_order = [record["step"] for record in steps] == list(range(1, len(steps) + 1))
         memory, files, between, more_files = growth(run.lives)
+        memory_of_whole, files_of_whole, *_ = growth(whole.lives)  # half an hour in one life
         ends = {code: run.codes.count(code) for code in sorted(set(run.codes))}
         log = (folder / "soak.log").read_text(errors="replace")
     for holds, text in ((not unlike, "not as in the undisturbed run: " + unlike), (in_order, "a step is missing or twice"),
                         (share >= 0.9, "less than 90 % of the time went into training"), (memory < 0.01, "memory grows"),
                         (between < 0.01, "memory grows from start to start"), (files <= 0, "open files grow"),
                         (more_files <= 0, "open files grow from start to start"),
+                        (memory_of_whole < 0.01 and files_of_whole <= 0, "the undisturbed run's memory or open files grow"),
                         ("2" not in map(str, ends), "a start was refused")):
         if not holds:
             problems.append(text)
@@ -292,7 +294,8 @@ def main():
              f"| effective training time | {100 * share:.1f} % |\n"
              f"| all losses and the last checkpoint as without faults | {'no: ' + unlike if unlike else 'to the bit'} |\n"
              f"| growth of memory in a life, and from start to start | {100 * memory:.2f} %, {100 * between:.2f} % |\n"
-             f"| growth of open files in a life, and from start to start | {files:g}, {more_files:g} |\n")
+             f"| growth of open files in a life, and from start to start | {files:g}, {more_files:g} |\n"
+             f"| growth of memory and open files of the undisturbed run | {100 * memory_of_whole:.2f} %, {files_of_whole:g} |\n")
     print(table)
     if problems:
         print("does not hold: " + "; ".join(problems), file=sys.stderr)

@@ -61,6 +61,8 @@ std::string fingerprint(const fs::path& where, std::uint64_t step) {
   checkpoint::Manifest manifest = store.load(step).manifest();
   std::string text;
   for (const auto& [name, file] : manifest.files) text += to_hex(file.xxh3_128) + "\n";
+  // Hashes are taken as bytes pass by; what lies on the disk has them, too.
+  text += checkpoint::to_string(store.verify(step, checkpoint::VerifyLevel::hash));
   for (auto& [key, value] : manifest.run.state) {
     // Wall-clock times; the records are in metrics.jsonl too.
     if (key == "loop.elapsed_seconds" || key == train::kRecordsKey) continue;
