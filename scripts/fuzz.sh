@@ -7,8 +7,8 @@
 #   --seconds N   seconds of a processor that each target gets (600); more by the clock on a busy machine
 #   --jobs N      targets that run at a time (2)
 #   --built       run what build/fuzz holds instead of building first
-#   TARGET        recipe, tokenizer, safetensors, token_shard, token_file, manifest, metrics, hf_config,
-#                 decompress, tcp_frames, run_files;
+#   TARGET        recipe, tokenizer, safetensors, weight_map, token_shard, token_file, manifest, metrics,
+#                 hf_config, decompress, tcp_frames, run_files;
 #                 default all
 #
 # The time that an executable already ran clean counts, so that a run that was cut off goes on and a target
@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly all_targets=(recipe tokenizer safetensors token_shard token_file manifest metrics hf_config decompress tcp_frames run_files)
+readonly all_targets=(recipe tokenizer safetensors weight_map token_shard token_file manifest metrics hf_config decompress tcp_frames run_files)
 readonly state_root=build/fuzz/state
 seconds=600 jobs=2 built=no
 targets=()
@@ -48,7 +48,7 @@ max_len() {
   case $1 in
     tokenizer) echo 16384 ;;
     recipe | manifest) echo 8192 ;;
-    safetensors | run_files) echo 1024 ;;
+    safetensors | weight_map | run_files) echo 1024 ;;
     *) echo 4096 ;;
   esac
 }

@@ -44,16 +44,18 @@ export LLMTRAIN_MPI_PLUGIN="$build/apps/llmtrain/libllmtrain_mpi.so"
 tried="$build/reliability"
 
 print_table() {
-  printf '%-15s %8s %11s  %s\n' class cases violations commit
+  printf '%-15s %8s %8s %11s  %s\n' class cases missed violations commit
   local file
   for file in "$tried"/T*.txt; do
     [ -e "$file" ] || continue
-    # A case that was violated once is, whatever came of another try.
+    # A case that was violated once is, whatever came of another try; one that its fault did not hit, and
+    # no later try did, is no case.
     awk -F '\t' -v name="$(basename "$file" .txt)" -v commit="$(cat "${file%.txt}.commit" 2>/dev/null)" '
-      $1 == "missed" { next }
+      $1 == "missed" { missed[$2]; next }
       { cases[$2]; if ($1 != "held") violated[$2] }
       END {
-        printf "%-15s %8d %11d  %s\n", name, length(cases), length(violated), commit
+        for (name_of in cases) delete missed[name_of]
+        printf "%-15s %8d %8d %11d  %s\n", name, length(cases), length(missed), length(violated), commit
       }' "$file"
   done | sort -V
 }

@@ -38,10 +38,10 @@ class RunReader {
     if (runs_.empty()) return;
     const std::int64_t begin = runs_.front().from;
     if (runs_.size() == 1) {
-      file_.read_range(entry_, static_cast<std::uint64_t>(begin), target(runs_.front()));
+      read(begin, target(runs_.front()));
     } else {
       buffer_.resize(static_cast<std::size_t>(end_of_last() - begin));
-      file_.read_range(entry_, static_cast<std::uint64_t>(begin), buffer_);
+      read(begin, buffer_);
       for (const Run& run : runs_) {
         std::memcpy(target(run).data(), buffer_.data() + (run.from - begin), target(run).size());
       }
@@ -50,6 +50,9 @@ class RunReader {
   }
 
  private:
+  void read(std::int64_t begin, std::span<std::byte> to) const {
+    read_patiently([&] { file_.read_range(entry_, static_cast<std::uint64_t>(begin), to); });
+  }
   std::int64_t end_of_last() const { return runs_.back().from + runs_.back().count; }
   std::span<std::byte> target(const Run& run) const {
     return out_.subspan(static_cast<std::size_t>(run.to), static_cast<std::size_t>(run.count));
@@ -156,10 +159,10 @@ std::shared_ptr<const SafetensorsFile> Loader::shard(const std::string& file) {
   const auto at = shards_.find(file);
   if (at != shards_.end()) return at->second;
   if (shards_.size() >= kMaxOpenShards) shards_.clear();
-  return shards_
-      .emplace(file, std::make_shared<const SafetensorsFile>(read_stored(
-                         [&] { return SafetensorsFile::open_nofollow(directory_ / file); })))
-      .first->second;
+  const auto open = [&] { return SafetensorsFile::open_nofollow(directory_ / file); };
+  auto opened =
+      std::make_shared<const SafetensorsFile>(read_patiently([&] { return read_stored(open); }));
+  return shards_.emplace(file, std::move(opened)).first->second;
 }
 
 }  // namespace llmtrain::checkpoint

@@ -25,7 +25,8 @@ struct NameDifference {
 };
 
 /// Reads without verifying hashes: verify first, or meanwhile. Opens shards when first needed and
-/// keeps some of them open. Any number of threads may read.
+/// keeps some of them open. Any number of threads may read. What storage fails to give is tried
+/// again (read_patiently) before it is an error.
 class Loader {
  public:
   explicit Loader(const std::filesystem::path& directory);

@@ -18,6 +18,7 @@
 #include "lib/base/stop_request.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/lock_owner.hpp"
+#include "lib/checkpoint/stored_read.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -158,7 +159,8 @@ class GuardedFile {
 
 LockOwner owner_in(const fs::path& path) {
   try {
-    return parse_owner(read_file(path, kMaxLockBytes), path.string());
+    const std::string text = read_patiently([&] { return read_file(path, kMaxLockBytes); });
+    return parse_owner(text, path.string());
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::invalid_data) throw;
     fail<StorageError>(
@@ -274,10 +276,14 @@ StoreLock::StoreLock(StoreLock&& other) noexcept
 
 void StoreLock::check() const {
   std::error_code error;
-  const std::string now = text_of(path_, error);
+  const std::string now = read_patiently([&] {
+    error.clear();
+    std::string text = text_of(path_, error);
+    require<StorageError>(!error || error == std::errc::no_such_file_or_directory,
+                          "{}: cannot read the lock: {}", path_.string(), error.message());
+    return text;
+  });
   if (now == text_) return;
-  require<StorageError>(!error || error == std::errc::no_such_file_or_directory,
-                        "{}: cannot read the lock: {}", path_.string(), error.message());
   require<LockLost>(!error,
                     "{}: the lock was deleted while this process held it, so another one may write "
                     "there: nothing more is saved. Start the run again",

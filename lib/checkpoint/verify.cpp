@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
-#include "lib/base/log.hpp"
 #include "lib/base/piece_reader.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
@@ -31,12 +28,6 @@ struct ExpectedEntry {
   const StoredBox* stored;
 };
 using ExpectedEntries = std::multimap<std::string, ExpectedEntry>;
-
-/// Nothing that is on disk.
-class GivenUp : public StorageError {
- public:
-  using StorageError::StorageError;
-};
 
 /// Those of `handover`, if any, take each piece while it is hashed.
 Hash128 hash_of(const File& file, std::uint64_t begin, std::uint64_t end, const CheckPart& part,
@@ -125,23 +116,23 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
   }
 }
 
-/// Storage that fails for a moment (a server that starts again) must not cost a checkpoint, and
-/// with it the way from an older one: what cannot be read is read again after a while.
-template <class Read>
-auto with_patience(const CheckPart& part, const Read& read) {
-  using namespace std::chrono_literals;
-  for (const std::chrono::milliseconds pause : {100ms, 1000ms}) {
-    try {
-      return read();
-    } catch (const GivenUp&) {
-      throw;
-    } catch (const StorageError& error) {
-      log::warning("{}; it is tried again", error.what());
-    }
+/// What reads for a part of a check is patient with storage, not with a signal.
+auto heeding_signals(const CheckPart& part) {
+  return [&part] {
     if (part.heeds_signals) stop_if_asked("checking a checkpoint");
-    std::this_thread::sleep_for(pause);
-  }
-  return read();
+  };
+}
+
+/// As read_manifest(), of storage that does not fail.
+Manifest read_manifest_once(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kManifestName;
+  const File file = read_stored([&] { return File::open_read_nofollow(path); });
+  const std::uint64_t bytes = file.size();
+  require<CheckpointError>(bytes <= kMaxManifestBytes, "{}: {} bytes, at most {} are accepted",
+                           path.string(), bytes, kMaxManifestBytes);
+  std::string text(bytes, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return parse_manifest(text, path.string());
 }
 
 /// What ended the reading of a whole file, without the path that the message begins with.
@@ -193,14 +184,7 @@ std::vector<std::string> files_of(const Manifest& manifest, const CheckPart& par
 }
 
 Manifest read_manifest(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / kManifestName;
-  const File file = read_stored([&] { return File::open_read_nofollow(path); });
-  const std::uint64_t bytes = file.size();
-  require<CheckpointError>(bytes <= kMaxManifestBytes, "{}: {} bytes, at most {} are accepted",
-                           path.string(), bytes, kMaxManifestBytes);
-  std::string text(bytes, '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return parse_manifest(text, path.string());
+  return read_patiently([&] { return read_manifest_once(directory); });
 }
 
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
@@ -209,7 +193,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   const std::string manifest_name(kManifestName);
   Manifest manifest;
   try {
-    manifest = with_patience(part, [&] { return read_manifest(directory); });
+    manifest = read_patiently([&] { return read_manifest_once(directory); }, heeding_signals(part));
   } catch (const Stopped&) {
     throw;
   } catch (const Error& error) {
@@ -229,11 +213,14 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   for (const std::string& file : files_of(manifest, part)) {
     if (part.heeds_signals) stop_if_asked("checking a checkpoint");
     try {
-      const auto found = with_patience(part, [&] {
-        std::vector<Problem> of_file;
-        check_file(directory / file, manifest.files.at(file), level, expected[file], part, of_file);
-        return of_file;
-      });
+      const auto found = read_patiently(
+          [&] {
+            std::vector<Problem> of_file;
+            check_file(directory / file, manifest.files.at(file), level, expected[file], part,
+                       of_file);
+            return of_file;
+          },
+          heeding_signals(part));
       problems.insert(problems.end(), found.begin(), found.end());
     } catch (const GivenUp&) {
       throw;

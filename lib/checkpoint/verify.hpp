@@ -53,7 +53,8 @@ std::vector<std::string> files_of(const Manifest& manifest, const CheckPart& par
 void require_rights(const std::filesystem::path& directory, std::span<const Problem> problems);
 
 /// The manifest of the checkpoint in `directory`. DataError if it cannot be read (StorageError
-/// where the reason is the storage, or missing rights), CheckpointError if it is not valid.
+/// where the reason is the storage, also after it was tried again, or missing rights),
+/// CheckpointError if it is not valid.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 /// Everything that is wrong with the checkpoint; empty if it is valid. Never throws for what is on

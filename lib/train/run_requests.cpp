@@ -71,7 +71,7 @@ bool RunRequests::is_new(const ControlFile& file) const {
 
 void RunRequests::stop_before_steps() const {
   if (const auto begin = deadline_.begin()) stop_from(*begin);
-  stop_if_asked("preparing the data");
+  stop_if_asked("starting");
 }
 
 RunRequests::Heard RunRequests::listen() {

@@ -222,7 +222,7 @@ TEST_CASE(
   const auto first = start(0, "1h");
   INFO(first.output);
   REQUIRE(first.exit_code == 75);
-  CHECK(holds(first.output, {"stopped by the end of its job's time while preparing the data; "
+  CHECK(holds(first.output, {"stopped by the end of its job's time while starting; "
                              "nothing is lost, run again to continue"}));
   CHECK(!fs::exists(here.path / ".cache"));
   CHECK(train::read_status(here.path / "run")->phase == "stopped");
