@@ -36,40 +36,6 @@ EngineOptions EngineOptions::from(const models::ModelSection& model,
           .optimizer = &optimizer};
 }
 
-namespace {
-
-ParameterDTypes parameter_dtypes(const EngineOptions& options) {
-  const DType wide = statistics_dtype(options.compute);
-  ParameterDTypes dtypes{
-      .compute = options.compute, .master = wide, .grad = wide, .form = options.master};
-  dtypes.master_elsewhere =
-      options.optimizer != nullptr && options.offload && options.offload->masters;
-  if (options.master == MasterForm::none && options.rounding == Rounding::stochastic) {
-    dtypes.rounding_seed = options.seed;
-  }
-  return dtypes;
-}
-
-std::vector<parallel::Unit> units_of(const models::Decoder& decoder, const ParameterStore& store) {
-  std::vector<parallel::Unit> units;
-  for (auto& groups : decoder.units(store)) units.push_back({.groups = std::move(groups)});
-  // A look-up's backward reads no table; the loss makes the head's gradients with itself.
-  units.front().reads_on_way_back = false;
-  units.back().reads_on_way_back = false;
-  units.back().writes_on_way_forth = true;
-  // The way back begins with the final norm and the last block.
-  for (const std::size_t behind : {2, 3}) units[units.size() - behind].stays_until_way_back = true;
-  return units;
-}
-
-// A sum of micro-batches whose order is that of the tree is not cut before its end.
-Shards shards_of(const EngineOptions& options) {
-  return {.gradients = options.zero >= 2 && options.virtual_workers == 0,
-          .parameters = options.zero >= 3};
-}
-
-}  // namespace
-
 Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     : place_(place),
       options_(options),
@@ -89,14 +55,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
                        options.seq_len, options.model.longest_sequence());
   Device& device = *place_.device;
   device.ledger().enter(Phase::init);
-  if (options.zero > 0 && options.optimizer != nullptr && mesh_.owners().size() > 1) {
-    const Shards shards = shards_of(options);
-    store_.slice(optim::indivisible_pieces(*options.optimizer), shards);
-    if (shards.gradients || shards.parameters) {
-      shards_.emplace(units_of(decoder_, store_), shards, mesh_, options.grad_reduce);
-    }
-  }
-  store_.allocate(device, parameter_dtypes(options), options.optimizer != nullptr);
+  allocate_parameters();
   decoder_.allocate_tables(device, options.compute, options.seq_len);
   if (const std::uint64_t bytes = mesh_.world().staging_bytes(); bytes > 0) {
     communication_staging_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8,
@@ -115,72 +74,6 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
 }
 
-void Engine::allocate_optimizer() {
-  Device& device = *place_.device;
-  step_scalars_ = device.allocate({kernels::StepScalars::kScalars}, DType::f64,
-                                  Category::activations, "step scalars");
-  std::optional<optim::Offload> offload = options_.offload;
-  if (offload && offload->directory.empty()) offload->directory = place_.offload_directory;
-  optimizer_ =
-      std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_, mesh_,
-                                            options_.loss_scaling, offload, options_.seed);
-  if (const optim::OffloadedStates* in_file = optimizer_->offloaded()) {
-    store_.keep_masters_in(*in_file);
-  }
-  const auto states = optimizer_->states();
-  states_.assign(states.begin(), states.end());
-  if (options_.quantization) allocate_quantization();
-  if (options_.virtual_workers > 0) {
-    const bool both_ends = stages_.is_here(0) && stages_.is_here(stages_.last());
-    tree_.emplace(device, store_, options_.virtual_workers / mesh_.size(Axis::dp),
-                  both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
-  }
-  if (options_.offloaded_activations) {
-    ActivationOffloadOptions activations = *options_.offloaded_activations;
-    if (activations.directory.empty()) activations.directory = place_.offload_directory;
-    activations_.emplace(device, activations);
-  }
-  if (options_.diagnostics) {
-    diagnostics_.emplace(device, store_, mesh_, options_.model.num_hidden_layers);
-  }
-  parallel::DataRanks::Completion complete;
-  if (tree_) complete = [this](const auto& ctx, const auto& group) { tree_->finish(ctx, group); };
-  data_ranks_.set_units(units_of(decoder_, store_), std::move(complete));
-  if (options_.model.num_expert_layers() > 0) {
-    decoder_.allocate_counters(device, options_.compute);
-    routers_.emplace(device, decoder_);
-  }
-  for (Launched& launched : in_flight_) {
-    launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
-  }
-}
-
-void Engine::allocate_quantization() {
-  // Blocks of rows are those of one rank when each rank's two parts of a sequence are whole ones.
-  const std::int64_t pieces = 2 * mesh_.size(Axis::sp);
-  const bool by_block = options_.quantization->scaling == OperandScaling::block;
-  if (by_block && pieces > 2 && options_.seq_len % (128 * pieces) != 0) {
-    const std::string problem = fmt::format(
-        "block, and parallelism.sp {} divides sequences of {} tokens, which are not whole blocks",
-        mesh_.size(Axis::sp), options_.seq_len);
-    const std::string remedy = fmt::format("take a multiple of {} tokens", 128 * pieces);
-    throw RefusedKey("precision.fp8.scaling", problem, remedy + ", or scaling: current");
-  }
-  const kernels::KernelCtx kernel = context().kernel;
-  const bool codes =
-      obstacle_to_codes(*options_.quantization, place_.determinism, place_.multiplies_codes)
-          .empty();
-  quantized_.emplace(kernel, *options_.quantization, store_, codes);
-  quantization_.emplace(kernel, *quantized_);
-  for (const QuantizedLayers::State& state : quantized_->states()) {
-    states_.push_back({.name = state.name,
-                       .parameter = state.parameter,
-                       .place = state.place,
-                       .is_first = state.is_first,
-                       .tensor = state.tensor});
-  }
-}
-
 std::vector<std::string> Engine::state_names() const {
   std::vector<std::string> names = optimizer_->state_names();
   if (!quantized_) return names;
@@ -190,16 +83,6 @@ std::vector<std::string> Engine::state_names() const {
 
 std::uint64_t Engine::saved_bytes() const {
   return written_bytes(written_here(store_, mesh_), states_);
-}
-
-void Engine::allocate_snapshot() {
-  Device& device = *place_.device;
-  const std::uint64_t bytes = saved_bytes();
-  if (bytes == 0) return;
-  snapshot_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8, Category::snapshot,
-                              "snapshot of a save");
-  // Its pages are there before the first save, which would wait for them.
-  if (device.kind() == DeviceKind::cpu) std::memset(snapshot_.view().data, 0, bytes);
 }
 
 Engine::~Engine() = default;

@@ -221,6 +221,9 @@ class Engine final : private parallel::StageProgram {
   }
 
  private:
+  void allocate_parameters();
+  /// What of them data ranks share, or are whole only while somebody works with them.
+  void divide_parameters();
   /// What steps need beside the parameters.
   void allocate_optimizer();
   void allocate_quantization();

@@ -21,9 +21,8 @@ bool all_finite(const View& values) {
   });
 }
 
-bool is_finite(const Tensor& tensor) {
-  if (!tensor.defined()) return true;
-  const View& values = tensor.view();
+bool is_finite(const View& values) {
+  if (!values.defined()) return true;
   switch (values.dtype) {
     case DType::f64:
       return all_finite<double>(values);
@@ -38,13 +37,33 @@ bool is_finite(const Tensor& tensor) {
   }
 }
 
-/// "the gradient of a and 2 more"; empty where `tensor_of` all parameters is finite.
+/// The own slice of the compute copy, wherever it is.
+bool has_finite_values(const ParameterStore& store, const Parameter& p) {
+  if (!p.copy_is_elsewhere()) return is_finite(p.own_compute().view());
+  constexpr std::int64_t kPart = 1 << 20;
+  std::vector<std::byte> values(kPart * size_of(p.compute_dtype()));
+  const std::int64_t all = p.own_slice().count;
+  for (std::int64_t first = 0; first < all; first += kPart) {
+    const std::int64_t count = std::min(kPart, all - first);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(count) * size_of(p.compute_dtype());
+    store.read_copy(p, first, std::span(values).first(bytes));
+    if (!is_finite(View{.data = values.data(),
+                        .dtype = p.compute_dtype(),
+                        .shape = {count},
+                        .row_stride = count})) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// "the gradient of a and 2 more"; empty where all parameters' are finite.
 std::string first_of(const ParameterStore& store, std::string_view what,
-                     const std::function<Tensor(const Parameter&)>& tensor_of) {
+                     const std::function<bool(const Parameter&)>& is_finite_of) {
   std::string first;
   int more = 0;
   for (const Parameter* p : store.local()) {
-    if (p->own_slice().count == 0 || is_finite(tensor_of(*p))) continue;
+    if (p->own_slice().count == 0 || is_finite_of(*p)) continue;
     if (first.empty()) {
       first = p->name();
     } else {
@@ -63,9 +82,10 @@ std::vector<std::string> what_is_not_finite(Engine& engine) {
   std::vector<std::string> found;
   if (!std::isfinite(engine.own_loss())) found.emplace_back("the loss");
   const ParameterStore& store = engine.parameters();
-  found.push_back(first_of(store, "the gradient", [](const Parameter& p) { return p.own_grad(); }));
-  found.push_back(
-      first_of(store, "the values", [](const Parameter& p) { return p.own_compute(); }));
+  found.push_back(first_of(store, "the gradient",
+                           [](const Parameter& p) { return is_finite(p.own_grad().view()); }));
+  found.push_back(first_of(store, "the values",
+                           [&](const Parameter& p) { return has_finite_values(store, p); }));
   std::erase(found, "");
   return found;
 }

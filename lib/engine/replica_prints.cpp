@@ -70,7 +70,15 @@ std::vector<ReplicaPrint> replica_prints(Engine& engine) {
     TensorPlace copied = p->own_place();
     const bool divided = p->shards().parameters;
     if (!divided) copied.own = {0, p->box().shape.numel()};
-    prints.add(Prints::kCopy, p->name(), copied, divided ? p->own_compute() : p->compute());
+    if (p->copy_is_elsewhere() && p->own_slice().count > 0) {
+      const auto read = [&](std::int64_t first, std::span<std::byte> to) {
+        engine.parameters().read_copy(*p, first, to);
+      };
+      prints.add(Prints::kCopy, p->name(), copied,
+                 content_of(p->own_slice().count, p->compute_dtype(), read));
+    } else {
+      prints.add(Prints::kCopy, p->name(), copied, divided ? p->own_compute() : p->compute());
+    }
     if (p->has_separate_copy() && p->master().defined()) {
       prints.add("master", p->name(), p->own_place(), p->master());
     }

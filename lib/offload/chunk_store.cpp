@@ -109,11 +109,12 @@ void ChunkStore::check_hash(const Block& block, std::span<const std::byte> bytes
 
 // --- between passes
 
-void ChunkStore::settle_stores() {
+void ChunkStore::settle_stores(std::size_t begin, std::size_t end) {
   Lock lock = disk_.lock();
   disk_.await(lock, [&] {
-    return std::ranges::none_of(states_,
-                                [](const State& state) { return state.status == Status::storing; });
+    return std::all_of(states_.begin() + static_cast<std::ptrdiff_t>(begin),
+                       states_.begin() + static_cast<std::ptrdiff_t>(end),
+                       [](const State& state) { return state.status != Status::storing; });
   });
   require(next_held_ == 0, "chunks are read or written from outside within a pass");
 }
@@ -150,7 +151,7 @@ void ChunkStore::read_block(const Block& block, std::span<std::byte> to) {
 }
 
 void ChunkStore::read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to) {
-  settle_stores();
+  settle_stores(chunk, chunk + 1);
   const BlockMemory memory = make_block_memory(kBlock);
   for_blocks(
       chunk, offset, to.size(),
@@ -161,7 +162,7 @@ void ChunkStore::read(std::size_t chunk, std::uint64_t offset, std::span<std::by
 }
 
 void ChunkStore::write(std::size_t chunk, std::uint64_t offset, std::span<const std::byte> bytes) {
-  settle_stores();
+  settle_stores(0, chunks_.size());
   forget_loads();
   const BlockMemory memory = make_block_memory(kBlock);
   for_blocks(chunk, offset, bytes.size(),

@@ -77,7 +77,7 @@ class ChunkStore {
   void check_hash(const Block& block, std::span<const std::byte> bytes) const;
   /// Reads a block for somebody outside of passes.
   void read_block(const Block& block, std::span<std::byte> to);
-  void settle_stores();
+  void settle_stores(std::size_t begin, std::size_t end);
   void forget_loads();
   template <class Visit>
   void for_blocks(std::size_t chunk, std::uint64_t offset, std::uint64_t bytes, const Visit& visit);

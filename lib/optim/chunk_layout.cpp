@@ -85,10 +85,29 @@ class Cutter {
       const std::int64_t first = values_for(state, *p.parameter, elements.first);
       const std::int64_t count = values_for(state, *p.parameter, elements.count);
       part.values.push_back({first, count});
-      part.offsets.push_back(used_);
-      used_ += round_up(static_cast<std::uint64_t>(count) * size_of(state.dtype), kTensorAlignment);
     }
+    part.offsets.resize(p.states.size());
+    used_ += bytes_of(p, elements.count);
     parts_.push_back(std::move(part));
+  }
+
+  /// Copies are read without the rest: a unit's are one piece of the file, or few.
+  void set_offsets() {
+    std::uint64_t at = 0;
+    for (const bool copies : {false, true}) {
+      for (ChunkPart& part : parts_) {
+        const StatefulParameter& p = parameters_[part.parameter];
+        const auto copy = p.place_of(Kept::copy);
+        for (std::size_t s = 0; s < p.states.size(); ++s) {
+          if ((copy == s) != copies) continue;
+          part.offsets[s] = at;
+          at += round_up(
+              static_cast<std::uint64_t>(part.values[s].count) * size_of(p.states[s].dtype),
+              kTensorAlignment);
+        }
+      }
+    }
+    require(at == used_, "a chunk of {} bytes has {}", used_, at);
   }
 
   void close() {
@@ -106,6 +125,7 @@ class Cutter {
                        fmt::format("raise it to {}, or to {} for the disk to work meanwhile",
                                    kib(bytes + kAlignment), kib(3 * bytes + kAlignment)));
     }
+    set_offsets();
     layout_.chunks.push_back({.place = {.bytes = bytes}, .parts = std::move(parts_)});
     parts_.clear();
     used_ = 0;
@@ -136,6 +156,17 @@ class Cutter {
 StateSpec master_spec(const Parameter& parameter) {
   const bool whole = parameter.master_form() == MasterForm::whole;
   return {.name = whole ? "master" : "remainder", .dtype = parameter.kept_master_dtype()};
+}
+
+StateSpec copy_spec(const Parameter& parameter) {
+  return {.name = "parameter", .dtype = parameter.compute_dtype()};
+}
+
+std::optional<std::size_t> StatefulParameter::place_of(Kept what) const {
+  const bool has_copy = parameter->copy_is_elsewhere();
+  if (what == Kept::copy) return has_copy ? std::optional(states.size() - 1) : std::nullopt;
+  if (!parameter->master_is_elsewhere()) return std::nullopt;
+  return states.size() - (has_copy ? 2 : 1);
 }
 
 ChunkLayout chunk_layout(std::span<const StatefulParameter> parameters,

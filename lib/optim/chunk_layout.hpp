@@ -3,6 +3,7 @@
 /// the memory through which they pass. Sums only: plans and runs have the same.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ namespace llmtrain::optim {
 struct Offload {
   /// What is kept beside compute copies goes to the file, too.
   bool masters = false;
+  /// And so do these, from which they are read a unit of the model at a time.
+  bool parameters = false;
   /// Most memory through which they pass.
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;
   bool checksums = true;
@@ -23,8 +26,9 @@ struct Offload {
   std::filesystem::path directory = {};
 };
 
-/// What stands for a master among states.
+/// What stands for a master among states, and for a compute copy.
 StateSpec master_spec(const Parameter& parameter);
+StateSpec copy_spec(const Parameter& parameter);
 
 /// What an update takes of one parameter at a time.
 struct ChunkPart {
@@ -49,14 +53,17 @@ struct ChunkLayout {
 /// A parameter, of which this rank updates something, with what of it is in the file.
 struct StatefulParameter {
   const Parameter* parameter = nullptr;
-  /// Optimizer::states() and, where Parameter::master_is_elsewhere(), its master behind them.
+  /// Optimizer::states() and behind them its master, where that is elsewhere, and its compute copy
+  /// likewise.
   std::vector<StateSpec> states;
+  /// Where among them, if it is.
+  std::optional<std::size_t> place_of(Kept what) const;
   /// Optimizer::divisible().
   std::int64_t divisible = 0;
 };
 
-/// In the given order. RecipeError, with the size that suffices, where the states of what is
-/// indivisible are larger than the buffer.
+/// In the given order; of a chunk compute copies lie together, behind all else. RecipeError, with
+/// the size that suffices, where the states of what is indivisible are larger than the buffer.
 ChunkLayout chunk_layout(std::span<const StatefulParameter> parameters, std::uint64_t buffer_bytes);
 
 }  // namespace llmtrain::optim

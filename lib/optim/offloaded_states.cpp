@@ -20,9 +20,6 @@ Tensor inside(const Tensor& of, const View& view) {
   return {std::shared_ptr<Storage>(owner, const_cast<Storage*>(&owner->storage())), view};
 }
 
-/// Which of a parameter's states its master is, where it is one.
-std::size_t master_of(const StatefulParameter& p) { return p.states.size() - 1; }
-
 /// Zeros of any type.
 void clear(const kernels::KernelCtx& ctx, View of) {
   of.shape = {static_cast<std::int64_t>(of.bytes())};
@@ -76,8 +73,10 @@ void OffloadedStates::bind_chunk(std::size_t chunk, std::span<const OptimizedPar
                          .dtype = p.states[s].dtype,
                          .shape = shape,
                          .row_stride = shape.cols()});
-      if (p.parameter->master_is_elsewhere() && s == master_of(p)) {
+      if (p.place_of(Kept::master) == s) {
         optimized.master = values;
+      } else if (p.place_of(Kept::copy) == s) {
+        optimized.copy = values;
       } else {
         optimized.states.push_back(values);
       }
@@ -108,7 +107,9 @@ void OffloadedStates::fill(const kernels::KernelCtx& ctx) const {
       for (std::size_t s = 0; s < optimized.states.size(); ++s) {
         launch(ctx, kernels::Fill{.y = optimized.states[s], .value = p.states[s].initial});
       }
-      if (optimized.master.defined()) clear(ctx, optimized.master);
+      for (const Tensor& values : {optimized.master, optimized.copy}) {
+        if (values.defined()) clear(ctx, values);
+      }
     }
     if (store_) store_->release(c);
   }
@@ -160,22 +161,25 @@ void OffloadedStates::write(std::size_t parameter, std::size_t state, std::int64
             });
 }
 
-std::size_t OffloadedStates::index_of(const Parameter& parameter) const {
+std::pair<std::size_t, std::size_t> OffloadedStates::indices_of(const Parameter& parameter,
+                                                                Kept what) const {
   const auto at = std::ranges::find(stateful_, &parameter, &StatefulParameter::parameter);
-  require(at != stateful_.end(), "{} has no master in a file", parameter.name());
-  return static_cast<std::size_t>(at - stateful_.begin());
+  require(at != stateful_.end() && at->place_of(what), "{} has no such values in a file",
+          parameter.name());
+  return {static_cast<std::size_t>(at - stateful_.begin()), *at->place_of(what)};
 }
 
-void OffloadedStates::read_masters(const Parameter& parameter, std::int64_t first,
-                                   std::span<std::byte> to) const {
-  const std::size_t index = index_of(parameter);
-  read(index, master_of(stateful_[index]), first, to);
+void OffloadedStates::read_kept(const Parameter& parameter, Kept what, std::int64_t first,
+                                std::span<std::byte> to) const {
+  const auto [index, state] = indices_of(parameter, what);
+  if (what == Kept::copy) copy_bytes_read_ += to.size();
+  read(index, state, first, to);
 }
 
-void OffloadedStates::write_masters(const Parameter& parameter, std::int64_t first,
-                                    std::span<const std::byte> values) const {
-  const std::size_t index = index_of(parameter);
-  write(index, master_of(stateful_[index]), first, values);
+void OffloadedStates::write_kept(const Parameter& parameter, Kept what, std::int64_t first,
+                                 std::span<const std::byte> values) const {
+  const auto [index, state] = indices_of(parameter, what);
+  write(index, state, first, values);
 }
 
 std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,
@@ -197,15 +201,25 @@ std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,
                      more > 0 ? fmt::format(" and {} states more", more) : "");
 }
 
-std::string_view OffloadedStates::contents() const {
-  const auto has_master = [](const StatefulParameter& p) {
-    return p.parameter->master_is_elsewhere();
+std::string OffloadedStates::contents() const {
+  const auto has = [&](Kept what) {
+    return std::ranges::any_of(
+        stateful_, [&](const StatefulParameter& p) { return p.place_of(what).has_value(); });
   };
-  const auto has_states = [&](const StatefulParameter& p) {
-    return p.states.size() > (has_master(p) ? 1 : 0);
+  const auto has_states = [](const StatefulParameter& p) {
+    const std::size_t kept =
+        (p.place_of(Kept::master) ? 1u : 0u) + (p.place_of(Kept::copy) ? 1u : 0u);
+    return p.states.size() > kept;
   };
-  if (std::ranges::none_of(stateful_, has_master)) return "optimizer states";
-  return std::ranges::any_of(stateful_, has_states) ? "optimizer states and masters" : "masters";
+  std::vector<std::string_view> parts;
+  if (std::ranges::any_of(stateful_, has_states)) parts.emplace_back("optimizer states");
+  if (has(Kept::master)) parts.emplace_back("masters");
+  if (has(Kept::copy)) parts.emplace_back("parameters");
+  if (parts.empty()) return "optimizer states";
+  const std::string_view last = parts.back();
+  parts.pop_back();
+  if (parts.empty()) return std::string(last);
+  return fmt::format("{} and {}", fmt::join(parts, ", "), last);
 }
 
 std::string OffloadedStates::how() const { return store_ ? store_->how() : ""; }

@@ -1,12 +1,14 @@
 #pragma once
-/// Optimizer states, and masters, that live in a file and pass through memory during an update.
+/// Optimizer states, masters and compute copies that live in a file and pass through memory during
+/// an update.
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/offload/chunk_store.hpp"
@@ -17,11 +19,11 @@ namespace llmtrain::optim {
 
 /// Each chunk of parameters has an optimizer of its own, bound to the memory through which its
 /// states pass.
-class OffloadedStates final : public MasterValues {
+class OffloadedStates final : public ValuesElsewhere {
  public:
-  /// Sets all states to their first values, masters to zero. `parameters` has no states; `stateful`
-  /// is of the same parameters, and both are in the order of updates. RecipeError for a buffer that
-  /// is too small.
+  /// Sets all states to their first values, all else to zero. `parameters` has no states;
+  /// `stateful` is of the same parameters, and both are in the order of updates. RecipeError for a
+  /// buffer that is too small.
   OffloadedStates(const kernels::KernelCtx& ctx, const OptimizerOptions& options, const Mesh& mesh,
                   std::span<const OptimizedParameter> parameters,
                   std::span<const StatefulParameter> stateful, const Offload& offload);
@@ -38,15 +40,17 @@ class OffloadedStates final : public MasterValues {
   void write(std::size_t parameter, std::size_t state, std::int64_t first,
              std::span<const std::byte> values) const;
 
-  void read_masters(const Parameter& parameter, std::int64_t first,
-                    std::span<std::byte> to) const override;
-  void write_masters(const Parameter& parameter, std::int64_t first,
-                     std::span<const std::byte> values) const override;
+  void read_kept(const Parameter& parameter, Kept what, std::int64_t first,
+                 std::span<std::byte> to) const override;
+  void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
+                  std::span<const std::byte> values) const override;
 
-  /// "optimizer states and masters", or one of both.
-  std::string_view contents() const;
+  /// "optimizer states, masters and parameters", or some of these.
+  std::string contents() const;
   /// What every update reads, and writes.
   std::uint64_t file_bytes() const { return layout_.file_bytes; }
+  /// Of compute copies, what was read besides; on meta, would have been.
+  std::uint64_t copy_bytes_read() const { return copy_bytes_read_; }
   std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
   /// "by io_uring, past the page cache"; empty on meta.
   std::string how() const;
@@ -61,7 +65,8 @@ class OffloadedStates final : public MasterValues {
   void bind_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters, Device& device,
                   const Mesh& mesh, const OptimizerOptions& options);
   void open(const Offload& offload);
-  std::size_t index_of(const Parameter& parameter) const;
+  /// Where a parameter is among `stateful_`, and `what` among its states.
+  std::pair<std::size_t, std::size_t> indices_of(const Parameter& parameter, Kept what) const;
   void fill(const kernels::KernelCtx& ctx) const;
   /// The states that have something of bytes [begin, end) of a chunk.
   std::string names_in(std::size_t chunk, std::uint64_t begin, std::uint64_t end) const;
@@ -76,6 +81,7 @@ class OffloadedStates final : public MasterValues {
   std::byte* pool_begin_ = nullptr;  // aligned for the disk
   std::vector<ChunkUpdate> chunks_;
   std::unique_ptr<offload::ChunkStore> store_;  // null on meta
+  mutable std::atomic<std::uint64_t> copy_bytes_read_ = 0;
 };
 
 }  // namespace llmtrain::optim

@@ -25,13 +25,14 @@ void narrow_to(const ParameterSlice& part, const std::string& name, kernels::Upd
 
 kernels::UpdateOperands update_operands(const OptimizedParameter& optimized) {
   const Parameter& parameter = *optimized.parameter;
-  kernels::UpdateOperands to{
-      .parameter = parameter.master(),
-      .gradient = parameter.own_grad(),
-      .compute_copy = parameter.has_separate_copy() ? parameter.own_compute().view() : View{},
-      .remainder = parameter.remainder(),
-      .rounding = parameter.rounding()};
+  const bool has_copy = parameter.has_separate_copy();
+  kernels::UpdateOperands to{.parameter = parameter.master(),
+                             .gradient = parameter.own_grad(),
+                             .compute_copy = has_copy ? parameter.own_compute().view() : View{},
+                             .remainder = parameter.remainder(),
+                             .rounding = parameter.rounding()};
   if (optimized.part) narrow_to(*optimized.part, parameter.name(), to);
+  if (parameter.copy_is_elsewhere()) (has_copy ? to.compute_copy : to.parameter) = optimized.copy;
   if (!parameter.master_is_elsewhere()) return to;
   const bool whole = parameter.master_form() == MasterForm::whole;
   (whole ? to.parameter : to.remainder) = optimized.master;

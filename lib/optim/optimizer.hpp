@@ -62,10 +62,11 @@ struct OptimizedParameter {
   double weight_decay = 0;
   /// In the order of Optimizer::states().
   std::vector<Tensor> states;
-  /// Where Parameter::master_is_elsewhere(): what would be there, for the length of an update.
-  Tensor master = {};
+  /// Where Parameter::master_is_elsewhere(), or copy_is_elsewhere(): what would be there, for the
+  /// length of an update.
+  Tensor master = {}, copy = {};
   /// Of Parameter::own_slice(), counted from its first element, what is updated; empty: all of it.
-  /// States and `master` are those of the part.
+  /// States, `master` and `copy` are those of the part.
   std::optional<ParameterSlice> part = std::nullopt;
   /// How its states are rounded, in their order, where they are bf16; of all that is updated.
   kernels::StateRounding rounding = {};

@@ -115,7 +115,7 @@ void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter&
 
 void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                                   const Mesh& mesh, const Offload& offload) {
-  if (state_names_.empty() && !offload.masters) {
+  if (state_names_.empty() && !offload.masters && !offload.parameters) {
     throw RefusedKey("offload.optimizer",
                      fmt::format("{} keeps no states that could be anywhere", options.name().name),
                      "leave it out");
@@ -127,6 +127,7 @@ void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const Optimizer
                                                 .states = specs_of(*p.parameter),
                                                 .divisible = optimizer_->divisible(*p.parameter)});
     if (p.parameter->master_is_elsewhere()) kept.states.push_back(master_spec(*p.parameter));
+    if (p.parameter->copy_is_elsewhere()) kept.states.push_back(copy_spec(*p.parameter));
   }
   offloaded_ =
       std::make_unique<OffloadedStates>(ctx, options, mesh, parameters_, stateful, offload);

@@ -182,7 +182,7 @@ void DataRanks::gather_updates(const kernels::KernelCtx& ctx) const {
       under_way.front().arrive(ctx);
       under_way.pop_front();
     }
-    under_way.emplace_back(ctx, *mesh_, updated);
+    under_way.emplace_back(ctx, *mesh_, updated, nullptr);
   }
   for (ParameterGather& gather : under_way) gather.arrive(ctx);
 }

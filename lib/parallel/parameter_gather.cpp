@@ -1,16 +1,58 @@
 #include "lib/parallel/parameter_gather.hpp"
 
+#include <algorithm>
+
 #include "kernels/elementwise.hpp"
+#include "lib/base/require.hpp"
 #include "lib/parallel/companions.hpp"
 #include "lib/parallel/slice_layout.hpp"
 
 namespace llmtrain::parallel {
 
+namespace {
+
+bool is_elsewhere(const Parameter* p) { return p->copy_is_elsewhere(); }
+
+/// Its own slice: of what is elsewhere a part of the whole, into which it was read.
+Tensor own_copy(const Parameter& p) {
+  return is_elsewhere(&p) ? p.own_part(p.compute()) : p.own_compute();
+}
+
+}  // namespace
+
 ParameterGather::ParameterGather(const kernels::KernelCtx& ctx, const Mesh& mesh,
-                                 std::span<const Parameter* const> parameters) {
+                                 std::span<const Parameter* const> parameters,
+                                 const ValuesElsewhere* elsewhere)
+    : mesh_(&mesh), parameters_(parameters.begin(), parameters.end()) {
+  is_read_first_ = std::ranges::any_of(parameters_, is_elsewhere);
+  if (is_read_first_) {
+    read(ctx, elsewhere);
+  } else {
+    send(ctx);
+  }
+}
+
+void ParameterGather::read(const kernels::KernelCtx& ctx, const ValuesElsewhere* elsewhere) {
+  require(elsewhere != nullptr, "{} is kept nowhere", parameters_.front()->name());
+  std::vector<std::pair<const Parameter*, Tensor>> own;  // which keep their memory
+  for (const Parameter* p : parameters_) {
+    if (is_elsewhere(p) && p->own_slice().count > 0) own.emplace_back(p, own_copy(*p));
+  }
+  const auto read_own = [elsewhere, own = std::move(own)] {
+    for (const auto& [p, values] : own) {
+      const View& to = values.view();
+      elsewhere->read_kept(*p, Kept::copy, 0, {to.as<std::byte>(), to.bytes()});
+    }
+  };
+  if (ctx.device->is_meta()) return read_own();
+  reading_ = std::async(read_own);  // where there is no thread to be had, who waits reads
+}
+
+void ParameterGather::send(const kernels::KernelCtx& ctx) {
   Companions<const Parameter*> small;
-  for (const Parameter* p : parameters) {
-    Communicator& owners = mesh.owners(p->holders_of_data());
+  for (const Parameter* p : parameters_) {
+    Communicator& owners = mesh_->owners(p->holders_of_data());
+    if (owners.size() == 1) continue;  // it owns all
     if (travels_with_others(p->compute())) {
       small.add(owners, p);
     } else {
@@ -23,8 +65,7 @@ ParameterGather::ParameterGather(const kernels::KernelCtx& ctx, const Mesh& mesh
 }
 
 void ParameterGather::gather(Communicator& owners, const Parameter& p) {
-  handles_.push_back(
-      owners.all_gather_parts(p.own_compute(), p.compute(), p.slice_counts(), p.name()));
+  handles_.push_back(owners.all_gather_parts(own_copy(p), p.compute(), p.slice_counts(), p.name()));
 }
 
 void ParameterGather::gather_together(const kernels::KernelCtx& ctx, Communicator& owners,
@@ -36,9 +77,10 @@ void ParameterGather::gather_together(const kernels::KernelCtx& ctx, Communicato
   for (const SliceLayout::Place& at : layout.places) {
     const Tensor place = message.columns(at.begin, at.of_box.count);
     if (at.owner == owners.rank()) {
-      const Tensor& own = at.parameter->own_compute();
+      const Parameter& p = *at.parameter;
+      const Tensor own = own_copy(p);
       kernels::launch(ctx, kernels::ScaleCast{.x = own, .y = place.reshape(own.shape())});
-      if (!at.parameter->shards().parameters) continue;  // it is a part of the whole
+      if (!p.shards().parameters || is_elsewhere(&p)) continue;  // it is a part of the whole
     }
     const Tensor& whole = at.parameter->compute();
     places_.push_back(
@@ -50,6 +92,8 @@ void ParameterGather::gather_together(const kernels::KernelCtx& ctx, Communicato
 }
 
 void ParameterGather::arrive(const kernels::KernelCtx& ctx) {
+  if (reading_.valid()) reading_.get();
+  if (is_read_first_) send(ctx);
   for (Handle& handle : handles_) handle.wait();
   for (const Place& place : places_) {
     kernels::launch(ctx, kernels::ScaleCast{.x = place.travelling, .y = place.of_whole});

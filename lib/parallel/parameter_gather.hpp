@@ -1,6 +1,8 @@
 #pragma once
-/// Sliced parameters on their way from their owners to all.
+/// Parameters on their way to where they are whole: slices from their owners to all, and own ones
+/// from where they are kept.
 
+#include <future>
 #include <span>
 #include <vector>
 
@@ -11,15 +13,17 @@
 
 namespace llmtrain::parallel {
 
-/// Small ones go as one message, as GradientBucket's do.
+/// Small ones go as one message, as GradientBucket's do. What is read from elsewhere is read beside
+/// the caller's work; messages then wait for it.
 class ParameterGather {
  public:
   /// Collective over the owners of `parameters`, whose compute copies have memory and stay until
-  /// they have arrived.
+  /// they have arrived. `elsewhere` has what Parameter::copy_is_elsewhere().
   ParameterGather(const kernels::KernelCtx& ctx, const Mesh& mesh,
-                  std::span<const Parameter* const> parameters);
+                  std::span<const Parameter* const> parameters, const ValuesElsewhere* elsewhere);
 
-  /// Awaits the others' slices: compute copies are whole. Once.
+  /// Awaits own slices and the others': compute copies are whole. Collective. Once. StorageError
+  /// where own ones cannot be read.
   void arrive(const kernels::KernelCtx& ctx);
 
  private:
@@ -27,10 +31,16 @@ class ParameterGather {
   struct Place {
     Tensor travelling, of_whole;
   };
+  void read(const kernels::KernelCtx& ctx, const ValuesElsewhere* elsewhere);
+  void send(const kernels::KernelCtx& ctx);
   void gather(Communicator& owners, const Parameter& parameter);
   void gather_together(const kernels::KernelCtx& ctx, Communicator& owners,
                        std::span<const Parameter* const> parameters);
 
+  const Mesh* mesh_;
+  std::vector<const Parameter*> parameters_;
+  bool is_read_first_ = false;  // messages follow
+  std::future<void> reading_;   // of own slices; where nothing is computed (meta) there is none
   std::vector<Place> places_;
   std::vector<Tensor> messages_;
   std::vector<Handle> handles_;

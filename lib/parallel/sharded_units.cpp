@@ -127,7 +127,7 @@ void ShardedUnits::gather(const OpCtx& ctx, Range units, Way way) {
     group.open_compute(*ctx.kernel.device);
     opened.insert(opened.end(), group.members().begin(), group.members().end());
   });
-  if (!opened.empty()) gathers_.emplace_back(ctx.kernel, *mesh_, opened);
+  if (!opened.empty()) gathers_.emplace_back(ctx.kernel, *mesh_, opened, elsewhere_);
 }
 
 void ShardedUnits::acquire(const OpCtx& ctx, Range units, Way way) {

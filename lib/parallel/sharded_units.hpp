@@ -1,6 +1,7 @@
 #pragma once
 /// ZeRO 2 and 3 (arXiv 1910.02054): gradients, and parameters, that are whole only while somebody
-/// works with them. Between, each data rank has its slices (ParameterStore::slice).
+/// works with them. Between, each data rank has its slices (ParameterStore::slice), or keeps them
+/// elsewhere.
 
 #include <map>
 #include <span>
@@ -34,11 +35,14 @@ class ShardedUnits {
     int begin = 0, end = 0;
   };
 
-  /// `shards` as the groups' parameters have them whose owners on `mesh` are several; gradients
-  /// travel in `grad_reduce`, without it in their own type. All that is given outlives this.
+  /// `shards` as the groups' parameters have them; gradients travel in `grad_reduce`, without it in
+  /// their own type. All that is given outlives this.
   ShardedUnits(std::vector<Unit> units, const Shards& shards, const Mesh& mesh,
                std::optional<DType> grad_reduce)
       : units_(std::move(units)), mesh_(&mesh), shards_(shards), grad_reduce_(grad_reduce) {}
+
+  /// Where slices are that are Parameter::copy_is_elsewhere(); before the first enter().
+  void take_from(const ValuesElsewhere& elsewhere) { elsewhere_ = &elsewhere; }
 
   /// Around the operations of some units of a stage, which has those of `stage`. Their parameters
   /// are whole from the one to the other; meanwhile the next unit's travel. The tape of `ctx` does
@@ -93,6 +97,7 @@ class ShardedUnits {
   const Mesh* mesh_;
   Shards shards_;
   std::optional<DType> grad_reduce_;
+  const ValuesElsewhere* elsewhere_ = nullptr;
   std::map<ParameterGroup*, State> states_;
   UnwrittenGradients unwritten_;
   std::vector<ParameterGather> gathers_;

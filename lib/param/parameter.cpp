@@ -84,7 +84,10 @@ void ParameterStore::slice(const std::function<std::int64_t(const Parameter&)>& 
     if (!p->is_trained()) continue;
     const Communicator& owners = mesh_->owners(p->holders_of_data());
     const int ranks = owners.size();
-    if (ranks == 1) continue;
+    if (ranks == 1) {
+      p->shards_.parameters = shards.parameters_of_one;
+      continue;
+    }
     std::vector<std::int64_t>& loads = loads_of[&owners];
     loads.resize(static_cast<std::size_t>(ranks));
     const std::int64_t elements = p->box().shape.numel();
@@ -178,6 +181,7 @@ void ParameterGroup::allocate(Device& device, const ParameterDTypes& dtypes, boo
     p->compute_dtype_ = dtypes.compute;
     p->form_ = dtypes.form;
     p->master_elsewhere_ = dtypes.master_elsewhere && p->has_master() && p->has_separate_copy();
+    p->copy_elsewhere_ = dtypes.copy_elsewhere && p->shards().parameters;
   }
   const Parameter& first = *members_.front();
   shape_ = first.box().shape.with(0, rows);
@@ -191,10 +195,10 @@ void ParameterGroup::allocate(Device& device, const ParameterDTypes& dtypes, boo
     return first.is_sliced() ? make_owned(dtype, Category::master)
                              : device.allocate(shape_, dtype, Category::master, name());
   };
-  if (first.shards().parameters) {
-    own_compute_ = make_owned(dtypes.compute, Category::params);
-  } else {
+  if (!first.shards().parameters) {
     open_compute(device);
+  } else if (!first.copy_is_elsewhere()) {
+    own_compute_ = make_owned(dtypes.compute, Category::params);
   }
   if (first.has_master() && first.has_separate_copy() && !first.master_is_elsewhere()) {
     Tensor& kept = dtypes.form == MasterForm::remainder ? remainder_ : master_;

@@ -72,6 +72,8 @@ struct TensorPlace {
 struct Shards {
   bool gradients = false;   // stage 2
   bool parameters = false;  // stage 3
+  /// Parameters that one rank owns alone are whole only while somebody works with them, too.
+  bool parameters_of_one = false;
 };
 
 /// One logical tensor as this rank holds it. All tensors have the local shape, or are undefined
@@ -102,6 +104,9 @@ class Parameter {
 
   /// Where Shards divide it, defined while its group is open.
   const Tensor& compute() const { return compute_; }
+  /// own_compute() is undefined, and so is master() where they are one; what they would hold is
+  /// where ParameterStore::keep_in() says.
+  bool copy_is_elsewhere() const { return copy_elsewhere_; }
   /// MasterForm::whole, else undefined: of own_slice() alone, in own_shape(). The same storage as
   /// own_compute() when the dtypes agree.
   const Tensor& master() const { return master_; }
@@ -112,15 +117,14 @@ class Parameter {
   DType master_dtype() const { return master_dtype_; }
   bool has_master() const { return form_ != MasterForm::none; }
   MasterForm master_form() const { return form_; }
-  /// master() and remainder() are undefined, and what they would hold is where
-  /// ParameterStore::keep_masters_in() says.
+  /// master() and remainder() of a separate copy are undefined; what they would hold is there, too.
   bool master_is_elsewhere() const { return master_elsewhere_; }
   /// Of what is kept beside a separate copy: master() or remainder().
   DType kept_master_dtype() const {
     return form_ == MasterForm::remainder ? DType::u16 : master_dtype_;
   }
   /// What a checkpoint keeps: the master's, or without one the compute copy's.
-  DType stored_dtype() const { return has_master() ? master_dtype_ : compute_.dtype(); }
+  DType stored_dtype() const { return has_master() ? master_dtype_ : compute_dtype_; }
   /// MasterForm::none: how updates round; else to nearest.
   const StochasticRounding& rounding() const { return rounding_; }
   /// As compute().
@@ -164,7 +168,7 @@ class Parameter {
   Shards shards_;
   DType master_dtype_ = DType::f32, compute_dtype_ = DType::f32;
   MasterForm form_ = MasterForm::whole;
-  bool master_elsewhere_ = false;
+  bool master_elsewhere_ = false, copy_elsewhere_ = false;
   StochasticRounding rounding_;
   ParameterSlice own_;
   std::vector<std::int64_t> slice_counts_;
@@ -182,19 +186,25 @@ struct ParameterDTypes {
   std::optional<std::uint64_t> rounding_seed = std::nullopt;
   /// What is kept beside compute copies is in no tensor (Parameter::master_is_elsewhere).
   bool master_elsewhere = false;
+  /// Nor are own slices of what Shards leave of compute copies (Parameter::copy_is_elsewhere).
+  bool copy_elsewhere = false;
 };
 
-/// Where masters, or the remainders of Parameter::kept_master_dtype(), are if not in the device's
-/// memory.
-class MasterValues {
+/// What of a parameter may be in no tensor.
+enum class Kept : std::uint8_t {
+  master,  // or its remainder, in Parameter::kept_master_dtype()
+  copy,    // in Parameter::compute_dtype()
+};
+
+/// Where that is.
+class ValuesElsewhere {
  public:
-  virtual ~MasterValues() = default;
-  /// Those of the own slice of a parameter, from its element `first` on. Between updates, by any
-  /// thread.
-  virtual void read_masters(const Parameter& parameter, std::int64_t first,
-                            std::span<std::byte> to) const = 0;
-  virtual void write_masters(const Parameter& parameter, std::int64_t first,
-                             std::span<const std::byte> values) const = 0;
+  virtual ~ValuesElsewhere() = default;
+  /// Of the own slice of a parameter, from its element `first` on. Between updates, by any thread.
+  virtual void read_kept(const Parameter& parameter, Kept what, std::int64_t first,
+                         std::span<std::byte> to) const = 0;
+  virtual void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
+                          std::span<const std::byte> values) const = 0;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of
@@ -258,8 +268,8 @@ class ParameterStore {
 
   /// Allocates compute copies and masters, and gradient sinks if `trainable`.
   void allocate(Device& device, const ParameterDTypes& dtypes, bool trainable);
-  /// Before values are read or written, where ParameterDTypes::master_elsewhere.
-  void keep_masters_in(const MasterValues& values) { masters_ = &values; }
+  /// Before values are read or written, where ParameterDTypes says that something is elsewhere.
+  void keep_in(const ValuesElsewhere& values) { elsewhere_ = &values; }
   /// Writes the first values into master and compute copy; a pure function of (seed, name, index),
   /// whatever the number of threads. Stopped when somebody asks to.
   void initialize(std::uint64_t seed, int threads = 1);
@@ -276,6 +286,9 @@ class ParameterStore {
   void read_part(const Parameter& parameter, std::int64_t first,
                  std::span<std::byte> master_values) const;
 
+  /// Of the compute copy as it is, elements [first, ..) of the own slice.
+  void read_copy(const Parameter& parameter, std::int64_t first, std::span<std::byte> copies) const;
+
   std::span<const std::unique_ptr<Parameter>> all() const { return parameters_; }
   /// Those of which this rank holds something.
   std::span<Parameter* const> local() const { return local_; }
@@ -291,7 +304,7 @@ class ParameterStore {
  private:
   const Mesh* mesh_;
   Device* device_ = nullptr;  // after allocate()
-  const MasterValues* masters_ = nullptr;
+  const ValuesElsewhere* elsewhere_ = nullptr;
   std::vector<int> holders_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;

@@ -87,8 +87,8 @@ Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
   return tensor.reshape({tensor.numel()}).columns(first, count);
 }
 
-// What this rank has of the compute copy: the box, or with Shards the own slice; and where in the
-// box that begins.
+// What this rank has of the compute copy, unless it is elsewhere: the box, or with Shards the own
+// slice; and where in the box that begins.
 struct HeldCopy {
   Tensor tensor;
   std::int64_t first;
@@ -148,10 +148,10 @@ struct HostValues {
 // Where a store's values are.
 struct Home {
   const Device& device;
-  const MasterValues* masters;  // that are not on the device
+  const ValuesElsewhere* elsewhere;  // what is not on the device
 };
 
-// Gives the device, and the home of masters, what this rank holds of them.
+// Gives the device, and what else is a home, what this rank holds of them.
 void hand_over(const Home& home, const Parameter& p, const HostValues& values) {
   const auto& [first, count] = values.slice;
   const ParameterSlice own = own_part(p, first, count), held = held_part(p, first, count);
@@ -161,16 +161,24 @@ void hand_over(const Home& home, const Parameter& p, const HostValues& values) {
     home.device.copy_from_host(part_of(to, some.first - to_first, some.count),
                                bytes_of(bytes, values.slice.first, some, size_of(to.dtype())));
   };
-  const HeldCopy copy = held_copy(p);
-  if (!p.has_separate_copy()) return give(copy.tensor, copy.first, held, values.masters);
+  const auto send = [&](Kept what, DType dtype, std::span<const std::byte> bytes) {
+    if (own.count == 0) return;
+    home.elsewhere->write_kept(p, what, own.first - p.own_slice().first,
+                               bytes_of(bytes, first, own, size_of(dtype)));
+  };
+  const auto give_copy = [&](std::span<const std::byte> bytes) {
+    if (p.copy_is_elsewhere()) return send(Kept::copy, p.compute_dtype(), bytes);
+    const HeldCopy copy = held_copy(p);
+    give(copy.tensor, copy.first, held, bytes);
+  };
+  if (!p.has_separate_copy()) return give_copy(values.masters);
   give(p.master(), p.own_slice().first, own, values.masters);
-  give(copy.tensor, copy.first, held, std::as_bytes(values.copies));
+  give_copy(std::as_bytes(values.copies));
   give(p.remainder(), p.own_slice().first, own, std::as_bytes(values.remainders));
-  if (!p.master_is_elsewhere() || own.count == 0) return;
+  if (!p.master_is_elsewhere()) return;
   const bool whole = p.master_form() == MasterForm::whole;
-  const auto kept = whole ? values.masters : std::as_bytes(values.remainders);
-  home.masters->write_masters(p, own.first - p.own_slice().first,
-                              bytes_of(kept, first, own, size_of(p.kept_master_dtype())));
+  send(Kept::master, p.kept_master_dtype(),
+       whole ? values.masters : std::as_bytes(values.remainders));
 }
 
 void require_rounding(const Parameter& p) {
@@ -244,7 +252,7 @@ void ParameterStore::initialize(std::uint64_t seed, int threads) {
   if (device_->is_meta()) return;
   std::array<FirstValues<float>, 2> floats;
   std::array<FirstValues<double>, 2> doubles;
-  const Home home{*device_, masters_};
+  const Home home{*device_, elsewhere_};
   for (const Parameter* p : local_) {
     if (p->master_dtype() == DType::f64) {
       write_initial_values(home, *p, seed, threads, doubles);
@@ -264,7 +272,7 @@ void ParameterStore::write_part(const Parameter& p, std::int64_t first,
                                 std::span<const std::byte> master_values) {
   const std::uint64_t size = size_of(p.master_dtype());
   const auto count = static_cast<std::int64_t>(master_values.size() / size);
-  const Home home{*device_, masters_};
+  const Home home{*device_, elsewhere_};
   if (!p.has_separate_copy()) {
     hand_over(home, p, {{first, count}, master_values, {}, {}});
     return;
@@ -299,17 +307,22 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
   const bool in_copy = !p.has_master() || !p.has_separate_copy();
   require(own_part(p, first, count).count == count || (in_copy && !p.shards().parameters),
           "{}: elements {} to {} of the master are another rank's", p.name(), first, first + count);
-  const HeldCopy copy = held_copy(p);
-  if (!p.has_separate_copy()) {
-    device_->copy_to_host(master_values, part_of(copy.tensor, first - copy.first, count));
-    return;
-  }
+  // Elements [begin, ..) of the box.
+  const auto copy_to = [&](std::int64_t begin, std::span<std::byte> to) {
+    if (p.copy_is_elsewhere()) {
+      return elsewhere_->read_kept(p, Kept::copy, begin - p.own_slice().first, to);
+    }
+    const HeldCopy copy = held_copy(p);
+    const auto n = static_cast<std::int64_t>(to.size() / size_of(p.compute_dtype()));
+    device_->copy_to_host(to, part_of(copy.tensor, begin - copy.first, n));
+  };
+  if (!p.has_separate_copy()) return copy_to(first, master_values);
   if (p.master().defined()) {
     device_->copy_to_host(master_values, part_of(p.master(), first - p.own_slice().first, count));
     return;
   }
   if (p.master_is_elsewhere() && p.master_form() == MasterForm::whole) {
-    return masters_->read_masters(p, first - p.own_slice().first, master_values);
+    return elsewhere_->read_kept(p, Kept::master, first - p.own_slice().first, master_values);
   }
   std::vector<bf16> copies;
   std::vector<std::uint16_t> remainders;
@@ -317,14 +330,13 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
     const std::int64_t n = std::min(kChunk, count - begin);
     copies.resize(static_cast<std::size_t>(n));
     remainders.resize(copies.size());
-    device_->copy_to_host(std::as_writable_bytes(std::span(copies)),
-                          part_of(copy.tensor, first + begin - copy.first, n));
+    copy_to(first + begin, std::as_writable_bytes(std::span(copies)));
     const std::int64_t in_slice = first + begin - p.own_slice().first;
     const auto kept = std::as_writable_bytes(std::span(remainders));
     if (p.remainder().defined()) {
       device_->copy_to_host(kept, part_of(p.remainder(), in_slice, n));
     } else if (p.master_is_elsewhere()) {
-      masters_->read_masters(p, in_slice, kept);
+      elsewhere_->read_kept(p, Kept::master, in_slice, kept);
     }  // else the copy alone is the value
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -333,6 +345,13 @@ void ParameterStore::read_part(const Parameter& p, std::int64_t first,
                   sizeof(float));
     }
   }
+}
+
+void ParameterStore::read_copy(const Parameter& p, std::int64_t first,
+                               std::span<std::byte> copies) const {
+  if (p.copy_is_elsewhere()) return elsewhere_->read_kept(p, Kept::copy, first, copies);
+  const auto count = static_cast<std::int64_t>(copies.size() / size_of(p.compute_dtype()));
+  device_->copy_to_host(copies, part_of(p.own_compute(), first, count));
 }
 
 }  // namespace llmtrain

@@ -229,11 +229,17 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
     plan.held[static_cast<std::size_t>(c)] = device.ledger().held_bytes(Category(c));
   }
 
+  const auto parameter_reads = [&] {
+    const auto* states = engine.optimizer()->offloaded();
+    return states != nullptr ? states->copy_bytes_read() : 0;
+  };
+  const std::uint64_t before_step = parameter_reads();
   device.ledger().start_trace();
   engine.train_step(engine::StepBatch::planned(samples_per_step / mesh[Axis::dp], options.seq_len),
                     1, 1.0);
   plan.step_trace = device.ledger().stop_trace();
   plan.step = recorder.take(device, Phase::step);
+  plan.offloaded_parameter_reads = parameter_reads() - before_step;
 
   engine.evaluate(engine::StepBatch::planned(engine.evaluation_samples(), options.seq_len));
   plan.eval = recorder.take(device, Phase::eval);

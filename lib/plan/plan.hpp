@@ -72,10 +72,12 @@ struct Plan {
   /// What each durable checkpoint has beside that: the model for Hugging Face's programs, if the
   /// recipe asks for it.
   std::uint64_t export_bytes = 0;
-  /// Of this rank: optimizer states and masters in a file, which every update reads and writes; 0:
-  /// in memory. And which of both.
+  /// Of this rank: optimizer states, masters and parameters in a file, which every update reads and
+  /// writes; 0: in memory. And which of these.
   std::uint64_t offloaded_bytes = 0;
   std::string offloaded_contents;
+  /// What a step reads of parameters beside that, for its products.
+  std::uint64_t offloaded_parameter_reads = 0;
   /// Likewise: activations, the most that is there at a time, and what a step writes and reads at
   /// most.
   std::uint64_t activation_file_bytes = 0, activation_traffic_bytes = 0;

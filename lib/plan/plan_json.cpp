@@ -163,7 +163,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   if (plan.offloaded_bytes > 0) {
     json["offload"] = {{"contents", plan.offloaded_contents},
                        {"file_bytes", plan.offloaded_bytes},
-                       {"step_read_bytes", plan.offloaded_bytes},
+                       {"step_read_bytes", plan.offloaded_bytes + plan.offloaded_parameter_reads},
                        {"step_written_bytes", plan.offloaded_bytes}};
   }
   if (plan.activation_file_bytes > 0) {

@@ -14,6 +14,25 @@ std::string row(std::string_view name, const std::string& value) {
   return fmt::format("  {:<26}{:>14}\n", name, value);
 }
 
+std::string offload_rows(const Plan& plan) {
+  std::string text;
+  if (plan.offloaded_bytes > 0) {
+    const std::string bytes = format_bytes(plan.offloaded_bytes);
+    std::string line = fmt::format("{}: {} in a file of this rank; a step reads and writes {}",
+                                   plan.offloaded_contents, bytes, bytes);
+    if (const std::uint64_t reads = plan.offloaded_parameter_reads; reads > 0) {
+      line += fmt::format(", and reads {} of parameters for its products", format_bytes(reads));
+    }
+    text += row("offload", line);
+  }
+  if (plan.activation_file_bytes > 0) {
+    text += row("offload", fmt::format("activations: {} in a file of this rank; a step writes {}",
+                                       format_bytes(plan.activation_file_bytes),
+                                       format_bytes(plan.activation_traffic_bytes)));
+  }
+  return text;
+}
+
 std::string category_rows(const Plan& plan) {
   std::string text =
       fmt::format("  {:<26}{:>14}{:>14}{:>14}\n", "memory", "whole run", "step peak", "eval peak");
@@ -243,16 +262,7 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   if (plan.pinned_bytes > 0) {
     text += row("pinned memory for saves", format_bytes(plan.pinned_bytes));
   }
-  if (plan.offloaded_bytes > 0) {
-    const std::string bytes = format_bytes(plan.offloaded_bytes);
-    text += fmt::format("  {:<26}{} in a file of this rank; a step reads and writes {}\n",
-                        plan.offloaded_contents, bytes, bytes);
-  }
-  if (plan.activation_file_bytes > 0) {
-    text += fmt::format("  {:<26}{} in a file of this rank; a step writes {}\n", "activations",
-                        format_bytes(plan.activation_file_bytes),
-                        format_bytes(plan.activation_traffic_bytes));
-  }
+  text += offload_rows(plan);
   if (plan.device == DeviceKind::cuda) {
     text += row("launches", launches_text(plan));
     if (!context.gpu_collectives.empty()) {

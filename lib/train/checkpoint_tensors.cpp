@@ -71,7 +71,14 @@ void add_state_boxes(std::vector<checkpoint::TensorBox>& boxes, const optim::Sta
 // itself.
 void add_master(std::vector<checkpoint::TensorBox>& boxes, const ParameterStore& store,
                 const Parameter& parameter) {
-  if (!parameter.has_master() || !parameter.has_separate_copy()) {
+  if (parameter.copy_is_elsewhere() && !parameter.has_master()) {
+    return add_boxes(boxes, parameter.name(), parameter.own_place(), parameter.compute_dtype(),
+                     [&store, &parameter](std::int64_t first, std::span<std::byte> to) {
+                       store.read_copy(parameter, first - parameter.own_slice().first, to);
+                     });
+  }
+  const bool is_copy = !parameter.has_master() || !parameter.has_separate_copy();
+  if (is_copy && !parameter.copy_is_elsewhere()) {
     return add_boxes(boxes, parameter.name(), parameter.own_place(), parameter.own_compute());
   }
   if (parameter.master().defined()) {

@@ -5,6 +5,7 @@ namespace llmtrain::train {
 std::optional<optim::Offload> OffloadSection::settings() const {
   // All are read whatever they say: validate() has refused what does not go together.
   optim::Offload settings{.masters = master() == OffloadTo::nvme,
+                          .parameters = parameters() == OffloadTo::nvme,
                           .buffer_bytes = buffer(),
                           .checksums = checksum(),
                           .directory = path().value_or("")};
@@ -33,6 +34,7 @@ void OffloadSection::validate(recipe::Issues& issues) const {
   if (optimizer() == OffloadTo::none) {
     check(buffer, "offload.optimizer: nvme");
     check(master, "offload.optimizer: nvme, whose file it shares");
+    check(parameters, "offload.optimizer: nvme, whose file they share");
   }
   if (activations().empty()) check(activation_buffer, "offload.activations");
   if (is_used()) return;

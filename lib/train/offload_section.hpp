@@ -32,6 +32,12 @@ struct OffloadSection : recipe::Section {
       "where masters live between updates, which a recipe keeps beside the copies that products "
       "read: none = in the device's memory; nvme = in the file of optimizer states",
       recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
+  recipe::Key<OffloadTo> parameters{
+      this, "parameters", OffloadTo::none,
+      "where parameters live while no product reads them: none = in the device's memory; nvme = in "
+      "the file of optimizer states, from which those of the embedding, a block or the head are "
+      "read ahead of their use, forth and back",
+      recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<std::vector<std::string>> activations{
       this,
       "activations",
@@ -50,11 +56,11 @@ struct OffloadSection : recipe::Section {
       "directory of the files, of which each rank has its own, which are gone when the process "
       "ends; null = offload in run.output_dir",
       recipe::not_empty()};
-  recipe::Key<recipe::Bytes> buffer{
-      this, "buffer", recipe::Bytes{256 << 20},
-      "most memory of a rank through which states and masters pass: bounds what is read ahead and "
-      "not yet written",
-      recipe::between(64 << 10, 0x1p44)};
+  recipe::Key<recipe::Bytes> buffer{this, "buffer", recipe::Bytes{256 << 20},
+                                    "most memory of a rank through which states, masters and "
+                                    "updated parameters pass: bounds what "
+                                    "is read ahead and not yet written",
+                                    recipe::between(64 << 10, 0x1p44)};
   recipe::Key<bool> checksum{
       this, "checksum", true,
       "compare an XXH3 of each block that is read with that of what was written; a difference ends "
@@ -62,7 +68,7 @@ struct OffloadSection : recipe::Section {
 
   bool is_used() const { return optimizer() != OffloadTo::none || !activations().empty(); }
 
-  /// Of optimizer states and masters; empty where both stay in memory.
+  /// Of optimizer states, masters and parameters; empty where all stay in memory.
   std::optional<optim::Offload> settings() const;
   /// Of activations; likewise.
   std::optional<engine::ActivationOffloadOptions> of_activations() const;

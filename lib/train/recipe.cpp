@@ -217,18 +217,7 @@ void Recipe::validate(recipe::Issues& issues) const {
     issues.add(optimizer.state_dtype, "bf16 is for masters of FP32, and those of fp64 are FP64",
                "leave it out, or change precision.compute");
   });
-  recipe::judge(issues, [&] {
-    if (offload.master() == OffloadTo::none || precision.keeps_masters()) return;
-    issues.add(offload.master, "no masters are kept beside what products read here",
-               "leave it out, or set precision.compute: bf16, and no master: none");
-  });
-  recipe::judge(issues, [&] {
-    if (!offload.is_used() || run.device() != DeviceChoice::cuda) return;
-    const recipe::Entry& key = offload.optimizer() != OffloadTo::none
-                                   ? static_cast<const recipe::Entry&>(offload.optimizer)
-                                   : offload.activations;
-    issues.add(key, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
-  });
+  validate_offload(issues);
   recipe::judge(issues, [&] {
     const auto margin = resilience.exit_margin().value;
     if (!margin || !slurm.time() || margin->seconds < slurm.time()->seconds) return;
@@ -357,7 +346,6 @@ int Recipe::threads() const {
 
 std::span<const recipe::Reserved> reserved_keys() {
   static constexpr std::array kRows{
-      recipe::Reserved{"offload.parameters", "this build keeps parameters on the device"},
       recipe::Reserved{"peft", "this build trains all parameters"},
       recipe::Reserved{"method", "this build pre-trains only"},
       recipe::Reserved{"model.moe",

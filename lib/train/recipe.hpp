@@ -317,6 +317,8 @@ struct Recipe : recipe::Section {
   void validate_length(recipe::Issues& issues) const;
   void validate_export(recipe::Issues& issues) const;
   void validate_horizon(recipe::Issues& issues) const;
+  /// Rules between `offload` and other sections.
+  void validate_offload(recipe::Issues& issues) const;
   /// Rules between the layout and other sections.
   void validate_layout(recipe::Issues& issues) const;
   void validate_virtual_workers(recipe::Issues& issues) const;

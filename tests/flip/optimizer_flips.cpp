@@ -132,6 +132,7 @@ const std::vector<Flip> kOptimizer{
      {plan},
      "offload.optimizer=nvme | precision.compute=bf16",
      {"offload.master=nvme"}},
+    {"offload.parameters", {plan}, "offload.optimizer=nvme", {"offload.parameters=nvme"}},
     {"offload.activations",
      {plan},
      "",

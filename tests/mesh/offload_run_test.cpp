@@ -1,4 +1,4 @@
-// `llmtrain run` under mpirun with optimizer states in a file of each rank.
+// `llmtrain run` under mpirun with optimizer states, masters and parameters in a file of each rank.
 #include <csignal>
 
 #include <doctest/doctest.h>
@@ -9,11 +9,11 @@
 
 namespace llmtrain::test {
 
-TEST_CASE("ranks have the bits that they have with states and masters in memory, and go on so") {
+TEST_CASE("ranks have the bits that they have with all of it in memory, and go on so") {
   using Overrides = std::vector<std::string>;
   struct Case {
     Overrides layout, settings;
-    bool masters = false;
+    bool masters = false, parameters = false;
   };
   const std::vector<Case> all{
       {{"parallelism.zero=2", "training.micro_batch_size=2"}, {"precision.compute=bf16"}},
@@ -31,7 +31,26 @@ TEST_CASE("ranks have the bits that they have with states and masters in memory,
       {{"parallelism.zero=0"}, {"optimizer.name=lion"}},
       {{"parallelism.tp=2"}, {"optimizer.name=adafactor", "optimizer.beta1=0.9"}},
       {{"parallelism.tp=2"}, {"optimizer.name=muon"}},
-      {{"parallelism.pp=2"}, {"optimizer.name=adamw"}}};
+      {{"parallelism.pp=2"}, {"optimizer.name=adamw"}},
+      {{"parallelism.zero=3", "training.micro_batch_size=2"}, {}, false, true},
+      {{"parallelism.zero=3", "training.micro_batch_size=2", "parallelism.pp_schedule=1f1b"},
+       {"precision={compute: bf16, master: bf16+remainder}", "optimizer.name=muon"},
+       true,
+       true},
+      {{"parallelism.zero=3", "parallelism.sp=2"},
+       {"precision={compute: bf16, master: none}", "resilience.checksum_every=1"},
+       false,
+       true},
+      {{"parallelism={dp: 2, dp_replicate: 2, zero: 1}", "training.micro_batch_size=2"},
+       {"resilience.checksum_every=1"},
+       false,
+       true},
+      {{"parallelism.tp=2"}, {"precision.compute=bf16", "optimizer.name=adafactor"}, true, true},
+      {{"parallelism.pp=2", "parallelism.pp_schedule=zb_h1"}, {}, false, true},
+      {{"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4"},
+       {"precision.compute=bf16"},
+       true,
+       true}};
   for (const Case& c : all) {
     CAPTURE(fmt::format("{} {}", fmt::join(c.layout, " "), fmt::join(c.settings, " ")));
     const Workshop w;
@@ -40,8 +59,10 @@ TEST_CASE("ranks have the bits that they have with states and masters in memory,
       overrides.insert(overrides.end(), c.layout.begin(), c.layout.end());
       overrides.push_back(fmt::format("run.output_dir={}", name));
       if (offload) {
-        overrides.push_back(fmt::format("offload={{optimizer: nvme, master: {}, buffer: 128KiB}}",
-                                        c.masters ? "nvme" : "none"));
+        const auto place = [](bool in_file) { return in_file ? "nvme" : "none"; };
+        overrides.push_back(
+            fmt::format("offload={{optimizer: nvme, master: {}, parameters: {}, buffer: 160KiB}}",
+                        place(c.masters), place(c.parameters)));
       }
       events.limit_seconds = 60;
       return w.run(2, overrides, events);

@@ -60,6 +60,32 @@ TEST_CASE("an error in the middle of an update ends the run, and nothing of that
   }
 }
 
+TEST_CASE("a parameter that cannot be read in the middle of a step ends the run with its reason") {
+  const Overrides parameters{
+      "offload={optimizer: nvme, parameters: nvme, buffer: 256KiB, path: fast}"};
+  for (const Layout& layout : {Layout{1, false}, {2, false, "{zero: 3}"}}) {
+    int ended = 0;
+    for (const int n : {30, 75, 160}) {
+      CAPTURE(layout.name());
+      CAPTURE(n);
+      const Job job(layout, &prepared_job(layout, 2));
+      Environment environment = state_fault("read", n, "EIO");
+      environment.emplace_back("IO_FAULT_RANK", "0");
+      const ProcessResult result = job.run(environment, parameters);
+      if (result.exit_code == 0) continue;  // a run does not make so many calls
+      ++ended;
+      CAPTURE(result.output);
+      CHECK(result.exit_code == 7);
+      CHECK(result.output.find("cannot read at byte") != std::string::npos);
+      const ProcessResult rest = job.run({}, n % 2 == 0 ? parameters : Overrides{});
+      REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+      CHECK(rest.output.find("resumed from step") != std::string::npos);
+      CHECK(outcome(job.fingerprint(Layout::kSteps)) == outcome(expected_fingerprint(layout)));
+    }
+    CHECK(ended == 3);
+  }
+}
+
 TEST_CASE("reads and writes that are interrupted or late change nothing") {
   for (const char* what : {"EINTR", "delay:1"}) {
     for (const char* call : {"pwrite", "read"}) {

@@ -83,7 +83,8 @@ inline std::vector<ParameterSpec> small_model() {
   };
 }
 
-/// Parameters with first values, but where masters are elsewhere, on a device of their own.
+/// Parameters with first values, but where something of them is elsewhere, on a device of their
+/// own.
 struct Rig {
   Device device;
   Mesh mesh{{}, 0, self_factory()};
@@ -96,8 +97,11 @@ struct Rig {
     ctx.device = &device;
     ctx.table = device.is_meta() ? &kernels::meta_table() : &kernels::cpu_table();
     for (ParameterSpec& spec : specs) store.declare(std::move(spec));
+    if (dtypes.copy_elsewhere) {
+      store.slice([](const Parameter&) { return 1; }, {.parameters_of_one = true});
+    }
     store.allocate(device, dtypes, true);
-    if (!dtypes.master_elsewhere) store.initialize(kSeed);
+    if (!dtypes.master_elsewhere && !dtypes.copy_elsewhere) store.initialize(kSeed);
   }
   static constexpr std::uint64_t kSeed = 11;
 

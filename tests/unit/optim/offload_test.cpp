@@ -1,85 +1,16 @@
-// Optimizer states and masters in a file: the same updates, other memory.
+// Optimizer states in a file: the same updates, other memory.
 #include <algorithm>
 #include <fcntl.h>
-#include <limits>
 #include <set>
 #include <unistd.h>
 
-#include <doctest/doctest.h>
-
-#include "lib/optim/chunk_layout.hpp"
-#include "tests/support/temp_dir.hpp"
-#include "tests/unit/optim/fixture.hpp"
+#include "tests/unit/optim/offload_run.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-constexpr Initializer kNormal{Initializer::Kind::normal, 1.0};
-
-/// A table that is cut into parts, matrices, experts, and what comes behind them in a chunk.
-std::vector<ParameterSpec> model() {
-  return {{.name = "embed", .shape = {301, 200}, .role = ParameterRole::embedding, .init = kNormal},
-          {.name = "bias", .shape = {37}, .role = ParameterRole::bias, .init = kNormal},
-          {.name = "matrix", .shape = {33, 40}, .init = kNormal, .rows_per_head = 11},
-          {.name = "experts", .shape = {3, 16, 24}, .init = kNormal},
-          {.name = "norm", .shape = {37}, .role = ParameterRole::norm, .init = kNormal},
-          {.name = "head", .shape = {90, 256}, .role = ParameterRole::head, .init = kNormal},
-          {.name = "last", .shape = {8, 5}, .init = kNormal}};
-}
-
-/// Six chunks and more of Adam's states, of which the pool has room for less than all.
-constexpr std::uint64_t kBuffer = 384 << 10;
-
-struct Run {
-  Run(const std::string& yaml, const ParameterDTypes& dtypes, std::optional<Offload> offload,
-      bool meta = false)
-      : rig(with_masters(dtypes, offload), model(), meta ? make_meta_memory() : make_cpu_memory()) {
-    read_options(options, yaml);
-    set.emplace(rig.ctx, options, rig.store, rig.mesh, std::nullopt, offload);
-    if (!offload || !offload->masters) return;
-    rig.store.keep_masters_in(*set->offloaded());
-    rig.store.initialize(Rig::kSeed);
-  }
-  static ParameterDTypes with_masters(ParameterDTypes dtypes,
-                                      const std::optional<Offload>& offload) {
-    dtypes.master_elsewhere = offload && offload->masters;
-    return dtypes;
-  }
-  void step(int number) {
-    rig.set_gradients(number, 0.1);
-    if (number == 3) {  // which is skipped
-      const Tensor& g = rig.store.all().front()->grad();
-      std::vector<double> values = values_of(g);
-      values.front() = std::numeric_limits<double>::infinity();
-      set_values(g, values);
-    }
-    run_step(rig, *set, 1.0);
-  }
-  std::vector<std::byte> state(std::size_t i) const {
-    const StateTensor& s = set->states()[i];
-    std::vector<std::byte> bytes(s.bytes());
-    s.read(0, bytes);
-    return bytes;
-  }
-
-  Rig rig;
-  OptimizerOptions options;
-  std::optional<OptimizerSet> set;
-};
-
-void check_equal(const Run& a, const Run& b) {
-  for (std::size_t i = 0; i < a.rig.store.all().size(); ++i) {
-    const Parameter &p = *a.rig.store.all()[i], &q = *b.rig.store.all()[i];
-    CHECK(a.rig.store.read(p) == b.rig.store.read(q));
-    CHECK(bytes_of(p.compute()) == bytes_of(q.compute()));
-  }
-  REQUIRE(a.set->states().size() == b.set->states().size());
-  for (std::size_t i = 0; i < a.set->states().size(); ++i) {
-    CAPTURE(a.set->states()[i].name);
-    CHECK(a.state(i) == b.state(i));
-  }
-}
+using Run = OffloadRun;
 
 std::vector<StatefulParameter> stateful(const Run& run) {
   const auto optimizer = run.options.name().make(run.options.name);
@@ -90,23 +21,6 @@ std::vector<StatefulParameter> stateful(const Run& run) {
   std::size_t at = 0;
   for (StatefulParameter& p : all) {
     for (StateSpec& state : p.states) state.dtype = run.set->states()[at++].dtype();
-  }
-  return all;
-}
-
-/// Options under which each optimizer of the table has states, some of them in bf16 as well.
-std::vector<std::string> with_states() {
-  std::vector<std::string> all{
-      "name: adamw\nlr: 0.01\nstate_dtype: bf16\n", "name: adam\nlr: 0.01\nstate_dtype: bf16\n",
-      "name: lion\nlr: 0.01\nstate_dtype: bf16\n",
-      "name: rmsprop\nlr: 0.01\ncentered: true\nmomentum: 0.5\nstate_dtype: bf16\n"};
-  for (const OptimizerRow& row : optimizer_table()) {
-    if (row.name == "sgd") continue;
-    std::string yaml = "name: " + std::string(row.name) + "\nlr: 0.01\n";
-    if (row.name.ends_with("galore")) yaml += "rank: 4\nupdate_proj_gap: 2\n";
-    if (row.name == "adafactor") yaml += "beta1: 0.9\n";
-    if (row.name == "adagrad") yaml += "initial_accumulator_value: 0.1\n";
-    all.push_back(std::move(yaml));
   }
   return all;
 }
@@ -131,64 +45,6 @@ TEST_CASE("with its states in a file every optimizer has the bits that it has wi
       }
       check_equal(plain, offloaded);
     }
-  }
-}
-
-TEST_CASE("with its masters there, too, every optimizer has the bits that it has without") {
-  std::vector<std::string> all = with_states();
-  all.emplace_back("name: sgd\nlr: 0.01\n");
-  for (const std::string& yaml : all) {
-    for (const ParameterDTypes& dtypes : {kBf16, kBf16Remainder}) {
-      CAPTURE(yaml);
-      CAPTURE(static_cast<int>(dtypes.form));
-      const test::TempDir directory;
-      Run plain(yaml, dtypes, std::nullopt);
-      Run offloaded(
-          yaml, dtypes,
-          Offload{.masters = true, .buffer_bytes = 4 * kBuffer, .directory = directory.path()});
-      for (const auto& p : offloaded.rig.store.all()) {
-        CHECK(p->master_is_elsewhere());
-        CHECK_FALSE(p->master().defined());
-        CHECK_FALSE(p->remainder().defined());
-      }
-      CHECK(offloaded.rig.device.ledger().held_bytes(Category::master) == 0);
-      check_equal(plain, offloaded);
-      for (int step = 1; step <= 5; ++step) {
-        plain.step(step);
-        offloaded.step(step);
-      }
-      check_equal(plain, offloaded);
-    }
-  }
-}
-
-TEST_CASE("masters that are written between steps, in parts, are those of the next one") {
-  for (const ParameterDTypes& dtypes : {kBf16, kBf16Remainder}) {
-    const test::TempDir directory;
-    Run plain("name: momentum", dtypes, std::nullopt);
-    Run offloaded("name: momentum", dtypes,
-                  Offload{.masters = true, .buffer_bytes = kBuffer, .directory = directory.path()});
-    plain.step(1);
-    offloaded.step(1);  // after which masters are read ahead
-    for (std::size_t i = 0; i < plain.rig.store.all().size(); ++i) {
-      std::vector<std::byte> values = plain.rig.store.read(*plain.rig.store.all()[i]);
-      std::ranges::reverse(values);
-      for (std::size_t at = 3; at < values.size(); at += 4) values[at] = std::byte{0x3f};  // finite
-      const auto third = static_cast<std::int64_t>(values.size() / 12);
-      for (Run* run : {&plain, &offloaded}) {
-        const Parameter& p = *run->rig.store.all()[i];
-        run->rig.store.write_part(p, third, std::span(values).subspan(4 * third));
-        run->rig.store.write_part(p, 0, std::span(values).first(4 * third));
-      }
-      const Parameter& p = *offloaded.rig.store.all()[i];
-      CHECK(offloaded.rig.store.read(p) == values);
-      std::vector<std::byte> part(4);
-      offloaded.rig.store.read_part(p, third, part);
-      CHECK(std::ranges::equal(part, std::span(values).subspan(4 * third, 4)));
-    }
-    plain.step(2);
-    offloaded.step(2);
-    check_equal(plain, offloaded);
   }
 }
 
@@ -242,7 +98,7 @@ TEST_CASE("meta allocates and launches what the CPU does, and states are no opti
     const test::TempDir directory;
     std::vector<std::vector<AllocationEvent>> traces;
     for (const bool meta : {false, true}) {
-      Rig rig(kBf16, model(), meta ? make_meta_memory() : make_cpu_memory());
+      Rig rig(kBf16, offloaded_model(), meta ? make_meta_memory() : make_cpu_memory());
       OptimizerOptions options;
       read_options(options, yaml);
       rig.device.ledger().start_trace();
@@ -282,8 +138,15 @@ TEST_CASE("what an update needs at once must fit, and the refusal says how much 
   CHECK_NOTHROW(run(132 << 10));
 }
 
-TEST_CASE("an optimizer without states has nothing to keep elsewhere but masters") {
+TEST_CASE("an optimizer without states has nothing to keep elsewhere but masters and parameters") {
   const test::TempDir directory;
+  CHECK(Run("name: sgd", kFp32, Offload{.parameters = true, .directory = directory.path()})
+            .set->offloaded()
+            ->contents() == "parameters");
+  CHECK(Run("name: adamw", kBf16,
+            Offload{.masters = true, .parameters = true, .directory = directory.path()})
+            .set->offloaded()
+            ->contents() == "optimizer states, masters and parameters");
   CHECK(Run("name: sgd", kBf16, Offload{.masters = true, .directory = directory.path()})
             .set->offloaded()
             ->contents() == "masters");

@@ -1,0 +1,37 @@
+/// Rules between a recipe's `offload` and its other sections.
+
+#include "lib/train/recipe.hpp"
+
+namespace llmtrain::train {
+
+void Recipe::validate_offload(recipe::Issues& issues) const {
+  recipe::judge(issues, [&] {
+    if (offload.master() == OffloadTo::none || precision.keeps_masters()) return;
+    issues.add(offload.master, "no masters are kept beside what products read here",
+               "leave it out, or set precision.compute: bf16, and no master: none");
+  });
+  recipe::judge(issues, [&] {
+    if (!offload.is_used() || run.device() != DeviceChoice::cuda) return;
+    const recipe::Entry& key = offload.optimizer() != OffloadTo::none
+                                   ? static_cast<const recipe::Entry&>(offload.optimizer)
+                                   : offload.activations;
+    issues.add(key, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
+  });
+  recipe::judge(issues, [&] {
+    if (offload.parameters() == OffloadTo::none || parallelism.zero() == 3) return;
+    const MeshShape mesh = mesh_shape();
+    const int owners = mesh[Axis::dp] * mesh[Axis::sp] / mesh.dp_replicate;
+    if (owners == 1) return;
+    issues.add(offload.parameters,
+               fmt::format("each of {} data ranks would have a file with all parameters", owners),
+               "set parallelism.zero: 3, by which each has its slices");
+  });
+  recipe::judge(issues, [&] {
+    if (offload.parameters() == OffloadTo::none || !metrics.diagnostics_interval()) return;
+    issues.add(metrics.diagnostics_interval,
+               "looks at all parameters behind a step, which offload.parameters keeps in a file",
+               "leave one of both out");
+  });
+}
+
+}  // namespace llmtrain::train
