@@ -270,9 +270,9 @@ class Engine final : private parallel::StageProgram {
   models::Decoder decoder_;
   parallel::PartialGradients partial_gradients_;
   parallel::DataRanks data_ranks_;
-  std::optional<parallel::ShardedUnits> shards_;
-  std::optional<parallel::GradientTree> tree_;
   std::unique_ptr<optim::OptimizerSet> optimizer_;
+  std::optional<parallel::ShardedUnits> shards_;  // which read ahead from what the optimizer has
+  std::optional<parallel::GradientTree> tree_;
   std::optional<ActivationOffload> activations_;  // tapes have values there
   std::optional<QuantizedLayers> quantized_;
   std::optional<QuantizationReport> quantization_;

@@ -34,13 +34,13 @@ ParameterGather::ParameterGather(const kernels::KernelCtx& ctx, const Mesh& mesh
 
 void ParameterGather::read(const kernels::KernelCtx& ctx, const ValuesElsewhere* elsewhere) {
   require(elsewhere != nullptr, "{} is kept nowhere", parameters_.front()->name());
-  std::vector<std::pair<const Parameter*, Tensor>> own;  // which keep their memory
+  std::vector<std::pair<const Parameter*, View>> own;
   for (const Parameter* p : parameters_) {
-    if (is_elsewhere(p) && p->own_slice().count > 0) own.emplace_back(p, own_copy(*p));
+    if (!is_elsewhere(p) || p->own_slice().count == 0) continue;
+    own.emplace_back(p, read_to_.emplace_back(own_copy(*p)).view());
   }
   const auto read_own = [elsewhere, own = std::move(own)] {
-    for (const auto& [p, values] : own) {
-      const View& to = values.view();
+    for (const auto& [p, to] : own) {
       elsewhere->read_kept(*p, Kept::copy, 0, {to.as<std::byte>(), to.bytes()});
     }
   };

@@ -39,8 +39,9 @@ class ParameterGather {
 
   const Mesh* mesh_;
   std::vector<const Parameter*> parameters_;
-  bool is_read_first_ = false;  // messages follow
-  std::future<void> reading_;   // of own slices; where nothing is computed (meta) there is none
+  bool is_read_first_ = false;   // messages follow
+  std::vector<Tensor> read_to_;  // which this thread gives back
+  std::future<void> reading_;    // of own slices; where nothing is computed (meta) there is none
   std::vector<Place> places_;
   std::vector<Tensor> messages_;
   std::vector<Handle> handles_;
