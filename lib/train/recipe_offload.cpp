@@ -18,7 +18,8 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
     issues.add(key, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
   });
   recipe::judge(issues, [&] {
-    if (offload.parameters() == OffloadTo::none || parallelism.zero() == 3) return;
+    const bool divided = parallelism.zero() == 3;
+    if (offload.parameters() == OffloadTo::none || divided || !has_entered_) return;
     const MeshShape mesh = mesh_shape();
     const int owners = mesh[Axis::dp] * mesh[Axis::sp] / mesh.dp_replicate;
     if (owners == 1) return;

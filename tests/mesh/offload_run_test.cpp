@@ -85,6 +85,18 @@ TEST_CASE("ranks have the bits that they have with all of it in memory, and go o
   }
 }
 
+TEST_CASE("data ranks that would each keep all parameters in a file are refused") {
+  const Workshop w;
+  const ProcessResult result = w.run(2,
+                                     {"parallelism.zero=2", "training.micro_batch_size=2",
+                                      "offload={optimizer: nvme, parameters: nvme}"},
+                                     {.limit_seconds = 60});
+  CHECK(result.exit_code != 0);
+  CHECK_MESSAGE(result.output.find("each of 2 data ranks would have a file with all parameters") !=
+                    std::string::npos,
+                result.output);
+}
+
 TEST_CASE("ranks have the bits that they have with their activations in memory") {
   using Overrides = std::vector<std::string>;
   struct Case {
