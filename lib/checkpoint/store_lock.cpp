@@ -239,11 +239,27 @@ std::string describe_lock(const std::string& text, const std::string& source) {
   return to_string(parse_owner(text, source));
 }
 
+namespace {
+
+/// open_and_lock() of whoever has the lock: who only looks whether somebody has the directory
+/// (another start) holds it for a moment.
+int hold_directory(const fs::path& directory) {
+  constexpr int kTries = 100;
+  int fd = open_and_lock(directory);
+  for (int i = 1; fd < 0 && errno == EWOULDBLOCK && i < kTries; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    fd = open_and_lock(directory);
+  }
+  return fd;  // without it processes of other containers cannot see this one (a file system's gap)
+}
+
+}  // namespace
+
 StoreLock::StoreLock(fs::path path, std::string text)
     : path_(std::move(path)),
       text_(std::move(text)),
       pid_(::getpid()),
-      directory_(open_and_lock(path_.parent_path())) {}
+      directory_(hold_directory(path_.parent_path())) {}
 
 StoreLock::~StoreLock() {
   if (directory_ >= 0) ::close(directory_);

@@ -126,12 +126,21 @@ std::string advice(const Disagreement& found, const Peers& peers) {
 
 }  // namespace
 
-void check_replicas(engine::Engine& engine, const Peers& peers, std::int64_t step) {
-  if (peers.world().place().size == 1) return;
+namespace {
+
+/// Of ranks that have something otherwise than others: which, and what.
+struct Difference {
+  Disagreement of;
+  std::string tensor;
+};
+
+/// Collective.
+std::optional<Difference> difference_of(engine::Engine& engine, const Peers& peers) {
+  if (peers.world().place().size == 1) return std::nullopt;
   const trace::Scope span(trace::Kind::action, "check of replicas");
   const std::vector<ReplicaPrint> prints = engine::replica_prints(engine);
   const auto found = disagreement(peers.of_all(claims_of(prints), "checksums of replicas"));
-  if (!found) return;
+  if (!found) return std::nullopt;
   const auto lines_of = [&](int rank) {
     std::string text;
     for (const ReplicaPrint& print : prints) {
@@ -143,10 +152,28 @@ void check_replicas(engine::Engine& engine, const Peers& peers, std::int64_t ste
   const std::string same = lines_of(found->same.front()), odd = lines_of(found->odd.front());
   const auto differs = std::ranges::mismatch(same, odd).in2;
   const auto line = std::find(std::make_reverse_iterator(differs), odd.rend(), '\n').base();
-  const std::string name(line, std::find(line, odd.end(), ' '));
+  return Difference{*found, std::string(line, std::find(line, odd.end(), ' '))};
+}
+
+}  // namespace
+
+void check_replicas(engine::Engine& engine, const Peers& peers, std::int64_t step) {
+  const auto found = difference_of(engine, peers);
+  if (!found) return;
   fail<DeviceError>("after step {} {} differs between {} and {}, which must have the same bits: {}",
-                    step, name, ranks_text(found->odd), ranks_text(found->same),
-                    advice(*found, peers));
+                    step, found->tensor, ranks_text(found->of.odd), ranks_text(found->of.same),
+                    advice(found->of, peers));
+}
+
+void check_loaded_alike(engine::Engine& engine, const Peers& peers, std::int64_t step) {
+  const auto found = difference_of(engine, peers);
+  if (!found) return;
+  fail<StorageError>(
+      "of the checkpoint of step {} {} came to {} otherwise than to {}, and every byte of it was "
+      "checked: what one of them reads is not what the storage has. Nothing was changed; run "
+      "again, "
+      "and leave its machine out if that comes back",
+      step, found->tensor, ranks_text(found->of.odd), ranks_text(found->of.same));
 }
 
 void check_same_outcome(const std::vector<StepSummary>& all, const Peers& peers,

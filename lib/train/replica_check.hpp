@@ -15,6 +15,10 @@ namespace llmtrain::train {
 /// majority. What nobody else has (a slice of ZeRO's) is compared with nothing.
 void check_replicas(engine::Engine& engine, const Peers& peers, std::int64_t step);
 
+/// The same of what ranks have loaded of the checkpoint of a step, where StorageError: each byte
+/// was checked by one rank, and may have come to another one otherwise.
+void check_loaded_alike(engine::Engine& engine, const Peers& peers, std::int64_t step);
+
 /// What a step came to on a rank, and the time there. Loss (nats), norm and decision are the whole
 /// step's: every rank computes them from the same numbers in the same order.
 struct StepSummary {

@@ -152,6 +152,7 @@ std::optional<std::int64_t> Trainer::resume() {
   status_.enter("loading a checkpoint");
   const Clock::time_point begin = Clock::now();
   state_ = load_newest();
+  check_loaded_alike(engine_, peers_, state_.step);
   status_.at_step(state_.step);
   peers_.barrier("loading of a checkpoint");
   log::info("every byte of the checkpoint was checked, and its tensors loaded, in {:.2f} s",

@@ -3,6 +3,7 @@
 #include "lib/base/require.hpp"
 #include "lib/train/bad_step.hpp"
 #include "lib/train/named_checkpoint.hpp"
+#include "lib/train/replica_check.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/trainer_loop.hpp"
 
@@ -44,6 +45,11 @@ void Trainer::roll_back(const BadStep& bad) {
       newest_valid(peers_, tiers_, [this](std::uint64_t step, Tier tier) {
         return options_.is_due_by_step(static_cast<std::int64_t>(step), tier);
       });
+  constexpr std::string_view kNone = "{}; resilience asks for a way back, and no checkpoint {}";
+  require<StorageError>(newest.step || !newest.is_unread, kNone, bad.text(),
+                        "could be read: run again when the storage is well");
+  require<CheckpointError>(newest.step || newest.newer_and_not_valid == 0, kNone, bad.text(),
+                           "is valid (why stands above): restore one, and run again");
   require<NumericError>(newest.step.has_value(),
                         "{}; resilience asks for a way back, and there is no checkpoint yet: the "
                         "first comes after checkpoint.interval",
@@ -51,6 +57,7 @@ void Trainer::roll_back(const BadStep& bad) {
   const LoopState now = std::move(state_);
   const World::LongWait patience(peers_.world());
   state_ = load(newest);
+  check_loaded_alike(engine_, peers_, state_.step);
   peers_.barrier("loading of a checkpoint");
   const std::uint64_t left_out_from = state_.next_sample;
   state_.next_sample = bad.end_sample;

@@ -9,7 +9,8 @@
 //                   and "pwrite" without it
 //   IO_FAULT_AT     the number, from 1, of the call that is hit; 0: all of them
 //   IO_FAULT_DO     kill | tear (half of a write is done, then it is killed) | short (half of a
-//                   write is done) | delay:MILLISECONDS | the name of an errno
+//                   write is done) | flip (a read gives a bit turned over) | delay:MILLISECONDS |
+//                   the name of an errno
 //   IO_FAULT_TRACE  a file to which every call that counts is appended, with what it wrote
 #include <array>
 #include <atomic>
@@ -117,7 +118,7 @@ void trace(std::string_view call, const std::string& path, const std::string& se
   ::syscall(SYS_write, fd, line.data(), line.size());
 }
 
-enum class Verdict { go_on, fails, halves };
+enum class Verdict { go_on, fails, halves, flips };
 
 bool counts_reads() {
   static const bool kCounts = settings().calls.find(",read,") != std::string::npos;
@@ -160,6 +161,7 @@ Verdict judge(std::string_view call, const std::string& path, const std::string&
     if (s.act == "tear") ::kill(::getpid(), SIGKILL);
     return Verdict::go_on;
   }
+  if (s.act == "flip") return call == "read" ? Verdict::flips : Verdict::go_on;
   if (s.act.starts_with("delay:")) {
     const std::chrono::milliseconds whole(std::atol(s.act.c_str() + 6));
     const auto end = std::chrono::steady_clock::now() + whole;  // signals end a sleep before that
@@ -224,6 +226,7 @@ ssize_t write(int fd, const void* data, std::size_t size) {
   if (path.empty()) return call(fd, data, size);
   switch (judge("write", path, "", {static_cast<const char*>(data), size})) {
     case Verdict::go_on:
+    case Verdict::flips:
       return call(fd, data, size);
     case Verdict::fails:
       return -1;
@@ -239,7 +242,10 @@ ssize_t pread64(int fd, void* data, std::size_t size, off64_t offset) {
   const auto call = real<ssize_t (*)(int, void*, std::size_t, off64_t)>("pread64");
   const Verdict verdict = counts_reads() ? judge("read", path_of_any(fd)) : Verdict::go_on;
   if (verdict == Verdict::fails) return -1;
-  return call(fd, data, verdict == Verdict::halves && size > 1 ? size / 2 : size, offset);
+  const ssize_t n =
+      call(fd, data, verdict == Verdict::halves && size > 1 ? size / 2 : size, offset);
+  if (verdict == Verdict::flips && n > 0) static_cast<char*>(data)[n / 2] ^= 1;
+  return n;
 }
 
 ssize_t pread(int fd, void* data, std::size_t size, off_t offset) {
