@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What training with optimizer states on a disk costs (offload.optimizer: nvme), beside what the disk allows.
+"""What training with optimizer states on a disk costs (offload.optimizer: nvme), and with parameters there, too
+(offload.parameters: nvme), beside what the disk allows.
 
     scripts/bench/offload.py [--executable FILE] [--directory DIR] [--rounds N] [--steps N] [--write]
 
@@ -11,7 +12,8 @@ A Llama of 134 million parameters in FP32 with AdamW: 1.07 GB of states, in step
 may have no more data than RLIMIT_DATA says, which the run without offload exceeds (it must fail) and the one with offload keeps.
 Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT, pieces of 1 MiB, eight threads) that together
 move the bytes of a step, at the same time; and the step of a run without offload and without a limit. A step can take no less
-than the longer of the two, so the speed that the disk allows is that.
+than the longer of the two, so the speed that the disk allows is that. With parameters in the file a step moves these as well, and reads
+them forth and back besides, which the disk allows at the plain reader's rate.
 """
 
 import argparse
@@ -44,6 +46,7 @@ eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
 OFFLOAD = "offload={optimizer: nvme, buffer: 256MiB}"
+WITH_PARAMETERS = "offload={optimizer: nvme, parameters: nvme, buffer: 256MiB}"
 
 
 class Disk:
@@ -117,8 +120,9 @@ def measure(options, folder):
     refused = llmtrain(options, folder, ["run"], [f"run.memory_limit={plain_extent}"], limit)
     assert refused.returncode != 0, "the run without offload fits into the limit"
     size = plan["offload"]["file_bytes"]
+    least_extent, least_plan = planned(options, folder, [WITH_PARAMETERS])
     disk = Disk(folder, size)
-    found = {name: [] for name in ("read", "write", "both", "plain", "offload")}
+    found = {name: [] for name in ("read", "write", "both", "plain", "offload", "parameters")}
     notes = ""
     for _ in range(options.rounds):
         found["read"].append(disk.move(reads=1))
@@ -126,10 +130,13 @@ def measure(options, folder):
         found["both"].append(disk.move(reads=1, writes=1))
         seconds, notes = run(options, folder, [OFFLOAD], extent, limit)
         found["offload"].append(seconds)
+        found["parameters"].append(run(options, folder, [WITH_PARAMETERS], least_extent, least_extent + BESIDE_ARENA)[0])
         found["both"].append(disk.move(reads=1, writes=1))
         found["plain"].append(run(options, folder, [], plain_extent)[0])
     disk.close()
-    facts = {"size": size, "limit": limit, "extent": extent, "plain_extent": plain_extent,
+    least = least_plan["offload"]
+    facts = {"least_extent": least_extent, "all_size": least["file_bytes"],
+             "products_read": least["step_read_bytes"] - least["file_bytes"], "size": size, "limit": limit, "extent": extent, "plain_extent": plain_extent,
              "refusal": (refused.stderr or refused.stdout).strip().splitlines()[-1], "notes": notes,
              "moved": plain_plan["held_bytes"]["optimizer"] - plan["held_bytes"]["optimizer"], "pool": plan["held_bytes"]["offload"]}
     return facts, {name: statistics.median(values) for name, values in found.items()}
@@ -145,12 +152,18 @@ def table(facts, found):
             ("a step without offload and without a limit", found["plain"], ""),
             ("the step that the disk allows: the longer of the last two", allowed, gigabytes(2 * size, allowed)),
             ("a step with offload, within the limit", found["offload"], gigabytes(2 * size, found["offload"]))]
+    all_size, products_read = facts["all_size"], facts["products_read"]
+    all_allowed = max(found["plain"], (found["both"] * all_size + found["read"] * products_read) / size)
+    rows += [("the step that the disk allows with parameters there, too", all_allowed, gigabytes(2 * all_size + products_read, all_allowed)),
+             (f"that step, in an arena of {facts['least_extent'] / 1e9:.2f} GB", found["parameters"],
+              gigabytes(2 * all_size + products_read, found["parameters"]))]
     lines = [f"{size / 1e9:.2f} GB of states; memory of the arena {facts['extent'] / 1e9:.2f} GB instead of {facts['plain_extent'] / 1e9:.2f} "
              f"({facts['moved'] / 1e9:.2f} less in `optimizer`, {facts['pool'] / 1e9:.2f} more in `offload`); RLIMIT_DATA {facts['limit'] / 1e9:.2f} GB, "
              f"with which the run without offload ends: `{facts['refusal']}`.", "",
              "| what | s | GB/s |", "|---|---:|---:|"]
     lines += [f"| {name} | {seconds:.3f} | {rate} |" for name, seconds, rate in rows]
-    lines += ["", f"**{100 * allowed / found['offload']:.0f} %** of the speed that the disk allows."]
+    lines += ["", f"**{100 * allowed / found['offload']:.0f} %** of the speed that the disk allows, with parameters there, too, "
+              f"**{100 * all_allowed / found['parameters']:.0f} %**."]
     return "\n".join(lines)
 
 
