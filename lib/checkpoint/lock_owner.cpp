@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -15,8 +16,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <thread>
 #include <unistd.h>
 
+#include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/pending_save.hpp"
@@ -69,13 +72,6 @@ std::string this_boot_id() {
   return id;
 }
 
-/// Whether a process holds the directory's flock, in doubt yes.
-bool is_held(const fs::path& directory) {
-  const int fd = open_and_lock(directory);
-  if (fd >= 0) ::close(fd);
-  return fd < 0;
-}
-
 bool has_flock_of_all(const fs::path& directory) {
   struct statfs info {};
   return ::statfs(directory.c_str(), &info) == 0 && flock_reaches_all(info.f_type);
@@ -101,24 +97,48 @@ bool is_earlier_start(const LockOwner& owner, const LockOwner& self) {
   return !owner.job.empty() && owner.job == self.job && owner.restarts < self.restarts;
 }
 
-bool is_running(const LockOwner& owner, const LockOwner& self, const fs::path& root) {
+bool is_running(const LockOwner& owner, const LockOwner& self, const fs::path& root,
+                DirectoryHold& hold) {
   // The host was started again since, or it is another one of the same name: processes here tell
   // nothing of it.
   if (!owner.boot_id.empty() && !self.boot_id.empty() && owner.boot_id != self.boot_id) {
-    return !has_flock_of_all(root) || is_held(root);
+    return !has_flock_of_all(root) || !hold.take(root);
   }
   if (owner.pid_namespace != 0 && owner.pid_namespace != self.pid_namespace) {
-    return is_held(root);
+    return !hold.take(root);
   }
   if (::kill(static_cast<pid_t>(owner.pid), 0) != 0 && errno == ESRCH) return false;
   return start_ticks_of(owner.pid).value_or(owner.start_ticks) == owner.start_ticks;
 }
 
-int open_and_lock(const fs::path& directory) {
+DirectoryHold::~DirectoryHold() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool DirectoryHold::take(const fs::path& directory) {
+  if (fd_ >= 0) return true;
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  if (fd < 0) return false;
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    fd_ = fd;
+    return true;
+  }
+  const int error = errno;
   ::close(fd);
-  return -1;
+  errno = error;
+  return false;
+}
+
+void DirectoryHold::insist(const fs::path& directory) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    if (take(directory) || errno != EWOULDBLOCK) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  log::warning(
+      "{}: another process holds the directory (flock): processes of other containers "
+      "cannot see that this one writes there",
+      directory.string());
 }
 
 bool flock_reaches_all(long type) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 namespace llmtrain::checkpoint {
 
@@ -28,15 +29,32 @@ std::string to_string(const LockOwner& owner);
 
 /// Slurm ends a job before it starts it again, perhaps on other nodes.
 bool is_earlier_start(const LockOwner& owner, const LockOwner& self);
-/// Whether the owner of the lock in `root`, on a host that is called as that of `self`, lives; in
-/// doubt, yes. Where processes here say nothing of it, because it is in another container, the
-/// flock on the directory tells, which it holds as long as it lives; where it began before the host
-/// was started, or on another one of that name, only if that flock reaches all machines.
-bool is_running(const LockOwner& owner, const LockOwner& self, const std::filesystem::path& root);
+/// The flock on a directory, which whoever has its lock holds as long as it lives.
+class DirectoryHold {
+ public:
+  DirectoryHold() = default;
+  ~DirectoryHold();
+  DirectoryHold(DirectoryHold&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  DirectoryHold& operator=(DirectoryHold&&) = delete;
 
-/// A descriptor of the directory with its flock, which whoever has the lock holds as long as it
-/// lives; -1 where another process has that or the file system knows none.
-int open_and_lock(const std::filesystem::path& directory);
+  /// Whether this has it, now or already; not where another process has, or the file system knows
+  /// no flock.
+  bool take(const std::filesystem::path& directory);
+  /// The same of whoever must have it: others who only try to take it, to see whether somebody has,
+  /// give it back in a moment. That it does not, but could, is a warning.
+  void insist(const std::filesystem::path& directory);
+
+ private:
+  int fd_ = -1;
+};
+
+/// Whether the owner of the lock in `root`, on a host that is called as that of `self`, lives; in
+/// doubt, yes. Where processes here say nothing of it, because it is in another container, its hold
+/// on the directory tells, which is taken if nobody has it; where it began before the host was
+/// started, or on another one of that name, only if that flock reaches all machines.
+bool is_running(const LockOwner& owner, const LockOwner& self, const std::filesystem::path& root,
+                DirectoryHold& hold);
+
 /// Whether an flock on a file system of this type (statfs) is seen by all machines that see the
 /// file: local ones, which one machine sees, and NFS.
 bool flock_reaches_all(long type);

@@ -186,7 +186,8 @@ struct Patience {
 /// Takes the lock at `path` over with the file `mine` where its owner no longer runs. StorageError
 /// where it may, but for a process of this host, which may be about to end, while there is
 /// patience.
-Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Patience& patience) {
+Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Patience& patience,
+                DirectoryHold& hold) {
   // Of two that find the same dead owner, one takes over.
   const GuardedFile guard(path, {.is_said = !patience.has_waited, .ends_asked = true});
   patience.has_waited = patience.has_waited || guard.has_waited();
@@ -199,7 +200,7 @@ Found take_over(const fs::path& path, const LockOwner& self, LockFile& mine, Pat
     // Containers of one machine have names of their own.
     const bool is_here =
         owner.host == self.host || (!owner.boot_id.empty() && owner.boot_id == self.boot_id);
-    const bool lives = !is_here || is_running(owner, self, path.parent_path());
+    const bool lives = !is_here || is_running(owner, self, path.parent_path(), hold);
     if (lives && is_here && !patience.is_over) return Found::lives;
     if (lives) fail_held(path, owner);
   }
@@ -217,15 +218,20 @@ StoreLock StoreLock::acquire(const fs::path& root) {
   LockFile mine(root / fmt::format("lock.tmp-{}", self.nonce));
   constexpr int kMaxAttempts = 100;  // five seconds where a living process has the lock
   Patience patience;
+  // Before the lock is there: who finds it shall not find its owner dead.
+  DirectoryHold hold;
+  hold.take(root);
   for (int attempt = 1; attempt <= kMaxAttempts; ++attempt) {
     mine.write(text);
-    if (::link(mine.path().c_str(), path.c_str()) == 0) return StoreLock(path, text);
+    if (::link(mine.path().c_str(), path.c_str()) == 0) {
+      return StoreLock(path, text, std::move(hold));
+    }
     if (errno == ENOENT) continue;  // the owner clears leftovers
     require<StorageError>(errno == EEXIST, "{}: cannot create the lock: {}", path.string(),
                           std::strerror(errno));
     patience.is_over = attempt == kMaxAttempts;
-    const Found found = take_over(path, self, mine, patience);
-    if (found == Found::ours) return StoreLock(path, text);
+    const Found found = take_over(path, self, mine, patience, hold);
+    if (found == Found::ours) return StoreLock(path, text, std::move(hold));
     if (found == Found::gone) continue;
     // Of a job whose launcher has ended a process may take a moment longer. Its owner can go on
     // meanwhile: nothing of the lock is held here.
@@ -239,30 +245,15 @@ std::string describe_lock(const std::string& text, const std::string& source) {
   return to_string(parse_owner(text, source));
 }
 
-namespace {
-
-/// open_and_lock() of whoever has the lock: who only looks whether somebody has the directory
-/// (another start) holds it for a moment.
-int hold_directory(const fs::path& directory) {
-  constexpr int kTries = 100;
-  int fd = open_and_lock(directory);
-  for (int i = 1; fd < 0 && errno == EWOULDBLOCK && i < kTries; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    fd = open_and_lock(directory);
-  }
-  return fd;  // without it processes of other containers cannot see this one (a file system's gap)
-}
-
-}  // namespace
-
-StoreLock::StoreLock(fs::path path, std::string text)
+StoreLock::StoreLock(fs::path path, std::string text, DirectoryHold hold)
     : path_(std::move(path)),
       text_(std::move(text)),
       pid_(::getpid()),
-      directory_(hold_directory(path_.parent_path())) {}
+      directory_(std::move(hold)) {
+  directory_.insist(path_.parent_path());
+}
 
 StoreLock::~StoreLock() {
-  if (directory_ >= 0) ::close(directory_);
   if (pid_ != ::getpid()) return;
   try {
     remove();
@@ -288,7 +279,7 @@ StoreLock::StoreLock(StoreLock&& other) noexcept
     : path_(std::move(other.path_)),
       text_(std::move(other.text_)),
       pid_(std::exchange(other.pid_, 0)),
-      directory_(std::exchange(other.directory_, -1)) {}
+      directory_(std::move(other.directory_)) {}
 
 void StoreLock::check() const {
   std::error_code error;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
+#include "lib/checkpoint/lock_owner.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -38,14 +39,14 @@ class StoreLock {
   void while_held(const std::function<void()>& action) const;
 
  private:
-  StoreLock(std::filesystem::path path, std::string text);
+  StoreLock(std::filesystem::path path, std::string text, DirectoryHold hold);
   /// Its file, where it still is this process's.
   void remove() const;
 
   std::filesystem::path path_;
-  std::string text_;  // of the file
-  int pid_ = 0;       // 0 after a move
-  int directory_;     // with its flock, for those who cannot see processes here; -1 without
+  std::string text_;         // of the file
+  int pid_ = 0;              // 0 after a move
+  DirectoryHold directory_;  // for those who cannot see processes here
 };
 
 /// "process 12 on host b (Slurm job 71, start 3)", of a lock's text; CheckpointError, naming

@@ -214,10 +214,12 @@ class Engine final : private parallel::StageProgram {
   /// parameters. Collective over the data ranks where these have slices of them.
   Var with_block(const OpCtx& ctx, int block, const std::function<Var()>& body);
   Tensor logits(const OpCtx& ctx, const Tensor& x);
+  /// How long steps have waited for parameters that are in a file.
+  double waited_for_parameters() const { return shards_ ? shards_->waited_seconds() : 0; }
   /// Whether all data ranks must make each pass together.
   bool passes_together() const {
     const bool exchange = options_.model.num_expert_layers() > 0 && mesh_.experts().size() > 1;
-    return exchange || (shards_ && options_.zero == 3);
+    return exchange || (options_.zero == 3 && mesh_.owners().size() > 1);
   }
 
  private:

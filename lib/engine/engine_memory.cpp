@@ -52,7 +52,8 @@ void Engine::divide_parameters() {
   Shards shards = shards_of(options_);
   const bool is_sliced = options_.zero > 0 && mesh_.owners().size() > 1;
   if (!is_sliced && !shards.parameters_of_one) return;
-  require(is_sliced || mesh_.owners().size() == 1, "parameters in files of ranks without ZeRO");
+  require(!shards.parameters_of_one || shards.parameters || mesh_.owners().size() == 1,
+          "parameters in files of several owners without ZeRO 3");
   store_.slice(optim::indivisible_pieces(*options_.optimizer), shards);
   shards.gradients = shards.gradients && is_sliced;
   shards.parameters = shards.parameters || shards.parameters_of_one;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/hash.hpp"
 
 namespace llmtrain::engine {
@@ -22,6 +23,7 @@ std::uint64_t content_of(std::int64_t numel, DType dtype, const Read& read) {
     bytes.resize(static_cast<std::size_t>(count) * size_of(dtype));
     read(first, std::span(bytes));
     hash = hash64(bytes, hash);
+    activity::tick();
   }
   return hash;
 }
@@ -62,21 +64,31 @@ class Prints {
   std::vector<ReplicaPrint> prints_;
 };
 
+/// Whether another rank may have what this one has of a parameter. What nobody else has is not read
+/// from a file to be compared with nothing.
+bool has_others(const Mesh& mesh, const Parameter& p) {
+  const bool of_stages = mesh.size(Axis::pp) > 1 && p.holders().size() != 1;
+  const int data = p.is_sliced() ? mesh.replicas().size() : mesh.data().size();
+  return data > 1 || mesh.size(Axis::tp) > 1 || of_stages;
+}
+
 }  // namespace
 
 std::vector<ReplicaPrint> replica_prints(Engine& engine) {
   Prints prints;
+  const Mesh& mesh = engine.mesh();
   for (const Parameter* p : engine.parameters().local()) {
     TensorPlace copied = p->own_place();
     const bool divided = p->shards().parameters;
     if (!divided) copied.own = {0, p->box().shape.numel()};
-    if (p->copy_is_elsewhere() && p->own_slice().count > 0) {
+    const bool is_read = p->own_slice().count > 0 && has_others(mesh, *p);
+    if (p->copy_is_elsewhere() && is_read) {
       const auto read = [&](std::int64_t first, std::span<std::byte> to) {
         engine.parameters().read_copy(*p, first, to);
       };
       prints.add(Prints::kCopy, p->name(), copied,
                  content_of(p->own_slice().count, p->compute_dtype(), read));
-    } else {
+    } else if (!p->copy_is_elsewhere()) {
       prints.add(Prints::kCopy, p->name(), copied, divided ? p->own_compute() : p->compute());
     }
     if (p->has_separate_copy() && p->master().defined()) {
@@ -85,7 +97,7 @@ std::vector<ReplicaPrint> replica_prints(Engine& engine) {
     if (p->remainder().defined()) {
       prints.add("remainder", p->name(), p->own_place(), p->remainder());
     }
-    if (p->master_is_elsewhere() && p->own_slice().count > 0) {
+    if (p->master_is_elsewhere() && is_read) {
       const auto read = [&](std::int64_t first, std::span<std::byte> to) {
         engine.parameters().read_part(*p, p->own_slice().first + first, to);
       };
@@ -94,7 +106,8 @@ std::vector<ReplicaPrint> replica_prints(Engine& engine) {
     }
   }
   for (const optim::StateTensor& state : engine.states()) {
-    if (state.place.own.count == 0) continue;
+    const bool in_file = !state.tensor.defined();
+    if (state.place.own.count == 0 || (in_file && !has_others(mesh, *state.parameter))) continue;
     const auto read = [&](std::int64_t first, std::span<std::byte> to) { state.read(first, to); };
     prints.add("state", state.name, state.place,
                content_of(state.place.own.count, state.dtype(), read));

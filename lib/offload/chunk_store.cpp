@@ -150,14 +150,20 @@ void ChunkStore::read_block(const Block& block, std::span<std::byte> to) {
   check_hash(block, to);
 }
 
-void ChunkStore::read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to) {
+void ChunkStore::read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to,
+                      LastBlock& last) {
   settle_stores(chunk, chunk + 1);
-  const BlockMemory memory = make_block_memory(kBlock);
+  if (!last.memory_) last.memory_ = make_block_memory(kBlock);
   for_blocks(
       chunk, offset, to.size(),
       [&](const Block& block, std::uint64_t in_block, std::uint64_t at, std::uint64_t bytes) {
-        read_block(block, {memory.get(), block.bytes});
-        std::memcpy(to.data() + at, memory.get() + in_block, bytes);
+        const auto index = static_cast<std::size_t>(&block - blocks_.data());
+        if (last.block_ != index) {
+          last.block_ = ~std::size_t{0};  // until it is read
+          read_block(block, {last.memory_.get(), block.bytes});
+          last.block_ = index;
+        }
+        std::memcpy(to.data() + at, last.memory_.get() + in_block, bytes);
       });
 }
 

@@ -48,8 +48,19 @@ class ChunkStore {
   /// What its memory holds is written back.
   void release(std::size_t chunk);
 
+  /// The block that was read last, of reads that follow one another between two passes.
+  class LastBlock {
+    friend class ChunkStore;
+    BlockMemory memory_;
+    std::size_t block_ = ~std::size_t{0};
+  };
+
   /// Between passes, by any thread: bytes [offset, offset + size) of a chunk, from the file.
-  void read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to);
+  void read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to) {
+    LastBlock last;
+    read(chunk, offset, to, last);
+  }
+  void read(std::size_t chunk, std::uint64_t offset, std::span<std::byte> to, LastBlock& last);
   void write(std::size_t chunk, std::uint64_t offset, std::span<const std::byte> bytes);
 
   StoreTraffic traffic() const { return disk_.traffic(); }

@@ -172,7 +172,6 @@ std::pair<std::size_t, std::size_t> OffloadedStates::indices_of(const Parameter&
 void OffloadedStates::read_kept(const Parameter& parameter, Kept what, std::int64_t first,
                                 std::span<std::byte> to) const {
   const auto [index, state] = indices_of(parameter, what);
-  if (what == Kept::copy) copy_bytes_read_ += to.size();
   read(index, state, first, to);
 }
 
@@ -180,6 +179,24 @@ void OffloadedStates::write_kept(const Parameter& parameter, Kept what, std::int
                                  std::span<const std::byte> values) const {
   const auto [index, state] = indices_of(parameter, what);
   write(index, state, first, values);
+}
+
+void OffloadedStates::read_copies(std::span<const CopyRead> reads) const {
+  constexpr std::uint64_t kBlock = offload::ChunkStore::kBlock;
+  offload::ChunkStore::LastBlock last;
+  std::pair counted{~std::size_t{0}, std::uint64_t{0}};  // a chunk, and a block of it
+  for (const CopyRead& read : reads) {
+    const auto [index, state] = indices_of(*read.parameter, Kept::copy);
+    for_parts(index, state, 0, read.to.size(),
+              [&](std::size_t chunk, std::uint64_t offset, std::size_t at, std::size_t bytes) {
+                const std::uint64_t all = layout_.chunks[chunk].place.bytes;
+                for (std::uint64_t b = offset / kBlock; b * kBlock < offset + bytes; ++b) {
+                  if (std::exchange(counted, {chunk, b}) == std::pair{chunk, b}) continue;
+                  copy_bytes_read_ += std::min(kBlock, all - b * kBlock);
+                }
+                if (store_) store_->read(chunk, offset, read.to.subspan(at, bytes), last);
+              });
+  }
 }
 
 std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,

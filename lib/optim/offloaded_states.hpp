@@ -44,12 +44,13 @@ class OffloadedStates final : public ValuesElsewhere {
                  std::span<std::byte> to) const override;
   void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                   std::span<const std::byte> values) const override;
+  void read_copies(std::span<const CopyRead> reads) const override;
 
   /// "optimizer states, masters and parameters", or some of these.
   std::string contents() const;
   /// What every update reads, and writes.
   std::uint64_t file_bytes() const { return layout_.file_bytes; }
-  /// Of compute copies, what was read besides; on meta, would have been.
+  /// What read_copies() has read of the file, in whole blocks of it; on meta, would have.
   std::uint64_t copy_bytes_read() const { return copy_bytes_read_; }
   std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
   /// "by io_uring, past the page cache"; empty on meta.

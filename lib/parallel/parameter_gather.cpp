@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 #include "lib/parallel/companions.hpp"
 #include "lib/parallel/slice_layout.hpp"
 
@@ -34,16 +35,13 @@ ParameterGather::ParameterGather(const kernels::KernelCtx& ctx, const Mesh& mesh
 
 void ParameterGather::read(const kernels::KernelCtx& ctx, const ValuesElsewhere* elsewhere) {
   require(elsewhere != nullptr, "{} is kept nowhere", parameters_.front()->name());
-  std::vector<std::pair<const Parameter*, View>> own;
+  std::vector<ValuesElsewhere::CopyRead> own;
   for (const Parameter* p : parameters_) {
     if (!is_elsewhere(p) || p->own_slice().count == 0) continue;
-    own.emplace_back(p, read_to_.emplace_back(own_copy(*p)).view());
+    const View& to = read_to_.emplace_back(own_copy(*p)).view();
+    own.push_back({p, {to.as<std::byte>(), to.bytes()}});
   }
-  const auto read_own = [elsewhere, own = std::move(own)] {
-    for (const auto& [p, to] : own) {
-      elsewhere->read_kept(*p, Kept::copy, 0, {to.as<std::byte>(), to.bytes()});
-    }
-  };
+  const auto read_own = [elsewhere, own = std::move(own)] { elsewhere->read_copies(own); };
   if (ctx.device->is_meta()) return read_own();
   reading_ = std::async(read_own);  // where there is no thread to be had, who waits reads
 }
@@ -92,7 +90,12 @@ void ParameterGather::gather_together(const kernels::KernelCtx& ctx, Communicato
 }
 
 void ParameterGather::arrive(const kernels::KernelCtx& ctx) {
-  if (reading_.valid()) reading_.get();
+  if (reading_.valid()) {
+    const trace::Scope span(trace::Kind::io, "wait for parameters");
+    const auto begin = std::chrono::steady_clock::now();
+    reading_.get();
+    waited_ = std::chrono::steady_clock::now() - begin;
+  }
   if (is_read_first_) send(ctx);
   for (Handle& handle : handles_) handle.wait();
   for (const Place& place : places_) {

@@ -2,6 +2,7 @@
 /// Parameters on their way to where they are whole: slices from their owners to all, and own ones
 /// from where they are kept.
 
+#include <chrono>
 #include <future>
 #include <span>
 #include <vector>
@@ -25,6 +26,8 @@ class ParameterGather {
   /// Awaits own slices and the others': compute copies are whole. Collective. Once. StorageError
   /// where own ones cannot be read.
   void arrive(const kernels::KernelCtx& ctx);
+  /// How long that has waited for own slices.
+  std::chrono::duration<double> waited() const { return waited_; }
 
  private:
   /// A part of a message, and of what it is a part when it has arrived.
@@ -42,6 +45,7 @@ class ParameterGather {
   bool is_read_first_ = false;   // messages follow
   std::vector<Tensor> read_to_;  // which this thread gives back
   std::future<void> reading_;    // of own slices; where nothing is computed (meta) there is none
+  std::chrono::duration<double> waited_{0};
   std::vector<Place> places_;
   std::vector<Tensor> messages_;
   std::vector<Handle> handles_;

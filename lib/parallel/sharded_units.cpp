@@ -133,7 +133,10 @@ void ShardedUnits::gather(const OpCtx& ctx, Range units, Way way) {
 void ShardedUnits::acquire(const OpCtx& ctx, Range units, Way way) {
   gather(ctx, units, way);
   // Who gathers ahead acquires next: nothing else is under way.
-  for (ParameterGather& gather : gathers_) gather.arrive(ctx.kernel);
+  for (ParameterGather& gather : gathers_) {
+    gather.arrive(ctx.kernel);
+    waited_ += gather.waited();
+  }
   gathers_.clear();
   for_readers(units, way, [](ParameterGroup&, State& state) { ++state.readers; });
 }

@@ -3,6 +3,7 @@
 /// works with them. Between, each data rank has its slices (ParameterStore::slice), or keeps them
 /// elsewhere.
 
+#include <chrono>
 #include <map>
 #include <span>
 #include <utility>
@@ -57,6 +58,8 @@ class ShardedUnits {
   void settle(const OpCtx& ctx);
   /// The same, but for the memory: gradients of slices are complete so far.
   void arrive(const OpCtx& ctx);
+  /// How long enter(), and the walk back, have waited for what is read from elsewhere.
+  double waited_seconds() const { return waited_.count(); }
   /// OpCtx::unwritten of what goes on between enter() and leave(), and on the way back.
   UnwrittenGradients& unwritten() { return unwritten_; }
 
@@ -101,6 +104,7 @@ class ShardedUnits {
   std::map<ParameterGroup*, State> states_;
   UnwrittenGradients unwritten_;
   std::vector<ParameterGather> gathers_;
+  std::chrono::duration<double> waited_{0};
   /// On their way to the owners, and the groups whose gradients' memory goes when they are there.
   std::vector<std::pair<const Parameter*, TravellingSum>> sums_;
   std::vector<GradientBucket> buckets_;

@@ -205,6 +205,13 @@ class ValuesElsewhere {
                          std::span<std::byte> to) const = 0;
   virtual void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                           std::span<const std::byte> values) const = 0;
+  /// The own slice of a compute copy, into memory of its size.
+  struct CopyRead {
+    const Parameter* parameter = nullptr;
+    std::span<std::byte> to;
+  };
+  /// The same of several, one after the other, which lie together if they were declared so.
+  virtual void read_copies(std::span<const CopyRead> reads) const = 0;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of

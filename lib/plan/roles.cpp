@@ -47,7 +47,9 @@ class HeldParameter {
     if (p.is_trained()) bytes = optimizer_->state_bytes(p, elements);
     const std::uint64_t values = static_cast<std::uint64_t>(elements) *
                                  size_of(p.has_master() ? p.master_dtype() : p.compute_dtype());
-    return {bytes.kept + (p.master_is_elsewhere() ? 0 : values), bytes.written + values};
+    const bool is_copy = !p.has_master() || !p.has_separate_copy();
+    const bool elsewhere = is_copy ? p.copy_is_elsewhere() : p.master_is_elsewhere();
+    return {bytes.kept + (elsewhere ? 0 : values), bytes.written + values};
   }
   /// Of its box and so many own elements.
   std::uint64_t hash(std::int64_t elements, std::uint64_t seed) const {

@@ -319,6 +319,7 @@ struct Recipe : recipe::Section {
   void validate_horizon(recipe::Issues& issues) const;
   /// Rules between `offload` and other sections.
   void validate_offload(recipe::Issues& issues) const;
+  void validate_files_of(const MeshShape& mesh, recipe::Issues& issues) const;
   /// Rules between the layout and other sections.
   void validate_layout(recipe::Issues& issues) const;
   void validate_virtual_workers(recipe::Issues& issues) const;

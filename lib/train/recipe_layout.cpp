@@ -118,6 +118,9 @@ void Recipe::validate_on_ranks(recipe::Issues& issues) const {
   recipe::judge_value(issues, *this, [&] { mesh = mesh_shape(); });
   if (issues.size() > before) return;  // all that follows is a share of a rank
   recipe::judge_value(issues, *this, [&] { geometry(); });
+  const std::size_t before_files = issues.size();
+  recipe::judge(issues, [&] { validate_files_of(mesh, issues); });
+  if (issues.size() > before_files) return;
   // Only a recipe that its rules have nothing against makes a model.
   for (bool again = before == 0; again;) {
     again = false;

@@ -18,21 +18,20 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
     issues.add(key, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
   });
   recipe::judge(issues, [&] {
-    const bool divided = parallelism.zero() == 3;
-    if (offload.parameters() == OffloadTo::none || divided || !has_entered_) return;
-    const MeshShape mesh = mesh_shape();
-    const int owners = mesh[Axis::dp] * mesh[Axis::sp] / mesh.dp_replicate;
-    if (owners == 1) return;
-    issues.add(offload.parameters,
-               fmt::format("each of {} data ranks would have a file with all parameters", owners),
-               "set parallelism.zero: 3, by which each has its slices");
-  });
-  recipe::judge(issues, [&] {
     if (offload.parameters() == OffloadTo::none || !metrics.diagnostics_interval()) return;
     issues.add(metrics.diagnostics_interval,
                "looks at all parameters behind a step, which offload.parameters keeps in a file",
                "leave one of both out");
   });
+}
+
+void Recipe::validate_files_of(const MeshShape& mesh, recipe::Issues& issues) const {
+  if (offload.parameters() == OffloadTo::none || parallelism.zero() == 3) return;
+  const int owners = mesh[Axis::dp] * mesh[Axis::sp] / mesh.dp_replicate;
+  if (owners == 1) return;
+  issues.add(offload.parameters,
+             fmt::format("each of {} data ranks would have a file with all parameters", owners),
+             "set parallelism.zero: 3, by which each has its slices");
 }
 
 }  // namespace llmtrain::train

@@ -158,12 +158,14 @@ void log_offload(engine::Engine& engine) {
 void log_offload_traffic(engine::Engine& engine) {
   if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
     const auto traffic = states->traffic();
-    const std::uint64_t reads = states->copy_bytes_read();
-    log::info(
-        "{}: {} read, {} written{}; updates waited {} for the disk", states->contents(),
-        format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
-        reads > 0 ? fmt::format(", and {} of parameters read besides", format_bytes(reads)) : "",
-        format_duration(traffic.waited_seconds));
+    std::string besides;
+    if (const std::uint64_t reads = states->copy_bytes_read(); reads > 0) {
+      besides = fmt::format("; {} of parameters read besides, for which products waited {}",
+                            format_bytes(reads), format_duration(engine.waited_for_parameters()));
+    }
+    log::info("{}: {} read, {} written; updates waited {} for the disk{}", states->contents(),
+              format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
+              format_duration(traffic.waited_seconds), besides);
   }
   if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
     const auto traffic = activations->traffic();

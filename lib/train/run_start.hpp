@@ -44,7 +44,7 @@ void log_launches(const Device& device, const plan::Plan& plan);
 void log_fp8(const engine::Engine& engine, bool device_does);
 
 /// Where optimizer states and activations are that are not in memory, and how they come; in the end
-/// how many came, and how long the run waited for them.
+/// how many came, and how long updates, and products, waited for them.
 void log_offload(engine::Engine& engine);
 void log_offload_traffic(engine::Engine& engine);
 

@@ -1,6 +1,7 @@
 // What happens in the loop when a step must not count.
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/stop_request.hpp"
 #include "lib/train/bad_step.hpp"
 #include "lib/train/named_checkpoint.hpp"
 #include "lib/train/replica_check.hpp"
@@ -16,7 +17,9 @@ void Trainer::answer(const BadStep& bad) {
   try {
     stop_or_go_on(options_, bad, state_);
     if (goes_back) roll_back(bad);
-  } catch (const NumericError&) {
+  } catch (const Stopped&) {
+    throw;
+  } catch (const Error&) {
     try {
       note_incident(bad, "stopped");
     } catch (const StorageError& error) {

@@ -14,6 +14,7 @@ TEST_CASE("ranks have the bits that they have with all of it in memory, and go o
   struct Case {
     Overrides layout, settings;
     bool masters = false, parameters = false;
+    int ranks = 2;
   };
   const std::vector<Case> all{
       {{"parallelism.zero=2", "training.micro_batch_size=2"}, {"precision.compute=bf16"}},
@@ -46,7 +47,22 @@ TEST_CASE("ranks have the bits that they have with all of it in memory, and go o
        false,
        true},
       {{"parallelism.tp=2"}, {"precision.compute=bf16", "optimizer.name=adafactor"}, true, true},
+      {{"parallelism={dp: 4, dp_replicate: 2, zero: 3}"},
+       {"resilience.checksum_every=1"},
+       false,
+       true,
+       4},
+      {{"parallelism={dp: 2, ep: 2, zero: 3}"},
+       {"model={architecture: qwen3_moe, vocab_size: 300, hidden_size: 16, num_hidden_layers: 2, "
+        "num_attention_heads: 2, intermediate_size: 32, moe_intermediate_size: 24, num_experts: 4, "
+        "num_experts_per_tok: 2, max_position_embeddings: 64}"},
+       false,
+       true},
       {{"parallelism.pp=2", "parallelism.pp_schedule=zb_h1"}, {}, false, true},
+      {{"parallelism={pp: 2, zero: 3}"},
+       {"precision.compute=fp64", "eval.interval=2", "eval.max_samples=7"},
+       false,
+       true},
       {{"parallelism={pp: 2, pp_schedule: dualpipev}", "model.num_hidden_layers=4"},
        {"precision.compute=bf16"},
        true,
@@ -65,7 +81,7 @@ TEST_CASE("ranks have the bits that they have with all of it in memory, and go o
                         place(c.masters), place(c.parameters)));
       }
       events.limit_seconds = 60;
-      return w.run(2, overrides, events);
+      return w.run(c.ranks, overrides, events);
     };
     const ProcessResult plain = run("plain", false);
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);

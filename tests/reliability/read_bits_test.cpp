@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "lib/base/file.hpp"
 #include "tests/reliability/io_fault.hpp"
 #include "tests/reliability/journal.hpp"
 
@@ -86,6 +87,8 @@ TEST_CASE("a way back for which no checkpoint can be read ends with the storage'
   INFO(result.output);
   CHECK(result.exit_code == 7);
   CHECK(result.output.find("asks for a way back, and no checkpoint could be read") !=
+        std::string::npos);
+  CHECK(read_file(job.directory() / "run" / "incidents.jsonl").find("\"stopped\"") !=
         std::string::npos);
 }
 

@@ -258,6 +258,35 @@ TEST_CASE("of an owner on a host of this name that runs since another time, its 
   CHECK_NOTHROW(CheckpointStore::open_writer(dir.path()));
 }
 
+TEST_CASE("whoever takes a lock holds its directory, also when another one looked just then") {
+  const ScratchDir dir;
+  const auto is_held = [&] {
+    const int other = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool held = ::flock(other, LOCK_EX | LOCK_NB) != 0;
+    ::close(other);
+    return held;
+  };
+  const int looks = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(::flock(looks, LOCK_EX | LOCK_NB) == 0);
+  std::thread gives_back([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::close(looks);
+  });
+  {
+    const CheckpointStore store = CheckpointStore::open_writer(dir.path());
+    gives_back.join();
+    CHECK(is_held());
+  }
+  CHECK_FALSE(is_held());
+  // And before there is a lock that others could find.
+  DirectoryHold hold;
+  CHECK(hold.take(dir.path()));
+  CHECK(is_held());
+  DirectoryHold later = std::move(hold);
+  CHECK(is_held());
+  CHECK(later.take(dir.path()));  // as it has it
+}
+
 TEST_CASE("a hold counts where all machines see it: on disks of one machine, and NFS") {
   constexpr long kExt4 = 0xEF53, kNfs = 0x6969, kLustre = 0x0BD00BD0, kBeegfs = 0x19830326,
                  kGpfs = 0x47504653, kFuse = 0x65735546;
@@ -267,7 +296,8 @@ TEST_CASE("a hold counts where all machines see it: on disks of one machine, and
   LockOwner other = this_process();
   other.boot_id = "another";
   other.pid = 4'000'000;
-  CHECK(is_running(other, this_process(), "/proc"));
+  DirectoryHold hold;
+  CHECK(is_running(other, this_process(), "/proc", hold));
 }
 
 TEST_CASE("whoever waits for an owner to end does not hold it up, and says once that it waits") {

@@ -283,6 +283,26 @@ TEST_CASE("what is written between passes is read by the next one, though it was
   CHECK(read == bytes);
 }
 
+TEST_CASE("reads that follow one another read a block once, and others as it is now") {
+  Rig rig({{256, 256, 256}, 512}, Queue::threads, false);
+  rig.fill();
+  ChunkStore::LastBlock last;
+  std::vector<std::byte> first(10), second(10), elsewhere(10);
+  rig.store->read(1, 100, first, last);
+  rig.store->write(1, 0,
+                   std::vector<std::byte>(kUnit, std::byte{99}));  // which no such reads allow
+  rig.store->read(1, 105, second, last);
+  CHECK(std::equal(first.begin() + 5, first.end(), second.begin()));
+  rig.store->read(2, 100, elsewhere, last);
+  CHECK(elsewhere[0] == std::byte(102));
+  rig.store->read(1, 105, second, last);
+  CHECK(second[0] == std::byte{99});
+  // Over the end of a block, of which the last one stays.
+  std::vector<std::byte> both(ChunkStore::kBlock);
+  rig.store->read(2, 0, both, last);
+  CHECK(both.back() == std::byte(2 + ChunkStore::kBlock - 1));
+}
+
 TEST_CASE("several threads write parts of one block") {
   Rig rig({{256, 256, 256}, 512});
   rig.fill();
