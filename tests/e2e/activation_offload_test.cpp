@@ -1,43 +1,21 @@
 // offload.activations keeps what blocks have saved in a file until the walk back: the same runs,
 // bit for bit.
-#include <regex>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "tests/e2e/workspace.hpp"
+#include "tests/e2e/offload_runs.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-using Json = nlohmann::json;
-
 const std::string kAll =
     "offload={activations: [block, attention, linear, norm, activation, experts, dropout], "
     "activation_buffer: 1MiB}";
 
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-Json plan_of(const Workspace& here, const Overrides& overrides) {
-  const auto result = here.call(joined({"plan", "recipe.yaml", "--json"}, overrides));
-  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  return Json::parse(result.output.substr(result.output.find('{')));
-}
-
 std::int64_t peak(const Json& plan) {
   return plan["step"]["category_bytes"]["activations"].get<std::int64_t>();
-}
-
-/// Tensors, state and metrics, without those of memory: which is what differs.
-std::string outcome(const std::filesystem::path& where) {
-  static const std::regex kMemory(R"(,"memory/[a-z_]+":[0-9]+)");
-  return std::regex_replace(fingerprint(where, 6), kMemory, "");
 }
 
 struct Case {

@@ -1,42 +1,20 @@
 // offload.parameters: nvme keeps what products read in the file of optimizer states, and reads it
 // for each unit of the model: the same runs, bit for bit.
 #include <csignal>
-#include <regex>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "tests/e2e/workspace.hpp"
+#include "tests/e2e/offload_runs.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-using Json = nlohmann::json;
-
 const Overrides kOffload{"offload={optimizer: nvme, parameters: nvme, buffer: 160KiB}"};
 const Overrides kWithMasters{
     "offload={optimizer: nvme, master: nvme, parameters: nvme, buffer: 160KiB}"};
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-Json plan_of(const Workspace& here, const Overrides& overrides) {
-  const auto result = here.call(joined({"plan", "recipe.yaml", "--json"}, overrides));
-  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  return Json::parse(result.output.substr(result.output.find('{')));
-}
-
-/// Tensors, state and metrics, without those of memory: which is what differs.
-std::string outcome(const Workspace& where) {
-  static const std::regex kMemory(R"(,"memory/[a-z_]+":[0-9]+)");
-  return std::regex_replace(fingerprint(where.path, 6), kMemory, "");
-}
 
 struct Case {
   std::string_view name;
@@ -85,7 +63,7 @@ TEST_CASE("a run has the bits that it has with its parameters in memory, and mem
     run_well(plain, c.settings);
     const auto result = offloaded.run(joined(c.settings, c.offload));
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-    CHECK(outcome(offloaded) == outcome(plain));
+    CHECK(outcome(offloaded.path) == outcome(plain.path));
     CHECK_MESSAGE(result.output.find("6 steps took memory as planned, allocation by allocation") !=
                       std::string::npos,
                   result.output);
@@ -108,7 +86,7 @@ TEST_CASE("what was saved with parameters in a file goes on without, and the oth
                                     {.signal = SIGTERM, .signal_after = "step-00000002"});
       REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
       run_well(here, first ? settings : joined(settings, kOffload));
-      CHECK(outcome(here) == outcome(whole));
+      CHECK(outcome(here.path) == outcome(whole.path));
     }
   }
 }
@@ -123,11 +101,6 @@ TEST_CASE("a way back in place reads parameters into the file") {
   CHECK(result.exit_code == expected.exit_code);
   REQUIRE(expected.output.find("went back to step") != std::string::npos);
   CHECK(result.output.find("went back to step") != std::string::npos);
-  const auto losses = [](const Workspace& of) {
-    std::vector<double> all;
-    for (const auto& record : of.metrics()) all.push_back(record.number("train/loss").value_or(-1));
-    return all;
-  };
   CHECK(losses(plain) == losses(offloaded));
 }
 

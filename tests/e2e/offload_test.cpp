@@ -1,31 +1,22 @@
 // offload.optimizer and offload.master: nvme keep optimizer states and masters in a file: the same
 // runs, bit for bit.
 #include <csignal>
-#include <regex>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "tests/e2e/workspace.hpp"
+#include "tests/e2e/offload_runs.hpp"
 
 namespace llmtrain {
 
 namespace {
 
 namespace fs = std::filesystem;
-using Overrides = std::vector<std::string>;
-using Json = nlohmann::json;
 
 /// Chunks of a few KiB: states of the tiny model are twenty of them.
 const Overrides kOffload{"offload={optimizer: nvme, buffer: 96KiB}"};
 const Overrides kWithMasters{"offload={optimizer: nvme, master: nvme, buffer: 128KiB}"};
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 const std::vector<Overrides> kOptimizers{
     {"optimizer.name=adamw"},
@@ -38,20 +29,8 @@ const std::vector<Overrides> kOptimizers{
     {"optimizer.state_dtype=bf16", "precision.compute=bf16"},
     {"optimizer.name=adam_mini", "precision.compute=bf16", "precision.master=none"}};
 
-Json plan_of(const Workspace& here, const Overrides& overrides) {
-  const auto result = here.call(joined({"plan", "recipe.yaml", "--json"}, overrides));
-  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  return Json::parse(result.output.substr(result.output.find('{')));
-}
-
 std::int64_t bytes(const Json& plan, const char* category) {
   return plan["held_bytes"][category].get<std::int64_t>();
-}
-
-/// Tensors, state and metrics, without those of memory: which is what differs.
-std::string outcome(const fs::path& where, std::uint64_t step) {
-  static const std::regex kMemory(R"(,"memory/[a-z_]+":[0-9]+)");
-  return std::regex_replace(fingerprint(where, step), kMemory, "");
 }
 
 std::ptrdiff_t names_in(const fs::path& directory) {
@@ -181,11 +160,7 @@ TEST_CASE("a way back in place reads states into the file") {
   CHECK(result.exit_code == expected.exit_code);
   REQUIRE(expected.output.find("went back to step") != std::string::npos);
   CHECK(result.output.find("went back to step") != std::string::npos);
-  std::vector<double> a, b;
-  for (const auto& record : plain.metrics()) a.push_back(record.number("train/loss").value_or(-1));
-  for (const auto& record : offloaded.metrics())
-    b.push_back(record.number("train/loss").value_or(-1));
-  CHECK(a == b);
+  CHECK(losses(plain) == losses(offloaded));
 }
 
 TEST_CASE("the plan has the pool for the states, and says what goes to the disk and back") {
