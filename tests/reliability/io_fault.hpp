@@ -27,15 +27,19 @@ inline Environment io_fault(int rank, int n, const Environment& what) {
   return environment;
 }
 
-/// How many calls of a rank `what` may hit in a whole run that goes on from step `before`.
-inline int count_calls(const Layout& layout, int rank, Environment what, std::int64_t before = 2) {
-  const Job job(layout, &prepared_job(layout, before));
+/// How many calls of a rank `what` may hit in a whole run that goes on from `start`.
+inline int count_calls(const Layout& layout, int rank, Environment what, const Job& start) {
+  const Job job(layout, &start);
   std::erase_if(what, [](const auto& entry) { return entry.first == "IO_FAULT_DO"; });
   const std::string trace = (job.directory() / "trace").string();
   what.emplace_back("IO_FAULT_TRACE", trace);
   const ProcessResult result = job.run(io_fault(rank, 0, what));
   require(result.exit_code == 0, "a run that is only watched fails: {}", result.output);
   return std::filesystem::exists(trace) ? static_cast<int>(read_trace(trace).size()) : 0;
+}
+
+inline int count_calls(const Layout& layout, int rank, const Environment& what) {
+  return count_calls(layout, rank, what, prepared_job(layout, 2));
 }
 
 }  // namespace llmtrain::test

@@ -78,25 +78,6 @@ TEST_CASE("saves on a disk that is slower than their interval wait for one anoth
   }
 }
 
-TEST_CASE("an fsync that fails is said, and ends a save unless it was for the hint `latest`") {
-  for (const Layout& layout : {Layout{1, false}, {1, true}}) {
-    CAPTURE(layout.name());
-    const Environment hit{{"IO_FAULT_CALLS", "fsync"}, {"IO_FAULT_DO", "EIO"}};
-    const int calls = count_calls(layout, 0, hit);
-    REQUIRE(calls >= 8);
-    for (int n = 1; n <= calls; ++n) {
-      CAPTURE(n);
-      const Job job(layout, &prepared_job(layout, 2));
-      const ProcessResult result = job.run(io_fault(0, n, hit));
-      CAPTURE(result.output);
-      const bool is_hint = result.output.find("warning: run/checkpoints") != std::string::npos;
-      CHECK(result.exit_code == (is_hint ? 0 : 7));
-      CHECK(result.output.find("Input/output error") != std::string::npos);
-      CHECK(check_recovery(job, layout, result.output, 2) == "");
-    }
-  }
-}
-
 namespace {
 
 struct FailingCall {
@@ -123,10 +104,11 @@ bool changes_nothing(const std::vector<IoCall>& calls) {
   return at.call == "unlink" && at.path.find(".tmp-") < at.path.size() && !is_there;
 }
 
-// The n-th call that `where` counts fails on one rank: what does not hold then.
+// The n-th call that `where` counts fails on one rank: what does not hold then. A run that falls
+// back goes on from a step before its newest one, which is damaged.
 std::string fail_call(const Layout& layout, const FailingCall& fault, const Environment& where,
-                      int victim, int n) {
-  const Job job(layout, &prepared_job(layout, 2));
+                      int victim, int n, bool falls_back) {
+  const Job job(layout, falls_back ? &damaged_job(layout) : &prepared_job(layout, 2));
   const std::string trace = (job.directory() / "trace").string();
   Environment what = where;
   what.insert(
@@ -137,7 +119,7 @@ std::string fail_call(const Layout& layout, const FailingCall& fault, const Envi
   std::vector<IoCall> calls = read_trace(trace);
   if (std::ssize(calls) < n) {  // threads, and what goes by the clock, make a call more or less
     if (result.exit_code != 0) return "fails by itself: " + result.output;
-    const std::string wrong = check_recovery(job, layout, result.output, 2);
+    const std::string wrong = check_recovery(job, layout, result.output, 2, falls_back);
     return wrong.empty() ? std::string(Journal::kMissed) : wrong;
   }
   calls.resize(static_cast<std::size_t>(n));
@@ -154,19 +136,20 @@ std::string fail_call(const Layout& layout, const FailingCall& fault, const Envi
   if (in_save && result.exit_code != 7) return wrong("a save with a hole");
   const bool is_said = result.output.find(fault.reason) != std::string::npos;
   if ((matters || result.exit_code != 0) && !is_said) return wrong("not said");
-  return check_recovery(job, layout, result.output, 2);
+  return check_recovery(job, layout, result.output, 2, falls_back);
 }
 
 void fail_all(Journal& journal, const Layout& layout, const FailingCall& fault,
-              const Environment& where) {
+              const Environment& where, bool falls_back = false) {
   for (int victim = 0; victim < layout.ranks; ++victim) {
     Environment counted = where;
     counted.emplace_back("IO_FAULT_CALLS", fault.calls);
-    const int calls = count_calls(layout, victim, counted);
+    const Job& start = falls_back ? damaged_job(layout) : prepared_job(layout, 2);
+    const int calls = count_calls(layout, victim, counted, start);
     // Two ranks do the same twice; of those every third is enough.
     for (int n = 1; n <= calls; n += layout.ranks > 1 ? 3 : 1) {
       journal.run(fmt::format("{}, {} of rank {} at call {}", layout.name(), fault.what, victim, n),
-                  [&] { return fail_call(layout, fault, where, victim, n); });
+                  [&] { return fail_call(layout, fault, where, victim, n, falls_back); });
     }
   }
 }
@@ -185,6 +168,19 @@ TEST_CASE("T5 a call that fails ends a run with its reason or is got over, and h
       {"short", "write", ""}};
   for (const Layout& layout : {Layout{1, false}, {1, true}, {2, false}, {2, true}}) {
     for (const FailingCall& fault : faults) fail_all(journal, layout, fault, {});
+  }
+  journal.check();
+}
+
+TEST_CASE("T5 the same of a start that finds its newest checkpoint damaged") {
+  Journal journal("T5-back", 197);
+  for (const Layout& layout : {Layout{1, false}, {2, true}}) {
+    for (const FailingCall& fault :
+         {FailingCall{"ENOSPC", "open,write,mkdir", "No space left on device"},
+          {"EIO", "", "Input/output error"},
+          {"EROFS", "open,mkdir,rename,unlink,link", "Read-only file system"}}) {
+      fail_all(journal, layout, fault, {}, true);
+    }
   }
   journal.check();
 }

@@ -55,13 +55,25 @@ bool has_leftovers(const fs::path& root) {
 }
 
 /// Opens a copy of the store, so that the run itself meets what was left.
-std::string check_store(const fs::path& root) {
+constexpr std::int64_t kDamaged = 4;
+
+fs::path damaged_shard(const fs::path& root) {
+  return root / checkpoint::step_directory_name(kDamaged) / "shard-0000-0000.safetensors";
+}
+
+/// `damaged`: what may be there as it was before.
+std::string check_store(const fs::path& root, const Job* damaged = nullptr) {
   const TempDir copy;
   fs::copy(root, copy / "store", fs::copy_options::recursive);
   for (int restart = 0; restart < 2; ++restart) {
     const auto store = checkpoint::CheckpointStore::open_writer(copy / "store");
     const auto found = store.newest_valid(checkpoint::VerifyLevel::hash);
-    if (!found.rejected.empty()) return "not valid: " + found.rejected.front().reason;
+    for (const auto& rejected : found.rejected) {
+      const bool was_damaged =
+          damaged != nullptr && rejected.step == kDamaged &&
+          read_file(damaged_shard(root)) == read_file(damaged_shard(damaged->checkpoints()));
+      if (!was_damaged) return "not valid: " + rejected.reason;
+    }
     if (has_leftovers(copy / "store")) return "leftovers stay";
   }
   return "";
@@ -183,6 +195,18 @@ const Job& prepared_job(const Layout& layout, std::int64_t steps) {
   return *job;
 }
 
+const Job& damaged_job(const Layout& layout) {
+  static std::map<std::string, std::unique_ptr<Job>> made;
+  std::unique_ptr<Job>& job = made[layout.name()];
+  if (job) return *job;
+  job = std::make_unique<Job>(layout, &prepared_job(layout, kDamaged));
+  const fs::path shard = damaged_shard(job->checkpoints());
+  std::string bytes = read_file(shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::ofstream(shard, std::ios::binary) << bytes;
+  return *job;
+}
+
 const std::string& expected_fingerprint(const Layout& layout) {
   static std::map<std::string, std::string> known;
   std::string& expected = known[layout.name()];
@@ -195,10 +219,12 @@ const std::string& expected_fingerprint(const Layout& layout) {
 }
 
 std::string check_recovery(const Job& job, const Layout& layout, const std::string& output,
-                           std::int64_t steps_before) {
+                           std::int64_t steps_before, bool was_damaged) {
   const std::string& expected = expected_fingerprint(layout);
   if (fs::exists(job.checkpoints())) {
-    if (const std::string wrong = check_store(job.checkpoints()); !wrong.empty()) return wrong;
+    const Job* const damaged = was_damaged ? &damaged_job(layout) : nullptr;
+    const std::string wrong = check_store(job.checkpoints(), damaged);
+    if (!wrong.empty()) return wrong;
   }
   if (const auto local = job.local_checkpoints()) {
     if (const std::string wrong = check_store(*local); !wrong.empty()) return "local: " + wrong;
@@ -213,7 +239,7 @@ std::string check_recovery(const Job& job, const Layout& layout, const std::stri
       std::max<std::int64_t>(0, number_after(again.output, "resumed from step "));
   if (resumed < saved) return fmt::format("resumed from {}, {} was saved", resumed, saved);
   const std::int64_t interval = layout.local ? 1 : Layout::kInterval;
-  const std::int64_t bound = interval * (layout.async ? 2 : 1);
+  const std::int64_t bound = interval * ((layout.async ? 2 : 1) + (was_damaged ? 1 : 0));
   if (reported - resumed >= bound) {
     return fmt::format("resumed from {}, {} was reported", resumed, reported);
   }

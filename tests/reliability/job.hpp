@@ -70,13 +70,16 @@ class Job {
 /// before the first step), with all earlier saves; and the fingerprint after the last step when
 /// nothing goes wrong. Made once.
 const Job& prepared_job(const Layout& layout, std::int64_t steps);
+/// Cut after step 4, whose checkpoint has a byte turned over since: a start goes back to step 2.
+const Job& damaged_job(const Layout& layout);
 const std::string& expected_fingerprint(const Layout& layout);
 
 /// After a run that printed `output` and ended somehow: opening the store twice finds the old or
 /// the new checkpoint and no leftovers; another run goes on from what was said to be saved, has
 /// lost less than an interval (two with a save beside the run), and ends as if nothing had
-/// happened. Returns what does not hold, or "".
+/// happened. Of a damaged_job() the damaged checkpoint may still be there, and cost an interval
+/// more. Returns what does not hold, or "".
 std::string check_recovery(const Job& job, const Layout& layout, const std::string& output,
-                           std::int64_t steps_before);
+                           std::int64_t steps_before, bool was_damaged = false);
 
 }  // namespace llmtrain::test

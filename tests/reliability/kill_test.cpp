@@ -97,9 +97,13 @@ struct CallKills {
   Environment where = {};
   std::int64_t before = 2;  // steps that were saved
   bool by_time = false;     // some calls come every second, so a run that takes longer makes more
+  bool falls_back = false;  // from a newer checkpoint that is damaged
 
   std::string name() const {
     return fmt::format("{}, from {}, {} rank {}", layout.name(), before, how, victim);
+  }
+  const Job& start() const {
+    return falls_back ? damaged_job(layout) : prepared_job(layout, before);
   }
   Environment environment() const {
     Environment all = where;
@@ -112,13 +116,13 @@ struct CallKills {
     std::string wrong;
   };
   Outcome kill_at(int n) const {
-    const Job job(layout, &prepared_job(layout, before));
+    const Job job(layout, &start());
     const ProcessResult result = job.run(io_fault(victim, n, environment()));
     if (result.timed_out) return {false, "hangs: " + result.output};
     const bool killed = result.exit_code == -SIGKILL ||
                         result.output.find("exited on signal 9") != std::string::npos;
     if (!killed && result.exit_code != 0) return {false, "fails: " + result.output};
-    return {killed, check_recovery(job, layout, result.output, before)};
+    return {killed, check_recovery(job, layout, result.output, before, falls_back)};
   }
   std::string must_kill_at(int n) const {
     const Outcome outcome = kill_at(n);
@@ -138,7 +142,7 @@ struct CallKills {
 
 /// Of as many calls as a run makes the last few, `unsure`, are not made by every run.
 void try_all(Journal& journal, const CallKills& kills, int unsure) {
-  const int calls = count_calls(kills.layout, kills.victim, kills.environment(), kills.before);
+  const int calls = count_calls(kills.layout, kills.victim, kills.environment(), kills.start());
   const int sure = calls - std::min(unsure, calls / 4);
   for (int n = 1; n <= sure; ++n) {
     journal.run(fmt::format("{} at call {}", kills.name(), n),
@@ -158,6 +162,21 @@ TEST_CASE("T2 killed before the n-th call that changes files, for every n until 
     for (int victim = 0; victim < layout.ranks; ++victim) {
       for (const char* how : {"kill", "tear"}) {
         try_all(journal, {layout, victim, how}, layout.async ? 6 : 0);
+      }
+    }
+  }
+  journal.check();
+}
+
+TEST_CASE("T2 the same of a start that finds its newest checkpoint damaged") {
+  const ImpatientLauncher launcher;
+  Journal journal("T2-back", 311);
+  for (const Layout& layout : {Layout{1, false}, {2, true}}) {
+    for (int victim = 0; victim < layout.ranks; ++victim) {
+      for (const char* how : {"kill", "tear"}) {
+        CallKills kills{layout, victim, how};
+        kills.falls_back = true;
+        try_all(journal, kills, layout.async ? 6 : 0);
       }
     }
   }

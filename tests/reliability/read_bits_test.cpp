@@ -24,7 +24,7 @@ TEST_CASE("T6 a read that gives a bit turned over is found before a step is made
                                {2, false, "{pp: 2}"}}) {
     if (!journal.tries_all() && layout.parallelism != "{}") continue;
     for (int victim = 0; victim < layout.ranks; ++victim) {
-      const int calls = count_calls(layout, victim, hit, 4);
+      const int calls = count_calls(layout, victim, hit, prepared_job(layout, 4));
       REQUIRE(calls > 5);
       for (int n = 1; n <= calls; ++n) {
         const std::string name =
@@ -61,7 +61,7 @@ TEST_CASE("what a rank reads of another one's files, and nobody has checked, end
   const Environment hit{{"IO_FAULT_UNDER", "/step-00000004/shard-0000-"},
                         {"IO_FAULT_CALLS", "read"},
                         {"IO_FAULT_DO", "flip"}};
-  const int calls = count_calls(layout, 1, hit, 4);
+  const int calls = count_calls(layout, 1, hit, prepared_job(layout, 4));
   int ended = 0;
   for (int i = 0; i < calls && ended == 0; ++i) {
     const int n = (calls / 4 + calls - i) % calls + 1;  // by which the rank has read headers

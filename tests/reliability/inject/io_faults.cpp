@@ -290,6 +290,12 @@ int fsync(int fd) {
   return real<int (*)(int)>("fsync")(fd);
 }
 
+int sync_file_range(int fd, off64_t offset, off64_t bytes, unsigned flags) {
+  if (judge("sync_range", path_of(fd)) == Verdict::fails) return -1;
+  return real<int (*)(int, off64_t, off64_t, unsigned)>("sync_file_range")(fd, offset, bytes,
+                                                                           flags);
+}
+
 int close(int fd) {
   const std::string path = path_of(fd);
   const bool fails = !path.empty() && judge("close", path) == Verdict::fails;
