@@ -27,12 +27,13 @@ MODEL = ["gpt2-124m", "training.seq_len=64", "training.micro_batch_size=1", "tra
 PARAMETERS = 124_439_808
 BASE, EIGHT_BITS = "adamw", "adamw_8bit"
 # Overrides, and the bytes that one parameter moves: what is read, and what is written.
-ROWS = {BASE: ([], 28),
-        "adamw, states in bf16": (["optimizer.state_dtype=bf16"], 20),
+FP32 = "precision={compute: fp32}"  # the preset computes in bf16
+ROWS = {BASE: ([FP32], 28),
+        "adamw, states in bf16": ([FP32, "optimizer.state_dtype=bf16"], 20),
         "adamw, compute in bf16": (["precision={compute: bf16}"], 30),
-        EIGHT_BITS: (["optimizer={name: adamw_8bit}"], 16),
-        "lion": (["optimizer={name: lion}"], 20),
-        "lion_8bit": (["optimizer={name: lion_8bit}"], 14)}
+        EIGHT_BITS: ([FP32, "optimizer={name: adamw_8bit}"], 16),
+        "lion": ([FP32, "optimizer={name: lion}"], 20),
+        "lion_8bit": ([FP32, "optimizer={name: lion_8bit}"], 14)}
 UPDATES = ("adam_update", "eight_bit_update", "rule_update")
 
 

@@ -60,6 +60,7 @@ void adam_update_of(const AdamTensors& of, const AdamScalars<float>& s, const Se
   const V correction = constant(s.sqrt_bias_correction2);
   const V eps = constant(s.eps);
   for_vectors(at.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    prefetch(i, gradient, parameter, m, v);
     V g = hn::Mul(load(gradient + i, lanes), grad_scale);
     const V p = load(parameter + i, lanes);
     if (s.in_gradient) g = hn::Add(g, hn::Mul(weight_decay, p));
