@@ -1,5 +1,6 @@
 #include "lib/checkpoint/collective_save.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <system_error>
 
@@ -153,7 +154,10 @@ std::string CollectiveSave::write(const std::string& directory) {
 
 std::string CollectiveSave::commit(const std::vector<std::string>& texts) {
   std::vector<WrittenShards> shards;
-  for (const std::string& text : texts) shards.push_back(parse_shards(text));
+  for (const std::string& text : texts) {
+    shards.push_back(parse_shards(text));
+    written_seconds_ = std::max(written_seconds_, shards.back().seconds);
+  }
   pending_->commit(run_, shards, store_->model_export(),
                    {.stop = work_.stop.get_token(), .pace = pace_ ? &*pace_ : nullptr});
   return retain();

@@ -51,6 +51,9 @@ class CollectiveSave {
   void hurry();
   /// Grows while this writer's thread gets on with its part.
   std::uint64_t progress() const { return ticks_; }
+  /// Of the first writer, once advance() was true: how long the slowest one took to write its
+  /// shards.
+  double written_seconds() const { return written_seconds_; }
   /// That its thread has rested, as its store's share asks for.
   double rested_seconds() const { return pace_ ? pace_->rested_seconds() : 0; }
   /// What comes next, to be called when all writers are idle; else it waits. True when the
@@ -82,7 +85,8 @@ class CollectiveSave {
   Communicator* writers_;
   Writing writing_;
   Stage stage_ = Stage::writing;
-  std::uint64_t read_back_ = 0;           // the step that is verified
+  std::uint64_t read_back_ = 0;  // the step that is verified
+  double written_seconds_ = 0;
   std::unique_ptr<PendingSave> pending_;  // of the first writer
   std::optional<WritePace> pace_;
   activity::Ticks ticks_{0};

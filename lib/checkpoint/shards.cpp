@@ -1,6 +1,7 @@
 #include "lib/checkpoint/shards.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include <fmt/ranges.h>
 
@@ -132,6 +133,7 @@ std::string name_in_file(const std::string& tensor, const Dims& global_shape, co
 WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
                            const ShardOptions& options) {
   for (const TensorBox& box : boxes) check_box(box);
+  const auto begin_of_all = std::chrono::steady_clock::now();
   WrittenShards written;
   for (std::size_t begin = 0, shard = 0; begin < boxes.size(); ++shard) {
     std::size_t end = begin;
@@ -149,6 +151,8 @@ WrittenShards write_shards(const std::filesystem::path& directory, std::span<con
     }
     begin = end;
   }
+  const auto took = std::chrono::steady_clock::now() - begin_of_all;
+  written.seconds = std::chrono::duration<double>(took).count();
   return written;
 }
 

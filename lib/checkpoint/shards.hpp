@@ -40,6 +40,7 @@ struct TensorBox {
 struct WrittenShards {
   std::map<std::string, FileRecord> files;
   std::map<std::string, TensorRecord, std::less<>> tensors;  // boxes of this writer only
+  double seconds = 0;  // from the first byte until all of it was durable
 };
 
 struct ShardOptions {

@@ -25,6 +25,7 @@ std::string format_shards(const WrittenShards& shards) {
                                  stored.name_in_file, hash.high, hash.low});
     }
   }
+  json["seconds"] = shards.seconds;
   return json.dump();
 }
 
@@ -46,6 +47,7 @@ WrittenShards parse_shards(std::string_view text) {
                                 .xxh3_128 = Hash128{box.at(4), box.at(5)}});
       }
     }
+    shards.seconds = json.at("seconds");
   } catch (const Json::exception& error) {
     fail("a writer's account of its shards cannot be read: {}", error.what());
   }

@@ -111,7 +111,8 @@ void Saver::advance(std::chrono::milliseconds wait) {
           .bytes = under_way_->save->total_bytes(),
           .seconds = seconds,
           .waited = async_ ? under_way_->waited : seconds,
-          .rested = under_way_->save->rested_seconds()});
+          .rested = under_way_->save->rested_seconds(),
+          .written = under_way_->save->written_seconds()});
   under_way_.reset();
 }
 

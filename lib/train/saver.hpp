@@ -33,6 +33,7 @@ class Saver {
     double seconds = 0;       // since the save began
     double waited = 0;        // of these, that no step was made
     double rested = 0;        // of these, that this rank's writer left to the run beside it
+    double written = 0;       // of rank 0: how long the slowest rank took to write its files
   };
   using Saved = std::function<void(const Done& done)>;
   /// Everything outlives it; `say` and `saved` may begin to speak later.

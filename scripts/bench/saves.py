@@ -43,7 +43,7 @@ checkpoint: {interval: INTERVAL, keep_latest: 2, async: ASYNC, async_share: SHAR
 eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
-SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no step was made for ([\d.]+) s\)")
+SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no step was made for ([\d.]+) s; written in ([\d.]+) s\)")
 RESUMED = re.compile(r"every byte of the checkpoint was checked, and its tensors loaded, in ([\d.]+) s")
 DEFAULT_SHARE = 0.25
 
@@ -173,6 +173,7 @@ class RunWithSaves:
     """What the first save took, how long steps are without one, and how much longer beside one."""
     seconds: float
     waited: float
+    written: float
     quiet_step: float | None = None
     slower: float | None = None
 
@@ -180,12 +181,12 @@ class RunWithSaves:
 def run_with_saves(executable, folder, steps, is_async, share=DEFAULT_SHARE):
     subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
     output = llmtrain(executable, folder, steps, INTERVAL, is_async, share)
-    saves = [(int(step), float(whole), float(waited)) for step, whole, waited in SAVED.findall(output)]
-    found = RunWithSaves(seconds=saves[0][1], waited=saves[0][2])
+    saves = [(int(step), *map(float, times)) for step, *times in SAVED.findall(output)]
+    found = RunWithSaves(seconds=saves[0][1], waited=saves[0][2], written=saves[0][3])
     if not is_async:
         return found
     times = step_seconds(folder)
-    busy = {n for save, whole, _ in saves for n in during(times, save, whole)}
+    busy = {n for save, whole, *_ in saves for n in during(times, save, whole)}
     # The first step warms up, and one that a save begins or ends with is neither.
     quiet = [times[n] for n in range(2, steps) if not busy & {n - 1, n, n + 1}]
     found.quiet_step = statistics.mean(quiet)
@@ -198,7 +199,7 @@ def measure(executable, folder, rounds):
     llmtrain(executable, folder, 2, 2, False)  # prepares the data
     size = state_bytes(folder)
     plain = Plain(folder, size)
-    found = {name: [] for name in ("copy", "write", "read", "read anew", "in place", "waited", "beside", "check and load", "slower", "at once", "slower at once", "plain slower")}
+    found = {name: [] for name in ("copy", "write", "read", "read anew", "in place", "waited", "beside", "check and load", "slower", "at once", "written at once", "slower at once", "plain slower")}
     for _ in range(rounds):
         found["copy"].append(seconds(plain.copy))
         found["write"].append(seconds(plain.write))
@@ -210,6 +211,7 @@ def measure(executable, folder, rounds):
         found["slower"].append(beside.slower)
         at_once = run_with_saves(executable, folder, STEPS, True, 1)
         found["at once"].append(at_once.seconds)
+        found["written at once"].append(at_once.written)
         found["slower at once"].append(at_once.slower)
         found["plain slower"].append(slowed_by(executable, folder, plain.write_direct))
         for _ in range(READS):
@@ -229,6 +231,7 @@ def table(size, found):
             ("steps while it is written", None, f"{100 * found['slower']:+.0f} %"),
             ("a save beside the run, until it is there", found["beside"], f"{100 * found['write'] / found['beside']:.0f} % of the plain writer's bandwidth"),
             ("steps while it is written all of the time (async_share: 1)", None, f"{100 * found['slower at once']:+.0f} %"),
+            ("its files, until they are on the disk", found["written at once"], f"{100 * found['write'] / found['written at once']:.0f} % of the plain writer's bandwidth"),
             ("such a save, until it is there", found["at once"], f"{100 * found['write'] / found['at once']:.0f} % of the plain writer's bandwidth"),
             ("steps while another process writes as much, past the page cache", None, f"{100 * found['plain slower']:+.0f} %"),
             ("plain writer", found["write"], ""),
