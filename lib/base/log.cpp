@@ -28,14 +28,6 @@ std::string now() {
                      utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
 }
 
-void print(std::string_view severity, std::string_view message) {
-  const int rank = g_rank;
-  if (rank != 0 && severity.empty()) return;
-  const std::string line = rank == 0 ? fmt::format("{}{}\n", severity, message)
-                                     : fmt::format("[rank {}] {}{}\n", rank, severity, message);
-  std::fwrite(line.data(), 1, line.size(), stderr);
-}
-
 // One write as a rule, so that lines of several threads do not mix.
 bool append(int file, std::string_view line) {
   while (!line.empty()) {
@@ -55,6 +47,14 @@ void open_file(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) warning("{}: no log of this rank: {}", path.string(), std::strerror(errno));
   if (const int before = g_file.exchange(file); before >= 0) ::close(before);
+}
+
+void print(std::string_view severity, std::string_view message) {
+  const int rank = g_rank;
+  if (rank != 0 && severity.empty()) return;
+  const std::string line = rank == 0 ? fmt::format("{}{}\n", severity, message)
+                                     : fmt::format("[rank {}] {}{}\n", rank, severity, message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 void note(std::string_view message) {

@@ -13,12 +13,15 @@ namespace llmtrain::log {
 void set_rank(int rank);
 
 /// From here on messages are appended to this file, too, also those of other ranks than 0 that are
-/// not printed. One that cannot be opened is a warning; so is the first line that cannot be written.
+/// not printed. One that cannot be opened is a warning; so is the first line that cannot be
+/// written.
 void open_file(const std::filesystem::path& path);
 /// Into the file only: what is printed elsewhere.
 void note(std::string_view message);
 
 void write(std::string_view severity, std::string_view message);
+/// On standard error alone: the disk that has the file may be what stands still.
+void print(std::string_view severity, std::string_view message);
 
 template <class... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {

@@ -68,10 +68,13 @@ World::World(Transport& transport)
 World::~World() = default;
 
 void World::configure(TimeLimit patience, bool check_collectives) {
+  set_patience(patience);
+  if (exchange_) exchange_->check = check_collectives;
+}
+
+void World::set_patience(TimeLimit patience) {
   patience_ = patience;
-  if (!exchange_) return;
-  if (exchange_->long_waits == 0) exchange_->queue.set_patience(patience);
-  exchange_->check = check_collectives;
+  if (exchange_ && exchange_->long_waits == 0) exchange_->queue.set_patience(patience);
 }
 
 std::vector<CollectiveRecord> World::last_collectives() const {

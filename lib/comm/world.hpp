@@ -35,6 +35,8 @@ class World {
   /// For all groups: how long one member waits for another, and whether they compare what they call
   /// (HostExchange::check). Before the first collective, alike on all ranks.
   void configure(TimeLimit patience, bool check_collectives);
+  /// The former alone, between collectives.
+  void set_patience(TimeLimit patience);
   /// What the groups of this process called last, oldest first.
   std::vector<CollectiveRecord> last_collectives() const;
 

@@ -16,12 +16,25 @@
 
 namespace llmtrain::train {
 
+namespace {
+
+// As long as a launcher on a loaded machine may take to end the others.
+constexpr TimeLimit kWordForAll{10};
+// A rank whose recipe is refused leaves the word to rank 0 for so long, and says then what is
+// wrong: whoever waits for it must still be there.
+constexpr TimeLimit kUntilAllMet = kWordForAll + TimeLimit{5};
+
+}  // namespace
+
 Peers::Peers(World& world, std::string_view recipe) : world_(&world) {
+  const TimeLimit patience = world.patience();
+  world.set_patience(std::max(patience, kUntilAllMet));
   std::vector<int> ranks(static_cast<std::size_t>(world.place().size));
   std::iota(ranks.begin(), ranks.end(), 0);
   all_ = world.make_group("job", ranks, world.place().rank);
   check_same_program("");
   check_same_recipe(recipe);
+  world.set_patience(patience);
 }
 
 namespace {
@@ -104,8 +117,6 @@ namespace {
 
 // Nobody gives up much later than the first of those who wait for one rank.
 constexpr TimeLimit kFirstWord{2};
-// As long as a launcher on a loaded machine may take to end the others.
-constexpr TimeLimit kWordForAll{10};
 
 void leave_the_word(const World& world, TimeLimit limit) {
   std::this_thread::sleep_for(std::min(limit, world.patience()));

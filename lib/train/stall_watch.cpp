@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <csignal>
+#include <future>
 #include <string>
+#include <system_error>
 #include <unistd.h>
 
 #include "lib/base/activity.hpp"
@@ -17,33 +20,74 @@ namespace llmtrain::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
 
 std::atomic<bool> g_asked{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Not all that is done before the first step ticks, as the first values of a large model.
-constexpr double kBeyondDoubt = 5;
+// Behind the limit: others who have one of their own name a rank first, and say what they know.
+constexpr Seconds kBeyondDoubt{8};
+
+Seconds limit_of(Seconds patience) { return patience + kBeyondDoubt; }
 
 bool others_wait_without_limit() {
   const std::string now = activity::text();
   return !now.starts_with("training") && !now.starts_with("evaluating");
 }
 
-[[noreturn]] void end_job(const std::string& message) {
-  log::error("{}, {:g} times resilience.hang_timeout", message, kBeyondDoubt);
+constexpr std::string_view kTooLong = "longer than resilience.hang_timeout allows";
+
+[[noreturn]] void end_job(const std::string& text) {
+  log::print("error: ", text);
+  std::promise<void> noted;
+  std::future<void> in_log = noted.get_future();
+  try {
+    std::thread([&] {
+      log::note("error: " + text);
+      noted.set_value();
+    }).detach();
+    in_log.wait_for(std::chrono::seconds(1));
+  } catch (const std::system_error&) {  // no thread for it
+  }
   ::_exit(static_cast<int>(ExitCode::peer_lost));
 }
 
-[[noreturn]] void end_still_job(std::chrono::duration<double> silent) {
+[[noreturn]] void end_still_job(Seconds silent) {
   end_job(
-      fmt::format("nothing has gone on here for {:.1f} s ({}; what the threads were doing is in "
-                  "this rank's log)",
-                  silent.count(), activity::text()));
+      fmt::format("nothing has gone on here for {:.1f} s, {} ({}; what the threads were doing is "
+                  "in this rank's log)",
+                  silent.count(), kTooLong, activity::text()));
 }
 
-std::string still_for(std::chrono::duration<double> silent) {
+std::string still_for(Seconds silent) {
   return fmt::format("nothing has gone on here for {:.1f} s", silent.count());
 }
+
+/// Waits a moment; false once the watch ends.
+bool goes_on(const std::stop_token& stop, Seconds patience) {
+  std::mutex mutex;
+  std::condition_variable_any ends_now;
+  std::unique_lock lock(mutex);
+  const Seconds pause = std::clamp(patience / 8, Seconds(0.05), Seconds(1));
+  ends_now.wait_for(lock, stop, pause, [] { return false; });
+  return !stop.stop_requested();
+}
+
+/// Since when nothing has gone on here.
+class Silence {
+ public:
+  Seconds now() {
+    if (activity::ticks() != seen_) {
+      seen_ = activity::ticks();
+      since_ = Clock::now();
+    }
+    return waited_since(since_);
+  }
+
+ private:
+  std::uint64_t seen_ = activity::ticks();
+  Clock::time_point since_ = Clock::now();
+};
 
 extern "C" void ask_for_stacks(int) { g_asked.store(true, std::memory_order_relaxed); }
 
@@ -59,16 +103,8 @@ StallWatch::StallWatch(std::chrono::duration<double> patience) : patience_(patie
   action.sa_handler = ask_for_stacks;
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGQUIT, &action, nullptr);
-  thread_ = std::thread([this] { look(); });
-}
-
-StallWatch::~StallWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  ends_now_.notify_all();
-  thread_.join();
+  thread_ = std::jthread([this](const std::stop_token& stop) { look(stop); });
+  last_resort_ = std::jthread([this](const std::stop_token& stop) { end_in_time(stop); });
 }
 
 void StallWatch::exchange(std::unique_ptr<SignsOfLife> signs) {
@@ -78,39 +114,40 @@ void StallWatch::exchange(std::unique_ptr<SignsOfLife> signs) {
 }
 
 void StallWatch::look_at_next_rank() {
+  const std::lock_guard lock(mutex_);
   if (!signs_) return;
   signs_->give();
   if (signs_->heard()) {
     heard_ = Clock::now();
-  } else if (waited_longer(heard_, kBeyondDoubt * patience_) && others_wait_without_limit()) {
+  } else if (waited_longer(heard_, limit_of(patience_)) && others_wait_without_limit()) {
     end_job(
-        fmt::format("rank {} has given no sign of life for {:.1f} s: its process or its "
+        fmt::format("rank {} has given no sign of life for {:.1f} s, {}: its process or its "
                     "machine stands still; this rank was {}",
-                    signs_->next_rank(), waited_since(heard_).count(), activity::text()));
+                    signs_->next_rank(), waited_since(heard_).count(), kTooLong, activity::text()));
   }
 }
 
-void StallWatch::look() {
-  using Seconds = std::chrono::duration<double>;
-  const Seconds pause = std::clamp(patience_ / 8, Seconds(0.05), Seconds(1));
-  std::uint64_t seen = activity::ticks();
-  Clock::time_point since = Clock::now();
+void StallWatch::look(const std::stop_token& stop) {
+  Silence silence;
   bool told = false;
-  std::unique_lock lock(mutex_);
-  while (!ends_now_.wait_for(lock, pause, [this] { return ends_; })) {
+  while (goes_on(stop, patience_)) {
     if (g_asked.exchange(false)) note_stacks("asked by SIGQUIT");
     look_at_next_rank();
-    const Seconds silent = waited_since(since);
-    if (activity::ticks() != seen) {
-      seen = activity::ticks();
-      since = Clock::now();
+    const Seconds silent = silence.now();
+    if (silent < patience_ / 2) {
       told = false;
-    } else if (!told && silent >= patience_ / 2) {
+    } else if (!told) {
       note_stacks(still_for(silent));
       told = true;
-    } else if (silent >= kBeyondDoubt * patience_ && others_wait_without_limit()) {
-      end_still_job(silent);
     }
+  }
+}
+
+void StallWatch::end_in_time(const std::stop_token& stop) {
+  Silence silence;
+  while (goes_on(stop, patience_)) {
+    const Seconds silent = silence.now();
+    if (silent >= limit_of(patience_)) end_still_job(silent);
   }
 }
 
@@ -124,12 +161,12 @@ void WorkWatch::look(std::optional<std::uint64_t> progress) {
     told_ = false;
     return;
   }
-  const std::chrono::duration<double> silent = waited_since(since_);
+  const Seconds silent = waited_since(since_);
   if (!told_ && silent >= patience_ / 2) {
     note_stacks(still_for(silent));
     told_ = true;
   }
-  if (silent >= kBeyondDoubt * patience_) end_still_job(silent);
+  if (silent >= limit_of(patience_)) end_still_job(silent);
 }
 
 }  // namespace llmtrain::train

@@ -3,11 +3,11 @@
 /// when others have named the rank, or a person wants to know.
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string_view>
 #include <thread>
 
@@ -17,15 +17,16 @@ namespace llmtrain::train {
 
 /// A thread that, when nothing has gone on here (activity::ticks) for half of `patience`, writes
 /// the call stacks of all threads into the rank's log, once for each such time; and whenever the
-/// process gets SIGQUIT, which ends it no more. After five times `patience` it ends the process
-/// with exit code 6 where others wait without a limit of their own (World::LongWait): before the
-/// first step, and while checkpoints are read and written. A rank that waits for another one does
-/// not stand still. A process that its system has stopped, or whose machine has, cannot do that: it
-/// is the rank before it that misses its signs of life, says so and ends the job.
+/// process gets SIGQUIT, which ends it no more. Eight seconds after `patience` it ends the process
+/// with exit code 6: those who wait for it with a limit have told by then, but it may be alone, all
+/// may stand still, or they wait without one (World::LongWait: before the first step, and while
+/// checkpoints are read and written). A thread of its own does that, which touches no disk. A rank
+/// that waits for another one does not stand still. A process that its system has stopped, or whose
+/// machine has, cannot do that: it is the rank before it that misses its signs of life, says so and
+/// ends the job.
 class StallWatch {
  public:
   explicit StallWatch(std::chrono::duration<double> patience);
-  ~StallWatch();
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
@@ -33,21 +34,20 @@ class StallWatch {
   void exchange(std::unique_ptr<SignsOfLife> signs);
 
  private:
-  void look();
+  void look(const std::stop_token& stop);
+  void end_in_time(const std::stop_token& stop);
   void look_at_next_rank();
 
   std::chrono::duration<double> patience_;
   std::mutex mutex_;
-  std::condition_variable ends_now_;
-  bool ends_ = false;
   std::unique_ptr<SignsOfLife> signs_;
   std::chrono::steady_clock::time_point heard_{};
-  std::thread thread_;
+  std::jthread thread_, last_resort_;
 };
 
 /// The same for a thread whose work all ranks wait for while they keep answering each other: to be
 /// told now and then how far it has come. After half of `patience` without progress stacks go into
-/// the rank's log, after five times `patience` the job ends with exit code 6.
+/// the rank's log, eight seconds after `patience` the job ends with exit code 6.
 class WorkWatch {
  public:
   explicit WorkWatch(std::chrono::duration<double> patience);

@@ -100,6 +100,19 @@ TEST_CASE("ranks with different recipes are told apart at the start, by what dif
                    "directory: runs/r;");
 }
 
+TEST_CASE("what keeps one rank from its recipe is said, however short the others' patience is") {
+  const Workshop w;
+  const std::vector<std::string> run{LLMTRAIN_EXECUTABLE, "run", "r.yaml", "run.output_dir=d",
+                                     "resilience.hang_timeout=2s"};
+  std::vector<std::string> other = run;
+  other.push_back("no.such=1");
+  const ProcessResult result = run_apart(w, run, other);
+  CAPTURE(result.output);
+  CHECK(result.exit_code == 2);
+  CHECK(result.output.find("[rank 1] error: ") < result.output.size());
+  CHECK(result.output.find("no.such") < result.output.size());
+}
+
 TEST_CASE("ranks that run other files are told apart at the start, by their hashes") {
   const Workshop w;
   const std::vector<std::string> rest{"run", "r.yaml", "run.output_dir=d"};

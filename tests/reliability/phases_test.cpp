@@ -80,7 +80,7 @@ std::string fail_at(const Layout& layout, const Moment& at) {
   const std::int64_t before = at.phase == "data" || at.phase == "init" ? 0 : 2;
   const Job job(layout, &prepared_job(layout, before));
   const TempDir pids;
-  // Five times the time-out is the longest that anybody waits; the rest is for a start.
+  // Nobody waits ten seconds longer than the time-out; the rest is for a start.
   constexpr double kLimitSeconds = 45;
   const ProcessResult result = job.run(at.environment(pids), {"resilience.hang_timeout=2s"},
                                        LLMTRAIN_FAILPOINTS, kLimitSeconds);
@@ -153,6 +153,27 @@ TEST_CASE("rank 0, stopped while the others wait without limit, is missed by one
 
 TEST_CASE("a rank that gets nowhere before the first step is missed, and named") {
   CHECK(fail_at(Layout{.ranks = 2}, {"data", "spin", 0}) == "");
+}
+
+TEST_CASE("a run that stands still as a whole ends itself: one rank, and two at once") {
+  for (const int ranks : {1, 2}) {
+    for (const char* phase : {"forward", "evaluation"}) {
+      CAPTURE(ranks);
+      CAPTURE(phase);
+      const Layout layout{.ranks = ranks};
+      const Job job(layout, &prepared_job(layout, 2));
+      const TempDir pids;
+      Environment environment = Moment{phase, "read"}.environment(pids);
+      environment.emplace_back("PHASE_RANK", "all");
+      const ProcessResult result =
+          job.run(environment, {"resilience.hang_timeout=1s"}, LLMTRAIN_FAILPOINTS, 45);
+      INFO(result.output);
+      CHECK_FALSE(result.timed_out);
+      CHECK(result.exit_code == 6);
+      CHECK(result.output.find("error: nothing has gone on here for ") < result.output.size());
+      CHECK(check_recovery(job, layout, result.output, 2) == "");
+    }
+  }
 }
 
 TEST_CASE("where a rank stands still is told with the step, right after a resume too") {

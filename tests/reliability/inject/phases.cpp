@@ -80,7 +80,8 @@ void let_happen(const std::string& what) {
 
 void pass_phase(std::string_view phase) {
   if (done || phase != variable("PHASE_AT")) return;
-  if (variable("PHASE_RANK") != std::to_string(this_launch().place.rank)) return;
+  const std::string rank = variable("PHASE_RANK");
+  if (rank != "all" && rank != std::to_string(this_launch().place.rank)) return;
   if (step_now != 0 && variable("PHASE_STEP") != std::to_string(step_now)) return;
   done = true;
   let_happen(variable("PHASE_DO"));
