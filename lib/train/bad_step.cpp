@@ -107,10 +107,37 @@ void stop_or_go_on(const LoopOptions& options, const BadStep& bad, const LoopSta
                         options.max_skipped_steps);
 }
 
+namespace {
+
+// "text.txt:18: how it begins", of each document in a sample.
+std::string documents_of(std::uint64_t index, const data::MixedStream& stream,
+                         const data::Tokenizer& tokenizer) {
+  constexpr std::size_t kShownDocuments = 8, kShownTokens = 24;
+  const data::Mixture::Place place = stream.mixture().place(index);
+  const data::SampleStream& source = stream.sources()[place.source];
+  const data::Sample sample = source.sample_at(place.index);
+  const std::vector<data::SamplePiece> pieces = source.samples().pieces(sample.index);
+  std::vector<std::string> documents;
+  std::size_t row = 0;
+  for (const data::SamplePiece& piece :
+       std::span(pieces).first(std::min(kShownDocuments, pieces.size()))) {
+    const auto rows = static_cast<std::size_t>(piece.rows);
+    const auto begin = std::span(sample.tokens).subspan(row, std::min(kShownTokens, rows));
+    documents.push_back(fmt::format("{}: {}", source.samples().set().document_name(piece.document),
+                                    data::visible_text(tokenizer.decode(begin))));
+    row += rows;
+  }
+  if (pieces.size() > kShownDocuments) {
+    documents.push_back(fmt::format("{} more documents", pieces.size() - kShownDocuments));
+  }
+  return fmt::format("{}", fmt::join(documents, " | "));
+}
+
+}  // namespace
+
 StepRecord incident_of(const BadStep& bad, std::string_view done, const data::MixedStream& stream,
                        const Corpus& corpus) {
-  constexpr std::uint64_t kShownSamples = 4;
-  constexpr std::size_t kShownTokens = 24;
+  constexpr std::uint64_t kShownSamples = 256;
   StepRecord record{.step = bad.number, .fields = {}};
   record.set("incident/what", bad.what);
   if (!bad.where.empty()) record.set("incident/where", bad.where);
@@ -120,17 +147,13 @@ StepRecord incident_of(const BadStep& bad, std::string_view done, const data::Mi
   record.set("incident/loss_limit", bad.loss_limit);
   record.set("incident/first_sample", static_cast<std::int64_t>(bad.first_sample));
   record.set("incident/last_sample", static_cast<std::int64_t>(bad.end_sample) - 1);
+  if (bad.left_out_from) {
+    record.set("incident/left_out_from", static_cast<std::int64_t>(*bad.left_out_from));
+  }
   const std::uint64_t shown = std::min(bad.end_sample, bad.first_sample + kShownSamples);
   for (std::uint64_t index = bad.first_sample; index < shown; ++index) {
-    const data::Mixture::Place place = stream.mixture().place(index);
-    const data::SampleStream& source = stream.sources()[place.source];
-    const data::Sample sample = source.sample_at(place.index);
-    const std::uint64_t document = source.samples().pieces(sample.index).front().document;
-    const std::size_t length = std::min(kShownTokens, sample.tokens.size());
-    const std::string begin = corpus.tokenizer->decode(std::span(sample.tokens).first(length));
     record.set(fmt::format("incident/sample/{}", index),
-               fmt::format("{}: {}", source.samples().set().document_name(document),
-                           data::visible_text(begin)));
+               documents_of(index, stream, *corpus.tokenizer));
   }
   return record;
 }

@@ -32,6 +32,9 @@ struct BadStep {
   std::string where =
       {};  // "the loss (rank 1), the gradient of a and 7 more (all ranks)", if known
 
+  /// Of a way back: the first sample that it leaves out; end_sample is behind the last one.
+  std::optional<std::uint64_t> left_out_from = {};
+
   /// "step 7: the loss is not finite (samples 12 to 13)"
   std::string text() const;
 };
@@ -55,8 +58,8 @@ std::string where_not_finite(engine::Engine& engine, const Peers& peers);
 /// first.
 void stop_or_go_on(const LoopOptions& options, const BadStep& bad, const LoopState& state);
 
-/// For incidents.jsonl: numbers, what was done, and of the first samples where they come from and
-/// how their text begins.
+/// For incidents.jsonl: numbers, what was done, and of its samples, up to 256, which documents are
+/// in them and how their text begins.
 StepRecord incident_of(const BadStep& bad, std::string_view done, const data::MixedStream& stream,
                        const Corpus& corpus);
 

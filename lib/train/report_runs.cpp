@@ -199,6 +199,7 @@ std::string starts_section(const RunData& run) {
 std::string incidents_section(const RunData& run) {
   if (run.incidents.empty()) return "";
   constexpr std::string_view kSample = "incident/sample/";
+  constexpr std::int64_t kShownSamples = 16;
   std::string html =
       "<section><h2>Steps that did not count</h2>\n<table><thead><tr><th class=\"num\">Step</th>"
       "<th>What</th><th>Done</th><th>Samples</th></tr></thead><tbody>\n";
@@ -216,10 +217,18 @@ std::string incidents_section(const RunData& run) {
     std::string samples =
         fmt::format("{:.0f} to {:.0f}", incident.number("incident/first_sample").value_or(0),
                     incident.number("incident/last_sample").value_or(0));
+    if (const auto from = incident.number("incident/left_out_from")) {
+      samples += fmt::format(", left out from {:.0f} on", *from);
+    }
+    std::int64_t of_step = 0;
     for (const auto& [key, value] : incident.fields) {
-      if (!key.starts_with(kSample)) continue;
+      if (!key.starts_with(kSample) || ++of_step > kShownSamples) continue;
       samples +=
           fmt::format("<br><small>{}: {}</small>", key.substr(kSample.size()), text(incident, key));
+    }
+    if (of_step > kShownSamples) {
+      samples +=
+          fmt::format("<br><small>{} more: incidents.jsonl</small>", of_step - kShownSamples);
     }
     html += fmt::format("<tr><td class=\"num\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                         incident.step, what(incident), text(incident, "incident/done"), samples);

@@ -81,8 +81,9 @@ class Trainer {
   /// On what a step came to and how long the run has taken.
   void agree(const LaunchedStep& step, const engine::StepOutcome& outcome);
   /// Does what the recipe says about it; may go back to a checkpoint.
-  void answer(const BadStep& bad);
-  void roll_back(const BadStep& bad);
+  void answer(BadStep bad);
+  /// The first sample that is left out.
+  std::uint64_t roll_back(const BadStep& bad);
   void note_incident(const BadStep& bad, std::string_view done);
   void open_output(std::optional<std::int64_t> resumed_step);
   void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);

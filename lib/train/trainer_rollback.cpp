@@ -11,12 +11,12 @@
 namespace llmtrain::train {
 
 // All ranks know the same loss and norm, so all come to the same end.
-void Trainer::answer(const BadStep& bad) {
+void Trainer::answer(BadStep bad) {
   if (gives_up_) return;
   const bool goes_back = bad.policy == OnBadStep::rollback;
   try {
     stop_or_go_on(options_, bad, state_);
-    if (goes_back) roll_back(bad);
+    if (goes_back) bad.left_out_from = roll_back(bad);
   } catch (const Stopped&) {
     throw;
   } catch (const Error&) {
@@ -36,7 +36,7 @@ void Trainer::note_incident(const BadStep& bad, std::string_view done) {
 
 // The run goes on as if it had resumed, but behind the samples of the bad step. Until it is saved
 // again a new start comes to the same step by the same way.
-void Trainer::roll_back(const BadStep& bad) {
+std::uint64_t Trainer::roll_back(const BadStep& bad) {
   while (!in_flight_.empty()) {  // launched on what is given up
     engine_.settle_step();
     in_flight_.pop_front();
@@ -84,6 +84,7 @@ void Trainer::roll_back(const BadStep& bad) {
   peers_.barrier("way back");
   message(fmt::format("{}: went back to step {}; samples {} to {} are left out", bad.text(),
                       state_.step, left_out_from, bad.end_sample - 1));
+  return left_out_from;
 }
 
 }  // namespace llmtrain::train

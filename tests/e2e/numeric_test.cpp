@@ -147,6 +147,32 @@ TEST_CASE("on an emulated GPU, which has the next step in its queue already, the
   ::unsetenv("LLMTRAIN_CUDA_PLUGIN");
 }
 
+TEST_CASE("an incident names every document of every sample of its step") {
+  const Workspace here(kTinyRecipe);
+  fs::create_directory(here.path / "texts");
+  for (int i = 0; i < 400; ++i)
+    here.write(fmt::format("texts/{}.txt", i), "short " + std::to_string(i));
+  const auto result = here.run(
+      {"optimizer.lr=3", "training.max_steps=12", "training.micro_batch_size=2",
+       "training.global_batch_size=10", "data.sources=[{path: texts/}]",
+       "resilience={on_loss_spike: stop, loss_spike_window: 1, loss_spike_factor: 1.001}"});
+  INFO(result.output);
+  REQUIRE(result.exit_code == 5);
+  const train::StepRecord incident =
+      train::read_metrics(here.path / "run" / "incidents.jsonl").front();
+  const auto first = static_cast<std::int64_t>(*incident.number("incident/first_sample"));
+  CHECK(*incident.number("incident/last_sample") == first + 9);
+  for (std::int64_t sample = first; sample < first + 10; ++sample) {
+    CAPTURE(sample);
+    const auto* text = incident.find(fmt::format("incident/sample/{}", sample));
+    REQUIRE(text != nullptr);
+    const std::string& documents = std::get<std::string>(*text);
+    CAPTURE(documents);
+    CHECK(documents.find(".txt") < documents.find(" | "));
+    CHECK(documents.find(".txt", documents.find(" | ")) < documents.size());
+  }
+}
+
 TEST_CASE("a loss spike is trained on, skipped, left out or ends the run, as the recipe says") {
   const Workspace here(kTinyRecipe);
   const auto run = [&](const std::string& policy) {

@@ -53,6 +53,7 @@ TEST_CASE("rollback: the run goes back to its newest checkpoint and leaves the s
   const auto& incident = incidents.at(0);
   CHECK(incident.step == first);
   CHECK(incident.number("incident/first_sample") == first - 1);
+  CHECK(incident.number("incident/left_out_from") == first - 1);
   const auto* text = incident.find(fmt::format("incident/sample/{}", first - 1));
   REQUIRE(text != nullptr);
   CHECK(std::get<std::string>(*text).find("Z Z") != std::string::npos);

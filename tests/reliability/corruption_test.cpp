@@ -154,7 +154,9 @@ std::vector<Corruption> corruptions_of_manifest(const fs::path& path, const fs::
   edit("a newer format", "\"format_version\": 2", "\"format_version\": 3");
   edit("an older format", "\"format_version\": 2", "\"format_version\": 0");
   edit("another step", "\"step\": 6", "\"step\": 4");
-  edit_tensor("another dtype", "\"dtype\": \"fp32\"", "\"dtype\": \"int32\"");
+  edit_tensor("no dtype", "\"dtype\": \"fp32\"", "\"dtype\": \"int32\"");
+  edit_tensor("a narrower dtype", "\"dtype\": \"fp32\"", "\"dtype\": \"bf16\"");
+  edit_tensor("a wider dtype", "\"dtype\": \"fp32\"", "\"dtype\": \"fp64\"");
   edit_tensor("another shape", "\"shape\": [257, 64]", "\"shape\": [64, 257]");
   edit_tensor("another file", "\"file\": \"shard-0000-0000", "\"file\": \"shard-0000-0001");
   edit("a path", "\"file\": \"shard-0000-0000", "\"file\": \"../shard-0000-0000");
