@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "lib/base/trace_limit.hpp"
+#include "lib/base/trace_threads.hpp"
 
 namespace llmtrain::trace {
 
@@ -21,7 +22,10 @@ std::vector<Span> g_spans;
 std::size_t g_max_spans = 0;
 std::uint64_t g_dropped = 0;
 std::uint32_t g_threads = 0;
+std::map<std::uint32_t, std::string> g_names;
 std::int64_t g_start_ns = 0;
+
+thread_local std::string t_name;  // empty: none
 
 std::int64_t clock_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -48,7 +52,15 @@ void detail::keep(Kind kind, std::string name, std::int64_t begin_ns) {
     return;
   }
   thread_local const std::uint32_t thread = g_threads++;
+  if (!t_name.empty()) g_names.try_emplace(thread, t_name);
   g_spans.push_back({kind, thread, std::move(name), begin_ns - g_start_ns, end_ns - g_start_ns});
+}
+
+void name_thread(std::string name) { t_name = std::move(name); }
+
+std::map<std::uint32_t, std::string> thread_names() {
+  const std::lock_guard lock(g_mutex);
+  return g_names;
 }
 
 std::uint64_t dropped() {
@@ -61,6 +73,7 @@ void start() { start(kMaxSpans); }
 void start(std::size_t max_spans) {
   const std::lock_guard lock(g_mutex);
   g_spans.clear();
+  g_names.clear();
   g_max_spans = max_spans;
   g_dropped = 0;
   g_start_ns = clock_ns();
@@ -81,15 +94,13 @@ std::vector<Span> stop() {
   return spans;
 }
 
-SelfTimes self_times(const std::vector<Span>& spans, std::uint32_t thread) {
-  SelfTimes times;
+void for_each_stretch(
+    const std::vector<Span>& spans, std::uint32_t thread,
+    const std::function<void(std::span<const Span* const> open, std::int64_t ns)>& visit) {
   std::vector<const Span*> open;
   std::int64_t counted_to = 0;
   const auto count_to = [&](std::int64_t ns) {
-    if (!open.empty()) {
-      times.seconds[static_cast<int>(open.back()->kind)] +=
-          1e-9 * static_cast<double>(ns - counted_to);
-    }
+    if (!open.empty() && ns > counted_to) visit(open, ns - counted_to);
     counted_to = ns;
   };
   const auto close_until = [&](std::int64_t ns) {
@@ -105,6 +116,13 @@ SelfTimes self_times(const std::vector<Span>& spans, std::uint32_t thread) {
     open.push_back(&span);
   }
   if (!open.empty()) close_until(open.front()->end_ns);
+}
+
+SelfTimes self_times(const std::vector<Span>& spans, std::uint32_t thread) {
+  SelfTimes times;
+  for_each_stretch(spans, thread, [&](std::span<const Span* const> open, std::int64_t ns) {
+    times.seconds[static_cast<int>(open.back()->kind)] += 1e-9 * static_cast<double>(ns);
+  });
   return times;
 }
 

@@ -7,6 +7,7 @@
 #include "lib/base/ending.hpp"
 #include "lib/base/file_errors.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace_threads.hpp"
 #include "lib/checkpoint/shards_text.hpp"
 #include "lib/checkpoint/store.hpp"
 
@@ -128,6 +129,7 @@ void CollectiveSave::start(std::function<std::string()> work) {
   try {
     work_.text = store_->options().in_thread([this, work = std::move(work)] {
       const activity::CountedThread counted(ticks_);
+      trace::name_thread("checkpoint writer");
       return work();
     });
   } catch (const std::system_error& error) {

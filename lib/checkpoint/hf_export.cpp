@@ -6,6 +6,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 #include "lib/checkpoint/hf_directory.hpp"
 #include "lib/checkpoint/hf_stack.hpp"
 #include "lib/checkpoint/hf_values.hpp"
@@ -180,6 +181,7 @@ std::uint64_t hf_bytes(const HfContent& content) {
 
 void write_hf(const fs::path& directory, const HfContent& content, const ParameterValues& values,
               const WriteLimits& limits) {
+  const trace::Scope span(trace::Kind::io, "write model.safetensors");
   const std::vector<HfStack> stacks = hf_stacks(*content.parameters, *content.layout);
   const std::vector<TensorSpec> specs = specs_of(stacks, content.dtype);
   Pieces pieces;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/stored_read.hpp"
 #include "lib/checkpoint/verify.hpp"
@@ -122,6 +123,7 @@ void Loader::read_box(const Request& request, std::span<std::byte> out) {
           to_string(request.box.shape), out.size());
   for (const StoredBox& stored : tensor.boxes) {
     if (!intersect(stored.box, request.box)) continue;
+    const trace::Scope span(trace::Kind::io, [&] { return "load " + stored.file; });
     const std::shared_ptr<const SafetensorsFile> file = shard(stored.file);
     RunReader reader(*file, entry_of(*file, stored, tensor.dtype), out);
     for_each_run(stored.box, request.box, [&](const Run& run) {

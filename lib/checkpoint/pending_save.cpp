@@ -6,6 +6,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 
 namespace llmtrain::checkpoint {
 
@@ -51,6 +52,7 @@ WrittenShards PendingSave::write(std::span<const TensorBox> boxes) {
 }
 
 void PendingSave::write_manifest(const Manifest& manifest) const {
+  const trace::Scope span(trace::Kind::io, [] { return fmt::format("write {}", kManifestName); });
   const std::string text = format_manifest(manifest);
   const std::string_view view = text;
   hit("manifest.create");

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 
 namespace llmtrain::checkpoint {
@@ -144,6 +145,7 @@ WrittenShards write_shards(const std::filesystem::path& directory, std::span<con
     }
     const std::string file = fmt::format("shard-{:04}-{:04}.safetensors", options.writer, shard);
     const auto group = boxes.subspan(begin, end - begin);
+    const trace::Scope span(trace::Kind::io, [&] { return "write " + file; });
     const WrittenShard shard_written = write_shard(directory / file, group, options);
     written.files[file] = shard_written.file;
     for (std::size_t i = 0; i < group.size(); ++i) {

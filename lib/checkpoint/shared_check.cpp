@@ -2,6 +2,7 @@
 
 #include <system_error>
 
+#include "lib/base/trace_threads.hpp"
 #include "lib/checkpoint/store.hpp"
 
 namespace llmtrain::checkpoint {
@@ -37,7 +38,10 @@ SharedCheck::SharedCheck(const CheckpointStore& store, std::uint64_t step, Verif
     return format_problems(store.verify(step, level, part));
   };
   try {
-    mine_ = in_thread(work);
+    mine_ = in_thread([work] {
+      trace::name_thread("checkpoint check");
+      return work();
+    });
   } catch (const std::system_error&) {
     if (handover_ != nullptr) handover_->close();
     mine_ = std::async(std::launch::deferred, work);

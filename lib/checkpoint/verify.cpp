@@ -10,6 +10,7 @@
 #include "lib/base/piece_reader.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/stop_request.hpp"
+#include "lib/base/trace.hpp"
 #include "lib/checkpoint/json_reader.hpp"
 #include "lib/checkpoint/safetensors.hpp"
 #include "lib/checkpoint/stored_read.hpp"
@@ -101,6 +102,9 @@ void check_file(const std::filesystem::path& path, const FileRecord& record, Ver
                 const ExpectedEntries& expected, const CheckPart& part,
                 std::vector<Problem>& problems) {
   const std::string file = path.filename().string();
+  const trace::Scope span(trace::Kind::io, [&] {
+    return (level == VerifyLevel::hash_on_disk ? "read back " : "check ") + file;
+  });
   File raw = read_stored([&] { return File::open_read_nofollow(path); });
   raw.expect_straight_reading();
   if (level == VerifyLevel::hash_on_disk) raw.bypass_cache();
@@ -126,6 +130,7 @@ auto heeding_signals(const CheckPart& part) {
 /// As read_manifest(), of storage that does not fail.
 Manifest read_manifest_once(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kManifestName;
+  const trace::Scope span(trace::Kind::io, [&] { return "load " + path.filename().string(); });
   const File file = read_stored([&] { return File::open_read_nofollow(path); });
   const std::uint64_t bytes = file.size();
   require<CheckpointError>(bytes <= kMaxManifestBytes, "{}: {} bytes, at most {} are accepted",

@@ -8,6 +8,7 @@
 #include "kernels/step_scalars.hpp"
 #include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 #include "lib/engine/checkpoint_share.hpp"
 #include "lib/engine/target.hpp"
 
@@ -146,12 +147,15 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, const StepOp
   if (routers_) routers_->sum(mesh_);
   if (quantization_) quantization_->join(kernel, mesh_);
   if (expert_room_) expert_room_->join_all();
-  parts_.run(RecordedParts::Part::update, [&] {
-    optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
-    if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
-    if (quantized_) quantized_->end_step(kernel, optimizer_->decision().view());
-  });
-  data_ranks_.gather_updates(kernel);
+  {
+    const trace::Scope span(trace::Kind::action, "update");
+    parts_.run(RecordedParts::Part::update, [&] {
+      optimizer_->launch_step(kernel, step_scalars_, loss_sum_);
+      if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
+      if (quantized_) quantized_->end_step(kernel, optimizer_->decision().view());
+    });
+    data_ranks_.gather_updates(kernel);
+  }
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);
   Launched& launched = in_flight_[static_cast<std::size_t>(slot)];
   launched.trained_tokens = batch.trained_tokens;

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/trace_limit.hpp"
+#include "lib/base/trace_threads.hpp"
 
 namespace llmtrain::trace {
 
@@ -45,6 +46,24 @@ TEST_CASE("spans are kept while somebody looks, and only then; names are made on
   CHECK(spans[outer].begin_ns <= spans[outer + 1].begin_ns);
   CHECK(spans[outer].end_ns >= spans[outer + 1].end_ns);
   CHECK(stop().empty());
+}
+
+TEST_CASE("a thread has the name that it was given, where it has spans") {
+  const auto work = [](const char* name) {
+    name_thread(name);
+    const Scope span(Kind::io, name);
+  };
+  start();
+  { const Scope span(Kind::io, "unnamed"); }
+  std::thread([&] { work("writer"); }).join();
+  const std::vector<Span> spans = stop();
+  std::thread([&] { work("nobody looks"); }).join();
+  REQUIRE(spans.size() == 2);
+  const Span& named = spans[spans[0].name == "writer" ? 0 : 1];
+  CHECK(thread_names() == std::map<std::uint32_t, std::string>{{named.thread, "writer"}});
+  start();
+  stop();
+  CHECK(thread_names().empty());
 }
 
 TEST_CASE("no more spans are kept than were asked for, and the others are counted") {

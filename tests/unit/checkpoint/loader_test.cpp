@@ -1,8 +1,11 @@
 #include "lib/checkpoint/loader.hpp"
 
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "lib/base/trace.hpp"
 #include "tests/unit/checkpoint/support.hpp"
 
 namespace llmtrain::checkpoint {
@@ -117,6 +120,21 @@ TEST_CASE("a tensor cut by row-major ranges, as optimizer shards are, comes back
   std::vector<std::byte> out(tensor.bytes.size());
   store.load(1).read_box({tensor.name, tensor.dtype, tensor.shape, whole_box(tensor.shape)}, out);
   CHECK(out == tensor.bytes);
+}
+
+TEST_CASE("a trace has a span for what is checked or loaded of each file") {
+  const ScratchDir dir;
+  CheckpointStore store = CheckpointStore::open_writer(dir.path());
+  const WholeTensor tensor = whole_tensor("w", DType::f32, {4, 3}, 1);
+  save_split(store, 1, {tensor}, {{whole_box(tensor.shape)}});
+  trace::start();
+  CHECK(store.verify(1, VerifyLevel::hash).empty());
+  std::vector<std::byte> out(tensor.bytes.size());
+  store.load(1).read_box({"w", DType::f32, tensor.shape, whole_box(tensor.shape)}, out);
+  std::set<std::string> names;
+  for (const trace::Span& span : trace::stop()) names.insert(span.name);
+  CHECK(names == std::set<std::string>{"load manifest.json", "check shard-0000-0000.safetensors",
+                                       "load shard-0000-0000.safetensors"});
 }
 
 TEST_CASE("a tensor of another dtype or shape, or of no such name, is refused by name") {
