@@ -9,7 +9,9 @@
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/trace_limit.hpp"
+#include "lib/base/trace_threads.hpp"
 #include "lib/base/units.hpp"
+#include "lib/parallel/schedule.hpp"
 #include "lib/plan/machine.hpp"
 
 namespace llmtrain::train {
@@ -24,14 +26,79 @@ std::uint32_t step_thread(const std::vector<trace::Span>& spans) {
   return phase == spans.end() ? 0 : phase->thread;
 }
 
+double seconds(std::int64_t ns) { return 1e-9 * static_cast<double>(ns); }
+
+// Of what begins with this span, whatever is in it.
+std::optional<StepPhase> phase_of(const trace::Span& span) {
+  if (span.kind == trace::Kind::io && span.name == "checkpoint") return StepPhase::save;
+  if (span.kind != trace::Kind::action) return std::nullopt;
+  if (span.name == "evaluation") return StepPhase::evaluation;
+  if (span.name == "update") return StepPhase::update;
+  // As to_string() has an action of a schedule: its letter, then its micro-batch.
+  if (span.name.size() < 2 || span.name[1] < '0' || span.name[1] > '9') return std::nullopt;
+  if (span.name[0] == parallel::letter(parallel::ActionKind::forward)) return StepPhase::forward;
+  return StepPhase::backward;
+}
+
+std::array<double, kNumStepPhases> phase_times(const std::vector<trace::Span>& spans,
+                                               std::uint32_t thread) {
+  std::array<double, kNumStepPhases> times{};
+  const auto add = [&](std::span<const trace::Span* const> open, std::int64_t ns) {
+    const trace::Kind kind = open.back()->kind;
+    if (kind == trace::Kind::wait || kind == trace::Kind::communication) return;
+    StepPhase phase = StepPhase::other;
+    for (const trace::Span* const span : open) {
+      const std::optional<StepPhase> found = phase_of(*span);
+      if (!found) continue;
+      phase = *found;
+      break;
+    }
+    times.at(static_cast<std::size_t>(phase)) += seconds(ns);
+  };
+  trace::for_each_stretch(spans, thread, add);
+  return times;
+}
+
+std::string phase_table(const std::vector<RankProfile>& ranks) {
+  std::string text = "ms per step by phase, without exchanges and waiting\n";
+  text += fmt::format("{:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "rank", "forward",
+                      "backward", "update", "save", "evaluation", "other");
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    text += fmt::format("{:>6}", rank);
+    for (const double seconds : ranks[rank].times.phases) {
+      text += fmt::format(" {:>10.3f}", 1e3 * seconds);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 // Those that were dropped, on the rank with the most of them.
 std::string dropped_text(const std::vector<RankProfile>& ranks) {
-  const auto most = std::ranges::max_element(ranks, {}, &RankProfile::dropped_spans);
-  if (most == ranks.end() || most->dropped_spans == 0) return "";
+  const auto dropped = [](const RankProfile& of) { return of.times.dropped_spans; };
+  const auto most = std::ranges::max_element(ranks, {}, dropped);
+  if (most == ranks.end() || dropped(*most) == 0) return "";
   return fmt::format(
       "incomplete: {} spans of rank {} were dropped, all behind its first {}; trace fewer steps "
       "(profiler.num_steps)\n",
-      most->dropped_spans, most - ranks.begin(), trace::kMaxSpans);
+      dropped(*most), most - ranks.begin(), trace::kMaxSpans);
+}
+
+// The one that the others wait for.
+std::string slowest_text(const std::vector<RankProfile>& ranks) {
+  if (ranks.size() < 2) return "";
+  std::vector<double> busy;
+  for (const RankProfile& of : ranks) busy.push_back(of.times.busy());
+  const auto slowest = std::ranges::max_element(busy) - busy.begin();
+  const double most = busy[static_cast<std::size_t>(slowest)];
+  // The lower one of two, which is not the slowest.
+  const auto middle = busy.begin() + (std::ssize(busy) - 1) / 2;
+  std::ranges::nth_element(busy, middle);
+  const double median = *middle;
+  return fmt::format(
+      "slowest: rank {} on {}, busy for {:.3f} ms per step, saves included, {:.2f} times the "
+      "median\n",
+      slowest, ranks[static_cast<std::size_t>(slowest)].host, 1e3 * most, most / median);
 }
 
 std::string rank_file(int rank) { return fmt::format("rank-{}.json", rank); }
@@ -44,58 +111,55 @@ void ProfilerSection::validate(recipe::Issues& issues) const {
   }
 }
 
-RankProfile profile_of(const std::vector<trace::Span>& spans, std::string host,
-                       std::int64_t steps) {
+RankTimes times_of(const std::vector<trace::Span>& spans) {
   const std::uint32_t thread = step_thread(spans);
-  // What happens between steps is none of them.
-  std::vector<trace::Span> inside;
+  RankTimes times;
+  std::vector<trace::Span> inside, between;
   std::int64_t phase_end = 0;
+  int steps = 0;
   for (const trace::Span& span : spans) {
     if (span.thread != thread) continue;
-    if (span.kind == trace::Kind::phase) phase_end = std::max(phase_end, span.end_ns);
-    if (span.begin_ns < phase_end) inside.push_back(span);
+    if (span.kind == trace::Kind::phase) {
+      ++steps;
+      phase_end = std::max(phase_end, span.end_ns);
+      times.step += seconds(span.end_ns - span.begin_ns);
+    }
+    (span.begin_ns < phase_end ? inside : between).push_back(span);
   }
   const trace::SelfTimes self = trace::self_times(inside, thread);
-  const auto per_step = [&](double seconds) { return seconds / static_cast<double>(steps); };
-  RankProfile profile{.host = std::move(host)};
-  for (const trace::Span& span : spans) {
-    if (span.thread != thread || span.kind != trace::Kind::phase) continue;
-    profile.step += per_step(1e-9 * static_cast<double>(span.end_ns - span.begin_ns));
+  times.compute = self.of(trace::Kind::compute);
+  times.communication = self.of(trace::Kind::communication);
+  times.wait = self.of(trace::Kind::wait);
+  times.io = self.of(trace::Kind::io);
+  times.saves = trace::self_times(between, thread).of(trace::Kind::io);
+  times.phases = phase_times(spans, thread);
+  for (double* const sum :
+       {&times.step, &times.compute, &times.communication, &times.wait, &times.io, &times.saves}) {
+    *sum /= std::max(steps, 1);
   }
-  profile.compute = per_step(self.of(trace::Kind::compute));
-  profile.communication = per_step(self.of(trace::Kind::communication));
-  profile.wait = per_step(self.of(trace::Kind::wait));
-  profile.io = per_step(self.of(trace::Kind::io));
-  return profile;
+  for (double& sum : times.phases) sum /= std::max(steps, 1);
+  return times;
 }
 
 std::string profile_table(const std::vector<RankProfile>& ranks) {
-  std::string text = fmt::format("{:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", "rank",
-                                 "step ms", "compute", "exchange", "wait", "io", "other", "host");
+  std::string text =
+      fmt::format("{:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", "rank", "step ms",
+                  "compute", "exchange", "wait", "io", "other", "saves", "host");
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const RankProfile& of = ranks[rank];
-    text += fmt::format("{:>6} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f}  {}\n",
-                        rank, 1e3 * of.step, 1e3 * of.compute, 1e3 * of.communication,
-                        1e3 * of.wait, 1e3 * of.io, 1e3 * of.other(), of.host);
+    const RankTimes& of = ranks[rank].times;
+    text += fmt::format("{:>6}", rank);
+    for (const double seconds :
+         {of.step, of.compute, of.communication, of.wait, of.io, of.other(), of.saves}) {
+      text += fmt::format(" {:>10.3f}", 1e3 * seconds);
+    }
+    text += fmt::format("  {}\n", ranks[rank].host);
   }
-  text += dropped_text(ranks);
-  if (ranks.size() < 2) return text;
-  std::vector<double> busy;
-  for (const RankProfile& of : ranks) busy.push_back(of.busy());
-  const auto slowest = std::ranges::max_element(busy) - busy.begin();
-  const double most = busy[static_cast<std::size_t>(slowest)];
-  // The lower one of two, which is not the slowest.
-  const auto middle = busy.begin() + (std::ssize(busy) - 1) / 2;
-  std::ranges::nth_element(busy, middle);
-  const double median = *middle;
-  return text + fmt::format(
-                    "slowest: rank {} on {}, busy for {:.3f} ms of a step, {:.2f} times the "
-                    "median\n",
-                    slowest, ranks[static_cast<std::size_t>(slowest)].host, 1e3 * most,
-                    most / median);
+  return text + phase_table(ranks) + dropped_text(ranks) + slowest_text(ranks);
 }
 
-std::string trace_events(const std::vector<trace::Span>& spans, int rank, std::string_view host) {
+std::string trace_events(const std::vector<trace::Span>& spans,
+                         const std::map<std::uint32_t, std::string>& threads, int rank,
+                         std::string_view host) {
   const auto name_of = [&](const char* what, std::uint32_t thread, const std::string& name) {
     return Json{
         {"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", thread}, {"args", {{"name", name}}}}
@@ -103,12 +167,15 @@ std::string trace_events(const std::vector<trace::Span>& spans, int rank, std::s
   };
   std::string events = name_of("process_name", 0, fmt::format("rank {} on {}", rank, host));
   const std::uint32_t steps = step_thread(spans);
-  std::set<std::uint32_t> threads;
+  const auto thread_name = [&](std::uint32_t thread) {
+    if (thread == steps) return std::string("step");
+    const auto found = threads.find(thread);
+    return found == threads.end() ? fmt::format("thread {}", thread) : found->second;
+  };
+  std::set<std::uint32_t> seen;
   for (const trace::Span& span : spans) {
-    if (threads.insert(span.thread).second) {
-      events +=
-          ",\n" + name_of("thread_name", span.thread,
-                          span.thread == steps ? "step" : fmt::format("thread {}", span.thread));
+    if (seen.insert(span.thread).second) {
+      events += ",\n" + name_of("thread_name", span.thread, thread_name(span.thread));
     }
     const auto microseconds = [](std::int64_t ns) { return 1e-3 * static_cast<double>(ns); };
     events += fmt::format(
@@ -156,21 +223,16 @@ std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
   const std::filesystem::path to = directory_ / fmt::format("steps-{:08}-{:08}", first, last_step);
   create_directories_durably(to);
   const int rank = peers.world().place().rank;
-  write_file_atomic(to / rank_file(rank), trace_events(spans, rank, host));
-  struct Times {
-    double step, compute, communication, wait, io;
-    std::uint64_t dropped;
-  };
-  const RankProfile mine = profile_of(spans, host, last_step - first + 1);
-  const auto times = peers.of_all(
-      Times{mine.step, mine.compute, mine.communication, mine.wait, mine.io, dropped}, "profiles");
+  write_file_atomic(to / rank_file(rank), trace_events(spans, trace::thread_names(), rank, host));
+  RankTimes mine = times_of(spans);
+  mine.dropped_spans = dropped;
+  const std::vector<RankTimes> times = peers.of_all(mine, "profiles");
   const auto hosts = peers.texts_of_all(host, "profiles");
   if (!peers.is_first()) return "";
   std::vector<RankProfile> ranks;
   std::string events;
   for (std::size_t r = 0; r < times.size(); ++r) {
-    const Times& of = times[r];
-    ranks.push_back({hosts[r], of.step, of.compute, of.communication, of.wait, of.io, of.dropped});
+    ranks.push_back({hosts[r], times[r]});
     const std::filesystem::path file = to / rank_file(static_cast<int>(r));
     events += (r == 0 ? "" : ",\n") + read_file(file);
     std::filesystem::remove(file);

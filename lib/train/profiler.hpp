@@ -1,9 +1,12 @@
 #pragma once
 /// A window of steps, looked at closely (`profiler` of the recipe): when each rank did what, for
-/// ui.perfetto.dev, and a table of where the ranks' time went.
+/// ui.perfetto.dev, and tables of where the ranks' time went. What begins before the window or ends
+/// behind it, on whatever thread, is in neither.
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,24 +17,44 @@
 
 namespace llmtrain::train {
 
+/// What the thread that makes the steps is at. Computing activations again is of the backward;
+/// micro-batches and stages are added up.
+enum class StepPhase : std::uint8_t { forward, backward, update, save, evaluation, other };
+inline constexpr std::size_t kNumStepPhases = 6;
+
 /// Where the time of the thread that makes the steps went on one rank, in seconds per step.
-struct RankProfile {
-  std::string host;
+struct RankTimes {
   double step = 0;
-  double compute = 0, communication = 0, wait = 0, io = 0;
+  double compute = 0, communication = 0, wait = 0, io = 0;  // in steps
+  double saves = 0;                 // files between steps, without waiting for other ranks
   std::uint64_t dropped_spans = 0;  // beyond trace::kMaxSpans, whose time counts as other
+  /// Of each StepPhase, in steps and between them, without exchanges and waiting.
+  std::array<double, kNumStepPhases> phases{};
+
+  double of(StepPhase phase) const { return phases.at(static_cast<std::size_t>(phase)); }
   double other() const { return step - compute - communication - wait - io; }
   /// What nobody else is to blame for.
-  double busy() const { return step - communication - wait; }
+  double busy() const { return step - communication - wait + saves; }
 };
 
-RankProfile profile_of(const std::vector<trace::Span>& spans, std::string host, std::int64_t steps);
+struct RankProfile {
+  std::string host;
+  RankTimes times;
+};
 
-/// A line for each rank, which one the others wait for, and what is missing.
+/// Of all steps that the spans have: those that a run made again after a way back are more than
+/// the numbers between the first and the last one.
+RankTimes times_of(const std::vector<trace::Span>& spans);
+
+/// A line for each rank by what it did and another by phases, in milliseconds per step; which rank
+/// the others wait for, and what is missing.
 std::string profile_table(const std::vector<RankProfile>& ranks);
 
-/// The spans of one rank as elements of a trace's `traceEvents`, joined by commas.
-std::string trace_events(const std::vector<trace::Span>& spans, int rank, std::string_view host);
+/// The spans of one rank as elements of a trace's `traceEvents`, joined by commas; `threads` as
+/// trace::thread_names() gives them.
+std::string trace_events(const std::vector<trace::Span>& spans,
+                         const std::map<std::uint32_t, std::string>& threads, int rank,
+                         std::string_view host);
 
 class Profiler {
  public:

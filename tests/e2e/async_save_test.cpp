@@ -1,10 +1,14 @@
 // checkpoint.async: the same checkpoints, written while the run goes on.
 #include <csignal>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "lib/base/file.hpp"
 #include "lib/checkpoint/store.hpp"
 #include "tests/e2e/emulated_gpu.hpp"
 #include "tests/e2e/workspace.hpp"
@@ -71,6 +75,31 @@ TEST_CASE("a save that is written slowly is hurried by the next one, and by the 
   }
   // Each but the first finds one that would take days.
   CHECK(count(result.output, "waits: step") == 2);
+}
+
+TEST_CASE("a trace has the files of a save beside the run, on threads that are called after it") {
+  const Workspace here(kTinyRecipe);
+  run_well(here, with_async({"profiler={first_step: 1, num_steps: 10}", "training.max_steps=10",
+                             "checkpoint.keep_latest=2"}));
+  const auto directory = here.path / "run" / "profile" / "steps-00000001-00000010";
+  const std::string text = read_file(directory / "trace.json");
+  CHECK(holds(text, {R"("cat":"action","name":"update")"}));
+  const auto trace = nlohmann::json::parse(text);
+  std::map<int, std::string> threads;
+  std::map<std::string, std::set<std::string>> spans;  // io, by thread
+  for (const auto& event : trace.at("traceEvents")) {
+    const int thread = event.at("tid").get<int>();
+    const auto name = event.at("name").get<std::string>();
+    if (name == "thread_name") threads[thread] = event.at("args").at("name").get<std::string>();
+    if (event.value("cat", "") == "io") spans[threads.at(thread)].insert(name);
+  }
+  CHECK(spans["step"] == std::set<std::string>{"samples", "checkpoint"});
+  const std::set<std::string>& writer = spans["checkpoint writer"];
+  const std::string shard = "shard-0000-0000.safetensors";
+  CHECK(writer.contains("write " + shard));
+  CHECK(writer.contains("write manifest.json"));
+  CHECK(writer.contains("read back " + shard));
+  CHECK(holds(read_file(directory / "ranks.txt"), {" saves ", " evaluation "}));
 }
 
 TEST_CASE("an emulated GPU's saves beside the run are those in place of it, byte for byte" *

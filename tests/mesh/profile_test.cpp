@@ -4,6 +4,7 @@
 #include <set>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/file.hpp"
@@ -35,13 +36,19 @@ TEST_CASE("a profile has the steps, kernels, exchanges and files of every rank, 
   for (auto& [rank, kinds] : seen) {
     CAPTURE(rank);
     CHECK(kinds["phase"] == std::set<std::string>{"step 3", "step 4", "step 5", "step 6"});
-    CHECK(kinds["action"].size() >= 8);  // F and B of four micro-batches
+    CHECK(kinds["action"].size() >= 9);  // F and B of four micro-batches, and the update
+    CHECK(kinds["action"].contains("update"));
     CHECK(kinds["compute"].contains("matmul"));
     CHECK(!kinds["communication"].empty());
-    CHECK(kinds["io"] == std::set<std::string>{"samples", "checkpoint"});
+    const std::set<std::string>& io = kinds["io"];
+    CHECK(io.contains("samples"));
+    CHECK(io.contains("checkpoint"));
+    CHECK(io.contains(fmt::format("write shard-{:04}-0000.safetensors", rank)));
+    CHECK(io.contains("write manifest.json") == (rank == 0));
   }
   const std::string table = read_file(directory / "ranks.txt");
   CHECK(table.find("slowest: rank ") != std::string::npos);
+  CHECK(table.find("backward") != std::string::npos);
 
   const std::string never = "nothing was traced";
   const ProcessResult late = w.run(2, {"run.output_dir=late", "profiler.first_step=1000"});
