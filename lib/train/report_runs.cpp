@@ -161,6 +161,12 @@ std::string recipe_differences(const std::filesystem::path& a, const std::filesy
 
 }  // namespace
 
+std::string_view unplanned_times(const RunData& run, const StepRecord& facts) {
+  const bool is_measured = figure_of(facts, "tokens_per_second").has_value();
+  if (run.plan.empty() || !is_measured || planned_number(run, "predicted_step_seconds")) return "";
+  return "unknown: run `llmtrain doctor` before a start";
+}
+
 std::string planned_section(const RunData& run, const StepRecord& facts) {
   std::string rows;
   for (const Figure& figure : kPlanned) {
@@ -172,6 +178,9 @@ std::string planned_section(const RunData& run, const StepRecord& facts) {
         "<td class=\"num\">{:.3f}</td></tr>\n",
         figure.label, figure.text(*planned), figure.text(*measured),
         *planned > 0 ? *measured / *planned : 0.0);
+  }
+  if (const std::string_view unknown = unplanned_times(run, facts); !unknown.empty()) {
+    rows += fmt::format("<tr><td>planned times</td><td colspan=\"3\">{}</td></tr>\n", unknown);
   }
   if (rows.empty()) return "";
   return "<section><h2>Planned and measured</h2>\n<table><thead><tr><th></th>"

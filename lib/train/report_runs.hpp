@@ -4,10 +4,15 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "lib/train/report_data.hpp"
 
 namespace llmtrain::train {
+
+/// What stands in place of planned times, with the remedy; empty where they are known, or none was
+/// measured beside a plan.
+std::string_view unplanned_times(const RunData& run, const StepRecord& facts);
 
 /// Step time, speed, MFU and peak memory, planned and measured; empty where nothing has both.
 std::string planned_section(const RunData& run, const StepRecord& facts);

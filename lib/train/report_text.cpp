@@ -9,6 +9,7 @@
 #include "lib/train/report_chart.hpp"
 #include "lib/train/report_data.hpp"
 #include "lib/train/report_notes.hpp"
+#include "lib/train/report_runs.hpp"
 
 namespace llmtrain::train {
 
@@ -87,8 +88,9 @@ std::string text_report(const std::filesystem::path& run_dir) {
     if (value) text += fmt::format("  {:<28}{:>12}\n", label, format(*value));
   };
   const auto fixed = [](double x) { return fmt::format("{:.4f}", x); };
+  const auto whole = [](double x) { return fmt::format("{:.0f}", x); };
   text += "\n";
-  add("steps", "steps", [](double x) { return fmt::format("{:.0f}", x); });
+  add("steps", "steps", whole);
   add("tokens", "tokens", short_number);
   add("training loss, first step", "first_loss", fixed);
   add("training loss, last step", "last_loss", fixed);
@@ -97,6 +99,12 @@ std::string text_report(const std::filesystem::path& run_dir) {
   add("tokens per second", "tokens_per_second", short_number);
   add("training time", "elapsed_seconds",
       [](double x) { return format_duration(std::clamp(x, 0.0, 1e12)); });
+  const std::string_view unknown = unplanned_times(run, facts);
+  if (!unknown.empty()) text += fmt::format("  {:<28}{}\n", "planned times", unknown);
+  if (run.starts.size() > 1) {
+    add("starts", "starts", whole);
+    add("steps made twice", "lost_steps", whole);
+  }
   for (const std::string& note : notes_of(run)) text += note + "\n";
   return text;
 }

@@ -291,6 +291,36 @@ TEST_CASE("starts, steps made twice, and what was planned beside what was measur
   CHECK(html.find("step, median") == std::string::npos);
 }
 
+TEST_CASE("the text report has the starts of a run that had several, and the steps made twice") {
+  const test::TempDir dir;
+  write_run(dir.path(), 10);
+  append_start(dir.path(), {.time = 0, .host = "n1"});
+  CHECK(text_report(dir.path()).find("starts") == std::string::npos);
+  append_start(dir.path(), {.time = 90'000, .host = "n2", .step = 6, .lost_steps = 3});
+  append_start(dir.path(), {.time = 95'000, .host = "n2", .step = 8, .lost_steps = 1});
+  const std::string text = text_report(dir.path());
+  CAPTURE(text);
+  CHECK(text.find(fmt::format("  {:<28}{:>12}\n", "starts", 3)) != std::string::npos);
+  CHECK(text.find(fmt::format("  {:<28}{:>12}\n", "steps made twice", 4)) != std::string::npos);
+}
+
+TEST_CASE("both forms of a report say how planned times come to be known") {
+  const test::TempDir dir;
+  write_run(dir.path(), 10);
+  const std::string remedy = "unknown: run `llmtrain doctor` before a start";
+  const auto say = [&] {
+    const bool page = report_of(dir).find(remedy) != std::string::npos;
+    const std::string text = text_report(dir.path());
+    CHECK((text.find(remedy + "\n") != std::string::npos) == page);
+    return page;
+  };
+  CHECK_FALSE(say());  // nothing was planned
+  write_file_atomic(dir / "plan.json", R"({"parameters": 7})");
+  CHECK(say());
+  write_file_atomic(dir / "plan.json", R"({"parameters": 7, "predicted_step_seconds": 2.0})");
+  CHECK_FALSE(say());
+}
+
 TEST_CASE("two runs side by side: their figures, and where their losses part") {
   const test::TempDir a, b;
   write_run(a.path(), 10);
