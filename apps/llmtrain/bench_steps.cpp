@@ -117,7 +117,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const train::RunPlan& planned,
                             std::int64_t steps, bool planned_memory) {
-  require<RecipeError>(!recipe.offload.is_used() || recipe.offload.path(),
+  require<RecipeError>(!recipe.offload.uses_files() || recipe.offload.path(),
                        "offload.path: name the directory for what is offloaded, because nothing of "
                        "a benchmark is in run.output_dir");
   train::RunDevice device(

@@ -154,6 +154,7 @@ void Engine::launch_step(const StepBatch& batch, std::int64_t step, const StepOp
       if (routers_) decoder_.balance_routers(kernel, optimizer_->decision());
       if (quantized_) quantized_->end_step(kernel, optimizer_->decision().view());
     });
+    optimizer_->update_on_host(kernel);
     data_ranks_.gather_updates(kernel);
   }
   const auto slot = static_cast<int>(launched_++ % kMaxInFlight);

@@ -71,9 +71,9 @@ void Engine::allocate_optimizer() {
   optimizer_ =
       std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_, mesh_,
                                             options_.loss_scaling, offload, options_.seed);
-  if (const optim::OffloadedStates* in_file = optimizer_->offloaded()) {
-    store_.keep_in(*in_file);
-    if (shards_) shards_->take_from(*in_file);
+  if (const ValuesElsewhere* elsewhere = optimizer_->elsewhere()) {
+    store_.keep_in(*elsewhere);
+    if (shards_) shards_->take_from(*elsewhere);
   }
   const auto states = optimizer_->states();
   states_.assign(states.begin(), states.end());

@@ -65,9 +65,9 @@ class Adafactor final : public MatrixOptimizer {
     advance.decision = decision;
     advance.decay_power = decay_rate_;
     advance.eps = eps_[0];
-    factors.advance(ctx, parts, parameter.own_grad(), advance);
+    factors.advance(ctx, parts, p.whole_gradient(), advance);
     const Tensor u = step_of(ctx, parameter);
-    factors.scale(ctx, parts, parameter.own_grad(), true, decision, u);
+    factors.scale(ctx, parts, p.whole_gradient(), true, decision, u);
 
     kernels::MatrixStepUpdate step{.to = update_operands(p),
                                    .u = u,

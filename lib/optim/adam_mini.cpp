@@ -70,7 +70,7 @@ class AdamMini final : public Optimizer {
     const std::int64_t here = elements_per_value(state, parameter);
     const Tensor squares = ctx.device->allocate({moment.numel()}, DType::f64, Category::workspace,
                                                 "adam_mini.squares");
-    launch(ctx, kernels::BlockSquares{.g = parameter.own_grad(), .block = here, .out = squares});
+    launch(ctx, kernels::BlockSquares{.g = p.whole_gradient(), .block = here, .out = squares});
     if (here < state.block.numel()) {  // ranks of tp have a part of each block
       mesh_->axis(Axis::tp).all_reduce(squares, ReduceOp::sum, parameter.name()).wait();
     }

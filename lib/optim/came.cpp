@@ -61,9 +61,9 @@ class Came final : public MatrixOptimizer {
     advance.decision = decision;
     advance.beta2 = betas_[1];
     advance.eps = eps_[0];
-    moment.advance(ctx, parts, parameter.own_grad(), advance);
+    moment.advance(ctx, parts, p.whole_gradient(), advance);
     const Tensor u = step_of(ctx, parameter);
-    moment.scale(ctx, parts, parameter.own_grad(), true, decision, u);
+    moment.scale(ctx, parts, p.whole_gradient(), true, decision, u);
 
     const Tensor of_steps = squares_of(ctx, parts, u);
     launch(ctx, kernels::CameMoment{.u = u,

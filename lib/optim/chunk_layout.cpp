@@ -119,10 +119,10 @@ class Cutter {
     const auto kib = [](std::uint64_t of) { return fmt::format("{}KiB", of >> 10); };
     if (bytes > room_) {
       throw RefusedKey("offload.buffer",
-                       fmt::format("has {}, and the states of {}, which an update needs at once, "
+                       fmt::format("has {}, and the tensors of {}, which an update needs at once, "
                                    "take {}",
                                    kib(room_), largest, kib(bytes)),
-                       fmt::format("raise it to {}, or to {} for the disk to work meanwhile",
+                       fmt::format("raise it to {}, or to {} for others to travel meanwhile",
                                    kib(bytes + kAlignment), kib(3 * bytes + kAlignment)));
     }
     set_offsets();

@@ -1,6 +1,6 @@
 #pragma once
-/// How the states of a rank's parameters are cut into chunks, and where these lie in a file and in
-/// the memory through which they pass. Sums only: plans and runs have the same.
+/// How what an update needs of a rank's parameters is cut into chunks, and where these lie in a file
+/// and in the memory through which they pass. Sums only: plans and runs have the same.
 
 #include <cstdint>
 #include <optional>
@@ -13,13 +13,20 @@
 
 namespace llmtrain::optim {
 
+/// Where optimizer states are between updates if not in a device's memory.
+enum class OffloadPlace : std::uint8_t {
+  file,  // from which an update on the device reads them (OffloadedStates)
+  host,  // beside a device, where they are updated (HostUpdates)
+};
+
 /// The recipe's `offload` for what an update alone reads.
 struct Offload {
-  /// What is kept beside compute copies goes to the file, too.
+  OffloadPlace place = OffloadPlace::file;
+  /// What is kept beside compute copies goes there, too.
   bool masters = false;
-  /// And so do these, from which they are read a unit of the model at a time.
+  /// And so do these, to a file, from which they are read a unit of the model at a time.
   bool parameters = false;
-  /// Most memory through which they pass.
+  /// Most memory through which they pass; of OffloadPlace::host pinned memory, for what travels.
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;
   bool checksums = true;
   /// Of the file. Where nothing is computed (meta) there is none.

@@ -97,7 +97,7 @@ class Muon final : public MatricesAndOthers {
     const Parameter& parameter = *p.parameter;
     const Shape& shape = parameter.box().shape;
     const MatrixParts parts(parameter, mesh());
-    const Tensor ahead = look_ahead(ctx, parameter, p.states[0], decision);
+    const Tensor ahead = look_ahead(ctx, p, p.states[0], decision);
     const DType dtype = iteration_dtype(parameter);
     const auto orthogonal = [&](const Tensor& part) {
       const Tensor x = unit_length(ctx, part, parts, dtype);
@@ -120,10 +120,10 @@ class Muon final : public MatricesAndOthers {
 
   /// Advances the mean gradient; returns it, or what lies ahead of it. Where the decision does not
   /// apply, that is of no use and the mean stays.
-  Tensor look_ahead(const kernels::KernelCtx& ctx, const Parameter& parameter, const Tensor& mean,
+  Tensor look_ahead(const kernels::KernelCtx& ctx, const OptimizedParameter& p, const Tensor& mean,
                     const View& decision) const {
     const auto add_fresh = [&](const Tensor& to, bool accumulate) {
-      launch(ctx, ScaleUpdate{.x = parameter.own_grad(),
+      launch(ctx, ScaleUpdate{.x = p.whole_gradient(),
                               .y = to,
                               .decision = decision,
                               .scale = {.value = 1 - momentum_, .clipped = true},

@@ -32,8 +32,9 @@ kernels::UpdateOperands update_operands(const OptimizedParameter& optimized) {
                              .remainder = parameter.remainder(),
                              .rounding = parameter.rounding()};
   if (optimized.part) narrow_to(*optimized.part, parameter.name(), to);
-  if (parameter.copy_is_elsewhere()) (has_copy ? to.compute_copy : to.parameter) = optimized.copy;
-  if (!parameter.master_is_elsewhere()) return to;
+  if (optimized.gradient.defined()) to.gradient = optimized.gradient;
+  if (optimized.copy.defined()) (has_copy ? to.compute_copy : to.parameter) = optimized.copy;
+  if (!optimized.master.defined()) return to;
   const bool whole = parameter.master_form() == MasterForm::whole;
   (whole ? to.parameter : to.remainder) = optimized.master;
   return to;

@@ -62,14 +62,20 @@ struct OptimizedParameter {
   double weight_decay = 0;
   /// In the order of Optimizer::states().
   std::vector<Tensor> states;
-  /// Where Parameter::master_is_elsewhere(), or copy_is_elsewhere(): what would be there, for the
-  /// length of an update.
-  Tensor master = {}, copy = {};
+  /// What is updated in the place of the parameter's own tensors, and by which gradient, where they
+  /// are defined, for the length of an update. `master` is its remainder, if it has one, and `copy`
+  /// the master itself where they are one.
+  Tensor master = {}, copy = {}, gradient = {};
   /// Of Parameter::own_slice(), counted from its first element, what is updated; empty: all of it.
-  /// States, `master` and `copy` are those of the part.
+  /// States, `master`, `copy` and `gradient` are those of the part.
   std::optional<ParameterSlice> part = std::nullopt;
   /// How its states are rounded, in their order, where they are bf16; of all that is updated.
   kernels::StateRounding rounding = {};
+
+  /// By which all of the own slice is updated.
+  const Tensor& whole_gradient() const {
+    return gradient.defined() ? gradient : parameter->own_grad();
+  }
 };
 
 /// Decays of two moments that start at zero, whose bias the decision corrects; 0 for none.

@@ -42,6 +42,11 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   decision_ = ctx.device->allocate({kernels::UpdateDecision::kScalars}, DType::f64,
                                    Category::optimizer, "update decision");
   set_progress(first_progress());
+  if (offload && offload->place == OffloadPlace::host) {
+    on_host_ = std::make_unique<HostUpdates>(*ctx.device, *offload);
+  }
+  const kernels::KernelCtx of_states = on_host_ ? on_host_->context(ctx) : ctx;
+  const bool in_file = offload && !on_host_;
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
@@ -53,16 +58,29 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
     OptimizedParameter& optimized = parameters_.emplace_back(
         OptimizedParameter{&parameter, settings[i].lr_scale, settings[i].weight_decay, {}});
     optimized.rounding = rounding_of(parameter, seed);
-    add_states(ctx, optimized, offload.has_value());
+    add_states(of_states, optimized, in_file);
   }
   if (options.gradient_noise) {
     noise_.emplace(*ctx.device, parameters_, options.gradient_noise, seed);
   }
-  if (offload) {
-    offload_states(ctx, options, mesh, *offload);
-  } else {
-    optimizer_->bind(*ctx.device, mesh, parameters_);
+  bind(ctx, options, mesh, offload);
+}
+
+void OptimizerSet::bind(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
+                        const Mesh& mesh, const std::optional<Offload>& offload) {
+  if (!offload) return optimizer_->bind(*ctx.device, mesh, parameters_);
+  if (state_names_.empty() && !offload->masters && !offload->parameters) {
+    throw RefusedKey("offload.optimizer",
+                     fmt::format("{} keeps no states that could be anywhere", options.name().name),
+                     "leave it out");
   }
+  if (on_host_) return on_host_->bind(options, mesh, parameters_);
+  offload_states(ctx, options, mesh, *offload);
+}
+
+const ValuesElsewhere* OptimizerSet::elsewhere() const {
+  if (on_host_) return on_host_.get();
+  return offloaded_.get();
 }
 
 std::vector<StateSpec> OptimizerSet::specs_of(const Parameter& parameter) const {
@@ -115,11 +133,6 @@ void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter&
 
 void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                                   const Mesh& mesh, const Offload& offload) {
-  if (state_names_.empty() && !offload.masters && !offload.parameters) {
-    throw RefusedKey("offload.optimizer",
-                     fmt::format("{} keeps no states that could be anywhere", options.name().name),
-                     "leave it out");
-  }
   std::vector<StatefulParameter> stateful;
   for (const OptimizedParameter& p : parameters_) {
     StatefulParameter& kept =
@@ -140,7 +153,7 @@ OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,
   for (const StateSpec& spec : specs_of(parameter)) {
     const std::int64_t count = values_for(spec, parameter, elements);
     const std::uint64_t size = static_cast<std::uint64_t>(count) * size_of(spec.dtype);
-    if (!offloaded_) bytes.kept += size;
+    if (!offloaded_ && !on_host_) bytes.kept += size;
     if (begins_blocks(spec, parameter)) bytes.written += size;
   }
   return bytes;
@@ -172,8 +185,13 @@ void OptimizerSet::launch_step(const kernels::KernelCtx& ctx, const View& scalar
                   .beta2 = decays.beta2,
                   .loss_scale = scaling_ ? scaling_->rule() : kernels::LossScaleRule{}});
   if (noise_) noise_->add(ctx, decision_);
+  if (on_host_) return;
   if (offloaded_) return offloaded_->update(ctx, decision_);
   optimizer_->update(ctx, decision_);
+}
+
+void OptimizerSet::update_on_host(const kernels::KernelCtx& ctx) {
+  if (on_host_) on_host_->update(ctx, decision_);
 }
 
 StepResult step_result(const kernels::UpdateDecision& decision) {

@@ -12,6 +12,7 @@
 #include "lib/mesh/mesh.hpp"
 #include "lib/optim/gradient_noise.hpp"
 #include "lib/optim/gradient_norm.hpp"
+#include "lib/optim/host_updates.hpp"
 #include "lib/optim/loss_scaling.hpp"
 #include "lib/optim/offloaded_states.hpp"
 #include "lib/optim/optimizer.hpp"
@@ -54,7 +55,8 @@ struct StateTensor {
   TensorPlace place;
   /// Of the ranks that share the parameter's blocks this one keeps and writes the state for all.
   bool is_first = true;
-  /// Its values: Parameter::own_shape(), or that of the blocks. Undefined where they are in a file.
+  /// Its values: Parameter::own_shape(), or that of the blocks; of the device, or of the host with
+  /// OffloadPlace::host. Undefined where they are in a file.
   Tensor tensor;
   /// Where they are in that case, as which state of which parameter.
   const OffloadedStates* file = nullptr;
@@ -81,9 +83,9 @@ class OptimizerSet {
   /// Allocates the states and sets them to their first values. `store` is allocated with gradients;
   /// it and `mesh` outlive this. With `scaling` gradients are expected to be multiplied with the
   /// decision's loss_scale. With `offload` states live in a file, and memory has what passes
-  /// through (Category::offload). Noise on gradients is drawn by `seed`, and so are the roundings
-  /// of bf16 states. RecipeError for a pattern of `options` that selects no parameter, and for what
-  /// cannot be offloaded.
+  /// through (Category::offload); or in the host's memory, where they are updated. Noise on
+  /// gradients is drawn by `seed`, and so are the roundings of bf16 states. RecipeError for a
+  /// pattern of `options` that selects no parameter, and for what cannot be offloaded.
   OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                const ParameterStore& store, const Mesh& mesh,
                std::optional<LossScaling> scaling = std::nullopt,
@@ -101,6 +103,9 @@ class OptimizerSet {
   /// (kernels::DecideUpdate) is not finite, parameters, states and steps_taken stay untouched to
   /// the bit.
   void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
+  /// Behind launch_step(), where that has only launched what decides: the updates of
+  /// OffloadPlace::host, for which it waits. Nothing elsewhere.
+  void update_on_host(const kernels::KernelCtx& ctx);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }
 
@@ -123,8 +128,12 @@ class OptimizerSet {
     std::uint64_t kept = 0, written = 0;
   };
   StateBytes state_bytes(const Parameter& parameter, std::int64_t elements) const;
-  /// Null where all states are in memory, and where this rank has none.
+  /// Null where no states are in a file.
   const OffloadedStates* offloaded() const { return offloaded_.get(); }
+  /// Null where the device updates.
+  const HostUpdates* host_updates() const { return on_host_.get(); }
+  /// Where values are that ParameterDTypes says are elsewhere; null where all is on the device.
+  const ValuesElsewhere* elsewhere() const;
 
  private:
   /// Optimizer::states() in the types of the recipe.
@@ -132,6 +141,8 @@ class OptimizerSet {
   /// Of the states of a parameter, whose words are drawn by `seed`.
   kernels::StateRounding rounding_of(const Parameter& parameter, std::uint64_t seed) const;
   void add_states(const kernels::KernelCtx& ctx, OptimizedParameter& optimized, bool in_file);
+  void bind(const kernels::KernelCtx& ctx, const OptimizerOptions& options, const Mesh& mesh,
+            const std::optional<Offload>& offload);
   void offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
                       const Mesh& mesh, const Offload& offload);
 
@@ -142,6 +153,7 @@ class OptimizerSet {
   double lr_;
   std::optional<double> max_grad_norm_, max_grad_value_;
   std::optional<LossScaling> scaling_;
+  std::unique_ptr<HostUpdates> on_host_;  // has the memory of states
   std::vector<OptimizedParameter> parameters_;
   std::optional<GradientNoise> noise_;
   std::vector<StateTensor> states_;

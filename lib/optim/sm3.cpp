@@ -47,13 +47,13 @@ class Sm3 final : public MatrixOptimizer {
         is_matrix ? parts->here() : kernels::Matrices{.count = 1, .rows = 1, .columns = own};
     const Factors bounds = factors_at(p, 0);
     const Tensor u = step_of(ctx, parameter);
-    launch(ctx, kernels::CoverScale{.g = parameter.own_grad(),
+    launch(ctx, kernels::CoverScale{.g = p.whole_gradient(),
                                     .rows = bounds.rows,
                                     .columns = bounds.columns,
                                     .shape = here,
                                     .decision = decision,
                                     .u = u});
-    advance(ctx, parameter.own_grad(), bounds, here, parts, decision);
+    advance(ctx, p.whole_gradient(), bounds, here, parts, decision);
     launch(ctx,
            kernels::MatrixStepUpdate{.to = update_operands(p),
                                      .u = u,

@@ -53,7 +53,7 @@ void SubspaceOptimizer::update_matrices(const kernels::KernelCtx& ctx, const Opt
   // The clipped gradient, and in its place the step.
   const Tensor step = ctx.device->allocate(shape, parameter.master_dtype(), Category::workspace,
                                            "step of a matrix");
-  launch(ctx, kernels::ScaleUpdate{.x = parameter.own_grad(),
+  launch(ctx, kernels::ScaleUpdate{.x = p.whole_gradient(),
                                    .y = step,
                                    .decision = decision,
                                    .scale = {.value = 1, .clipped = true}});

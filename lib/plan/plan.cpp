@@ -253,6 +253,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
     plan.offloaded_bytes = states->file_bytes();
     plan.offloaded_contents = states->contents();
   }
+  if (const auto* updates = engine.optimizer()->host_updates()) {
+    plan.host_updates = updates->facts();
+  }
   if (const auto* activations = engine.offloaded_activations()) {
     plan.activation_file_bytes = activations->most_file_bytes();
     plan.activation_traffic_bytes = activations->put_bytes();

@@ -2,6 +2,7 @@
 /// The plan: the real engine, executed on the meta device.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,11 @@ struct Plan {
   /// Beside a GPU: pinned memory of the host, held as long as the run, for the copy from which a
   /// save is written beside the run. What exchanges through host memory need is not in it.
   std::uint64_t pinned_bytes = 0;
+  /// Beside a GPU: what its host has for updates that it computes (offload.optimizer: host).
+  std::optional<optim::HostUpdateFacts> host_updates;
+  std::uint64_t host_update_bytes() const {
+    return host_updates ? host_updates->memory_bytes + host_updates->pinned_bytes : 0;
+  }
   /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
   bool records_launches = true;
   /// But for these parts of a step (Engine::not_recorded).

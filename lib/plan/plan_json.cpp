@@ -166,6 +166,13 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
                        {"step_read_bytes", plan.offloaded_bytes + plan.offloaded_parameter_reads},
                        {"step_written_bytes", plan.offloaded_bytes}};
   }
+  if (const auto& host = plan.host_updates) {
+    json["host_updates"] = {{"contents", host->contents},
+                            {"memory_bytes", host->memory_bytes},
+                            {"pinned_bytes", host->pinned_bytes},
+                            {"step_down_bytes", host->down_bytes},
+                            {"step_up_bytes", host->up_bytes}};
+  }
   if (plan.activation_file_bytes > 0) {
     json["activation_offload"] = {{"file_bytes", plan.activation_file_bytes},
                                   {"step_written_bytes", plan.activation_traffic_bytes}};

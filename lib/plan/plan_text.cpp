@@ -25,6 +25,14 @@ std::string offload_rows(const Plan& plan) {
     }
     text += row("offload", line);
   }
+  if (const auto& host = plan.host_updates) {
+    text +=
+        row("offload", fmt::format("{}: {} in the host's memory; a step brings {} there and "
+                                   "{} back",
+                                   host->contents, format_bytes(host->memory_bytes),
+                                   format_bytes(host->down_bytes), format_bytes(host->up_bytes)));
+    text += row("pinned memory for updates", format_bytes(host->pinned_bytes));
+  }
   if (plan.activation_file_bytes > 0) {
     text += row("offload", fmt::format("activations: {} in a file of this rank; a step writes {}",
                                        format_bytes(plan.activation_file_bytes),
@@ -202,6 +210,9 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   if (plan.offloaded_bytes + plan.activation_file_bytes > 0) {
     text += "    not in it: what the disk takes longer for what is in files than the step\n";
   }
+  if (plan.host_updates) {
+    text += "    not in it: updates, which the host computes, and copies there and back\n";
+  }
   text += assumption_rows(assumptions_of_time(plan));
   text += waiting_row(step) + collective_rows(step.collectives);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
@@ -215,8 +226,12 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
 
 std::string launches_text(const Plan& plan) {
   if (!plan.records_launches) return "one by one";
-  if (plan.not_recorded.empty()) return "CUDA graphs";
-  return fmt::format("CUDA graphs; one by one in {}, where ranks exchange", plan.not_recorded);
+  std::string text = "CUDA graphs";
+  if (!plan.not_recorded.empty()) {
+    text += fmt::format("; one by one in {}, where ranks exchange", plan.not_recorded);
+  }
+  if (plan.host_updates) text += "; updates are the host's";
+  return text;
 }
 
 std::string exchange_text(std::string_view gpu_collectives) {

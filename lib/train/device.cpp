@@ -114,9 +114,13 @@ void check_device_trains(const Recipe& recipe) {
       "optimizer.name: {} is for the CPU, and run.device is {} here; choose another "
       "optimizer, or run.device: cpu",
       optimizer.name, to_string(device));
-  require<RecipeError>(!recipe.offload.is_used() || device == DeviceKind::cpu,
+  require<RecipeError>(!recipe.offload.uses_files() || device == DeviceKind::cpu,
                        "offload: {}, and run.device is {} here; leave it out, or run.device: cpu",
-                       kNoOffloadOfGpu, to_string(device));
+                       kNoFilesOfGpu, to_string(device));
+  require<RecipeError>(!recipe.offload.is_on_host() || device != DeviceKind::cpu,
+                       "offload.optimizer: {}, and run.device is {} here; leave it out, or set "
+                       "nvme, which keeps them in a file",
+                       kNoHostOfCpu, to_string(device));
   const bool any_exchange =
       recipe.parallelism.gpu_collectives() == parallel::GpuCollectives::automatic;
   require<RecipeError>(any_exchange || device == DeviceKind::cuda,

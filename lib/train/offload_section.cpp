@@ -4,12 +4,14 @@ namespace llmtrain::train {
 
 std::optional<optim::Offload> OffloadSection::settings() const {
   // All are read whatever they say: validate() has refused what does not go together.
-  optim::Offload settings{.masters = master() == OffloadTo::nvme,
-                          .parameters = parameters() == OffloadTo::nvme,
-                          .buffer_bytes = buffer(),
-                          .checksums = checksum(),
-                          .directory = path().value_or("")};
-  if (optimizer() != OffloadTo::nvme) return std::nullopt;
+  optim::Offload settings{
+      .place = is_on_host() ? optim::OffloadPlace::host : optim::OffloadPlace::file,
+      .masters = master() != OffloadTo::none,
+      .parameters = parameters() == OffloadTo::nvme,
+      .buffer_bytes = buffer(),
+      .checksums = checksum(),
+      .directory = path().value_or("")};
+  if (optimizer() == OffloadTo::none) return std::nullopt;
   return settings;
 }
 
@@ -31,15 +33,25 @@ void OffloadSection::validate(recipe::Issues& issues) const {
     if (key.value_text() == key.default_text()) return;
     issues.add(key, fmt::format("does nothing without {}", of), "leave it out, or set that");
   };
-  if (optimizer() == OffloadTo::none) {
-    check(buffer, "offload.optimizer: nvme");
-    check(master, "offload.optimizer: nvme, whose file it shares");
-    check(parameters, "offload.optimizer: nvme, whose file they share");
-  }
+  if (optimizer() == OffloadTo::none) check(buffer, "offload.optimizer: host or nvme");
+  validate_places(issues);
   if (activations().empty()) check(activation_buffer, "offload.activations");
-  if (is_used()) return;
+  if (uses_files()) return;
   check(path, "offload.optimizer: nvme or offload.activations");
   check(checksum, "offload.optimizer: nvme or offload.activations");
+}
+
+void OffloadSection::validate_places(recipe::Issues& issues) const {
+  const auto check = [&](const recipe::Key<OffloadTo>& key, std::string_view share) {
+    if (key() == OffloadTo::none || key() == optimizer()) return;
+    issues.add(key,
+               fmt::format("does nothing without offload.optimizer: {}, whose {}",
+                           key() == OffloadTo::host ? "host" : "nvme",
+                           key() == OffloadTo::host ? "updates have masters there" : share),
+               "leave it out, or set that");
+  };
+  check(master, "file it shares");
+  check(parameters, "file they share");
 }
 
 }  // namespace llmtrain::train

@@ -14,24 +14,34 @@
 
 namespace llmtrain::train {
 
-/// Why a GPU has none.
-inline constexpr std::string_view kNoOffloadOfGpu =
-    "a GPU keeps its optimizer states, masters and activations: updates on the host, and copies to "
-    "pinned memory beside the step, are not there yet";
+/// Why a GPU has nothing in files.
+inline constexpr std::string_view kNoFilesOfGpu =
+    "a GPU keeps its optimizer states, masters and activations, or has states and masters in the "
+    "host's memory (offload.optimizer: host): files, and copies of activations to pinned memory "
+    "beside the step, are not there yet";
+/// Why a CPU has nothing on the host.
+inline constexpr std::string_view kNoHostOfCpu =
+    "the memory of a CPU is the host's, where optimizer states and masters are already";
 
-enum class OffloadTo : std::uint8_t { none, nvme };
+enum class OffloadTo : std::uint8_t { none, host, nvme };
 
 struct OffloadSection : recipe::Section {
   recipe::Key<OffloadTo> optimizer{
       this, "optimizer", OffloadTo::none,
-      "where optimizer states live between updates: none = in the device's memory; nvme = in a "
-      "file on a fast disk, from which an update reads them and to which it writes them back",
-      recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
+      "where optimizer states live between updates: none = in the device's memory; host = of a GPU "
+      "in the host's, whose processor updates, while gradients come and updated parameters go; "
+      "nvme = of a CPU in a file on a fast disk, from which an update reads them and to which it "
+      "writes them back",
+      recipe::one_of<OffloadTo>(
+          {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<OffloadTo> master{
       this, "master", OffloadTo::none,
       "where masters live between updates, which a recipe keeps beside the copies that products "
-      "read: none = in the device's memory; nvme = in the file of optimizer states",
-      recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
+      "read: none = in the device's memory; host, nvme = with the optimizer states, which are "
+      "there, "
+      "too",
+      recipe::one_of<OffloadTo>(
+          {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<OffloadTo> parameters{
       this, "parameters", OffloadTo::none,
       "where parameters live while no product reads them: none = in the device's memory; nvme = in "
@@ -58,23 +68,28 @@ struct OffloadSection : recipe::Section {
       recipe::not_empty()};
   recipe::Key<recipe::Bytes> buffer{this, "buffer", recipe::Bytes{256 << 20},
                                     "most memory of a rank through which states, masters and "
-                                    "updated parameters pass: bounds what "
-                                    "is read ahead and not yet written",
+                                    "updated parameters pass: bounds what is read ahead and not "
+                                    "yet written; with optimizer: host pinned, for gradients and "
+                                    "updated parameters alone",
                                     recipe::between(64 << 10, 0x1p44)};
   recipe::Key<bool> checksum{
       this, "checksum", true,
       "compare an XXH3 of each block that is read with that of what was written; a difference ends "
       "the run, naming the block and the tensors"};
 
-  bool is_used() const { return optimizer() != OffloadTo::none || !activations().empty(); }
+  bool is_on_host() const { return optimizer() == OffloadTo::host; }
+  bool uses_files() const { return optimizer() == OffloadTo::nvme || !activations().empty(); }
 
-  /// Of optimizer states, masters and parameters; empty where all stay in memory.
+  /// Of optimizer states, masters and parameters; empty where all stay in the device's memory.
   std::optional<optim::Offload> settings() const;
   /// Of activations; likewise.
   std::optional<engine::ActivationOffloadOptions> of_activations() const;
   /// `path`, or what stands for it in a run's directory.
   std::filesystem::path directory(const std::filesystem::path& of_run) const;
   void validate(recipe::Issues& issues) const override;
+
+ private:
+  void validate_places(recipe::Issues& issues) const;
 };
 
 }  // namespace llmtrain::train

@@ -11,6 +11,12 @@ void PlannedSteps::launch(engine::Engine& engine, Device& device, const engine::
   const auto difference = device.ledger().stop_comparison();
   require(!difference, "step {}: allocations differ from the plan's at {}", step,
           difference ? to_string(*difference) : "");
+  if (const optim::HostUpdates* updates = engine.optimizer()->host_updates()) {
+    const optim::HostUpdateFacts facts = updates->facts();  // less until a step has applied
+    const std::uint64_t bytes = facts.memory_bytes + facts.pinned_bytes;
+    require(bytes <= host_bytes_, "step {}: updates on the host take {} bytes, the plan's {}", step,
+            bytes, host_bytes_);
+  }
   ++count_;
 }
 

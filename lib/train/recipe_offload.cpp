@@ -11,11 +11,16 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
                "leave it out, or set precision.compute: bf16, and no master: none");
   });
   recipe::judge(issues, [&] {
-    if (!offload.is_used() || run.device() != DeviceChoice::cuda) return;
-    const recipe::Entry& key = offload.optimizer() != OffloadTo::none
+    if (!offload.uses_files() || run.device() != DeviceChoice::cuda) return;
+    const recipe::Entry& key = offload.optimizer() == OffloadTo::nvme
                                    ? static_cast<const recipe::Entry&>(offload.optimizer)
                                    : offload.activations;
-    issues.add(key, std::string(kNoOffloadOfGpu), "leave it out, or run.device: cpu");
+    issues.add(key, std::string(kNoFilesOfGpu), "leave it out, or run.device: cpu");
+  });
+  recipe::judge(issues, [&] {
+    if (!offload.is_on_host() || run.device() != DeviceChoice::cpu) return;
+    issues.add(offload.optimizer, std::string(kNoHostOfCpu),
+               "leave it out, or set nvme, which keeps them in a file");
   });
   recipe::judge(issues, [&] {
     if (offload.parameters() == OffloadTo::none || !metrics.diagnostics_interval()) return;

@@ -121,6 +121,9 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   } else if (!plan.not_recorded.empty()) {
     log::info("launches are made one by one in {}, where ranks exchange", plan.not_recorded);
   }
+  if (plan.records_launches && plan.host_updates) {
+    log::info("updates are in no recorded launches: the host computes them");
+  }
 }
 
 void log_fp8(const engine::Engine& engine, bool device_does) {
@@ -148,6 +151,11 @@ void log_offload(engine::Engine& engine) {
               format_bytes(states->file_bytes()), states->how(),
               format_bytes(states->pool_bytes()));
   }
+  if (const optim::HostUpdates* updates = engine.optimizer()->host_updates()) {
+    const optim::HostUpdateFacts facts = updates->facts();
+    log::info("{}: in the host's memory, which updates; {} of it pinned, for what travels",
+              facts.contents, format_bytes(facts.pinned_bytes));
+  }
   if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
     log::info(
         "activations: in a file from the pass forth to the walk back, {}, through {} of memory",
@@ -166,6 +174,14 @@ void log_offload_traffic(engine::Engine& engine) {
     log::info("{}: {} read, {} written; updates waited {} for the disk{}", states->contents(),
               format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
               format_duration(traffic.waited_seconds), besides);
+  }
+  if (const optim::HostUpdates* updates = engine.optimizer()->host_updates()) {
+    const optim::HostUpdateTimes& times = updates->times();
+    log::info(
+        "{}: updates on the host took {}, of which {} waited for the device's gradients and "
+        "{} for copies",
+        updates->facts().contents, format_duration(times.all),
+        format_duration(times.waited_for_decisions), format_duration(times.waited_for_copies));
   }
   if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
     const auto traffic = activations->traffic();

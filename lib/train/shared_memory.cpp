@@ -61,6 +61,23 @@ void check_shared_memory(const RunPlan& planned, const Recipe& recipe, const Pee
                            problem.value_or(""), recipe.training.micro_batch_size());
 }
 
+void check_host_memory(const plan::Plan& plan, const Peers& peers) {
+  if (!plan.host_updates) return;
+  const std::uint64_t bytes = plan.host_update_bytes() + plan.pinned_bytes;
+  const std::uint64_t has = physical_memory_bytes();
+  constexpr std::string_view kRemedy =
+      "leave offload.master or offload.optimizer: host out, or divide more among ranks "
+      "(parallelism.zero: 1)";
+  require<DoesNotFitError>(bytes <= has,
+                           "updates on the host need {} of its memory, but it has {}; {}",
+                           format_bytes(bytes), format_bytes(has), kRemedy);
+  if (peers.world().place().size == 1) return;
+  const auto problem = shared_problem(needs_of_all(peers, bytes, has, "memory of hosts"),
+                                      "memory for updates on the host");
+  require<DoesNotFitError>(!problem, "{}; start fewer ranks there, or {}", problem.value_or(""),
+                           kRemedy);
+}
+
 void check_shared_disk(const plan::Plan& plan, const std::filesystem::path& directory,
                        const Peers& peers) {
   if (peers.world().place().size == 1) return;

@@ -35,12 +35,13 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       planned_([&] {
         RunPlan planned = plan_that_fits(recipe, geometry_, directory_);
         check_shared_memory(planned, recipe, peers_);
-        if (recipe.offload.is_used()) {
+        check_host_memory(planned.plan, peers_);
+        if (recipe.offload.uses_files()) {
           check_shared_disk(planned.plan, recipe.offload.directory(directory_), peers_);
         }
         return planned;
       }()),
-      planned_steps_(planned_.plan.step_trace),
+      planned_steps_(planned_.plan.step_trace, planned_.plan.host_update_bytes()),
       tiers_([&] {
         if (world.place().size > 1) {
           watch.exchange(std::make_unique<SignsOfLife>(peers_, directory_));

@@ -293,7 +293,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   engine::Engine engine(place, options);
   engine.initialize();
   routing.know(engine);
-  train::PlannedSteps steps(plan.step_trace);
+  train::PlannedSteps steps(plan.step_trace, plan.host_update_bytes());
   Output out(std::filesystem::path(arguments[1]) / fmt::format("rank-{}.txt", target.rank));
   // What goes from GPU to GPU passes no MPI.
   const bool by_nccl = recipe->parallelism.gpu_collectives() == parallel::GpuCollectives::nccl;

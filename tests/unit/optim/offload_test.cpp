@@ -133,7 +133,7 @@ TEST_CASE("what an update needs at once must fit, and the refusal says how much 
   } catch (const RecipeError& error) {
     text = error.what();
   }
-  CHECK(text.find("offload.buffer: has 92KiB, and the states of embed, which an update needs at "
+  CHECK(text.find("offload.buffer: has 92KiB, and the tensors of embed, which an update needs at "
                   "once, take 128KiB (raise it to 132KiB, or to 388KiB") == 0);
   CHECK_NOTHROW(run(132 << 10));
 }
