@@ -1,5 +1,6 @@
 /// Rules between a recipe's `offload` and its other sections.
 
+#include "lib/optim/host_update_rules.hpp"
 #include "lib/train/recipe.hpp"
 
 namespace llmtrain::train {
@@ -21,6 +22,12 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
     if (!offload.is_on_host() || run.device() != DeviceChoice::cpu) return;
     issues.add(offload.optimizer, std::string(kNoHostOfCpu),
                "leave it out, or set nvme, which keeps them in a file");
+  });
+  recipe::judge(issues, [&] {
+    const std::string_view why_not = optim::obstacle_to_host_updates(optimizer.name());
+    if (!offload.is_on_host() || why_not.empty()) return;
+    issues.add(offload.optimizer, fmt::format("host, but {} {}", optimizer.name().name, why_not),
+               "leave it out, or choose another optimizer");
   });
   recipe::judge(issues, [&] {
     if (offload.parameters() == OffloadTo::none || !metrics.diagnostics_interval()) return;

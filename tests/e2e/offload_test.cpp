@@ -201,8 +201,25 @@ TEST_CASE("a kill leaves no file, and the next start goes on") {
 }
 
 TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
-  check_refused({"offload.optimizer=host"},
-                "offload.optimizer=host: unknown value `host` (allowed: none, nvme)");
+  check_refused({"offload.optimizer=host"}, "the memory of a CPU is the host's");
+  check_refused({"offload.optimizer=host"}, "or set nvme, which keeps them in a file");
+  check_refused({"offload.parameters=host"},
+                "offload.parameters=host: unknown value `host` (allowed: none, nvme)");
+  const Overrides on_host{"run.device=cuda", "precision.compute=bf16", "offload.optimizer=host"};
+  check_refused(joined(on_host, {"offload.master=nvme"}),
+                "offload.master=nvme: does nothing without offload.optimizer: nvme");
+  check_refused({"run.device=cuda", "precision.compute=bf16", "offload.master=host"},
+                "offload.master=host: does nothing without offload.optimizer: host");
+  check_refused(joined(on_host, {"offload.parameters=nvme"}),
+                "offload.parameters=nvme: does nothing without offload.optimizer: nvme");
+  check_refused(joined(on_host, {"offload.path=fast"}), "offload.path=fast: does nothing without");
+  check_refused(joined(on_host, {"offload.checksum=false"}),
+                "offload.checksum=false: does nothing without");
+  check_refused(joined(on_host, {"offload.activations=[linear]"}), "a GPU keeps its optimizer");
+  check_refused(joined(on_host, {"optimizer.name=muon"}), "host, but muon multiplies matrices");
+  check_refused(joined(on_host, {"optimizer.name=sgd"}), "sgd keeps no states");
+  check_refused(joined(on_host, {"optimizer.name=adafactor", "parallelism.tp=2"}),
+                "updates of adafactor exchange among 2 ranks of tp");
   check_refused({"offload.optimizer=nvme", "run.device=cuda"}, "a GPU keeps its optimizer states");
   check_refused({"offload.master=nvme", "precision.compute=bf16"},
                 "offload.master=nvme: does nothing without offload.optimizer: nvme");

@@ -143,6 +143,7 @@ inline Tensor scalars_of(const Rig& rig, const OptimizerSet& set, double lr_fact
 inline StepResult run_step(const Rig& rig, OptimizerSet& set, double lr_factor) {
   const Tensor scalars = scalars_of(rig, set, lr_factor);
   set.launch_step(rig.ctx, scalars, {});
+  set.update_on_host(rig.ctx);
   return step_result(decision_of(set));
 }
 

@@ -33,12 +33,14 @@ inline constexpr std::uint64_t kBuffer = 384 << 10;
 struct OffloadRun {
   OffloadRun(const std::string& yaml, const ParameterDTypes& dtypes, std::optional<Offload> offload,
              bool meta = false)
-      : rig(kept(dtypes, offload), offloaded_model(),
-            meta ? make_meta_memory() : make_cpu_memory()) {
+      : OffloadRun(yaml, dtypes, offload, meta ? make_meta_memory() : make_cpu_memory()) {}
+  OffloadRun(const std::string& yaml, const ParameterDTypes& dtypes, std::optional<Offload> offload,
+             std::unique_ptr<MemoryBackend> memory)
+      : rig(kept(dtypes, offload), offloaded_model(), std::move(memory)) {
     read_options(options, yaml);
     set.emplace(rig.ctx, options, rig.store, rig.mesh, std::nullopt, offload);
     if (!offload || !(offload->masters || offload->parameters)) return;
-    rig.store.keep_in(*set->offloaded());
+    rig.store.keep_in(*set->elsewhere());
     rig.store.initialize(Rig::kSeed);
   }
   static ParameterDTypes kept(ParameterDTypes dtypes, const std::optional<Offload>& offload) {

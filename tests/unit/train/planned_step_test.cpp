@@ -64,4 +64,25 @@ TEST_CASE("a step that is not finite takes memory as planned too") {
   CHECK(steps.count() == 1);
 }
 
+TEST_CASE("updates on the host that take more memory than planned end the run") {
+  const test::SmallEngine small(kModel);
+  engine::EngineOptions options = small.options();
+  options.offload = optim::Offload{.place = optim::OffloadPlace::host};
+  const plan::Plan planned = plan::make_plan(options, 4, 1);
+  const std::vector<std::int32_t> text{3, 14, 15, 9, 26};
+  const engine::StepBatch batch = test::small_batch({text, text, text, text});
+  for (const std::uint64_t lacking : {0, 256}) {
+    Device device(make_cpu_memory(), std::uint64_t{1} << 28);
+    engine::Engine engine({.device = &device, .table = &kernels::cpu_table()}, options);
+    engine.initialize();
+    PlannedSteps steps(planned.step_trace, planned.host_update_bytes() - lacking);
+    const auto step = [&] { steps.launch(engine, device, batch, 1, {}); };
+    if (lacking == 0) {
+      CHECK_NOTHROW(step());
+    } else {
+      CHECK_THROWS_AS(step(), InternalError);
+    }
+  }
+}
+
 }  // namespace llmtrain::train

@@ -23,4 +23,15 @@ TEST_CASE("ranks that fit alone are refused where their machine cannot hold them
         "the 8 ranks on node1 need 88.00 GiB of memory together, but it has 23.00 GiB");
 }
 
+TEST_CASE("a host without the memory that updates on it take is named before the run begins") {
+  const auto world = World::join({});
+  const Peers peers(*world, "recipe");
+  plan::Plan plan;
+  check_host_memory(plan, peers);
+  plan.host_updates = optim::HostUpdateFacts{.memory_bytes = 1 << 20, .pinned_bytes = 1 << 20};
+  check_host_memory(plan, peers);
+  plan.pinned_bytes = physical_memory_bytes() - (1 << 20);
+  CHECK_THROWS_AS(check_host_memory(plan, peers), DoesNotFitError);
+}
+
 }  // namespace llmtrain::train
