@@ -269,9 +269,8 @@ void HostUpdates::read_copies(std::span<const CopyRead> reads) const {
 HostUpdateFacts HostUpdates::facts() const {
   HostUpdateFacts facts{.memory_bytes = host_->arena_extent_bytes(),
                         .pinned_bytes = staging_ ? staging_->arena_extent_bytes() : 0};
-  facts.contents = !has_states_ ? "masters"
-                   : masters_   ? "optimizer states and masters"
-                                : "optimizer states";
+  facts.contents = "optimizer states";
+  if (masters_) facts.contents = has_states_ ? "optimizer states and masters" : "masters";
   for (const Chunk& chunk : chunks_) {
     for (const Copy& copy : chunk.down) facts.down_bytes += copy.bytes;
     for (const Copy& copy : chunk.up) facts.up_bytes += copy.bytes;

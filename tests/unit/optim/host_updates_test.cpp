@@ -97,8 +97,8 @@ TEST_CASE("with updates on the host every optimizer has the bits that it has wit
         for (int step = 1; step <= 4; ++step) {
           plain.step(step);
           offloaded.step(step);
+          if (step >= 3) check_equal(plain, offloaded);  // the third does not apply
         }
-        check_equal(plain, offloaded);
       }
     }
   }
