@@ -74,7 +74,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
       "  lr: -1\n"
       "  lr: 1\n"
       "checkpoint: {interval: soon}\n"
-      "offload: {optimizer: host}\n";
+      "offload: {optimizer: disk}\n";
 
   for (const recipe::Issue& issue :
        recipe::check(root, {.file = "r.yaml", .text = text, .reserved = reserved_keys()})) {
@@ -105,7 +105,7 @@ TEST_CASE("a dozen different mistakes in a recipe of this program are as many is
           "r.yaml:21:3: optimizer.lr: duplicate key, first given at r.yaml:20:3 (keep one of them)",
           "r.yaml:22:24: checkpoint.interval: expected an interval like 1000 steps, 30min, found "
           "`soon`",
-          "r.yaml:23:22: offload.optimizer: unknown value `host` (allowed: none, nvme)"});
+          "r.yaml:23:22: offload.optimizer: unknown value `disk` (allowed: none, host, nvme)"});
 }
 
 TEST_CASE("what cannot fit into the run is an issue of the recipe where its length is known") {
