@@ -133,7 +133,7 @@ TEST_CASE("activations that cannot be offloaded are refused when the recipe is c
   check_refused({"offload.activations=[norm]", "run.device=cuda"},
                 "a GPU keeps its optimizer states, masters and activations");
   check_refused({"offload.activations=[norm]", "offload.buffer=1GiB"},
-                "offload.buffer=1GiB: does nothing without offload.optimizer: nvme");
+                "offload.buffer=1GiB: does nothing without offload.optimizer: host or nvme");
 }
 
 }  // namespace llmtrain
