@@ -12,6 +12,7 @@
 
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/tensor/host_memory.hpp"
 
 namespace llmtrain {
 
@@ -56,7 +57,7 @@ class ImmediateCopies final : public CopyQueue {
   std::list<std::vector<std::byte>> pinned_;
 };
 
-class CpuMemory final : public MemoryBackend {
+class CpuMemory final : public HostMemory {
  public:
   ~CpuMemory() override {
     if (base_ != nullptr) ::munmap(base_, capacity_);
@@ -72,15 +73,6 @@ class CpuMemory final : public MemoryBackend {
     base_ = base;
     capacity_ = capacity_bytes;
     return base;
-  }
-  void copy_to_host(void* host, const void* device, std::uint64_t bytes) override {
-    std::memcpy(host, device, bytes);
-  }
-  void copy_from_host(void* device, const void* host, std::uint64_t bytes) override {
-    std::memcpy(device, host, bytes);
-  }
-  void copy_on_device(void* to, const void* from, std::uint64_t bytes) override {
-    std::memmove(to, from, bytes);
   }
 
  private:

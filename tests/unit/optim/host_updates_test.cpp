@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "lib/tensor/host_memory.hpp"
 #include "tests/unit/optim/offload_run.hpp"
 
 namespace llmtrain::optim {
@@ -13,19 +14,10 @@ using Run = OffloadRun;
 
 /// A device whose copies beside launches are carried out when somebody waits for them, as late as
 /// may be. It knows how often somebody asked for a place behind the launches.
-class LateMemory final : public MemoryBackend {
+class LateMemory final : public HostMemory {
  public:
   DeviceKind kind() const override { return DeviceKind::cuda; }
   void* reserve(std::uint64_t bytes) override { return memory_->reserve(bytes); }
-  void copy_to_host(void* host, const void* device, std::uint64_t bytes) override {
-    std::memcpy(host, device, bytes);
-  }
-  void copy_from_host(void* device, const void* host, std::uint64_t bytes) override {
-    std::memcpy(device, host, bytes);
-  }
-  void copy_on_device(void* to, const void* from, std::uint64_t bytes) override {
-    std::memmove(to, from, bytes);
-  }
   std::unique_ptr<CopyQueue> make_copy_queue() override { return std::make_unique<Late>(places_); }
 
  private:
