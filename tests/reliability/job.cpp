@@ -69,9 +69,9 @@ std::string check_store(const fs::path& root, const Job* damaged = nullptr) {
     const auto store = checkpoint::CheckpointStore::open_writer(copy / "store");
     const auto found = store.newest_valid(checkpoint::VerifyLevel::hash);
     for (const auto& rejected : found.rejected) {
-      const bool was_damaged =
-          damaged != nullptr && rejected.step == kDamaged &&
-          read_file(damaged_shard(root)) == read_file(damaged_shard(damaged->checkpoints()));
+      const bool was_damaged = damaged != nullptr && rejected.step == kDamaged &&
+                               read_file(damaged_shard(copy / "store")) ==
+                                   read_file(damaged_shard(damaged->checkpoints()));
       if (!was_damaged) return "not valid: " + rejected.reason;
     }
     if (has_leftovers(copy / "store")) return "leftovers stay";
