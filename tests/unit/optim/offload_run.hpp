@@ -90,6 +90,17 @@ inline void check_equal(const OffloadRun& a, const OffloadRun& b) {
   }
 }
 
+/// Of a set whose states were written already: it goes on with the other one's values as that does.
+inline void check_goes_on(OffloadRun& from, OffloadRun& to) {
+  for (std::size_t i = 0; i < from.rig.store.all().size(); ++i) {
+    to.rig.store.write(*to.rig.store.all()[i], from.rig.store.read(*from.rig.store.all()[i]));
+  }
+  to.set->set_progress(from.set->progress());
+  from.step(4);
+  to.step(4);
+  check_equal(from, to);
+}
+
 /// Options under which each optimizer of the table has states, some of them in bf16 as well.
 inline std::vector<std::string> with_states() {
   std::vector<std::string> all{
