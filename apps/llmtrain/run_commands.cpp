@@ -134,10 +134,10 @@ struct SavedSteps {
 
 SavedSteps checkpoints_of(const std::filesystem::path& run) {
   const std::filesystem::path root = run / "checkpoints";
-  require<CheckpointError>(std::filesystem::is_directory(root),
-                           "{}: no directory of a run: it has no checkpoints/; expected the "
-                           "run.output_dir of a recipe",
-                           run.string());
+  require<RecipeError>(std::filesystem::is_directory(root),
+                       "{}: no directory of a run: it has no checkpoints/; expected the "
+                       "run.output_dir of a recipe",
+                       run.string());
   SavedSteps saved{checkpoint::CheckpointStore::open_reader(root), std::nullopt};
   const auto local = train::recorded_local_checkpoints(root);
   if (!local) return saved;

@@ -72,7 +72,8 @@ namespace {
 /// Pinned memory and an event behind each copy into it.
 class PinnedRead final : public HostRead {
  public:
-  PinnedRead(cudaStream_t stream, std::uint64_t bytes) : stream_(stream), bytes_(bytes) {
+  PinnedRead(cudaStream_t stream, StagingRing& inputs, std::uint64_t bytes)
+      : stream_(stream), inputs_(inputs), bytes_(bytes) {
     check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "to make an event");
     if (const cudaError_t status = cudaHostAlloc(&pinned_, bytes, cudaHostAllocDefault);
         status != cudaSuccess) {
@@ -92,15 +93,18 @@ class PinnedRead final : public HostRead {
     check(cudaMemcpyAsync(pinned_, device, bytes_, cudaMemcpyDeviceToHost, stream_),
           "a copy to the host");
     check(cudaEventRecord(done_, stream_), "to record an event");
+    inputs_before_ = inputs_.begun();
   }
   std::span<const std::byte> wait() override {
+    inputs_.await(inputs_before_);
     check(cudaEventSynchronize(done_), "the work on the GPU");
     return {static_cast<const std::byte*>(pinned_), bytes_};
   }
 
  private:
   cudaStream_t stream_;
-  std::uint64_t bytes_;
+  StagingRing& inputs_;
+  std::uint64_t bytes_, inputs_before_ = 0;
   cudaEvent_t done_ = nullptr;
   void* pinned_ = nullptr;
 };
@@ -143,7 +147,7 @@ std::unique_ptr<RecordedWork> CudaMemory::end_recording() {
 
 std::unique_ptr<HostRead> CudaMemory::make_host_read(std::uint64_t bytes) {
   check(cudaSetDevice(device_), "to choose the device");
-  return std::make_unique<PinnedRead>(stream_, bytes);
+  return std::make_unique<PinnedRead>(stream_, to_device_, bytes);
 }
 
 std::unique_ptr<CopyQueue> CudaMemory::make_copy_queue() {
@@ -166,6 +170,9 @@ void CudaMemory::copy_on_device(void* to, const void* from, std::uint64_t bytes)
         "a copy on the device");
 }
 
-void CudaMemory::synchronize() { check(cudaStreamSynchronize(stream_), "the work on the GPU"); }
+void CudaMemory::synchronize() {
+  to_device_.await(to_device_.begun());
+  check(cudaStreamSynchronize(stream_), "the work on the GPU");
+}
 
 }  // namespace llmtrain::kernels::cuda

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/base/activity.hpp"
+
 namespace llmtrain::kernels::cuda {
 
 namespace {
@@ -27,6 +29,11 @@ void StagingRing::retire_oldest() {
   check(cudaEventSynchronize(oldest.done), "to wait for a copy");
   free_events_.push_back(oldest.done);
   under_way_.pop_front();
+  activity::tick();
+}
+
+void StagingRing::await(std::uint64_t copies) {
+  while (begun_ - under_way_.size() < copies) retire_oldest();
 }
 
 std::uint64_t StagingRing::take(std::uint64_t bytes) {
@@ -60,6 +67,7 @@ void StagingRing::send(cudaStream_t stream, void* device, const void* host, std:
       free_events_.pop_back();
     }
     under_way_.push_back({at, at + part, event});
+    ++begun_;
     check(cudaEventRecord(event, stream), "to record an event");
   }
 }

@@ -27,6 +27,12 @@ class StagingRing {
   /// Queues a copy of `bytes` to the device; `host` may be used again at once.
   void send(cudaStream_t stream, void* device, const void* host, std::uint64_t bytes);
 
+  /// Copies begun so far.
+  std::uint64_t begun() const { return begun_; }
+  /// Waits for the first `copies` of them, each of which is a sign of life (activity::tick): who
+  /// waits for what was launched behind the inputs of many micro-batches shows how far they are.
+  void await(std::uint64_t copies);
+
  private:
   struct Piece {
     std::uint64_t begin = 0, end = 0;
@@ -37,7 +43,7 @@ class StagingRing {
   void retire_oldest();
 
   std::byte* ring_ = nullptr;
-  std::uint64_t next_ = 0;
+  std::uint64_t next_ = 0, begun_ = 0;
   std::deque<Piece> under_way_;  // oldest first
   std::vector<cudaEvent_t> free_events_;
 };

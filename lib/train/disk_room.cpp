@@ -17,15 +17,31 @@ namespace {
 
 /// Of a run that `goes_on` the disk is too full, not the recipe wrong.
 void check_next(std::uint64_t bytes, std::uint64_t free, const fs::path& directory,
-                std::string_view key, bool goes_on) {
+                std::string_view key, bool goes_on, std::string_view hint) {
   const std::uint64_t needed = bytes + bytes / 5;
   if (needed <= free) return;
   const std::string problem = fmt::format(
       "a checkpoint needs {} of disk ({} times the safety factor of 1.2), but {} has {} free",
       format_bytes(needed), format_bytes(bytes), directory.string(), format_bytes(free));
-  require<StorageError>(
-      !goes_on, "{}; the run's checkpoints are intact: free space there, and run again", problem);
+  require<StorageError>(!goes_on,
+                        "{}; the run's checkpoints are intact: free space there, and run again{}",
+                        problem, hint);
   fail<DoesNotFitError>("{}; choose another {}", problem, key);
+}
+
+/// Whether somebody may delete checkpoints that the next save would delete, if there were room for
+/// it.
+std::string surplus_of(const checkpoint::CheckpointStore& store, const CheckpointSection& section) {
+  std::vector<std::uint64_t> steps = store.list();
+  if (!section.keep_latest()) return "";
+  steps.resize(steps.size() - std::min<std::size_t>(steps.size(), section.keep_latest()->value));
+  const std::uint64_t for_good = section.keep_every();
+  std::erase_if(steps, [&](std::uint64_t step) { return for_good > 0 && step % for_good == 0; });
+  if (steps.empty()) return "";
+  return fmt::format(
+      "; checkpoint.keep_latest keeps none of the {} oldest, such as {}: delete them, if `llmtrain "
+      "ckpt verify` finds two newer ones valid",
+      steps.size(), store.directory_of(steps.front()).string());
 }
 
 }  // namespace
@@ -57,13 +73,15 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
   const std::uint64_t free = free_disk_bytes(directory) + durable.leftover_bytes();
   const auto there = static_cast<std::uint64_t>(durable.list().size());
   const bool goes_on = there > 0;
-  check_next(plan.durable_bytes(), free, directory, "run.output_dir", goes_on);
+  check_next(plan.durable_bytes(), free, directory, "run.output_dir", goes_on,
+             surplus_of(durable, section));
   if (const auto& local = section.local.directory()) {
     std::uint64_t free_there = free_disk_bytes(*local);
     if (const auto recorded = recorded_local_checkpoints(durable.root())) {
       free_there += checkpoint::CheckpointStore::open_reader(*recorded).leftover_bytes();
     }
-    check_next(plan.checkpoint_bytes, free_there, *local, "checkpoint.local.directory", goes_on);
+    check_next(plan.checkpoint_bytes, free_there, *local, "checkpoint.local.directory", goes_on,
+               "");
   }
   const std::uint64_t most = most_checkpoints(section, total_steps).value_or(0);
   const std::uint64_t more = most > there ? most - there : 0;

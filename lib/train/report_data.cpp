@@ -120,8 +120,8 @@ std::optional<double> median(std::vector<Point> points) {
 RunData load_run(const std::filesystem::path& run_dir) {
   RunData run;
   const std::filesystem::path metrics = run_dir / "metrics.jsonl";
-  require<DataError>(std::filesystem::exists(metrics),
-                     "{}: no metrics.jsonl here; give the directory of a run", run_dir.string());
+  require<RecipeError>(std::filesystem::exists(metrics),
+                       "{}: no metrics.jsonl here; give the directory of a run", run_dir.string());
   run.records = read_metrics(metrics, &run.unknown_metrics);
   if (const std::string text = read_optional(run_dir / "run.json"); !text.empty()) {
     flatten(parse_object(text, (run_dir / "run.json").string()), "", run.facts);

@@ -8,8 +8,8 @@
     --write          put the table into docs/benchmarks.md
 
 A Llama of 45 million parameters in FP32 with AdamW: half a gigabyte of state. Saves go in place of the run and beside it
-(checkpoint.async), a quarter of the time as by default and all of it (checkpoint.async_share). Beside them, in the same run: one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then
-fsync) and a plain reader of the same file, into memory that it has used before and, as a run that starts must, into memory
+(checkpoint.async), a tenth of the time as by default and all of it (checkpoint.async_share). Beside them, in the same run:
+one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then fsync) and a plain reader of the same file, into memory that it has used before and, as a run that starts must, into memory
 that nobody has touched; before each reading the system is asked to forget the file, and before a start to have its memory ready.
 """
 
@@ -45,10 +45,10 @@ metrics: {interval: 1, tensorboard: false}
 """
 SAVED = re.compile(r"saved \S+step-(\d+) \(\S+ \S+ in ([\d.]+) s, of which no step was made for ([\d.]+) s; written in ([\d.]+) s\)")
 RESUMED = re.compile(r"every byte of the checkpoint was checked, and its tensors loaded, in ([\d.]+) s")
-DEFAULT_SHARE = 0.25
+DEFAULT_SHARE = 0.1
 
 READS = 5  # a round
-STEPS, INTERVAL = 40, 12  # four saves, of which the later ones read back what stays and delete the rest
+STEPS, INTERVAL = 52, 16  # four saves, of which the later ones read back what stays and delete the rest
 
 
 def forget(path):

@@ -72,11 +72,16 @@ TEST_CASE("0: a run that reaches its end") {
   check_end(here, {"ckpt", "ls", "run"}, 0, {"step        6  "});
 }
 
-TEST_CASE("4: checkpoints of what is no run, or has none") {
+TEST_CASE("2 for what is no run, and 4 for checkpoints of one that has none") {
   const Workspace here(kTinyRecipe);
   for (const char* verb : {"ls", "verify"}) {
-    check_end(here, {"ckpt", verb, "rnu"}, 4, {"rnu: no directory of a run"});
-    check_end(here, {"ckpt", verb, "."}, 4, {"no directory of a run"});
+    check_end(here, {"ckpt", verb, "rnu"}, 2, {"rnu: no directory of a run"});
+    check_end(here, {"ckpt", verb, "."}, 2, {"no directory of a run"});
+  }
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"status", "rnu"},
+                                                  {"report", "rnu"},
+                                                  {"report", "--compare", "rnu", "."}}) {
+    check_end(here, command, 2, {"rnu: ", "give the "});
   }
   std::filesystem::create_directories(here.path / "run" / "checkpoints");
   check_end(here, {"ckpt", "ls", "run"}, 0, {"run: no checkpoint yet"});
@@ -200,13 +205,23 @@ TEST_CASE("7: a disk that is too full for a run that has checkpoints, before it 
   const Workspace here(kTinyRecipe);
   REQUIRE(here.run().exit_code == 0);
 
+  std::vector<std::string> too_large = {"run",
+                                        "recipe.yaml",
+                                        "run.memory_limit=10000000GiB",
+                                        "model.hidden_size=1000000",
+                                        "model.num_hidden_layers=3",
+                                        "data.sources=[{path: nothere.txt}]"};
   check_end(
-      here,
-      {"run", "recipe.yaml", "run.memory_limit=10000000GiB", "model.hidden_size=1000000",
-       "model.num_hidden_layers=3", "data.sources=[{path: nothere.txt}]"},
-      7,
+      here, too_large, 7,
       {"a checkpoint needs ", "TiB of disk (", "TiB times the safety factor of 1.2), but run has",
-       " free; the run's checkpoints are intact: free space there, and run again"});
+       " free; the run's checkpoints are intact: free space there, and run again\n"});
+  too_large.emplace_back("checkpoint.keep_latest=2");
+  check_end(here, too_large, 7,
+            {"and run again; checkpoint.keep_latest keeps none of the 1 oldest, such as "
+             "run/checkpoints/step-00000002: delete them, if `llmtrain ckpt verify` finds two "
+             "newer ones valid"});
+  too_large.emplace_back("checkpoint.keep_every=2");
+  check_end(here, too_large, 7, {"free space there, and run again\n"});
 }
 
 TEST_CASE("2: what is no number of a step, with the verb that lists those that there are") {
