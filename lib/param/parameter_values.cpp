@@ -153,13 +153,14 @@ struct Home {
 
 // Gives the device, and what else is a home, what this rank holds of them.
 void hand_over(const Home& home, const Parameter& p, const HostValues& values) {
-  const auto& [first, count] = values.slice;
-  const ParameterSlice own = own_part(p, first, count), held = held_part(p, first, count);
+  const std::int64_t first = values.slice.first;
+  const ParameterSlice own = own_part(p, first, values.slice.count),
+                       held = held_part(p, first, values.slice.count);
   const auto give = [&](const Tensor& to, std::int64_t to_first, const ParameterSlice& some,
                         std::span<const std::byte> bytes) {
     if (!to.defined() || some.count == 0) return;
     home.device.copy_from_host(part_of(to, some.first - to_first, some.count),
-                               bytes_of(bytes, values.slice.first, some, size_of(to.dtype())));
+                               bytes_of(bytes, first, some, size_of(to.dtype())));
   };
   const auto send = [&](Kept what, DType dtype, std::span<const std::byte> bytes) {
     if (own.count == 0) return;
