@@ -33,7 +33,7 @@ class HostActivations::Group {
   Group& operator=(const Group&) = delete;
 
   std::size_t size() const { return values_.size(); }
-  /// The memory of tensors that were not taken is free behind the copies that it is part of.
+  /// Frees the memory of tensors that were not taken, behind copies from it and to it.
   void leave();
   /// A tensor of the group, once. What this walk reads of the group before is on its way then.
   Tensor take(std::size_t number, const OpCtx& ctx);

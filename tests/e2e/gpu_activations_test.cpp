@@ -58,6 +58,9 @@ TEST_CASE("a GPU's run has the bits that it has without when its activations go 
     CAPTURE(fmt::format("{} {}", fmt::join(c.settings, " "), c.activations));
     const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
     run_well(plain, on_gpu(c.settings));
+    // Every other one has copies that are as early as can be, the others as late.
+    const bool is_early = (&c - kCases.data()) % 2 == 0;
+    const Variable copies("LLMTRAIN_FAKE_COPIES", is_early ? "early" : "late");
     const auto result = offloaded.run(on_gpu(joined(c.settings, {c.activations})));
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);
     CHECK(outcome(offloaded.path) == outcome(plain.path));
@@ -120,17 +123,13 @@ TEST_CASE("what was saved with activations on the host goes on without, and goes
   }
 }
 
-TEST_CASE("keys of files and names without effect are said by a GPU's run, too" *
+TEST_CASE("names of which a model saves nothing are said by a GPU's run, too" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
   const Workspace here(kTinyRecipe);
   const auto idle = here.run(on_gpu({"offload.activations=[experts]"}));
   REQUIRE_MESSAGE(idle.exit_code == 0, idle.output);
   CHECK(holds(idle.output, {"without effect on this rank: offload.activations"}));
-  const auto files = here.run({"run.device=auto", "offload.activations=[norm]", "offload.path=fast",
-                               "eval.interval=null", "run.output_dir=auto"});
-  REQUIRE_MESSAGE(files.exit_code == 0, files.output);
-  CHECK(holds(files.output, {"for files alone, of which this run has none: offload.path"}));
 }
 
 }  // namespace llmtrain
