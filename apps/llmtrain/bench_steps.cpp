@@ -72,6 +72,7 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
     // launched: the last is seen early, and does not count.
     const std::int64_t last = clocked ? timed : timed + 1;
     engine::EnginePlace place = device.place();
+    place.host_activation_bytes = planned.plan.host_activation_bytes();
     if (clocked) {
       place.table = &clock.table();
       place.recorder = &clock;
@@ -117,7 +118,8 @@ MeasuredSteps measure_on_gpu(train::RunDevice& device, const train::Recipe& reci
 
 MeasuredSteps measure_steps(const train::Recipe& recipe, const train::RunPlan& planned,
                             std::int64_t steps, bool planned_memory) {
-  require<RecipeError>(!recipe.offload.uses_files() || recipe.offload.path(),
+  const bool has_files = recipe.offload.uses_files(planned.plan.device);
+  require<RecipeError>(!has_files || recipe.offload.path(),
                        "offload.path: name the directory for what is offloaded, because nothing of "
                        "a benchmark is in run.output_dir");
   train::RunDevice device(

@@ -107,6 +107,7 @@ namespace {
 struct Holders {
   std::vector<Saved*> saved;
   bool all_alike = true, all_taken = true;
+  Part first = Part::weight;  // that reads it
 };
 
 bool is_same(const View& a, const View& b) {
@@ -128,16 +129,29 @@ void Tape::put_away(const OpCtx& ctx, std::size_t first, TensorKeeper& keeper) {
       of.saved.push_back(saved);
       of.all_alike = of.all_alike && is_same(saved->tensor_, of.saved.front()->tensor_);
       of.all_taken = of.all_taken && keeper.takes(nodes_[n]->op());
+      if (saved->last() == Part::input) of.first = Part::input;
     }
   }
+  std::vector<Leaving> leaving;
+  std::vector<const Holders*> left;
   for (const Holders& of : all) {
     if (!of.all_alike || !of.all_taken) continue;
-    const Tensor tensor = of.saved.front()->tensor_;
+    Tensor tensor = of.saved.front()->tensor_;
     for (Saved* saved : of.saved) saved->tensor_.reset();
     const bool is_free = tensor.unique() && tensor.view().contiguous() && tensor.numel() > 0;
-    const auto source =
-        is_free ? std::make_shared<Rematerial>(keeper.put_away(ctx, tensor)) : nullptr;
-    for (Saved* saved : of.saved) saved->set(Var{is_free ? Tensor() : tensor, -1, source});
+    if (is_free) {
+      leaving.push_back({std::move(tensor), of.first});
+      left.push_back(&of);
+    } else {
+      for (Saved* saved : of.saved) saved->set(tensor);
+    }
+  }
+  auto ways_back = keeper.put_away(ctx, std::move(leaving));
+  require(ways_back.size() == left.size(), "{} ways back of {} tensors", ways_back.size(),
+          left.size());
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    const auto source = std::make_shared<Rematerial>(std::move(ways_back[i]));
+    for (Saved* saved : left[i]->saved) saved->set(Var{Tensor(), -1, source});
   }
 }
 

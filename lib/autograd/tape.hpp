@@ -71,14 +71,23 @@ class Saved {
   std::shared_ptr<Rematerial> source_;
 };
 
+/// A contiguous tensor that nodes have saved and nobody else holds.
+struct Leaving {
+  Tensor tensor;
+  /// The first part of a backward that reads it: of Part::weight no input part does.
+  Part first = Part::input;
+};
+
 /// Where saved tensors are between the pass forth and the walk back.
 class TensorKeeper {
  public:
   virtual ~TensorKeeper() = default;
   /// Whether those of a node go there.
   virtual bool takes(std::string_view op) const = 0;
-  /// Copies a contiguous tensor. What is returned copies it back, once, into memory of its own.
-  virtual std::function<Tensor(const OpCtx&)> put_away(const OpCtx& ctx, const Tensor& tensor) = 0;
+  /// Takes what nodes one behind the other have saved, which may be nothing. Of each tensor, in
+  /// their order, a way back, which is gone once, by Tape::backward or run_weight_grads, or never.
+  virtual std::vector<std::function<Tensor(const OpCtx&)>> put_away(
+      const OpCtx& ctx, std::vector<Leaving> tensors) = 0;
 };
 
 /// One recorded operation. Derived classes hold their Saved tensors, options and parameters.

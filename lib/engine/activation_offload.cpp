@@ -30,12 +30,17 @@ std::vector<std::string> offloaded_names() {
   return names;
 }
 
-ActivationOffload::ActivationOffload(Device& device, const ActivationOffloadOptions& options) {
-  require(device.kind() != DeviceKind::cuda, "activations of a GPU in a file");
+std::set<std::string_view> operations_of(std::span<const std::string> names) {
+  std::set<std::string_view> operations;
   for (const OffloadedOps& row : offloaded_ops()) {
-    if (std::ranges::count(options.names, row.name) > 0)
-      ops_.insert(row.ops.begin(), row.ops.end());
+    if (std::ranges::count(names, row.name) > 0) operations.insert(row.ops.begin(), row.ops.end());
   }
+  return operations;
+}
+
+ActivationOffload::ActivationOffload(Device& device, const ActivationOffloadOptions& options)
+    : ops_(operations_of(options.names)) {
+  require(device.kind() != DeviceKind::cuda, "activations of a GPU in a file");
   constexpr std::uint64_t kAlignment = offload::ScratchFile::kAlignment;
   const std::uint64_t bytes = options.buffer_bytes / ValueStore::kBlock * ValueStore::kBlock;
   pool_ = device.allocate({static_cast<std::int64_t>(bytes + kAlignment)}, DType::u8,
@@ -91,6 +96,16 @@ std::function<Tensor(const OpCtx&)> ActivationOffload::put_away(const OpCtx& ctx
     away->take(tensor);
     return tensor;
   };
+}
+
+std::vector<std::function<Tensor(const OpCtx&)>> ActivationOffload::put_away(
+    const OpCtx& ctx, std::vector<Leaving> tensors) {
+  std::vector<std::function<Tensor(const OpCtx&)>> ways_back;
+  for (Leaving& leaving : tensors) {
+    ways_back.push_back(put_away(ctx, leaving.tensor));
+    leaving.tensor.reset();
+  }
+  return ways_back;
 }
 
 std::uint64_t ActivationOffload::most_file_bytes() const {

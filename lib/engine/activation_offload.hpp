@@ -23,6 +23,8 @@ struct OffloadedOps {
 };
 std::span<const OffloadedOps> offloaded_ops();
 std::vector<std::string> offloaded_names();
+/// All operations of some of these names.
+std::set<std::string_view> operations_of(std::span<const std::string> names);
 
 struct ActivationOffloadOptions {
   std::vector<std::string> names;  // some of offloaded_names()
@@ -39,7 +41,8 @@ class ActivationOffload final : public TensorKeeper {
   ActivationOffload(Device& device, const ActivationOffloadOptions& options);
 
   bool takes(std::string_view op) const override { return ops_.contains(op); }
-  std::function<Tensor(const OpCtx&)> put_away(const OpCtx& ctx, const Tensor& tensor) override;
+  std::vector<std::function<Tensor(const OpCtx&)>> put_away(const OpCtx& ctx,
+                                                            std::vector<Leaving> tensors) override;
 
   /// Most of the file that can have been in use so far: by values at a time, and by those that were
   /// taken from the pool before the disk had written them.
@@ -53,6 +56,8 @@ class ActivationOffload final : public TensorKeeper {
 
  private:
   class Away;
+  std::function<Tensor(const OpCtx&)> put_away(const OpCtx& ctx, const Tensor& tensor);
+
   std::set<std::string_view> ops_;
   Tensor pool_;
   std::optional<offload::ValueStore> store_;

@@ -18,6 +18,7 @@
 #include "lib/engine/batch_rows.hpp"
 #include "lib/engine/diagnostics.hpp"
 #include "lib/engine/expert_room.hpp"
+#include "lib/engine/host_activations.hpp"
 #include "lib/engine/quantization_report.hpp"
 #include "lib/engine/recompute.hpp"
 #include "lib/engine/recorded_parts.hpp"
@@ -77,7 +78,8 @@ struct EngineOptions {
   PipelineOptions pipeline;
   /// Where optimizer states live if not in memory. On the CPU, and meta, which opens no file.
   std::optional<optim::Offload> offload;
-  /// Which saved activations live in a file until the walk back; likewise.
+  /// Which saved activations are elsewhere until the walk back: a CPU's in a file, a GPU's in the
+  /// host's memory, which nothing but the names concerns.
   std::optional<ActivationOffloadOptions> offloaded_activations;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
@@ -91,6 +93,8 @@ struct EngineOptions {
 /// Where the engine runs; all of it outlives the engine.
 struct EnginePlace {
   Device* device = nullptr;
+  /// Of a meta device: what it is in place of.
+  DeviceKind stands_for = DeviceKind::cpu;
   const kernels::KernelTable* table = nullptr;
   int threads = 1;
   std::uint64_t library_workspace_bytes = 0;
@@ -104,6 +108,8 @@ struct EnginePlace {
   bool keeps_snapshot = false;
   /// Of the files of EngineOptions::offload that name no directory.
   std::filesystem::path offload_directory = {};
+  /// Of a GPU's host, for EngineOptions::offloaded_activations: HostActivations::facts() of a plan.
+  std::uint64_t host_activation_bytes = 0;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
   int rank = 0;
@@ -183,9 +189,12 @@ class Engine final : private parallel::StageProgram {
   ParameterStore& parameters() { return store_; }
   /// Null without an optimizer.
   optim::OptimizerSet* optimizer() { return optimizer_.get(); }
-  /// Null where all activations stay in memory.
+  /// Null where no activations are in a file; in the host's memory.
   const ActivationOffload* offloaded_activations() const {
     return activations_ ? &*activations_ : nullptr;
+  }
+  const HostActivations* host_activations() const {
+    return host_activations_ ? &*host_activations_ : nullptr;
   }
   /// Null where no products are quantized, and without an optimizer.
   const QuantizedLayers* quantized_layers() const { return quantized_ ? &*quantized_ : nullptr; }
@@ -228,6 +237,7 @@ class Engine final : private parallel::StageProgram {
   void divide_parameters();
   /// What steps need beside the parameters.
   void allocate_optimizer();
+  void allocate_activation_offload();
   void allocate_quantization();
   void allocate_snapshot();
 
@@ -275,7 +285,9 @@ class Engine final : private parallel::StageProgram {
   std::unique_ptr<optim::OptimizerSet> optimizer_;
   std::optional<parallel::ShardedUnits> shards_;  // which read ahead from what the optimizer has
   std::optional<parallel::GradientTree> tree_;
-  std::optional<ActivationOffload> activations_;  // tapes have values there
+  // Tapes have values in one of them, or in none.
+  std::optional<ActivationOffload> activations_;
+  std::optional<HostActivations> host_activations_;
   std::optional<QuantizedLayers> quantized_;
   std::optional<QuantizationReport> quantization_;
   std::vector<optim::StateTensor> states_;

@@ -83,11 +83,7 @@ void Engine::allocate_optimizer() {
     tree_.emplace(device, store_, options_.virtual_workers / mesh_.size(Axis::dp),
                   both_ends ? decoder_.tied_table() : nullptr, loss_sum_);
   }
-  if (options_.offloaded_activations) {
-    ActivationOffloadOptions activations = *options_.offloaded_activations;
-    if (activations.directory.empty()) activations.directory = place_.offload_directory;
-    activations_.emplace(device, activations);
-  }
+  if (options_.offloaded_activations) allocate_activation_offload();
   if (options_.diagnostics) {
     diagnostics_.emplace(device, store_, mesh_, options_.model.num_hidden_layers);
   }
@@ -101,6 +97,17 @@ void Engine::allocate_optimizer() {
   for (Launched& launched : in_flight_) {
     launched.decision = device.make_host_read(optimizer_->decision().view().bytes());
   }
+}
+
+void Engine::allocate_activation_offload() {
+  Device& device = *place_.device;
+  ActivationOffloadOptions options = *options_.offloaded_activations;
+  if ((device.is_meta() ? place_.stands_for : device.kind()) == DeviceKind::cuda) {
+    host_activations_.emplace(device, options.names, place_.host_activation_bytes);
+    return;
+  }
+  if (options.directory.empty()) options.directory = place_.offload_directory;
+  activations_.emplace(device, options);
 }
 
 void Engine::allocate_quantization() {

@@ -200,7 +200,10 @@ Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) {
     x = within(of_block, units_of_blocks(i, behind), stage, [&] {
       return recompute.whole ? recompute_segment(of_block, x, body) : body(of_block, x);
     });
-    if (activations_ && ctx.tape != nullptr) ctx.tape->put_away(of_block, first, *activations_);
+    if (ctx.tape != nullptr && activations_) ctx.tape->put_away(of_block, first, *activations_);
+    if (ctx.tape != nullptr && host_activations_) {
+      ctx.tape->put_away(of_block, first, *host_activations_);
+    }
     i = behind;
   }
   return x;

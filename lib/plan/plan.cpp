@@ -140,6 +140,7 @@ std::uint64_t Plan::extent_bytes() const {
 engine::EnginePlace meta_place(Device& device, const engine::Target& target,
                                CollectiveRecorder* collectives) {
   return {.device = &device,
+          .stands_for = target.device,
           .table = &engine::planning_table(target.device),
           .threads = target.threads,
           .library_workspace_bytes = target.library_workspace_bytes,
@@ -259,6 +260,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   if (const auto* activations = engine.offloaded_activations()) {
     plan.activation_file_bytes = activations->most_file_bytes();
     plan.activation_traffic_bytes = activations->put_bytes();
+  }
+  if (const auto* activations = engine.host_activations()) {
+    plan.host_activations = activations->facts();
   }
   if (target.keeps_snapshot && !target.snapshot_on_device()) {
     plan.pinned_bytes = engine.saved_bytes();

@@ -91,6 +91,12 @@ struct Plan {
   std::uint64_t host_update_bytes() const {
     return host_updates ? host_updates->memory_bytes + host_updates->pinned_bytes : 0;
   }
+  /// Beside a GPU: what its host has of activations (offload.activations), pinned as long as the
+  /// run, and what a step copies there and back.
+  std::optional<engine::HostActivationFacts> host_activations;
+  std::uint64_t host_activation_bytes() const {
+    return host_activations ? host_activations->pinned_bytes : 0;
+  }
   /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
   bool records_launches = true;
   /// But for these parts of a step (Engine::not_recorded).

@@ -173,6 +173,11 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
                             {"step_down_bytes", host->down_bytes},
                             {"step_up_bytes", host->up_bytes}};
   }
+  if (const auto& host = plan.host_activations) {
+    json["host_activations"] = {{"pinned_bytes", host->pinned_bytes},
+                                {"step_down_bytes", host->down_bytes},
+                                {"step_up_bytes", host->up_bytes}};
+  }
   if (plan.activation_file_bytes > 0) {
     json["activation_offload"] = {{"file_bytes", plan.activation_file_bytes},
                                   {"step_written_bytes", plan.activation_traffic_bytes}};

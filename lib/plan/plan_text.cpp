@@ -33,6 +33,13 @@ std::string offload_rows(const Plan& plan) {
                                    format_bytes(host->down_bytes), format_bytes(host->up_bytes)));
     text += row("pinned memory for updates", format_bytes(host->pinned_bytes));
   }
+  if (const auto& host = plan.host_activations) {
+    text +=
+        row("offload", fmt::format("activations: in the host's memory; a step brings {} there "
+                                   "and {} back",
+                                   format_bytes(host->down_bytes), format_bytes(host->up_bytes)));
+    text += row("pinned memory, activations", format_bytes(host->pinned_bytes));
+  }
   if (plan.activation_file_bytes > 0) {
     text += row("offload", fmt::format("activations: {} in a file of this rank; a step writes {}",
                                        format_bytes(plan.activation_file_bytes),
@@ -213,6 +220,9 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   if (plan.host_updates) {
     text += "    not in it: updates, which the host computes, and copies there and back\n";
   }
+  if (plan.host_activations) {
+    text += "    not in it: what copies of activations there and back take longer than the step\n";
+  }
   text += assumption_rows(assumptions_of_time(plan));
   text += waiting_row(step) + collective_rows(step.collectives);
   text += fmt::format("  {:<34}{:>8}{:>12}{:>8}\n", "kernel", "launches", "time", "share");
@@ -229,6 +239,9 @@ std::string launches_text(const Plan& plan) {
   std::string text = "CUDA graphs";
   if (!plan.not_recorded.empty()) {
     text += fmt::format("; one by one in {}, where ranks exchange", plan.not_recorded);
+  }
+  if (plan.host_activations) {
+    text += "; one by one in micro-batches, whose activations come and go beside them";
   }
   if (plan.host_updates) text += "; updates are the host's";
   return text;

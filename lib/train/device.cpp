@@ -114,9 +114,10 @@ void check_device_trains(const Recipe& recipe) {
       "optimizer.name: {} is for the CPU, and run.device is {} here; choose another "
       "optimizer, or run.device: cpu",
       optimizer.name, to_string(device));
-  require<RecipeError>(!recipe.offload.uses_files() || device == DeviceKind::cpu,
-                       "offload: {}, and run.device is {} here; leave it out, or run.device: cpu",
-                       kNoFilesOfGpu, to_string(device));
+  require<RecipeError>(
+      recipe.offload.optimizer() != OffloadTo::nvme || device == DeviceKind::cpu,
+      "offload.optimizer: {}, and run.device is {} here; leave it out, or run.device: cpu",
+      kNoFilesOfGpu, to_string(device));
   require<RecipeError>(!recipe.offload.is_on_host() || device != DeviceKind::cpu,
                        "offload.optimizer: {}, and run.device is {} here; leave it out, or set "
                        "nvme, which keeps them in a file",

@@ -36,7 +36,7 @@ void OffloadSection::validate(recipe::Issues& issues) const {
   if (optimizer() == OffloadTo::none) check(buffer, "offload.optimizer: host or nvme");
   validate_places(issues);
   if (activations().empty()) check(activation_buffer, "offload.activations");
-  if (uses_files()) return;
+  if (optimizer() == OffloadTo::nvme || !activations().empty()) return;
   check(path, "offload.optimizer: nvme or offload.activations");
   check(checksum, "offload.optimizer: nvme or offload.activations");
 }

@@ -16,9 +16,12 @@ namespace llmtrain::train {
 
 /// Why a GPU has nothing in files.
 inline constexpr std::string_view kNoFilesOfGpu =
-    "a GPU keeps its optimizer states, masters and activations, or has states and masters in the "
-    "host's memory (offload.optimizer: host): files, and copies of activations to pinned memory "
-    "beside the step, are not there yet";
+    "a GPU keeps its optimizer states, masters and parameters, or has states and masters in the "
+    "host's memory (offload.optimizer: host): files are not there yet";
+/// Why keys of files mean nothing to its activations.
+inline constexpr std::string_view kNoActivationFilesOfGpu =
+    "is of files, and activations of a GPU go to the host's memory, of which a plan knows how much "
+    "they need";
 /// Why a CPU has nothing on the host.
 inline constexpr std::string_view kNoHostOfCpu =
     "the memory of a CPU is the host's, where optimizer states and masters are already";
@@ -52,14 +55,15 @@ struct OffloadSection : recipe::Section {
       this,
       "activations",
       {},
-      "operations of the blocks whose saved tensors are in a file from the pass forth to the walk "
-      "back; `block` means the input of what activation_checkpoint computes again as a whole. A "
-      "tensor goes when all operations that keep it are named",
+      "operations of the blocks whose saved tensors are elsewhere from the pass forth to the walk "
+      "back, those of a GPU in pinned memory of the host, those of a CPU in a file; `block` means "
+      "the input of what activation_checkpoint computes again as a whole. A tensor goes when all "
+      "operations that keep it are named",
       recipe::any_of(engine::offloaded_names())};
   recipe::Key<recipe::Bytes> activation_buffer{
       this, "activation_buffer", recipe::Bytes{256 << 20},
-      "memory of a rank through which activations pass: bounds what is read ahead and not yet "
-      "written, and keeps what fits into it",
+      "memory of a rank through which activations pass to a file: bounds what is read ahead and "
+      "not yet written, and keeps what fits into it",
       recipe::between(1 << 20, 0x1p44)};
   recipe::Key<std::optional<std::string>> path{
       this, "path", std::nullopt,
@@ -78,11 +82,14 @@ struct OffloadSection : recipe::Section {
       "the run, naming the block and the tensors"};
 
   bool is_on_host() const { return optimizer() == OffloadTo::host; }
-  bool uses_files() const { return optimizer() == OffloadTo::nvme || !activations().empty(); }
+  /// Whether a rank on such a device has files.
+  bool uses_files(DeviceKind device) const {
+    return optimizer() == OffloadTo::nvme || (!activations().empty() && device == DeviceKind::cpu);
+  }
 
   /// Of optimizer states, masters and parameters; empty where all stay in the device's memory.
   std::optional<optim::Offload> settings() const;
-  /// Of activations; likewise.
+  /// Of activations; likewise. But for the names it is about files.
   std::optional<engine::ActivationOffloadOptions> of_activations() const;
   /// `path`, or what stands for it in a run's directory.
   std::filesystem::path directory(const std::filesystem::path& of_run) const;

@@ -12,11 +12,17 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
                "leave it out, or set precision.compute: bf16, and no master: none");
   });
   recipe::judge(issues, [&] {
-    if (!offload.uses_files() || run.device() != DeviceChoice::cuda) return;
-    const recipe::Entry& key = offload.optimizer() == OffloadTo::nvme
-                                   ? static_cast<const recipe::Entry&>(offload.optimizer)
-                                   : offload.activations;
-    issues.add(key, std::string(kNoFilesOfGpu), "leave it out, or run.device: cpu");
+    if (offload.optimizer() != OffloadTo::nvme || run.device() != DeviceChoice::cuda) return;
+    issues.add(offload.optimizer, std::string(kNoFilesOfGpu), "leave it out, or run.device: cpu");
+  });
+  recipe::judge(issues, [&] {
+    const bool has_files = offload.optimizer() == OffloadTo::nvme || offload.activations().empty();
+    if (has_files || run.device() != DeviceChoice::cuda) return;
+    for (const recipe::ValueEntry* key : std::initializer_list<const recipe::ValueEntry*>{
+             &offload.activation_buffer, &offload.path, &offload.checksum}) {
+      if (key->value_text() == key->default_text()) continue;
+      issues.add(*key, std::string(kNoActivationFilesOfGpu), "leave it out");
+    }
   });
   recipe::judge(issues, [&] {
     if (!offload.is_on_host() || run.device() != DeviceChoice::cpu) return;

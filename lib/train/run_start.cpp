@@ -103,13 +103,14 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
   append_start(directory, start);
 }
 
-engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers,
-                                 const std::filesystem::path& directory) {
+engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const plan::Plan& plan,
+                                 const Peers& peers, const std::filesystem::path& directory) {
   peers.check_same_program(to_string(device.device().kind()));
   engine::EnginePlace place = device.place();
   place.mesh = recipe.mesh_shape();
   place.rank = peers.world().place().rank;
   place.offload_directory = recipe.offload.directory(directory);
+  place.host_activation_bytes = plan.host_activation_bytes();
   place.communicators = communicators_of(peers.world(), device, recipe);
   return place;
 }
@@ -120,6 +121,11 @@ void log_launches(const Device& device, const plan::Plan& plan) {
     log::info("launches are made one by one: run.cuda_graphs is off");
   } else if (!plan.not_recorded.empty()) {
     log::info("launches are made one by one in {}, where ranks exchange", plan.not_recorded);
+  }
+  if (plan.records_launches && plan.host_activations) {
+    log::info(
+        "launches are made one by one in micro-batches, whose activations come and go "
+        "beside them");
   }
   if (plan.records_launches && plan.host_updates) {
     log::info("updates are in no recorded launches: the host computes them");
@@ -161,6 +167,11 @@ void log_offload(engine::Engine& engine) {
         "activations: in a file from the pass forth to the walk back, {}, through {} of memory",
         activations->how(), format_bytes(activations->pool_bytes()));
   }
+  if (const engine::HostActivations* activations = engine.host_activations()) {
+    log::info(
+        "activations: in the host's memory from the pass forth to the walk back, {} of it pinned",
+        format_bytes(activations->pinned_bytes()));
+  }
 }
 
 void log_offload_traffic(engine::Engine& engine) {
@@ -188,6 +199,12 @@ void log_offload_traffic(engine::Engine& engine) {
     log::info("activations: {} read, {} written; micro-batches waited {} for the disk",
               format_bytes(traffic->read_bytes), format_bytes(traffic->written_bytes),
               format_duration(traffic->waited_seconds));
+  }
+  if (const engine::HostActivations* activations = engine.host_activations()) {
+    const engine::HostActivationFacts facts = activations->facts();
+    log::info("activations: {} copied to the host and {} back; it used {} of its memory for them",
+              format_bytes(facts.down_bytes), format_bytes(facts.up_bytes),
+              format_bytes(facts.pinned_bytes));
   }
 }
 
@@ -217,7 +234,8 @@ void log_idle_layout_keys(const Recipe& recipe) {
 }
 
 void log_idle_offload(const Recipe& recipe, const plan::Plan& plan) {
-  if (plan.activation_traffic_bytes > 0) return;
+  const bool any_on_host = plan.host_activations && plan.host_activations->down_bytes > 0;
+  if (plan.activation_traffic_bytes > 0 || any_on_host) return;
   log_without_effect("for what other models save, or other recipes; without effect on this rank",
                      {&recipe.offload.activations});
 }
@@ -225,6 +243,11 @@ void log_idle_offload(const Recipe& recipe, const plan::Plan& plan) {
 void log_idle_keys(const Recipe& recipe, DeviceKind device) {
   const RunSection& run = recipe.run;
   log_idle_layout_keys(recipe);
+  if (!recipe.offload.uses_files(device)) {
+    log_without_effect(
+        "for files alone, of which this run has none",
+        {&recipe.offload.path, &recipe.offload.checksum, &recipe.offload.activation_buffer});
+  }
   if (device != DeviceKind::cpu) return;
   log_without_effect("for GPUs alone, without effect on this CPU",
                      {&run.library_workspace, &run.attention, &run.tune_products,

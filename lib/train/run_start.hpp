@@ -32,9 +32,9 @@ void begin_start(const JobPlace& place, const NewestCheckpoint& newest, std::int
                  const std::filesystem::path& cache, const std::filesystem::path& directory,
                  StatusFile& status);
 
-/// The device as this rank's place on the mesh.
-engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const Peers& peers,
-                                 const std::filesystem::path& directory);
+/// The device as this rank's place on the mesh, with what `plan` says of its host.
+engine::EnginePlace place_in_job(RunDevice& device, const Recipe& recipe, const plan::Plan& plan,
+                                 const Peers& peers, const std::filesystem::path& directory);
 
 /// Says which launches a device that can record does not, and why.
 void log_launches(const Device& device, const plan::Plan& plan);

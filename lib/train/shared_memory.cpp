@@ -61,21 +61,43 @@ void check_shared_memory(const RunPlan& planned, const Recipe& recipe, const Pee
                            problem.value_or(""), recipe.training.micro_batch_size());
 }
 
+namespace {
+
+std::string host_contents(const plan::Plan& plan) {
+  if (!plan.host_activations) return "updates";
+  return plan.host_updates ? "updates and activations" : "activations";
+}
+
+std::string remedy_on_host(const plan::Plan& plan) {
+  std::string_view updates;
+  if (plan.host_updates) {
+    updates =
+        "leave offload.master or offload.optimizer: host out, or divide more among ranks "
+        "(parallelism.zero: 1)";
+  }
+  if (!plan.host_activations) return std::string(updates);
+  return fmt::format(
+      "name fewer of offload.activations, or set activation_checkpoint.mode: full "
+      "and [block]{}{}",
+      updates.empty() ? "" : "; ", updates);
+}
+
+}  // namespace
+
 void check_host_memory(const plan::Plan& plan, const Peers& peers) {
-  if (!plan.host_updates) return;
-  const std::uint64_t bytes = plan.host_update_bytes() + plan.pinned_bytes;
+  if (!plan.host_updates && !plan.host_activations) return;
+  const std::uint64_t bytes =
+      plan.host_update_bytes() + plan.host_activation_bytes() + plan.pinned_bytes;
   const std::uint64_t has = physical_memory_bytes();
-  constexpr std::string_view kRemedy =
-      "leave offload.master or offload.optimizer: host out, or divide more among ranks "
-      "(parallelism.zero: 1)";
-  require<DoesNotFitError>(bytes <= has,
-                           "updates on the host need {} of its memory, but it has {}; {}",
-                           format_bytes(bytes), format_bytes(has), kRemedy);
+  const std::string what = host_contents(plan);
+  const std::string remedy = remedy_on_host(plan);
+  require<DoesNotFitError>(bytes <= has, "{} on the host need {} of its memory, but it has {}; {}",
+                           what, format_bytes(bytes), format_bytes(has), remedy);
   if (peers.world().place().size == 1) return;
   const auto problem = shared_problem(needs_of_all(peers, bytes, has, "memory of hosts"),
-                                      "memory for updates on the host");
+                                      fmt::format("memory for {} on the host", what));
   require<DoesNotFitError>(!problem, "{}; start fewer ranks there, or {}", problem.value_or(""),
-                           kRemedy);
+                           remedy);
 }
 
 void check_shared_disk(const plan::Plan& plan, const std::filesystem::path& directory,

@@ -27,8 +27,8 @@ std::optional<std::string> shared_problem(std::span<const RankNeed> ranks,
 /// together. GPUs are divided beforehand, and a run.memory_limit of the recipe is each rank's own.
 void check_shared_memory(const RunPlan& planned, const Recipe& recipe, const Peers& peers);
 
-/// Collective. DoesNotFitError where a machine has not the memory that updates on the host take on
-/// its ranks, one or all together, with that of their saves.
+/// Collective where ranks have updates or activations on the host. DoesNotFitError where a machine
+/// has not the memory that these take on its ranks, one or all together, with that of their saves.
 void check_host_memory(const plan::Plan& plan, const Peers& peers);
 
 /// Likewise where the files of `offload`, of which each rank of a machine has its own, have no room

@@ -36,7 +36,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         RunPlan planned = plan_that_fits(recipe, geometry_, directory_);
         check_shared_memory(planned, recipe, peers_);
         check_host_memory(planned.plan, peers_);
-        if (recipe.offload.uses_files()) {
+        if (recipe.offload.uses_files(planned.plan.device)) {
           check_shared_disk(planned.plan, recipe.offload.directory(directory_), peers_);
         }
         return planned;
@@ -79,7 +79,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       product_choices_(tune_products_in_turn(
           recipe, run_device_, planned_.plan, peers_,
           newest_.step ? saved_product_choices(tiers_[newest_.tier], *newest_.step) : "")),
-      engine_(place_in_job(run_device_, recipe, peers_, directory_), recipe.engine_options()),
+      engine_(place_in_job(run_device_, recipe, planned_.plan, peers_, directory_),
+              recipe.engine_options()),
       saver_(
           tiers_, engine_, peers_, recipe.checkpoint.async(),
           [this](std::string_view line) { message(line); },

@@ -130,8 +130,10 @@ TEST_CASE("activations that cannot be offloaded are refused when the recipe is c
   check_refused({"offload.activations=[attentions]"}, "offload.activations");
   check_refused({"offload.activation_buffer=1GiB"},
                 "offload.activation_buffer=1GiB: does nothing without offload.activations");
-  check_refused({"offload.activations=[norm]", "run.device=cuda"},
-                "a GPU keeps its optimizer states, masters and activations");
+  for (const std::string key : {"activation_buffer=1GiB", "path=fast", "checksum=false"}) {
+    check_refused({"offload.activations=[norm]", "run.device=cuda", "offload." + key},
+                  "offload." + key + ": is of files, and activations of a GPU go to the host");
+  }
   check_refused({"offload.activations=[norm]", "offload.buffer=1GiB"},
                 "offload.buffer=1GiB: does nothing without offload.optimizer: host or nvme");
 }

@@ -215,7 +215,8 @@ TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
   check_refused(joined(on_host, {"offload.path=fast"}), "offload.path=fast: does nothing without");
   check_refused(joined(on_host, {"offload.checksum=false"}),
                 "offload.checksum=false: does nothing without");
-  check_refused(joined(on_host, {"offload.activations=[linear]"}), "a GPU keeps its optimizer");
+  check_refused(joined(on_host, {"offload.activations=[linear]", "offload.path=fast"}),
+                "offload.path=fast: is of files, and activations of a GPU");
   check_refused(joined(on_host, {"optimizer.name=muon"}), "host, but muon multiplies matrices");
   check_refused(joined(on_host, {"optimizer.name=sgd"}), "sgd keeps no states");
   check_refused(joined(on_host, {"optimizer.name=adafactor", "parallelism.tp=2"}),

@@ -67,8 +67,19 @@ class HostKeeper final : public TensorKeeper {
  public:
   explicit HostKeeper(std::set<std::string_view> ops) : ops_(std::move(ops)) {}
   bool takes(std::string_view op) const override { return ops_.empty() || ops_.contains(op); }
-  std::function<Tensor(const OpCtx&)> put_away(const OpCtx&, const Tensor& tensor) override {
+  std::vector<std::function<Tensor(const OpCtx&)>> put_away(const OpCtx&,
+                                                            std::vector<Leaving> tensors) override {
+    std::vector<std::function<Tensor(const OpCtx&)>> ways_back;
+    for (const Leaving& leaving : tensors) ways_back.push_back(put_away(leaving));
+    return ways_back;
+  }
+  int put = 0, of_weight_parts = 0, taken = 0;
+
+ private:
+  std::function<Tensor(const OpCtx&)> put_away(const Leaving& leaving) {
     ++put;
+    of_weight_parts += leaving.first == Part::weight;
+    const Tensor& tensor = leaving.tensor;
     const auto* begin = tensor.view().as<std::byte>();
     std::vector<std::byte> copy(begin, begin + tensor.view().bytes());
     return [this, copy, shape = tensor.shape(), dtype = tensor.dtype()](const OpCtx& ctx) {
@@ -78,9 +89,7 @@ class HostKeeper final : public TensorKeeper {
       return back;
     };
   }
-  int put = 0, taken = 0;
 
- private:
   std::set<std::string_view> ops_;
 };
 
@@ -220,6 +229,8 @@ TEST_CASE("saved tensors that are elsewhere until the walk back change no bit an
       // The output of the norm, which two of them keep, and not what others keep, too.
       check_same_bits(plain, run_trial(chain(kept_by(linear), 0.2), options));
       CHECK(linear.put == 4);
+      CHECK(linear.of_weight_parts == 4);
+      CHECK(some.of_weight_parts == 0);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "lib/base/require.hpp"
 #include "lib/tensor/host_memory.hpp"
 #include "tests/unit/optim/offload_run.hpp"
 
@@ -37,6 +38,8 @@ class LateMemory final : public HostMemory {
     void follow(const Point& point) override {
       followed_ = static_cast<const Place&>(point).number;
     }
+    std::shared_ptr<const Point> queued() override { fail("updates wait for copies"); }
+    void hold_launches(const Point&) override { fail("updates wait for copies"); }
     void to_host(void* pinned, const void* device, std::uint64_t bytes) override {
       add(pinned, device, bytes);
     }

@@ -23,7 +23,7 @@ TEST_CASE("ranks that fit alone are refused where their machine cannot hold them
         "the 8 ranks on node1 need 88.00 GiB of memory together, but it has 23.00 GiB");
 }
 
-TEST_CASE("a host without the memory that updates on it take is named before the run begins") {
+TEST_CASE("a host without the memory that is taken of it is named before the run begins") {
   const auto world = World::join({});
   const Peers peers(*world, "recipe");
   plan::Plan plan;
@@ -32,6 +32,25 @@ TEST_CASE("a host without the memory that updates on it take is named before the
   check_host_memory(plan, peers);
   plan.pinned_bytes = physical_memory_bytes() - (1 << 20);
   CHECK_THROWS_AS(check_host_memory(plan, peers), DoesNotFitError);
+  const auto problem = [&] {
+    try {
+      check_host_memory(plan, peers);
+    } catch (const DoesNotFitError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(problem().starts_with("updates on the host need "));
+  plan.pinned_bytes = 0;
+  plan.host_activations = engine::HostActivationFacts{.pinned_bytes = 1 << 20};
+  CHECK(problem().empty());
+  plan.host_activations->pinned_bytes = physical_memory_bytes() - (1 << 20);
+  CHECK(problem().starts_with("updates and activations on the host need "));
+  plan.host_updates.reset();
+  CHECK(problem().empty());
+  plan.pinned_bytes = 2 << 20;
+  CHECK(problem().starts_with("activations on the host need "));
+  CHECK(problem().find("; name fewer of offload.activations") != std::string::npos);
 }
 
 }  // namespace llmtrain::train
