@@ -4,25 +4,30 @@ namespace llmtrain::kernels::cuda {
 
 namespace {
 
-/// An event behind the launches so far.
-class LaunchPoint final : public CopyQueue::Point {
+/// An event behind what a stream has been given so far.
+class StreamPoint final : public CopyQueue::Point {
  public:
-  explicit LaunchPoint(cudaStream_t launches) {
+  explicit StreamPoint(cudaStream_t stream) {
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "to make an event");
-    if (const cudaError_t status = cudaEventRecord(event_, launches); status != cudaSuccess) {
+    if (const cudaError_t status = cudaEventRecord(event_, stream); status != cudaSuccess) {
       cudaEventDestroy(event_);
       check(status, "to record an event");
     }
   }
-  /// The copies that wait for it are queued, and keep what they need of it.
-  ~LaunchPoint() override { cudaEventDestroy(event_); }
-  LaunchPoint(const LaunchPoint&) = delete;
-  LaunchPoint& operator=(const LaunchPoint&) = delete;
+  /// What waits for it is queued, and keeps what it needs of it.
+  ~StreamPoint() override { cudaEventDestroy(event_); }
+  StreamPoint(const StreamPoint&) = delete;
+  StreamPoint& operator=(const StreamPoint&) = delete;
   cudaEvent_t event() const { return event_; }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+void wait_for(cudaStream_t stream, const CopyQueue::Point& point) {
+  check(cudaStreamWaitEvent(stream, static_cast<const StreamPoint&>(point).event()),
+        "to wait for an event");
+}
 
 }  // namespace
 
@@ -51,13 +56,22 @@ std::span<std::byte> CudaCopyQueue::pin(std::uint64_t bytes) {
 
 std::shared_ptr<const CopyQueue::Point> CudaCopyQueue::launched() {
   choose_device();
-  return std::make_shared<const LaunchPoint>(launches_);
+  return std::make_shared<const StreamPoint>(launches_);
 }
 
 void CudaCopyQueue::follow(const Point& point) {
   choose_device();
-  check(cudaStreamWaitEvent(copies_, static_cast<const LaunchPoint&>(point).event()),
-        "to wait for an event");
+  wait_for(copies_, point);
+}
+
+std::shared_ptr<const CopyQueue::Point> CudaCopyQueue::queued() {
+  choose_device();
+  return std::make_shared<const StreamPoint>(copies_);
+}
+
+void CudaCopyQueue::hold_launches(const Point& point) {
+  choose_device();
+  wait_for(launches_, point);
 }
 
 void CudaCopyQueue::to_host(void* pinned, const void* device, std::uint64_t bytes) {

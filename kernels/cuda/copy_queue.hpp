@@ -21,6 +21,8 @@ class CudaCopyQueue final : public CopyQueue {
   std::span<std::byte> pin(std::uint64_t bytes) override;
   std::shared_ptr<const Point> launched() override;
   void follow(const Point& point) override;
+  std::shared_ptr<const Point> queued() override;
+  void hold_launches(const Point& point) override;
   void to_host(void* pinned, const void* device, std::uint64_t bytes) override;
   void to_device(void* device, const void* pinned, std::uint64_t bytes) override;
   void finish() override;

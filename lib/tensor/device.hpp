@@ -46,7 +46,7 @@ class RecordedWork {
 /// stream. Threads of the host may take turns at it.
 class CopyQueue {
  public:
-  /// A place in the order of launches.
+  /// A place in the order of launches, or of copies.
   class Point {
    public:
     virtual ~Point() = default;
@@ -58,6 +58,11 @@ class CopyQueue {
   virtual std::shared_ptr<const Point> launched() = 0;
   /// Copies that are queued from now on begin when the device has come to that point.
   virtual void follow(const Point& point) = 0;
+  /// Behind the copies queued so far.
+  virtual std::shared_ptr<const Point> queued() = 0;
+  /// Launches from now on begin when the device has come to that point of a queue's copies. To be
+  /// called by the thread that launches, and not while launches are recorded.
+  virtual void hold_launches(const Point& point) = 0;
   virtual void to_host(void* pinned, const void* device, std::uint64_t bytes) = 0;
   virtual void to_device(void* device, const void* pinned, std::uint64_t bytes) = 0;
   /// Waits for the copies queued so far, and so for what they follow; not for later launches.

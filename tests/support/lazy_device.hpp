@@ -44,8 +44,8 @@ class LazyMemory final : public MemoryBackend {
   }
 
  private:
-  struct LaunchPoint final : CopyQueue::Point {
-    explicit LaunchPoint(std::int64_t n) : number(n) {}
+  struct Place final : CopyQueue::Point {
+    explicit Place(std::int64_t n) : number(n) {}
     std::int64_t number;
   };
   class Copies final : public CopyQueue {
@@ -56,39 +56,65 @@ class LazyMemory final : public MemoryBackend {
     }
     std::shared_ptr<const Point> launched() override {
       const std::lock_guard lock(memory_->mutex_);
-      return std::make_shared<const LaunchPoint>(memory_->launched_);
+      return std::make_shared<const Place>(memory_->launched_);
     }
     void follow(const Point& point) override {
-      const std::int64_t number = static_cast<const LaunchPoint&>(point).number;
-      queue_.emplace_back([this, number] {
+      add([this, number = number_of(point)] {
         const std::lock_guard lock(memory_->mutex_);
         memory_->do_until(number);
       });
     }
+    std::shared_ptr<const Point> queued() override {
+      return std::make_shared<const Place>(queued_);
+    }
+    void hold_launches(const Point& point) override {
+      memory_->launch([this, number = number_of(point)] { do_until(number); });
+    }
     void to_host(void* pinned, const void* device, std::uint64_t bytes) override {
-      queue_.emplace_back([=, this] { memory_->memory_->copy_to_host(pinned, device, bytes); });
+      add([=, this] { memory_->memory_->copy_to_host(pinned, device, bytes); });
     }
     void to_device(void* device, const void* pinned, std::uint64_t bytes) override {
-      queue_.emplace_back([=, this] { memory_->memory_->copy_from_host(device, pinned, bytes); });
+      add([=, this] { memory_->memory_->copy_from_host(device, pinned, bytes); });
     }
-    void finish() override {
-      for (; !queue_.empty(); queue_.pop_front()) queue_.front()();
-    }
+    void finish() override { do_until(queued_); }
 
    private:
+    static std::int64_t number_of(const Point& point) {
+      return static_cast<const Place&>(point).number;
+    }
+    void add(std::function<void()> work) {
+      queue_.push_back(std::move(work));
+      ++queued_;
+    }
+    // Launches that hold for copies, and copies that follow launches, call each other.
+    void do_until(std::int64_t number) {
+      while (begun_ < number) {
+        const std::function<void()> next = std::move(queue_.front());
+        queue_.pop_front();
+        ++begun_;
+        next();
+      }
+    }
+
     LazyMemory* memory_;
     std::list<std::vector<std::byte>> pinned_;
     std::deque<std::function<void()>> queue_;
+    std::int64_t queued_ = 0, begun_ = 0;
   };
 
   void do_until(std::int64_t number) {
-    for (; done_ < number; ++done_, launches_.pop_front()) launches_.front()();
+    while (begun_ < number) {
+      const std::function<void()> next = std::move(launches_.front());
+      launches_.pop_front();
+      ++begun_;
+      next();
+    }
   }
 
   std::unique_ptr<MemoryBackend> memory_ = make_cpu_memory();
-  std::mutex mutex_;
+  std::recursive_mutex mutex_;
   std::deque<std::function<void()>> launches_;
-  std::int64_t launched_ = 0, done_ = 0;
+  std::int64_t launched_ = 0, begun_ = 0;
 };
 
 }  // namespace llmtrain::testing
