@@ -1,6 +1,6 @@
 #pragma once
-/// How what an update needs of a rank's parameters is cut into chunks, and where these lie in a
-/// file and in the memory through which they pass. Sums only: plans and runs have the same.
+/// How what an update needs of a rank's parameters is cut into chunks, and where these lie in a file
+/// and in the memory through which they pass. Sums only: plans and runs have the same.
 
 #include <cstdint>
 #include <optional>

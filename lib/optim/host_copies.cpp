@@ -22,7 +22,7 @@ class Ascent final : public ValuesElsewhere::Coming {
 
 HostCopies::HostCopies(Device& device, std::span<const OptimizedParameter> parameters)
     : queue_(device.make_copy_queue()) {
-  std::uint64_t capacity = 0;
+  std::uint64_t capacity = AddressSpace::kAlignment;  // where there are none, too
   for (const OptimizedParameter& p : parameters) {
     if (!p.parameter->copy_is_elsewhere()) continue;
     const auto elements = static_cast<std::uint64_t>(p.parameter->own_slice().count);

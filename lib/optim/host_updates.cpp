@@ -110,6 +110,7 @@ kernels::KernelCtx HostUpdates::context(const kernels::KernelCtx& of_device) con
 
 void HostUpdates::bind(const OptimizerOptions& options, const Mesh& mesh,
                        std::span<const OptimizedParameter> parameters) {
+  if (keeps_copies_) copies_ = std::make_unique<HostCopies>(*device_, parameters);
   if (parameters.empty()) return;
   const auto optimizer = options.name().make(options.name);
   require_no_exchange(mesh, *optimizer, options.name().name, parameters);
@@ -124,7 +125,6 @@ void HostUpdates::bind(const OptimizerOptions& options, const Mesh& mesh,
   }
   const ChunkLayout layout = chunk_layout(travelling, buffer_bytes_);
   allocate_masters(parameters);
-  if (keeps_copies_) copies_ = std::make_unique<HostCopies>(*device_, parameters);
   allocate_lanes(layout);
   for (std::size_t c = 0; c < layout.chunks.size(); ++c) {
     Chunk& chunk = chunks_.emplace_back();

@@ -8,6 +8,7 @@
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 
 namespace llmtrain::optim {
 
@@ -31,7 +32,9 @@ void clear(const kernels::KernelCtx& ctx, View of) {
 
 struct Reading final : ValuesElsewhere::Coming {
   void arrive() override {
-    if (done.valid()) done.get();
+    if (!done.valid()) return;
+    const trace::Scope span(trace::Kind::io, "wait for parameters");
+    done.get();
   }
   std::future<void> done;  // of nothing on meta
 };

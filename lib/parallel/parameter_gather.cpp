@@ -4,7 +4,6 @@
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/trace.hpp"
 #include "lib/parallel/companions.hpp"
 #include "lib/parallel/slice_layout.hpp"
 
@@ -84,7 +83,6 @@ void ParameterGather::gather_together(const kernels::KernelCtx& ctx, Communicato
 
 void ParameterGather::arrive(const kernels::KernelCtx& ctx) {
   if (coming_) {
-    const trace::Scope span(trace::Kind::io, "wait for parameters");
     const auto begin = std::chrono::steady_clock::now();
     coming_->arrive();
     waited_ = std::chrono::steady_clock::now() - begin;

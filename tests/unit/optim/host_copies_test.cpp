@@ -142,6 +142,14 @@ TEST_CASE(
   check_order<EarlyMemory>();
 }
 
+TEST_CASE("a rank that owns nothing has no copies to bring, and waits for none") {
+  Device device(std::make_unique<LateMemory>(), 1 << 20);
+  HostCopies copies(device, {});
+  copies.bring({})->arrive();
+  CHECK(copies.pinned_bytes() == 0);
+  CHECK(copies.brought_bytes() == 0);
+}
+
 TEST_CASE("an update and values that are written leave alone what comes up from before") {
   for (const bool updates : {true, false}) {
     Run run("name: adamw\nlr: 0.01\n", kBf16, on_host(true), std::make_unique<LateMemory>());
