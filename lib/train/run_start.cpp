@@ -124,7 +124,7 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   if (plan.records_launches && plan.host_updates) {
     log::info("updates are in no recorded launches: the host computes them");
     if (plan.host_updates->copies_bytes > 0) {
-      log::info("micro-batches are in no recorded launches: parameters come beside them");
+      log::info("launches are made one by one in micro-batches, beside which parameters come");
     }
   }
 }

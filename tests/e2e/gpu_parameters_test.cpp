@@ -28,7 +28,7 @@ void check_same(const Overrides& settings, const Overrides& offload) {
   CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
   CHECK(holds(result.output,
               {"6 steps took memory as planned, allocation by allocation",
-               "micro-batches are in no recorded launches: parameters come beside them",
+               "launches are made one by one in micro-batches, beside which parameters come",
                "of parameters came to the device for its products"}));
 }
 
@@ -56,6 +56,13 @@ TEST_CASE("a GPU's run has the bits that it has with its parameters in its memor
   check_same({"model={architecture: gpt2, vocab_size: 257, hidden_size: 16, num_hidden_layers: 3, "
               "num_attention_heads: 2, max_position_embeddings: 64, resid_pdrop: 0.1}"},
              kCopies);
+}
+
+TEST_CASE("a GPU's parameters that come as early as may be are too early for no product" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Variable copies("LLMTRAIN_FAKE_COPIES", "early");
+  check_same({"precision.compute=bf16", "model.num_hidden_layers=4"}, kAll);
 }
 
 TEST_CASE("the plan has a GPU's parameters of two units, and what its host has of them" *

@@ -5,16 +5,23 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "lib/tensor/device.hpp"
 
 namespace llmtrain::testing {
 
-/// Launches and copies are two queues. What one of them follows in the other is done when it comes
-/// to that, as late as can be; so whoever does not wait reads what was there before.
+/// Launches and queues of copies. What one of them follows in another is done when it comes to
+/// that, as late as can be; so whoever does not wait reads what was there before. With
+/// Copying::early a copy is done at once where it follows nothing that is yet to be launched: one
+/// that does not wait overwrites what is still read, or copies what is not yet there.
 class LazyMemory final : public MemoryBackend {
  public:
+  enum class Copying : std::uint8_t { late, early };
+  explicit LazyMemory(Copying copying = Copying::late) : copying_(copying) {}
+
   DeviceKind kind() const override { return DeviceKind::cuda; }
   void* reserve(std::uint64_t bytes) override { return memory_->reserve(bytes); }
   void copy_to_host(void* host, const void* device, std::uint64_t bytes) override {
@@ -50,7 +57,16 @@ class LazyMemory final : public MemoryBackend {
   };
   class Copies final : public CopyQueue {
    public:
-    explicit Copies(LazyMemory& memory) : memory_(&memory) {}
+    explicit Copies(LazyMemory& memory) : memory_(&memory) {
+      const std::lock_guard lock(memory_->mutex_);
+      memory_->queues_.insert(this);
+    }
+    ~Copies() override {
+      const std::lock_guard lock(memory_->mutex_);
+      memory_->queues_.erase(this);
+    }
+    Copies(const Copies&) = delete;
+    Copies& operator=(const Copies&) = delete;
     std::span<std::byte> pin(std::uint64_t bytes) override {
       return pinned_.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xff});
     }
@@ -59,10 +75,12 @@ class LazyMemory final : public MemoryBackend {
       return std::make_shared<const Place>(memory_->launched_);
     }
     void follow(const Point& point) override {
-      add([this, number = number_of(point)] {
+      const std::int64_t number = number_of(point);
+      const auto wait = [this, number] {
         const std::lock_guard lock(memory_->mutex_);
         memory_->do_until(number);
-      });
+      };
+      add(wait, number);
     }
     std::shared_ptr<const Point> queued() override {
       return std::make_shared<const Place>(queued_);
@@ -77,19 +95,25 @@ class LazyMemory final : public MemoryBackend {
       add([=, this] { memory_->memory_->copy_from_host(device, pinned, bytes); });
     }
     void finish() override { do_until(queued_); }
+    void do_what_is_ready() {
+      while (!queue_.empty() && queue_.front().second <= memory_->begun_) do_until(begun_ + 1);
+    }
 
    private:
     static std::int64_t number_of(const Point& point) {
       return static_cast<const Place&>(point).number;
     }
-    void add(std::function<void()> work) {
-      queue_.push_back(std::move(work));
+    void add(std::function<void()> work, std::int64_t follows = 0) {
+      queue_.emplace_back(std::move(work), follows);
       ++queued_;
+      if (memory_->copying_ == Copying::late) return;
+      const std::lock_guard lock(memory_->mutex_);
+      do_what_is_ready();
     }
     // Launches that hold for copies, and copies that follow launches, call each other.
     void do_until(std::int64_t number) {
       while (begun_ < number) {
-        const std::function<void()> next = std::move(queue_.front());
+        const std::function<void()> next = std::move(queue_.front().first);
         queue_.pop_front();
         ++begun_;
         next();
@@ -98,7 +122,7 @@ class LazyMemory final : public MemoryBackend {
 
     LazyMemory* memory_;
     std::list<std::vector<std::byte>> pinned_;
-    std::deque<std::function<void()>> queue_;
+    std::deque<std::pair<std::function<void()>, std::int64_t>> queue_;
     std::int64_t queued_ = 0, begun_ = 0;
   };
 
@@ -108,9 +132,13 @@ class LazyMemory final : public MemoryBackend {
       launches_.pop_front();
       ++begun_;
       next();
+      if (copying_ == Copying::late) continue;
+      for (Copies* const queue : queues_) queue->do_what_is_ready();
     }
   }
 
+  Copying copying_;
+  std::set<Copies*> queues_;
   std::unique_ptr<MemoryBackend> memory_ = make_cpu_memory();
   std::recursive_mutex mutex_;
   std::deque<std::function<void()>> launches_;

@@ -2,9 +2,6 @@
 // or too late.
 #include "lib/optim/host_copies.hpp"
 
-#include <algorithm>
-#include <deque>
-
 #include "tests/support/lazy_device.hpp"
 #include "tests/unit/optim/late_memory.hpp"
 #include "tests/unit/optim/offload_run.hpp"
@@ -14,59 +11,7 @@ namespace llmtrain::optim {
 namespace {
 
 using Run = OffloadRun;
-
-/// A device whose launches nobody does before somebody waits for them; copies beside them are
-/// carried out as early as may be.
-class EarlyMemory final : public HostMemory {
- public:
-  DeviceKind kind() const override { return DeviceKind::cuda; }
-  void* reserve(std::uint64_t bytes) override { return memory_->reserve(bytes); }
-  std::unique_ptr<CopyQueue> make_copy_queue() override { return std::make_unique<Early>(*this); }
-  void synchronize() override { do_until(launched_); }
-  void launch(std::function<void()> work) {
-    launches_.push_back(std::move(work));
-    ++launched_;
-  }
-
- private:
-  struct Place final : CopyQueue::Point {
-    explicit Place(std::int64_t of) : number(of) {}
-    std::int64_t number;
-  };
-  class Early final : public CopyQueue {
-   public:
-    explicit Early(EarlyMemory& memory) : memory_(&memory) {}
-    std::span<std::byte> pin(std::uint64_t bytes) override {
-      return pinned_.emplace_back(static_cast<std::size_t>(bytes));
-    }
-    std::shared_ptr<const Point> launched() override {
-      return std::make_shared<const Place>(memory_->launched_);
-    }
-    void follow(const Point& point) override {
-      memory_->do_until(static_cast<const Place&>(point).number);
-    }
-    std::shared_ptr<const Point> queued() override { return std::make_shared<const Point>(); }
-    void hold_launches(const Point&) override {}
-    void to_host(void* to, const void* from, std::uint64_t bytes) override {
-      std::memcpy(to, from, bytes);
-    }
-    void to_device(void* to, const void* from, std::uint64_t bytes) override {
-      std::memcpy(to, from, bytes);
-    }
-    void finish() override {}
-
-   private:
-    EarlyMemory* memory_;
-    std::vector<std::vector<std::byte>> pinned_;
-  };
-  void do_until(std::int64_t number) {
-    for (; done_ < number; ++done_, launches_.pop_front()) launches_.front()();
-  }
-
-  std::unique_ptr<MemoryBackend> memory_ = make_cpu_memory();
-  std::deque<std::function<void()>> launches_;
-  std::int64_t launched_ = 0, done_ = 0;
-};
+using testing::LazyMemory;
 
 Offload on_host(bool masters, std::uint64_t buffer = 4 * kBuffer) {
   return {
@@ -80,10 +25,9 @@ std::vector<std::byte> bytes_at(const View& view) {
 
 /// What launches see of memory into which a copy comes: before it was asked for, and when it has
 /// arrived.
-template <class Memory>
-void check_order() {
-  auto made = std::make_unique<Memory>();
-  Memory& memory = *made;
+void check_order(LazyMemory::Copying copying) {
+  auto made = std::make_unique<LazyMemory>(copying);
+  LazyMemory& memory = *made;
   const Rig rig(Run::kept(kBf16, on_host(true)), offloaded_model(), std::move(made));
   std::vector<OptimizedParameter> parameters;
   for (const auto& p : rig.store.all()) parameters.push_back({.parameter = p.get()});
@@ -138,8 +82,8 @@ TEST_CASE(
 
 TEST_CASE(
     "copies come behind launches that work in their memory, and before those that read them") {
-  check_order<testing::LazyMemory>();
-  check_order<EarlyMemory>();
+  check_order(LazyMemory::Copying::late);
+  check_order(LazyMemory::Copying::early);
 }
 
 TEST_CASE("a rank that owns nothing has no copies to bring, and waits for none") {
