@@ -76,7 +76,8 @@ struct EngineOptions {
   int virtual_workers = 0;
   /// Of Axis::pp, where it has several ranks.
   PipelineOptions pipeline;
-  /// Where optimizer states live if not in memory. On the CPU, and meta, which opens no file.
+  /// Where optimizer states live if not in memory: of the CPU in a file, which meta does not open,
+  /// of a GPU in the host's memory.
   std::optional<optim::Offload> offload;
   /// Which saved activations are elsewhere until the walk back: a CPU's in a file, a GPU's in the
   /// host's memory, which nothing but the names concerns.
@@ -223,7 +224,13 @@ class Engine final : private parallel::StageProgram {
   /// parameters. Collective over the data ranks where these have slices of them.
   Var with_block(const OpCtx& ctx, int block, const std::function<Var()>& body);
   Tensor logits(const OpCtx& ctx, const Tensor& x);
-  /// How long steps have waited for parameters that are in a file.
+  /// Where parameters are the host's, and come to the device beside micro-batches, which are not
+  /// recorded then.
+  bool brings_parameters() const {
+    return shards_ && options_.offload && options_.offload->parameters &&
+           options_.offload->place == optim::OffloadPlace::host;
+  }
+  /// How long the host has waited in steps for parameters that are in a file.
   double waited_for_parameters() const { return shards_ ? shards_->waited_seconds() : 0; }
   /// Whether all data ranks must make each pass together.
   bool passes_together() const {

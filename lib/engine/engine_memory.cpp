@@ -53,7 +53,7 @@ void Engine::divide_parameters() {
   const bool is_sliced = options_.zero > 0 && mesh_.owners().size() > 1;
   if (!is_sliced && !shards.parameters_of_one) return;
   require(!shards.parameters_of_one || shards.parameters || mesh_.owners().size() == 1,
-          "parameters in files of several owners without ZeRO 3");
+          "parameters elsewhere of several owners without ZeRO 3");
   store_.slice(optim::indivisible_pieces(*options_.optimizer), shards);
   shards.gradients = shards.gradients && is_sliced;
   shards.parameters = shards.parameters || shards.parameters_of_one;

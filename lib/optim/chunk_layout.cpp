@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/ranges.h>
+
 #include "kernels/tensor_list.hpp"
 #include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
@@ -152,6 +154,18 @@ class Cutter {
 };
 
 }  // namespace
+
+std::string contents_of(const OffloadContents& contents) {
+  std::vector<std::string_view> parts;
+  if (contents.states) parts.emplace_back("optimizer states");
+  if (contents.masters) parts.emplace_back("masters");
+  if (contents.copies) parts.emplace_back("parameters");
+  if (parts.empty()) return "optimizer states";
+  const std::string_view last = parts.back();
+  parts.pop_back();
+  if (parts.empty()) return std::string(last);
+  return fmt::format("{} and {}", fmt::join(parts, ", "), last);
+}
 
 StateSpec master_spec(const Parameter& parameter) {
   const bool whole = parameter.master_form() == MasterForm::whole;

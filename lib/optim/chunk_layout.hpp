@@ -24,7 +24,7 @@ struct Offload {
   OffloadPlace place = OffloadPlace::file;
   /// What is kept beside compute copies goes there, too.
   bool masters = false;
-  /// And so do these, to a file, from which they are read a unit of the model at a time.
+  /// And so do these: from there they come a unit of the model at a time.
   bool parameters = false;
   /// Most memory through which they pass; of OffloadPlace::host pinned memory, for what travels.
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;
@@ -32,6 +32,13 @@ struct Offload {
   /// Of the file. Where nothing is computed (meta) there is none.
   std::filesystem::path directory = {};
 };
+
+/// Of the same, what there is on a rank.
+struct OffloadContents {
+  bool states = false, masters = false, copies = false;
+};
+/// "optimizer states, masters and parameters", or some of these.
+std::string contents_of(const OffloadContents& contents);
 
 /// What stands for a master among states, and for a compute copy.
 StateSpec master_spec(const Parameter& parameter);

@@ -37,12 +37,14 @@ std::vector<Traveller> travellers_of(const Parameter& p) {
   std::vector<Traveller> all{{.spec = {.name = "gradient", .dtype = p.own_grad().dtype()},
                               .on_device = p.own_grad(),
                               .stands_for = &OptimizedParameter::gradient,
-                              .comes_down = true},
-                             {.spec = copy_spec(p),
-                              .on_device = p.own_compute(),
-                              .stands_for = &OptimizedParameter::copy,
-                              .comes_down = !from_master,  // else it is written anew
-                              .goes_up = true}};
+                              .comes_down = true}};
+  if (!p.copy_is_elsewhere()) {
+    all.push_back({.spec = copy_spec(p),
+                   .on_device = p.own_compute(),
+                   .stands_for = &OptimizedParameter::copy,
+                   .comes_down = !from_master,  // else it is written anew
+                   .goes_up = true});
+  }
   if (!p.has_separate_copy() || !p.has_master() || p.master_is_elsewhere()) return all;
   const bool whole = p.master_form() == MasterForm::whole;
   all.push_back({.spec = master_spec(p),
@@ -88,7 +90,10 @@ void require_no_exchange(const Mesh& mesh, const Optimizer& optimizer, std::stri
 }  // namespace
 
 HostUpdates::HostUpdates(Device& device, const Offload& offload)
-    : device_(&device), buffer_bytes_(offload.buffer_bytes), masters_(offload.masters) {
+    : device_(&device),
+      buffer_bytes_(offload.buffer_bytes),
+      masters_(offload.masters),
+      keeps_copies_(offload.parameters) {
   host_ = device.is_meta() ? std::make_unique<Device>(make_meta_memory(), kUnlimitedBytes)
                            : std::make_unique<Device>(make_cpu_memory(), physical_memory_bytes());
 }
@@ -105,6 +110,7 @@ kernels::KernelCtx HostUpdates::context(const kernels::KernelCtx& of_device) con
 
 void HostUpdates::bind(const OptimizerOptions& options, const Mesh& mesh,
                        std::span<const OptimizedParameter> parameters) {
+  if (keeps_copies_) copies_ = std::make_unique<HostCopies>(*device_, parameters);
   if (parameters.empty()) return;
   const auto optimizer = options.name().make(options.name);
   require_no_exchange(mesh, *optimizer, options.name().name, parameters);
@@ -175,6 +181,9 @@ void HostUpdates::add_part(Chunk& chunk, const ChunkPart& part, const OptimizedP
   if (const auto at = master_tensors_.find(&parameter); at != master_tensors_.end()) {
     here.master = elements_of(at->second, part.elements);
   }
+  if (parameter.copy_is_elsewhere()) {
+    here.copy = elements_of(copies_->of(parameter), part.elements);
+  }
   const Shape shape = is_all ? parameter.own_shape() : Shape{part.elements.count};
   const std::vector<Traveller> travellers = travellers_of(parameter);
   for (std::size_t t = 0; t < travellers.size(); ++t) {
@@ -220,6 +229,7 @@ void HostUpdates::update(const kernels::KernelCtx& of_device, const View& decisi
   const Clock::time_point begin = Clock::now();
   const std::shared_ptr<const CopyQueue::Point> launched = pinned_->launched();
   if (applies(*launched, decision)) {
+    if (copies_) copies_->finish();
     for (const auto& lane : lanes_) lane->follow(*launched);
     for (std::size_t c = 0; c < lanes_.size(); ++c) bring(c);
     const kernels::KernelCtx ctx = context(of_device);
@@ -241,7 +251,8 @@ void HostUpdates::update(const kernels::KernelCtx& of_device, const View& decisi
   times_.all += seconds_since(begin);
 }
 
-Tensor HostUpdates::master_of(const Parameter& parameter, Kept what) const {
+Tensor HostUpdates::kept_of(const Parameter& parameter, Kept what) const {
+  if (what == Kept::copy && copies_) return copies_->of(parameter);
   const auto at = master_tensors_.find(&parameter);
   require(what == Kept::master && at != master_tensors_.end(), "the host has no such values of {}",
           parameter.name());
@@ -250,27 +261,32 @@ Tensor HostUpdates::master_of(const Parameter& parameter, Kept what) const {
 
 void HostUpdates::read_kept(const Parameter& parameter, Kept what, std::int64_t first,
                             std::span<std::byte> to) const {
-  const Tensor master = master_of(parameter, what);
-  const auto count = static_cast<std::int64_t>(to.size() / size_of(master.dtype()));
-  host_->copy_to_host(to, elements_of(master, {first, count}));
+  const Tensor kept = kept_of(parameter, what);
+  const auto count = static_cast<std::int64_t>(to.size() / size_of(kept.dtype()));
+  host_->copy_to_host(to, elements_of(kept, {first, count}));
 }
 
 void HostUpdates::write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                              std::span<const std::byte> values) const {
-  const Tensor master = master_of(parameter, what);
-  const auto count = static_cast<std::int64_t>(values.size() / size_of(master.dtype()));
-  host_->copy_from_host(elements_of(master, {first, count}), values);
+  const Tensor kept = kept_of(parameter, what);
+  const auto count = static_cast<std::int64_t>(values.size() / size_of(kept.dtype()));
+  if (what == Kept::copy) copies_->finish();
+  host_->copy_from_host(elements_of(kept, {first, count}), values);
 }
 
-void HostUpdates::read_copies(std::span<const CopyRead> reads) const {
-  require(reads.empty(), "compute copies are on the device");
+std::unique_ptr<ValuesElsewhere::Coming> HostUpdates::bring_copies(
+    std::vector<CopyRead> reads) const {
+  require(copies_ != nullptr, "compute copies are on the device");
+  return copies_->bring(reads);
 }
 
 HostUpdateFacts HostUpdates::facts() const {
   HostUpdateFacts facts{.memory_bytes = host_->arena_extent_bytes(),
                         .pinned_bytes = staging_ ? staging_->arena_extent_bytes() : 0};
-  facts.contents = "optimizer states";
-  if (masters_) facts.contents = has_states_ ? "optimizer states and masters" : "masters";
+  facts.contents =
+      contents_of({.states = has_states_, .masters = masters_, .copies = keeps_copies_});
+  if (copies_) facts.copies_bytes = copies_->pinned_bytes();
+  facts.pinned_bytes += facts.copies_bytes;
   for (const Chunk& chunk : chunks_) {
     for (const Copy& copy : chunk.down) facts.down_bytes += copy.bytes;
     for (const Copy& copy : chunk.up) facts.up_bytes += copy.bytes;

@@ -1,5 +1,6 @@
 #pragma once
-/// Updates that the host computes for a device: optimizer states, and masters, in its memory.
+/// Updates that the host computes for a device: optimizer states, masters, and compute copies, in
+/// its memory.
 
 #include <cstdint>
 #include <map>
@@ -9,16 +10,19 @@
 #include <vector>
 
 #include "lib/optim/chunk_layout.hpp"
+#include "lib/optim/host_copies.hpp"
 #include "lib/optim/optimizer_options.hpp"
 
 namespace llmtrain::optim {
 
 /// What a plan and a log say of it.
 struct HostUpdateFacts {
-  /// "optimizer states and masters", or one of these; what is in the host's memory.
+  /// "optimizer states, masters and parameters", or some of these; what is in the host's memory.
   std::string contents;
   /// Of the host, held as long as the run: all but what is pinned, and what is.
   std::uint64_t memory_bytes = 0, pinned_bytes = 0;
+  /// Of what is pinned: compute copies, which come up beside the step for its products.
+  std::uint64_t copies_bytes = 0;
   /// What every update that applies copies to the host, and to the device.
   std::uint64_t down_bytes = 0, up_bytes = 0;
 };
@@ -53,16 +57,18 @@ class HostUpdates final : public ValuesElsewhere {
   /// updated and others not.
   void update(const kernels::KernelCtx& of_device, const View& decision);
 
-  /// Masters alone are here; between updates.
+  /// Masters and compute copies, as far as they are here; between updates.
   void read_kept(const Parameter& parameter, Kept what, std::int64_t first,
                  std::span<std::byte> to) const override;
   void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                   std::span<const std::byte> values) const override;
-  void read_copies(std::span<const CopyRead> reads) const override;
+  std::unique_ptr<Coming> bring_copies(std::vector<CopyRead> reads) const override;
 
   /// Memory is that of all updates so far, of which each takes the same.
   HostUpdateFacts facts() const;
   const HostUpdateTimes& times() const { return times_; }
+  /// What bring_copies() has copied to the device; on meta, would have.
+  std::uint64_t copy_bytes_brought() const { return copies_ ? copies_->brought_bytes() : 0; }
 
  private:
   struct Copy {
@@ -81,7 +87,7 @@ class HostUpdates final : public ValuesElsewhere {
   /// A part of a parameter that is updated with a chunk, in the memory of the chunk's lane.
   void add_part(Chunk& chunk, const ChunkPart& part, const OptimizedParameter& whole,
                 std::span<const StateSpec> states, std::uint64_t lane_begin);
-  Tensor master_of(const Parameter& parameter, Kept what) const;
+  Tensor kept_of(const Parameter& parameter, Kept what) const;
   /// Whether the step applies, as the device has decided it; waits for that.
   bool applies(const CopyQueue::Point& launched, const View& decision);
   void bring(std::size_t chunk);
@@ -90,7 +96,7 @@ class HostUpdates final : public ValuesElsewhere {
 
   Device* device_;
   std::uint64_t buffer_bytes_;
-  bool masters_;
+  bool masters_, keeps_copies_;
   bool has_states_ = false;
   // In the order in which they need each other: copies end before their memory is given back.
   std::unique_ptr<CopyQueue> pinned_;  // has the memory of all lanes, and brings decisions
@@ -99,6 +105,7 @@ class HostUpdates final : public ValuesElsewhere {
   Tensor pool_, decision_;
   std::uint64_t lane_bytes_ = 0;
   std::map<const Parameter*, Tensor> master_tensors_;
+  std::unique_ptr<HostCopies> copies_;  // null where they are on the device
   std::vector<Chunk> chunks_;
   HostUpdateTimes times_;
 };

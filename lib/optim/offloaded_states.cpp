@@ -1,12 +1,14 @@
 #include "lib/optim/offloaded_states.hpp"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include <fmt/ranges.h>
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/trace.hpp"
 
 namespace llmtrain::optim {
 
@@ -27,6 +29,15 @@ void clear(const kernels::KernelCtx& ctx, View of) {
   of.dtype = DType::u8;
   launch(ctx, kernels::Fill{.y = of, .value = 0});
 }
+
+struct Reading final : ValuesElsewhere::Coming {
+  void arrive() override {
+    if (!done.valid()) return;
+    const trace::Scope span(trace::Kind::io, "wait for parameters");
+    done.get();
+  }
+  std::future<void> done;  // of nothing on meta
+};
 
 /// In which shape an optimizer has a state: that of its box where the rank has all of it.
 Shape shape_of(const StateSpec& state, const Parameter& parameter, std::int64_t count) {
@@ -181,6 +192,17 @@ void OffloadedStates::write_kept(const Parameter& parameter, Kept what, std::int
   write(index, state, first, values);
 }
 
+std::unique_ptr<ValuesElsewhere::Coming> OffloadedStates::bring_copies(
+    std::vector<CopyRead> reads) const {
+  auto coming = std::make_unique<Reading>();
+  if (store_ == nullptr) {
+    read_copies(reads);  // counts them
+  } else {               // where there is no thread to be had, who waits reads
+    coming->done = std::async([this, reads = std::move(reads)] { read_copies(reads); });
+  }
+  return coming;
+}
+
 void OffloadedStates::read_copies(std::span<const CopyRead> reads) const {
   constexpr std::uint64_t kBlock = offload::ChunkStore::kBlock;
   offload::ChunkStore::LastBlock last;
@@ -228,15 +250,9 @@ std::string OffloadedStates::contents() const {
         (p.place_of(Kept::master) ? 1u : 0u) + (p.place_of(Kept::copy) ? 1u : 0u);
     return p.states.size() > kept;
   };
-  std::vector<std::string_view> parts;
-  if (std::ranges::any_of(stateful_, has_states)) parts.emplace_back("optimizer states");
-  if (has(Kept::master)) parts.emplace_back("masters");
-  if (has(Kept::copy)) parts.emplace_back("parameters");
-  if (parts.empty()) return "optimizer states";
-  const std::string_view last = parts.back();
-  parts.pop_back();
-  if (parts.empty()) return std::string(last);
-  return fmt::format("{} and {}", fmt::join(parts, ", "), last);
+  return contents_of({.states = std::ranges::any_of(stateful_, has_states),
+                      .masters = has(Kept::master),
+                      .copies = has(Kept::copy)});
 }
 
 std::string OffloadedStates::how() const { return store_ ? store_->how() : ""; }

@@ -44,13 +44,14 @@ class OffloadedStates final : public ValuesElsewhere {
                  std::span<std::byte> to) const override;
   void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                   std::span<const std::byte> values) const override;
-  void read_copies(std::span<const CopyRead> reads) const override;
+  /// Read in a thread of its own.
+  std::unique_ptr<Coming> bring_copies(std::vector<CopyRead> reads) const override;
 
   /// "optimizer states, masters and parameters", or some of these.
   std::string contents() const;
   /// What every update reads, and writes.
   std::uint64_t file_bytes() const { return layout_.file_bytes; }
-  /// What read_copies() has read of the file, in whole blocks of it; on meta, would have.
+  /// What bring_copies() has read of the file, in whole blocks of it; on meta, would have.
   std::uint64_t copy_bytes_read() const { return copy_bytes_read_; }
   std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
   /// "by io_uring, past the page cache"; empty on meta.
@@ -63,6 +64,7 @@ class OffloadedStates final : public ValuesElsewhere {
     std::unique_ptr<Optimizer> optimizer;
   };
 
+  void read_copies(std::span<const CopyRead> reads) const;
   void bind_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters, Device& device,
                   const Mesh& mesh, const OptimizerOptions& options);
   void open(const Offload& offload);

@@ -4,7 +4,6 @@
 
 #include "kernels/elementwise.hpp"
 #include "lib/base/require.hpp"
-#include "lib/base/trace.hpp"
 #include "lib/parallel/companions.hpp"
 #include "lib/parallel/slice_layout.hpp"
 
@@ -25,25 +24,18 @@ ParameterGather::ParameterGather(const kernels::KernelCtx& ctx, const Mesh& mesh
                                  std::span<const Parameter* const> parameters,
                                  const ValuesElsewhere* elsewhere)
     : mesh_(&mesh), parameters_(parameters.begin(), parameters.end()) {
-  is_read_first_ = std::ranges::any_of(parameters_, is_elsewhere);
-  if (is_read_first_) {
-    read(ctx, elsewhere);
-  } else {
-    send(ctx);
-  }
+  std::ranges::any_of(parameters_, is_elsewhere) ? bring(elsewhere) : send(ctx);
 }
 
-void ParameterGather::read(const kernels::KernelCtx& ctx, const ValuesElsewhere* elsewhere) {
+void ParameterGather::bring(const ValuesElsewhere* elsewhere) {
   require(elsewhere != nullptr, "{} is kept nowhere", parameters_.front()->name());
   std::vector<ValuesElsewhere::CopyRead> own;
   for (const Parameter* p : parameters_) {
     if (!is_elsewhere(p) || p->own_slice().count == 0) continue;
-    const View& to = read_to_.emplace_back(own_copy(*p)).view();
+    const View& to = brought_.emplace_back(own_copy(*p)).view();
     own.push_back({p, {to.as<std::byte>(), to.bytes()}});
   }
-  const auto read_own = [elsewhere, own = std::move(own)] { elsewhere->read_copies(own); };
-  if (ctx.device->is_meta()) return read_own();
-  reading_ = std::async(read_own);  // where there is no thread to be had, who waits reads
+  coming_ = elsewhere->bring_copies(std::move(own));
 }
 
 void ParameterGather::send(const kernels::KernelCtx& ctx) {
@@ -90,13 +82,13 @@ void ParameterGather::gather_together(const kernels::KernelCtx& ctx, Communicato
 }
 
 void ParameterGather::arrive(const kernels::KernelCtx& ctx) {
-  if (reading_.valid()) {
-    const trace::Scope span(trace::Kind::io, "wait for parameters");
+  if (coming_) {
     const auto begin = std::chrono::steady_clock::now();
-    reading_.get();
+    coming_->arrive();
     waited_ = std::chrono::steady_clock::now() - begin;
+    coming_.reset();
+    send(ctx);
   }
-  if (is_read_first_) send(ctx);
   for (Handle& handle : handles_) handle.wait();
   for (const Place& place : places_) {
     kernels::launch(ctx, kernels::ScaleCast{.x = place.travelling, .y = place.of_whole});

@@ -3,7 +3,7 @@
 /// from where they are kept.
 
 #include <chrono>
-#include <future>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,8 +14,8 @@
 
 namespace llmtrain::parallel {
 
-/// Small ones go as one message, as GradientBucket's do. What is read from elsewhere is read beside
-/// the caller's work; messages then wait for it.
+/// Small ones go as one message, as GradientBucket's do. What is elsewhere comes beside the
+/// caller's work; messages then wait for it.
 class ParameterGather {
  public:
   /// Collective over the owners of `parameters`, whose compute copies have memory and stay until
@@ -26,7 +26,7 @@ class ParameterGather {
   /// Awaits own slices and the others': compute copies are whole. Collective. Once. StorageError
   /// where own ones cannot be read.
   void arrive(const kernels::KernelCtx& ctx);
-  /// How long that has waited for own slices.
+  /// How long the host has waited for own slices in that.
   std::chrono::duration<double> waited() const { return waited_; }
 
  private:
@@ -34,7 +34,7 @@ class ParameterGather {
   struct Place {
     Tensor travelling, of_whole;
   };
-  void read(const kernels::KernelCtx& ctx, const ValuesElsewhere* elsewhere);
+  void bring(const ValuesElsewhere* elsewhere);
   void send(const kernels::KernelCtx& ctx);
   void gather(Communicator& owners, const Parameter& parameter);
   void gather_together(const kernels::KernelCtx& ctx, Communicator& owners,
@@ -42,9 +42,8 @@ class ParameterGather {
 
   const Mesh* mesh_;
   std::vector<const Parameter*> parameters_;
-  bool is_read_first_ = false;   // messages follow
-  std::vector<Tensor> read_to_;  // which this thread gives back
-  std::future<void> reading_;    // of own slices; where nothing is computed (meta) there is none
+  std::vector<Tensor> brought_;                      // which this thread gives back
+  std::unique_ptr<ValuesElsewhere::Coming> coming_;  // own slices, before messages
   std::chrono::duration<double> waited_{0};
   std::vector<Place> places_;
   std::vector<Tensor> messages_;

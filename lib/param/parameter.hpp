@@ -205,13 +205,21 @@ class ValuesElsewhere {
                          std::span<std::byte> to) const = 0;
   virtual void write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                           std::span<const std::byte> values) const = 0;
-  /// The own slice of a compute copy, into memory of its size.
+  /// The own slice of a compute copy, into memory of its size on the device.
   struct CopyRead {
     const Parameter* parameter = nullptr;
     std::span<std::byte> to;
   };
-  /// The same of several, one after the other, which lie together if they were declared so.
-  virtual void read_copies(std::span<const CopyRead> reads) const = 0;
+  /// Copies on their way, whose memory is theirs until they have arrived.
+  class Coming {
+   public:
+    virtual ~Coming() = default;
+    /// Launches from now on find them. Once. StorageError where they cannot be read.
+    virtual void arrive() = 0;
+  };
+  /// The same of several, which lie together if they were declared so: behind what was launched so
+  /// far, and beside what is launched until they arrive. To be called by the thread that launches.
+  virtual std::unique_ptr<Coming> bring_copies(std::vector<CopyRead> reads) const = 0;
 };
 
 /// Parameters whose rows lie one after another in one buffer, so that one product serves all of

@@ -232,7 +232,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   const auto parameter_reads = [&] {
     const auto* states = engine.optimizer()->offloaded();
-    return states != nullptr ? states->copy_bytes_read() : 0;
+    if (states != nullptr) return states->copy_bytes_read();
+    const auto* updates = engine.optimizer()->host_updates();
+    return updates != nullptr ? updates->copy_bytes_brought() : 0;
   };
   const std::uint64_t before_step = parameter_reads();
   device.ledger().start_trace();

@@ -77,7 +77,7 @@ struct Plan {
   /// writes; 0: in memory. And which of these.
   std::uint64_t offloaded_bytes = 0;
   std::string offloaded_contents;
-  /// What a step reads of parameters beside that, for its products.
+  /// What a step reads of parameters beside that, or brings from the host, for its products.
   std::uint64_t offloaded_parameter_reads = 0;
   /// Likewise: activations, the most that is there at a time, and what a step writes and reads at
   /// most.

@@ -172,6 +172,10 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
                             {"pinned_bytes", host->pinned_bytes},
                             {"step_down_bytes", host->down_bytes},
                             {"step_up_bytes", host->up_bytes}};
+    if (host->copies_bytes > 0) {
+      json["host_updates"]["pinned_parameter_bytes"] = host->copies_bytes;
+      json["host_updates"]["step_parameter_bytes"] = plan.offloaded_parameter_reads;
+    }
   }
   if (const auto& host = plan.host_activations) {
     json["host_activations"] = {{"pinned_bytes", host->pinned_bytes},

@@ -26,12 +26,18 @@ std::string offload_rows(const Plan& plan) {
     text += row("offload", line);
   }
   if (const auto& host = plan.host_updates) {
-    text +=
-        row("offload", fmt::format("{}: {} in the host's memory; a step brings {} there and "
-                                   "{} back",
-                                   host->contents, format_bytes(host->memory_bytes),
-                                   format_bytes(host->down_bytes), format_bytes(host->up_bytes)));
-    text += row("pinned memory for updates", format_bytes(host->pinned_bytes));
+    std::string line =
+        fmt::format("{}: {} in the host's memory; a step brings {} there and {} back",
+                    host->contents, format_bytes(host->memory_bytes + host->copies_bytes),
+                    format_bytes(host->down_bytes), format_bytes(host->up_bytes));
+    if (const std::uint64_t brought = plan.offloaded_parameter_reads; brought > 0) {
+      line += fmt::format(", and {} of parameters for its products", format_bytes(brought));
+    }
+    text += row("offload", line);
+    text += row("pinned memory for updates", format_bytes(host->pinned_bytes - host->copies_bytes));
+    if (host->copies_bytes > 0) {
+      text += row("pinned memory, parameters", format_bytes(host->copies_bytes));
+    }
   }
   if (const auto& host = plan.host_activations) {
     text +=
@@ -242,6 +248,8 @@ std::string launches_text(const Plan& plan) {
   }
   if (plan.host_activations) {
     text += "; one by one in micro-batches, whose activations come and go beside them";
+  } else if (plan.host_updates && plan.host_updates->copies_bytes > 0) {
+    text += "; one by one in micro-batches, beside which parameters come";
   }
   if (plan.host_updates) text += "; updates are the host's";
   return text;

@@ -7,7 +7,7 @@ std::optional<optim::Offload> OffloadSection::settings() const {
   optim::Offload settings{
       .place = is_on_host() ? optim::OffloadPlace::host : optim::OffloadPlace::file,
       .masters = master() != OffloadTo::none,
-      .parameters = parameters() == OffloadTo::nvme,
+      .parameters = parameters() != OffloadTo::none,
       .buffer_bytes = buffer(),
       .checksums = checksum(),
       .directory = path().value_or("")};
@@ -42,16 +42,18 @@ void OffloadSection::validate(recipe::Issues& issues) const {
 }
 
 void OffloadSection::validate_places(recipe::Issues& issues) const {
-  const auto check = [&](const recipe::Key<OffloadTo>& key, std::string_view share) {
+  const auto check = [&](const recipe::Key<OffloadTo>& key, std::string_view what,
+                         std::string_view shares) {
     if (key() == OffloadTo::none || key() == optimizer()) return;
+    const std::string why = key() == OffloadTo::host ? fmt::format("updates have {} there", what)
+                                                     : fmt::format("file {}", shares);
     issues.add(key,
                fmt::format("does nothing without offload.optimizer: {}, whose {}",
-                           key() == OffloadTo::host ? "host" : "nvme",
-                           key() == OffloadTo::host ? "updates have masters there" : share),
+                           key() == OffloadTo::host ? "host" : "nvme", why),
                "leave it out, or set that");
   };
-  check(master, "file it shares");
-  check(parameters, "file they share");
+  check(master, "masters", "it shares");
+  check(parameters, "parameters", "they share");
 }
 
 }  // namespace llmtrain::train

@@ -47,10 +47,11 @@ struct OffloadSection : recipe::Section {
           {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<OffloadTo> parameters{
       this, "parameters", OffloadTo::none,
-      "where parameters live while no product reads them: none = in the device's memory; nvme = in "
-      "the file of optimizer states, from which those of the embedding, a block or the head are "
-      "read ahead of their use, forth and back",
-      recipe::one_of<OffloadTo>({{"none", OffloadTo::none}, {"nvme", OffloadTo::nvme}})};
+      "where parameters live while no product reads them: none = in the device's memory; host, "
+      "nvme = with the optimizer states, from where those of the embedding, a block or the head "
+      "come ahead of their use, forth and back",
+      recipe::one_of<OffloadTo>(
+          {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<std::vector<std::string>> activations{
       this,
       "activations",

@@ -38,7 +38,7 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
   recipe::judge(issues, [&] {
     if (offload.parameters() == OffloadTo::none || !metrics.diagnostics_interval()) return;
     issues.add(metrics.diagnostics_interval,
-               "looks at all parameters behind a step, which offload.parameters keeps in a file",
+               "looks at all parameters behind a step, which offload.parameters keeps elsewhere",
                "leave one of both out");
   });
 }
@@ -48,7 +48,9 @@ void Recipe::validate_files_of(const MeshShape& mesh, recipe::Issues& issues) co
   const int owners = mesh[Axis::dp] * mesh[Axis::sp] / mesh.dp_replicate;
   if (owners == 1) return;
   issues.add(offload.parameters,
-             fmt::format("each of {} data ranks would have a file with all parameters", owners),
+             fmt::format("each of {} data ranks would have {}", owners,
+                         offload.is_on_host() ? "all parameters in its host's memory"
+                                              : "a file with all parameters"),
              "set parallelism.zero: 3, by which each has its slices");
 }
 

@@ -129,6 +129,9 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   }
   if (plan.records_launches && plan.host_updates) {
     log::info("updates are in no recorded launches: the host computes them");
+    if (plan.host_updates->copies_bytes > 0) {
+      log::info("launches are made one by one in micro-batches, beside which parameters come");
+    }
   }
 }
 
@@ -188,11 +191,17 @@ void log_offload_traffic(engine::Engine& engine) {
   }
   if (const optim::HostUpdates* updates = engine.optimizer()->host_updates()) {
     const optim::HostUpdateTimes& times = updates->times();
+    std::string besides;
+    if (const std::uint64_t brought = updates->copy_bytes_brought(); brought > 0) {
+      besides = fmt::format("; {} of parameters came to the device for its products",
+                            format_bytes(brought));
+    }
     log::info(
         "{}: updates on the host took {}, of which {} waited for the device's gradients and "
-        "{} for copies",
+        "{} for copies{}",
         updates->facts().contents, format_duration(times.all),
-        format_duration(times.waited_for_decisions), format_duration(times.waited_for_copies));
+        format_duration(times.waited_for_decisions), format_duration(times.waited_for_copies),
+        besides);
   }
   if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
     const auto traffic = activations->traffic();

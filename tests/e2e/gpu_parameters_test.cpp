@@ -1,0 +1,172 @@
+// offload.parameters: host keeps what products read in pinned memory of a GPU's host, and copies it
+// up for each unit of the model: the same runs on an emulated GPU, bit for bit.
+#include <csignal>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tests/e2e/emulated_gpu.hpp"
+#include "tests/e2e/offload_runs.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+const Overrides kCopies{"offload={optimizer: host, parameters: host, buffer: 96KiB}"};
+const Overrides kAll{"offload={optimizer: host, master: host, parameters: host, buffer: 96KiB}"};
+const Overrides kOnGpu{"run.device=cuda", "eval.interval=null", "checkpoint.interval=6"};
+
+Overrides on_gpu(const Overrides& settings) { return joined(kOnGpu, settings); }
+
+void check_same(const Overrides& settings, const Overrides& offload) {
+  CAPTURE(fmt::format("{} {}", fmt::join(settings, " "), fmt::join(offload, " ")));
+  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+  run_well(plain, on_gpu(settings));
+  const auto result = offloaded.run(on_gpu(joined(settings, offload)));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
+  CHECK(holds(result.output,
+              {"6 steps took memory as planned, allocation by allocation",
+               "launches are made one by one in micro-batches, beside which parameters come",
+               "of parameters came to the device for its products"}));
+}
+
+}  // namespace
+
+TEST_CASE("a GPU's run has the bits that it has with its parameters in its memory" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Overrides bf16{"precision.compute=bf16"};
+  check_same(bf16, kAll);
+  check_same(bf16, kCopies);
+  check_same({"optimizer={name: sgd, lr: 0.1}", "model.tie_word_embeddings=true"}, kCopies);
+  check_same({"precision.compute=fp16", "precision.initial_loss_scale=4Gi",
+              "training.global_batch_size=8"},
+             kAll);
+  check_same({"precision={compute: bf16, master: bf16+remainder}", "optimizer.max_grad_norm=0.01",
+              "activation_checkpoint.mode=full"},
+             kAll);
+  check_same({"precision={compute: bf16, master: none}", "eval={interval: 2, max_samples: 8}"},
+             kCopies);
+  check_same({"precision={compute: fp8, fp8: {scaling: delayed, include: ['*']}}"}, kAll);
+  check_same({"precision.compute=bf16", "checkpoint.async=true", "resilience.checksum_every=1",
+              "checkpoint.interval=2"},
+             kAll);
+  check_same({"model={architecture: gpt2, vocab_size: 257, hidden_size: 16, num_hidden_layers: 3, "
+              "num_attention_heads: 2, max_position_embeddings: 64, resid_pdrop: 0.1}"},
+             kCopies);
+}
+
+TEST_CASE("a GPU's parameters that come as early as may be are too early for no product" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Variable copies("LLMTRAIN_FAKE_COPIES", "early");
+  check_same({"precision.compute=bf16", "model.num_hidden_layers=4"}, kAll);
+}
+
+TEST_CASE("the plan has a GPU's parameters of two units, and what its host has of them" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Workspace here(kTinyRecipe);
+  const auto of = [&](int layers, const Overrides& offload) {
+    return plan_of(
+        here,
+        on_gpu(joined({"precision.compute=bf16", fmt::format("model.num_hidden_layers={}", layers)},
+                      offload)));
+  };
+  const auto held = [](const Json& plan, const char* category) {
+    return plan["held_bytes"][category].get<std::int64_t>();
+  };
+  const auto peak = [](const Json& plan) {
+    return plan["step"]["category_bytes"]["params"].get<std::int64_t>();
+  };
+  const Json plain = of(12, {}), all = of(12, kAll);
+  const auto parameters = plain["parameters"].get<std::int64_t>();
+  CHECK(held(all, "params") < held(plain, "params") / 20);  // RoPE's tables
+  CHECK(held(all, "master") == 0);
+  CHECK(held(all, "grads") == held(plain, "grads"));
+  CHECK(peak(all) < peak(plain) / 2);
+  CHECK(peak(of(24, kAll)) == peak(all));
+  CHECK(all["checkpoint_bytes"] == plain["checkpoint_bytes"]);
+  const Json& host = all["host_updates"];
+  CHECK(host["contents"] == "optimizer states, masters and parameters");
+  CHECK(host["memory_bytes"] > 12 * parameters);
+  CHECK(host["pinned_parameter_bytes"] >= 2 * parameters);
+  CHECK(host["pinned_bytes"].get<std::int64_t>() -
+            host["pinned_parameter_bytes"].get<std::int64_t>() <=
+        96 << 10);
+  CHECK(host["step_down_bytes"] == 4 * parameters);
+  CHECK(host["step_up_bytes"] == 0);
+  // Two micro-batches; the look-up's table and the head's weight come once, forth.
+  CHECK(host["step_parameter_bytes"] > 2 * 3 * parameters);
+  CHECK(host["step_parameter_bytes"] < 2 * 4 * parameters);
+  CHECK(of(12, {"offload={optimizer: host, buffer: 96KiB}"})["host_updates"].find(
+            "pinned_parameter_bytes") ==
+        of(12, {"offload={optimizer: host, buffer: 96KiB}"})["host_updates"].end());
+  const auto text =
+      here.call(joined({"plan", "recipe.yaml"}, on_gpu(joined({"precision.compute=bf16"}, kAll))));
+  CHECK(holds(text.output, {"optimizer states, masters and parameters: ",
+                            "of parameters for its products", "pinned memory, parameters",
+                            "one by one in micro-batches, beside which parameters come"}));
+}
+
+TEST_CASE("what was saved with a GPU's parameters on its host goes on without, and back" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Overrides settings{"precision={compute: bf16, master: bf16+remainder}",
+                           "training.max_steps=12", "checkpoint.interval=2"};
+  const Workspace whole(kTinyRecipe);
+  run_well(whole, on_gpu(settings));
+  const std::string expected = outcome(whole.path, 12);
+  const Overrides async = joined(kAll, {"checkpoint.async=true"});
+  struct Way {
+    Overrides before, after;
+  };
+  for (const Way& way : {Way{kAll, {}}, Way{{}, kAll}, Way{async, kCopies}}) {
+    const Workspace here(kTinyRecipe);
+    const auto stopped = here.run(on_gpu(joined(settings, way.before)),
+                                  {.signal = SIGTERM, .signal_after = " 2/12 "});
+    REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
+    const auto rest = here.run(on_gpu(joined(settings, way.after)));
+    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+    CHECK(holds(rest.output, {"resumed from step"}));
+    CHECK(outcome(here.path, 12) == expected);
+  }
+}
+
+TEST_CASE("a GPU's way back in place writes parameters on its host" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Overrides spikes = on_gpu({"optimizer.lr=1", "checkpoint.interval=2",
+                                   "resilience={on_loss_spike: rollback, loss_spike_window: 1, "
+                                   "loss_spike_factor: 1.001, max_rollbacks: 2}"});
+  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+  const auto expected = plain.run(spikes);
+  const auto result = offloaded.run(joined(spikes, kCopies));
+  CHECK(result.exit_code == expected.exit_code);
+  REQUIRE(expected.output.find("went back to step") != std::string::npos);
+  CHECK(result.output.find("went back to step") != std::string::npos);
+  CHECK(losses(plain) == losses(offloaded));
+}
+
+TEST_CASE("parameters that cannot be on the host are refused when the recipe is checked") {
+  const auto check_refused = [](const Overrides& overrides, const std::string& says) {
+    CAPTURE(says);
+    const Workspace here(kTinyRecipe);
+    const auto result = here.call(joined({"check", "recipe.yaml"}, overrides));
+    CHECK(result.exit_code == 2);
+    CHECK_MESSAGE(result.output.find(says) != std::string::npos, result.output);
+  };
+  const Overrides on_gpu{"run.device=cuda"};
+  check_refused(joined(on_gpu, {"offload.parameters=host"}),
+                "offload.parameters=host: does nothing without offload.optimizer: host, whose "
+                "updates have parameters there");
+  check_refused(joined(on_gpu, {"offload={optimizer: host, parameters: nvme}"}),
+                "does nothing without offload.optimizer: nvme");
+  check_refused(joined(on_gpu, joined(kCopies, {"metrics.diagnostics_interval=2"})),
+                "looks at all parameters behind a step");
+  check_refused(kCopies, "the memory of a CPU is the host's");
+}
+
+}  // namespace llmtrain
