@@ -201,29 +201,6 @@ TEST_CASE("3: a run that does not fit says so, with remedies, before it reads an
             3, {"a checkpoint needs ", "TiB of disk", "choose another run.output_dir"});
 }
 
-TEST_CASE("7: a disk that is too full for a run that has checkpoints, before it reads any data") {
-  const Workspace here(kTinyRecipe);
-  REQUIRE(here.run().exit_code == 0);
-
-  std::vector<std::string> too_large = {"run",
-                                        "recipe.yaml",
-                                        "run.memory_limit=10000000GiB",
-                                        "model.hidden_size=1000000",
-                                        "model.num_hidden_layers=3",
-                                        "data.sources=[{path: nothere.txt}]"};
-  check_end(
-      here, too_large, 7,
-      {"a checkpoint needs ", "TiB of disk (", "TiB times the safety factor of 1.2), but run has",
-       " free; the run's checkpoints are intact: free space there, and run again\n"});
-  too_large.emplace_back("checkpoint.keep_latest=2");
-  check_end(here, too_large, 7,
-            {"and run again; checkpoint.keep_latest keeps none of the 1 oldest, such as "
-             "run/checkpoints/step-00000002: delete them, if `llmtrain ckpt verify` finds two "
-             "newer ones valid"});
-  too_large.emplace_back("checkpoint.keep_every=2");
-  check_end(here, too_large, 7, {"free space there, and run again\n"});
-}
-
 TEST_CASE("2: what is no number of a step, with the verb that lists those that there are") {
   const Workspace here(kTinyRecipe);
   REQUIRE(here.run().exit_code == 0);

@@ -53,6 +53,30 @@ TEST_CASE("93: restarts that fall back to one step bring a job no further") {
   CHECK(train::read_starts(run).size() == 4);
 }
 
+TEST_CASE("a disk that is too full for a run that has checkpoints is one before any data is read") {
+  const Workspace here(kTinyRecipe);
+  REQUIRE(here.run().exit_code == 0);
+  std::vector<std::string> too_large = {"run.memory_limit=10000000GiB", "model.hidden_size=1000000",
+                                        "model.num_hidden_layers=3",
+                                        "data.sources=[{path: nothere.txt}]"};
+  const auto refused = [&](const std::vector<std::string>& parts) {
+    const auto result = here.run(too_large);
+    INFO(result.output);
+    CHECK(result.exit_code == 7);
+    CHECK(holds(result.output, parts));
+  };
+  refused({"a checkpoint needs ", "TiB of disk (",
+           "TiB times the safety factor of 1.2), but run has",
+           " free; the run's checkpoints are intact: free space there, and run again\n"});
+  too_large.emplace_back("checkpoint.keep_latest=2");
+  refused(
+      {"and run again; checkpoint.keep_latest keeps none of the 1 oldest, such as "
+       "run/checkpoints/step-00000002: delete them, if `llmtrain ckpt verify` finds two "
+       "newer ones valid"});
+  too_large.emplace_back("checkpoint.keep_every=2");
+  refused({"free space there, and run again\n"});
+}
+
 TEST_CASE("a disk that has room for the next checkpoint and not for all is told of at the start") {
   const Workspace here(kTinyRecipe);
   // Masters and moments of the table and the head take half of what is free.
