@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lib/base/units.hpp"
 #include "tests/e2e/emulated_gpu.hpp"
 #include "tests/e2e/offload_runs.hpp"
 
