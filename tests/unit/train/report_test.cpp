@@ -160,7 +160,7 @@ TEST_CASE("planned and measured bytes stand side by side, differences are named"
 
 TEST_CASE("unusable input is refused with the file's name") {
   const test::TempDir dir;
-  CHECK_THROWS_WITH_AS(load_run(dir.path()), doctest::Contains("no metrics.jsonl"), DataError);
+  CHECK_THROWS_WITH_AS(load_run(dir.path()), doctest::Contains("no metrics.jsonl"), RecipeError);
   write_run(dir.path(), 2);
   const auto refuses = [&](const char* file, const std::string& content, const char* message) {
     CAPTURE(file);
@@ -299,7 +299,7 @@ TEST_CASE("two runs side by side: their figures, and where their losses part") {
   MetricsWriter(a / "metrics.jsonl", 7).write(other);  // NaN, too
   CHECK(compare_runs(a.path(), b.path()).find("losses of 7 steps are equal to the bit") !=
         std::string::npos);
-  CHECK_THROWS_AS(compare_runs(a.path(), a / "none"), DataError);
+  CHECK_THROWS_AS(compare_runs(a.path(), a / "none"), RecipeError);
 }
 
 TEST_CASE("runs of another version are compared in what this one knows, and the rest is named") {
