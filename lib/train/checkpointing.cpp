@@ -109,7 +109,7 @@ std::vector<StepRecord> records_of(const checkpoint::RunState& run, std::int64_t
   std::vector<StepRecord> records =
       parse_metrics(std::get<std::string>(found->second), kRecordsKey);
   for (const StepRecord& record : records) {
-    require<CheckpointError>(record.step == step, "{}: a record of step {} in step {}", kRecordsKey,
+    require<CheckpointError>(record.step <= step, "{}: a record of step {} in step {}", kRecordsKey,
                              record.step, step);
   }
   return records;

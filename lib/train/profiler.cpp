@@ -103,6 +103,29 @@ std::string slowest_text(const std::vector<RankProfile>& ranks) {
 
 std::string rank_file(int rank) { return fmt::format("rank-{}.json", rank); }
 
+// Why the disk does not take what a window has seen, or "": a run goes on without it.
+template <class Write>
+std::string problem_of(const Write& write) {
+  try {
+    write();
+    return "";
+  } catch (const StorageError& error) {
+    return error.what();
+  }
+}
+
+// Puts what ranks have written into one file.
+void join_traces(const std::filesystem::path& to, std::size_t ranks) {
+  std::string events;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const std::filesystem::path file = to / rank_file(static_cast<int>(r));
+    events += (r == 0 ? "" : ",\n") + read_file(file);
+    std::error_code ignored;
+    std::filesystem::remove(file, ignored);
+  }
+  write_file_atomic(to / "trace.json", "{\"traceEvents\":[\n" + events + "\n]}\n");
+}
+
 }  // namespace
 
 void ProfilerSection::validate(recipe::Issues& issues) const {
@@ -221,25 +244,31 @@ std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
   if (last_step < first) return "";
   const std::string host = plan::machine_facts().host;
   const std::filesystem::path to = directory_ / fmt::format("steps-{:08}-{:08}", first, last_step);
-  create_directories_durably(to);
   const int rank = peers.world().place().rank;
-  write_file_atomic(to / rank_file(rank), trace_events(spans, trace::thread_names(), rank, host));
+  std::string problem = problem_of([&] {
+    create_directories_durably(to);
+    write_file_atomic(to / rank_file(rank), trace_events(spans, trace::thread_names(), rank, host));
+  });
   RankTimes mine = times_of(spans);
   mine.dropped_spans = dropped;
   const std::vector<RankTimes> times = peers.of_all(mine, "profiles");
   const auto hosts = peers.texts_of_all(host, "profiles");
+  const auto problems = peers.texts_of_all(problem, "profiles");
   if (!peers.is_first()) return "";
   std::vector<RankProfile> ranks;
-  std::string events;
-  for (std::size_t r = 0; r < times.size(); ++r) {
-    ranks.push_back({hosts[r], times[r]});
-    const std::filesystem::path file = to / rank_file(static_cast<int>(r));
-    events += (r == 0 ? "" : ",\n") + read_file(file);
-    std::filesystem::remove(file);
-  }
-  write_file_atomic(to / "trace.json", "{\"traceEvents\":[\n" + events + "\n]}\n");
+  for (std::size_t r = 0; r < times.size(); ++r) ranks.push_back({hosts[r], times[r]});
   const std::string table = profile_table(ranks);
-  write_file_atomic(to / "ranks.txt", table);
+  for (const std::string& of_rank : problems) problem = problem.empty() ? of_rank : problem;
+  if (problem.empty()) {
+    problem = problem_of([&] {
+      join_traces(to, times.size());
+      write_file_atomic(to / "ranks.txt", table);
+    });
+  }
+  if (!problem.empty()) {
+    return fmt::format("steps {} to {} have no trace: {}\n{}", first, last_step, problem,
+                       table.substr(0, table.size() - 1));
+  }
   return fmt::format("steps {} to {}, traced in {}\n{}", first, last_step,
                      (to / "trace.json").string(), table.substr(0, table.size() - 1));
 }

@@ -1,5 +1,8 @@
 #include "lib/train/run_output.hpp"
 
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+
 namespace llmtrain::train {
 
 RunOutput::RunOutput(const RunOutputOptions& options)
@@ -13,18 +16,46 @@ RunOutput::RunOutput(const RunOutputOptions& options)
   for (const Sample& sample : keep_samples(directory_, options.resumed_step)) show(sample);
 }
 
-void RunOutput::write(const StepRecord& record) {
-  metrics_.write(record);
+template <class Write>
+bool RunOutput::keep(const Write& write) {
+  if (failed_) return false;
+  try {
+    write();
+  } catch (const StorageError& error) {
+    failed_ = true;
+    log::warning("{}; the run saves what it has, and stops", error.what());
+  }
+  return !failed_;
+}
+
+bool RunOutput::write(const StepRecord& record) {
+  if (!keep([&] { metrics_.write(record); })) return false;
   console_.record(record);
   if (tensorboard_) tensorboard_->add(record);
+  return true;
+}
+
+void RunOutput::sync() {
+  keep([&] { metrics_.sync(); });
 }
 
 void RunOutput::flush() {
-  if (tensorboard_) tensorboard_->flush();
+  if (!tensorboard_) return;
+  try {
+    tensorboard_->flush();
+  } catch (const StorageError& error) {
+    log::warning("{}; the run goes on, and TensorBoard has no more of it until its next start",
+                 error.what());
+    tensorboard_.reset();
+  }
 }
 
 void RunOutput::add_sample(const Sample& sample) {
-  append_sample(directory_, sample);
+  try {
+    append_sample(directory_, sample);
+  } catch (const StorageError& error) {
+    log::warning("{}; the run goes on without this sample of step {}", error.what(), sample.step);
+  }
   show(sample);
 }
 

@@ -28,22 +28,31 @@ class RunOutput {
 
   /// The titles of the console's columns.
   void header() { console_.header(); }
-  void write(const StepRecord& record);
+  /// What the disk does not take of metrics.jsonl is said, and from then on it is written no more:
+  /// false, also of what comes later. Whoever trains saves then, with what was not written, and
+  /// stops. TensorBoard's files and samples are not worth that: what they lack is said.
+  bool write(const StepRecord& record);
   /// After the records of a step.
   void flush();
-  /// Makes records survive a loss of power.
-  void sync() { metrics_.sync(); }
+  /// Makes records survive a loss of power, or has_failed().
+  void sync();
+  /// Of metrics.jsonl.
+  bool has_failed() const { return failed_; }
   void add_sample(const Sample& sample);
   void message(std::string_view line) { console_.message(line); }
   void progress(double fraction, std::string_view note) { console_.progress(fraction, note); }
 
  private:
   void show(const Sample& sample);
+  /// What is written to metrics.jsonl; false where it is not.
+  template <class Write>
+  bool keep(const Write& write);
 
   std::filesystem::path directory_;
   MetricsWriter metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   Console console_;
+  bool failed_ = false;
 };
 
 }  // namespace llmtrain::train

@@ -21,6 +21,8 @@ std::string text_of(Request::Kind kind, int signal, const Deadline& deadline) {
       return "control/save";
     case Request::Kind::control_stop:
       return "control/stop";
+    case Request::Kind::output:
+      return "metrics that cannot be written";
     case Request::Kind::deadline:
       return fmt::format("the end of its job's time, in {:.0f} s",
                          std::max(0.0, deadline.end().value_or(0) - unix_time()));
@@ -78,6 +80,7 @@ RunRequests::Heard RunRequests::listen() {
   if (const int signal = stop_signal()) return {Request::Kind::signal, signal};
   if (!peers_->is_first()) return {};
   if (deadline_.is_over(unix_time())) return {Request::Kind::deadline};
+  if (output_fails_) return {Request::Kind::output};
   if (!is_time_to_look()) return {};
   if (take(stop_)) return {Request::Kind::control_stop};
   if (take(save_)) return {Request::Kind::save};
@@ -87,7 +90,7 @@ RunRequests::Heard RunRequests::listen() {
 bool RunRequests::hears_stop() {
   if (stop_signal() != 0) return true;
   if (!peers_->is_first()) return false;
-  if (deadline_.is_over(unix_time())) return true;
+  if (deadline_.is_over(unix_time()) || output_fails_) return true;
   if (!is_time_to_look() || !is_new(stop_)) return false;
   looked_ = {};  // poll() shall look at once
   return true;

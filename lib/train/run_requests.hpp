@@ -15,7 +15,7 @@
 namespace llmtrain::train {
 
 struct Request {
-  enum class Kind : std::uint8_t { none, save, control_stop, deadline, signal };
+  enum class Kind : std::uint8_t { none, save, control_stop, output, deadline, signal };
   Kind kind = Kind::none;
   int signal = 0;
 
@@ -64,6 +64,8 @@ class RunRequests {
   /// Whether this rank hears something that stops the run, of which the next poll() tells all.
   bool hears_stop();
   Deadline& deadline() { return deadline_; }
+  /// On rank 0: metrics cannot be written any more.
+  void stop_for_output() { output_fails_ = true; }
 
  private:
   struct Heard {
@@ -91,6 +93,7 @@ class RunRequests {
   std::filesystem::path control_;
   ControlFile stop_{"stop"}, save_{"save"};
   Deadline deadline_;
+  bool output_fails_ = false;
   std::chrono::steady_clock::time_point looked_{};  // for files
 };
 

@@ -276,6 +276,10 @@ ExitCode Trainer::train() {
     message(fmt::format("{} steps took memory as planned, allocation by allocation", steps));
   }
   log_offload_traffic(engine_);
+  require<StorageError>(!output_ || !output_->has_failed(),
+                        "all steps are made and saved, but {} lacks the last of them; run again, "
+                        "once that is mended, and it has them",
+                        (directory_ / "metrics.jsonl").string());
   const std::string problem = output_ ? problem_of_report(directory_) : "";
   if (!problem.empty()) log::warning("{}", problem);
   if (peers_.is_first()) remove_local_checkpoints(tiers_);
@@ -302,7 +306,10 @@ ExitCode Trainer::stop() {
   message(text);
   // Who has asked for it by hand does not want a batch job to begin again.
   const bool by_hand = request_.kind == Request::Kind::control_stop;
-  const ExitCode code = by_hand ? ExitCode::done : ExitCode::preempted;
+  const bool by_disk = request_.kind == Request::Kind::output;
+  const ExitCode code = by_hand   ? ExitCode::done
+                        : by_disk ? ExitCode::storage
+                                  : ExitCode::preempted;
   status_.end("stopped", code, text);
   return code;
 }

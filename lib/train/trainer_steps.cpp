@@ -73,7 +73,8 @@ std::size_t Trainer::steps_ahead() const {
 
 void Trainer::settle_step() {
   publish_records();  // of the step before
-  state_.records.clear();
+  state_.records.erase(state_.records.begin(),
+                       state_.records.begin() + static_cast<std::ptrdiff_t>(published_));
   published_ = 0;
   const engine::StepOutcome outcome = [&] {
     const trace::Scope span(trace::Kind::wait, "end of a step");
@@ -137,10 +138,11 @@ void Trainer::record_step(const LaunchedStep& step, const engine::StepOutcome& o
 
 void Trainer::publish_records() {
   for (; published_ < state_.records.size(); ++published_) {
-    if (output_) output_->write(state_.records[published_]);
+    if (output_ && !output_->write(state_.records[published_])) break;
     status_.add(state_.records[published_]);
   }
   if (output_) output_->flush();
+  if (output_ && output_->has_failed()) requests_.stop_for_output();
 }
 
 bool Trainer::run_evaluation(bool final) {
