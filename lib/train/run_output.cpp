@@ -5,12 +5,23 @@
 
 namespace llmtrain::train {
 
+template <class Draw>
+void RunOutput::draw(const Draw& draw) {
+  try {
+    draw();
+  } catch (const StorageError& error) {
+    log::warning("{}; the run goes on, and TensorBoard has no more of it until its next start",
+                 error.what());
+    tensorboard_.reset();
+  }
+}
+
 RunOutput::RunOutput(const RunOutputOptions& options)
     : directory_(options.directory),
       metrics_(options.directory / "metrics.jsonl", options.resumed_step),
       console_(options.console) {
   if (options.tensorboard) {
-    tensorboard_.emplace(options.directory / "tensorboard", options.resumed_step);
+    draw([&] { tensorboard_.emplace(options.directory / "tensorboard", options.resumed_step); });
   }
   keep_incidents(directory_);
   for (const Sample& sample : keep_samples(directory_, options.resumed_step)) show(sample);
@@ -40,14 +51,7 @@ void RunOutput::sync() {
 }
 
 void RunOutput::flush() {
-  if (!tensorboard_) return;
-  try {
-    tensorboard_->flush();
-  } catch (const StorageError& error) {
-    log::warning("{}; the run goes on, and TensorBoard has no more of it until its next start",
-                 error.what());
-    tensorboard_.reset();
-  }
+  if (tensorboard_) draw([&] { tensorboard_->flush(); });
 }
 
 void RunOutput::add_sample(const Sample& sample) {

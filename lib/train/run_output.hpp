@@ -47,6 +47,9 @@ class RunOutput {
   /// What is written to metrics.jsonl; false where it is not.
   template <class Write>
   bool keep(const Write& write);
+  /// What is written for TensorBoard, which has no more where it is not.
+  template <class Draw>
+  void draw(const Draw& draw);
 
   std::filesystem::path directory_;
   MetricsWriter metrics_;

@@ -15,7 +15,7 @@ std::vector<std::int64_t> recorded_steps(const Job& job) {
   std::vector<std::int64_t> steps;
   for (const train::StepRecord& record :
        train::read_metrics(job.directory() / "run" / "metrics.jsonl")) {
-    if (record.fields.contains("train/loss")) steps.push_back(record.step);
+    if (record.number("train/loss")) steps.push_back(record.step);
   }
   return steps;
 }
@@ -33,7 +33,7 @@ TEST_CASE("metrics that cannot be written stop a run, which saves first and lack
                           {"IO_FAULT_DO", "EIO"}};
     const int calls = count_calls(layout, 0, hit);
     REQUIRE(calls >= 4);
-    for (const int n : {1, 2, calls}) {
+    for (const int n : {2, 3, calls}) {  // the first one is of a start, which ends it
       CAPTURE(layout.name());
       CAPTURE(n);
       const Job job(layout, &prepared_job(layout, 2));
@@ -64,7 +64,7 @@ TEST_CASE("a run goes on without what TensorBoard, a sample or a trace cannot ha
   };
   for (const Place& place :
        {Place{"/run/tensorboard", "TensorBoard has no more of it until its next start"},
-        {"/run/samples.jsonl", "the run goes on without this sample of step 4"},
+        {"/run/samples.jsonl", "the run goes on without this sample of step 2"},
         {"/run/profile", "steps 3 to 4 have no trace: "}}) {
     CAPTURE(place.under);
     const Job job(layout, &prepared_job(layout, 2));
