@@ -156,23 +156,22 @@ TEST_CASE("a rank that gets nowhere before the first step is missed, and named")
 }
 
 TEST_CASE("a run that stands still as a whole ends itself: one rank, and two at once") {
-  for (const int ranks : {1, 2}) {
-    for (const char* phase : {"forward", "evaluation"}) {
-      CAPTURE(ranks);
-      CAPTURE(phase);
-      const Layout layout{.ranks = ranks};
-      const Job job(layout, &prepared_job(layout, 2));
-      const TempDir pids;
-      Environment environment = Moment{phase, "read"}.environment(pids);
-      environment.emplace_back("PHASE_RANK", "all");
-      const ProcessResult result =
-          job.run(environment, {"resilience.hang_timeout=1s"}, LLMTRAIN_FAILPOINTS, 45);
-      INFO(result.output);
-      CHECK_FALSE(result.timed_out);
-      CHECK(result.exit_code == 6);
-      CHECK(result.output.find("error: nothing has gone on here for ") < result.output.size());
-      CHECK(check_recovery(job, layout, result.output, 2) == "");
-    }
+  const std::pair<int, const char*> places[] = {{1, "evaluation"}, {2, "forward"}};
+  for (const auto& [ranks, phase] : places) {
+    CAPTURE(ranks);
+    CAPTURE(phase);
+    const Layout layout{.ranks = ranks};
+    const Job job(layout, &prepared_job(layout, 2));
+    const TempDir pids;
+    Environment environment = Moment{phase, "read"}.environment(pids);
+    environment.emplace_back("PHASE_RANK", "all");
+    const ProcessResult result =
+        job.run(environment, {"resilience.hang_timeout=1s"}, LLMTRAIN_FAILPOINTS, 45);
+    INFO(result.output);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.exit_code == 6);
+    CHECK(result.output.find("error: nothing has gone on here for ") < result.output.size());
+    CHECK(check_recovery(job, layout, result.output, 2) == "");
   }
 }
 
