@@ -204,7 +204,7 @@ TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
   check_refused({"offload.optimizer=host"}, "the memory of a CPU is the host's");
   check_refused({"offload.optimizer=host"}, "or set nvme, which keeps them in a file");
   check_refused({"offload.parameters=host"},
-                "offload.parameters=host: unknown value `host` (allowed: none, nvme)");
+                "offload.parameters=host: does nothing without offload.optimizer: host");
   const Overrides on_host{"run.device=cuda", "precision.compute=bf16", "offload.optimizer=host"};
   check_refused(joined(on_host, {"offload.master=nvme"}),
                 "offload.master=nvme: does nothing without offload.optimizer: nvme");
