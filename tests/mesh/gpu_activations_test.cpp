@@ -26,7 +26,8 @@ TEST_CASE("ranks on a GPU have the bits that they have without when activations 
       {"parallelism.pp=2", "parallelism.pp_schedule=1f1b", "model.num_hidden_layers=5"},
       {"parallelism.pp=2", "parallelism.pp_schedule=zb_h1", "model.num_hidden_layers=4"},
       {"parallelism.pp=2", "parallelism.pp_schedule=dualpipev", "model.num_hidden_layers=4"},
-      {"parallelism.pp=2", "parallelism.pp_schedule=interleaved_1f1b", "model.num_hidden_layers=4",
+      {"parallelism.pp=2", "parallelism.pp_schedule=interleaved_1f1b",
+       "parallelism.pp_stages_per_rank=2", "model.num_hidden_layers=4",
        "activation_checkpoint.mode=full"}};
   for (const Overrides& settings : all) {
     if (is_quick() && settings.front() != "parallelism.zero=3" &&
