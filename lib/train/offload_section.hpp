@@ -16,8 +16,8 @@ namespace llmtrain::train {
 
 /// Why a GPU has nothing in files.
 inline constexpr std::string_view kNoFilesOfGpu =
-    "a GPU keeps its optimizer states, masters and parameters, or has states and masters in the "
-    "host's memory (offload.optimizer: host): files are not there yet";
+    "a GPU keeps its optimizer states, masters and parameters, or has them in the host's memory "
+    "(offload.optimizer, offload.master, offload.parameters: host): files are not there yet";
 /// Why keys of files mean nothing to its activations.
 inline constexpr std::string_view kNoActivationFilesOfGpu =
     "is of files, and activations of a GPU go to the host's memory, of which a plan knows how much "

@@ -72,8 +72,8 @@ std::string remedy_on_host(const plan::Plan& plan) {
   std::string_view updates;
   if (plan.host_updates) {
     updates =
-        "leave offload.master or offload.optimizer: host out, or divide more among ranks "
-        "(parallelism.zero: 1)";
+        "leave offload.parameters, offload.master or offload.optimizer: host out, or divide more "
+        "among ranks (parallelism.zero: 1)";
   }
   if (!plan.host_activations) return std::string(updates);
   return fmt::format(

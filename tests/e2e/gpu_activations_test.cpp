@@ -18,7 +18,7 @@ const std::string kAll =
     "offload.activations=[block, attention, linear, norm, activation, experts, dropout]";
 const Overrides kOnGpu{"run.device=cuda", "eval.max_samples=8", "checkpoint.interval=6"};
 
-Overrides on_gpu(const Overrides& settings) { return joined(kOnGpu, settings); }
+Overrides with_evaluations(const Overrides& settings) { return joined(kOnGpu, settings); }
 
 std::int64_t peak(const Json& plan) {
   return plan["step"]["category_bytes"]["activations"].get<std::int64_t>();
@@ -58,11 +58,11 @@ TEST_CASE("a GPU's run has the bits that it has without when its activations go 
   for (const Case& c : kCases) {
     CAPTURE(fmt::format("{} {}", fmt::join(c.settings, " "), c.activations));
     const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
-    run_well(plain, on_gpu(c.settings));
+    run_well(plain, with_evaluations(c.settings));
     // Every other one has copies that are as early as can be, the others as late.
     const bool is_early = (&c - kCases.data()) % 2 == 0;
     const Variable copies("LLMTRAIN_FAKE_COPIES", is_early ? "early" : "late");
-    const auto result = offloaded.run(on_gpu(joined(c.settings, {c.activations})));
+    const auto result = offloaded.run(with_evaluations(joined(c.settings, {c.activations})));
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);
     CHECK(outcome(offloaded.path) == outcome(plain.path));
     CHECK(holds(result.output, {"6 steps took memory as planned, allocation by allocation",
@@ -75,13 +75,13 @@ TEST_CASE("the plan of activations on the host is what a run takes, and the GPU 
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
   const Workspace here(kTinyRecipe);
-  const Overrides deep = on_gpu({"model.num_hidden_layers=12"});
+  const Overrides deep = with_evaluations({"model.num_hidden_layers=12"});
   const Json plain = plan_of(here, deep), offloaded = plan_of(here, joined(deep, {kAll}));
   CHECK_FALSE(plain.contains("host_activations"));
   CHECK_FALSE(offloaded.contains("activation_offload"));
   CHECK(offloaded["held_bytes"]["offload"] == 0);
   CHECK(peak(offloaded) < peak(plain) / 2);
-  const Json deeper = plan_of(here, on_gpu({"model.num_hidden_layers=24", kAll}));
+  const Json deeper = plan_of(here, with_evaluations({"model.num_hidden_layers=24", kAll}));
   CHECK(peak(deeper) - peak(offloaded) < (peak(plain) - peak(offloaded)) / 10);
   const Json& host = offloaded["host_activations"];
   const auto bytes = [&](const char* key) { return host[key].get<std::uint64_t>(); };
@@ -109,12 +109,13 @@ TEST_CASE("what was saved with activations on the host goes on without, and goes
   const Overrides settings{"precision.compute=bf16", "training.max_steps=12",
                            "checkpoint.interval=2"};
   const Workspace whole(kTinyRecipe);
-  run_well(whole, on_gpu(settings));
+  run_well(whole, with_evaluations(settings));
   const std::string expected = outcome(whole.path, 12);
   for (const bool first : {true, false}) {
     const Workspace here(kTinyRecipe);
     const auto run = [&](bool away, const test::ProcessEvents& events) {
-      return here.run(on_gpu(joined(settings, away ? Overrides{kAll} : Overrides{})), events);
+      return here.run(with_evaluations(joined(settings, away ? Overrides{kAll} : Overrides{})),
+                      events);
     };
     const auto stopped = run(first, {.signal = SIGTERM, .signal_after = " 2/12 "});
     REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
@@ -128,7 +129,7 @@ TEST_CASE("names of which a model saves nothing are said by a GPU's run, too" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
   const Workspace here(kTinyRecipe);
-  const auto idle = here.run(on_gpu({"offload.activations=[experts]"}));
+  const auto idle = here.run(with_evaluations({"offload.activations=[experts]"}));
   REQUIRE_MESSAGE(idle.exit_code == 0, idle.output);
   CHECK(holds(idle.output, {"without effect on this rank: offload.activations"}));
 }

@@ -15,21 +15,11 @@ namespace {
 
 const Overrides kCopies{"offload={optimizer: host, parameters: host, buffer: 96KiB}"};
 const Overrides kAll{"offload={optimizer: host, master: host, parameters: host, buffer: 96KiB}"};
-const Overrides kOnGpu{"run.device=cuda", "eval.interval=null", "checkpoint.interval=6"};
-
-Overrides on_gpu(const Overrides& settings) { return joined(kOnGpu, settings); }
 
 void check_same(const Overrides& settings, const Overrides& offload) {
-  CAPTURE(fmt::format("{} {}", fmt::join(settings, " "), fmt::join(offload, " ")));
-  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
-  run_well(plain, on_gpu(settings));
-  const auto result = offloaded.run(on_gpu(joined(settings, offload)));
-  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  CHECK(outcome(offloaded.path, 6) == outcome(plain.path, 6));
-  CHECK(holds(result.output,
-              {"6 steps took memory as planned, allocation by allocation",
-               "launches are made one by one in micro-batches, beside which parameters come",
-               "of parameters came to the device for its products"}));
+  check_same_on_gpu(settings, offload,
+                    {"launches are made one by one in micro-batches, beside which parameters come",
+                     "of parameters came to the device for its products"});
 }
 
 }  // namespace
