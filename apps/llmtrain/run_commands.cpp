@@ -201,29 +201,30 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   if (saved.empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
   Verdict all;
-  saved.for_each([&](const checkpoint::CheckpointStore& store, std::uint64_t step,
-                     const std::string& place) {
-    try {
-      const checkpoint::Loader loader = store.load(step);
-      const auto problems = checkpoint::check_lengths(store.directory_of(step), loader.manifest());
-      if (!problems.empty() && !has_entry(store.directory_of(step))) {
-        print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
-        return;
-      }
-      all.add(problems);
-      std::string line = describe(store, step, loader, place);
-      for (const auto& problem : problems) line += to_text(problem);
-      print(line + "\n");
-    } catch (const Error& error) {
-      const bool is_there = has_entry(store.directory_of(step));
-      Verdict one;
-      if (is_there) one.add(error);
-      if (is_there) all.add(error);
-      print(fmt::format("step {:>8}  {}{}\n", step,
-                        is_there ? fmt::format("{}: {}", one.word(), error.what()) : kDeleted,
-                        place));
-    }
-  });
+  saved.for_each(
+      [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
+        try {
+          const checkpoint::Loader loader = store.load(step);
+          const auto problems =
+              checkpoint::check_lengths(store.directory_of(step), step, loader.manifest());
+          if (!problems.empty() && !has_entry(store.directory_of(step))) {
+            print(fmt::format("step {:>8}  {}{}\n", step, kDeleted, place));
+            return;
+          }
+          all.add(problems);
+          std::string line = describe(store, step, loader, place);
+          for (const auto& problem : problems) line += to_text(problem);
+          print(line + "\n");
+        } catch (const Error& error) {
+          const bool is_there = has_entry(store.directory_of(step));
+          Verdict one;
+          if (is_there) one.add(error);
+          if (is_there) all.add(error);
+          print(fmt::format("step {:>8}  {}{}\n", step,
+                            is_there ? fmt::format("{}: {}", one.word(), error.what()) : kDeleted,
+                            place));
+        }
+      });
   for (const std::filesystem::path& path : saved.set_aside()) {
     print(fmt::format("set aside when a run went back, read by no run: {}\n", path.string()));
   }

@@ -192,6 +192,16 @@ Manifest read_manifest(const std::filesystem::path& directory) {
   return read_patiently([&] { return read_manifest_once(directory); });
 }
 
+namespace {
+
+void check_step(const Manifest& manifest, std::uint64_t step, std::vector<Problem>& problems) {
+  if (manifest.step == step) return;
+  problems.push_back({std::string(kManifestName), "",
+                      fmt::format("is of step {}, the directory of step {}", manifest.step, step)});
+}
+
+}  // namespace
+
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
                                        VerifyLevel level, const CheckPart& part) {
   std::vector<Problem> problems;
@@ -204,11 +214,7 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   } catch (const Error& error) {
     return {problem_of(directory, manifest_name, error)};
   }
-  if (manifest.step != step) {
-    problems.push_back(
-        {manifest_name, "",
-         fmt::format("is of step {}, the directory of step {}", manifest.step, step)});
-  }
+  check_step(manifest, step, problems);
   std::map<std::string, ExpectedEntries> expected;
   for (const auto& [name, record] : manifest.tensors) {
     for (const StoredBox& stored : record.boxes) {
@@ -238,10 +244,11 @@ std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, s
   return problems;
 }
 
-std::vector<Problem> check_lengths(const std::filesystem::path& directory,
+std::vector<Problem> check_lengths(const std::filesystem::path& directory, std::uint64_t step,
                                    const Manifest& manifest) {
   namespace fs = std::filesystem;
   std::vector<Problem> problems;
+  check_step(manifest, step, problems);
   for (const auto& [name, record] : manifest.files) {
     std::error_code error;
     const fs::file_type type = fs::symlink_status(directory / name, error).type();

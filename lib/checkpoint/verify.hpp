@@ -63,9 +63,9 @@ Manifest read_manifest(const std::filesystem::path& directory);
 std::vector<Problem> verify_checkpoint(const std::filesystem::path& directory, std::uint64_t step,
                                        VerifyLevel level, const CheckPart& part = {});
 
-/// What is wrong with the lengths of the files that the manifest of the checkpoint in `directory`
-/// names: all there is to see without reading them.
-std::vector<Problem> check_lengths(const std::filesystem::path& directory,
+/// What is wrong with the step of the manifest of the checkpoint in `directory`, and with the
+/// lengths of the files that it names: all there is to see without reading them.
+std::vector<Problem> check_lengths(const std::filesystem::path& directory, std::uint64_t step,
                                    const Manifest& manifest);
 
 /// Each once, in order, of what several checkers have found: those of the manifest, all have. Of

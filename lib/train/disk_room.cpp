@@ -44,6 +44,35 @@ std::string surplus_of(const checkpoint::CheckpointStore& store, const Checkpoin
       steps.size(), store.directory_of(steps.front()).string());
 }
 
+/// What will not fit is told of before it happens.
+void warn_if_it_gets_full(std::uint64_t most, std::uint64_t there, std::uint64_t bytes,
+                          std::uint64_t free, const fs::path& directory, std::string_view remedy) {
+  const std::uint64_t more = most > there ? most - there : 0;
+  if (more * bytes <= free) return;
+  log::warning(
+      "{} has {} free, and the run will have up to {} checkpoints of {} at a time there: {}",
+      directory.string(), format_bytes(free), most, format_bytes(bytes), remedy);
+}
+
+/// A run that goes on needs no fast storage: what fails there is said, and it saves durably.
+void check_local_room(const plan::Plan& plan, const LocalCheckpointSection& section, bool goes_on,
+                      const fs::path& durable) {
+  const fs::path directory = *section.directory();
+  std::uint64_t free = free_disk_bytes(directory), there = 0;
+  if (const auto recorded = recorded_local_checkpoints(durable)) {
+    const auto store = checkpoint::CheckpointStore::open_reader(*recorded);
+    free += store.leftover_bytes();
+    there = store.list().size();
+  }
+  constexpr std::string_view kKey = "checkpoint.local.directory";
+  if (!goes_on) check_next(plan.checkpoint_bytes, free, directory, kKey, false, "");
+  warn_if_it_gets_full(section.keep_latest().value + 1, there, plan.checkpoint_bytes, free,
+                       directory,
+                       fmt::format("when it is full the run saves in {} alone; free space, keep "
+                                   "fewer (checkpoint.local.keep_latest), or choose another {}",
+                                   durable.parent_path().string(), kKey));
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> most_checkpoints(const CheckpointSection& section,
@@ -75,22 +104,11 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
   const bool goes_on = there > 0;
   check_next(plan.durable_bytes(), free, directory, "run.output_dir", goes_on,
              surplus_of(durable, section));
-  if (const auto& local = section.local.directory()) {
-    std::uint64_t free_there = free_disk_bytes(*local);
-    if (const auto recorded = recorded_local_checkpoints(durable.root())) {
-      free_there += checkpoint::CheckpointStore::open_reader(*recorded).leftover_bytes();
-    }
-    check_next(plan.checkpoint_bytes, free_there, *local, "checkpoint.local.directory", goes_on,
-               "");
-  }
-  const std::uint64_t most = most_checkpoints(section, total_steps).value_or(0);
-  const std::uint64_t more = most > there ? most - there : 0;
-  if (more * plan.durable_bytes() <= free) return;
-  log::warning(
-      "{} has {} free, and the run will have up to {} checkpoints of {} at a time there: it ends "
-      "when the disk is full; free space, keep fewer (checkpoint.keep_latest, keep_every), or "
-      "choose another run.output_dir",
-      directory.string(), format_bytes(free), most, format_bytes(plan.durable_bytes()));
+  if (section.local.directory()) check_local_room(plan, section.local, goes_on, durable.root());
+  warn_if_it_gets_full(most_checkpoints(section, total_steps).value_or(0), there,
+                       plan.durable_bytes(), free, directory,
+                       "it ends when the disk is full; free space, keep fewer "
+                       "(checkpoint.keep_latest, keep_every), or choose another run.output_dir");
 }
 
 void check_offload_room(const plan::Plan& plan, const fs::path& directory) {

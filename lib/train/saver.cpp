@@ -26,13 +26,14 @@ double seconds_since(Clock::time_point begin) {
 }  // namespace
 
 Saver::Saver(CheckpointTiers& tiers, engine::Engine& engine, const Peers& peers, bool async,
-             Say say, Saved saved)
+             Say say, Saved saved, LocalFailed local_failed)
     : tiers_(&tiers),
       engine_(&engine),
       peers_(&peers),
       async_(async),
       say_(std::move(say)),
-      saved_(std::move(saved)) {
+      saved_(std::move(saved)),
+      local_failed_(std::move(local_failed)) {
   if (async_) snapshot_ = snapshot_memory(engine.saved_bytes());
 }
 
@@ -77,6 +78,12 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
         state.step, under_way_->save->step(), seconds_since(under_way_->begin)));
     finish();
   }
+  if (tier == Tier::local && has_lost_local_) return;  // meanwhile
+  unless_local_fails(tier, [&] { this->begin(tier, state, identity, begin); });
+}
+
+void Saver::begin(Tier tier, const LoopState& state, const RunIdentity& identity,
+                  Clock::time_point begin) {
   std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
   if (async_) take_snapshot(boxes);
   // The next save is expected after as long as this one came after the last.
@@ -98,13 +105,25 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
   while (!under_way_->committed) under_way_->committed = under_way_->save->advance();
 }
 
+void Saver::unless_local_fails(Tier tier, const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const StorageError& error) {
+    if (tier == Tier::durable) throw;
+    under_way_.reset();
+    has_lost_local_ = true;
+    local_failed_(error);
+  }
+}
+
 void Saver::advance(std::chrono::milliseconds wait) {
   if (!under_way_) return;
   if (!under_way_->committed) {
     if (!peers_->all_of(under_way_->save->is_idle(wait), "whether a save is written")) return;
-    under_way_->committed = under_way_->save->advance();
+    unless_local_fails(under_way_->tier,
+                       [this] { under_way_->committed = under_way_->save->advance(); });
   }
-  if (!under_way_->committed) return;
+  if (!under_way_ || !under_way_->committed) return;
   const double seconds = seconds_since(under_way_->begin);
   saved_({.step = static_cast<std::int64_t>(under_way_->save->step()),
           .tier = under_way_->tier,

@@ -21,7 +21,8 @@ namespace llmtrain::train {
 /// Saves in place of the run, or beside it (checkpoint.async). Beside it a save is a copy of what
 /// this rank writes, a thread that writes the copy, and agreements of all ranks between steps; at
 /// most one save is under way. Everything is collective, and what it throws is thrown by all ranks:
-/// what CheckpointStore::save throws.
+/// what CheckpointStore::save throws. Where storage fails a local save, the run loses that storage
+/// and nothing else: `local_failed` hears of it, and nothing is saved there any more.
 class Saver {
  public:
   using Say = std::function<void(std::string_view line)>;
@@ -36,13 +37,16 @@ class Saver {
     double written = 0;       // of rank 0: how long the slowest rank took to write its files
   };
   using Saved = std::function<void(const Done& done)>;
-  /// Everything outlives it; `say` and `saved` may begin to speak later.
+  using LocalFailed = std::function<void(const StorageError& error)>;
+  /// Everything outlives it; those it calls may begin to speak later.
   Saver(CheckpointTiers& tiers, engine::Engine& engine, const Peers& peers, bool async, Say say,
-        Saved saved);
+        Saved saved, LocalFailed local_failed);
 
   /// No step may be in flight. Returns when the checkpoint is there; or, beside the run, when the
   /// state is copied, before which it waits for the save under way and says so.
   void save(Tier tier, const LoopState& state, const RunIdentity& identity);
+  /// Whether storage has failed a local save. On all ranks alike.
+  bool has_lost_local() const { return has_lost_local_; }
   /// On all ranks alike.
   bool is_under_way(Tier tier) const { return under_way_ && under_way_->tier == tier; }
   /// Goes on with the save under way where all ranks are ready, and tells when it is there.
@@ -68,6 +72,10 @@ class Saver {
   };
 
   void advance(std::chrono::milliseconds wait);
+  /// `part` of a save; gives the save up where storage fails it and it is a local one.
+  void unless_local_fails(Tier tier, const std::function<void()>& part);
+  void begin(Tier tier, const LoopState& state, const RunIdentity& identity,
+             std::chrono::steady_clock::time_point begin);
   /// Whether a thread writes what this rank saves. In place of the run, too: ranks keep answering
   /// each other meanwhile, so that one that is lost is found. A device's memory is read by the
   /// thread that drives the device.
@@ -86,6 +94,8 @@ class Saver {
   bool async_;
   Say say_;
   Saved saved_;
+  LocalFailed local_failed_;
+  bool has_lost_local_ = false;
   std::unique_ptr<CopyQueue> pinned_;  // of a device that is not the host, owner of the memory
   std::span<std::byte> snapshot_;
   std::optional<UnderWay> under_way_;

@@ -84,7 +84,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       saver_(
           tiers_, engine_, peers_, recipe.checkpoint.async(),
           [this](std::string_view line) { message(line); },
-          [this](const Saver::Done& done) { note_saved(done); }),
+          [this](const Saver::Done& done) { note_saved(done); },
+          [this](const StorageError& error) { note_lost_local(error); }),
       identity_(identity_of(recipe, corpus_, stream_.epoch_size(), product_choices_)),
       resumed_step_(resume()),
       profiler_(recipe.profiler, directory_) {
@@ -170,12 +171,14 @@ std::optional<std::int64_t> Trainer::resume() {
 
 void Trainer::open_output(std::optional<std::int64_t> resumed_step) {
   const bool tensorboard = recipe_.metrics.tensorboard();  // read on all ranks
+  // mpirun gives ranks a terminal of its own, whatever becomes of what they write there.
+  const bool shows_bar = peers_.world().place().size == 1 && is_terminal(stdout);
   if (!peers_.is_first()) return;
   output_.reset();
   output_.emplace(RunOutputOptions{.directory = directory_,
                                    .resumed_step = resumed_step,
                                    .tensorboard = tensorboard,
-                                   .console = {.progress_bar = is_terminal(stdout),
+                                   .console = {.progress_bar = shows_bar,
                                                .total_steps = total_steps_,
                                                .mfu_formula = planned_.mfu_formula()}});
 }

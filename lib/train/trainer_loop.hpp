@@ -66,9 +66,15 @@ class Trainer {
   /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
   /// on.
   double time_over() const { return options_.time_over(state_.elapsed_seconds); }
+  /// Where the fast storage has failed, durable saves take its place: at once, and then where the
+  /// recipe asks for no others.
   std::optional<Tier> due_save(std::int64_t step) const {
-    return options_.due_save(step, state_.elapsed_seconds - state_.durable_seconds,
-                             state_.elapsed_seconds - last_save_seconds_);
+    if (owes_durable_save_) return Tier::durable;
+    const std::optional<Tier> due =
+        options_.due_save(step, state_.elapsed_seconds - state_.durable_seconds,
+                          state_.elapsed_seconds - last_save_seconds_);
+    if (due != Tier::local || !saver_.has_lost_local()) return due;
+    return options_.save_interval ? std::nullopt : std::optional(Tier::durable);
   }
   /// Launches the next step, and settles those before it that need not stay under way. False when
   /// one of these took the run back to a checkpoint.
@@ -102,6 +108,7 @@ class Trainer {
   /// step to which it goes does not depend on the disk.
   bool is_left_out(Tier tier);
   void note_saved(const Saver::Done& done);
+  void note_lost_local(const StorageError& error);
   /// Shows the step's records that nobody has seen yet.
   void publish_records();
 
@@ -139,10 +146,11 @@ class Trainer {
   Clock::time_point last_settled_{};
   Clock::time_point start_ = Clock::now();
   double elapsed_before_ = 0;
-  double last_save_seconds_ = 0;  // as state_.elapsed_seconds; of either kind
-  std::int64_t left_out_ = 0;     // saves, since the one under way began
-  bool choices_said_ = false;     // after the first step
-  Request request_;               // that has not been met
+  double last_save_seconds_ = 0;    // as state_.elapsed_seconds; of either kind
+  std::int64_t left_out_ = 0;       // saves, since the one under way began
+  bool owes_durable_save_ = false;  // since a local one has failed
+  bool choices_said_ = false;       // after the first step
+  Request request_;                 // that has not been met
   Profiler profiler_;
 };
 

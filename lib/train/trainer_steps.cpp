@@ -205,11 +205,23 @@ void Trainer::save(Tier tier) {
     durable_step_ = state_.step;
   }
   saver_.save(tier, state_, identity_);
+  if (tier == Tier::durable) {
+    owes_durable_save_ = false;
+  } else if (owes_durable_save_) {
+    return save(Tier::durable);
+  }
   state_.rollbacks = 0;
   last_save_seconds_ = state_.elapsed_seconds;
   status_.enter("training");
   publish_records();
   saver_.poll();
+}
+
+void Trainer::note_lost_local(const StorageError& error) {
+  owes_durable_save_ = true;
+  if (!peers_.is_first()) return;
+  log::warning("{}. Until it is started again the run saves in {} alone", error.what(),
+               tiers_[Tier::durable].root().string());
 }
 
 void Trainer::note_saved(const Saver::Done& done) {

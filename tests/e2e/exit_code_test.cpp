@@ -307,6 +307,11 @@ TEST_CASE("4: a step that is not there, and one of which a file is not") {
       {"step        2 ", "seen  damaged: shard-0000-0000.safetensors is missing\nstep        6 "});
   check_end(here, {"eval", "run", "--step", "4"}, 4,
             {"the checkpoint of step 4 is not valid: shard-0000-0000.safetensors: cannot open"});
+  const fs::path checkpoints = here.path / "run" / "checkpoints";
+  fs::copy(checkpoints / "step-00000002", checkpoints / "step-00000003",
+           fs::copy_options::recursive);
+  check_end(here, {"ckpt", "ls", "run"}, 4,
+            {"seen  damaged: manifest.json is of step 2, the directory of step 3\n"});
 }
 
 TEST_CASE("4: a checkpoint of another run is refused") {

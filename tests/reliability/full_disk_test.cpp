@@ -141,6 +141,36 @@ TEST_CASE("what a killed save has left on a full disk makes room for the next st
   CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
 }
 
+TEST_CASE("fast storage that gets full is told of, and the run saves durably from then on") {
+  const std::vector<std::string> mounts = with_mounts();
+  if (mounts.empty()) return;
+  constexpr const char* kFastDisk = R"(mkdir fast; mount -t tmpfs -o "$1" none fast; shift; "$@")";
+  const Room checkpoint(prepared_job({}, 2).checkpoints() / "step-00000002");
+  for (const bool async : {false, true}) {
+    const Layout layout{1, async};
+    CAPTURE(layout.name());
+    const Job job(layout, &prepared_job(layout, 0));
+    std::vector<std::string> command = mounts;
+    // For one checkpoint and a half, of which the run would keep two.
+    command.insert(command.end(), {"bash", "-c", kFastDisk, "bash",
+                                   fmt::format("size={}", checkpoint.bytes * 3 / 2),
+                                   LLMTRAIN_EXECUTABLE, "run", "recipe.yaml"});
+    for (const std::string& setting : layout.overrides()) command.push_back(setting);
+    command.insert(command.end(),
+                   {"checkpoint.local={directory: fast, interval: 1}", "checkpoint.interval=6"});
+    const ProcessResult result =
+        run_process(command, job.directory().string(), {.limit_seconds = 90});
+    INFO(result.output);
+    REQUIRE(result.exit_code == 0);
+    CHECK(says(result, "the run will have up to 3 checkpoints"));
+    CHECK(says(result, "when it is full the run saves in run alone"));
+    CHECK(says(result, "/step-00000001 ("));
+    CHECK(says(result, "the next checkpoint needs"));
+    CHECK(says(result, "Until it is started again the run saves in run/checkpoints alone"));
+    CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
+  }
+}
+
 TEST_SUITE_END();
 
 }  // namespace llmtrain::test

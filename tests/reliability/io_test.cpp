@@ -107,6 +107,9 @@ bool changes_nothing(const std::vector<IoCall>& calls) {
   return at.call == "unlink" && at.path.find(".tmp-") < at.path.size() && !is_there;
 }
 
+constexpr const char* kSavesDurably =
+    "Until it is started again the run saves in run/checkpoints alone";
+
 // The n-th call that `where` counts fails on one rank: what does not hold then. A run that falls
 // back goes on from a step before its newest one, which is damaged.
 std::string fail_call(const Layout& layout, const FailingCall& fault, const Environment& where,
@@ -136,7 +139,12 @@ std::string fail_call(const Layout& layout, const FailingCall& fault, const Envi
   };
   const bool may_end = !fault.is_harmless();
   if (result.exit_code != 0 && (result.exit_code != 7 || !may_end)) return wrong("how it ends");
-  if (in_save && result.exit_code != 7) return wrong("a save with a hole");
+  if (in_save && layout.local) {  // the run goes on, and saves where nothing fails
+    const bool goes_on = result.output.find(kSavesDurably) < result.output.size();
+    if (result.exit_code != 0 || !goes_on) return wrong("fast storage ends it");
+  } else if (in_save && result.exit_code != 7) {
+    return wrong("a save with a hole");
+  }
   const bool is_said = result.output.find(fault.reason) != std::string::npos;
   if ((matters || result.exit_code != 0) && !is_said) return wrong("not said");
   return check_recovery(job, layout, result.output, 2, falls_back);
@@ -183,6 +191,24 @@ TEST_CASE("T5 the same of a start that finds its newest checkpoint damaged") {
           {"EIO", "", "Input/output error"},
           {"EROFS", "open,mkdir,rename,unlink,link", "Read-only file system"}}) {
       fail_all(journal, layout, fault, {}, true);
+    }
+  }
+  journal.check();
+}
+
+TEST_CASE("T5 fast storage that fails costs a run that storage, and none of its steps") {
+  Journal journal("T5-local", 600);
+  const Environment fast{{"IO_FAULT_UNDER", "/fast/run/checkpoints"}};
+  for (const bool async : {false, true}) {
+    for (const int ranks : {1, 2}) {
+      const Layout layout{.ranks = ranks, .async = async, .local = true};
+      for (const FailingCall& fault :
+           {FailingCall{"ENOSPC", "open,write,mkdir", "No space left on device"},
+            {"EIO", "", "Input/output error"},
+            {"EROFS", "open,mkdir,rename,unlink,link", "Read-only file system"},
+            {"short", "write", ""}}) {
+        fail_all(journal, layout, fault, fast);
+      }
     }
   }
   journal.check();

@@ -58,7 +58,13 @@ class SavingRun {
   Peers peers_{*world_, "recipe"};
   CheckpointTiers tiers_{checkpoint::CheckpointStore::open_writer(
       scratch_ / "checkpoints", {.failpoint = [this](std::string_view point) { at(point); }})};
-  Saver saver_{tiers_, engine_, peers_, true, [](std::string_view) {}, [](const Saver::Done&) {}};
+  Saver saver_{tiers_,
+               engine_,
+               peers_,
+               true,
+               [](std::string_view) {},
+               [](const Saver::Done&) {},
+               [](const StorageError&) {}};
 };
 
 }  // namespace
