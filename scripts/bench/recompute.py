@@ -7,15 +7,17 @@
     --threads N        compute threads (2)
     --rounds N         goes through all rows so often (7)
     --seconds N        times the steps of a row for about so long in each round (3)
-    --keep DIR         keeps the profile of `llmtrain doctor` there, and takes the one that is there
+    --keep DIR         keeps the profile of `llmtrain doctor` and the rounds there, and goes on from what is there
     --write            puts the table into docs/planner.md
 
-A round times steps that keep everything, then each row. What a row adds is its median step at the profile's speed
-(`llmtrain bench` samples how fast multiply-adds are in pauses of the steps) less that of its round; the figure is the median over
-rounds. Exit code 1 where one is off the plan's by more than a tenth of it, or where activations exceed a budget.
+A round times, for each row, steps that keep everything, then steps of the row, then of the first kind again. What a row adds is
+its median step at the profile's speed (`llmtrain bench` samples how fast multiply-adds are in pauses of the steps) less the mean of
+those around it, so that a machine whose speed drifts moves both; the figure is the median over rounds. Exit code 1 where one is off
+the plan's by more than a tenth of it, or where activations exceed a budget. Rounds that --keep has kept are those of this executable.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -63,17 +65,26 @@ class Comparison:
                      "--json", override)
         return bench["step_seconds_at_profile_speed"]
 
+    def round(self, steps):
+        added, before = {}, self.timed(NOTHING, steps)
+        for name, override in ROWS.items():
+            seconds, after = self.timed(override, steps), self.timed(NOTHING, steps)
+            added[name] = seconds / (0.5 * (before + after)) - 1
+            before = after
+        return added
+
     def run(self):
         """Lines of the table, and whether every row holds."""
         base, everything = self.planned(NOTHING)
         steps = max(3, round(self.options.seconds / base))
         plans = {name: self.planned(override) for name, override in ROWS.items()}
-        added = {name: [] for name in ROWS}
-        for number in range(self.options.rounds):
-            plain = self.timed(NOTHING, steps)
-            for name, override in ROWS.items():
-                added[name].append(self.timed(override, steps) / plain - 1)
-            print(f"round {number + 1}: " + ", ".join(f"{name} {100 * of[-1]:+.1f} %" for name, of in added.items()), flush=True)
+        kept = self.work / f"rounds-{hashlib.sha256(self.executable.read_bytes()).hexdigest()[:12]}.json"
+        rounds = json.loads(kept.read_text()) if kept.exists() else []
+        while len(rounds) < self.options.rounds:
+            rounds.append(self.round(steps))
+            kept.write_text(json.dumps(rounds))
+            print(f"round {len(rounds)}: " + ", ".join(f"{name} {100 * of:+.1f} %" for name, of in rounds[-1].items()), flush=True)
+        added = {name: [of_round[name] for of_round in rounds] for name in ROWS}
         fine = True
         lines = ["", f"{self.options.threads} threads, {self.options.rounds} rounds of {steps} steps.", "",
                  "| activations | of all | planned to add | added | off |", "|---|---:|---:|---:|---:|"]
