@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seeds one-line faults, one at a time, and checks that a test sees each of them.
 
-    scripts/seeded_faults.py [--dir build/seeded-faults] [--jobs N] [--only PATTERN] [--fresh]
+    scripts/seeded_faults.py [--dir build/seeded-faults] [--jobs N] [--only PATTERN] [--untried] [--fresh]
 
 scripts/seeded_faults.toml lists the faults. Each is applied to a git worktree of its own, made from
 the committed state (the checkout itself is never touched), only the tests that must fail are built,
@@ -10,7 +10,8 @@ and they are run. A fault counts as seen when it compiles and its tests, which p
 Results are kept in the directory, so that an interrupted run goes on where it was; --fresh forgets
 them. docs/seeded-faults.md is written after each fault; rows of faults that this directory has not
 tried stay, with the commit that they were seen at, and with a mark where the fault, or what shall see
-it, is not that of today. Exit code 1 if a fault went unseen.
+it, is not that of today. --untried takes
+those without a row of today's form. Exit code 1 if a fault went unseen or could not be tried.
 """
 
 import argparse
@@ -226,6 +227,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", metavar="PATTERN",
                         help="faults whose name matches this regular expression")
+    parser.add_argument("--untried", action="store_true",
+                        help="faults of which the page has no row as they are now")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     arguments = parser.parse_args()
 
@@ -236,10 +239,19 @@ def main():
     results = json.loads(kept.read_text()) if kept.exists() and not arguments.fresh else {}
     # What no test saw is tried again: somebody has worked on it.
     done = {name for name, result in results.items() if is_seen(result)}
+    if arguments.untried:
+        rows = {row.removesuffix(" |").split(" | ")[-1] for row in earlier_rows().values()}
+        done |= {digest(fault) for fault in faults if short_id(fault) in rows}
     todo = [fault for fault in faults
             if digest(fault) not in done and re.search(arguments.only or "", fault["name"])]
+    failures = 0
     for fault in todo:
-        result = try_fault(scratch, fault)
+        try:
+            result = try_fault(scratch, fault)
+        except RuntimeError as error:
+            failures += 1
+            print(f"not tried: {fault['name']}: {error}", file=sys.stderr, flush=True)
+            continue
         results[digest(fault)] = result
         kept.write_text(json.dumps(results, indent=1))
         write_page(faults, results)
@@ -249,7 +261,7 @@ def main():
               if digest(fault) in results and not is_seen(results[digest(fault)])]
     for name in unseen:
         print(f"no test sees: {name}", file=sys.stderr)
-    return 1 if unseen else 0
+    return 1 if unseen or failures else 0
 
 
 if __name__ == "__main__":
