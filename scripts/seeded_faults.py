@@ -10,8 +10,8 @@ and they are run. A fault counts as seen when it compiles and its tests, which p
 Results are kept in the directory, so that an interrupted run goes on where it was; --fresh forgets
 them. docs/seeded-faults.md is written after each fault; rows of faults that this directory has not
 tried stay, with the commit that they were seen at, and with a mark where the fault, or what shall see
-it, is not that of today. --untried takes
-those without a row of today's form. Exit code 1 if a fault went unseen or could not be tried.
+it, is not that of today; --untried tries those that have no row of their form today. Exit code 1 if a
+fault went unseen or could not be tried.
 """
 
 import argparse
