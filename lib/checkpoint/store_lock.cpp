@@ -293,7 +293,7 @@ void StoreLock::check() const {
   if (now == text_) return;
   require<LockLost>(!error,
                     "{}: the lock was deleted while this process held it, so another one may write "
-                    "there: nothing more is saved. Start the run again",
+                    "there: nothing more is saved there until the run is started again",
                     path_.string());
   std::string owner = "a process whose name in it cannot be read";
   try {

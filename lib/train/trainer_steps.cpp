@@ -220,7 +220,7 @@ void Trainer::save(Tier tier) {
 void Trainer::note_lost_local(const StorageError& error) {
   owes_durable_save_ = true;
   if (!peers_.is_first()) return;
-  log::warning("{}. Until it is started again the run saves in {} alone", error.what(),
+  log::warning("{}. The run goes on, and saves in {} alone", error.what(),
                tiers_[Tier::durable].root().string());
 }
 

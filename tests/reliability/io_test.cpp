@@ -107,8 +107,7 @@ bool changes_nothing(const std::vector<IoCall>& calls) {
   return at.call == "unlink" && at.path.find(".tmp-") < at.path.size() && !is_there;
 }
 
-constexpr const char* kSavesDurably =
-    "Until it is started again the run saves in run/checkpoints alone";
+constexpr const char* kSavesDurably = "The run goes on, and saves in run/checkpoints alone";
 
 // The n-th call that `where` counts fails on one rank: what does not hold then. A run that falls
 // back goes on from a step before its newest one, which is damaged.
