@@ -18,7 +18,13 @@ namespace {
 constexpr std::string_view kSite = "save of a checkpoint";
 
 /// What the others have to know of the error that ended a writer's part, in a letter.
-enum class Kind : char { any = '+', lost_lock = '-', not_writable = 'w', remedied = 'r' };
+enum class Kind : char {
+  any = '+',
+  lost_lock = '-',
+  not_writable = 'w',
+  remedied = 'r',
+  source = 's'
+};
 
 /// What a writer's part came to: its text, or the error that ended it.
 struct Outcome {
@@ -31,6 +37,7 @@ Kind kind_of(const std::exception& error) {
   if (dynamic_cast<const LockLost*>(&error) != nullptr) return Kind::lost_lock;
   if (dynamic_cast<const NotWritable*>(&error) != nullptr) return Kind::not_writable;
   if (dynamic_cast<const Remedied*>(&error) != nullptr) return Kind::remedied;
+  if (dynamic_cast<const SourceFailed*>(&error) != nullptr) return Kind::source;
   return Kind::any;
 }
 
@@ -43,6 +50,7 @@ std::string_view remedy_of(Kind kind) {
       return ". Make the directory writable for this user, or save to another one";
     case Kind::any:
     case Kind::lost_lock:
+    case Kind::source:
       break;
   }
   return ". Check the disk's space, quota and health, or save to another one";
@@ -76,9 +84,13 @@ Outcome parse_outcome(std::string_view text) {
 
 [[noreturn]] void throw_again(const Outcome& outcome, std::uint64_t step, const std::string& who) {
   if (outcome.kind == Kind::lost_lock) throw LockLost(who + outcome.text);
+  if (outcome.kind == Kind::source) {
+    fail<SourceFailed>("saving step {} failed: {}{}; earlier checkpoints are intact", step, who,
+                       outcome.text);
+  }
   if (outcome.error == ExitCode::storage) {
-    fail<StorageError>("saving step {} failed: {}{}; earlier checkpoints are intact{}", step, who,
-                       outcome.text, remedy_of(outcome.kind));
+    fail<SaveFailed>("saving step {} failed: {}{}; earlier checkpoints are intact{}", step, who,
+                     outcome.text, remedy_of(outcome.kind));
   }
   if (outcome.error == ExitCode::invalid_data) throw CheckpointError(who + outcome.text);
   throw Error(outcome.error, who + outcome.text);

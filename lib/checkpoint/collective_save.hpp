@@ -20,6 +20,11 @@ namespace llmtrain::checkpoint {
 
 class CheckpointStore;
 
+/// The store has not taken a save; all writers have agreed on that.
+class SaveFailed : public StorageError {
+  using StorageError::StorageError;
+};
+
 enum class Writing : std::uint8_t {
   by_caller,      // when it advances
   in_background,  // by a thread that reads the boxes until the writer is idle
@@ -57,8 +62,9 @@ class CollectiveSave {
   /// That its thread has rested, as its store's share asks for.
   double rested_seconds() const { return pace_ ? pace_->rested_seconds() : 0; }
   /// What comes next, to be called when all writers are idle; else it waits. True when the
-  /// checkpoint is there. Where a writer failed, all throw what it threw, with its rank; nothing of
-  /// the save is left then, or, where only its retention failed, the checkpoint is there.
+  /// checkpoint is there. Where a writer failed, all throw what it threw, with its rank (SaveFailed
+  /// or LockLost where the store did, SourceFailed where a fetch did); nothing of the save is left
+  /// then, or, where only its retention failed, the checkpoint is there.
   bool advance();
 
  private:

@@ -49,7 +49,11 @@ Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const ShardOp
       continue;
     }
     fetched.resize(bytes);
-    box.fetch(first, fetched);
+    try {
+      box.fetch(first, fetched);
+    } catch (const StorageError& error) {
+      throw SourceFailed(error.what());
+    }
     write(fetched);
   }
   return hasher.digest();

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "lib/base/error.hpp"
 #include "lib/checkpoint/manifest.hpp"
 #include "lib/checkpoint/write_pace.hpp"
 
@@ -19,6 +20,12 @@ namespace llmtrain::checkpoint {
 /// Called with the name of each point of the write protocol before the step it names; a test throws
 /// or kills the process there. Empty in production.
 using Failpoint = std::function<void(std::string_view point)>;
+
+/// Storage from which a save reads what it saves has failed (TensorBox::fetch), not that which
+/// takes the save.
+class SourceFailed : public StorageError {
+  using StorageError::StorageError;
+};
 
 /// One box of a logical tensor with its values.
 struct TensorBox {
@@ -57,8 +64,8 @@ std::string name_in_file(const std::string& tensor, const Dims& global_shape, co
 
 /// Writes the boxes, in the given order, to `shard-WWWW-NNNN.safetensors` in `directory`; a file
 /// ends before it would exceed max_shard_bytes (a larger box gets its own). Each file is hashed
-/// while written and durable on return. StorageError if writing fails, CheckpointError for boxes
-/// that cannot be stored.
+/// while written and durable on return. StorageError if writing fails, SourceFailed if a fetch
+/// does, CheckpointError for boxes that cannot be stored.
 WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
                            const ShardOptions& options);
 

@@ -163,14 +163,14 @@ LockOwner owner_in(const fs::path& path) {
     return parse_owner(text, path.string());
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::invalid_data) throw;
-    fail<StorageError>(
+    fail<LockHeld>(
         "{}; nobody can tell who has the directory. If no other run writes there, delete the file",
         error.what());
   }
 }
 
 [[noreturn]] void fail_held(const fs::path& path, const LockOwner& owner) {
-  fail<StorageError>(
+  fail<LockHeld>(
       "{}: held by {}; two runs must not write to one directory. If that process no longer runs, "
       "delete the file",
       path.string(), to_string(owner));
@@ -238,7 +238,7 @@ StoreLock StoreLock::acquire(const fs::path& root) {
     stop_if_asked(kWaitingForLock);
     std::this_thread::sleep_for(kPause);
   }
-  fail<StorageError>("{}: changes owner all the time", path.string());
+  fail<LockHeld>("{}: changes owner all the time", path.string());
 }
 
 std::string describe_lock(const std::string& text, const std::string& source) {
@@ -301,8 +301,9 @@ void StoreLock::check() const {
   } catch (const CheckpointError&) {
   }
   fail<LockLost>(
-      "{}: taken over by {}, because this process was believed to be gone: nothing more is saved. "
-      "Leave the run to that one",
+      "{}: taken over by {}, because this process was believed to be gone: that one has it now, "
+      "and "
+      "nothing more is saved there",
       path_.string(), owner);
 }
 

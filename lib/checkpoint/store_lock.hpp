@@ -16,6 +16,11 @@ class LockLost : public StorageError {
   using StorageError::StorageError;
 };
 
+/// Another process has the lock, or nobody can tell who.
+class LockHeld : public StorageError {
+  using StorageError::StorageError;
+};
+
 /// Holds `<root>/lock` until destroyed. Taking it over from a process of this host that no longer
 /// runs is silent, and from an earlier start of the same Slurm job, on whatever host, is said; any
 /// other owner is a StorageError naming host, process and job. A process that was forked while the

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/base/directory.hpp"
+#include "lib/base/ending.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/file_errors.hpp"
 #include "lib/base/log.hpp"
@@ -25,15 +26,24 @@ using checkpoint::VerifyLevel;
 
 namespace {
 
-/// The first rank from which something in rank 0's `root`, that it sees as `here`, is hidden. The
-/// file has a name that nobody has looked for before, so that no system has an answer of old.
-std::optional<int> rank_that_does_not_see(const Peers& peers, const fs::path& here) {
-  const std::string name = peers.text_of_first("lock.tmp-" + checkpoint::make_nonce(),
-                                               "what all shall see");  // a leftover is cleared
-  if (peers.is_first()) File::create_new(here / name).close();
-  peers.barrier("what all shall see");
+/// Of a file that the others shall see; they clear it as a leftover where rank 0 does not. No name
+/// that anybody has looked for before, so that no system has an answer of old.
+std::string new_probe(const fs::path& here) {
+  std::string name = "lock.tmp-" + checkpoint::make_nonce();
+  File::create_new(here / name).close();
+  return name;
+}
+
+/// The first rank from which rank 0's probe is hidden in what it sees as `here`.
+std::optional<int> rank_that_does_not_see(const Peers& peers, const fs::path& here,
+                                          const std::string& probe) {
+  const std::string name = peers.text_of_first(probe, "what all shall see");
   const std::vector<int> seen = peers.of_all(has_entry(here / name) ? 1 : 0, "who sees");
-  if (peers.is_first()) remove_tree(here / name);
+  try {
+    if (peers.is_first()) remove_tree(here / name);
+  } catch (const StorageError& error) {
+    log::warning("{} (harmless: the next start removes it)", error.what());
+  }
   const auto hidden = std::ranges::find(seen, 0);
   if (hidden == seen.end()) return std::nullopt;
   return static_cast<int>(hidden - seen.begin());
@@ -45,14 +55,14 @@ struct Named {
   std::string value, or_else;
 };
 
-/// RecipeError, naming a rank from which what rank 0 writes in its `here` is hidden; rank 0 tidies
-/// up before.
-void require_seen_by_all(const Peers& peers, const fs::path& here, const Named& named,
-                         const std::function<void()>& tidy_up) {
+/// RecipeError, naming a rank from which the `probe` of rank 0 in its `here` is hidden; rank 0
+/// tidies up before.
+void require_seen_by_all(const Peers& peers, const fs::path& here, const std::string& probe,
+                         const Named& named, const std::function<void()>& tidy_up) {
   if (peers.world().place().size == 1) return;
   const std::vector<std::string> hosts =
       peers.texts_of_all(plan::machine_facts().host, "machines of ranks");
-  const std::optional<int> rank = rank_that_does_not_see(peers, here);
+  const std::optional<int> rank = rank_that_does_not_see(peers, here, probe);
   if (!rank) return;
   if (peers.is_first()) tidy_up();
   fail<RecipeError>(
@@ -73,27 +83,67 @@ CheckpointStore open_writer(const fs::path& root, const checkpoint::StoreOptions
   }
 }
 
-CheckpointStore open_local(const Peers& peers, const fs::path& durable, const fs::path& local,
-                           checkpoint::StoreOptions options) {
-  fs::path root;
+bool is_of_storage(const std::exception& error) {
+  return ending_of(error).code == ExitCode::storage;
+}
+
+/// Of rank 0.
+struct OpenedLocal {
   std::optional<CheckpointStore> store;
-  if (peers.is_first()) {
-    root = choose_local_checkpoints(durable, local);
-    store.emplace(open_writer(root, options, "checkpoint.local.directory"));
+  bool is_writable = false;
+  std::string probe;
+};
+
+OpenedLocal open_local_on_first(const Peers& peers, const CheckpointStore& durable,
+                                const fs::path& local, const checkpoint::StoreOptions& options) {
+  fs::path root = fs::absolute(local);  // where nobody can look further
+  try {
+    root = choose_local_checkpoints(durable.root(), local);
+    OpenedLocal opened{.store = open_writer(root, options, "checkpoint.local.directory"),
+                       .is_writable = true,
+                       .probe = {}};
+    if (peers.world().place().size > 1) opened.probe = new_probe(root);
+    return opened;
+  } catch (const checkpoint::LockHeld&) {
+    throw;  // by somebody who may save there
+  } catch (const std::exception& error) {
+    const auto goes_on = [&] {
+      return !durable.list().empty() || !CheckpointStore::open_reader(root, options).list().empty();
+    };
+    if (!is_of_storage(error) || !goes_on()) throw;
+    log::warning("{}", without_local_saves(ending_of(error).text, durable.root()));
   }
+  // What comes back later, and is not gone on from now, has been overtaken.
+  if (root != recorded_local_checkpoints(durable.root())) forget_local_checkpoints(durable.root());
+  return {.store = CheckpointStore::open_reader(root, options), .is_writable = false, .probe = {}};
+}
+
+CheckpointTiers with_local(const Peers& peers, CheckpointStore durable, const fs::path& local,
+                           const checkpoint::StoreOptions& options) {
+  OpenedLocal opened =
+      peers.is_first() ? open_local_on_first(peers, durable, local, options) : OpenedLocal{};
   {
     const World::LongWait patience(peers.world());
-    const std::string name =
-        peers.text_of_first(root.filename().string(), "opening of local checkpoints");
-    if (!store) store.emplace(CheckpointStore::open_reader(fs::absolute(local) / name, options));
+    const std::string mine = opened.store ? opened.store->root().filename().string() : "";
+    const std::string name = peers.text_of_first(mine, "opening of local checkpoints");
+    if (!opened.store) {
+      opened.store.emplace(CheckpointStore::open_reader(fs::absolute(local) / name, options));
+    }
+  }
+  const fs::path root = opened.store->root();
+  CheckpointTiers tiers(std::move(durable), std::move(opened.store));
+  if (peers.of_first(opened.is_writable ? 1 : 0, "opening of local checkpoints") == 0) {
+    tiers.stop_local_saves();
+    return tiers;
   }
   const Named named{"checkpoint.local.directory", local.string(),
                     ", or leave checkpoint.local out"};
-  require_seen_by_all(peers, store->root(), named, [&] {
-    if (root != recorded_local_checkpoints(durable)) remove_tree(root);
+  const fs::path& of_run = tiers[Tier::durable].root();
+  require_seen_by_all(peers, root, opened.probe, named, [&] {
+    if (root != recorded_local_checkpoints(of_run)) remove_tree(root);
   });
-  if (peers.is_first()) record_local_checkpoints(durable, root);
-  return std::move(*store);
+  if (peers.is_first()) record_local_checkpoints(of_run, root);
+  return tiers;
 }
 
 }  // namespace
@@ -110,15 +160,16 @@ CheckpointTiers open_checkpoints(const Recipe& recipe, const Peers& peers,
       },
       "opening of checkpoints");
   when_held();
-  require_seen_by_all(peers, durable.root(), {"run.output_dir", directory.string(), ""}, [] {});
+  const bool shows = peers.is_first() && peers.world().place().size > 1;
+  require_seen_by_all(peers, durable.root(), shows ? new_probe(durable.root()) : "",
+                      {"run.output_dir", directory.string(), ""}, [] {});
   const std::optional<std::string>& local = recipe.checkpoint.local.directory();
   checkpoint::StoreOptions local_options = options;
   local_options.keep_last = recipe.checkpoint.local.keep_latest();
   local_options.keep_every = 0;
   local_options.background_share = 1;  // there is no disk to spare
   if (!local) return CheckpointTiers(std::move(durable));
-  return CheckpointTiers(std::move(durable),
-                         open_local(peers, root, *local, std::move(local_options)));
+  return with_local(peers, std::move(durable), *local, local_options);
 }
 
 namespace {
@@ -129,13 +180,30 @@ struct Candidate {
   bool operator==(const Candidate&) const = default;
 };
 
-/// Those that rank 0 finds, newest first; of two of one step the durable one. Others have none.
-std::vector<Candidate> candidates(const Peers& peers, const CheckpointTiers& tiers) {
+/// On rank 0: those of either kind, in no order. Local storage that nobody can look at has none.
+std::vector<Candidate> all_candidates(const CheckpointTiers& tiers, bool& drops_local) {
   std::vector<Candidate> found;
-  if (!peers.is_first()) return found;
   for (const Tier tier : {Tier::durable, Tier::local}) {
     if (tier == Tier::local && !tiers.has_local()) continue;
-    for (const std::uint64_t step : tiers[tier].list()) found.push_back({step, tier});
+    try {
+      for (const std::uint64_t step : tiers[tier].list()) found.push_back({step, tier});
+    } catch (const std::exception& error) {
+      if (tier == Tier::durable || found.empty() || !is_of_storage(error)) throw;
+      drops_local = true;
+      log::warning("{}", without_local_saves(ending_of(error).text, tiers[Tier::durable].root()));
+    }
+  }
+  return found;
+}
+
+/// Those that rank 0 finds, newest first; of two of one step the durable one. Others have none.
+/// Collective.
+std::vector<Candidate> candidates(const Peers& peers, CheckpointTiers& tiers) {
+  bool drops_local = false;
+  std::vector<Candidate> found;
+  if (peers.is_first()) found = all_candidates(tiers, drops_local);
+  if (tiers.has_local() && peers.of_first(drops_local ? 1 : 0, "local checkpoints") == 1) {
+    tiers.drop_local();
   }
   std::ranges::stable_sort(found, std::greater(), &Candidate::step);
   return found;
@@ -212,7 +280,7 @@ void require_beginning(const Recipe& recipe, const CheckpointTiers& tiers,
 
 }  // namespace
 
-NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers,
+NewestCheckpoint newest_valid(const Peers& peers, CheckpointTiers& tiers,
                               const std::function<bool(std::uint64_t step, Tier)>& first) {
   std::vector<Candidate> found = candidates(peers, tiers);
   if (first) {
@@ -223,7 +291,7 @@ NewestCheckpoint newest_valid(const Peers& peers, const CheckpointTiers& tiers,
 }
 
 NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
-                                   const CheckpointTiers& tiers) {
+                                   CheckpointTiers& tiers) {
   const Resume resume = recipe.checkpoint.resume();
   const bool mine = peers.is_first() && goes_back_to(resume, tiers);
   const bool goes_back = peers.of_first(mine ? 1 : 0, "where the run begins") == 1;
@@ -244,8 +312,8 @@ NewestCheckpoint newest_checkpoint(const Recipe& recipe, const Peers& peers,
   return newest;
 }
 
-NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
-                                  const CheckpointTiers& tiers, NewestCheckpoint damaged,
+NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers, CheckpointTiers& tiers,
+                                  NewestCheckpoint damaged,
                                   std::span<const checkpoint::Problem> problems) {
   const Candidate at{*damaged.step, damaged.tier};
   checkpoint::require_rights(tiers[at.tier].directory_of(at.step), problems);
@@ -261,11 +329,15 @@ NewestCheckpoint older_checkpoint(const Recipe& recipe, const Peers& peers,
   return newest;
 }
 
+std::string without_local_saves(std::string_view reason, const fs::path& durable) {
+  return fmt::format("{}. The run goes on, and saves in {} alone", reason, durable.string());
+}
+
 void leave_local_checkpoints(const CheckpointTiers& tiers) {
   if (tiers.has_local()) return;
   const fs::path& durable = tiers[Tier::durable].root();
   if (const auto left = recorded_local_checkpoints(durable)) {
-    log::warning("checkpoint.local is left out: the local checkpoints in {} are left there",
+    log::warning("the run goes on without local checkpoints: those in {} are left there",
                  left->string());
   }
   forget_local_checkpoints(durable);

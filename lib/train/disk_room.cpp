@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/base/ending.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
@@ -54,23 +55,40 @@ void warn_if_it_gets_full(std::uint64_t most, std::uint64_t there, std::uint64_t
       directory.string(), format_bytes(free), most, format_bytes(bytes), remedy);
 }
 
-/// A run that goes on needs no fast storage: what fails there is said, and it saves durably.
-void check_local_room(const plan::Plan& plan, const LocalCheckpointSection& section, bool goes_on,
-                      const fs::path& durable) {
-  const fs::path directory = *section.directory();
-  std::uint64_t free = free_disk_bytes(directory), there = 0;
-  if (const auto recorded = recorded_local_checkpoints(durable)) {
-    const auto store = checkpoint::CheckpointStore::open_reader(*recorded);
-    free += store.leftover_bytes();
-    there = store.list().size();
+/// Of fast storage: bytes that are free, and checkpoints that are there.
+struct LocalRoom {
+  std::uint64_t free = 0, there = 0;
+};
+
+/// Nothing where it cannot be looked at, which ends no run that has durable checkpoints: its
+/// opening says so.
+std::optional<LocalRoom> local_room(const fs::path& local, const fs::path& durable,
+                                    bool has_durable) {
+  try {
+    LocalRoom room{.free = free_disk_bytes(local)};
+    if (const auto recorded = recorded_local_checkpoints(durable, local)) {
+      const auto store = checkpoint::CheckpointStore::open_reader(*recorded);
+      room.free += store.leftover_bytes();
+      room.there = store.list().size();
+    }
+    return room;
+  } catch (const std::exception& error) {
+    if (!has_durable || ending_of(error).code != ExitCode::storage) throw;
+    return std::nullopt;
   }
+}
+
+/// A run that goes on needs no fast storage: what fails there is said, and it saves durably.
+void check_local_room(const plan::Plan& plan, const LocalCheckpointSection& section,
+                      const LocalRoom& room, bool goes_on, const fs::path& of_run) {
+  const fs::path directory = *section.directory();
   constexpr std::string_view kKey = "checkpoint.local.directory";
-  if (!goes_on) check_next(plan.checkpoint_bytes, free, directory, kKey, false, "");
-  warn_if_it_gets_full(section.keep_latest().value + 1, there, plan.checkpoint_bytes, free,
-                       directory,
+  if (!goes_on) check_next(plan.checkpoint_bytes, room.free, directory, kKey, false, "");
+  warn_if_it_gets_full(section.keep_latest().value + 1, room.there, plan.checkpoint_bytes,
+                       room.free, directory,
                        fmt::format("when it is full the run saves in {} alone; free space, keep "
                                    "fewer (checkpoint.local.keep_latest), or choose another {}",
-                                   durable.parent_path().string(), kKey));
+                                   of_run.string(), kKey));
 }
 
 }  // namespace
@@ -101,10 +119,13 @@ void check_disk_room(const plan::Plan& plan, const CheckpointSection& section,
   const auto durable = checkpoint::CheckpointStore::open_reader(directory / "checkpoints");
   const std::uint64_t free = free_disk_bytes(directory) + durable.leftover_bytes();
   const auto there = static_cast<std::uint64_t>(durable.list().size());
-  const bool goes_on = there > 0;
+  const auto& local = section.local.directory();
+  std::optional<LocalRoom> room;
+  if (local) room = local_room(*local, durable.root(), there > 0);
+  const bool goes_on = there > 0 || (room && room->there > 0);
   check_next(plan.durable_bytes(), free, directory, "run.output_dir", goes_on,
              surplus_of(durable, section));
-  if (section.local.directory()) check_local_room(plan, section.local, goes_on, durable.root());
+  if (room) check_local_room(plan, section.local, *room, goes_on, directory);
   warn_if_it_gets_full(most_checkpoints(section, total_steps).value_or(0), there,
                        plan.durable_bytes(), free, directory,
                        "it ends when the disk is full; free space, keep fewer "

@@ -84,6 +84,12 @@ std::optional<fs::path> recorded_local_checkpoints(const fs::path& durable) {
   return std::nullopt;
 }
 
+std::optional<fs::path> recorded_local_checkpoints(const fs::path& durable, const fs::path& local) {
+  std::optional<fs::path> recorded = recorded_local_checkpoints(durable);
+  if (recorded && recorded->parent_path() != normal(local)) recorded.reset();
+  return recorded;
+}
+
 void record_local_checkpoints(const fs::path& durable, const fs::path& directory) {
   write_file_atomic(durable / checkpoint::kLocalRecordName,
                     to_json({directory.string(), resolved(durable).string(), inode_of(durable)}));
@@ -106,10 +112,12 @@ fs::path choose_local_checkpoints(const fs::path& durable, const fs::path& local
     log::warning(
         "checkpoint.local.directory has changed: the local checkpoints in {} are left there",
         before->string());
-  } else if (before && !fs::is_directory(*before)) {
-    log::warning("the local checkpoints in {} are gone", before->string());
   } else if (before) {
-    return *before;
+    std::error_code error;
+    const fs::file_type found = fs::status(*before, error).type();
+    const bool is_hidden = found == fs::file_type::none;  // whoever opens it says why
+    if (found == fs::file_type::directory || is_hidden) return *before;
+    log::warning("the local checkpoints in {} are gone", before->string());
   }
   return place / checkpoint::make_nonce();
 }

@@ -32,6 +32,10 @@ std::string to_json(const LocalRecord& record);
 std::optional<std::filesystem::path> recorded_local_checkpoints(
     const std::filesystem::path& durable);
 
+/// The same, if it lies below `local`.
+std::optional<std::filesystem::path> recorded_local_checkpoints(
+    const std::filesystem::path& durable, const std::filesystem::path& local);
+
 /// Survives a loss of power, like what comes next.
 void record_local_checkpoints(const std::filesystem::path& durable,
                               const std::filesystem::path& directory);

@@ -62,11 +62,12 @@ struct LoopOptions {
     return std::nullopt;
   }
   /// Whether a save of a step is one that every run of the recipe makes, and none that somebody
-  /// asked for. Where a clock decides, all are.
+  /// asked for; a durable one may stand in for a local one. Where a clock decides, all are.
   bool is_due_by_step(std::int64_t step, Tier tier) const {
     constexpr double kAnyTime = std::numeric_limits<double>::infinity();
-    const bool since_local = tier == Tier::local;
-    return due_save(step, since_local ? 0 : kAnyTime, since_local ? kAnyTime : 0) == tier;
+    const bool durable = tier == Tier::durable;
+    const std::optional<Tier> due = due_save(step, durable ? kAnyTime : 0, kAnyTime);
+    return durable ? due.has_value() : due == Tier::local;
   }
   bool eval_is_due(std::int64_t step) const {
     return eval_interval && step % static_cast<std::int64_t>(eval_interval->value) == 0;

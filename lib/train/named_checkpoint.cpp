@@ -6,10 +6,12 @@
 #include <system_error>
 #include <vector>
 
+#include "lib/base/ending.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/train/job.hpp"
+#include "lib/train/local_checkpoints.hpp"
 
 namespace llmtrain::train {
 
@@ -96,17 +98,50 @@ void keep_reports_of_lost_checkpoints(const fs::path& run, std::int64_t step) {
       (run / "status.json").string(), step, (run / "checkpoints").string(), mark);
 }
 
-void set_newer_aside(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {
-  const bool local = tiers.has_local() && has_newer(tiers[Tier::local], step);
-  if (!local && !has_newer(tiers[Tier::durable], step)) return;
+namespace {
+
+/// Whether local ones newer than `step`, if there are any, have other names now.
+bool set_local_aside(CheckpointTiers& tiers, std::uint64_t step, std::string_view mark) {
+  const fs::path& durable = tiers[Tier::durable].root();
+  try {
+    if (!tiers.saves_locally()) {  // its storage fails, or has been written by others meanwhile
+      forget_local_checkpoints(durable);
+      return false;
+    }
+    tiers[Tier::local].set_aside(step, mark);
+    return true;
+  } catch (const std::exception& error) {
+    if (ending_of(error).code != ExitCode::storage) throw;
+    forget_local_checkpoints(durable);  // before a durable one has another name
+    log::warning("{}", without_local_saves(ending_of(error).text, durable));
+    return false;
+  }
+}
+
+/// Whether local checkpoints may be gone on from.
+bool set_aside_on_first(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {
   const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
+  // Of storage that has failed nobody asks what is there.
+  const bool local =
+      tiers.has_local() && (!tiers.saves_locally() || has_newer(tiers[Tier::local], step));
+  if (!local && !has_newer(tiers[Tier::durable], step)) return true;
   keep_reports(run, mark);
-  if (local) tiers[Tier::local].set_aside(step, mark);
+  const bool keeps_local = !local || set_local_aside(tiers, step, mark);
   tiers[Tier::durable].set_aside(step, mark);
   log::warning(
       "went back to step {}: newer checkpoints, metrics and samples have names that end in {}; "
       "they take room until they are deleted",
       step, mark);
+  return keeps_local;
+}
+
+}  // namespace
+
+void set_newer_aside(const Peers& peers, CheckpointTiers& tiers, const fs::path& run,
+                     std::uint64_t step) {
+  const bool keeps_local = !peers.is_first() || set_aside_on_first(tiers, run, step);
+  if (!tiers.has_local()) return;
+  if (peers.of_first(keeps_local ? 1 : 0, "local checkpoints") == 0) tiers.drop_local();
 }
 
 void note_way_back(const CheckpointTiers& tiers, std::uint64_t step) {

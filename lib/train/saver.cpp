@@ -74,18 +74,19 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
   if (under_way_) {
     say_(fmt::format(
         "the save of step {} waits: step {} is being written since {:.1f} s; storage is slower "
-        "than checkpoint.interval",
+        "than saves are due",
         state.step, under_way_->save->step(), seconds_since(under_way_->begin)));
     finish();
   }
-  if (tier == Tier::local && has_lost_local_) return;  // meanwhile
-  unless_local_fails(tier, [&] { this->begin(tier, state, identity, begin); });
-}
-
-void Saver::begin(Tier tier, const LoopState& state, const RunIdentity& identity,
-                  Clock::time_point begin) {
+  if (tier == Tier::local && !tiers_->saves_locally()) return;  // not any more
   std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
   if (async_) take_snapshot(boxes);
+  checkpoint::RunState run = run_state(*engine_, state, identity);
+  unless_local_fails(tier, [&] { this->begin(tier, std::move(boxes), std::move(run), begin); });
+}
+
+void Saver::begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoint::RunState state,
+                  Clock::time_point begin) {
   // The next save is expected after as long as this one came after the last.
   const Clock::time_point last = std::exchange(last_begin_, begin);
   const Clock::time_point pace_until =
@@ -95,8 +96,7 @@ void Saver::begin(Tier tier, const LoopState& state, const RunIdentity& identity
   under_way_ = UnderWay{
       .tier = tier,
       .save = (*tiers_)[tier].begin(
-          static_cast<std::uint64_t>(state.step), std::move(boxes),
-          run_state(*engine_, state, identity), peers_->group(),
+          state.schedule_position, std::move(boxes), std::move(state), peers_->group(),
           writes_in_background() ? Writing::in_background : Writing::by_caller, pace_until),
       .begin = begin};
   under_way_->waited = seconds_since(begin);
@@ -106,13 +106,18 @@ void Saver::begin(Tier tier, const LoopState& state, const RunIdentity& identity
 }
 
 void Saver::unless_local_fails(Tier tier, const std::function<void()>& part) {
-  try {
-    part();
-  } catch (const StorageError& error) {
+  const auto give_up = [&](const StorageError& error) {
     if (tier == Tier::durable) throw;
     under_way_.reset();
-    has_lost_local_ = true;
+    tiers_->stop_local_saves();
     local_failed_(error);
+  };
+  try {
+    part();
+  } catch (const checkpoint::SaveFailed& error) {
+    give_up(error);
+  } catch (const checkpoint::LockLost& error) {
+    give_up(error);
   }
 }
 

@@ -45,8 +45,6 @@ class Saver {
   /// No step may be in flight. Returns when the checkpoint is there; or, beside the run, when the
   /// state is copied, before which it waits for the save under way and says so.
   void save(Tier tier, const LoopState& state, const RunIdentity& identity);
-  /// Whether storage has failed a local save. On all ranks alike.
-  bool has_lost_local() const { return has_lost_local_; }
   /// On all ranks alike.
   bool is_under_way(Tier tier) const { return under_way_ && under_way_->tier == tier; }
   /// Goes on with the save under way where all ranks are ready, and tells when it is there.
@@ -72,9 +70,10 @@ class Saver {
   };
 
   void advance(std::chrono::milliseconds wait);
-  /// `part` of a save; gives the save up where storage fails it and it is a local one.
+  /// `part` of a save, of which all ranks know how it ended; gives the save up where the store
+  /// fails it and it is a local one.
   void unless_local_fails(Tier tier, const std::function<void()>& part);
-  void begin(Tier tier, const LoopState& state, const RunIdentity& identity,
+  void begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoint::RunState state,
              std::chrono::steady_clock::time_point begin);
   /// Whether a thread writes what this rank saves. In place of the run, too: ranks keep answering
   /// each other meanwhile, so that one that is lost is found. A device's memory is read by the
@@ -95,7 +94,6 @@ class Saver {
   Say say_;
   Saved saved_;
   LocalFailed local_failed_;
-  bool has_lost_local_ = false;
   std::unique_ptr<CopyQueue> pinned_;  // of a device that is not the host, owner of the memory
   std::span<std::byte> snapshot_;
   std::optional<UnderWay> under_way_;

@@ -98,10 +98,11 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
     tiers_[Tier::durable].export_with_saves(export_of_saves(recipe.model, *corpus_.tokenizer));
   }
   if (peers_.is_first()) leave_local_checkpoints(tiers_);
-  if (peers_.is_first() && newest_.is_named) {
-    set_newer_aside(tiers_, directory_, *newest_.step);
-    note_way_back(tiers_, *newest_.step);
+  if (newest_.is_named) {
+    set_newer_aside(peers_, tiers_, directory_, *newest_.step);
+    if (peers_.is_first()) note_way_back(tiers_, *newest_.step);
   }
+  owes_durable_save_ = options_.saves_locally && !tiers_.saves_locally();
   open_output(resumed_step_);
   if (peers_.is_first()) write_start(directory_, recipe, planned_, identity_, corpus_);
   // Arrays of the largest batch: no step and no evaluation takes memory for them.

@@ -66,15 +66,15 @@ class Trainer {
   /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
   /// on.
   double time_over() const { return options_.time_over(state_.elapsed_seconds); }
-  /// Where the fast storage has failed, durable saves take its place: at once, and then where the
-  /// recipe asks for no others.
+  /// Where the fast storage has failed, durable saves take the place of local ones: of the next
+  /// that is due, and of all where the recipe asks for no durable ones.
   std::optional<Tier> due_save(std::int64_t step) const {
-    if (owes_durable_save_) return Tier::durable;
     const std::optional<Tier> due =
         options_.due_save(step, state_.elapsed_seconds - state_.durable_seconds,
                           state_.elapsed_seconds - last_save_seconds_);
-    if (due != Tier::local || !saver_.has_lost_local()) return due;
-    return options_.save_interval ? std::nullopt : std::optional(Tier::durable);
+    if (due != Tier::local || tiers_.saves_locally()) return due;
+    const bool takes_its_place = owes_durable_save_ || !options_.save_interval;
+    return takes_its_place ? std::optional(Tier::durable) : std::nullopt;
   }
   /// Launches the next step, and settles those before it that need not stay under way. False when
   /// one of these took the run back to a checkpoint.
@@ -148,7 +148,7 @@ class Trainer {
   double elapsed_before_ = 0;
   double last_save_seconds_ = 0;    // as state_.elapsed_seconds; of either kind
   std::int64_t left_out_ = 0;       // saves, since the one under way began
-  bool owes_durable_save_ = false;  // since a local one has failed
+  bool owes_durable_save_ = false;  // since there are no local ones any more
   bool choices_said_ = false;       // after the first step
   Request request_;                 // that has not been met
   Profiler profiler_;

@@ -72,7 +72,9 @@ std::uint64_t Trainer::roll_back(const BadStep& bad) {
                         "run does: allow more epochs of them (max_epochs)",
                         bad.text(), left_out_from, bad.end_sample - 1);
   // What is saved from here on must be newer than all of the way that is left.
-  if (peers_.is_first()) set_newer_aside(tiers_, directory_, *newest.step);
+  set_newer_aside(peers_, tiers_, directory_, *newest.step);
+  if (peers_.is_first()) leave_local_checkpoints(tiers_);
+  owes_durable_save_ = options_.saves_locally && !tiers_.saves_locally();
   if (newest.tier == Tier::durable) state_.durable_seconds = state_.elapsed_seconds;
   last_save_seconds_ = state_.elapsed_seconds;
   unrecorded_ = {};

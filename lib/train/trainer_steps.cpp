@@ -220,8 +220,7 @@ void Trainer::save(Tier tier) {
 void Trainer::note_lost_local(const StorageError& error) {
   owes_durable_save_ = true;
   if (!peers_.is_first()) return;
-  log::warning("{}. The run goes on, and saves in {} alone", error.what(),
-               tiers_[Tier::durable].root().string());
+  log::warning("{}", without_local_saves(error.what(), tiers_[Tier::durable].root()));
 }
 
 void Trainer::note_saved(const Saver::Done& done) {

@@ -262,7 +262,7 @@ TEST_CASE("local: a run that goes on without them, or elsewhere, does not meet t
     const auto without = here.run(steps(44));
     INFO(without.output);
     CHECK(without.exit_code == 0);
-    CHECK(holds(without.output, {"checkpoint.local is left out", from_durable()}));
+    CHECK(holds(without.output, {"the run goes on without local checkpoints", from_durable()}));
   }
   SUBCASE("elsewhere") {
     const auto other = here.run(steps(44, elsewhere));

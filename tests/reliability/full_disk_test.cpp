@@ -171,6 +171,42 @@ TEST_CASE("fast storage that gets full is told of, and the run saves durably fro
   }
 }
 
+TEST_CASE("a run whose fast storage is full goes on from what is there, and saves durably") {
+  const std::vector<std::string> mounts = with_mounts();
+  if (mounts.empty()) return;
+  constexpr const char* kScript = R"(
+mkdir fast; mount -t tmpfs -o "$1" none fast; pids="$2"; shift 2
+env FAILPOINT=manifest.create FAILPOINT_SAVE=3 FAILPOINT_VICTIM=0 FAILPOINT_PIDS="$pids" "$FAILPOINTS" "$@"
+echo "start 1 ended with $?"
+dd if=/dev/zero of=fast/filler bs=4k 2>/dev/null
+"$LLMTRAIN" "$@"
+)";
+  const Room checkpoint(prepared_job({}, 2).checkpoints() / "step-00000002");
+  const Layout layout{1};
+  const Job job(layout, &prepared_job(layout, 0));
+  const TempDir pids;
+  std::vector<std::string> command = mounts;
+  command.insert(command.end(), {"env", std::string("LLMTRAIN=") + LLMTRAIN_EXECUTABLE,
+                                 std::string("FAILPOINTS=") + LLMTRAIN_FAILPOINTS, "bash", "-c",
+                                 kScript, "bash", fmt::format("size={}", checkpoint.bytes * 5),
+                                 pids.path().string(), "run", "recipe.yaml"});
+  for (const std::string& setting : layout.overrides()) command.push_back(setting);
+  command.insert(command.end(),
+                 {"checkpoint.local={directory: fast, interval: 1}", "checkpoint.interval=null"});
+  const ProcessResult result =
+      run_process(command, job.directory().string(), {.limit_seconds = 90});
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  CHECK(says(result, "start 1 ended with 137"));
+  CHECK(says(result, "No space left on device"));
+  CHECK(says(result, "The run goes on, and saves in run/checkpoints alone"));
+  CHECK(says(result, "resumed from step 2, saved in "));
+  for (const int step : {3, 4, 5, 6}) {
+    CHECK(says(result, fmt::format("saved run/checkpoints/step-{:08}", step)));
+  }
+  CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
+}
+
 TEST_SUITE_END();
 
 }  // namespace llmtrain::test

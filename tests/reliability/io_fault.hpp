@@ -28,12 +28,13 @@ inline Environment io_fault(int rank, int n, const Environment& what) {
 }
 
 /// How many calls of a rank `what` may hit in a whole run that goes on from `start`.
-inline int count_calls(const Layout& layout, int rank, Environment what, const Job& start) {
+inline int count_calls(const Layout& layout, int rank, Environment what, const Job& start,
+                       const Overrides& more = {}) {
   const Job job(layout, &start);
   std::erase_if(what, [](const auto& entry) { return entry.first == "IO_FAULT_DO"; });
   const std::string trace = (job.directory() / "trace").string();
   what.emplace_back("IO_FAULT_TRACE", trace);
-  const ProcessResult result = job.run(io_fault(rank, 0, what));
+  const ProcessResult result = job.run(io_fault(rank, 0, what), more);
   require(result.exit_code == 0, "a run that is only watched fails: {}", result.output);
   return std::filesystem::exists(trace) ? static_cast<int>(read_trace(trace).size()) : 0;
 }

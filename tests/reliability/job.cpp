@@ -6,7 +6,10 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "lib/base/file.hpp"
+#include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/store.hpp"
 #include "lib/train/local_checkpoints.hpp"
@@ -216,6 +219,17 @@ const std::string& expected_fingerprint(const Layout& layout) {
     expected = job.fingerprint(Layout::kSteps);
   }
   return expected;
+}
+
+std::string weights_of(const Job& job, std::int64_t step) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry :
+       fs::directory_iterator(job.checkpoints() / fmt::format("step-{:08}", step))) {
+    if (entry.path().extension() == ".safetensors") {
+      files[entry.path().filename()] = to_hex(hash128(read_file(entry.path())));
+    }
+  }
+  return fmt::format("{}", files);
 }
 
 std::string check_recovery(const Job& job, const Layout& layout, const std::string& output,

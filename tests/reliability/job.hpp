@@ -74,6 +74,9 @@ const Job& prepared_job(const Layout& layout, std::int64_t steps);
 const Job& damaged_job(const Layout& layout);
 const std::string& expected_fingerprint(const Layout& layout);
 
+/// Bytes of a durable step's tensors, without its records and counters.
+std::string weights_of(const Job& job, std::int64_t step);
+
 /// After a run that printed `output` and ended somehow: opening the store twice finds the old or
 /// the new checkpoint and no leftovers; another run goes on from what was said to be saved, has
 /// lost less than an interval (two with a save beside the run), and ends as if nothing had

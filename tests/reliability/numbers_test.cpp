@@ -5,10 +5,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "lib/base/file.hpp"
-#include "lib/base/hash.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/reliability/job.hpp"
 #include "tests/reliability/journal.hpp"
@@ -72,18 +69,6 @@ std::string check_named(const Spoiled& of, const std::string& where) {
   return named ? "" : "not finite: " + where;
 }
 
-// Bytes of a step's tensors; its records tell how the number was wrong.
-std::string tensors_of(const Job& job, std::int64_t step) {
-  std::map<std::string, std::string> files;
-  const auto folder = job.checkpoints() / fmt::format("step-{:08}", step);
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") {
-      files[entry.path().filename()] = to_hex(hash128(read_file(entry.path())));
-    }
-  }
-  return fmt::format("{}", files);
-}
-
 const std::vector<std::string> kSites{"embedding",      "key",      "activation", "loss",
                                       "local gradient", "gradient", "parameter",  "state",
                                       "second state"};
@@ -107,7 +92,7 @@ std::string rank_of(const std::string& site, const std::string& layout, int numb
 // What every case must come to in which a layout skipped this step, or went back at it.
 std::string check_end(const Spoiled& of, const Incident& incident, const Job& job) {
   static std::map<std::string, std::string> ends;
-  const std::string print = tensors_of(job, Layout::kSteps);
+  const std::string print = weights_of(job, Layout::kSteps);
   const std::string key = fmt::format("{} {} {}", of.layout, of.policy, incident.step);
   return print == ends.try_emplace(key, print).first->second
              ? ""
@@ -126,14 +111,14 @@ std::string check_finite(const Spoiled& of, const Job& job) {
     if (norm < 1e29) return fmt::format("the norm of that step is {}", norm);
   }
   static std::map<std::string, std::string> ends, without;
-  const std::string print = tensors_of(job, Layout::kSteps);
+  const std::string print = weights_of(job, Layout::kSteps);
   const std::string key = fmt::format("{} {} {} {}", of.layout, of.site, of.value, of.rank);
   if (print != ends.try_emplace(key, print).first->second) return "ends otherwise by policy";
   if (!without.contains(of.layout)) {
     const Layout layout{.ranks = 2};
     const Job clean(layout, &prepared_job(layout, kBadStep - 1));
     clean.run_or_fail({"parallelism=" + of.layout});
-    without[of.layout] = tensors_of(clean, Layout::kSteps);
+    without[of.layout] = weights_of(clean, Layout::kSteps);
   }
   return print == without.at(of.layout) ? "ends as if nothing had been spoiled" : "";
 }
@@ -148,7 +133,7 @@ std::string check_skipped(const Spoiled& of) {
   const ProcessResult result =
       job.run(number_at(of.site, of.value, of.rank), overrides, LLMTRAIN_FAILPOINTS);
   if (result.exit_code != 0) return "the skipped step alone: " + result.output;
-  return tensors_of(job, kBadStep) == tensors_of(before, kBadStep - 1)
+  return weights_of(job, kBadStep) == weights_of(before, kBadStep - 1)
              ? ""
              : "the skipped step has changed a tensor";
 }
