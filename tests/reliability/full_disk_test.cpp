@@ -171,39 +171,67 @@ TEST_CASE("fast storage that gets full is told of, and the run saves durably fro
   }
 }
 
-TEST_CASE("a run whose fast storage is full goes on from what is there, and saves durably") {
-  const std::vector<std::string> mounts = with_mounts();
-  if (mounts.empty()) return;
-  constexpr const char* kScript = R"(
-mkdir fast; mount -t tmpfs -o "$1" none fast; pids="$2"; shift 2
-env FAILPOINT=manifest.create FAILPOINT_SAVE=3 FAILPOINT_VICTIM=0 FAILPOINT_PIDS="$pids" "$FAILPOINTS" "$@"
-echo "start 1 ended with $?"
+namespace {
+
+/// `layout`'s job on fast storage with room for `checkpoints`, which gets full behind the second
+/// save there: the third one is killed. Then `rest` runs, in which `run` is the command of a start
+/// and `killed` one whose first save is killed.
+ProcessResult run_with_full_fast_disk(std::vector<std::string> command, const Job& job,
+                                      const Layout& layout, const std::string& rest) {
+  constexpr const char* kBegin = R"(
+mkdir fast; mount -t tmpfs -o "$1" none fast; pids="$2"; settings=("${@:3}")
+killed_at() { env FAILPOINT=manifest.create FAILPOINT_SAVE="$1" FAILPOINT_VICTIM=0 FAILPOINT_PIDS="$pids" \
+  "$FAILPOINTS" run recipe.yaml "${settings[@]}" "${@:2}"; echo "ended with $?"; }
+killed() { killed_at 1 "$@"; }
+run() { "$LLMTRAIN" run recipe.yaml "${settings[@]}" "$@"; }
+killed_at 3
 dd if=/dev/zero of=fast/filler bs=4k 2>/dev/null
-"$LLMTRAIN" "$@"
 )";
   const Room checkpoint(prepared_job({}, 2).checkpoints() / "step-00000002");
-  const Layout layout{1};
-  const Job job(layout, &prepared_job(layout, 0));
   const TempDir pids;
-  std::vector<std::string> command = mounts;
-  command.insert(command.end(), {"env", std::string("LLMTRAIN=") + LLMTRAIN_EXECUTABLE,
-                                 std::string("FAILPOINTS=") + LLMTRAIN_FAILPOINTS, "bash", "-c",
-                                 kScript, "bash", fmt::format("size={}", checkpoint.bytes * 5),
-                                 pids.path().string(), "run", "recipe.yaml"});
+  command.insert(command.end(),
+                 {"env", std::string("LLMTRAIN=") + LLMTRAIN_EXECUTABLE,
+                  std::string("FAILPOINTS=") + LLMTRAIN_FAILPOINTS, "bash", "-c", kBegin + rest,
+                  "bash", fmt::format("size={}", checkpoint.bytes * 5), pids.path().string()});
   for (const std::string& setting : layout.overrides()) command.push_back(setting);
   command.insert(command.end(),
                  {"checkpoint.local={directory: fast, interval: 1}", "checkpoint.interval=null"});
-  const ProcessResult result =
-      run_process(command, job.directory().string(), {.limit_seconds = 90});
+  return run_process(command, job.directory().string(), {.limit_seconds = 90});
+}
+
+}  // namespace
+
+TEST_CASE("a run whose fast storage is full goes on from what is there, and saves durably") {
+  const std::vector<std::string> mounts = with_mounts();
+  if (mounts.empty()) return;
+  const Layout layout{1};
+  const Job job(layout, &prepared_job(layout, 0));
+  const ProcessResult result = run_with_full_fast_disk(mounts, job, layout, "run");
   INFO(result.output);
   REQUIRE(result.exit_code == 0);
-  CHECK(says(result, "start 1 ended with 137"));
+  CHECK(says(result, "ended with 137"));
   CHECK(says(result, "No space left on device"));
   CHECK(says(result, "The run goes on, and saves in run/checkpoints alone"));
   CHECK(says(result, "resumed from step 2, saved in "));
   for (const int step : {3, 4, 5, 6}) {
     CHECK(says(result, fmt::format("saved run/checkpoints/step-{:08}", step)));
   }
+  CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
+}
+
+TEST_CASE("what is on full fast storage is not met again behind a way back") {
+  const std::vector<std::string> mounts = with_mounts();
+  if (mounts.empty()) return;
+  const Layout layout{1};
+  const Job job(layout, &prepared_job(layout, 2));
+  const ProcessResult result = run_with_full_fast_disk(
+      mounts, job, layout, "killed checkpoint.resume=2; echo the last start; run");
+  INFO(result.output);
+  REQUIRE(result.exit_code == 0);
+  CHECK(says(result, "/step-00000004 ("));
+  CHECK(says(result, "went back to step 2: newer checkpoints"));
+  const std::size_t last = result.output.find("the last start");
+  CHECK(result.output.find("resumed from step 2\n", last) < result.output.size());
   CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
 }
 
