@@ -75,6 +75,7 @@ void check_order(LazyMemory::Copying copying, std::uint64_t buffer) {
   const std::vector<std::byte> values = run.copy(0);
   const Tensor to =
       run.rig.ctx.device->allocate(p.own_shape(), p.compute_dtype(), Category::params, "to");
+  memory.synchronize();  // what was there before
   std::memset(to.view().data, 0x11, to.view().bytes());
   const std::vector<std::byte> before = bytes_at(to);
   std::vector<std::byte> seen_before, seen;
@@ -180,8 +181,9 @@ TEST_CASE("a plan has what the host's file, its pool and its lanes take") {
       CHECK(file.contents() == of.contents());
       CHECK(file.contents().find("masters") != std::string::npos);
       CHECK(facts.memory_bytes >= file.pool_bytes());
-      // With the tables of its optimizers' launches.
-      CHECK(facts.memory_bytes < file.pool_bytes() + (256 << 10));
+      if (yaml.starts_with("name: adamw\n")) {  // with the tables of its launches
+        CHECK(facts.memory_bytes < file.pool_bytes() + (256 << 10));
+      }
       std::uint64_t kept = 0, elements = 0;
       for (const StateTensor& state : run.set->states()) kept += state.bytes();
       for (const auto& p : run.rig.store.all()) {
