@@ -76,7 +76,7 @@ TEST_CASE("a GPU's run has the bits that it has without when its host updates wh
              kMasters);
   check_same({"precision={compute: bf16, master: none}", "optimizer.state_dtype=bf16"}, kStates);
   for (const char* optimizer :
-       {"name: adafactor", "name: lion_8bit", "name: galore, rank: 4", "name: adam_mini"}) {
+       {"name: adafactor", "name: lion_8bit", "name: came", "name: adam_mini"}) {
     check_same(joined(bf16, {fmt::format("optimizer={{{}}}", optimizer)}), kMasters);
   }
   const Variable threads("LLMTRAIN_IO_URING", "off");

@@ -128,7 +128,7 @@ TEST_CASE("one buffer bounds the pool of the file, and what travels another time
                                      {"name: adamw", 600 << 10},
                                      {"name: adamw", 4 << 20},
                                      {"name: sgd\nlr: 0.01", 100 << 10},
-                                     {"name: sgd\nlr: 0.01", 600 << 10},
+                                     {"name: sgd\nlr: 0.01", 2 << 20},
                                      {"name: lion_8bit\nlr: 0.01", 400 << 10}}) {
     CAPTURE(yaml);
     CAPTURE(buffer);
