@@ -285,6 +285,21 @@ TEST_CASE(
   CHECK(run.copy(0) != before);
 }
 
+TEST_CASE("a rank that owns nothing has nothing in a file, and waits for none of it") {
+  Device device(std::make_unique<LateMemory>(), 1 << 20);
+  HostUpdates updates(device, {.place = OffloadPlace::host_file, .parameters = true});
+  OptimizerOptions options;
+  read_options(options, "name: adamw");
+  const Mesh mesh{{}, 0, self_factory()};
+  updates.bind({.device = &device}, options, mesh, {}, {});
+  updates.bring_copies({})->arrive();
+  CHECK(updates.copy_bytes_brought() == 0);
+  CHECK(updates.facts().pinned_bytes == 0);
+  CHECK(updates.facts().memory_bytes == 0);
+  REQUIRE(updates.file() != nullptr);
+  CHECK(updates.file()->file_bytes() == 0);
+}
+
 TEST_CASE("a disk that fails ends the host's updates, and who waits for parameters") {
   for (const bool parameters : {false, true}) {
     const test::TempDir directory;
