@@ -124,12 +124,14 @@ TEST_CASE("one buffer bounds the pool of the file, and what travels another time
     const char* yaml;
     std::uint64_t buffer;
   };
-  for (const auto& [yaml, buffer] : {Kind{"name: adamw", 200 << 10},
-                                     {"name: adamw", 600 << 10},
-                                     {"name: adamw", 4 << 20},
-                                     {"name: sgd\nlr: 0.01", 100 << 10},
-                                     {"name: sgd\nlr: 0.01", 2 << 20},
-                                     {"name: lion_8bit\nlr: 0.01", 400 << 10}}) {
+  for (const Kind& kind : {Kind{"name: adamw", 200 << 10},
+                           {"name: adamw", 600 << 10},
+                           {"name: adamw", 4 << 20},
+                           {"name: sgd\nlr: 0.01", 100 << 10},
+                           {"name: sgd\nlr: 0.01", 2 << 20},
+                           {"name: lion_8bit\nlr: 0.01", 400 << 10}}) {
+    const std::string yaml = kind.yaml;
+    const std::uint64_t buffer = kind.buffer;
     CAPTURE(yaml);
     CAPTURE(buffer);
     const test::TempDir directory;
