@@ -90,7 +90,7 @@ ExitCode check(const RecipeArguments& arguments, bool resolved) {
   if (rest.empty()) {
     recipe->enter({.size = recipe->parallelism.least_ranks()});
   } else {
-    plan::check_parameters(recipe->engine_options());
+    plan::check_parameters(recipe->engine_options(), {}, recipe->run.named_device());
   }
   train::check_first_weights(*recipe, train::output_dir(*recipe, arguments.recipe));
   train::warn_of_unreached_stages(*recipe);

@@ -76,8 +76,8 @@ struct EngineOptions {
   int virtual_workers = 0;
   /// Of Axis::pp, where it has several ranks.
   PipelineOptions pipeline;
-  /// Where optimizer states live if not in memory: of the CPU in a file, which meta does not open,
-  /// of a GPU in the host's memory.
+  /// Where optimizer states live if not in the device's memory: in the host's, or in a file, which
+  /// meta does not open, and from which a GPU's host updates (OffloadPlace::host_file).
   std::optional<optim::Offload> offload;
   /// Which saved activations are elsewhere until the walk back: a CPU's in a file, a GPU's in the
   /// host's memory, which nothing but the names concerns.
@@ -228,7 +228,7 @@ class Engine final : private parallel::StageProgram {
   /// recorded then.
   bool brings_parameters() const {
     return shards_ && options_.offload && options_.offload->parameters &&
-           options_.offload->place == optim::OffloadPlace::host;
+           optimizer_->host_updates() != nullptr;
   }
   /// How long the host has waited in steps for parameters that are in a file.
   double waited_for_parameters() const { return shards_ ? shards_->waited_seconds() : 0; }
@@ -245,6 +245,8 @@ class Engine final : private parallel::StageProgram {
   /// What steps need beside the parameters.
   void allocate_optimizer();
   void allocate_activation_offload();
+  /// On one, or on meta in place of one.
+  bool is_for_gpu() const;
   void allocate_quantization();
   void allocate_snapshot();
 

@@ -68,6 +68,9 @@ void Engine::allocate_optimizer() {
                                   Category::activations, "step scalars");
   std::optional<optim::Offload> offload = options_.offload;
   if (offload && offload->directory.empty()) offload->directory = place_.offload_directory;
+  if (offload && offload->place == optim::OffloadPlace::file && is_for_gpu()) {
+    offload->place = optim::OffloadPlace::host_file;
+  }
   optimizer_ =
       std::make_unique<optim::OptimizerSet>(context().kernel, *options_.optimizer, store_, mesh_,
                                             options_.loss_scaling, offload, options_.seed);
@@ -99,10 +102,15 @@ void Engine::allocate_optimizer() {
   }
 }
 
+bool Engine::is_for_gpu() const {
+  const Device& device = *place_.device;
+  return (device.is_meta() ? place_.stands_for : device.kind()) == DeviceKind::cuda;
+}
+
 void Engine::allocate_activation_offload() {
   Device& device = *place_.device;
   ActivationOffloadOptions options = *options_.offloaded_activations;
-  if ((device.is_meta() ? place_.stands_for : device.kind()) == DeviceKind::cuda) {
+  if (is_for_gpu()) {
     host_activations_.emplace(device, options.names, place_.host_activation_bytes);
     return;
   }

@@ -24,10 +24,12 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
 
 class Cutter {
  public:
-  Cutter(std::span<const StatefulParameter> parameters, std::uint64_t buffer_bytes)
+  Cutter(std::span<const StatefulParameter> parameters, const Offload& offload)
       : parameters_(parameters),
+        in_file_(offload.in_file()),
         // The pool begins where a block of the disk may.
-        room_((buffer_bytes - std::min(buffer_bytes, kAlignment)) / kAlignment * kAlignment),
+        room_((offload.buffer_bytes - std::min(offload.buffer_bytes, kAlignment)) / kAlignment *
+              kAlignment),
         target_(std::max(room_ / kChunks / kAlignment * kAlignment, kAlignment)) {}
 
   ChunkLayout cut() {
@@ -41,18 +43,29 @@ class Cutter {
   }
 
  private:
-  std::uint64_t bytes_of(const StatefulParameter& p, std::int64_t elements) const {
-    std::uint64_t bytes = 0;
-    for (const StateSpec& state : p.states) {
-      const std::int64_t values = values_for(state, *p.parameter, elements);
-      bytes +=
-          round_up(static_cast<std::uint64_t>(values) * size_of(state.dtype), kTensorAlignment);
-    }
-    return bytes;
+  /// Bytes of a chunk: its states', in the file, and what travels with it.
+  struct Sizes {
+    std::uint64_t states = 0, lane = 0;
+  };
+
+  Sizes sizes_of(const StatefulParameter& p, std::int64_t elements) const {
+    const auto bytes_of = [&](const std::vector<StateSpec>& specs) {
+      std::uint64_t bytes = 0;
+      for (const StateSpec& spec : specs) bytes += tensor_bytes(spec, *p.parameter, elements);
+      return bytes;
+    };
+    return {.states = in_file_ ? bytes_of(p.states) : 0, .lane = bytes_of(p.travelling)};
+  }
+
+  static std::uint64_t tensor_bytes(const StateSpec& spec, const Parameter& parameter,
+                                    std::int64_t elements) {
+    const auto values = static_cast<std::uint64_t>(values_for(spec, parameter, elements));
+    return round_up(values * size_of(spec.dtype), kTensorAlignment);
   }
 
   bool fits(const StatefulParameter& p, std::int64_t elements) const {
-    return used_ + bytes_of(p, elements) <= target_;
+    const Sizes more = sizes_of(p, elements);
+    return used_.states + more.states <= target_ && used_.lane + more.lane <= target_;
   }
 
   void add_whole(std::size_t index) {
@@ -82,14 +95,21 @@ class Cutter {
 
   void add(std::size_t index, const ParameterSlice& elements) {
     const StatefulParameter& p = parameters_[index];
-    ChunkPart part{.parameter = index, .elements = elements, .values = {}, .offsets = {}};
+    ChunkPart part{
+        .parameter = index, .elements = elements, .values = {}, .offsets = {}, .lane_offsets = {}};
     for (const StateSpec& state : p.states) {
       const std::int64_t first = values_for(state, *p.parameter, elements.first);
       const std::int64_t count = values_for(state, *p.parameter, elements.count);
       part.values.push_back({first, count});
     }
+    std::uint64_t at = used_.lane;
+    for (const StateSpec& spec : p.travelling) {
+      part.lane_offsets.push_back(at);
+      at += tensor_bytes(spec, *p.parameter, elements.count);
+    }
     part.offsets.resize(p.states.size());
-    used_ += bytes_of(p, elements.count);
+    const Sizes more = sizes_of(p, elements.count);
+    used_ = {used_.states + more.states, used_.lane + more.lane};
     parts_.push_back(std::move(part));
   }
 
@@ -103,19 +123,20 @@ class Cutter {
         for (std::size_t s = 0; s < p.states.size(); ++s) {
           if ((copy == s) != copies) continue;
           part.offsets[s] = at;
-          at += round_up(
-              static_cast<std::uint64_t>(part.values[s].count) * size_of(p.states[s].dtype),
-              kTensorAlignment);
+          at += tensor_bytes(p.states[s], *p.parameter, part.elements.count);
         }
       }
     }
-    require(at == used_, "a chunk of {} bytes has {}", used_, at);
+    require(at == used_.states, "a chunk of {} bytes has {}", used_.states, at);
   }
 
   void close() {
     if (parts_.empty()) return;
     // What has no state needs no memory, but its update a chunk.
-    const std::uint64_t bytes = round_up(std::max<std::uint64_t>(used_, 1), kAlignment);
+    const std::uint64_t in_file =
+        in_file_ ? round_up(std::max<std::uint64_t>(used_.states, 1), kAlignment) : 0;
+    const std::uint64_t in_lane = round_up(used_.lane, kAlignment);
+    const std::uint64_t bytes = std::max(in_file, in_lane);
     const std::string& largest = parameters_[parts_.front().parameter].parameter->name();
     // Multiples of 4 KiB, so that no digit of the advice is rounded away.
     const auto kib = [](std::uint64_t of) { return fmt::format("{}KiB", of >> 10); };
@@ -127,10 +148,11 @@ class Cutter {
                        fmt::format("raise it to {}, or to {} for others to travel meanwhile",
                                    kib(bytes + kAlignment), kib(3 * bytes + kAlignment)));
     }
-    set_offsets();
-    layout_.chunks.push_back({.place = {.bytes = bytes}, .parts = std::move(parts_)});
+    if (in_file_) set_offsets();
+    layout_.chunks.push_back({.place = {.bytes = in_file}, .parts = std::move(parts_)});
+    layout_.lane_bytes = std::max(layout_.lane_bytes, in_lane);
     parts_.clear();
-    used_ = 0;
+    used_ = {};
   }
 
   void place() {
@@ -147,9 +169,10 @@ class Cutter {
   }
 
   std::span<const StatefulParameter> parameters_;
+  bool in_file_;
   std::uint64_t room_, target_;
   std::vector<ChunkPart> parts_;  // of the chunk that is being filled
-  std::uint64_t used_ = 0;
+  Sizes used_;
   ChunkLayout layout_;
 };
 
@@ -183,9 +206,13 @@ std::optional<std::size_t> StatefulParameter::place_of(Kept what) const {
   return states.size() - (has_copy ? 2 : 1);
 }
 
-ChunkLayout chunk_layout(std::span<const StatefulParameter> parameters,
-                         std::uint64_t buffer_bytes) {
-  return Cutter(parameters, buffer_bytes).cut();
+bool StatefulParameter::has_states() const {
+  const std::size_t kept = (place_of(Kept::master) ? 1u : 0u) + (place_of(Kept::copy) ? 1u : 0u);
+  return states.size() > kept;
+}
+
+ChunkLayout chunk_layout(std::span<const StatefulParameter> parameters, const Offload& offload) {
+  return Cutter(parameters, offload).cut();
 }
 
 }  // namespace llmtrain::optim

@@ -73,15 +73,15 @@ Tensor place_in(const Tensor& pool, std::uint64_t offset, DType dtype, const Sha
 }
 
 void require_no_exchange(const Mesh& mesh, const Optimizer& optimizer, std::string_view name,
-                         std::span<const OptimizedParameter> parameters) {
+                         std::string_view place, std::span<const OptimizedParameter> parameters) {
   if (mesh.size(Axis::tp) == 1) return;
   for (const OptimizedParameter& p : parameters) {
     if (optimizer.divisible(*p.parameter) > 0) continue;
     throw RefusedKey(
         "offload.optimizer",
-        fmt::format("host, and updates of {} exchange among {} ranks of tp, which "
+        fmt::format("{}, and updates of {} exchange among {} ranks of tp, which "
                     "have no way between hosts",
-                    name, mesh.size(Axis::tp)),
+                    place, name, mesh.size(Axis::tp)),
         "leave it out, set parallelism.tp: 1, or choose an element-wise optimizer like "
         "adamw");
   }
@@ -90,10 +90,7 @@ void require_no_exchange(const Mesh& mesh, const Optimizer& optimizer, std::stri
 }  // namespace
 
 HostUpdates::HostUpdates(Device& device, const Offload& offload)
-    : device_(&device),
-      buffer_bytes_(offload.buffer_bytes),
-      masters_(offload.masters),
-      keeps_copies_(offload.parameters) {
+    : device_(&device), offload_(offload) {
   host_ = device.is_meta() ? std::make_unique<Device>(make_meta_memory(), kUnlimitedBytes)
                            : std::make_unique<Device>(make_cpu_memory(), physical_memory_bytes());
 }
@@ -108,30 +105,38 @@ kernels::KernelCtx HostUpdates::context(const kernels::KernelCtx& of_device) con
           .determinism = of_device.determinism};
 }
 
-void HostUpdates::bind(const OptimizerOptions& options, const Mesh& mesh,
-                       std::span<const OptimizedParameter> parameters) {
-  if (keeps_copies_) copies_ = std::make_unique<HostCopies>(*device_, parameters);
-  if (parameters.empty()) return;
+void HostUpdates::bind(const kernels::KernelCtx& of_device, const OptimizerOptions& options,
+                       const Mesh& mesh, std::span<const OptimizedParameter> parameters,
+                       std::vector<StatefulParameter> stateful) {
   const auto optimizer = options.name().make(options.name);
-  require_no_exchange(mesh, *optimizer, options.name().name, parameters);
-  std::vector<StatefulParameter> travelling;
-  for (const OptimizedParameter& p : parameters) {
-    has_states_ = has_states_ || !p.states.empty();
-    StatefulParameter& t = travelling.emplace_back(StatefulParameter{
-        .parameter = p.parameter, .states = {}, .divisible = optimizer->divisible(*p.parameter)});
+  require_no_exchange(mesh, *optimizer, options.name().name, offload_.in_file() ? "nvme" : "host",
+                      parameters);
+  for (StatefulParameter& p : stateful) {
+    has_states_ = has_states_ || p.has_states();
     for (const Traveller& traveller : travellers_of(*p.parameter)) {
-      t.states.push_back(traveller.spec);
+      p.travelling.push_back(traveller.spec);
     }
   }
-  const ChunkLayout layout = chunk_layout(travelling, buffer_bytes_);
-  allocate_masters(parameters);
-  allocate_lanes(layout);
+  if (offload_.in_file()) {
+    file_ = std::make_unique<OffloadedStates>(context(of_device), parameters, stateful, offload_);
+  } else if (offload_.parameters) {
+    copies_ = std::make_unique<HostCopies>(*device_, parameters);
+  }
+  const ChunkLayout layout = file_ ? file_->layout() : chunk_layout(stateful, offload_);
+  if (!file_) allocate_masters(parameters);
+  if (!parameters.empty()) allocate_lanes(layout);
+  if (file_ && offload_.parameters) {
+    file_copies_ = std::make_unique<FileCopies>(*file_, copy_lanes(), device_->is_meta());
+  }
   for (std::size_t c = 0; c < layout.chunks.size(); ++c) {
     Chunk& chunk = chunks_.emplace_back();
-    for (const ChunkPart& part : layout.chunks[c].parts) {
-      add_part(chunk, part, parameters[part.parameter],
-               optimizer->states(*parameters[part.parameter].parameter),
-               c % lanes_.size() * lane_bytes_);
+    if (file_) chunk.parameters = file_->parameters_of(c);
+    const std::vector<ChunkPart>& parts = layout.chunks[c].parts;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (!file_) {
+        chunk.parameters.push_back(part_in_memory(parts[i], parameters[parts[i].parameter]));
+      }
+      add_travellers(chunk, parts[i], chunk.parameters[i], c % lanes_.size() * lane_bytes_);
     }
     chunk.optimizer = options.name().make(options.name);
   }
@@ -149,11 +154,9 @@ void HostUpdates::allocate_masters(std::span<const OptimizedParameter> parameter
 }
 
 void HostUpdates::allocate_lanes(const ChunkLayout& layout) {
-  for (const ChunkLayout::Chunk& chunk : layout.chunks) {
-    lane_bytes_ = std::max(lane_bytes_, chunk.place.bytes);
-  }
-  const std::uint64_t lanes = std::min({kMostLanes, std::uint64_t{layout.chunks.size()},
-                                        std::max<std::uint64_t>(buffer_bytes_ / lane_bytes_, 1)});
+  lane_bytes_ = layout.lane_bytes;
+  const std::uint64_t room = std::max<std::uint64_t>(offload_.buffer_bytes / lane_bytes_, 1);
+  const std::uint64_t lanes = std::min({kMostLanes, std::uint64_t{layout.chunks.size()}, room});
   pinned_ = device_->make_copy_queue();
   for (std::uint64_t i = 0; i < lanes; ++i) lanes_.push_back(device_->make_copy_queue());
   const Shape decision{kernels::UpdateDecision::kScalars};
@@ -167,29 +170,38 @@ void HostUpdates::allocate_lanes(const ChunkLayout& layout) {
   decision_ = staging_->allocate(decision, DType::f64, Category::offload, "update decision");
 }
 
-void HostUpdates::add_part(Chunk& chunk, const ChunkPart& part, const OptimizedParameter& whole,
-                           std::span<const StateSpec> states, std::uint64_t lane_begin) {
+std::vector<CopyLane> HostUpdates::copy_lanes() const {
+  std::vector<CopyLane> all;
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    all.push_back({lanes_[l].get(), {pool_.view().as<std::byte>() + l * lane_bytes_, lane_bytes_}});
+  }
+  return all;
+}
+
+OptimizedParameter HostUpdates::part_in_memory(const ChunkPart& part,
+                                               const OptimizedParameter& whole) const {
+  OptimizedParameter here = whole;
   const Parameter& parameter = *whole.parameter;
-  OptimizedParameter& here = chunk.parameters.emplace_back(whole);
-  const bool is_all = part.elements.count == parameter.own_slice().count;
-  if (!is_all) here.part = part.elements;
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    here.states[s] =
-        elements_of(whole.states[s], {values_for(states[s], parameter, part.elements.first),
-                                      values_for(states[s], parameter, part.elements.count)});
+  if (part.elements.count < parameter.own_slice().count) here.part = part.elements;
+  for (std::size_t s = 0; s < here.states.size(); ++s) {
+    here.states[s] = elements_of(whole.states[s], part.values[s]);
   }
   if (const auto at = master_tensors_.find(&parameter); at != master_tensors_.end()) {
     here.master = elements_of(at->second, part.elements);
   }
-  if (parameter.copy_is_elsewhere()) {
-    here.copy = elements_of(copies_->of(parameter), part.elements);
-  }
-  const Shape shape = is_all ? parameter.own_shape() : Shape{part.elements.count};
+  if (copies_) here.copy = elements_of(copies_->of(parameter), part.elements);
+  return here;
+}
+
+void HostUpdates::add_travellers(Chunk& chunk, const ChunkPart& part, OptimizedParameter& here,
+                                 std::uint64_t lane_begin) {
+  const Parameter& parameter = *here.parameter;
+  const Shape shape = here.part ? Shape{part.elements.count} : parameter.own_shape();
   const std::vector<Traveller> travellers = travellers_of(parameter);
   for (std::size_t t = 0; t < travellers.size(); ++t) {
     const Traveller& traveller = travellers[t];
     const DType dtype = traveller.spec.dtype;
-    const Tensor place = place_in(pool_, lane_begin + part.offsets[t], dtype, shape);
+    const Tensor place = place_in(pool_, lane_begin + part.lane_offsets[t], dtype, shape);
     here.*traveller.stands_for = place;
     const Copy copy{.host = place.view().data,
                     .device = traveller.on_device.as<std::byte>() +
@@ -218,6 +230,12 @@ void HostUpdates::bring(std::size_t chunk) {
   }
 }
 
+void HostUpdates::update_chunk(const kernels::KernelCtx& ctx, std::size_t chunk) const {
+  if (file_) file_->acquire(chunk);
+  chunks_[chunk].optimizer->update(ctx, decision_);
+  if (file_) file_->release(chunk);
+}
+
 void HostUpdates::send(std::size_t chunk) {
   for (const Copy& copy : chunks_[chunk].up) {
     lane_of(chunk).to_device(copy.device, copy.host, copy.bytes);
@@ -240,7 +258,7 @@ void HostUpdates::update(const kernels::KernelCtx& of_device, const View& decisi
     };
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       arrive(lane_of(c));
-      chunks_[c].optimizer->update(ctx, decision_);
+      update_chunk(ctx, c);
       send(c);
       // In the lane's order: what comes now is written when what goes has gone.
       if (c + lanes_.size() < chunks_.size()) bring(c + lanes_.size());
@@ -261,6 +279,7 @@ Tensor HostUpdates::kept_of(const Parameter& parameter, Kept what) const {
 
 void HostUpdates::read_kept(const Parameter& parameter, Kept what, std::int64_t first,
                             std::span<std::byte> to) const {
+  if (file_) return file_->read_kept(parameter, what, first, to);
   const Tensor kept = kept_of(parameter, what);
   const auto count = static_cast<std::int64_t>(to.size() / size_of(kept.dtype()));
   host_->copy_to_host(to, elements_of(kept, {first, count}));
@@ -268,6 +287,7 @@ void HostUpdates::read_kept(const Parameter& parameter, Kept what, std::int64_t 
 
 void HostUpdates::write_kept(const Parameter& parameter, Kept what, std::int64_t first,
                              std::span<const std::byte> values) const {
+  if (file_) return file_->write_kept(parameter, what, first, values);
   const Tensor kept = kept_of(parameter, what);
   const auto count = static_cast<std::int64_t>(values.size() / size_of(kept.dtype()));
   if (what == Kept::copy) copies_->finish();
@@ -276,15 +296,24 @@ void HostUpdates::write_kept(const Parameter& parameter, Kept what, std::int64_t
 
 std::unique_ptr<ValuesElsewhere::Coming> HostUpdates::bring_copies(
     std::vector<CopyRead> reads) const {
+  if (file_copies_) return file_copies_->bring(std::move(reads));
   require(copies_ != nullptr, "compute copies are on the device");
   return copies_->bring(reads);
 }
 
+std::uint64_t HostUpdates::copy_bytes_brought() const {
+  if (file_copies_) return file_copies_->brought_bytes();
+  return copies_ ? copies_->brought_bytes() : 0;
+}
+
 HostUpdateFacts HostUpdates::facts() const {
   HostUpdateFacts facts{.memory_bytes = host_->arena_extent_bytes(),
-                        .pinned_bytes = staging_ ? staging_->arena_extent_bytes() : 0};
-  facts.contents =
-      contents_of({.states = has_states_, .masters = masters_, .copies = keeps_copies_});
+                        .pinned_bytes = staging_ ? staging_->arena_extent_bytes() : 0,
+                        .brings_copies = offload_.parameters};
+  if (!file_) {
+    facts.contents = contents_of(
+        {.states = has_states_, .masters = offload_.masters, .copies = offload_.parameters});
+  }
   if (copies_) facts.copies_bytes = copies_->pinned_bytes();
   facts.pinned_bytes += facts.copies_bytes;
   for (const Chunk& chunk : chunks_) {

@@ -47,30 +47,28 @@ Shape shape_of(const StateSpec& state, const Parameter& parameter, std::int64_t 
 
 }  // namespace
 
-OffloadedStates::OffloadedStates(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-                                 const Mesh& mesh, std::span<const OptimizedParameter> parameters,
+OffloadedStates::OffloadedStates(const kernels::KernelCtx& ctx,
+                                 std::span<const OptimizedParameter> parameters,
                                  std::span<const StatefulParameter> stateful,
                                  const Offload& offload)
-    : stateful_(stateful.begin(), stateful.end()),
-      layout_(chunk_layout(stateful_, offload.buffer_bytes)) {
+    : stateful_(stateful.begin(), stateful.end()), layout_(chunk_layout(stateful_, offload)) {
   Device& device = *ctx.device;
-  require(device.kind() != DeviceKind::cuda, "optimizer states of a GPU in a file");
+  require(device.kind() != DeviceKind::cuda, "a pool of files in the memory of a GPU");
   if (layout_.chunks.empty()) return;
   pool_ = device.allocate({static_cast<std::int64_t>(layout_.pool_bytes + kAlignment)}, DType::u8,
                           Category::offload, "offload pool");
   const auto address = reinterpret_cast<std::uintptr_t>(pool_.view().data);
   pool_begin_ = pool_.view().as<std::byte>() + (kAlignment - address % kAlignment) % kAlignment;
   chunks_.resize(layout_.chunks.size());
-  for (std::size_t c = 0; c < chunks_.size(); ++c) bind_chunk(c, parameters, device, mesh, options);
+  for (std::size_t c = 0; c < chunks_.size(); ++c) place_chunk(c, parameters);
   if (!device.is_meta()) open(offload);
   fill(ctx);
 }
 
 OffloadedStates::~OffloadedStates() = default;
 
-void OffloadedStates::bind_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters,
-                                 Device& device, const Mesh& mesh,
-                                 const OptimizerOptions& options) {
+void OffloadedStates::place_chunk(std::size_t chunk,
+                                  std::span<const OptimizedParameter> parameters) {
   const ChunkLayout::Chunk& layout = layout_.chunks[chunk];
   ChunkUpdate& update = chunks_[chunk];
   for (const ChunkPart& part : layout.parts) {
@@ -93,8 +91,13 @@ void OffloadedStates::bind_chunk(std::size_t chunk, std::span<const OptimizedPar
       }
     }
   }
-  update.optimizer = options.name().make(options.name);
-  update.optimizer->bind(device, mesh, update.parameters);
+}
+
+void OffloadedStates::bind(const OptimizerOptions& options, Device& device, const Mesh& mesh) {
+  for (ChunkUpdate& update : chunks_) {
+    update.optimizer = options.name().make(options.name);
+    update.optimizer->bind(device, mesh, update.parameters);
+  }
 }
 
 void OffloadedStates::open(const Offload& offload) {
@@ -126,11 +129,19 @@ void OffloadedStates::fill(const kernels::KernelCtx& ctx) const {
   }
 }
 
+void OffloadedStates::acquire(std::size_t chunk) const {
+  if (store_) store_->acquire(chunk);
+}
+
+void OffloadedStates::release(std::size_t chunk) const {
+  if (store_) store_->release(chunk);
+}
+
 void OffloadedStates::update(const kernels::KernelCtx& ctx, const View& decision) const {
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    if (store_) store_->acquire(c);
+    acquire(c);
     chunks_[c].optimizer->update(ctx, decision);
-    if (store_) store_->release(c);
+    release(c);
   }
 }
 
@@ -204,21 +215,24 @@ std::unique_ptr<ValuesElsewhere::Coming> OffloadedStates::bring_copies(
 }
 
 void OffloadedStates::read_copies(std::span<const CopyRead> reads) const {
+  CopyReader reader(*this);
+  for (const CopyRead& read : reads) reader.read(*read.parameter, 0, read.to);
+}
+
+void OffloadedStates::CopyReader::read(const Parameter& parameter, std::int64_t first,
+                                       std::span<std::byte> to) {
   constexpr std::uint64_t kBlock = offload::ChunkStore::kBlock;
-  offload::ChunkStore::LastBlock last;
-  std::pair counted{~std::size_t{0}, std::uint64_t{0}};  // a chunk, and a block of it
-  for (const CopyRead& read : reads) {
-    const auto [index, state] = indices_of(*read.parameter, Kept::copy);
-    for_parts(index, state, 0, read.to.size(),
-              [&](std::size_t chunk, std::uint64_t offset, std::size_t at, std::size_t bytes) {
-                const std::uint64_t all = layout_.chunks[chunk].place.bytes;
-                for (std::uint64_t b = offset / kBlock; b * kBlock < offset + bytes; ++b) {
-                  if (std::exchange(counted, {chunk, b}) == std::pair{chunk, b}) continue;
-                  copy_bytes_read_ += std::min(kBlock, all - b * kBlock);
-                }
-                if (store_) store_->read(chunk, offset, read.to.subspan(at, bytes), last);
-              });
-  }
+  const OffloadedStates& of = *states_;
+  const auto [index, state] = of.indices_of(parameter, Kept::copy);
+  of.for_parts(index, state, first, to.size(),
+               [&](std::size_t chunk, std::uint64_t offset, std::size_t at, std::size_t bytes) {
+                 const std::uint64_t all = of.layout_.chunks[chunk].place.bytes;
+                 for (std::uint64_t b = offset / kBlock; b * kBlock < offset + bytes; ++b) {
+                   if (std::exchange(counted_, {chunk, b}) == std::pair{chunk, b}) continue;
+                   of.copy_bytes_read_ += std::min(kBlock, all - b * kBlock);
+                 }
+                 if (of.store_) of.store_->read(chunk, offset, to.subspan(at, bytes), last_);
+               });
 }
 
 std::string OffloadedStates::names_in(std::size_t chunk, std::uint64_t begin,
@@ -245,12 +259,7 @@ std::string OffloadedStates::contents() const {
     return std::ranges::any_of(
         stateful_, [&](const StatefulParameter& p) { return p.place_of(what).has_value(); });
   };
-  const auto has_states = [](const StatefulParameter& p) {
-    const std::size_t kept =
-        (p.place_of(Kept::master) ? 1u : 0u) + (p.place_of(Kept::copy) ? 1u : 0u);
-    return p.states.size() > kept;
-  };
-  return contents_of({.states = std::ranges::any_of(stateful_, has_states),
+  return contents_of({.states = std::ranges::any_of(stateful_, &StatefulParameter::has_states),
                       .masters = has(Kept::master),
                       .copies = has(Kept::copy)});
 }

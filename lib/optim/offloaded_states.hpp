@@ -18,19 +18,30 @@
 namespace llmtrain::optim {
 
 /// Each chunk of parameters has an optimizer of its own, bound to the memory through which its
-/// states pass.
+/// states pass: that of a CPU, which updates; beside another device that of its host (HostUpdates).
 class OffloadedStates final : public ValuesElsewhere {
  public:
   /// Sets all states to their first values, all else to zero. `parameters` has no states;
   /// `stateful` is of the same parameters, and both are in the order of updates. RecipeError for a
   /// buffer that is too small.
-  OffloadedStates(const kernels::KernelCtx& ctx, const OptimizerOptions& options, const Mesh& mesh,
-                  std::span<const OptimizedParameter> parameters,
+  OffloadedStates(const kernels::KernelCtx& ctx, std::span<const OptimizedParameter> parameters,
                   std::span<const StatefulParameter> stateful, const Offload& offload);
   ~OffloadedStates() override;
 
-  /// Optimizer::update() of all parameters. StorageError when the disk fails, and states are of no
-  /// use any more.
+  const ChunkLayout& layout() const { return layout_; }
+  /// The parts of a chunk, in the order of its layout, for an optimizer of it alone; whose content
+  /// is theirs between acquire() and release() of it.
+  const std::vector<OptimizedParameter>& parameters_of(std::size_t chunk) const {
+    return chunks_[chunk].parameters;
+  }
+  /// An update goes through all chunks, in their order. StorageError when the disk fails, and
+  /// states are of no use any more.
+  void acquire(std::size_t chunk) const;
+  void release(std::size_t chunk) const;
+
+  /// Once, before update(): an optimizer for each chunk.
+  void bind(const OptimizerOptions& options, Device& device, const Mesh& mesh);
+  /// Optimizer::update() of all parameters. StorageError as above.
   void update(const kernels::KernelCtx& ctx, const View& decision) const;
 
   /// Values of a state of a parameter, by index, from `first` of this rank's on. Between updates,
@@ -47,11 +58,24 @@ class OffloadedStates final : public ValuesElsewhere {
   /// Read in a thread of its own.
   std::unique_ptr<Coming> bring_copies(std::vector<CopyRead> reads) const override;
 
+  /// Of reads that follow one another: pieces of compute copies, from any element on. On meta they
+  /// are counted.
+  class CopyReader {
+   public:
+    explicit CopyReader(const OffloadedStates& states) : states_(&states) {}
+    void read(const Parameter& parameter, std::int64_t first, std::span<std::byte> to);
+
+   private:
+    const OffloadedStates* states_;
+    offload::ChunkStore::LastBlock last_;
+    std::pair<std::size_t, std::uint64_t> counted_{~std::size_t{0}, 0};  // a chunk, a block of it
+  };
+
   /// "optimizer states, masters and parameters", or some of these.
   std::string contents() const;
   /// What every update reads, and writes.
   std::uint64_t file_bytes() const { return layout_.file_bytes; }
-  /// What bring_copies() has read of the file, in whole blocks of it; on meta, would have.
+  /// What was read of copies, in whole blocks of the file; on meta, would have been.
   std::uint64_t copy_bytes_read() const { return copy_bytes_read_; }
   std::uint64_t pool_bytes() const { return pool_.defined() ? pool_.view().bytes() : 0; }
   /// "by io_uring, past the page cache"; empty on meta.
@@ -61,12 +85,11 @@ class OffloadedStates final : public ValuesElsewhere {
  private:
   struct ChunkUpdate {
     std::vector<OptimizedParameter> parameters;
-    std::unique_ptr<Optimizer> optimizer;
+    std::unique_ptr<Optimizer> optimizer;  // null where somebody else has it
   };
 
   void read_copies(std::span<const CopyRead> reads) const;
-  void bind_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters, Device& device,
-                  const Mesh& mesh, const OptimizerOptions& options);
+  void place_chunk(std::size_t chunk, std::span<const OptimizedParameter> parameters);
   void open(const Offload& offload);
   /// Where a parameter is among `stateful_`, and `what` among its states.
   std::pair<std::size_t, std::size_t> indices_of(const Parameter& parameter, Kept what) const;

@@ -42,11 +42,11 @@ OptimizerSet::OptimizerSet(const kernels::KernelCtx& ctx, const OptimizerOptions
   decision_ = ctx.device->allocate({kernels::UpdateDecision::kScalars}, DType::f64,
                                    Category::optimizer, "update decision");
   set_progress(first_progress());
-  if (offload && offload->place == OffloadPlace::host) {
+  if (offload && offload->updates_on_host()) {
     on_host_ = std::make_unique<HostUpdates>(*ctx.device, *offload);
   }
   const kernels::KernelCtx of_states = on_host_ ? on_host_->context(ctx) : ctx;
-  const bool in_file = offload && !on_host_;
+  const bool in_file = offload && offload->in_file();
   const auto settings = parameter_settings(options, optimizer_->weight_decay(), store.all());
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const Parameter& parameter = *store.all()[i];
@@ -74,8 +74,14 @@ void OptimizerSet::bind(const kernels::KernelCtx& ctx, const OptimizerOptions& o
                      fmt::format("{} keeps no states that could be anywhere", options.name().name),
                      "leave it out");
   }
-  if (on_host_) return on_host_->bind(options, mesh, parameters_);
-  offload_states(ctx, options, mesh, *offload);
+  if (on_host_) {
+    on_host_->bind(ctx, options, mesh, parameters_, stateful_parameters());
+  } else {
+    offloaded_ =
+        std::make_unique<OffloadedStates>(ctx, parameters_, stateful_parameters(), *offload);
+    offloaded_->bind(options, *ctx.device, mesh);
+  }
+  for (StateTensor& state : states_) state.file = offloaded();
 }
 
 const ValuesElsewhere* OptimizerSet::elsewhere() const {
@@ -131,8 +137,7 @@ void OptimizerSet::add_states(const kernels::KernelCtx& ctx, OptimizedParameter&
   }
 }
 
-void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-                                  const Mesh& mesh, const Offload& offload) {
+std::vector<StatefulParameter> OptimizerSet::stateful_parameters() const {
   std::vector<StatefulParameter> stateful;
   for (const OptimizedParameter& p : parameters_) {
     StatefulParameter& kept =
@@ -142,9 +147,7 @@ void OptimizerSet::offload_states(const kernels::KernelCtx& ctx, const Optimizer
     if (p.parameter->master_is_elsewhere()) kept.states.push_back(master_spec(*p.parameter));
     if (p.parameter->copy_is_elsewhere()) kept.states.push_back(copy_spec(*p.parameter));
   }
-  offloaded_ =
-      std::make_unique<OffloadedStates>(ctx, options, mesh, parameters_, stateful, offload);
-  for (StateTensor& state : states_) state.file = offloaded_.get();
+  return stateful;
 }
 
 OptimizerSet::StateBytes OptimizerSet::state_bytes(const Parameter& parameter,

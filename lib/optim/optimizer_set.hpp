@@ -103,8 +103,8 @@ class OptimizerSet {
   /// (kernels::DecideUpdate) is not finite, parameters, states and steps_taken stay untouched to
   /// the bit.
   void launch_step(const kernels::KernelCtx& ctx, const View& scalars, const View& loss_sum);
-  /// Behind launch_step(), where that has only launched what decides: the updates of
-  /// OffloadPlace::host, for which it waits. Nothing elsewhere.
+  /// Behind launch_step(), where that has only launched what decides: the updates of the host, for
+  /// which it waits. Nothing elsewhere.
   void update_on_host(const kernels::KernelCtx& ctx);
   /// What the last launched step decided: kernels::UpdateDecision. The next step writes it anew.
   const Tensor& decision() const { return decision_; }
@@ -129,7 +129,9 @@ class OptimizerSet {
   };
   StateBytes state_bytes(const Parameter& parameter, std::int64_t elements) const;
   /// Null where no states are in a file.
-  const OffloadedStates* offloaded() const { return offloaded_.get(); }
+  const OffloadedStates* offloaded() const {
+    return on_host_ ? on_host_->file() : offloaded_.get();
+  }
   /// Null where the device updates.
   const HostUpdates* host_updates() const { return on_host_.get(); }
   /// Where values are that ParameterDTypes says are elsewhere; null where all is on the device.
@@ -143,8 +145,8 @@ class OptimizerSet {
   void add_states(const kernels::KernelCtx& ctx, OptimizedParameter& optimized, bool in_file);
   void bind(const kernels::KernelCtx& ctx, const OptimizerOptions& options, const Mesh& mesh,
             const std::optional<Offload>& offload);
-  void offload_states(const kernels::KernelCtx& ctx, const OptimizerOptions& options,
-                      const Mesh& mesh, const Offload& offload);
+  /// parameters_, with what of them is not on the device.
+  std::vector<StatefulParameter> stateful_parameters() const;
 
   const ParameterStore* store_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -153,13 +155,13 @@ class OptimizerSet {
   double lr_;
   std::optional<double> max_grad_norm_, max_grad_value_;
   std::optional<LossScaling> scaling_;
-  std::unique_ptr<HostUpdates> on_host_;  // has the memory of states
+  std::unique_ptr<HostUpdates> on_host_;  // has the memory of states, or their file
   std::vector<OptimizedParameter> parameters_;
   std::optional<GradientNoise> noise_;
   std::vector<StateTensor> states_;
   std::vector<std::string> state_names_;
-  std::unique_ptr<OffloadedStates> offloaded_;
-  Tensor decision_;  // of kernels::UpdateDecision's numbers
+  std::unique_ptr<OffloadedStates> offloaded_;  // from which the device updates
+  Tensor decision_;                             // of kernels::UpdateDecision's numbers
 };
 
 }  // namespace llmtrain::optim

@@ -197,9 +197,10 @@ void add_tuning(Plan& plan, std::span<const kernels::Product> products,
 
 }  // namespace
 
-void check_parameters(const engine::EngineOptions& options, const MeshShape& mesh) {
-  Device device(make_meta_memory(), kUnlimitedBytes);
-  const engine::Engine engine(meta_place(device, {.mesh = mesh}, nullptr), options);
+void check_parameters(const engine::EngineOptions& options, const MeshShape& mesh,
+                      DeviceKind device) {
+  Device meta(make_meta_memory(), kUnlimitedBytes);
+  const engine::Engine engine(meta_place(meta, {.device = device, .mesh = mesh}, nullptr), options);
 }
 
 Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_step, int threads) {
@@ -230,19 +231,20 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
     plan.held[static_cast<std::size_t>(c)] = device.ledger().held_bytes(Category(c));
   }
 
-  const auto parameter_reads = [&] {
-    const auto* states = engine.optimizer()->offloaded();
-    if (states != nullptr) return states->copy_bytes_read();
-    const auto* updates = engine.optimizer()->host_updates();
+  const auto parameter_reads = [states = engine.optimizer()->offloaded()] {
+    return states != nullptr ? states->copy_bytes_read() : 0;
+  };
+  const auto brought_parameters = [updates = engine.optimizer()->host_updates()] {
     return updates != nullptr ? updates->copy_bytes_brought() : 0;
   };
-  const std::uint64_t before_step = parameter_reads();
+  const std::uint64_t read_before = parameter_reads(), brought_before = brought_parameters();
   device.ledger().start_trace();
   engine.train_step(engine::StepBatch::planned(samples_per_step / mesh[Axis::dp], options.seq_len),
                     1, 1.0);
   plan.step_trace = device.ledger().stop_trace();
   plan.step = recorder.take(device, Phase::step);
-  plan.offloaded_parameter_reads = parameter_reads() - before_step;
+  plan.offloaded_parameter_reads = parameter_reads() - read_before;
+  plan.brought_parameter_bytes = brought_parameters() - brought_before;
 
   engine.evaluate(engine::StepBatch::planned(engine.evaluation_samples(), options.seq_len));
   plan.eval = recorder.take(device, Phase::eval);

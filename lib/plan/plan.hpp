@@ -77,8 +77,9 @@ struct Plan {
   /// writes; 0: in memory. And which of these.
   std::uint64_t offloaded_bytes = 0;
   std::string offloaded_contents;
-  /// What a step reads of parameters beside that, or brings from the host, for its products.
-  std::uint64_t offloaded_parameter_reads = 0;
+  /// What a step reads of parameters in the file beside that, for its products, and what a GPU's
+  /// host sends it of them.
+  std::uint64_t offloaded_parameter_reads = 0, brought_parameter_bytes = 0;
   /// Likewise: activations, the most that is there at a time, and what a step writes and reads at
   /// most.
   std::uint64_t activation_file_bytes = 0, activation_traffic_bytes = 0;
@@ -86,7 +87,7 @@ struct Plan {
   /// Beside a GPU: pinned memory of the host, held as long as the run, for the copy from which a
   /// save is written beside the run. What exchanges through host memory need is not in it.
   std::uint64_t pinned_bytes = 0;
-  /// Beside a GPU: what its host has for updates that it computes (offload.optimizer: host).
+  /// Beside a GPU: what its host has for updates that it computes (offload.optimizer: host, nvme).
   std::optional<optim::HostUpdateFacts> host_updates;
   std::uint64_t host_update_bytes() const {
     return host_updates ? host_updates->memory_bytes + host_updates->pinned_bytes : 0;
@@ -123,7 +124,8 @@ inline constexpr std::uint64_t kUnlimitedBytes = std::uint64_t{1} << 50;
 /// Builds on the meta device what a rank of a run would build, without a step: RecipeError for what
 /// only the model's parameters and activations show, like a pattern of optimizer.groups that
 /// selects none of them, or heads that the ranks cannot share.
-void check_parameters(const engine::EngineOptions& options, const MeshShape& mesh = {});
+void check_parameters(const engine::EngineOptions& options, const MeshShape& mesh = {},
+                      DeviceKind device = DeviceKind::cpu);
 
 /// Where an engine is that only plans: on a meta device, as the target's rank. `collectives` (may
 /// be null) is told of its exchanges.

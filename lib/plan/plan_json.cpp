@@ -167,15 +167,14 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
                        {"step_written_bytes", plan.offloaded_bytes}};
   }
   if (const auto& host = plan.host_updates) {
-    json["host_updates"] = {{"contents", host->contents},
-                            {"memory_bytes", host->memory_bytes},
-                            {"pinned_bytes", host->pinned_bytes},
-                            {"step_down_bytes", host->down_bytes},
-                            {"step_up_bytes", host->up_bytes}};
-    if (host->copies_bytes > 0) {
-      json["host_updates"]["pinned_parameter_bytes"] = host->copies_bytes;
-      json["host_updates"]["step_parameter_bytes"] = plan.offloaded_parameter_reads;
-    }
+    Json& updates = json["host_updates"];
+    if (!host->contents.empty()) updates["contents"] = host->contents;
+    updates["memory_bytes"] = host->memory_bytes;
+    updates["pinned_bytes"] = host->pinned_bytes;
+    updates["step_down_bytes"] = host->down_bytes;
+    updates["step_up_bytes"] = host->up_bytes;
+    if (host->copies_bytes > 0) updates["pinned_parameter_bytes"] = host->copies_bytes;
+    if (host->brings_copies) updates["step_parameter_bytes"] = plan.brought_parameter_bytes;
   }
   if (const auto& host = plan.host_activations) {
     json["host_activations"] = {{"pinned_bytes", host->pinned_bytes},

@@ -26,11 +26,13 @@ std::string offload_rows(const Plan& plan) {
     text += row("offload", line);
   }
   if (const auto& host = plan.host_updates) {
-    std::string line =
-        fmt::format("{}: {} in the host's memory; a step brings {} there and {} back",
-                    host->contents, format_bytes(host->memory_bytes + host->copies_bytes),
-                    format_bytes(host->down_bytes), format_bytes(host->up_bytes));
-    if (const std::uint64_t brought = plan.offloaded_parameter_reads; brought > 0) {
+    const std::string memory = format_bytes(host->memory_bytes + host->copies_bytes);
+    std::string line = host->contents.empty()
+                           ? fmt::format("updates: the host's, through {} of its memory", memory)
+                           : fmt::format("{}: {} in the host's memory", host->contents, memory);
+    line += fmt::format("; a step brings {} there and {} back", format_bytes(host->down_bytes),
+                        format_bytes(host->up_bytes));
+    if (const std::uint64_t brought = plan.brought_parameter_bytes; brought > 0) {
       line += fmt::format(", and {} of parameters for its products", format_bytes(brought));
     }
     text += row("offload", line);
@@ -248,7 +250,7 @@ std::string launches_text(const Plan& plan) {
   }
   if (plan.host_activations) {
     text += "; one by one in micro-batches, whose activations come and go beside them";
-  } else if (plan.host_updates && plan.host_updates->copies_bytes > 0) {
+  } else if (plan.host_updates && plan.host_updates->brings_copies) {
     text += "; one by one in micro-batches, beside which parameters come";
   }
   if (plan.host_updates) text += "; updates are the host's";

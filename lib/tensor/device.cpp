@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -86,8 +87,11 @@ class MetaMemory final : public MemoryBackend {
  public:
   DeviceKind kind() const override { return DeviceKind::meta; }
   void* reserve(std::uint64_t) override {
-    // Non-null so that operands count as present; non-canonical so that a read faults.
-    return reinterpret_cast<void*>(std::uintptr_t{1} << 56);
+    // Non-null so that operands count as present; non-canonical so that a read faults. Arenas of a
+    // plan do not lie in each other: kernels whose operands are of several ask.
+    static std::atomic<std::uintptr_t> made = 0;
+    constexpr int kArenaBits = 51, kArenas = 32;
+    return reinterpret_cast<void*>((std::uintptr_t{1} << 56) | (made++ % kArenas) << kArenaBits);
   }
   void copy_to_host(void*, const void*, std::uint64_t) override {}
   void copy_from_host(void*, const void*, std::uint64_t) override {}

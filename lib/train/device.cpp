@@ -6,6 +6,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/require.hpp"
 #include "lib/comm/job_place.hpp"
+#include "lib/optim/host_update_rules.hpp"
 #include "lib/plan/nominal_profile.hpp"
 
 namespace llmtrain::train {
@@ -114,10 +115,11 @@ void check_device_trains(const Recipe& recipe) {
       "optimizer.name: {} is for the CPU, and run.device is {} here; choose another "
       "optimizer, or run.device: cpu",
       optimizer.name, to_string(device));
-  require<RecipeError>(
-      recipe.offload.optimizer() != OffloadTo::nvme || device == DeviceKind::cpu,
-      "offload.optimizer: {}, and run.device is {} here; leave it out, or run.device: cpu",
-      kNoFilesOfGpu, to_string(device));
+  const std::string_view no_host_updates = optim::obstacle_to_host_updates(optimizer);
+  require<RecipeError>(no_host_updates.empty() || !recipe.offload.updates_on_host(device),
+                       "offload.optimizer: {}, but {} {}, and run.device is {} here; leave it out, "
+                       "choose another optimizer, or run.device: cpu",
+                       kFilesOfGpu, optimizer.name, no_host_updates, to_string(device));
   require<RecipeError>(!recipe.offload.is_on_host() || device != DeviceKind::cpu,
                        "offload.optimizer: {}, and run.device is {} here; leave it out, or set "
                        "nvme, which keeps them in a file",

@@ -14,10 +14,8 @@
 
 namespace llmtrain::train {
 
-/// Why a GPU has nothing in files.
-inline constexpr std::string_view kNoFilesOfGpu =
-    "a GPU keeps its optimizer states, masters and parameters, or has them in the host's memory "
-    "(offload.optimizer, offload.master, offload.parameters: host): files are not there yet";
+/// What a file of a GPU's optimizer states means.
+inline constexpr std::string_view kFilesOfGpu = "nvme, by which the host of a GPU updates";
 /// Why keys of files mean nothing to its activations.
 inline constexpr std::string_view kNoActivationFilesOfGpu =
     "is of files, and activations of a GPU go to the host's memory, of which a plan knows how much "
@@ -33,8 +31,9 @@ struct OffloadSection : recipe::Section {
       this, "optimizer", OffloadTo::none,
       "where optimizer states live between updates: none = in the device's memory; host = of a GPU "
       "in the host's, whose processor updates, while gradients come and updated parameters go; "
-      "nvme = of a CPU in a file on a fast disk, from which an update reads them and to which it "
-      "writes them back",
+      "nvme = in a file on a fast disk, from which an update reads them and to which it writes "
+      "them "
+      "back, of a GPU one of its host's",
       recipe::one_of<OffloadTo>(
           {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<OffloadTo> master{
@@ -73,9 +72,9 @@ struct OffloadSection : recipe::Section {
       recipe::not_empty()};
   recipe::Key<recipe::Bytes> buffer{this, "buffer", recipe::Bytes{256 << 20},
                                     "most memory of a rank through which states, masters and "
-                                    "updated parameters pass: bounds what is read ahead and not "
-                                    "yet written; with optimizer: host pinned, for gradients and "
-                                    "updated parameters alone",
+                                    "parameters pass to a file: bounds what is read ahead and not "
+                                    "yet written; of a GPU also most pinned memory of its host, "
+                                    "for gradients and parameters that travel",
                                     recipe::between(64 << 10, 0x1p44)};
   recipe::Key<bool> checksum{
       this, "checksum", true,
@@ -83,6 +82,10 @@ struct OffloadSection : recipe::Section {
       "the run, naming the block and the tensors"};
 
   bool is_on_host() const { return optimizer() == OffloadTo::host; }
+  /// Whether the host of such a device updates.
+  bool updates_on_host(DeviceKind device) const {
+    return is_on_host() || (optimizer() == OffloadTo::nvme && device != DeviceKind::cpu);
+  }
   /// Whether a rank on such a device has files.
   bool uses_files(DeviceKind device) const {
     return optimizer() == OffloadTo::nvme || (!activations().empty() && device == DeviceKind::cpu);

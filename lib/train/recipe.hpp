@@ -102,6 +102,11 @@ struct RunSection : recipe::Section {
       "on a GPU: launches of a step are recorded once and repeated as a whole, which spares the "
       "host making each; auto does so with each part of a step that can be recorded",
       recipe::one_of<CudaGraphs>({{"auto", CudaGraphs::automatic}, {"off", CudaGraphs::off}})};
+
+  /// As far as the recipe alone says: of `auto` the CPU.
+  DeviceKind named_device() const {
+    return device() == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu;
+  }
   void validate(recipe::Issues& issues) const override;
   /// `tune_products`, where the library makes products: what is timed decides the order of sums.
   bool tunes_products() const {

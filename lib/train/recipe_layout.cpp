@@ -128,7 +128,7 @@ void Recipe::validate_on_ranks(recipe::Issues& issues) const {
       try {
         engine::EngineOptions options = options_without_budget();
         options.virtual_workers = 0;  // geometry() has judged them
-        plan::check_parameters(options, mesh);
+        plan::check_parameters(options, mesh, run.named_device());
       } catch (const RefusedKey& refused) {
         again = without(mesh, refused.key());
         throw;

@@ -12,14 +12,12 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
                "leave it out, or set precision.compute: bf16, and no master: none");
   });
   recipe::judge(issues, [&] {
-    if (offload.optimizer() != OffloadTo::nvme || run.device() != DeviceChoice::cuda) return;
-    issues.add(offload.optimizer, std::string(kNoFilesOfGpu), "leave it out, or run.device: cpu");
-  });
-  recipe::judge(issues, [&] {
-    const bool has_files = offload.optimizer() == OffloadTo::nvme || offload.activations().empty();
-    if (has_files || run.device() != DeviceChoice::cuda) return;
-    for (const recipe::ValueEntry* key : std::initializer_list<const recipe::ValueEntry*>{
-             &offload.activation_buffer, &offload.path, &offload.checksum}) {
+    if (offload.activations().empty() || run.device() != DeviceChoice::cuda) return;
+    std::vector<const recipe::ValueEntry*> of_files{&offload.activation_buffer};
+    if (offload.optimizer() != OffloadTo::nvme) {
+      of_files.insert(of_files.end(), {&offload.path, &offload.checksum});
+    }
+    for (const recipe::ValueEntry* key : of_files) {
       if (key->value_text() == key->default_text()) continue;
       issues.add(*key, std::string(kNoActivationFilesOfGpu), "leave it out");
     }
@@ -31,8 +29,10 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
   });
   recipe::judge(issues, [&] {
     const std::string_view why_not = optim::obstacle_to_host_updates(optimizer.name());
-    if (!offload.is_on_host() || why_not.empty()) return;
-    issues.add(offload.optimizer, fmt::format("host, but {} {}", optimizer.name().name, why_not),
+    if (why_not.empty() || !offload.updates_on_host(run.named_device())) return;
+    issues.add(offload.optimizer,
+               fmt::format("{}, but {} {}", offload.is_on_host() ? "host" : kFilesOfGpu,
+                           optimizer.name().name, why_not),
                "leave it out, or choose another optimizer");
   });
   recipe::judge(issues, [&] {

@@ -129,7 +129,7 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   }
   if (plan.records_launches && plan.host_updates) {
     log::info("updates are in no recorded launches: the host computes them");
-    if (plan.host_updates->copies_bytes > 0) {
+    if (plan.host_updates->brings_copies) {
       log::info("launches are made one by one in micro-batches, beside which parameters come");
     }
   }
@@ -162,8 +162,13 @@ void log_offload(engine::Engine& engine) {
   }
   if (const optim::HostUpdates* updates = engine.optimizer()->host_updates()) {
     const optim::HostUpdateFacts facts = updates->facts();
-    log::info("{}: in the host's memory, which updates; {} of it pinned, for what travels",
-              facts.contents, format_bytes(facts.pinned_bytes));
+    const std::string pinned = format_bytes(facts.pinned_bytes);
+    if (facts.contents.empty()) {
+      log::info("updates: the host's; {} of its memory pinned, for what travels", pinned);
+    } else {
+      log::info("{}: in the host's memory, which updates; {} of it pinned, for what travels",
+                facts.contents, pinned);
+    }
   }
   if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
     log::info(
@@ -191,15 +196,16 @@ void log_offload_traffic(engine::Engine& engine) {
   }
   if (const optim::HostUpdates* updates = engine.optimizer()->host_updates()) {
     const optim::HostUpdateTimes& times = updates->times();
+    const std::string contents = updates->facts().contents;
     std::string besides;
     if (const std::uint64_t brought = updates->copy_bytes_brought(); brought > 0) {
       besides = fmt::format("; {} of parameters came to the device for its products",
                             format_bytes(brought));
     }
     log::info(
-        "{}: updates on the host took {}, of which {} waited for the device's gradients and "
+        "{}{}updates on the host took {}, of which {} waited for the device's gradients and "
         "{} for copies{}",
-        updates->facts().contents, format_duration(times.all),
+        contents, contents.empty() ? "" : ": ", format_duration(times.all),
         format_duration(times.waited_for_decisions), format_duration(times.waited_for_copies),
         besides);
   }
@@ -252,10 +258,13 @@ void log_idle_offload(const Recipe& recipe, const plan::Plan& plan) {
 void log_idle_keys(const Recipe& recipe, DeviceKind device) {
   const RunSection& run = recipe.run;
   log_idle_layout_keys(recipe);
-  if (!recipe.offload.uses_files(device)) {
-    log_without_effect(
-        "for files alone, of which this run has none",
-        {&recipe.offload.path, &recipe.offload.checksum, &recipe.offload.activation_buffer});
+  const OffloadSection& offload = recipe.offload;
+  if (!offload.uses_files(device)) {
+    log_without_effect("for files alone, of which this run has none",
+                       {&offload.path, &offload.checksum, &offload.activation_buffer});
+  } else if (device != DeviceKind::cpu) {
+    log_without_effect("for activations in files alone, and those of a GPU are in none",
+                       {&offload.activation_buffer});
   }
   if (device != DeviceKind::cpu) return;
   log_without_effect("for GPUs alone, without effect on this CPU",

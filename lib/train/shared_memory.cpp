@@ -71,9 +71,10 @@ std::string host_contents(const plan::Plan& plan) {
 std::string remedy_on_host(const plan::Plan& plan) {
   std::string_view updates;
   if (plan.host_updates) {
-    updates =
-        "leave offload.parameters, offload.master or offload.optimizer: host out, or divide more "
-        "among ranks (parallelism.zero: 1)";
+    updates = plan.offloaded_bytes > 0
+                  ? "lower offload.buffer, of which a rank has two, one of them pinned"
+                  : "leave offload.parameters, offload.master or offload.optimizer: host out, keep "
+                    "them in a file (nvme), or divide more among ranks (parallelism.zero: 1)";
   }
   if (!plan.host_activations) return std::string(updates);
   return fmt::format(

@@ -221,7 +221,6 @@ TEST_CASE("what cannot be offloaded is refused when the recipe is checked") {
   check_refused(joined(on_host, {"optimizer.name=sgd"}), "sgd keeps no states");
   check_refused(joined(on_host, {"optimizer.name=adafactor", "parallelism.tp=2"}),
                 "updates of adafactor exchange among 2 ranks of tp");
-  check_refused({"offload.optimizer=nvme", "run.device=cuda"}, "a GPU keeps its optimizer states");
   check_refused({"offload.master=nvme", "precision.compute=bf16"},
                 "offload.master=nvme: does nothing without offload.optimizer: nvme");
   check_refused({"offload={optimizer: nvme, master: nvme}"},

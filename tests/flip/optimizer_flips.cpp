@@ -132,7 +132,10 @@ const std::vector<Flip> kOptimizer{
      {plan},
      "offload.optimizer=nvme | precision.compute=bf16",
      {"offload.master=nvme"}},
-    {"offload.optimizer", {plan}, "run.device=cuda", {"offload.optimizer=host"}},
+    {"offload.optimizer",
+     {plan},
+     "run.device=cuda",
+     {"offload.optimizer=host", "offload.optimizer=nvme"}},
     {"offload.master",
      {plan},
      "run.device=cuda | offload.optimizer=host | precision.compute=bf16",
@@ -165,6 +168,10 @@ const std::vector<Flip> kOptimizer{
      {"offload.activation_buffer=1MiB"}},
     {"offload.path", {files}, "offload.optimizer=nvme", {"offload.path=elsewhere"}},
     {"offload.buffer", {plan}, "offload.optimizer=nvme", {"offload.buffer=64KiB"}},
+    {"offload.buffer",
+     {plan},
+     "run.device=cuda | offload.optimizer=nvme",
+     {"offload.buffer=64KiB"}},
     // What a disk does not change is the same with and without.
     {"offload.checksum", {}, "offload.optimizer=nvme", {"offload.checksum=false"}},
 };

@@ -1,9 +1,12 @@
 #pragma once
 /// Optimizers with what they work on in a file, beside those with all of it in memory.
 
+#include <fcntl.h>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -99,6 +102,21 @@ inline void check_goes_on(OffloadRun& from, OffloadRun& to) {
   from.step(4);
   to.step(4);
   check_equal(from, to);
+}
+
+/// 64 bytes of the only open file in a directory become others.
+inline void spoil_file_in(const std::filesystem::path& directory, std::int64_t offset) {
+  int file = -1;
+  for (int fd = 3; fd < 100; ++fd) {
+    char target[4096] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (::readlink(link.c_str(), target, sizeof target - 1) <= 0) continue;
+    if (std::string(target).starts_with(directory.string())) file = ::open(link.c_str(), O_RDWR);
+  }
+  REQUIRE(file >= 0);
+  const std::vector<char> spoiled(64, 77);
+  REQUIRE(::pwrite(file, spoiled.data(), spoiled.size(), offset) == 64);
+  ::close(file);
 }
 
 /// Options under which each optimizer of the table has states, some of them in bf16 as well.

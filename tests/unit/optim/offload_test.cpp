@@ -1,8 +1,6 @@
 // Optimizer states in a file: the same updates, other memory.
 #include <algorithm>
-#include <fcntl.h>
 #include <set>
-#include <unistd.h>
 
 #include "tests/unit/optim/offload_run.hpp"
 
@@ -53,7 +51,7 @@ TEST_CASE("a table is cut into parts where launches of lists are, and every valu
     CAPTURE(yaml);
     const Run run(yaml, kFp32, std::nullopt);
     const auto parameters = stateful(run);
-    const ChunkLayout layout = chunk_layout(parameters, 4 * kBuffer);
+    const ChunkLayout layout = chunk_layout(parameters, Offload{.buffer_bytes = 4 * kBuffer});
     std::vector<std::int64_t> elements(parameters.size());
     std::vector<std::vector<std::int64_t>> values(parameters.size());
     std::size_t last = 0;
@@ -89,7 +87,7 @@ TEST_CASE("a table is cut into parts where launches of lists are, and every valu
     }
   }
   const Run adam("name: adamw", kFp32, std::nullopt);
-  CHECK(chunk_layout(stateful(adam), kBuffer).chunks.size() >= 6);
+  CHECK(chunk_layout(stateful(adam), Offload{.buffer_bytes = kBuffer}).chunks.size() >= 6);
 }
 
 TEST_CASE("meta allocates and launches what the CPU does, and states are no optimizer memory") {
@@ -184,19 +182,8 @@ TEST_CASE("a state that the disk has changed is named, and nothing is read of th
   Run run("name: adamw", kFp32, Offload{.buffer_bytes = kBuffer, .directory = directory.path()});
   run.step(1);
   (void)run.state(0);  // all is on the disk
-  int file = -1;
-  for (int fd = 3; fd < 100; ++fd) {
-    char target[4096] = {};
-    const std::string link = "/proc/self/fd/" + std::to_string(fd);
-    if (::readlink(link.c_str(), target, sizeof target - 1) <= 0) continue;
-    if (std::string(target).starts_with(directory.path().string()))
-      file = ::open(link.c_str(), O_RDWR);
-  }
-  REQUIRE(file >= 0);
-  const std::vector<char> spoiled(64, 77);
   // Of the third chunk, which is not read before the first is written.
-  REQUIRE(::pwrite(file, spoiled.data(), spoiled.size(), (256 << 10) + 4096) == 64);
-  ::close(file);
+  spoil_file_in(directory.path(), (256 << 10) + 4096);
   std::string text;
   try {
     for (int step = 2; step <= 4; ++step) run.step(step);

@@ -122,7 +122,8 @@ TEST_CASE("copies of a chunk lie together, behind all else") {
   for (const auto& p : run.rig.store.all()) {
     parameters.push_back({p.get(), {{.name = "m"}, master_spec(*p), copy_spec(*p)}, 1});
   }
-  for (const ChunkLayout::Chunk& chunk : chunk_layout(parameters, kBuffer).chunks) {
+  for (const ChunkLayout::Chunk& chunk :
+       chunk_layout(parameters, Offload{.buffer_bytes = kBuffer}).chunks) {
     std::uint64_t last_of_others = 0;
     for (const ChunkPart& part : chunk.parts) {
       last_of_others = std::max(last_of_others, std::max(part.offsets[0], part.offsets[1]));

@@ -41,6 +41,9 @@ TEST_CASE("a host without the memory that is taken of it is named before the run
     return std::string();
   };
   CHECK(problem().starts_with("updates on the host need "));
+  CHECK(problem().find("keep them in a file (nvme)") != std::string::npos);
+  plan.offloaded_bytes = 1 << 20;
+  CHECK(problem().find("; lower offload.buffer") != std::string::npos);
   plan.pinned_bytes = 0;
   plan.host_activations = engine::HostActivationFacts{.pinned_bytes = 1 << 20};
   CHECK(problem().empty());
