@@ -5,6 +5,7 @@
 
 #include "apps/llmtrain/commands.hpp"
 #include "lib/base/directory.hpp"
+#include "lib/base/ending.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
@@ -113,6 +114,7 @@ namespace {
 struct SavedSteps {
   checkpoint::CheckpointStore durable;
   std::optional<checkpoint::CheckpointStore> local;
+  bool local_is_unread = false;
 
   bool empty() const { return durable.list().empty() && (!local || local->list().empty()); }
   std::vector<std::filesystem::path> set_aside() const {
@@ -141,9 +143,18 @@ SavedSteps checkpoints_of(const std::filesystem::path& run) {
   SavedSteps saved{checkpoint::CheckpointStore::open_reader(root), std::nullopt};
   const auto local = train::recorded_local_checkpoints(root);
   if (!local) return saved;
-  if (std::filesystem::is_directory(*local)) {
-    saved.local.emplace(checkpoint::CheckpointStore::open_reader(*local));
-  } else {
+  try {
+    auto store = checkpoint::CheckpointStore::open_reader(*local);
+    store.list();
+    if (std::filesystem::is_directory(*local)) saved.local.emplace(std::move(store));
+  } catch (const std::exception& error) {
+    const Ending ending = ending_of(error);
+    if (ending.code != ExitCode::storage) throw;
+    saved.local_is_unread = true;
+    print(fmt::format("{}: UNREAD: {}\n", local->string(), ending.text));
+    return saved;
+  }
+  if (!saved.local) {
     print(fmt::format("{}: not here, but on the machine that the run was on\n", local->string()));
   }
   return saved;
@@ -159,6 +170,7 @@ constexpr std::string_view kDeleted = "deleted meanwhile";
 /// Of the checkpoints that a verb has looked at.
 class Verdict {
  public:
+  explicit Verdict(bool is_unread = false) : is_unread_(is_unread) {}
   /// Of one more; what could not be read may be whole.
   void add(std::span<const checkpoint::Problem> problems) {
     for (const auto& problem : problems) (problem.is_unread ? is_unread_ : is_damaged_) = true;
@@ -175,7 +187,7 @@ class Verdict {
   }
 
  private:
-  bool is_damaged_ = false, is_unread_ = false;
+  bool is_damaged_ = false, is_unread_;
 };
 
 /// "  damaged: shard-0000-0000.safetensors is missing".
@@ -200,7 +212,7 @@ std::string describe(const checkpoint::CheckpointStore& store, std::uint64_t ste
 ExitCode list_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   if (saved.empty()) print(fmt::format("{}: no checkpoint yet\n", run.string()));
-  Verdict all;
+  Verdict all(saved.local_is_unread);
   saved.for_each(
       [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
         try {
@@ -234,7 +246,7 @@ ExitCode list_checkpoints(const std::filesystem::path& run) {
 ExitCode verify_checkpoints(const std::filesystem::path& run) {
   const SavedSteps saved = checkpoints_of(run);
   require<CheckpointError>(!saved.empty(), "{}: no checkpoint yet", run.string());
-  Verdict all;
+  Verdict all(saved.local_is_unread);
   saved.for_each(
       [&](const checkpoint::CheckpointStore& store, std::uint64_t step, const std::string& place) {
         const auto problems = store.verify(step, checkpoint::VerifyLevel::hash);

@@ -87,7 +87,7 @@ bool is_of_storage(const std::exception& error) {
   return ending_of(error).code == ExitCode::storage;
 }
 
-/// Of rank 0.
+/// Of rank 0. No store where storage fails and nobody can tell where local checkpoints are.
 struct OpenedLocal {
   std::optional<CheckpointStore> store;
   bool is_writable = false;
@@ -96,26 +96,28 @@ struct OpenedLocal {
 
 OpenedLocal open_local_on_first(const Peers& peers, const CheckpointStore& durable,
                                 const fs::path& local, const checkpoint::StoreOptions& options) {
-  fs::path root = fs::absolute(local);  // where nobody can look further
+  const std::optional<fs::path> before = recorded_local_checkpoints(durable.root());
+  std::optional<fs::path> root;
   try {
-    root = choose_local_checkpoints(durable.root(), local);
-    OpenedLocal opened{.store = open_writer(root, options, "checkpoint.local.directory"),
+    root = choose_local_checkpoints(durable.root(), local, before);
+    OpenedLocal opened{.store = open_writer(*root, options, "checkpoint.local.directory"),
                        .is_writable = true,
                        .probe = {}};
-    if (peers.world().place().size > 1) opened.probe = new_probe(root);
+    if (peers.world().place().size > 1) opened.probe = new_probe(*root);
     return opened;
   } catch (const checkpoint::LockHeld&) {
     throw;  // by somebody who may save there
   } catch (const std::exception& error) {
     const auto goes_on = [&] {
-      return !durable.list().empty() || !CheckpointStore::open_reader(root, options).list().empty();
+      if (!durable.list().empty()) return true;
+      return root && !CheckpointStore::open_reader(*root, options).list().empty();
     };
     if (!is_of_storage(error) || !goes_on()) throw;
     log::warning("{}", without_local_saves(ending_of(error).text, durable.root()));
   }
   // What comes back later, and is not gone on from now, has been overtaken.
-  if (root != recorded_local_checkpoints(durable.root())) forget_local_checkpoints(durable.root());
-  return {.store = CheckpointStore::open_reader(root, options), .is_writable = false, .probe = {}};
+  if (root != before) return {};
+  return {.store = CheckpointStore::open_reader(*root, options), .is_writable = false, .probe = {}};
 }
 
 CheckpointTiers with_local(const Peers& peers, CheckpointStore durable, const fs::path& local,
@@ -126,6 +128,7 @@ CheckpointTiers with_local(const Peers& peers, CheckpointStore durable, const fs
     const World::LongWait patience(peers.world());
     const std::string mine = opened.store ? opened.store->root().filename().string() : "";
     const std::string name = peers.text_of_first(mine, "opening of local checkpoints");
+    if (name.empty()) return CheckpointTiers(std::move(durable));
     if (!opened.store) {
       opened.store.emplace(CheckpointStore::open_reader(fs::absolute(local) / name, options));
     }
@@ -221,6 +224,9 @@ void leave_out(NewestCheckpoint& newest, const Candidate& at,
   newest.is_unread =
       newest.is_unread || std::ranges::any_of(problems, &checkpoint::Problem::is_unread);
   newest.durable_not_valid = newest.durable_not_valid || at.tier == Tier::durable;
+  newest.local_is_unread =
+      newest.local_is_unread ||
+      (at.tier == Tier::local && std::ranges::any_of(problems, &checkpoint::Problem::is_unread));
 }
 
 /// The first valid one of rank 0's `found`; `newest` counts what was left out before. Collective.
@@ -264,9 +270,10 @@ void require_one(const CheckpointTiers& tiers, const NewestCheckpoint& newest) {
 void require_beginning(const Recipe& recipe, const CheckpointTiers& tiers,
                        const NewestCheckpoint& newest) {
   const Resume resume = recipe.checkpoint.resume();
-  // What was saved durably must not be lost without a word; what was saved locally may be.
+  // What was saved durably must not be lost without a word; what was saved locally may be, but not
+  // for storage that is well again later.
   const bool must = resume.mode == Resume::Mode::must || resume.mode == Resume::Mode::step;
-  if (must || newest.durable_not_valid) require_one(tiers, newest);
+  if (must || newest.durable_not_valid || newest.local_is_unread) require_one(tiers, newest);
   require<RecipeError>(!newest.step || resume.mode != Resume::Mode::never,
                        "{} holds checkpoints and checkpoint.resume is never; choose another "
                        "run.output_dir",
@@ -334,20 +341,20 @@ std::string without_local_saves(std::string_view reason, const fs::path& durable
 }
 
 void leave_local_checkpoints(const CheckpointTiers& tiers) {
-  if (tiers.has_local()) return;
-  const fs::path& durable = tiers[Tier::durable].root();
-  if (const auto left = recorded_local_checkpoints(durable)) {
-    log::warning("the run goes on without local checkpoints: those in {} are left there",
-                 left->string());
-  }
-  forget_local_checkpoints(durable);
+  if (!tiers.has_local()) leave_recorded_checkpoints(tiers[Tier::durable].root());
 }
 
 void remove_local_checkpoints(const CheckpointTiers& tiers) {
   if (!tiers.has_local()) return;
+  const fs::path& root = tiers[Tier::local].root();
+  const fs::path& durable = tiers[Tier::durable].root();
   try {
-    forget_local_checkpoints(tiers[Tier::durable].root());
-    remove_tree(tiers[Tier::local].root());
+    // Nothing else is ever removed from a place that others may use, too.
+    const bool is_own = recorded_local_checkpoints(durable) == root &&
+                        checkpoint::is_nonce(root.filename().string());
+    if (!is_own) return;
+    forget_local_checkpoints(durable);
+    remove_tree(root);
   } catch (const StorageError& error) {
     log::warning("{}; the run needs its local checkpoints no more", error.what());
   }

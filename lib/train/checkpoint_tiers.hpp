@@ -59,6 +59,7 @@ struct NewestCheckpoint {
   std::int64_t newer_and_not_valid = 0;
   bool durable_not_valid = false;  // one of these at least
   bool is_unread = false;          // one of these could not be read, and may be whole
+  bool local_is_unread = false;    // a local one of these
   bool is_named = false;           // by checkpoint.resume: set_newer_aside() follows
 };
 

@@ -101,13 +101,25 @@ void forget_local_checkpoints(const fs::path& durable) {
   sync_directory(durable);
 }
 
+void leave_recorded_checkpoints(const fs::path& durable) {
+  if (const auto left = recorded_local_checkpoints(durable)) {
+    log::warning("the run goes on without local checkpoints: those in {} are left there",
+                 left->string());
+  }
+  forget_local_checkpoints(durable);
+}
+
 fs::path choose_local_checkpoints(const fs::path& durable, const fs::path& local) {
+  return choose_local_checkpoints(durable, local, recorded_local_checkpoints(durable));
+}
+
+fs::path choose_local_checkpoints(const fs::path& durable, const fs::path& local,
+                                  const std::optional<fs::path>& before) {
   const fs::path place = normal(local), run = durable.parent_path();
   require<RecipeError>(!is_in(resolved(local), resolved(run)),
                        "checkpoint.local.directory {} is in run.output_dir {}, where "
                        "checkpoint.interval saves: choose another disk, or leave it out",
                        local.string(), run.string());
-  const std::optional<fs::path> before = recorded_local_checkpoints(durable);
   if (before && before->parent_path() != place) {
     log::warning(
         "checkpoint.local.directory has changed: the local checkpoints in {} are left there",

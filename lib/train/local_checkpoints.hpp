@@ -40,10 +40,16 @@ std::optional<std::filesystem::path> recorded_local_checkpoints(
 void record_local_checkpoints(const std::filesystem::path& durable,
                               const std::filesystem::path& directory);
 void forget_local_checkpoints(const std::filesystem::path& durable);
+/// The same of those that are not gone on from any more, which is said.
+void leave_recorded_checkpoints(const std::filesystem::path& durable);
 
 /// Where a start has them that wants them below `local`: where they were, or else, which is said,
 /// in a new directory that has no record yet. RecipeError for a place in the run's own directory.
 std::filesystem::path choose_local_checkpoints(const std::filesystem::path& durable,
                                                const std::filesystem::path& local);
+/// The same, where `before` is what recorded_local_checkpoints() has said.
+std::filesystem::path choose_local_checkpoints(const std::filesystem::path& durable,
+                                               const std::filesystem::path& local,
+                                               const std::optional<std::filesystem::path>& before);
 
 }  // namespace llmtrain::train

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -100,33 +101,34 @@ void keep_reports_of_lost_checkpoints(const fs::path& run, std::int64_t step) {
 
 namespace {
 
-/// Whether local ones newer than `step`, if there are any, have other names now.
-bool set_local_aside(CheckpointTiers& tiers, std::uint64_t step, std::string_view mark) {
-  const fs::path& durable = tiers[Tier::durable].root();
+/// False, which is said, where storage fails what is done with local checkpoints.
+bool unless_storage_fails(const CheckpointTiers& tiers, const std::function<void()>& what) {
   try {
-    if (!tiers.saves_locally()) {  // its storage fails, or has been written by others meanwhile
-      forget_local_checkpoints(durable);
-      return false;
-    }
-    tiers[Tier::local].set_aside(step, mark);
+    what();
     return true;
   } catch (const std::exception& error) {
     if (ending_of(error).code != ExitCode::storage) throw;
-    forget_local_checkpoints(durable);  // before a durable one has another name
-    log::warning("{}", without_local_saves(ending_of(error).text, durable));
+    log::warning("{}", without_local_saves(ending_of(error).text, tiers[Tier::durable].root()));
     return false;
   }
 }
 
-/// Whether local checkpoints may be gone on from.
-bool set_aside_on_first(CheckpointTiers& tiers, const fs::path& run, std::uint64_t step) {
+/// Whether local checkpoints may be saved and gone on from.
+bool set_aside_on_first(CheckpointTiers& tiers, const fs::path& run, const NewestCheckpoint& at) {
   const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
-  // Of storage that has failed nobody asks what is there.
-  const bool local =
-      tiers.has_local() && (!tiers.saves_locally() || has_newer(tiers[Tier::local], step));
-  if (!local && !has_newer(tiers[Tier::durable], step)) return true;
+  const std::uint64_t step = *at.step;
+  bool local = false, keeps_local = true;
+  if (tiers.saves_locally()) {
+    keeps_local = unless_storage_fails(tiers, [&] { local = has_newer(tiers[Tier::local], step); });
+  }
+  if (keeps_local && !local && !has_newer(tiers[Tier::durable], step)) return true;
   keep_reports(run, mark);
-  const bool keeps_local = !local || set_local_aside(tiers, step, mark);
+  if (local) {
+    keeps_local = unless_storage_fails(tiers, [&] { tiers[Tier::local].set_aside(step, mark); });
+  }
+  if (!keeps_local && at.tier == Tier::durable) {
+    leave_recorded_checkpoints(tiers[Tier::durable].root());
+  }
   tiers[Tier::durable].set_aside(step, mark);
   log::warning(
       "went back to step {}: newer checkpoints, metrics and samples have names that end in {}; "
@@ -138,10 +140,10 @@ bool set_aside_on_first(CheckpointTiers& tiers, const fs::path& run, std::uint64
 }  // namespace
 
 void set_newer_aside(const Peers& peers, CheckpointTiers& tiers, const fs::path& run,
-                     std::uint64_t step) {
-  const bool keeps_local = !peers.is_first() || set_aside_on_first(tiers, run, step);
-  if (!tiers.has_local()) return;
-  if (peers.of_first(keeps_local ? 1 : 0, "local checkpoints") == 0) tiers.drop_local();
+                     const NewestCheckpoint& at) {
+  const bool keeps_local = !peers.is_first() || set_aside_on_first(tiers, run, at);
+  if (!tiers.saves_locally()) return;
+  if (peers.of_first(keeps_local ? 1 : 0, "local checkpoints") == 0) tiers.stop_local_saves();
 }
 
 void note_way_back(const CheckpointTiers& tiers, std::uint64_t step) {

@@ -24,12 +24,12 @@ bool goes_back_to(const Resume& resume, const CheckpointTiers& tiers);
 NewestCheckpoint named_checkpoint(const Peers& peers, const CheckpointTiers& tiers,
                                   std::uint64_t step);
 
-/// When the checkpoint of `step` is loaded and before the run's files are cut there: from now on it
-/// is the newest one, durable or local. Newer ones get other names; metrics and samples of their
-/// steps stay in copies. Local ones that cannot be given others are dropped, and never met again.
-/// Collective.
+/// When the checkpoint `at` is loaded and before the run's files are cut there: from now on it is
+/// the newest one, durable or local. Newer ones get other names; metrics and samples of their steps
+/// stay in copies. Where storage fails what is local there are no local saves any more; unless what
+/// was loaded is among them, they are never met again. Collective.
 void set_newer_aside(const Peers& peers, CheckpointTiers& tiers, const std::filesystem::path& run,
-                     std::uint64_t step);
+                     const NewestCheckpoint& at);
 
 /// On rank 0, of a run that begins where an earlier one has saved `step`, before its metrics and
 /// samples are emptied: they stay in copies, which is said.

@@ -32,8 +32,7 @@ struct OffloadSection : recipe::Section {
       "where optimizer states live between updates: none = in the device's memory; host = of a GPU "
       "in the host's, whose processor updates, while gradients come and updated parameters go; "
       "nvme = in a file on a fast disk, from which an update reads them and to which it writes "
-      "them "
-      "back, of a GPU one of its host's",
+      "them back, of a GPU one of its host's",
       recipe::one_of<OffloadTo>(
           {{"none", OffloadTo::none}, {"host", OffloadTo::host}, {"nvme", OffloadTo::nvme}})};
   recipe::Key<OffloadTo> master{

@@ -99,7 +99,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   }
   if (peers_.is_first()) leave_local_checkpoints(tiers_);
   if (newest_.is_named) {
-    set_newer_aside(peers_, tiers_, directory_, *newest_.step);
+    leave_local(Tier::durable);
+    set_newer_aside(peers_, tiers_, directory_, newest_);
     if (peers_.is_first()) note_way_back(tiers_, *newest_.step);
   }
   owes_durable_save_ = options_.saves_locally && !tiers_.saves_locally();
@@ -236,6 +237,11 @@ ExitCode Trainer::train() {
   publish_records();  // of step 0, or of the step that the run resumes from
   start_ = Clock::now();
   status_.enter("training");
+  if (newest_.local_is_unread) {  // what the run passes over may be there again later
+    tiers_.stop_local_saves();
+    owes_durable_save_ = true;
+    leave_local(newest_.tier);
+  }
   while (!(finished && !request_.stops()) && !asked_to_stop()) {
     if (request_.kind == Request::Kind::save) {
       settle_all();

@@ -66,12 +66,14 @@ class Trainer {
   /// state alone: what a resumed run goes on with, what the records say, and what all ranks agree
   /// on.
   double time_over() const { return options_.time_over(state_.elapsed_seconds); }
+  std::optional<Tier> due_by_recipe(std::int64_t step) const {
+    return options_.due_save(step, state_.elapsed_seconds - state_.durable_seconds,
+                             state_.elapsed_seconds - last_save_seconds_);
+  }
   /// Where the fast storage has failed, durable saves take the place of local ones: of the next
   /// that is due, and of all where the recipe asks for no durable ones.
   std::optional<Tier> due_save(std::int64_t step) const {
-    const std::optional<Tier> due =
-        options_.due_save(step, state_.elapsed_seconds - state_.durable_seconds,
-                          state_.elapsed_seconds - last_save_seconds_);
+    const std::optional<Tier> due = due_by_recipe(step);
     if (due != Tier::local || tiers_.saves_locally()) return due;
     const bool takes_its_place = owes_durable_save_ || !options_.save_interval;
     return takes_its_place ? std::optional(Tier::durable) : std::nullopt;
@@ -90,6 +92,9 @@ class Trainer {
   void answer(BadStep bad);
   /// The first sample that is left out.
   std::uint64_t roll_back(const BadStep& bad);
+  /// Where fast storage has failed, and the run takes another way: it is never gone on from again.
+  /// What was loaded from there is saved durably before.
+  void leave_local(Tier loaded);
   void note_incident(const BadStep& bad, std::string_view done);
   void open_output(std::optional<std::int64_t> resumed_step);
   void record_step(const LaunchedStep& step, const engine::StepOutcome& outcome);
@@ -103,9 +108,9 @@ class Trainer {
   void save_durably_if_not_yet() {
     if (durable_step_ != state_.step) save(Tier::durable);
   }
-  /// Whether a save that is due is not made, and counts it: a local one while a durable one is
-  /// being written, which it would wait for. Where the run may go back it does wait, so that the
-  /// step to which it goes does not depend on the disk.
+  /// Whether a save that is due is not made, and counts it: a local one, or one in its place, while
+  /// a durable one is being written, which it would wait for. Where the run may go back it does
+  /// wait, so that the step to which it goes does not depend on the disk.
   bool is_left_out(Tier tier);
   void note_saved(const Saver::Done& done);
   void note_lost_local(const StorageError& error);

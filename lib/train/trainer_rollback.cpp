@@ -72,9 +72,9 @@ std::uint64_t Trainer::roll_back(const BadStep& bad) {
                         "run does: allow more epochs of them (max_epochs)",
                         bad.text(), left_out_from, bad.end_sample - 1);
   // What is saved from here on must be newer than all of the way that is left.
-  set_newer_aside(peers_, tiers_, directory_, *newest.step);
-  if (peers_.is_first()) leave_local_checkpoints(tiers_);
-  owes_durable_save_ = options_.saves_locally && !tiers_.saves_locally();
+  if (newest.local_is_unread) tiers_.stop_local_saves();
+  if (newest.tier == Tier::durable) leave_local(newest.tier);
+  set_newer_aside(peers_, tiers_, directory_, newest);
   if (newest.tier == Tier::durable) state_.durable_seconds = state_.elapsed_seconds;
   last_save_seconds_ = state_.elapsed_seconds;
   unrecorded_ = {};
@@ -86,7 +86,20 @@ std::uint64_t Trainer::roll_back(const BadStep& bad) {
   peers_.barrier("way back");
   message(fmt::format("{}: went back to step {}; samples {} to {} are left out", bad.text(),
                       state_.step, left_out_from, bad.end_sample - 1));
+  leave_local(newest.tier);
+  const bool is_durable = newest.tier == Tier::durable;  // else it was saved durably just now
+  owes_durable_save_ = options_.saves_locally && !tiers_.saves_locally() && is_durable;
   return left_out_from;
+}
+
+void Trainer::leave_local(Tier loaded) {
+  if (!tiers_.has_local() || tiers_.saves_locally()) return;
+  if (loaded == Tier::local) {
+    save(Tier::durable);
+    saver_.finish();
+  }
+  tiers_.drop_local();
+  if (peers_.is_first()) leave_local_checkpoints(tiers_);
 }
 
 }  // namespace llmtrain::train

@@ -185,7 +185,8 @@ void Trainer::message(std::string_view line) {
 }
 
 bool Trainer::is_left_out(Tier tier) {
-  if (tier == Tier::durable || !saver_.is_under_way(Tier::durable)) return false;
+  const bool is_local = tier == Tier::local || due_by_recipe(state_.step) == Tier::local;
+  if (!is_local || !saver_.is_under_way(Tier::durable)) return false;
   if (options_.goes_back()) return false;
   ++left_out_;
   last_save_seconds_ = state_.elapsed_seconds;

@@ -1,15 +1,19 @@
 // Fast storage (checkpoint.local) that fails for good, and runs that have to go back, or begin,
 // without it.
+#include <filesystem>
 #include <map>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "tests/reliability/io_fault.hpp"
 #include "tests/reliability/journal.hpp"
 
 namespace llmtrain::test {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -136,6 +140,125 @@ TEST_CASE("T5 states that cannot be read for a save are not put down to fast sto
                        : fmt::format("exit code {}: {}", result.exit_code, result.output);
           });
     }
+  }
+  journal.check();
+}
+
+namespace {
+
+/// Two steps durable and two more on fast storage: steps 3 and 4, and a file of somebody else's.
+class Interrupted {
+ public:
+  explicit Interrupted(const Layout& layout) : job(layout, &prepared_job(layout, 2)) {
+    const ProcessResult result = kill_at_save(3, {});
+    require(result.exit_code != 0 && says(result, "/step-00000004 ("), "{}", result.output);
+    write_file_atomic(job.directory() / "fast" / "file", "of somebody else");
+  }
+  /// The manifest of the n-th save of a start is not written any more.
+  ProcessResult kill_at_save(int n, const Environment& environment,
+                             const Overrides& more = {}) const {
+    const TempDir pids;
+    Overrides settings{"checkpoint.interval=null"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return job.run(with(environment, {{"FAILPOINT", "manifest.create"},
+                                      {"FAILPOINT_SAVE", std::to_string(n)},
+                                      {"FAILPOINT_VICTIM", "0"},
+                                      {"FAILPOINT_PIDS", pids.path().string()}}),
+                   settings, LLMTRAIN_FAILPOINTS);
+  }
+  bool has_foreign_file() const { return fs::exists(job.directory() / "fast" / "file"); }
+
+  Job job;
+};
+
+Environment unreadable() {
+  return io_fault(0, 0,
+                  {{"IO_FAULT_UNDER", "/fast/run/checkpoints"},
+                   {"IO_FAULT_CALLS", "read"},
+                   {"IO_FAULT_DO", "EIO"},
+                   {"IO_FAULT_RANK", ""}});
+}
+
+}  // namespace
+
+TEST_CASE("T5 a look at fast storage that fails takes nothing from whoever else is there") {
+  Journal journal("T5-looks-local", 40);
+  for (const Layout& layout : {Layout{.ranks = 1, .local = true}, {.ranks = 2, .local = true}}) {
+    for (const char* under : {"/fast", "/local.json"}) {
+      for (int n = 1; n <= (layout.ranks == 1 ? 24 : 12); ++n) {
+        journal.run(fmt::format("{}, {} at {}", layout.name(), under, n), [&]() -> std::string {
+          const Interrupted was(layout);
+          const bool is_record = under[1] == 'l';
+          const Environment hit = io_fault(0, n,
+                                           {{"IO_FAULT_UNDER", under},
+                                            {"IO_FAULT_CALLS", is_record ? "look,read" : "look"},
+                                            {"IO_FAULT_DO", "EIO"}});
+          const ProcessResult result = was.job.run(hit, {"checkpoint.interval=null"});
+          if (!was.has_foreign_file()) return "gone: " + result.output;
+          if (result.exit_code != 0 && result.exit_code != 7) {
+            return fmt::format("exit code {}: {}", result.exit_code, result.output);
+          }
+          if (was.job.run({}, {"checkpoint.interval=null"}).exit_code != 0) return "ends badly";
+          if (!was.has_foreign_file()) return "gone in the end";
+          return was.job.fingerprint(Layout::kSteps) == expected_fingerprint(layout)
+                     ? ""
+                     : "ends with another state";
+        });
+      }
+    }
+  }
+  journal.check();
+}
+
+TEST_CASE("T5 local checkpoints that could not be read are not met again by a run without them") {
+  Journal journal("T5-unread-local", 3);
+  for (const Layout& layout : layouts()) {
+    journal.run(layout.name() + ", durable ones are there", [&]() -> std::string {
+      const Interrupted was(layout);
+      const ProcessResult without = was.kill_at_save(2, unreadable());
+      if (!says(without, "resumed from step 2")) return "resumes elsewhere: " + without.output;
+      const ProcessResult last = was.job.run({}, {"checkpoint.interval=null"});
+      if (last.exit_code != 0) return "fails: " + last.output;
+      if (!says(last, "resumed from step 3\n")) return "meets them again: " + last.output;
+      return was.job.fingerprint(Layout::kSteps) == expected_fingerprint(layout) ? ""
+                                                                                 : "ends otherwise";
+    });
+    journal.run(layout.name() + ", there are no others", [&]() -> std::string {
+      const Interrupted was(layout);
+      fs::remove_all(was.job.checkpoints() / "step-00000002");
+      const ProcessResult unread = was.job.run(unreadable(), {"checkpoint.interval=null"});
+      if (unread.exit_code != 7) return "begins: " + unread.output;
+      if (!says(unread, "run again when the storage is well")) return "not said: " + unread.output;
+      const ProcessResult last = was.job.run({}, {"checkpoint.interval=null"});
+      return last.exit_code == 0 && says(last, "resumed from step 4, saved in ")
+                 ? ""
+                 : "lost: " + last.output;
+    });
+  }
+  journal.check();
+}
+
+TEST_CASE("T5 what a way back finds on fast storage that failed is durable before it is left") {
+  Journal journal("T5-left-local", 1);
+  for (const int ranks : {1, 2}) {
+    const Layout layout{.ranks = ranks, .async = true, .local = true};
+    journal.run(layout.name(), [&]() -> std::string {
+      const Job job(layout, &prepared_job(layout, 0));
+      // Nobody has heard of the fourth save when the fifth step turns out to be bad.
+      const Environment full = io_fault(0, 0,
+                                        {{"IO_FAULT_UNDER", "/step-00000004.tmp-"},
+                                         {"IO_FAULT_APART", "run/checkpoints/step-"},
+                                         {"IO_FAULT_CALLS", "fsync"},
+                                         {"IO_FAULT_DO", "ENOSPC"}});
+      const ProcessResult result =
+          job.run(with(full, kBadStep), {"checkpoint.interval=null"}, LLMTRAIN_FAILPOINTS);
+      if (result.exit_code != 0) return "fails: " + result.output;
+      if (!says(result, kGoesOn)) return "not told of: " + result.output;
+      const std::size_t back = result.output.find("went back to step 3");
+      if (back > result.output.size()) return std::string(Journal::kMissed);
+      const std::size_t saved = result.output.find("saved run/checkpoints/step-00000003");
+      return saved < result.output.size() ? "" : "not durable: " + result.output;
+    });
   }
   journal.check();
 }
