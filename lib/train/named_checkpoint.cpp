@@ -117,7 +117,8 @@ bool unless_storage_fails(const CheckpointTiers& tiers, const std::function<void
 bool set_aside_on_first(CheckpointTiers& tiers, const fs::path& run, const NewestCheckpoint& at) {
   const std::string mark = std::string(checkpoint::kAsideMark) + checkpoint::make_nonce();
   const std::uint64_t step = *at.step;
-  bool local = false, keeps_local = true;
+  bool local = false;
+  bool keeps_local = tiers.saves_locally() || !tiers.has_local();  // else nobody asks what is there
   if (tiers.saves_locally()) {
     keeps_local = unless_storage_fails(tiers, [&] { local = has_newer(tiers[Tier::local], step); });
   }

@@ -99,8 +99,8 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
   }
   if (peers_.is_first()) leave_local_checkpoints(tiers_);
   if (newest_.is_named) {
-    leave_local(Tier::durable);
     set_newer_aside(peers_, tiers_, directory_, newest_);
+    leave_local(Tier::durable);
     if (peers_.is_first()) note_way_back(tiers_, *newest_.step);
   }
   owes_durable_save_ = options_.saves_locally && !tiers_.saves_locally();

@@ -73,7 +73,6 @@ std::uint64_t Trainer::roll_back(const BadStep& bad) {
                         bad.text(), left_out_from, bad.end_sample - 1);
   // What is saved from here on must be newer than all of the way that is left.
   if (newest.local_is_unread) tiers_.stop_local_saves();
-  if (newest.tier == Tier::durable) leave_local(newest.tier);
   set_newer_aside(peers_, tiers_, directory_, newest);
   if (newest.tier == Tier::durable) state_.durable_seconds = state_.elapsed_seconds;
   last_save_seconds_ = state_.elapsed_seconds;
