@@ -37,28 +37,6 @@ std::int64_t bytes(const Json& plan, const char* category) {
   return plan["held_bytes"][category].get<std::int64_t>();
 }
 
-struct Way {
-  Overrides before, after;
-};
-
-/// Runs that are stopped behind the second of 12 steps, and go on with something else in the file.
-void check_goes_on(const Overrides& form, const std::vector<Way>& ways) {
-  const Overrides settings = joined(form, {"training.max_steps=12", "checkpoint.interval=2"});
-  const Workspace whole(kTinyRecipe);
-  run_well(whole, on_gpu(settings));
-  const std::string expected = outcome(whole.path, 12);
-  for (const Way& way : ways) {
-    const Workspace here(kTinyRecipe);
-    const auto stopped = here.run(on_gpu(joined(settings, way.before)),
-                                  {.signal = SIGTERM, .signal_after = " 2/12 "});
-    REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
-    const auto rest = here.run(on_gpu(joined(settings, way.after)));
-    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
-    CHECK(holds(rest.output, {"resumed from step"}));
-    CHECK(outcome(here.path, 12) == expected);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("a GPU's run has the bits that it has without when its host updates what is in a file" *
@@ -164,16 +142,7 @@ TEST_CASE("what was saved with a GPU's states in a file goes on without, and the
 TEST_CASE("a GPU's way back in place writes into its host's file" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const Overrides spikes = on_gpu({"optimizer.lr=1", "checkpoint.interval=2",
-                                   "resilience={on_loss_spike: rollback, loss_spike_window: 1, "
-                                   "loss_spike_factor: 1.001, max_rollbacks: 2}"});
-  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
-  const auto expected = plain.run(spikes);
-  const auto result = offloaded.run(joined(spikes, kCopies));
-  CHECK(result.exit_code == expected.exit_code);
-  REQUIRE(expected.output.find("went back to step") != std::string::npos);
-  CHECK(result.output.find("went back to step") != std::string::npos);
-  CHECK(losses(plain) == losses(offloaded));
+  check_way_back_in_place(kCopies);
 }
 
 TEST_CASE("what of a GPU cannot be in a file is refused when the recipe is checked") {

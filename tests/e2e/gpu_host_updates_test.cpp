@@ -77,25 +77,10 @@ TEST_CASE("the plan of updates on the host is what a run takes, and the GPU's me
 TEST_CASE("what was saved with updates on the host goes on without, and the other way round" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const Overrides settings{"precision.compute=bf16", "training.max_steps=12",
-                           "checkpoint.interval=2"};
-  const Workspace whole(kTinyRecipe);
-  run_well(whole, on_gpu(settings));
-  const std::string expected = outcome(whole.path, 12);
-  const Overrides async = joined(kWithMasters, {"checkpoint.async=true"});
-  struct Way {
-    Overrides before, after;
-  };
-  for (const Way& way : {Way{kWithMasters, {}}, Way{{}, kWithMasters}, Way{async, kHost}}) {
-    const Workspace here(kTinyRecipe);
-    const auto stopped = here.run(on_gpu(joined(settings, way.before)),
-                                  {.signal = SIGTERM, .signal_after = " 2/12 "});
-    REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
-    const auto rest = here.run(on_gpu(joined(settings, way.after)));
-    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
-    CHECK(holds(rest.output, {"resumed from step"}));
-    CHECK(outcome(here.path, 12) == expected);
-  }
+  check_goes_on({"precision.compute=bf16"},
+                {{kWithMasters, {}},
+                 {{}, kWithMasters},
+                 {joined(kWithMasters, {"checkpoint.async=true"}), kHost}});
 }
 
 }  // namespace llmtrain

@@ -103,40 +103,14 @@ TEST_CASE("the plan has a GPU's parameters of two units, and what its host has o
 TEST_CASE("what was saved with a GPU's parameters on its host goes on without, and back" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const Overrides settings{"precision={compute: bf16, master: bf16+remainder}",
-                           "training.max_steps=12", "checkpoint.interval=2"};
-  const Workspace whole(kTinyRecipe);
-  run_well(whole, on_gpu(settings));
-  const std::string expected = outcome(whole.path, 12);
-  const Overrides async = joined(kAll, {"checkpoint.async=true"});
-  struct Way {
-    Overrides before, after;
-  };
-  for (const Way& way : {Way{kAll, {}}, Way{{}, kAll}, Way{async, kCopies}}) {
-    const Workspace here(kTinyRecipe);
-    const auto stopped = here.run(on_gpu(joined(settings, way.before)),
-                                  {.signal = SIGTERM, .signal_after = " 2/12 "});
-    REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
-    const auto rest = here.run(on_gpu(joined(settings, way.after)));
-    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
-    CHECK(holds(rest.output, {"resumed from step"}));
-    CHECK(outcome(here.path, 12) == expected);
-  }
+  check_goes_on({"precision={compute: bf16, master: bf16+remainder}"},
+                {{kAll, {}}, {{}, kAll}, {joined(kAll, {"checkpoint.async=true"}), kCopies}});
 }
 
 TEST_CASE("a GPU's way back in place writes parameters on its host" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
-  const Overrides spikes = on_gpu({"optimizer.lr=1", "checkpoint.interval=2",
-                                   "resilience={on_loss_spike: rollback, loss_spike_window: 1, "
-                                   "loss_spike_factor: 1.001, max_rollbacks: 2}"});
-  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
-  const auto expected = plain.run(spikes);
-  const auto result = offloaded.run(joined(spikes, kCopies));
-  CHECK(result.exit_code == expected.exit_code);
-  REQUIRE(expected.output.find("went back to step") != std::string::npos);
-  CHECK(result.output.find("went back to step") != std::string::npos);
-  CHECK(losses(plain) == losses(offloaded));
+  check_way_back_in_place(kCopies);
 }
 
 TEST_CASE("parameters that cannot be on the host are refused when the recipe is checked") {

@@ -1,6 +1,7 @@
 #pragma once
 /// Runs with something in a file (offload), beside those with all of it in memory.
 
+#include <csignal>
 #include <filesystem>
 #include <regex>
 #include <string>
@@ -60,6 +61,45 @@ inline std::vector<double> losses(const Workspace& of) {
   std::vector<double> all;
   for (const auto& record : of.metrics()) all.push_back(record.number("train/loss").value_or(-1));
   return all;
+}
+
+/// What a run has before it is stopped, and what it goes on with.
+struct Way {
+  Overrides before, after;
+};
+
+/// That runs on an emulated GPU which are stopped behind the second of 12 steps, and go on another
+/// way, end as one without any of that.
+inline void check_goes_on(const Overrides& form, const std::vector<Way>& ways) {
+  const Overrides settings = joined(form, {"training.max_steps=12", "checkpoint.interval=2"});
+  const Workspace whole(kTinyRecipe);
+  const auto plain = whole.run(on_gpu(settings));
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);
+  const std::string expected = outcome(whole.path, 12);
+  for (const Way& way : ways) {
+    const Workspace here(kTinyRecipe);
+    const auto stopped = here.run(on_gpu(joined(settings, way.before)),
+                                  {.signal = SIGTERM, .signal_after = " 2/12 "});
+    REQUIRE_MESSAGE(stopped.exit_code == 75, stopped.output);
+    const auto rest = here.run(on_gpu(joined(settings, way.after)));
+    REQUIRE_MESSAGE(rest.exit_code == 0, rest.output);
+    CHECK(holds(rest.output, {"resumed from step"}));
+    CHECK(outcome(here.path, 12) == expected);
+  }
+}
+
+/// That a GPU's run which a bad step takes back has the losses that it has without `offload`.
+inline void check_way_back_in_place(const Overrides& offload) {
+  const Overrides spikes = on_gpu({"optimizer.lr=1", "checkpoint.interval=2",
+                                   "resilience={on_loss_spike: rollback, loss_spike_window: 1, "
+                                   "loss_spike_factor: 1.001, max_rollbacks: 2}"});
+  const Workspace plain(kTinyRecipe), offloaded(kTinyRecipe);
+  const auto expected = plain.run(spikes);
+  const auto result = offloaded.run(joined(spikes, offload));
+  CHECK(result.exit_code == expected.exit_code);
+  REQUIRE(expected.output.find("went back to step") != std::string::npos);
+  CHECK(result.output.find("went back to step") != std::string::npos);
+  CHECK(losses(plain) == losses(offloaded));
 }
 
 }  // namespace llmtrain

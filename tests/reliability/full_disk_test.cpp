@@ -173,8 +173,8 @@ TEST_CASE("fast storage that gets full is told of, and the run saves durably fro
 
 namespace {
 
-/// `layout`'s job on fast storage with room for `checkpoints`, which gets full behind the second
-/// save there: the third one is killed. Then `rest` runs, in which `run` is the command of a start
+/// `layout`'s job on fast storage of its own, which gets full behind the second save there: the
+/// third one is killed. Then `rest` runs, in which `run` is the command of a start
 /// and `killed` one whose first save is killed.
 ProcessResult run_with_full_fast_disk(std::vector<std::string> command, const Job& job,
                                       const Layout& layout, const std::string& rest) {
