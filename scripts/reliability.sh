@@ -66,7 +66,8 @@ if [ "$table" = yes ]; then
 fi
 cmake --build "$build" --target reliability_test
 if [ "$quick" = yes ]; then
-  exec "$build/tests/reliability_test"
+  ctest --test-dir "$build" --output-on-failure --parallel 2 --tests-regex '^reliability'
+  exit
 fi
 mkdir -p "$tried"
 sources="$(cd "$root" && git ls-files -z -c -o --exclude-standard lib apps kernels cmake third_party CMakeLists.txt tests/CMakeLists.txt tests/reliability tests/e2e tests/mesh tests/support | sort -z |
