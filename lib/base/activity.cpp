@@ -9,6 +9,7 @@ namespace llmtrain::activity {
 namespace {
 
 Ticks g_ticks{0};
+std::atomic<int> g_endless_waits{0};
 thread_local Ticks* t_ticks = nullptr;  // of a counted thread
 thread_local bool t_quiet = false;
 
@@ -28,13 +29,16 @@ Activity& current() {
 CountedThread::CountedThread(Ticks& ticks) { t_ticks = &ticks; }
 CountedThread::~CountedThread() { t_ticks = nullptr; }
 
+EndlessWait::EndlessWait() { ++g_endless_waits; }
+EndlessWait::~EndlessWait() { --g_endless_waits; }
+bool waits_endlessly() { return g_endless_waits > 0; }
+
 QuietThread::QuietThread() { t_quiet = true; }
 QuietThread::~QuietThread() { t_quiet = false; }
 
 void tick() {
   if (t_quiet) return;
-  g_ticks.fetch_add(1, std::memory_order_relaxed);
-  if (t_ticks != nullptr) t_ticks->fetch_add(1, std::memory_order_relaxed);
+  (t_ticks != nullptr ? *t_ticks : g_ticks).fetch_add(1, std::memory_order_relaxed);
 }
 
 std::uint64_t ticks() { return g_ticks.load(std::memory_order_relaxed); }

@@ -15,8 +15,8 @@ void at_step(std::int64_t step);
 std::string text();
 
 using Ticks = std::atomic<std::uint64_t>;
-/// While it lives, what goes on in the thread that made it counts in `ticks`, too: others may tell
-/// whether its work stands still.
+/// While it lives, what goes on in the thread that made it counts in `ticks`, and is nothing of the
+/// process: others tell whether its work stands still, and whether the rest does beside it.
 class CountedThread {
  public:
   explicit CountedThread(Ticks& ticks);
@@ -34,6 +34,16 @@ class QuietThread {
   QuietThread(const QuietThread&) = delete;
   QuietThread& operator=(const QuietThread&) = delete;
 };
+
+/// While one lives, this process waits for others without a limit.
+class EndlessWait {
+ public:
+  EndlessWait();
+  ~EndlessWait();
+  EndlessWait(const EndlessWait&) = delete;
+  EndlessWait& operator=(const EndlessWait&) = delete;
+};
+bool waits_endlessly();
 
 /// Something is going on; any thread says so at each kernel, exchange and file.
 void tick();

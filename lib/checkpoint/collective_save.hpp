@@ -27,7 +27,8 @@ class SaveFailed : public StorageError {
 
 enum class Writing : std::uint8_t {
   by_caller,      // when it advances
-  in_background,  // by a thread that reads the boxes until the writer is idle
+  awaited,        // by a thread, at full speed: whoever waits for it answers others meanwhile
+  in_background,  // by a thread that takes its share of time (StoreOptions::background_share)
 };
 
 /// The text that `work` returns, made by a thread of its own; std::system_error where none can be

@@ -149,7 +149,7 @@ bool parse_field(JsonReader& json, const std::string& key, Manifest& manifest) {
   } else if (key == "data_cursor") {
     run.data_cursor = parse_cursor(json);
   } else if (key == "state") {
-    read_map(json, run.state, [&] { return json.read_scalar(kMaxRecipeBytes); });
+    read_map(json, run.state, [&] { return json.read_scalar(kMaxManifestBytes); });
   } else if (key == "environment") {
     read_map(json, run.environment, [&] { return json.read_string(kMaxShortTextBytes); });
   } else if (key == "recipe") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/activity.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/job_place.hpp"
 #include "lib/comm/transport.hpp"
@@ -51,6 +52,7 @@ class World {
 
    private:
     World* world_;
+    activity::EndlessWait wait_;
   };
 
   /// "mpi", "tcp", or "self" for a world of one.

@@ -122,9 +122,11 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
       recipe.data.packing.strategy() == data::PackingStrategy::best_fit ? " best_fit" : "";
   data::Mixture mixture = make_mixture(recipe, parts, mixing);
   // By content, so that a copied or touched file is the same data.
-  Hasher128 hasher;
+  Hasher128 hasher, held_out;
   for (const CorpusPart& part : parts) {
     for (const std::string& hash : part.training->set().content_hashes()) hasher.update(hash);
+    const data::TokenSet& set = part.held_out->samples().set();
+    for (const std::string& hash : set.content_hashes()) held_out.update(hash);
   }
   hasher.update_value(tokenizer->fingerprint());
   hasher.update(fmt::format("{} {} {}{}", recipe.training.seq_len().value,
@@ -134,7 +136,8 @@ Corpus open_corpus(const Recipe& recipe, std::shared_ptr<const data::Tokenizer> 
           .parts = std::move(parts),
           .mixture = std::move(mixture),
           .cleaning = cleaning,
-          .fingerprint = to_hex(hasher.digest())};
+          .fingerprint = to_hex(hasher.digest()),
+          .held_out_fingerprint = to_hex(held_out.digest())};
 }
 
 data::MixedStream Corpus::stream(std::uint64_t seed) const {

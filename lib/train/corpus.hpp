@@ -28,6 +28,8 @@ struct Corpus {
   std::shared_ptr<const data::Cleaning> cleaning;  ///< null if data.cleaning asks for nothing
   /// Of everything that decides the stream of training samples.
   std::string fingerprint;
+  /// Of the text of evaluations.
+  std::string held_out_fingerprint;
 
   bool is_mixture() const { return parts.size() > 1; }
   /// The order of training.

@@ -87,15 +87,20 @@ void Peers::check_same_program(std::string_view device) const {
   }
 }
 
-void Peers::check_same_data(std::string_view fingerprint) const {
-  const std::vector<std::string> all = texts_of_all(fingerprint, "comparison of training data");
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    require<RanksDiffer>(
-        all[rank] == all[0],
-        "rank {} has other training data than rank 0 ({}, rank 0: {}): another text, "
-        "tokenizer or packing; let all ranks read the same files",
-        rank, all[rank], all[0]);
-  }
+void Peers::check_same_data(std::string_view fingerprint, std::string_view held_out) const {
+  const auto check = [this](std::string_view mine, std::string_view what, std::string_view why) {
+    const std::vector<std::string> all =
+        texts_of_all(mine, fmt::format("comparison of {} data", what));
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      require<RanksDiffer>(
+          all[rank] == all[0],
+          "rank {} has other {} data than rank 0 ({}, rank 0: {}): {}; let all ranks read the same "
+          "files",
+          rank, what, all[rank], all[0], why);
+    }
+  };
+  check(fingerprint, "training", "another text, tokenizer or packing");
+  check(held_out, "held-out", "another text for evaluations");
 }
 
 void Peers::check_same_recipe(std::string_view recipe) const {

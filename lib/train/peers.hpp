@@ -22,7 +22,7 @@ class Peers {
   /// The same of what is known later: the kind of device, and the plugin that it needs.
   void check_same_program(std::string_view device) const;
   /// The same of what they train on.
-  void check_same_data(std::string_view fingerprint) const;
+  void check_same_data(std::string_view fingerprint, std::string_view held_out) const;
 
   bool is_first() const { return world_->place().rank == 0; }
   World& world() const { return *world_; }

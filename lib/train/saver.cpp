@@ -91,17 +91,15 @@ void Saver::begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoin
   const Clock::time_point last = std::exchange(last_begin_, begin);
   const Clock::time_point pace_until =
       begin + std::chrono::duration_cast<Clock::duration>(kPacedPart * (begin - last));
-  using checkpoint::Writing;
   const World::LongWait patience(peers_->world());  // a slow disk is no lost rank
   under_way_ = UnderWay{
       .tier = tier,
-      .save = (*tiers_)[tier].begin(
-          state.schedule_position, std::move(boxes), std::move(state), peers_->group(),
-          writes_in_background() ? Writing::in_background : Writing::by_caller, pace_until),
+      .save = (*tiers_)[tier].begin(state.schedule_position, std::move(boxes), std::move(state),
+                                    peers_->group(), writing(), pace_until),
       .begin = begin};
   under_way_->waited = seconds_since(begin);
   if (async_) return;
-  if (writes_in_background()) return finish();
+  if (writing() == checkpoint::Writing::awaited) return finish();
   while (!under_way_->committed) under_way_->committed = under_way_->save->advance();
 }
 

@@ -75,12 +75,15 @@ class Saver {
   void unless_local_fails(Tier tier, const std::function<void()>& part);
   void begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoint::RunState state,
              std::chrono::steady_clock::time_point begin);
-  /// Whether a thread writes what this rank saves. In place of the run, too: ranks keep answering
-  /// each other meanwhile, so that one that is lost is found. A device's memory is read by the
-  /// thread that drives the device.
-  bool writes_in_background() const {
+  /// Who writes what this rank saves. In place of the run a thread, too: ranks keep answering each
+  /// other meanwhile, so that one that is lost is found. A device's memory is read by the thread
+  /// that drives the device.
+  checkpoint::Writing writing() const {
+    using checkpoint::Writing;
+    if (async_) return Writing::in_background;
     const bool others_wait = peers_->world().place().size > 1;
-    return async_ || (others_wait && engine_->device().kind() == DeviceKind::cpu);
+    return others_wait && engine_->device().kind() == DeviceKind::cpu ? Writing::awaited
+                                                                      : Writing::by_caller;
   }
   /// The boxes' bytes, copied to where a thread may read them.
   void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);

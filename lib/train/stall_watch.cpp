@@ -30,7 +30,9 @@ constexpr Seconds kBeyondDoubt{8};
 
 Seconds limit_of(Seconds patience) { return patience + kBeyondDoubt; }
 
+/// Nobody else would miss a rank then.
 bool others_wait_without_limit() {
+  if (activity::waits_endlessly()) return true;
   const std::string now = activity::text();
   return !now.starts_with("training") && !now.starts_with("evaluating");
 }
@@ -156,6 +158,7 @@ WorkWatch::WorkWatch(std::chrono::duration<double> patience)
 
 void WorkWatch::look(std::optional<std::uint64_t> progress) {
   if (!progress || progress != seen_) {
+    activity::tick();
     seen_ = progress;
     since_ = Clock::now();
     told_ = false;

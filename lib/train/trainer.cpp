@@ -90,7 +90,7 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
       resumed_step_(resume()),
       profiler_(recipe.profiler, directory_) {
   const World::LongWait patience(peers_.world());  // rank 0's files may take long
-  peers_.check_same_data(corpus_.fingerprint);
+  peers_.check_same_data(corpus_.fingerprint, corpus_.held_out_fingerprint);
   status_.length(total_steps_);
   write_environment(directory_, peers_);
   check_prompts(recipe, *corpus_.tokenizer);

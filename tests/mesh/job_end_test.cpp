@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/hash.hpp"
+#include "lib/data/source.hpp"
 #include "tests/mesh/workshop.hpp"
 #include "tests/support/source_tree.hpp"
 
@@ -146,6 +147,25 @@ TEST_CASE("ranks that read another text are told apart before the first step") {
                      fmt::format("run.output_dir={} data.cache_dir={}", (w.scratch / "k").string(),
                                  (w.scratch / "cache").string()));
   check_told_apart(result, "rank 1 has other training data than rank 0 (");
+}
+
+TEST_CASE("ranks that would evaluate another text are told apart before the first step") {
+  const Workshop w;
+  int number = 0;
+  const auto name = [&] { return fmt::format("more{}.txt", number); };
+  while (!data::is_held_out(name(), {.modulus = 4})) ++number;
+  std::filesystem::create_directory(w.scratch / "elsewhere");
+  for (const char* file : {"r.yaml", "text.txt"}) {
+    std::filesystem::copy(w.scratch / file, w.scratch / "elsewhere");
+  }
+  write_file_atomic(w.scratch / name(), "A text for evaluations alone.");
+  write_file_atomic(w.scratch / "elsewhere" / name(), "A text for evaluations which is another.");
+  const ProcessResult result = w.run_in_shell(
+      2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && cd elsewhere;",
+      fmt::format("'data.sources=[{{path: text.txt, max_document_bytes: 1024}}, "
+                  "{{path: {}}}]' run.output_dir={} data.cache_dir={}",
+                  name(), (w.scratch / "k").string(), (w.scratch / "cache").string()));
+  check_told_apart(result, "rank 1 has other held-out data than rank 0 (");
 }
 
 TEST_CASE("ranks whose tokenizers differ are told apart before the first step") {

@@ -11,7 +11,9 @@
 #include "lib/base/file.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
+#include "lib/base/shell_word.hpp"
 #include "lib/checkpoint/store.hpp"
+#include "lib/comm/tcp/socket.hpp"
 #include "lib/train/local_checkpoints.hpp"
 #include "lib/train/metrics.hpp"
 #include "tests/e2e/workspace.hpp"
@@ -107,9 +109,36 @@ Overrides Layout::overrides() const {
 }
 
 std::string Layout::name() const {
-  return fmt::format("{} rank{}, {}{}{}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync",
-                     parallelism == "{}" ? "" : ", " + parallelism, local ? ", local" : "");
+  return fmt::format("{} rank{}, {}{}{}{}", ranks, ranks == 1 ? "" : "s", async ? "async" : "sync",
+                     parallelism == "{}" ? "" : ", " + parallelism, local ? ", local" : "",
+                     tcp ? ", tcp" : "");
 }
+
+namespace {
+
+/// A shell that starts `command` once for each rank, as torchrun does, and ends with the exit code
+/// of the first that ends badly. What the others leave behind it says and kills.
+std::vector<std::string> torchrun(int ranks, const std::vector<std::string>& command) {
+  constexpr int kTenthsToEnd = 150;
+  const std::string variables =
+      fmt::format("WORLD_SIZE={0} LOCAL_WORLD_SIZE={0} MASTER_ADDR=localhost MASTER_PORT={1}",
+                  ranks, tcp::port_of(tcp::listen_at(0)));
+  std::string script = fmt::format("first=0; for r in $(seq 0 {}); do env RANK=$r LOCAL_RANK=$r {}",
+                                   ranks - 1, variables);
+  for (const std::string& word : command) script += " " + shell_word(word);
+  script += fmt::format(
+      " & done\n"
+      "for i in $(seq 2 {}); do wait -n; code=$?; [ $first = 0 ] && first=$code; done\n"
+      "last=$(jobs -rp); [ $first = 0 ] || for i in $(seq 1 {}); do [ -n \"$(jobs -rp)\" ] && "
+      "sleep "
+      "0.1; done\n"
+      "[ $first != 0 ] && [ -n \"$(jobs -rp)\" ] && echo left behind && kill -KILL $last\n"
+      "wait -n; code=$?; [ $first = 0 ] && first=$code; exit $first",
+      ranks, kTenthsToEnd);
+  return {"/bin/bash", "-c", script};
+}
+
+}  // namespace
 
 Job::Job(const Layout& layout, const Job* prepared) : layout_(layout) {
   set_mpi_environment();
@@ -124,14 +153,14 @@ Job::Job(const Layout& layout, const Job* prepared) : layout_(layout) {
 std::vector<std::string> Job::command(const Environment& environment, const Overrides& more,
                                       const std::string& executable) const {
   std::vector<std::string> command;
-  if (layout_.ranks > 1) command = mpirun(layout_.ranks);
+  if (layout_.ranks > 1 && !layout_.tcp) command = mpirun(layout_.ranks);
   command.push_back("/usr/bin/env");
   for (const auto& [name, value] : environment) command.push_back(name + "=" + value);
   command.insert(command.end(), {executable, "run", "recipe.yaml"});
   for (const Overrides& overrides : {layout_.overrides(), more}) {
     command.insert(command.end(), overrides.begin(), overrides.end());
   }
-  return command;
+  return layout_.tcp ? torchrun(layout_.ranks, command) : command;
 }
 
 std::optional<fs::path> Job::local_checkpoints() const {

@@ -25,6 +25,8 @@ struct Layout {
   /// Every other step is saved on other storage. No such save is left out, because the recipe asks
   /// for ways back.
   bool local = false;
+  /// Ranks are started as torchrun does and meet by TCP; else by mpirun.
+  bool tcp = false;
 
   static constexpr std::int64_t kSteps = 6, kInterval = 2;
   Overrides overrides() const;

@@ -1,10 +1,12 @@
 // Ranks that fail and signals that come at any moment of a run: T7 and T8 of docs/reliability.md.
+#include <algorithm>
 #include <filesystem>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "lib/base/file.hpp"
+#include "lib/comm/tcp/socket.hpp"
 #include "tests/e2e/workspace.hpp"
 #include "tests/reliability/job.hpp"
 #include "tests/reliability/journal.hpp"
@@ -27,22 +29,30 @@ struct Moment {
   }
 };
 
-// How those say it who tell of the rank that failed first: ranks that wait, or the rank itself; of
-// a process that is gone at once the launcher, which ends the others before they can.
-bool names(const std::string& all, const Moment& at) {
-  const std::string output = "\n" + all;
-  const bool is_gone =
-      at.what != "spin" && at.what != "read" && at.what != "stop" && at.what != "throw";
-  if (is_gone && output.find(fmt::format("rank {} with PID", at.rank)) < output.size()) return true;
-  const std::string self = at.rank == 0 ? "\nerror: " : fmt::format("[rank {}] error: ", at.rank);
+// Where a rank is first told to have failed: by ranks that wait, or by itself; of a process that is
+// gone at once by the launcher, which ends the others before they can.
+std::size_t first_complaint(const std::string& output, int rank) {
+  const std::string self = rank == 0 ? "\nerror: " : fmt::format("[rank {}] error: ", rank);
+  std::size_t first = std::string::npos;
   for (const std::string& text :
-       {fmt::format("from rank {}: ", at.rank),
-        fmt::format("rank {}: unexpected: thrown by a test", at.rank),
-        fmt::format("rank {} has given no sign of life", at.rank),
+       {fmt::format("from rank {}: ", rank), fmt::format("rank {} with PID", rank),
+        fmt::format("rank {} on {} ended", rank, tcp::host_name()),
+        fmt::format("rank {}: unexpected: thrown by a test", rank),
+        fmt::format("rank {} has given no sign of life", rank),
         self + "unexpected: thrown by a test", self + "nothing has gone on here"}) {
-    if (output.find(text) != std::string::npos) return true;
+    first = std::min(first, output.find(text));
   }
-  return false;
+  return first;
+}
+
+// Nobody is told to have failed before it.
+bool names(const std::string& all, const Layout& layout, const Moment& at) {
+  const std::string output = "\n" + all;
+  const std::size_t first = first_complaint(output, at.rank);
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    if (rank != at.rank && first_complaint(output, rank) < first) return false;
+  }
+  return first != std::string::npos;
 }
 
 // What a rank says that it was doing then.
@@ -52,7 +62,7 @@ std::string doing(const Moment& at) {
   if (at.phase == "check") return "checking checkpoints";
   if (at.phase == "load") return "loading a checkpoint";
   if (at.phase == "save") return "saving, after step 4";
-  if (at.phase == "evaluation") return "evaluating, after step 3";
+  if (at.phase == "evaluation" || at.phase == "samples") return "evaluating, after step 3";
   return "training, after step ";  // those who wait may be a step ahead
 }
 
@@ -82,15 +92,20 @@ std::string fail_at(const Layout& layout, const Moment& at) {
   const TempDir pids;
   // Nobody waits ten seconds longer than the time-out; the rest is for a start.
   constexpr double kLimitSeconds = 45;
-  const ProcessResult result = job.run(at.environment(pids), {"resilience.hang_timeout=2s"},
-                                       LLMTRAIN_FAILPOINTS, kLimitSeconds);
+  Overrides overrides{"resilience.hang_timeout=2s"};
+  if (at.phase == "samples") overrides.emplace_back("eval.sample_prompts=[word]");
+  const ProcessResult result =
+      job.run(at.environment(pids), overrides, LLMTRAIN_FAILPOINTS, kLimitSeconds);
   if (result.timed_out) return "hangs: " + result.output;
   if (result.exit_code == 0) return "ends well: " + result.output;
   const bool stands_still = at.what == "spin" || at.what == "read" || at.what == "stop";
   if (stands_still && result.exit_code != 6) {
     return fmt::format("exit code {}: {}", result.exit_code, result.output);
   }
-  if (!names(result.output, at)) return "does not name the rank: " + result.output;
+  if (at.what != "stop" && result.output.find("left behind") != std::string::npos) {
+    return "does not end: " + result.output;
+  }
+  if (!names(result.output, layout, at)) return "does not name the rank first: " + result.output;
   if (std::string wrong = check_place(job, layout, at, result.output); !wrong.empty()) return wrong;
   return check_recovery(job, layout, result.output, before);
 }
@@ -126,11 +141,12 @@ std::string signal_at(const Layout& layout, const Moment& at, bool twice) {
 
 }  // namespace
 
-TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is named") {
-  Journal journal("T7", 107);
+namespace {
+
+void try_all_failures(Journal& journal, bool tcp) {
   int cases = 0;
-  for (const Layout& layout :
-       {Layout{.ranks = 2}, Layout{.ranks = 4, .parallelism = "{dp: 2, tp: 2}"}}) {
+  for (const Layout& layout : {Layout{.ranks = 2, .tcp = tcp},
+                               Layout{.ranks = 4, .parallelism = "{dp: 2, tp: 2}", .tcp = tcp}}) {
     for (const int rank : {0, layout.ranks - 1}) {
       for (const char* what : {"kill", "throw", "spin", "exit", "segv", "stop", "abort", "read"}) {
         for (const char* phase : {"init", "data", "check", "load", "forward", "backward", "reduce",
@@ -147,8 +163,21 @@ TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is nam
   journal.check();
 }
 
+}  // namespace
+
+TEST_CASE("T7 a rank that fails in any way at any moment: all end, and it is named") {
+  Journal journal("T7", 107);
+  try_all_failures(journal, false);
+}
+
+TEST_CASE("T7 the same of ranks that torchrun has started: each ends by itself") {
+  Journal journal("T7-tcp", 117);
+  try_all_failures(journal, true);
+}
+
 TEST_CASE("rank 0, stopped while the others wait without limit, is missed by one of them") {
   CHECK(fail_at(Layout{.ranks = 2}, {"data", "stop", 0}) == "");
+  CHECK(fail_at(Layout{.ranks = 2}, {"samples", "stop", 0}) == "");
 }
 
 TEST_CASE("a rank that gets nowhere before the first step is missed, and named") {

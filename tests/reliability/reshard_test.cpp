@@ -196,6 +196,23 @@ std::string name_of(std::size_t from, std::size_t by) {
                      sharings()[by].parallelism);
 }
 
+/// That of a model of the recipe with `overrides` each of these layouts loads the bits that each
+/// other one has saved.
+void check_each_by_each(Journal& journal, const std::vector<std::size_t>& chosen,
+                        const std::vector<std::string>& overrides) {
+  const Shop shop;
+  const auto saved = save_and_save_again(shop, chosen, overrides);
+  for (const std::size_t from : chosen) {
+    for (const std::size_t by : chosen) {
+      if (from == by) continue;
+      journal.run(name_of(from, by), [&] {
+        return check_same_bits(saved.at(from), tensors_of(shop.saved_again(from, by)));
+      });
+    }
+  }
+  journal.check();
+}
+
 }  // namespace
 
 TEST_CASE("T11 what any layout saved, any other one loads bit for bit, and goes on") {
@@ -266,23 +283,21 @@ TEST_CASE("T11 any layout loads what another one has of each kind of optimizer s
 // of the other cases is smaller than one.
 TEST_CASE("T11 any layout loads bit for bit tensors that are larger than a piece") {
   Journal journal("T11-pieces", 1);
-  const Shop shop;
-  const std::vector<std::size_t> chosen = journal.tries_all()
-                                              ? std::vector<std::size_t>{0, 2, 3, 4, 5, 7}
-                                              : std::vector<std::size_t>{0, 3};
-  const auto saved = save_and_save_again(
-      shop, chosen,
+  check_each_by_each(
+      journal,
+      journal.tries_all() ? std::vector<std::size_t>{0, 2, 3, 4, 5, 7}
+                          : std::vector<std::size_t>{0, 3},
       {"model.hidden_size=64", "model.num_hidden_layers=2", "model.moe_intermediate_size=20002",
        "model.num_experts=2", "precision.compute=fp32"});
-  for (const std::size_t from : chosen) {
-    for (const std::size_t by : chosen) {
-      if (from == by) continue;
-      journal.run(name_of(from, by), [&] {
-        return check_same_bits(saved.at(from), tensors_of(shop.saved_again(from, by)));
-      });
-    }
-  }
-  journal.check();
+}
+
+// A table and a head of so many rows, which are as large as some pieces, too.
+TEST_CASE("T11 any layout loads bit for bit tables whose rows no number of ranks divides") {
+  Journal journal("T11-vocabulary", 1);
+  check_each_by_each(journal,
+                     journal.tries_all() ? std::vector<std::size_t>{0, 3, 4, 5, 6, 7, 13}
+                                         : std::vector<std::size_t>{4, 5},
+                     {"model.vocab_size=31123", "precision.compute=fp32"});
 }
 
 TEST_CASE("T11 with determinism: layout a run that changes its layout has the bits of one rank") {

@@ -20,6 +20,7 @@
 #include "lib/train/checkpoint_tiers.hpp"
 #include "lib/train/checkpointing.hpp"
 #include "lib/train/corpus.hpp"
+#include "lib/train/sampling.hpp"
 #include "lib/train/saver.hpp"
 
 namespace llmtrain::test {
@@ -178,6 +179,21 @@ llmtrain::engine::EvalOutcome EVALUATE_WRAPPED(llmtrain::engine::Engine* engine,
                                                const llmtrain::engine::StepBatch& batch) {
   if (!engine->device().is_meta()) pass_phase("evaluation");
   return EVALUATE_REAL(engine, batch);
+}
+
+// train::write_samples(Engine&, const Peers&, const Tokenizer&, const LoopOptions&, std::uint64_t,
+// std::int64_t, RunOutput*, const StopRequests&).
+bool SAMPLES_REAL(llmtrain::engine::Engine&, const llmtrain::train::Peers&,
+                  const llmtrain::data::Tokenizer&, const llmtrain::train::LoopOptions&,
+                  std::uint64_t, std::int64_t, llmtrain::train::RunOutput*,
+                  const llmtrain::train::StopRequests&);
+bool SAMPLES_WRAPPED(llmtrain::engine::Engine& engine, const llmtrain::train::Peers& peers,
+                     const llmtrain::data::Tokenizer& tokenizer,
+                     const llmtrain::train::LoopOptions& options, std::uint64_t seed,
+                     std::int64_t step, llmtrain::train::RunOutput* output,
+                     const llmtrain::train::StopRequests& stop) {
+  pass_phase("samples");
+  return SAMPLES_REAL(engine, peers, tokenizer, options, seed, step, output, stop);
 }
 
 // train::Saver::finish(), which the end of a run calls.

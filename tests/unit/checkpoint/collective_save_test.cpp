@@ -105,7 +105,7 @@ TEST_CASE("a save in the background is written while its caller goes on, and see
 }
 
 TEST_CASE("three writers commit one checkpoint, which none sees before all have written") {
-  for (const Writing writing : {Writing::by_caller, Writing::in_background}) {
+  for (const Writing writing : {Writing::by_caller, Writing::awaited, Writing::in_background}) {
     const ScratchDir dir;
     std::atomic<int> written = 0;
     std::atomic<int> seen_early = 0;
@@ -138,7 +138,7 @@ TEST_CASE("three writers commit one checkpoint, which none sees before all have 
 }
 
 TEST_CASE("what a writer cannot read back as it was written is kept beside two that are valid") {
-  for (const Writing writing : {Writing::by_caller, Writing::in_background}) {
+  for (const Writing writing : {Writing::by_caller, Writing::awaited, Writing::in_background}) {
     for (int damaged = 0; damaged < 3; ++damaged) {
       const ScratchDir dir;
       testing::run_job(3, [&](Transport& transport) {
@@ -207,7 +207,7 @@ TEST_CASE("what fails on one writer is thrown by all with its rank, and leaves n
     int rank;
     std::string point;
   };
-  for (const Writing writing : {Writing::by_caller, Writing::in_background}) {
+  for (const Writing writing : {Writing::by_caller, Writing::awaited, Writing::in_background}) {
     for (const Case& c : {Case{0, "directory.create"}, Case{0, "directory.created"},
                           Case{1, "shard.create"}, Case{2, "shard.sync"}, Case{0, "shard.close"},
                           Case{1, "save.written"}, Case{0, "manifest.half"}}) {
@@ -308,13 +308,19 @@ TEST_CASE(
   }
   CHECK(holds_small(store, 2));
 
-  save = begin(3, Writing::in_background);
+  save = begin(3, Writing::awaited);
+  while (!save->advance()) {
+  }
+  CHECK(holds_small(store, 3));
+  CHECK(save->rested_seconds() == 0);
+
+  save = begin(4, Writing::in_background);
   CHECK_FALSE(save->is_idle(milliseconds(300)));  // it rests
   const auto given_up = std::chrono::steady_clock::now();
   save.reset();
   CHECK(std::chrono::steady_clock::now() - given_up < std::chrono::minutes(1));
   CHECK_FALSE(has_leftovers(dir.path()));
-  CHECK(store.list() == std::vector<std::uint64_t>{1, 2});
+  CHECK(store.list() == std::vector<std::uint64_t>{1, 2, 3});
 }
 
 TEST_CASE("a writer that is late rests no more, and says how long it did") {

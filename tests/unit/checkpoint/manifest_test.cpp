@@ -60,6 +60,13 @@ TEST_CASE("a manifest reads back equal, with every kind of scalar") {
   CHECK(std::signbit(double_at(back.run.state, "negative zero")));
 }
 
+// Lines of metrics that are not on the disk yet: diagnostics of a deep model are many.
+TEST_CASE("a text among what a run is at is as long as it is") {
+  Manifest manifest = small_manifest();
+  manifest.run.state["long"] = std::string(std::size_t{5} << 20, 'x');
+  CHECK(parse_manifest(format_manifest(manifest), "m") == manifest);
+}
+
 TEST_CASE("non-finite doubles survive as scalars") {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Manifest manifest = small_manifest();
