@@ -58,11 +58,8 @@ ActivationOffload::ActivationOffload(Device& device, const ActivationOffloadOpti
 class ActivationOffload::Away {
  public:
   Away(ActivationOffload& of, ValueStore::Id id, std::uint64_t bytes)
-      : of_(&of), id_(id), blocks_(ValueStore::blocks_of(bytes)) {
-    of_->put_bytes_ += bytes;
-    of_->put_blocks_ += blocks_;
-    of_->blocks_ += blocks_;
-    of_->most_blocks_ = std::max(of_->most_blocks_, of_->blocks_);
+      : of_(&of), id_(id), bytes_(bytes) {
+    of_->use_.put(bytes);
   }
   ~Away() {
     leave();
@@ -77,11 +74,11 @@ class ActivationOffload::Away {
   }
 
  private:
-  void leave() { of_->blocks_ -= std::exchange(blocks_, 0); }
+  void leave() { of_->use_.gone(std::exchange(bytes_, 0)); }
 
   ActivationOffload* of_;
   ValueStore::Id id_;
-  std::uint64_t blocks_;
+  std::uint64_t bytes_;  // 0 when it has been taken
 };
 
 std::function<Tensor(const OpCtx&)> ActivationOffload::put_away(const OpCtx& ctx,
@@ -106,11 +103,6 @@ std::vector<std::function<Tensor(const OpCtx&)>> ActivationOffload::put_away(
     leaving.tensor.reset();
   }
   return ways_back;
-}
-
-std::uint64_t ActivationOffload::most_file_bytes() const {
-  const std::uint64_t pool_blocks = pool_bytes() / ValueStore::kBlock;
-  return std::min(most_blocks_ + pool_blocks, put_blocks_) * ValueStore::kBlock;
 }
 
 std::optional<offload::StoreTraffic> ActivationOffload::traffic() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/autograd/tape.hpp"
+#include "lib/offload/value_file_use.hpp"
 #include "lib/offload/value_store.hpp"
 
 namespace llmtrain::engine {
@@ -28,7 +29,9 @@ std::set<std::string_view> operations_of(std::span<const std::string> names);
 
 struct ActivationOffloadOptions {
   std::vector<std::string> names;  // some of offloaded_names()
-  /// Memory through which they pass.
+  /// A GPU's in a file, too, and not in its host's memory, which nothing but the names concerns.
+  bool gpu_has_file = false;
+  /// Memory through which they pass to a file.
   std::uint64_t buffer_bytes = 0;
   bool checksums = true;
   std::filesystem::path directory = {};
@@ -44,11 +47,8 @@ class ActivationOffload final : public TensorKeeper {
   std::vector<std::function<Tensor(const OpCtx&)>> put_away(const OpCtx& ctx,
                                                             std::vector<Leaving> tensors) override;
 
-  /// Most of the file that can have been in use so far: by values at a time, and by those that were
-  /// taken from the pool before the disk had written them.
-  std::uint64_t most_file_bytes() const;
-  /// All values that were put away.
-  std::uint64_t put_bytes() const { return put_bytes_; }
+  const offload::ValueFileUse& file_use() const { return use_; }
+  std::uint64_t most_file_bytes() const { return use_.most_file_bytes(pool_bytes()); }
   std::uint64_t pool_bytes() const { return pool_.view().bytes(); }
   /// Both empty where there is no file.
   std::optional<offload::StoreTraffic> traffic() const;
@@ -63,7 +63,7 @@ class ActivationOffload final : public TensorKeeper {
   std::optional<offload::ValueStore> store_;
   /// The last one that went there, of each tape.
   std::map<const Tape*, offload::ValueStore::Id> newest_;
-  std::uint64_t blocks_ = 0, most_blocks_ = 0, put_blocks_ = 0, put_bytes_ = 0;
+  offload::ValueFileUse use_;
 };
 
 }  // namespace llmtrain::engine

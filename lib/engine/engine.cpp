@@ -200,7 +200,7 @@ void Engine::run_micro_batches(const StepBatch& batch) {
     };
     const bool gradients_leave = end == actions.size() && mesh_.data().size() > 1;
     // A recording has the launches of one stream, and what the host keeps comes by another.
-    if (gradients_leave || diagnoses_ || host_activations_ || brings_parameters()) {
+    if (gradients_leave || diagnoses_ || device_activations_ || brings_parameters()) {
       work();
     } else {
       parts_.run(RecordedParts::Part::micro_step, work, entry.first->second.addresses());
@@ -239,7 +239,7 @@ std::string Engine::not_recorded() const {
   if (stages_.divided()) parts.push_back("the pipeline's actions");
   if (parts_.has_collectives(RecordedParts::Part::micro_step)) {
     parts.push_back("micro-batches");
-  } else if (mesh_.data().size() > 1 && !host_activations_ && !brings_parameters()) {
+  } else if (mesh_.data().size() > 1 && !device_activations_ && !brings_parameters()) {
     parts.push_back("the last micro-batch");
   }
   if (parts_.has_collectives(RecordedParts::Part::update)) parts.push_back("the update");

@@ -16,9 +16,9 @@
 #include "lib/engine/activation_offload.hpp"
 #include "lib/engine/batch.hpp"
 #include "lib/engine/batch_rows.hpp"
+#include "lib/engine/device_activations.hpp"
 #include "lib/engine/diagnostics.hpp"
 #include "lib/engine/expert_room.hpp"
-#include "lib/engine/host_activations.hpp"
 #include "lib/engine/quantization_report.hpp"
 #include "lib/engine/recompute.hpp"
 #include "lib/engine/recorded_parts.hpp"
@@ -80,7 +80,7 @@ struct EngineOptions {
   /// meta does not open, and from which a GPU's host updates (OffloadPlace::host_file).
   std::optional<optim::Offload> offload;
   /// Which saved activations are elsewhere until the walk back: a CPU's in a file, a GPU's in the
-  /// host's memory, which nothing but the names concerns.
+  /// host's memory or in a file.
   std::optional<ActivationOffloadOptions> offloaded_activations;
   /// Null for an engine that only evaluates and decodes: no gradients, no optimizer state.
   const optim::OptimizerOptions* optimizer = nullptr;
@@ -109,7 +109,7 @@ struct EnginePlace {
   bool keeps_snapshot = false;
   /// Of the files of EngineOptions::offload that name no directory.
   std::filesystem::path offload_directory = {};
-  /// Of a GPU's host, for EngineOptions::offloaded_activations: HostActivations::facts() of a plan.
+  /// Of a GPU's host, for EngineOptions::offloaded_activations: DeviceActivationFacts of a plan.
   std::uint64_t host_activation_bytes = 0;
   CommunicatorFactory communicators = self_factory();
   MeshShape mesh;
@@ -190,12 +190,12 @@ class Engine final : private parallel::StageProgram {
   ParameterStore& parameters() { return store_; }
   /// Null without an optimizer.
   optim::OptimizerSet* optimizer() { return optimizer_.get(); }
-  /// Null where no activations are in a file; in the host's memory.
+  /// Null where no activations of a CPU are in a file; where none of a GPU are elsewhere.
   const ActivationOffload* offloaded_activations() const {
     return activations_ ? &*activations_ : nullptr;
   }
-  const HostActivations* host_activations() const {
-    return host_activations_ ? &*host_activations_ : nullptr;
+  const ActivationShelf* activation_shelf() const {
+    return device_activations_ ? &device_activations_->shelf() : nullptr;
   }
   /// Null where no products are quantized, and without an optimizer.
   const QuantizedLayers* quantized_layers() const { return quantized_ ? &*quantized_ : nullptr; }
@@ -296,7 +296,7 @@ class Engine final : private parallel::StageProgram {
   std::optional<parallel::GradientTree> tree_;
   // Tapes have values in one of them, or in none.
   std::optional<ActivationOffload> activations_;
-  std::optional<HostActivations> host_activations_;
+  std::optional<DeviceActivations> device_activations_;
   std::optional<QuantizedLayers> quantized_;
   std::optional<QuantizationReport> quantization_;
   std::vector<optim::StateTensor> states_;

@@ -4,6 +4,8 @@
 #include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
 #include "lib/engine/engine.hpp"
+#include "lib/engine/file_shelf.hpp"
+#include "lib/engine/host_shelf.hpp"
 
 namespace llmtrain::engine {
 
@@ -110,12 +112,18 @@ bool Engine::is_for_gpu() const {
 void Engine::allocate_activation_offload() {
   Device& device = *place_.device;
   ActivationOffloadOptions options = *options_.offloaded_activations;
-  if (is_for_gpu()) {
-    host_activations_.emplace(device, options.names, place_.host_activation_bytes);
+  if (options.directory.empty()) options.directory = place_.offload_directory;
+  if (!is_for_gpu()) {
+    activations_.emplace(device, options);
     return;
   }
-  if (options.directory.empty()) options.directory = place_.offload_directory;
-  activations_.emplace(device, options);
+  std::unique_ptr<ActivationShelf> shelf;
+  if (options.gpu_has_file) {
+    shelf = std::make_unique<FileShelf>(device, options);
+  } else {
+    shelf = std::make_unique<HostShelf>(device, place_.host_activation_bytes);
+  }
+  device_activations_.emplace(std::move(shelf), options.names);
 }
 
 void Engine::allocate_quantization() {

@@ -201,8 +201,8 @@ Var Engine::run_blocks(const OpCtx& ctx, Var x, int stage) {
       return recompute.whole ? recompute_segment(of_block, x, body) : body(of_block, x);
     });
     if (ctx.tape != nullptr && activations_) ctx.tape->put_away(of_block, first, *activations_);
-    if (ctx.tape != nullptr && host_activations_) {
-      ctx.tape->put_away(of_block, first, *host_activations_);
+    if (ctx.tape != nullptr && device_activations_) {
+      ctx.tape->put_away(of_block, first, *device_activations_);
     }
     i = behind;
   }

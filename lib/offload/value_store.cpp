@@ -35,21 +35,29 @@ std::span<std::byte> ValueStore::memory_of(std::size_t pool_block) const {
 }
 
 ValueStore::Id ValueStore::put(std::span<const std::byte> bytes, std::string name, Id before) {
+  return put(bytes.size(), std::move(name), before,
+             [bytes](std::span<std::byte> part, std::uint64_t offset) {
+               std::memcpy(part.data(), bytes.data() + offset, part.size());
+             });
+}
+
+ValueStore::Id ValueStore::put(std::uint64_t bytes, std::string name, Id before,
+                               const CopyIn& copy) {
   Lock lock = disk_.lock();
   disk_.check_failure();
   const Id id = next_id_++;
   Value& value = values_[id];
-  value = {.bytes = bytes.size(), .name = std::move(name), .before = before, .pieces = {}};
-  value.pieces.resize(blocks_of(bytes.size()));
+  value = {.bytes = bytes, .name = std::move(name), .before = before, .pieces = {}};
+  value.pieces.resize(blocks_of(bytes));
   for (std::size_t i = 0; i < value.pieces.size(); ++i) {
     value.pieces[i].file_block = take_file_block();
     const std::size_t block = await_pool_block(lock);
     occupy(block, Status::writing, id, i);
     lock.unlock();
-    const auto part = bytes.subspan(i * kBlock, blocks_[block].bytes);
+    const std::uint64_t size = blocks_[block].bytes;
     const std::span<std::byte> memory = memory_of(block);
-    std::memcpy(memory.data(), part.data(), part.size());
-    std::memset(memory.data() + part.size(), 0, memory.size() - part.size());
+    copy(memory.first(size), i * kBlock);
+    std::memset(memory.data() + size, 0, memory.size() - size);
     lock.lock();
     to_write_.push_back(block);
     disk_.wake();
@@ -58,10 +66,15 @@ ValueStore::Id ValueStore::put(std::span<const std::byte> bytes, std::string nam
 }
 
 void ValueStore::take(Id id, std::span<std::byte> to) {
+  take(id, [to](std::span<const std::byte> part, std::uint64_t offset) {
+    require(offset + part.size() <= to.size(), "a value of more than {} bytes", to.size());
+    std::memcpy(to.data() + offset, part.data(), part.size());
+  });
+}
+
+void ValueStore::take(Id id, const CopyOut& copy) {
   Lock lock = disk_.lock();
   Value& value = values_.at(id);
-  require(to.size() == value.bytes, "{}: {} bytes into memory of {}", value.name, value.bytes,
-          to.size());
   for (std::size_t i = 0; i < value.pieces.size(); ++i) {
     read_ahead(id);
     Piece& piece = value.pieces[i];
@@ -69,7 +82,7 @@ void ValueStore::take(Id id, std::span<std::byte> to) {
     const PoolBlock& block = blocks_[piece.pool_block];
     disk_.await(lock, [&] { return block.status != Status::reading; });
     lock.unlock();
-    std::memcpy(to.data() + i * kBlock, memory_of(piece.pool_block).data(), block.bytes);
+    copy(memory_of(piece.pool_block).first(block.bytes), i * kBlock);
     lock.lock();
     let_go(piece);
     piece = {};

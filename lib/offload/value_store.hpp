@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -32,12 +33,19 @@ class ValueStore {
   /// outlives this. The file grows by what is put away.
   ValueStore(ScratchFile file, std::span<std::byte> pool, const StoreOptions& options);
 
+  /// Copies a part of a value, which begins at `offset` of it, to or from the pool, and is done
+  /// when it returns.
+  using CopyIn = std::function<void(std::span<std::byte> part, std::uint64_t offset)>;
+  using CopyOut = std::function<void(std::span<const std::byte> part, std::uint64_t offset)>;
+
   /// One thread puts away, takes and drops. All throw a StorageError, then and ever after, when the
   /// file fails or a block is not what was written there.
-  /// Copies `bytes`, which are called `name` in messages. `before` is read ahead when this value is
-  /// taken, and so is what comes before that one.
+  /// A value of so many bytes, which is called `name` in messages. `before` is read ahead when this
+  /// value is taken, and so is what comes before that one.
+  Id put(std::uint64_t bytes, std::string name, Id before, const CopyIn& copy);
   Id put(std::span<const std::byte> bytes, std::string name, Id before);
-  /// Copies the value to memory of its size, and keeps it no longer.
+  /// Copies the value to where there is place for it, and keeps it no longer.
+  void take(Id value, const CopyOut& copy);
   void take(Id value, std::span<std::byte> to);
   /// Of a value that nobody takes; no error.
   void drop(Id value) noexcept;

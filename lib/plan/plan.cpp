@@ -263,10 +263,12 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   }
   if (const auto* activations = engine.offloaded_activations()) {
     plan.activation_file_bytes = activations->most_file_bytes();
-    plan.activation_traffic_bytes = activations->put_bytes();
+    plan.activation_traffic_bytes = activations->file_use().put_bytes();
   }
-  if (const auto* activations = engine.host_activations()) {
-    plan.host_activations = activations->facts();
+  if (const engine::ActivationShelf* shelf = engine.activation_shelf()) {
+    plan.device_activations = shelf->facts();
+    plan.activation_file_bytes = shelf->facts().file_bytes;
+    if (plan.activation_file_bytes > 0) plan.activation_traffic_bytes = shelf->facts().down_bytes;
   }
   if (target.keeps_snapshot && !target.snapshot_on_device()) {
     plan.pinned_bytes = engine.saved_bytes();

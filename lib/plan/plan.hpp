@@ -94,9 +94,9 @@ struct Plan {
   }
   /// Beside a GPU: what its host has of activations (offload.activations), pinned as long as the
   /// run, and what a step copies there and back.
-  std::optional<engine::HostActivationFacts> host_activations;
+  std::optional<engine::DeviceActivationFacts> device_activations;
   std::uint64_t host_activation_bytes() const {
-    return host_activations ? host_activations->pinned_bytes : 0;
+    return device_activations ? device_activations->pinned_bytes : 0;
   }
   /// On a GPU: launches are recorded once and queued as a whole (run.cuda_graphs).
   bool records_launches = true;

@@ -176,10 +176,10 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
     if (host->copies_bytes > 0) updates["pinned_parameter_bytes"] = host->copies_bytes;
     if (host->brings_copies) updates["step_parameter_bytes"] = plan.brought_parameter_bytes;
   }
-  if (const auto& host = plan.host_activations) {
-    json["host_activations"] = {{"pinned_bytes", host->pinned_bytes},
-                                {"step_down_bytes", host->down_bytes},
-                                {"step_up_bytes", host->up_bytes}};
+  if (const auto& away = plan.device_activations) {
+    json["host_activations"] = {{"pinned_bytes", away->pinned_bytes},
+                                {"step_down_bytes", away->down_bytes},
+                                {"step_up_bytes", away->up_bytes}};
   }
   if (plan.activation_file_bytes > 0) {
     json["activation_offload"] = {{"file_bytes", plan.activation_file_bytes},

@@ -41,17 +41,18 @@ std::string offload_rows(const Plan& plan) {
       text += row("pinned memory, parameters", format_bytes(host->copies_bytes));
     }
   }
-  if (const auto& host = plan.host_activations) {
-    text +=
-        row("offload", fmt::format("activations: in the host's memory; a step brings {} there "
-                                   "and {} back",
-                                   format_bytes(host->down_bytes), format_bytes(host->up_bytes)));
-    text += row("pinned memory, activations", format_bytes(host->pinned_bytes));
-  }
   if (plan.activation_file_bytes > 0) {
     text += row("offload", fmt::format("activations: {} in a file of this rank; a step writes {}",
                                        format_bytes(plan.activation_file_bytes),
                                        format_bytes(plan.activation_traffic_bytes)));
+  } else if (const auto& away = plan.device_activations) {
+    text +=
+        row("offload", fmt::format("activations: in the host's memory; a step brings {} there "
+                                   "and {} back",
+                                   format_bytes(away->down_bytes), format_bytes(away->up_bytes)));
+  }
+  if (const auto& away = plan.device_activations) {
+    text += row("pinned memory, activations", format_bytes(away->pinned_bytes));
   }
   return text;
 }
@@ -228,7 +229,7 @@ std::string time_rows(const Plan& plan, const std::optional<PlannedTime>& time) 
   if (plan.host_updates) {
     text += "    not in it: updates, which the host computes, and copies there and back\n";
   }
-  if (plan.host_activations) {
+  if (plan.device_activations) {
     text += "    not in it: what copies of activations there and back take longer than the step\n";
   }
   text += assumption_rows(assumptions_of_time(plan));
@@ -248,7 +249,7 @@ std::string launches_text(const Plan& plan) {
   if (!plan.not_recorded.empty()) {
     text += fmt::format("; one by one in {}, where ranks exchange", plan.not_recorded);
   }
-  if (plan.host_activations) {
+  if (plan.device_activations) {
     text += "; one by one in micro-batches, whose activations come and go beside them";
   } else if (plan.host_updates && plan.host_updates->brings_copies) {
     text += "; one by one in micro-batches, beside which parameters come";

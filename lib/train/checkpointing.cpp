@@ -4,6 +4,8 @@
 #include <bit>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "lib/base/log.hpp"
 #include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
@@ -318,6 +320,26 @@ void check_same_batches(const checkpoint::CheckpointStore& store, std::uint64_t 
       remedy + ", or go on with the batches as they were");
 }
 
+namespace {
+
+/// What an earlier recipe has kept for good is deleted for no change of a number without a word.
+void warn_of_archived(const checkpoint::CheckpointStore& store, const CheckpointSection& then,
+                      const CheckpointSection& now) {
+  const std::uint64_t before = then.keep_every(), after = now.keep_every();
+  if (before == 0 || before == after || !now.keep_latest()) return;
+  std::vector<std::uint64_t> steps = store.list();
+  std::erase_if(steps, [&](std::uint64_t step) {
+    return step % before != 0 || (after != 0 && step % after == 0);
+  });
+  if (steps.empty()) return;
+  log::warning(
+      "checkpoint.keep_every was {}, which kept steps {} for good: from now on saves delete them, "
+      "as checkpoint.keep_latest says; copy their directories from {}, or set the key back",
+      before, fmt::join(steps, ", "), store.root().string());
+}
+
+}  // namespace
+
 void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t step,
                       const Recipe& now) {
   Recipe then;
@@ -330,6 +352,7 @@ void log_changed_keys(const checkpoint::CheckpointStore& store, std::uint64_t st
   for (const std::string& change : recipe::changed_values(then, now)) {
     log::info("changed since then: {}", change);
   }
+  warn_of_archived(store, then.checkpoint, now.checkpoint);
 }
 
 }  // namespace llmtrain::train

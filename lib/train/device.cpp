@@ -124,6 +124,11 @@ void check_device_trains(const Recipe& recipe) {
                        "offload.optimizer: {}, and run.device is {} here; leave it out, or set "
                        "nvme, which keeps them in a file",
                        kNoHostOfCpu, to_string(device));
+  require<RecipeError>(
+      recipe.offload.activation_place() != ActivationPlace::host || device != DeviceKind::cpu,
+      "offload.activation_place: {}, and run.device is {} here; leave it out, or "
+      "set nvme, which keeps them in a file",
+      kNoHostOfCpuActivations, to_string(device));
   const bool any_exchange =
       recipe.parallelism.gpu_collectives() == parallel::GpuCollectives::automatic;
   require<RecipeError>(any_exchange || device == DeviceKind::cuda,

@@ -16,10 +16,12 @@ std::optional<optim::Offload> OffloadSection::settings() const {
 }
 
 std::optional<engine::ActivationOffloadOptions> OffloadSection::of_activations() const {
-  engine::ActivationOffloadOptions options{.names = activations(),
-                                           .buffer_bytes = activation_buffer(),
-                                           .checksums = checksum(),
-                                           .directory = path().value_or("")};
+  engine::ActivationOffloadOptions options{
+      .names = activations(),
+      .gpu_has_file = activation_place() == ActivationPlace::nvme,
+      .buffer_bytes = activation_buffer(),
+      .checksums = checksum(),
+      .directory = path().value_or("")};
   if (activations().empty()) return std::nullopt;
   return options;
 }
@@ -35,7 +37,10 @@ void OffloadSection::validate(recipe::Issues& issues) const {
   };
   if (optimizer() == OffloadTo::none) check(buffer, "offload.optimizer: host or nvme");
   validate_places(issues);
-  if (activations().empty()) check(activation_buffer, "offload.activations");
+  if (activations().empty()) {
+    check(activation_place, "offload.activations");
+    check(activation_buffer, "offload.activations");
+  }
   if (optimizer() == OffloadTo::nvme || !activations().empty()) return;
   check(path, "offload.optimizer: nvme or offload.activations");
   check(checksum, "offload.optimizer: nvme or offload.activations");

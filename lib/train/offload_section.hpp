@@ -16,15 +16,21 @@ namespace llmtrain::train {
 
 /// What a file of a GPU's optimizer states means.
 inline constexpr std::string_view kFilesOfGpu = "nvme, by which the host of a GPU updates";
-/// Why keys of files mean nothing to its activations.
+/// Why keys of files mean nothing to its activations without one.
 inline constexpr std::string_view kNoActivationFilesOfGpu =
     "is of files, and activations of a GPU go to the host's memory, of which a plan knows how much "
     "they need";
+inline constexpr std::string_view kActivationFilesOfGpu =
+    "leave it out, or set offload.activation_place: nvme";
 /// Why a CPU has nothing on the host.
 inline constexpr std::string_view kNoHostOfCpu =
     "the memory of a CPU is the host's, where optimizer states and masters are already";
 
+inline constexpr std::string_view kNoHostOfCpuActivations =
+    "the memory of a CPU is the host's, where activations are already";
+
 enum class OffloadTo : std::uint8_t { none, host, nvme };
+enum class ActivationPlace : std::uint8_t { of_device, host, nvme };
 
 struct OffloadSection : recipe::Section {
   recipe::Key<OffloadTo> optimizer{
@@ -55,14 +61,22 @@ struct OffloadSection : recipe::Section {
       "activations",
       {},
       "operations of the blocks whose saved tensors are elsewhere from the pass forth to the walk "
-      "back, those of a GPU in pinned memory of the host, those of a CPU in a file; `block` means "
-      "the input of what activation_checkpoint computes again as a whole. A tensor goes when all "
-      "operations that keep it are named",
+      "back; `block` means the input of what activation_checkpoint computes again as a whole. A "
+      "tensor goes when all operations that keep it are named",
       recipe::any_of(engine::offloaded_names())};
+  recipe::Key<ActivationPlace> activation_place{
+      this, "activation_place", ActivationPlace::of_device,
+      "where these activations are meanwhile: auto = those of a GPU in pinned memory of its host, "
+      "those of a CPU, whose memory is the host's, in a file; host, nvme = those of a GPU in one "
+      "of "
+      "both",
+      recipe::one_of<ActivationPlace>({{"auto", ActivationPlace::of_device},
+                                       {"host", ActivationPlace::host},
+                                       {"nvme", ActivationPlace::nvme}})};
   recipe::Key<recipe::Bytes> activation_buffer{
       this, "activation_buffer", recipe::Bytes{256 << 20},
-      "memory of a rank through which activations pass to a file: bounds what is read ahead and "
-      "not yet written, and keeps what fits into it",
+      "memory of a rank, of a GPU's pinned memory of its host, through which activations pass to a "
+      "file: bounds what is read ahead and not yet written, and keeps what fits into it",
       recipe::between(1 << 20, 0x1p44)};
   recipe::Key<std::optional<std::string>> path{
       this, "path", std::nullopt,
@@ -87,12 +101,16 @@ struct OffloadSection : recipe::Section {
   }
   /// Whether a rank on such a device has files.
   bool uses_files(DeviceKind device) const {
-    return optimizer() == OffloadTo::nvme || (!activations().empty() && device == DeviceKind::cpu);
+    return optimizer() == OffloadTo::nvme || activations_in_file(device);
+  }
+  bool activations_in_file(DeviceKind device) const {
+    return !activations().empty() &&
+           (device == DeviceKind::cpu || activation_place() == ActivationPlace::nvme);
   }
 
   /// Of optimizer states, masters and parameters; empty where all stay in the device's memory.
   std::optional<optim::Offload> settings() const;
-  /// Of activations; likewise. But for the names it is about files.
+  /// Of activations; likewise.
   std::optional<engine::ActivationOffloadOptions> of_activations() const;
   /// `path`, or what stands for it in a run's directory.
   std::filesystem::path directory(const std::filesystem::path& of_run) const;

@@ -12,15 +12,22 @@ void Recipe::validate_offload(recipe::Issues& issues) const {
                "leave it out, or set precision.compute: bf16, and no master: none");
   });
   recipe::judge(issues, [&] {
-    if (offload.activations().empty() || run.device() != DeviceChoice::cuda) return;
+    const bool in_file = offload.activation_place() == ActivationPlace::nvme;
+    if (offload.activations().empty() || run.device() != DeviceChoice::cuda || in_file) return;
     std::vector<const recipe::ValueEntry*> of_files{&offload.activation_buffer};
     if (offload.optimizer() != OffloadTo::nvme) {
       of_files.insert(of_files.end(), {&offload.path, &offload.checksum});
     }
     for (const recipe::ValueEntry* key : of_files) {
       if (key->value_text() == key->default_text()) continue;
-      issues.add(*key, std::string(kNoActivationFilesOfGpu), "leave it out");
+      issues.add(*key, std::string(kNoActivationFilesOfGpu), std::string(kActivationFilesOfGpu));
     }
+  });
+  recipe::judge(issues, [&] {
+    const bool on_host = offload.activation_place() == ActivationPlace::host;
+    if (!on_host || run.device() != DeviceChoice::cpu) return;
+    issues.add(offload.activation_place, std::string(kNoHostOfCpuActivations),
+               "leave it out, or set nvme, which keeps them in a file");
   });
   recipe::judge(issues, [&] {
     if (!offload.is_on_host() || run.device() != DeviceChoice::cpu) return;

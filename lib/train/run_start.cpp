@@ -122,7 +122,7 @@ void log_launches(const Device& device, const plan::Plan& plan) {
   } else if (!plan.not_recorded.empty()) {
     log::info("launches are made one by one in {}, where ranks exchange", plan.not_recorded);
   }
-  if (plan.records_launches && plan.host_activations) {
+  if (plan.records_launches && plan.device_activations) {
     log::info(
         "launches are made one by one in micro-batches, whose activations come and go "
         "beside them");
@@ -175,12 +175,30 @@ void log_offload(engine::Engine& engine) {
         "activations: in a file from the pass forth to the walk back, {}, through {} of memory",
         activations->how(), format_bytes(activations->pool_bytes()));
   }
-  if (const engine::HostActivations* activations = engine.host_activations()) {
-    log::info(
-        "activations: in the host's memory from the pass forth to the walk back, {} of it pinned",
-        format_bytes(activations->pinned_bytes()));
+  if (const engine::ActivationShelf* shelf = engine.activation_shelf()) {
+    const std::string pinned = format_bytes(shelf->pinned_bytes());
+    if (shelf->traffic()) {
+      log::info(
+          "activations: in a file of the host from the pass forth to the walk back, {}, through {} "
+          "of its memory, pinned",
+          shelf->how(), pinned);
+    } else {
+      log::info(
+          "activations: in the host's memory from the pass forth to the walk back, {} of it pinned",
+          pinned);
+    }
   }
 }
+
+namespace {
+
+void log_activation_traffic(const offload::StoreTraffic& traffic) {
+  log::info("activations: {} read, {} written; micro-batches waited {} for the disk",
+            format_bytes(traffic.read_bytes), format_bytes(traffic.written_bytes),
+            format_duration(traffic.waited_seconds));
+}
+
+}  // namespace
 
 void log_offload_traffic(engine::Engine& engine) {
   if (const optim::OffloadedStates* states = engine.optimizer()->offloaded()) {
@@ -210,16 +228,14 @@ void log_offload_traffic(engine::Engine& engine) {
         besides);
   }
   if (const engine::ActivationOffload* activations = engine.offloaded_activations()) {
-    const auto traffic = activations->traffic();
-    log::info("activations: {} read, {} written; micro-batches waited {} for the disk",
-              format_bytes(traffic->read_bytes), format_bytes(traffic->written_bytes),
-              format_duration(traffic->waited_seconds));
+    log_activation_traffic(*activations->traffic());
   }
-  if (const engine::HostActivations* activations = engine.host_activations()) {
-    const engine::HostActivationFacts facts = activations->facts();
+  if (const engine::ActivationShelf* shelf = engine.activation_shelf()) {
+    const engine::DeviceActivationFacts facts = shelf->facts();
     log::info("activations: {} copied to the host and {} back; it used {} of its memory for them",
               format_bytes(facts.down_bytes), format_bytes(facts.up_bytes),
               format_bytes(facts.pinned_bytes));
+    if (const auto traffic = shelf->traffic()) log_activation_traffic(*traffic);
   }
 }
 
@@ -249,8 +265,8 @@ void log_idle_layout_keys(const Recipe& recipe) {
 }
 
 void log_idle_offload(const Recipe& recipe, const plan::Plan& plan) {
-  const bool any_on_host = plan.host_activations && plan.host_activations->down_bytes > 0;
-  if (plan.activation_traffic_bytes > 0 || any_on_host) return;
+  const bool any_of_gpu = plan.device_activations && plan.device_activations->down_bytes > 0;
+  if (plan.activation_traffic_bytes > 0 || any_of_gpu) return;
   log_without_effect("for what other models save, or other recipes; without effect on this rank",
                      {&recipe.offload.activations});
 }
@@ -262,8 +278,8 @@ void log_idle_keys(const Recipe& recipe, DeviceKind device) {
   if (!offload.uses_files(device)) {
     log_without_effect("for files alone, of which this run has none",
                        {&offload.path, &offload.checksum, &offload.activation_buffer});
-  } else if (device != DeviceKind::cpu) {
-    log_without_effect("for activations in files alone, and those of a GPU are in none",
+  } else if (!offload.activations_in_file(device)) {
+    log_without_effect("for activations in files alone, and those of this run are in none",
                        {&offload.activation_buffer});
   }
   if (device != DeviceKind::cpu) return;

@@ -64,7 +64,7 @@ void check_shared_memory(const RunPlan& planned, const Recipe& recipe, const Pee
 namespace {
 
 std::string host_contents(const plan::Plan& plan) {
-  if (!plan.host_activations) return "updates";
+  if (!plan.device_activations) return "updates";
   return plan.host_updates ? "updates and activations" : "activations";
 }
 
@@ -76,17 +76,19 @@ std::string remedy_on_host(const plan::Plan& plan) {
                   : "leave offload.parameters, offload.master or offload.optimizer: host out, keep "
                     "them in a file (nvme), or divide more among ranks (parallelism.zero: 1)";
   }
-  if (!plan.host_activations) return std::string(updates);
-  return fmt::format(
-      "name fewer of offload.activations, or set activation_checkpoint.mode: full "
-      "and [block]{}{}",
-      updates.empty() ? "" : "; ", updates);
+  if (!plan.device_activations) return std::string(updates);
+  const std::string_view activations =
+      plan.activation_file_bytes > 0
+          ? "lower offload.activation_buffer, which is pinned"
+          : "name fewer of offload.activations, set activation_checkpoint.mode: full and [block], "
+            "or keep them in a file (offload.activation_place: nvme)";
+  return fmt::format("{}{}{}", activations, updates.empty() ? "" : "; ", updates);
 }
 
 }  // namespace
 
 void check_host_memory(const plan::Plan& plan, const Peers& peers) {
-  if (!plan.host_updates && !plan.host_activations) return;
+  if (!plan.host_updates && !plan.device_activations) return;
   const std::uint64_t bytes =
       plan.host_update_bytes() + plan.host_activation_bytes() + plan.pinned_bytes;
   const std::uint64_t has = physical_memory_bytes();

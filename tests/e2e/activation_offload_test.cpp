@@ -134,8 +134,17 @@ TEST_CASE("activations that cannot be offloaded are refused when the recipe is c
     check_refused({"offload.activations=[norm]", "run.device=cuda", "offload." + key},
                   "offload." + key + ": is of files, and activations of a GPU go to the host");
   }
+  check_refused({"offload.activation_place=nvme"},
+                "offload.activation_place=nvme: does nothing without offload.activations");
+  check_refused({"offload={activations: [norm], activation_place: host}", "run.device=cpu"},
+                "the memory of a CPU is the host's, where activations are already");
   check_refused({"offload.activations=[norm]", "offload.buffer=1GiB"},
                 "offload.buffer=1GiB: does nothing without offload.optimizer: host or nvme");
+  const Workspace here(kTinyRecipe);
+  const auto on_cpu =
+      here.run({"offload={activations: [norm], activation_place: host}", "run.device=auto"});
+  CHECK(on_cpu.exit_code == 2);
+  CHECK(holds(on_cpu.output, {"where activations are already, and run.device is cpu here"}));
 }
 
 }  // namespace llmtrain

@@ -78,4 +78,21 @@ TEST_CASE("a run does not go on with other data, nor with other attention across
   run_well(here, {"training.max_steps=8"});
 }
 
+TEST_CASE("what an earlier keep_every has kept for good is named before saves delete it") {
+  const Workspace here(kTinyRecipe);
+  const auto run = [&](const std::string& steps, const std::string& every) {
+    const auto result = here.run({"checkpoint.interval=5", "checkpoint.keep_latest=2",
+                                  "training.max_steps=" + steps, "checkpoint.keep_every=" + every});
+    CHECK_MESSAGE(result.exit_code == 0, result.output);
+    return result.output;
+  };
+  constexpr std::string_view kWarns = "warning: checkpoint.keep_every was";
+  CHECK(run("8", "2").find(kWarns) == std::string::npos);
+  CHECK(run("9", "2").find(kWarns) == std::string::npos);
+  CHECK(run("10", "1").find(kWarns) == std::string::npos);
+  CHECK(run("11", "2").find("keep_every was 1, which kept steps 9 for good") != std::string::npos);
+  CHECK(holds(run("12", "4"), {"keep_every was 2, which kept steps 2, 6, 10 for good: from now on "
+                               "saves delete them"}));
+}
+
 }  // namespace llmtrain

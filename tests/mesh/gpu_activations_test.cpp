@@ -1,4 +1,5 @@
-// `llmtrain run` under mpirun on an emulated GPU whose host has activations (offload.activations).
+// `llmtrain run` under mpirun on an emulated GPU whose host has activations (offload.activations),
+// in its memory or in files.
 #include <filesystem>
 
 #include <doctest/doctest.h>
@@ -36,25 +37,30 @@ TEST_CASE("ranks on a GPU have the bits that they have without when activations 
     }
     CAPTURE(fmt::format("{}", fmt::join(settings, " ")));
     const Workshop w;
-    const auto run = [&](std::string_view name, bool offload) {
+    const auto run = [&](std::string_view name, const Overrides& offload) {
       Overrides overrides{"precision.compute=fp32"};
       overrides.insert(overrides.end(), settings.begin(), settings.end());
       overrides.insert(overrides.end(),
                        {"run.device=cuda", "run.memory_limit=256 MiB", "training.max_steps=4",
                         "eval.interval=null", fmt::format("run.output_dir={}", name)});
-      if (offload) {
-        overrides.emplace_back(
-            "offload.activations=[block, attention, linear, norm, activation, experts, dropout]");
-      }
+      overrides.insert(overrides.end(), offload.begin(), offload.end());
       return w.run(2, overrides, {.limit_seconds = 180});
     };
-    const ProcessResult plain = run("plain", false);
+    const ProcessResult plain = run("plain", {});
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.output);
-    const ProcessResult offloaded = run("offloaded", true);
-    REQUIRE_MESSAGE(offloaded.exit_code == 0, offloaded.output);
-    CHECK(offloaded.output.find("took memory as planned") != std::string::npos);
-    CHECK(offloaded.output.find("activations: in the host's memory") != std::string::npos);
-    CHECK(losses_and_norms(w.scratch / "offloaded") == losses_and_norms(w.scratch / "plain"));
+    const auto check_same = [&](std::string_view name, Overrides offload, std::string_view says) {
+      offload.emplace_back(
+          "offload.activations=[block, attention, linear, norm, activation, experts, dropout]");
+      const ProcessResult offloaded = run(name, offload);
+      REQUIRE_MESSAGE(offloaded.exit_code == 0, offloaded.output);
+      CHECK(offloaded.output.find("took memory as planned") != std::string::npos);
+      CHECK(offloaded.output.find(says) != std::string::npos);
+      CHECK(losses_and_norms(w.scratch / name) == losses_and_norms(w.scratch / "plain"));
+    };
+    check_same("on_host", {}, "activations: in the host's memory");
+    if (is_quick() && settings.front() == "parallelism.zero=3") continue;
+    check_same("in_files", {"offload.activation_place=nvme", "offload.activation_buffer=1MiB"},
+               "activations: in a file of the host");
   }
 }
 

@@ -117,25 +117,33 @@ std::string Layout::name() const {
 namespace {
 
 /// A shell that starts `command` once for each rank, as torchrun does, and ends with the exit code
-/// of the first that ends badly. What the others leave behind it says and kills.
+/// of the first that ends badly. Whom the others leave behind for long it kills, and says so.
 std::vector<std::string> torchrun(int ranks, const std::vector<std::string>& command) {
-  constexpr int kTenthsToEnd = 150;
-  const std::string variables =
-      fmt::format("WORLD_SIZE={0} LOCAL_WORLD_SIZE={0} MASTER_ADDR=localhost MASTER_PORT={1}",
-                  ranks, tcp::port_of(tcp::listen_at(0)));
-  std::string script = fmt::format("first=0; for r in $(seq 0 {}); do env RANK=$r LOCAL_RANK=$r {}",
-                                   ranks - 1, variables);
+  constexpr std::string_view kAwaitAll = R"(
+first=0; patience=240
+while [ ${#left[@]} -gt 0 ]; do
+  next=()
+  for p in "${left[@]}"; do
+    if kill -0 $p 2> /dev/null; then next+=($p); continue; fi
+    wait $p; code=$?
+    [ $first = 0 ] && first=$code
+  done
+  left=("${next[@]}")
+  if [ $first != 0 ] && [ ${#left[@]} = 1 ]; then
+    patience=$((patience - 1))
+    [ $patience = 0 ] && echo left behind && kill -KILL ${left[0]}
+  fi
+  sleep 0.05
+done
+exit $first
+)";
+  std::string script = fmt::format(
+      "left=(); for r in $(seq 0 {}); do env RANK=$r LOCAL_RANK=$r WORLD_SIZE={} "
+      "LOCAL_WORLD_SIZE={} MASTER_ADDR=localhost MASTER_PORT={}",
+      ranks - 1, ranks, ranks, tcp::port_of(tcp::listen_at(0)));
   for (const std::string& word : command) script += " " + shell_word(word);
-  script += fmt::format(
-      " & done\n"
-      "for i in $(seq 2 {}); do wait -n; code=$?; [ $first = 0 ] && first=$code; done\n"
-      "last=$(jobs -rp); [ $first = 0 ] || for i in $(seq 1 {}); do [ -n \"$(jobs -rp)\" ] && "
-      "sleep "
-      "0.1; done\n"
-      "[ $first != 0 ] && [ -n \"$(jobs -rp)\" ] && echo left behind && kill -KILL $last\n"
-      "wait -n; code=$?; [ $first = 0 ] && first=$code; exit $first",
-      ranks, kTenthsToEnd);
-  return {"/bin/bash", "-c", script};
+  script += " & left+=($!); done";
+  return {"/bin/bash", "-c", script.append(kAwaitAll)};
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ class LazyMemory final : public MemoryBackend {
       add(wait, number);
     }
     std::shared_ptr<const Point> queued() override {
+      const std::lock_guard lock(memory_->mutex_);
       return std::make_shared<const Place>(queued_);
     }
     void hold_launches(const Point& point) override {
@@ -94,9 +95,14 @@ class LazyMemory final : public MemoryBackend {
     void to_device(void* device, const void* pinned, std::uint64_t bytes) override {
       add([=, this] { memory_->memory_->copy_from_host(device, pinned, bytes); });
     }
-    void finish() override { do_until(queued_); }
+    void finish() override {
+      const std::lock_guard lock(memory_->mutex_);
+      do_until(queued_);
+    }
     void do_what_is_ready() {
-      while (!queue_.empty() && queue_.front().second <= memory_->begun_) do_until(begun_ + 1);
+      // What is behind something that is being done is not.
+      while (under_way_ == 0 && !queue_.empty() && queue_.front().second <= memory_->begun_)
+        do_until(begun_ + 1);
     }
 
    private:
@@ -104,11 +110,10 @@ class LazyMemory final : public MemoryBackend {
       return static_cast<const Place&>(point).number;
     }
     void add(std::function<void()> work, std::int64_t follows = 0) {
+      const std::lock_guard lock(memory_->mutex_);
       queue_.emplace_back(std::move(work), follows);
       ++queued_;
-      if (memory_->copying_ == Copying::late) return;
-      const std::lock_guard lock(memory_->mutex_);
-      do_what_is_ready();
+      if (memory_->copying_ == Copying::early) do_what_is_ready();
     }
     // Launches that hold for copies, and copies that follow launches, call each other.
     void do_until(std::int64_t number) {
@@ -116,7 +121,9 @@ class LazyMemory final : public MemoryBackend {
         const std::function<void()> next = std::move(queue_.front().first);
         queue_.pop_front();
         ++begun_;
+        ++under_way_;
         next();
+        --under_way_;
       }
     }
 
@@ -124,6 +131,7 @@ class LazyMemory final : public MemoryBackend {
     std::list<std::vector<std::byte>> pinned_;
     std::deque<std::pair<std::function<void()>, std::int64_t>> queue_;
     std::int64_t queued_ = 0, begun_ = 0;
+    int under_way_ = 0;
   };
 
   void do_until(std::int64_t number) {

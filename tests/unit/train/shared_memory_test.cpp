@@ -45,9 +45,9 @@ TEST_CASE("a host without the memory that is taken of it is named before the run
   plan.offloaded_bytes = 1 << 20;
   CHECK(problem().find("; lower offload.buffer") != std::string::npos);
   plan.pinned_bytes = 0;
-  plan.host_activations = engine::HostActivationFacts{.pinned_bytes = 1 << 20};
+  plan.device_activations = engine::DeviceActivationFacts{.pinned_bytes = 1 << 20};
   CHECK(problem().empty());
-  plan.host_activations->pinned_bytes = physical_memory_bytes() - (1 << 20);
+  plan.device_activations->pinned_bytes = physical_memory_bytes() - (1 << 20);
   CHECK(problem().starts_with("updates and activations on the host need "));
   plan.host_updates.reset();
   CHECK(problem().empty());
