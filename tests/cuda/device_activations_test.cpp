@@ -1,5 +1,5 @@
-// Steps of an engine on the GPU whose activations are in the host's memory meanwhile: the bits and
-// the memory that are planned, and no waiting.
+// Steps of an engine on the GPU whose activations are in the host's memory meanwhile, or in a file:
+// the bits and the memory that are planned; of the former no waiting.
 #include <dlfcn.h>
 
 #include <doctest/doctest.h>
@@ -13,6 +13,7 @@
 #include "tests/cuda/skip.hpp"
 #include "tests/cuda_emulation/emulation.hpp"
 #include "tests/support/engine_recipe.hpp"
+#include "tests/support/temp_dir.hpp"
 
 namespace llmtrain::test {
 
@@ -32,15 +33,20 @@ const std::vector<std::string> kAll{"block", "attention", "linear", "norm", "act
 
 class GpuEngine {
  public:
-  /// `names`: of offload.activations.
-  GpuEngine(const Overrides& overrides, const std::vector<std::string>& names)
+  /// `names`: of offload.activations, which are in a file through a pool of four blocks, or on the
+  /// host.
+  GpuEngine(const Overrides& overrides, const std::vector<std::string>& names, bool in_file = false)
       : gpu_(*kernels::load_backend(DeviceKind::cuda).backend),
         device_(gpu_.open(0), std::uint64_t{1} << 28) {
     recipe::load(recipe_,
                  {.file = "test.yaml", .text = std::string(kRecipe), .overrides = overrides});
     engine::EngineOptions options = recipe_.options(7);
     if (!names.empty()) {
-      options.offloaded_activations = engine::ActivationOffloadOptions{.names = names};
+      options.offloaded_activations =
+          engine::ActivationOffloadOptions{.names = names,
+                                           .gpu_has_file = in_file,
+                                           .buffer_bytes = 4 * offload::ValueStore::kBlock,
+                                           .directory = directory_.path()};
     }
     constexpr std::uint64_t kWorkspace = 1 << 20;
     plan_ = plan::make_plan(
@@ -100,6 +106,7 @@ class GpuEngine {
   const plan::Plan& plan() const { return plan_; }
 
  private:
+  TempDir directory_;
   const kernels::Backend& gpu_;
   EngineRecipe recipe_;
   Device device_;
@@ -114,7 +121,8 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("steps have their bits, and the memory of their plans, with activations on the host") {
+TEST_CASE(
+    "steps have their bits and their plans' memory with activations on the host and in files") {
   const std::vector<Case> cases{{{}},
                                 {{"precision.compute=bf16"}},
                                 {{"precision.compute=fp16"}, {"linear", "norm"}},
@@ -122,16 +130,22 @@ TEST_CASE("steps have their bits, and the memory of their plans, with activation
                                 {{"activation_checkpoint.mode=sqrt"}, {"block"}}};
   for (const Case& c : cases) {
     CAPTURE(fmt::format("{} {}", fmt::join(c.overrides, " "), fmt::join(c.names, " ")));
-    GpuEngine plain(c.overrides, {}), away(c.overrides, c.names);
-    CHECK(away.story() == plain.story());
-    REQUIRE(away.plan().host_activations.has_value());
-    const engine::HostActivationFacts planned = *away.plan().host_activations;
-    const engine::HostActivationFacts facts = away->host_activations()->facts();
-    CHECK(planned.down_bytes > 0);
-    CHECK(facts.pinned_bytes == planned.pinned_bytes);
-    CHECK(facts.down_bytes == 4 * planned.down_bytes);
-    CHECK(facts.up_bytes == 4 * planned.up_bytes);
-    CHECK(away->host_activations()->held_bytes() == 0);
+    GpuEngine plain(c.overrides, {});
+    const std::vector<std::byte> expected = plain.story();
+    for (const bool in_file : {false, true}) {
+      CAPTURE(in_file);
+      GpuEngine away(c.overrides, c.names, in_file);
+      CHECK(away.story() == expected);
+      REQUIRE(away.plan().device_activations.has_value());
+      const engine::DeviceActivationFacts planned = *away.plan().device_activations;
+      const engine::DeviceActivationFacts facts = away->activation_shelf()->facts();
+      CHECK(planned.down_bytes > 0);
+      CHECK(facts.pinned_bytes == planned.pinned_bytes);
+      CHECK(facts.down_bytes == 4 * planned.down_bytes);
+      CHECK(facts.up_bytes == 4 * planned.up_bytes);
+      CHECK(away->activation_shelf()->held_bytes() == 0);
+      CHECK(away->activation_shelf()->traffic().has_value() == in_file);
+    }
   }
 }
 

@@ -79,7 +79,8 @@ TEST_CASE("the plan of a GPU's activations in a file has the pool, the file and 
   CHECK(holds(ran.output,
               {fmt::format("activations: {} copied to the host", format_bytes(6 * down))}));
   const auto text = here.call(joined({"plan", "recipe.yaml"}, joined(deep, {kAll})));
-  CHECK(holds(text.output, {"in a file of this rank; a step writes", "pinned memory, activations"}));
+  CHECK(
+      holds(text.output, {"in a file of this rank; a step writes", "pinned memory, activations"}));
 }
 
 TEST_CASE(
