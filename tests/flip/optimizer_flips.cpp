@@ -174,10 +174,9 @@ const std::vector<Flip> kOptimizer{
      {plan},
      "run.device=cuda | offload.activations=[attention]",
      {"offload.activation_place=nvme"}},
-    // On a GPU `auto` is `host`, on a CPU `nvme`.
     {"offload.activation_place",
-     {},
-     "run.device=cuda | offload.activations=[attention]",
+     {plan},
+     "run.device=cuda | offload.activations=[attention] | offload.activation_place=nvme",
      {"offload.activation_place=host"}},
     {"offload.path", {files}, "offload.optimizer=nvme", {"offload.path=elsewhere"}},
     {"offload.buffer", {plan}, "offload.optimizer=nvme", {"offload.buffer=64KiB"}},
