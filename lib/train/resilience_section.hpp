@@ -55,8 +55,8 @@ struct ResilienceSection : recipe::Section {
       "exit_margin",
       {},
       "in a Slurm job: save and end so long before the end of its time (SLURM_JOB_END_TIME); auto "
-      "= "
-      "10 s and twice the longest step and the longest save so far",
+      "= 10 s and twice the longest step and the longest save so far (before the first one: a "
+      "rank's part of it at 100 MB/s)",
       recipe::at_least(0)};
   recipe::Key<recipe::Count> max_restarts_without_progress{
       this, "max_restarts_without_progress", 3,

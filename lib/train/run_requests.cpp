@@ -34,6 +34,13 @@ std::string text_of(Request::Kind kind, int signal, const Deadline& deadline) {
 
 }  // namespace
 
+void Deadline::expect_save(std::uint64_t bytes, double now) {
+  constexpr double kBytesPerSecond = 100e6, kMostPart = 1.0 / 8;  // the margin counts it twice
+  if (!end_ || !save_is_guess_) return;
+  longest_save_ = std::min(static_cast<double>(bytes) / kBytesPerSecond,
+                           std::max(0.0, kMostPart * (*end_ - now)));
+}
+
 RunRequests::RunRequests(const Peers& peers, std::filesystem::path directory,
                          const Deadline& deadline)
     : peers_(&peers), control_(std::move(directory) / "control"), deadline_(deadline) {

@@ -2,11 +2,13 @@
 /// What asks a run to save or to stop, between two of its steps: signals, the end of its job's
 /// time, and files that people put into its directory. All ranks hear of it at the same step.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lib/recipe/quantity.hpp"
 #include "lib/train/job.hpp"
@@ -32,7 +34,12 @@ class Deadline {
       : end_(job.end), margin_(margin) {}
 
   void note_step(double seconds) { longest_step_ = std::max(longest_step_, seconds); }
-  void note_save(double seconds) { longest_save_ = std::max(longest_save_, seconds); }
+  /// Until note_save() knows better: a save takes as long as a rank's `bytes` do on a shared disk
+  /// that is busy. At most a quarter of the time that is left `now` goes to the margin for that.
+  void expect_save(std::uint64_t bytes, double now);
+  void note_save(double seconds) {
+    longest_save_ = std::max(std::exchange(save_is_guess_, false) ? 0 : longest_save_, seconds);
+  }
   /// Seconds before the end.
   double margin() const {
     if (margin_.value) return margin_.value->seconds;
@@ -48,6 +55,7 @@ class Deadline {
   std::optional<double> end_;
   recipe::Auto<recipe::Duration> margin_;
   double longest_step_ = 0, longest_save_ = 0;
+  bool save_is_guess_ = true;
 };
 
 class RunRequests {

@@ -53,7 +53,15 @@ Trainer::Trainer(const Recipe& recipe, const std::filesystem::path& file, World&
         status.enter("checking checkpoints");
         return newest_checkpoint(recipe, peers_, tiers_);
       }()),
-      requests_(peers_, directory_, Deadline(this_job(), recipe.resilience.exit_margin())),
+      requests_(peers_, directory_,
+                [&] {
+                  Deadline deadline(this_job(), recipe.resilience.exit_margin());
+                  const plan::Plan& plan = planned_.plan;
+                  const auto ranks = static_cast<std::uint64_t>(world.place().size);
+                  deadline.expect_save(plan.checkpoint_bytes / ranks + plan.export_bytes,
+                                       unix_time());
+                  return deadline;
+                }()),
       corpus_([&] {
         status.enter("preparing data");
         return peers_.first_then_others(

@@ -176,4 +176,20 @@ TEST_CASE("a run has to begin its last save twice the longest step and save befo
   CHECK(given.margin() == 5);
 }
 
+TEST_CASE(
+    "before its first save a run expects one of 100 MB/s, for a quarter of its time at most") {
+  Deadline first({.id = "1", .end = 1000.0}, {});
+  first.expect_save(3'000'000'000, 0);
+  CHECK(first.margin() == 10 + 2 * 30);
+  first.note_save(4);
+  CHECK(first.margin() == 10 + 2 * 4);
+  first.expect_save(3'000'000'000, 0);  // it knows better
+  CHECK(first.margin() == 10 + 2 * 4);
+  Deadline late({.id = "1", .end = 1000.0}, {});
+  late.expect_save(3'000'000'000, 920);
+  CHECK(late.margin() == 10 + 20);
+  late.expect_save(3'000'000'000, 1001);
+  CHECK(late.margin() == 10);
+}
+
 }  // namespace llmtrain::train
