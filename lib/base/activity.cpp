@@ -1,6 +1,7 @@
 #include "lib/base/activity.hpp"
 
 #include <mutex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -26,8 +27,9 @@ Activity& current() {
 
 }  // namespace
 
-CountedThread::CountedThread(Ticks& ticks) { t_ticks = &ticks; }
-CountedThread::~CountedThread() { t_ticks = nullptr; }
+CountedThread::CountedThread(Ticks* ticks) : before_(std::exchange(t_ticks, ticks)) {}
+CountedThread::~CountedThread() { t_ticks = before_; }
+Ticks* counted_in() { return t_ticks; }
 
 EndlessWait::EndlessWait() { ++g_endless_waits; }
 EndlessWait::~EndlessWait() { --g_endless_waits; }

@@ -16,14 +16,20 @@ std::string text();
 
 using Ticks = std::atomic<std::uint64_t>;
 /// While it lives, what goes on in the thread that made it counts in `ticks`, and is nothing of the
-/// process: others tell whether its work stands still, and whether the rest does beside it.
+/// process: others tell whether its work stands still, and whether the rest does beside it. Null:
+/// it is the process's.
 class CountedThread {
  public:
-  explicit CountedThread(Ticks& ticks);
+  explicit CountedThread(Ticks* ticks);
   ~CountedThread();
   CountedThread(const CountedThread&) = delete;
   CountedThread& operator=(const CountedThread&) = delete;
+
+ private:
+  Ticks* before_;
 };
+/// Where this thread counts: a thread that works for it shall count there, too. Null: nowhere else.
+Ticks* counted_in();
 
 /// While it lives, what goes on in the thread that made it is nothing of the process: it tells
 /// others of it.

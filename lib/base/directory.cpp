@@ -6,7 +6,9 @@
 #include <cstring>
 #include <sys/stat.h>
 #include <system_error>
+#include <vector>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/file_errors.hpp"
 #include "lib/base/require.hpp"
@@ -76,7 +78,21 @@ void rename_path(const std::filesystem::path& from, const std::filesystem::path&
 
 void remove_tree(const std::filesystem::path& path) {
   std::error_code error;
-  std::filesystem::remove_all(path, error);
+  // One by one, so that who watches this process sees that it gets on.
+  if (std::filesystem::is_directory(std::filesystem::symlink_status(path, error))) {
+    std::vector<std::filesystem::path> entries;
+    for (std::filesystem::directory_iterator at(path, error), end; !error && at != end;
+         at.increment(error)) {
+      entries.push_back(at->path());
+    }
+    for (std::size_t i = 0; i < entries.size() && !error; ++i) {
+      std::filesystem::remove_all(entries[i], error);
+      activity::tick();
+    }
+  } else {
+    error.clear();  // it may be gone
+  }
+  if (!error) std::filesystem::remove_all(path, error);
   require<StorageError>(!error, "{}: cannot remove: {}", path.string(), error.message());
 }
 

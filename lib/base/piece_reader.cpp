@@ -17,7 +17,10 @@ void read_in_pieces(const File& file, std::uint64_t begin, std::uint64_t end,
   BlockMemory used = make_block_memory(begin + most < end ? most : 0);
   std::future<void> read;  // last: it is waited for before what it reads to goes
   const auto start = [&](std::span<std::byte> piece, std::uint64_t at, std::launch how) {
-    read = std::async(how, [&file, piece, at] { file.read_at(at, piece); });
+    read = std::async(how, [&file, piece, at, ticks = activity::counted_in()] {
+      const activity::CountedThread counted(ticks);
+      file.read_at(at, piece);
+    });
   };
   for (std::uint64_t at = begin; at < end; at += most) {
     const std::span<std::byte> piece(next.get(), std::min<std::uint64_t>(end - at, most));

@@ -39,7 +39,8 @@ void PieceWriter::write_piece() {
   activity::tick();  // of the thread whose file it is
   std::swap(filling_, writing_);
   const std::span<const std::byte> bytes{writing_.get(), std::exchange(filled_, 0)};
-  const auto write = [this, bytes] {
+  const auto write = [this, bytes, ticks = activity::counted_in()] {
+    const activity::CountedThread counted(ticks);
     const auto begin = std::chrono::steady_clock::now();
     // Whole blocks first: what is left of the last one goes through the cache.
     const std::size_t whole = bytes.size() / File::kDirectBlock * File::kDirectBlock;

@@ -140,7 +140,7 @@ void CollectiveSave::start(std::function<std::string()> work) {
   }
   try {
     work_.text = store_->options().in_thread([this, work = std::move(work)] {
-      const activity::CountedThread counted(ticks_);
+      const activity::CountedThread counted(&ticks_);
       trace::name_thread("checkpoint writer");
       return work();
     });

@@ -21,7 +21,7 @@ namespace llmtrain::checkpoint {
 /// Written; 1, which has no hashes of boxes, is read too.
 inline constexpr std::uint64_t kManifestVersion = 2;
 inline constexpr std::string_view kManifestName = "manifest.json";
-inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
+inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
 
 /// The next sample of the stream, which is a pure function of (seed, epoch, index).
 struct DataCursor {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,14 +58,17 @@ class Peers {
   auto first_then_others(const Make& make, std::string_view site) const {
     if (is_first()) {
       auto made = make();
-      all_->barrier(site);  // the others have nothing else to do
+      wait_for_first(site);  // the others have nothing else to do
       return made;
     }
-    {
-      const World::LongWait patience(*world_);
-      all_->barrier(site);
-    }
+    wait_for_first(site);
     return make();
+  }
+  /// A barrier to which rank 0 may come hours after the others, who only miss it when it is gone.
+  void wait_for_first(std::string_view site) const {
+    std::optional<World::LongWait> patience;
+    if (!is_first()) patience.emplace(*world_);
+    all_->barrier(site);
   }
   void barrier(std::string_view site) const { all_->barrier(site); }
   Communicator& group() const { return *all_; }

@@ -116,14 +116,21 @@ std::string problem_of(const Write& write) {
 
 // Puts what ranks have written into one file.
 void join_traces(const std::filesystem::path& to, std::size_t ranks) {
-  std::string events;
-  for (std::size_t r = 0; r < ranks; ++r) {
+  const std::filesystem::path unfinished = to / "trace.json.tmp";
+  std::error_code ignored;
+  std::filesystem::remove(unfinished, ignored);  // of an earlier start
+  File trace = File::create_new(unfinished);
+  trace.write("{\"traceEvents\":[\n");
+  for (std::size_t r = 0; r < ranks; ++r) {  // one in memory at a time
     const std::filesystem::path file = to / rank_file(static_cast<int>(r));
-    events += (r == 0 ? "" : ",\n") + read_file(file);
-    std::error_code ignored;
+    if (r > 0) trace.write(",\n");
+    trace.write(read_file(file));
     std::filesystem::remove(file, ignored);
   }
-  write_file_atomic(to / "trace.json", "{\"traceEvents\":[\n" + events + "\n]}\n");
+  trace.write("\n]}\n");
+  trace.sync();
+  trace.close();
+  rename_path(unfinished, to / "trace.json");
 }
 
 }  // namespace
@@ -254,7 +261,10 @@ std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
   const std::vector<RankTimes> times = peers.of_all(mine, "profiles");
   const auto hosts = peers.texts_of_all(host, "profiles");
   const auto problems = peers.texts_of_all(problem, "profiles");
-  if (!peers.is_first()) return "";
+  if (!peers.is_first()) {
+    peers.wait_for_first("profiles");
+    return "";
+  }
   std::vector<RankProfile> ranks;
   for (std::size_t r = 0; r < times.size(); ++r) ranks.push_back({hosts[r], times[r]});
   const std::string table = profile_table(ranks);
@@ -265,6 +275,7 @@ std::string Profiler::finish(std::int64_t last_step, const Peers& peers) {
       write_file_atomic(to / "ranks.txt", table);
     });
   }
+  peers.wait_for_first("profiles");
   if (!problem.empty()) {
     return fmt::format("steps {} to {} have no trace: {}\n{}", first, last_step, problem,
                        table.substr(0, table.size() - 1));

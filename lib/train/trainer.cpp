@@ -302,7 +302,7 @@ ExitCode Trainer::train() {
   if (!problem.empty()) log::warning("{}", problem);
   if (peers_.is_first()) remove_local_checkpoints(tiers_);
   status_.end("done", ExitCode::done, problem);
-  peers_.barrier("end of the run");  // who does not come to it is named
+  peers_.wait_for_first("end of the run");  // who does not come to it is named
   if (problem.empty()) message(fmt::format("report: {}", (directory_ / "report.html").string()));
   return ExitCode::done;
 }

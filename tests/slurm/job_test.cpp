@@ -126,18 +126,21 @@ TEST_CASE("scancel: saved, and not queued again; the next job goes on") {
 
 TEST_CASE("a machine fails: Slurm queues the job again, and it goes on from the newest save") {
   const Reference& reference = Reference::get();
-  const Workspace here(kRecipe);
-  const std::string job = submit(here, {reference.length()});
-  wait_for_step(here.path, 120, 120);
-  call_cluster({"fail", "n2"});
-  wait_for(job, "PENDING", 120);
-  call_cluster({"revive", "n2"});
-  const JobFacts end = wait_for(job, "COMPLETED", kHang);
-  const std::string log = log_of(here);
-  INFO(log);
-  CHECK(end.restarts == 1);
-  CHECK(holds(log, {"resumed from step"}));
-  reference.check(here);
+  for (const char* node : {"n2", "n1"}) {  // the first one has the batch script and rank 0
+    CAPTURE(node);
+    const Workspace here(kRecipe);
+    const std::string job = submit(here, {reference.length()});
+    wait_for_step(here.path, 120, 120);
+    call_cluster({"fail", node});
+    wait_for(job, "PENDING", 120);
+    call_cluster({"revive", node});
+    const JobFacts end = wait_for(job, "COMPLETED", kHang);
+    const std::string log = log_of(here);
+    INFO(log);
+    CHECK(end.restarts == 1);
+    CHECK(holds(log, {"resumed from step"}));
+    reference.check(here);
+  }
 }
 
 TEST_CASE("preemption: saved, queued again by Slurm, finished") {

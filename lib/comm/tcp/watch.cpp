@@ -21,6 +21,8 @@ using std::chrono::seconds;
 constexpr seconds kLastWords{5};
 // From the end of one connection to the news about it on another.
 constexpr seconds kNews{1};
+// From the first rank that is done with everything to the last.
+constexpr seconds kLeaving{60};
 
 }  // namespace
 
@@ -66,8 +68,9 @@ void Watch::leave() {
     send(0, {.kind = Word::Kind::leaving, .rank = rank_});
   }
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return left_ || !problem_.empty(); });
-  if (!left_) throw CommError(problem_);
+  // All have come to the end of what they do. Whose machine fails after that tells nobody.
+  changed_.wait_for(lock, kLeaving, [this] { return left_ || !problem_.empty(); });
+  if (!left_ && !problem_.empty()) throw CommError(problem_);
 }
 
 void Watch::abort(int code) {

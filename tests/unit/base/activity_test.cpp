@@ -10,7 +10,7 @@ TEST_CASE("what a counted thread does is its own and not the process's, what oth
   activity::Ticks own{0};
   const std::uint64_t before = activity::ticks();
   std::thread([&] {
-    const activity::CountedThread counted(own);
+    const activity::CountedThread counted(&own);
     activity::tick();
     std::thread([] { activity::tick(); }).join();
     activity::tick();

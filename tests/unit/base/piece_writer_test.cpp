@@ -10,7 +10,9 @@
 
 #include <doctest/doctest.h>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/piece_reader.hpp"
 #include "tests/support/random_bytes.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -114,6 +116,26 @@ TEST_CASE("who writes a piece tells it before the next one is written") {
   writer.sync();
   CHECK(sizes == std::vector<std::uintmax_t>{File::kDirectBlock, 2 * File::kDirectBlock,
                                              2 * File::kDirectBlock + 7});
+}
+
+TEST_CASE("what is written and read in pieces counts where the thread does whose file it is") {
+  const TempDir directory;
+  const auto path = directory.path() / "file";
+  const std::uint64_t before = activity::ticks();
+  activity::Ticks own{0};
+  std::thread([&] {
+    const activity::CountedThread counted(&own);
+    PieceWriter writer(path, {.bytes = File::kDirectBlock, .past_cache = false});
+    writer.write(random_bytes(9 * File::kDirectBlock));
+    writer.sync();
+    writer.close();
+    const std::uint64_t written = own;
+    CHECK(written >= 9);
+    read_in_pieces(
+        File::open_read(path), 0, 9 * File::kDirectBlock, [](auto) {}, File::kDirectBlock);
+    CHECK(own >= written + 9);
+  }).join();
+  CHECK(activity::ticks() == before);
 }
 
 TEST_CASE("a piece writer never writes over a file") {
