@@ -8,6 +8,7 @@
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/engine/stages.hpp"
+#include "lib/param/placement.hpp"
 
 namespace llmtrain::plan {
 
@@ -58,7 +59,7 @@ class RankSearch {
   engine::Target target_;
   std::vector<int> blocks_;
   Measured nothing_;
-  std::optional<Plan> first_;    // knows the model as a whole
+  std::optional<Plan> first_;           // knows the model as a whole
   Measured whole_, norm_, activation_;  // saved and added by one block
 };
 
@@ -131,9 +132,9 @@ std::vector<Choice> RankSearch::front() const {
   return best;
 }
 
-// What blocks save adds up but for what else is held at the moment of the peak. So the search begins
-// where enough should be saved, goes on by halves to where it is, and then back, step by step, until
-// too little is saved some times in a row.
+// What blocks save adds up but for what else is held at the moment of the peak. So the search
+// begins where enough should be saved, goes on by halves to where it is, and then back, step by
+// step, until too little is saved some times in a row.
 Measured RankSearch::choose(double budget, engine::RecomputePolicy& policy) {
   if (size() == 0 || nothing_.bytes <= budget) return nothing_;
   measure_parts();
@@ -175,12 +176,30 @@ Measured RankSearch::choose(double budget, engine::RecomputePolicy& policy) {
 
 }  // namespace
 
+namespace {
+
+/// Of the ranks that share layers, the first one with the most rows of the vocabulary, which is all
+/// that they divide unevenly.
+int fullest_of_tp(const engine::EngineOptions& options, const MeshShape& mesh) {
+  const std::int64_t rows = options.model.vocab_size;
+  const int parts = mesh[Axis::tp];
+  constexpr std::array kAxis{Axis::tp};
+  for (int part = 0; part < parts; ++part) {
+    if (uneven_begin(rows, parts, part + 1) - uneven_begin(rows, parts, part) ==
+        largest_uneven_part(rows, parts)) {
+      return group_of(mesh, 0, kAxis)[static_cast<std::size_t>(part)];
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
 double flops_per_byte(DeviceKind device) { return device == DeviceKind::cuda ? 300 : 4; }
 
 BudgetedRecompute recompute_within(engine::EngineOptions options, std::int64_t samples_per_step,
                                    engine::Target target, const recipe::SizeOrShare& budget) {
   options.recompute = {};
-  target.rank = 0;
   if (target.mesh[Axis::pp] == 1) {  // all micro-batches are alike, and one comes after the other
     samples_per_step = options.micro_batch_size * target.mesh[Axis::dp];
     options.virtual_workers = 0;
@@ -188,7 +207,7 @@ BudgetedRecompute recompute_within(engine::EngineOptions options, std::int64_t s
   constexpr std::array kAxis{Axis::pp};
   std::vector<RankSearch> ranks;
   BudgetedRecompute result;
-  for (const int rank : group_of(target.mesh, 0, kAxis)) {
+  for (const int rank : group_of(target.mesh, fullest_of_tp(options, target.mesh), kAxis)) {
     target.rank = rank;
     const RankSearch& search = ranks.emplace_back(options, samples_per_step, target);
     result.whole_bytes =
@@ -197,8 +216,7 @@ BudgetedRecompute recompute_within(engine::EngineOptions options, std::int64_t s
   result.budget_bytes = budget.bytes.value_or(
       static_cast<std::uint64_t>(budget.share * static_cast<double>(result.whole_bytes)));
   for (RankSearch& search : ranks) {
-    const Measured chosen =
-        search.choose(static_cast<double>(result.budget_bytes), result.policy);
+    const Measured chosen = search.choose(static_cast<double>(result.budget_bytes), result.policy);
     result.bytes = std::max(result.bytes, static_cast<std::uint64_t>(chosen.bytes));
     result.added_work = std::max(result.added_work, chosen.work / search.nothing().work - 1);
   }

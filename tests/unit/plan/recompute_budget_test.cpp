@@ -22,16 +22,17 @@ struct Shape {
   int blocks = 4;
   int micro_batches = 1;
   MeshShape mesh = {};
+  int vocabulary = 100;
 };
 
 class Job {
  public:
   explicit Job(const Shape& shape) {
     const std::string text = fmt::format(
-        "recipe: 1\nmodel: {{{}, vocab_size: 100, hidden_size: 64, num_attention_heads: 4, "
+        "recipe: 1\nmodel: {{{}, vocab_size: {}, hidden_size: 64, num_attention_heads: 4, "
         "num_hidden_layers: {}, max_position_embeddings: 64}}\n"
         "training: {{seq_len: 64, micro_batch_size: 2, global_batch_size: {}, max_steps: 1}}\n",
-        shape.model, shape.blocks, 2 * shape.micro_batches);
+        shape.model, shape.vocabulary, shape.blocks, 2 * shape.micro_batches);
     recipe::load(recipe_, {.file = "test.yaml", .text = text});
     options_ = recipe_.options(7);
     samples_ = 2 * shape.micro_batches;
@@ -70,12 +71,11 @@ double work(const Plan& plan) {
 
 // Every choice for every block.
 std::vector<engine::RecomputePolicy> all_policies(int blocks) {
-  const std::array<engine::BlockRecompute, 5> kinds{
-      engine::BlockRecompute{},
-      {.whole = false, .ops = {"activation"}},
-      {.whole = false, .ops = {"norm"}},
-      {.whole = false, .ops = {"activation", "norm"}},
-      {.whole = true, .ops = {}}};
+  const std::array<engine::BlockRecompute, 5> kinds{engine::BlockRecompute{},
+                                                    {.whole = false, .ops = {"activation"}},
+                                                    {.whole = false, .ops = {"norm"}},
+                                                    {.whole = false, .ops = {"activation", "norm"}},
+                                                    {.whole = true, .ops = {}}};
   std::vector<engine::RecomputePolicy> policies(1);
   for (int b = 0; b < blocks; ++b) {
     std::vector<engine::RecomputePolicy> longer;
@@ -156,6 +156,32 @@ TEST_CASE("each rank of a pipeline keeps to the budget, and ranks beside it do a
   shape.mesh.sizes = {1, 2, 4, 1};
   const Job with_tp(shape);
   CHECK(with_tp.within(SizeOrShare::of_all(0.6)).fits());
+}
+
+TEST_CASE("of ranks that share layers the one with the most rows of the vocabulary keeps to it") {
+  for (const bool pipeline : {false, true}) {
+    // Parts of 64, 64, 64 and 108 rows.
+    const Job job({.blocks = 4,
+                   .micro_batches = 2,
+                   .mesh = {.sizes = {1, 4, pipeline ? 2 : 1, 1}},
+                   .vocabulary = 300});
+    const int ranks = pipeline ? 8 : 4;
+    const auto most_of = [&](const engine::RecomputePolicy& policy) {
+      std::uint64_t most = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        most = std::max(most, activations(job.plan(policy, rank)));
+      }
+      return most;
+    };
+    const std::uint64_t whole = most_of({});
+    CHECK(job.within(SizeOrShare::of_all(1)).whole_bytes == whole);
+    for (const double share : {0.9, 0.7, 0.5}) {
+      const BudgetedRecompute found = job.within(SizeOrShare::of_all(share));
+      REQUIRE(found.fits());
+      CHECK(most_of(found.policy) == found.bytes);
+      CHECK(static_cast<double>(found.bytes) <= share * static_cast<double>(whole));
+    }
+  }
 }
 
 TEST_CASE("a policy is told by its ranges of blocks") {
