@@ -21,10 +21,11 @@ class ValueFileUse {
 
   /// All values that were put away.
   std::uint64_t put_bytes() const { return put_bytes_; }
-  /// Most of the file that can have been in use so far: by values at a time, and by those that were
-  /// taken from the pool before the disk had written them.
+  /// Most of the file that can ever be in use, if steps are as this one: by values at a time, and
+  /// by those that were taken from the pool, in this step or the one before, while the disk had
+  /// not written them.
   std::uint64_t most_file_bytes(std::uint64_t pool_bytes) const {
-    return std::min(most_blocks_ + pool_bytes / ValueStore::kBlock, put_blocks_) *
+    return (most_blocks_ + std::min(pool_bytes / ValueStore::kBlock, put_blocks_)) *
            ValueStore::kBlock;
   }
 
