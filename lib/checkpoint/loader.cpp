@@ -94,11 +94,11 @@ const TensorRecord& Loader::tensor_of(const Request& request) const {
   require<CheckpointError>(at != manifest_.tensors.end(), "{}: has no tensor '{}'",
                            directory_.string(), printable(request.name));
   const TensorRecord& tensor = at->second;
-  require<CheckpointError>(tensor.dtype == request.dtype && tensor.shape == request.global_shape,
-                           "{}: tensor '{}' is {} {} in the checkpoint, but this run needs {} {}",
-                           directory_.string(), printable(request.name), to_string(tensor.dtype),
-                           to_string(tensor.shape), to_string(request.dtype),
-                           to_string(request.global_shape));
+  require<ShapeDiffers>(tensor.dtype == request.dtype && tensor.shape == request.global_shape,
+                        "{}: tensor '{}' is {} {} in the checkpoint, but this run needs {} {}",
+                        directory_.string(), printable(request.name), to_string(tensor.dtype),
+                        to_string(tensor.shape), to_string(request.dtype),
+                        to_string(request.global_shape));
   require(lies_inside(tensor.shape, request.box),
           "tensor '{}' of shape {}: a box at {} of shape {}", printable(request.name),
           to_string(tensor.shape), to_string(request.box.offset), to_string(request.box.shape));

@@ -13,10 +13,16 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/error.hpp"
 #include "lib/checkpoint/manifest.hpp"
 #include "lib/checkpoint/safetensors.hpp"
 
 namespace llmtrain::checkpoint {
+
+/// A tensor is there, of another shape or type than is asked for: the recipe is another one.
+class ShapeDiffers : public CheckpointError {
+  using CheckpointError::CheckpointError;
+};
 
 /// Names that only one side has, ascending.
 struct NameDifference {

@@ -104,6 +104,14 @@ std::uint64_t checkpoint_bytes(engine::Engine& engine) {
   return bytes;
 }
 
+std::uint64_t optimizer_state_bytes(const engine::Engine& engine) {
+  std::uint64_t bytes = 0;
+  for (const optim::StateTensor& state : engine.states()) {
+    if (state.parameter != nullptr) bytes += state.bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 double PassPlan::flops() const {
@@ -174,10 +182,15 @@ void add_whole_model(Plan& plan, const engine::EngineOptions& options, engine::T
   target.rank = 0;
   PassRecorder recorder;
   Device device(make_meta_memory(), kUnlimitedBytes);
-  engine::Engine engine(recorded_place(device, target, recorder), options);
+  // Buffers of offload are made for what the ranks have, of which one may need much less.
+  engine::EngineOptions whole = options;
+  whole.offload.reset();
+  whole.offloaded_activations.reset();
+  engine::Engine engine(recorded_place(device, target, recorder), whole);
   engine.evaluate(engine::StepBatch::planned(options.micro_batch_size, options.seq_len));
   plan.model_flops_per_token = model_flops_per_token(recorder.take(device, Phase::eval), options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
+  plan.optimizer_state_bytes = optimizer_state_bytes(engine);
 }
 
 /// Memory that is taken and given back before the engine is built.
@@ -254,6 +267,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
 
   plan.model_flops_per_token = model_flops_per_token(plan.eval, options);
   plan.checkpoint_bytes = checkpoint_bytes(engine);
+  plan.optimizer_state_bytes = optimizer_state_bytes(engine);
   if (const auto* states = engine.optimizer()->offloaded()) {
     plan.offloaded_bytes = states->file_bytes();
     plan.offloaded_contents = states->contents();
@@ -277,6 +291,7 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
   if (of_same_run != nullptr) {
     plan.model_flops_per_token = of_same_run->model_flops_per_token;
     plan.checkpoint_bytes = of_same_run->checkpoint_bytes;
+    plan.optimizer_state_bytes = of_same_run->optimizer_state_bytes;
   } else if (mesh[Axis::tp] * mesh[Axis::pp] * mesh[Axis::sp] * mesh.ep > 1 || divided) {
     add_whole_model(plan, options, target);
   }

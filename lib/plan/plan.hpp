@@ -70,6 +70,8 @@ struct Plan {
   PassPlan step;
   PassPlan eval;
   std::uint64_t checkpoint_bytes = 0;
+  /// Of the whole model, wherever they are: what docs/optimizers.md says per parameter.
+  std::uint64_t optimizer_state_bytes = 0;
   /// What each durable checkpoint has beside that: the model for Hugging Face's programs, if the
   /// recipe asks for it.
   std::uint64_t export_bytes = 0;

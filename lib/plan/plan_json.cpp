@@ -153,6 +153,7 @@ std::string to_json(const Plan& plan, const PlanContext& context) {
   json["parameters_per_block"] = plan.parameters_per_block;
   json["tokens_per_step"] = plan.tokens_per_step;
   json["model_flops_per_token"] = plan.model_flops_per_token;
+  json["optimizer_state_bytes"] = plan.optimizer_state_bytes;
   json["checkpoint_bytes"] = plan.durable_bytes();
   if (plan.export_bytes > 0) json["export_bytes"] = plan.export_bytes;
   if (context.local_checkpoints > 0) {

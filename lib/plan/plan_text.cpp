@@ -290,6 +290,9 @@ std::string to_text(const Plan& plan, const PlanContext& context) {
   if (context.budgeted != nullptr) {
     text += fmt::format("  {:<26}{}\n", "computed again", to_string(*context.budgeted));
   }
+  text += row("optimizer states",
+              fmt::format("{:.4g} B a parameter", static_cast<double>(plan.optimizer_state_bytes) /
+                                                      static_cast<double>(plan.parameters)));
   text += row("checkpoint", checkpoint_text(plan));
   if (const std::uint64_t count = context.local_checkpoints; count > 0) {
     text += row(fmt::format("local checkpoints, {}", count),

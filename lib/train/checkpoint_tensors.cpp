@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -194,6 +195,23 @@ void warn_of_rounding(const checkpoint::Loader& loader, const ParameterStore& st
       narrowed, narrowed == 1 ? "" : "s", narrowed == 1 ? "is" : "are");
 }
 
+/// Without states that are FP64 whatever the recipe says: counters.
+std::vector<std::string> in_types_of_recipe(const std::vector<std::string>& names,
+                                            const engine::Engine& engine) {
+  const auto kind_of = [](std::string_view name) {
+    return std::string(name.substr(std::min(name.rfind('#'), name.size())));
+  };
+  std::set<std::string> always_wide;
+  for (const optim::StateTensor& state : engine.states()) {
+    if (state.dtype() == DType::f64) always_wide.insert(kind_of(state.name));
+  }
+  std::vector<std::string> chosen;
+  std::ranges::copy_if(names, std::back_inserter(chosen), [&](const std::string& name) {
+    return !always_wide.contains(kind_of(name));
+  });
+  return chosen;
+}
+
 std::vector<std::string> parameter_names(const ParameterStore& store) {
   std::vector<std::string> names;
   for (const auto& p : store.all()) names.push_back(p->name());
@@ -208,7 +226,7 @@ void load_tensors(checkpoint::Loader& loader, engine::Engine& engine,
   std::vector<std::string> names = parameter_names(parameters);
   const std::vector<std::string> states = engine.state_names();
   names.insert(names.end(), states.begin(), states.end());
-  warn_of_rounding(loader, parameters, names);
+  warn_of_rounding(loader, parameters, in_types_of_recipe(names, engine));
   // Those of quantized layers begin anew where a run was not in FP8 before, whatever a step that is
   // given up has left in them.
   if (engine.quantized_layers() != nullptr) {

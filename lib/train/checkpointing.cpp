@@ -125,23 +125,33 @@ RecentLosses recent_losses_of(const checkpoint::RunState& run) {
   return RecentLosses::parse(*text, kRecentLossesKey);
 }
 
-/// A run may go on in FP8, with scales of its own from the first step on, or leave it: then nobody
-/// reads what the checkpoint has. A run in FP8 that goes on finds all of its states there.
+/// A run may go on in FP8, or with other layers in FP8, whose scales begin anew, or leave it: then
+/// nobody reads what the checkpoint has.
 void add_quantizer_names(const checkpoint::Loader& loader, const engine::Engine& engine,
                          std::vector<std::string>& expected) {
-  std::vector<std::string> saved, mine;
+  std::set<std::string> saved, mine;
   for (const auto& [name, record] : loader.manifest().tensors) {
-    if (name.find("#fp8_") != std::string::npos) saved.push_back(name);
+    if (name.find("#fp8_") != std::string::npos) saved.insert(name);
   }
-  if (engine.quantized_layers() != nullptr) mine = engine.quantized_layers()->state_names();
-  const bool goes_on = !saved.empty() && !mine.empty();
+  if (engine.quantized_layers() != nullptr) {
+    const std::vector<std::string> names = engine.quantized_layers()->state_names();
+    mine.insert(names.begin(), names.end());
+  }
+  const auto count_without = [](const std::set<std::string>& of,
+                                const std::set<std::string>& others) {
+    return std::ranges::count_if(of, [&](const auto& name) { return !others.contains(name); });
+  };
   if (mine.empty() && !saved.empty()) {
     log::info("the checkpoint's FP8 scales are not used: this run has none");
   } else if (saved.empty() && !mine.empty()) {
     log::info("the checkpoint has no FP8 scales: they begin anew");
+  } else if (saved != mine) {
+    log::info(
+        "other layers are in FP8 than before: {} of their {} scales begin anew, {} of the "
+        "checkpoint are not used",
+        count_without(mine, saved), mine.size(), count_without(saved, mine));
   }
-  const std::vector<std::string>& counted = goes_on ? mine : saved;
-  expected.insert(expected.end(), counted.begin(), counted.end());
+  expected.insert(expected.end(), saved.begin(), saved.end());
 }
 
 /// How model and optimizer changed between two recipes: "; optimizer.name: adamw -> sgd". Empty
@@ -221,7 +231,12 @@ LoopState load_checkpoint(const checkpoint::CheckpointStore& store, std::uint64_
   add_quantizer_names(loader, engine, expected);
   check_names(loader, expected, identity);
 
-  load_tensors(loader, engine, handover);
+  try {
+    load_tensors(loader, engine, handover);
+  } catch (const checkpoint::ShapeDiffers& error) {
+    fail<CheckpointError>("{}{}; set the recipe back, or begin a new run (another run.output_dir)",
+                          error.what(), changes_of_tensors(run.recipe, identity.recipe));
+  }
   engine.optimizer()->set_progress(progress_of(run, *engine.optimizer()));
   LoopState state;
   state.step = static_cast<std::int64_t>(run.schedule_position);

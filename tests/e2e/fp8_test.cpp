@@ -173,6 +173,22 @@ TEST_CASE("a run may enter FP8 and leave it, and says so") {
   CHECK(longer.exit_code == 0);
 }
 
+TEST_CASE("a run may go on with other layers in FP8, whose scales begin anew") {
+  const Workspace here(kTinyRecipe);
+  const auto quantized = [](std::string_view include) {
+    return fmt::format("precision={{compute: fp8, fp8: {{scaling: delayed, include: [\"{}\"]}}}}",
+                       include);
+  };
+  run_well(here, {quantized("*"), "training.max_steps=2"});
+  const auto fewer = here.run({quantized("*.down_proj.*"), "training.max_steps=3"});
+  CHECK_MESSAGE(fewer.exit_code == 0, fewer.output);
+  CHECK(holds(fewer.output, {"other layers are in FP8 than before: 0 of their "}));
+  const auto more = here.run({quantized("*"), "training.max_steps=4"});
+  CHECK_MESSAGE(more.exit_code == 0, more.output);
+  CHECK(holds(more.output, {"begin anew, 0 of the checkpoint are not used"}));
+  CHECK(!holds(more.output, {"other layers are in FP8 than before: 0 of their "}));
+}
+
 TEST_CASE("keys of FP8 that mean nothing are refused") {
   const Workspace here(kTinyRecipe);
   const auto refused = [&](const std::string& precision, const std::vector<std::string>& texts) {
