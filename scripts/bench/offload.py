@@ -13,7 +13,7 @@ may have no more data than RLIMIT_DATA says, which the run without offload excee
 Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT, pieces of 1 MiB, eight threads) that together
 move the bytes of a step, at the same time; and the step of a run without offload and without a limit. A step can take no less
 than the longer of the two, so the speed that the disk allows is that. With parameters in the file a step moves these as well, and reads
-them forth and back besides, which the disk allows at the plain reader's rate.
+them forth and back besides, which the disk allows at the plain reader's rate. Exit code 1 where either has less than 60 % of that speed.
 """
 
 import argparse
@@ -25,12 +25,14 @@ import pathlib
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PIECE = 1 << 20
 THREADS = 8
+LEAST_SHARE = 0.6  # of the speed that the disk allows
 # Of the process beside its arena: stacks, libraries, samples, messages.
 BESIDE_ARENA = 512 << 20
 RECIPE = """recipe: 1
@@ -164,12 +166,12 @@ def table(facts, found):
     lines += [f"| {name} | {seconds:.3f} | {rate} |" for name, seconds, rate in rows]
     lines += ["", f"**{100 * allowed / found['offload']:.0f} %** of the speed that the disk allows, with parameters there, too, "
               f"**{100 * all_allowed / found['parameters']:.0f} %**."]
-    return "\n".join(lines)
+    return "\n".join(lines), min(allowed / found["offload"], all_allowed / found["parameters"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--executable", default=str(ROOT / "build/release/apps/llmtrain/llmtrain"))
+    parser.add_argument("--executable", default=str(ROOT / "build/ci/apps/llmtrain/llmtrain"))
     parser.add_argument("--directory", default=tempfile.gettempdir())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
@@ -178,7 +180,7 @@ def main():
     options.executable = os.path.abspath(options.executable)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         facts, found = measure(options, pathlib.Path(folder))
-    text = table(facts, found)
+    text, least_share = table(facts, found)
     print(text)
     print(facts["notes"].strip().splitlines()[-4:])
     if options.write:
@@ -186,7 +188,8 @@ def main():
             file.write(text + "\n")
             file.flush()
             subprocess.run([ROOT / "scripts/bench/put_section.py", ROOT / "docs/memory.md", "offload", file.name], check=True)
+    return 0 if least_share >= LEAST_SHARE else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
