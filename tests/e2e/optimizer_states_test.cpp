@@ -126,6 +126,10 @@ TEST_CASE("states take as many bytes a parameter as the table of optimizers says
     CHECK(plan["parameters"].get<double>() == parameters);
     const double planned = plan["optimizer_state_bytes"].get<double>();
     CHECK(std::abs(planned - bytes) <= row.tolerance * bytes);
+    if (std::string_view(row.optimizer).find("adam") != std::string_view::npos) {
+      const Json of_two = plan_of(here, joined(overrides, {"parallelism.pp=2", "--ranks", "2"}));
+      CHECK(of_two["optimizer_state_bytes"].get<double>() == planned);
+    }
     // The checkpoint has parameters (FP32) and states.
     CHECK(plan["checkpoint_bytes"].get<double>() == 4 * parameters + planned);
     const auto text = here.call(joined({"plan", "recipe.yaml"}, overrides)).output;
@@ -156,6 +160,20 @@ TEST_CASE("states of another shape are refused with the key that changed, and th
   CHECK(result.exit_code == 4);
   CHECK(holds(result.output,
               {"but this run needs", "; optimizer.rank: 4 -> 8; set the recipe back"}));
+}
+
+// Muon needs whole matrices, of 64 x 16,384 numbers.
+TEST_CASE("a buffer is large enough that holds what a rank has of each matrix") {
+  const Workspace here(kTinyRecipe);
+  const Overrides settings{"optimizer={name: muon}", "model.hidden_size=64",
+                           "model.intermediate_size=16384",
+                           "offload={optimizer: nvme, buffer: 3MiB}"};
+  const auto whole = here.call(joined({"plan", "recipe.yaml"}, settings));
+  CHECK(whole.exit_code == 2);
+  CHECK(holds(whole.output, {"offload.buffer"}));
+  const auto halves =
+      here.call(joined({"plan", "recipe.yaml", "--ranks", "2", "parallelism.tp=2"}, settings));
+  CHECK_MESSAGE(halves.exit_code == 0, halves.output);
 }
 
 }  // namespace llmtrain

@@ -59,28 +59,6 @@ TEST_CASE("signs of life and logs that cannot be written are said, and end nothi
   }
 }
 
-TEST_CASE("saves on a disk that is slower than their interval wait for one another, and say so") {
-  for (const Layout& layout : {Layout{1, true}, {2, true}}) {
-    CAPTURE(layout.name());
-    const Job job(layout, &prepared_job(layout, 0));
-    const Environment slow{{"IO_FAULT_CALLS", "write,fsync"}, {"IO_FAULT_DO", "delay:20"}};
-    const ProcessResult result = job.run(io_fault(0, 0, slow));
-    INFO(result.output);
-    REQUIRE(result.exit_code == 0);
-    CHECK(result.output.find("the save of step 4 waits: step 2 is being written since") !=
-          std::string::npos);
-    CHECK(result.output.find("storage is slower than saves are due") != std::string::npos);
-    for (const int step : {2, 4, 6}) {
-      CHECK(result.output.find(fmt::format("saved run/checkpoints/step-{:08}", step)) !=
-            std::string::npos);
-    }
-    // Five writes of a rank, and the fsyncs of their files, take a tenth of a second at least.
-    CHECK(result.output.find("; written in ") < result.output.size());
-    CHECK(result.output.find("; written in 0.0") > result.output.size());
-    CHECK(job.fingerprint(Layout::kSteps) == expected_fingerprint(layout));
-  }
-}
-
 namespace {
 
 struct FailingCall {
@@ -255,16 +233,6 @@ TEST_CASE("a signal ends a run that checks and loads what it goes on from, at on
       CHECK(job.fingerprint(6) == expected_fingerprint(layout));
     }
   }
-}
-
-TEST_CASE("a directory that is slow for one rank makes it no lost one") {
-  const Layout layout{2};
-  const Job job(layout, &prepared_job(layout, 2));
-  const Environment slow{{"IO_FAULT_CALLS", "mkdir"}, {"IO_FAULT_DO", "delay:4000"}};
-  const ProcessResult result = job.run(io_fault(0, 1, slow), {"resilience.hang_timeout=2s"});
-  INFO(result.output);
-  CHECK(result.exit_code == 0);
-  CHECK(check_recovery(job, layout, result.output, 2) == "");
 }
 
 TEST_CASE("T5 a read that fails once is said, and costs neither the start nor a checkpoint") {

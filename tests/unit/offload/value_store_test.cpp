@@ -13,6 +13,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/require.hpp"
+#include "lib/offload/value_file_use.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/unit/offload/fault_queue.hpp"
 
@@ -262,6 +263,18 @@ TEST_CASE("an error of the disk, or a value that it has changed, ends all that c
     CHECK(as_it_went == checksums);  // with them it throws
     CHECK((text.find("has changed value 1") != std::string::npos) == checksums);
   }
+}
+
+TEST_CASE("a file has room for values that the step before has left to a slow disk") {
+  constexpr std::uint64_t kBlock = ValueStore::kBlock;
+  ValueFileUse use;
+  for (int value = 0; value < 3; ++value) {  // one after the other, all of them one step
+    use.put(2 * kBlock - 1);
+    use.gone(2 * kBlock - 1);
+  }
+  CHECK(use.put_bytes() == 3 * (2 * kBlock - 1));
+  CHECK(use.most_file_bytes(4 * kBlock) == (2 + 4) * kBlock);
+  CHECK(use.most_file_bytes(100 * kBlock) == (2 + 6) * kBlock);  // nothing else was ever put away
 }
 
 }  // namespace llmtrain::offload
