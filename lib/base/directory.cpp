@@ -89,9 +89,9 @@ void remove_tree(const std::filesystem::path& path) {
       std::filesystem::remove_all(entries[i], error);
       activity::tick();
     }
-  } else {
-    error.clear();  // it may be gone
   }
+  // It may be gone, or somebody else be clearing it, too.
+  if (error == std::errc::no_such_file_or_directory) error.clear();
   if (!error) std::filesystem::remove_all(path, error);
   require<StorageError>(!error, "{}: cannot remove: {}", path.string(), error.message());
 }
