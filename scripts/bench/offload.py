@@ -10,10 +10,11 @@
 
 A Llama of 134 million parameters in FP32 with AdamW: 1.07 GB of states, in steps so short that the disk matters. The process
 may have no more data than RLIMIT_DATA says, which the run without offload exceeds (it must fail) and the one with offload keeps.
-Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT, pieces of 1 MiB, eight threads) that together
-move the bytes of a step, at the same time; and the step of a run without offload and without a limit. A step can take no less
-than the longer of the two, so the speed that the disk allows is that. With parameters in the file a step moves these as well, and reads
-them forth and back besides, which the disk allows at the plain reader's rate. Exit code 1 where either has less than 60 % of that speed.
+Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT) that together move the bytes of a step, at the same time,
+in pieces of 1, 4 and 16 MiB by one, two and eight threads each, of which what is fastest counts; and the step of a run without offload
+and without a limit. A step can take no less than the longer of the two, so the speed that the disk allows is that. With parameters in
+the file a step moves these as well, and reads them forth and back besides, which the disk allows at the plain reader's rate.
+Exit code 1 where either has less than 60 % of that speed.
 """
 
 import argparse
@@ -30,8 +31,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PIECE = 1 << 20
-THREADS = 8
+MIB = 1 << 20
+WAYS = [(mib * MIB, threads) for mib in (1, 4, 16) for threads in (1, 2, 8)]  # sizes of pieces, and who moves them
+LARGEST, MOST_THREADS = max(piece for piece, _ in WAYS), max(threads for _, threads in WAYS)
 LEAST_SHARE = 0.6  # of the speed that the disk allows
 # Of the process beside its arena: stacks, libraries, samples, messages.
 BESIDE_ARENA = 512 << 20
@@ -52,33 +54,38 @@ WITH_PARAMETERS = "offload={optimizer: nvme, parameters: nvme, buffer: 256MiB}"
 
 
 class Disk:
-    """A file of `size` bytes of which one half is read and the other written, past the page cache."""
+    """Twice `size` bytes of which one half is read and the other written, past the page cache. Times are those of all of `size`."""
 
     def __init__(self, folder, size):
         self.path = folder / "plain"
-        self.size = size // PIECE * PIECE
+        self.whole = size
+        self.size = size // LARGEST * LARGEST
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
         os.posix_fallocate(self.fd, 0, 2 * self.size)
-        self.memory = [mmap.mmap(-1, PIECE) for _ in range(2 * THREADS)]
+        self.memory = [mmap.mmap(-1, LARGEST) for _ in range(2 * MOST_THREADS)]
         for memory in self.memory:
-            memory[:] = os.urandom(PIECE)
-        self.move(writes=2)  # blocks are there then
+            memory[:] = os.urandom(LARGEST)
+        self.move(WAYS[0], writes=2)  # blocks are there then
 
-    def run(self, thread, begin, is_write):
-        memory = self.memory[thread + (THREADS if is_write else 0)]
-        for at in range(thread * PIECE, self.size, THREADS * PIECE):
+    def run(self, way, thread, begin, is_write):
+        piece, threads = way
+        memory = memoryview(self.memory[thread + (MOST_THREADS if is_write else 0)])[:piece]
+        for at in range(thread * piece, self.size, threads * piece):
             done = os.pwritev(self.fd, [memory], begin + at) if is_write else os.preadv(self.fd, [memory], begin + at)
-            assert done == PIECE, done
+            assert done == piece, done
 
-    def move(self, reads=0, writes=0):
+    def move(self, way, reads=0, writes=0):
         """Seconds for reading, or writing, so many halves at the same time."""
         begin = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(2 * THREADS) as pool:
-            work = [pool.submit(self.run, t, 0, False) for t in range(THREADS) if reads]
-            work += [pool.submit(self.run, t, half * self.size, True) for half in range(2 - writes, 2) for t in range(THREADS) if writes]
+        with concurrent.futures.ThreadPoolExecutor(2 * MOST_THREADS) as pool:
+            work = [pool.submit(self.run, way, t, 0, False) for t in range(way[1]) if reads]
+            work += [pool.submit(self.run, way, t, half * self.size, True) for half in range(2 - writes, 2) for t in range(way[1]) if writes]
             for each in work:
                 each.result()
-        return time.perf_counter() - begin
+        return (time.perf_counter() - begin) * self.whole / self.size
+
+    def fastest(self, **moves):
+        return min(self.move(way, **moves) for way in WAYS)
 
     def close(self):
         os.close(self.fd)
@@ -127,13 +134,13 @@ def measure(options, folder):
     found = {name: [] for name in ("read", "write", "both", "plain", "offload", "parameters")}
     notes = ""
     for _ in range(options.rounds):
-        found["read"].append(disk.move(reads=1))
-        found["write"].append(disk.move(writes=1))
-        found["both"].append(disk.move(reads=1, writes=1))
+        found["read"].append(disk.fastest(reads=1))
+        found["write"].append(disk.fastest(writes=1))
+        found["both"].append(disk.fastest(reads=1, writes=1))
         seconds, notes = run(options, folder, [OFFLOAD], extent, limit)
         found["offload"].append(seconds)
         found["parameters"].append(run(options, folder, [WITH_PARAMETERS], least_extent, least_extent + BESIDE_ARENA)[0])
-        found["both"].append(disk.move(reads=1, writes=1))
+        found["both"].append(disk.fastest(reads=1, writes=1))
         found["plain"].append(run(options, folder, [], plain_extent)[0])
     disk.close()
     least = least_plan["offload"]
