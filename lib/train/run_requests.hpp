@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/recipe/quantity.hpp"
+#include "lib/train/checkpoint_section.hpp"
 #include "lib/train/job.hpp"
 #include "lib/train/peers.hpp"
 
@@ -37,7 +38,9 @@ class Deadline {
   /// Until note_save() knows better: a save takes as long as a rank's `bytes` do on a shared disk
   /// that is busy. At most a quarter of the time that is left `now` goes to the margin for that.
   void expect_save(std::uint64_t bytes, double now);
-  void note_save(double seconds) {
+  /// The last save is durable: how long a local one takes tells nothing of it.
+  void note_save(Tier tier, double seconds) {
+    if (tier != Tier::durable) return;
     longest_save_ = std::max(std::exchange(save_is_guess_, false) ? 0 : longest_save_, seconds);
   }
   /// Seconds before the end.

@@ -225,7 +225,7 @@ void Trainer::note_lost_local(const StorageError& error) {
 }
 
 void Trainer::note_saved(const Saver::Done& done) {
-  if (done.tier == Tier::durable) requests_.deadline().note_save(done.seconds - done.rested);
+  requests_.deadline().note_save(done.tier, done.seconds - done.rested);
   status_.saved(done.step);
   const std::int64_t left_out = std::exchange(left_out_, 0);
   message(fmt::format(

@@ -166,8 +166,8 @@ TEST_CASE("a run has to begin its last save twice the longest step and save befo
   CHECK(measured.margin() == 10);
   measured.note_step(3);
   measured.note_step(2);
-  measured.note_save(20);
-  measured.note_save(10);
+  measured.note_save(Tier::durable, 20);
+  measured.note_save(Tier::durable, 10);
   CHECK(measured.margin() == 56);
   CHECK(!measured.is_over(943.5));
   CHECK(measured.is_over(944));
@@ -177,11 +177,14 @@ TEST_CASE("a run has to begin its last save twice the longest step and save befo
 }
 
 TEST_CASE(
-    "before its first save a run expects one of 100 MB/s, for a quarter of its time at most") {
+    "before its first durable save a run expects one of 100 MB/s, for a quarter of its time at "
+    "most") {
   Deadline first({.id = "1", .end = 1000.0}, {});
   first.expect_save(3'000'000'000, 0);
   CHECK(first.margin() == 10 + 2 * 30);
-  first.note_save(4);
+  first.note_save(Tier::local, 0.1);
+  CHECK(first.margin() == 10 + 2 * 30);
+  first.note_save(Tier::durable, 4);
   CHECK(first.margin() == 10 + 2 * 4);
   first.expect_save(3'000'000'000, 0);  // it knows better
   CHECK(first.margin() == 10 + 2 * 4);
