@@ -59,20 +59,26 @@ inline double norm_of(const Values& values) {
   return std::sqrt(squares);
 }
 
+inline Values every(std::size_t stride, const Values& values) {
+  Values some;
+  for (std::size_t i = 0; i < values.size(); i += stride) some.push_back(values[i]);
+  return some;
+}
+
+inline double distance(Values a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+  return norm_of(a);
+}
+
 /// Of all values, and of every so-many-th. Rounding is relative to `first`, too: what they began
 /// as, for a parameter may come close to zero, or what they are a small rest of.
 inline void check_kept(const Values& found, const Json& kept, std::size_t stride, double tolerance,
                        const Values& first = {}) {
-  Values sample, first_sample, difference = kept["sample"];
-  for (std::size_t i = 0; i < found.size(); i += stride) {
-    sample.push_back(found[i]);
-    if (!first.empty()) first_sample.push_back(first[i]);
-  }
-  const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(first_sample));
+  const Values sample = every(stride, found);
+  const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(every(stride, first)));
   CHECK(std::abs(norm_of(found) - norm) <= tolerance * std::max(norm, norm_of(first)));
-  REQUIRE(sample.size() == difference.size());
-  for (std::size_t i = 0; i < sample.size(); ++i) difference[i] -= sample[i];
-  CHECK(norm_of(difference) <= tolerance * size);
+  CHECK(distance(kept["sample"], sample) <= tolerance * size);
 }
 
 }  // namespace llmtrain::optim::golden

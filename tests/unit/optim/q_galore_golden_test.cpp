@@ -1,4 +1,5 @@
 // Twenty steps of Q-GaLore's authors, by scripts/golden/quantized_projected_optimizers.py.
+#include <bit>
 #include <cstring>
 #include <fstream>
 
@@ -37,17 +38,26 @@ Values gradient_of(const Json& golden, const Parameter& p, std::size_t t) {
   return g;
 }
 
+std::size_t stride_of(const Json& golden, const StateTensor& state) {
+  const bool is_whole = state.name.ends_with("similarities") || state.name.ends_with("vector");
+  return is_whole ? 1 : golden["state_strides"][std::string(state.parameter->name())].get<int>();
+}
+
+/// Every so-many-th code, or scale.
+std::vector<std::uint32_t> bits_of(const StateTensor& state, std::size_t stride) {
+  const std::vector<std::byte> bytes = bytes_of(state.tensor);
+  const std::size_t size = size_of(state.tensor.dtype());
+  std::vector<std::uint32_t> bits;
+  for (std::size_t at = 0; at < bytes.size(); at += stride * size) {
+    std::memcpy(&bits.emplace_back(), &bytes[at], size);
+  }
+  return bits;
+}
+
 /// Codes and the bits of their scales, of all steps and some of the last.
 void check_coded(const StateTensor& state, std::uint64_t hash, const Json& expected,
                  std::size_t stride) {
-  const std::vector<std::byte> bytes = bytes_of(state.tensor);
-  const std::size_t size = size_of(state.tensor.dtype());
-  REQUIRE(expected["bits"].size() == (bytes.size() / size + stride - 1) / stride);
-  for (std::size_t i = 0; i < expected["bits"].size(); ++i) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &bytes[i * stride * size], size);
-    CHECK(bits == expected["bits"][i].get<std::uint32_t>());
-  }
+  CHECK(bits_of(state, stride) == expected["bits"].get<std::vector<std::uint32_t>>());
   CHECK(std::to_string(hash) == expected["hash"].get<std::string>());
 }
 
@@ -56,10 +66,7 @@ void check_states(const Json& golden, const Json& expected, const OptimizerSet& 
   REQUIRE(set.states().size() == expected.size());
   for (const StateTensor& state : set.states()) {
     CAPTURE(state.name);
-    const bool whole = state.name.ends_with("similarities") || state.name.ends_with("vector");
-    const std::size_t stride =
-        whole ? 1
-              : golden["state_strides"][std::string(state.parameter->name())].get<std::size_t>();
+    const std::size_t stride = stride_of(golden, state);
     const Json& kept = expected[state.name];
     if (kept.contains("hash")) {
       check_coded(state, hashes.at(state.name), kept, stride);
@@ -67,6 +74,37 @@ void check_states(const Json& golden, const Json& expected, const OptimizerSet& 
       golden::check_kept(values_of(state.tensor), kept, stride, tolerance);
     }
   }
+}
+
+/// FP32 beside the authors' FP64: where rounding makes a neighbour of a code out of it, in one of a
+/// hundred codes at most, all else is as near as FP32 is.
+void check_states_nearly(const Json& golden, const Json& exact, const OptimizerSet& set,
+                         double tolerance) {
+  REQUIRE(set.states().size() == exact.size());
+  std::size_t codes = 0, neighbours = 0;
+  for (const StateTensor& state : set.states()) {
+    CAPTURE(state.name);
+    const std::size_t stride = stride_of(golden, state);
+    const Json& kept = exact[state.name];
+    if (!kept.contains("bits")) {
+      golden::check_kept(values_of(state.tensor), kept, stride, tolerance);
+      continue;
+    }
+    const std::vector<std::uint32_t> found = bits_of(state, stride), wanted = kept["bits"];
+    REQUIRE(found.size() == wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (state.tensor.dtype() == DType::f32) {
+        CHECK(std::bit_cast<float>(found[i]) ==
+              test::relative(std::bit_cast<float>(wanted[i]), tolerance));
+        continue;
+      }
+      ++codes;
+      neighbours += found[i] != wanted[i];
+      CHECK(std::max(found[i], wanted[i]) - std::min(found[i], wanted[i]) <= 1);
+    }
+  }
+  CHECK(codes > 80);
+  CHECK(100 * neighbours <= codes);
 }
 
 /// How often a matrix's gap grew.
@@ -111,7 +149,9 @@ void compare(const Json& golden, const Json& c, const char* precision,
     golden::check_kept(values_of(p->master()), expected["parameters"][name],
                        golden["strides"][name], tolerance, first[name]);
   }
-  if (!expected["states"].empty()) {
+  if (expected["states"].empty()) {
+    check_states_nearly(golden, c["fp64"]["states"], set, tolerance);
+  } else {
     check_states(golden, expected["states"], set, hashes, tolerance);
   }
 }
