@@ -27,6 +27,7 @@
 #           own attention, products as the library guesses, either form of masters and none, fp16; fp32 beside TF32
 #   runs    ten times N steps of training with the same settings beside each other: which have the same losses to the
 #           bit, and how far apart the others end
+#   offload the same of what a GPU's host has: states, masters, parameters and activations, in its memory and in files
 #   losses-124m, losses-1b
 #           200 steps of GPT-2 124M, or of a Llama of 1.1B, in bf16 on text of the machine (GPU_CHECK_TEXT names
 #           directories), beside PyTorch's from the same weights on the same batches, eager and compiled, two seeds
@@ -56,7 +57,7 @@ die() {
 what="${1:-}"
 for verb in ${what//,/ } ${what:-none}; do
   case "$verb" in
-    bundle | first | check | cases | beside_the_cpu | kernels | attention | attention_alone | norms | profile | several | memory | modes | runs | 124m | 1558m | 1.5b | 7b) ;;
+    bundle | first | check | cases | beside_the_cpu | kernels | attention | attention_alone | norms | profile | several | memory | modes | runs | offload | 124m | 1558m | 1.5b | 7b) ;;
     memcheck | racecheck | synccheck | initcheck | losses-124m | losses-1b | losses-tiny-llama | *,*) ;;
     -h | --help)
       sed -n '2,/^set -euo/s/^# \{0,1\}//p' "$0" | head -n -1
@@ -149,7 +150,7 @@ for verb in ${what//,/ }; do
   logs="$all_logs/$verb"
   mkdir -p "$logs"
   case "$verb" in
-    first | check | beside_the_cpu | kernels | attention | attention_alone | norms | profile | several | memory | modes | runs) "$verb" || true ;;
+    first | check | beside_the_cpu | kernels | attention | attention_alone | norms | profile | several | memory | modes | runs | offload) "$verb" || true ;;
     cases) trial && cases "$limit" ;;
     memcheck | racecheck | synccheck | initcheck) sanitize "$verb" ;;
     losses-*) losses "${verb#losses-}" ;;

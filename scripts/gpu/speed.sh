@@ -43,9 +43,23 @@ runs() {
       "data.sources=[{path: $root/lib}]" training.max_time=null training.num_epochs=null \
       "$whole" training.max_steps=$((10 * ${steps:-10})) lr_scheduler.horizon=steps \
       checkpoint.interval=100000 eval.interval=100000 \
-      metrics.interval=1 "run.product_cache=$work/products.txt" $overrides || true
+      metrics.interval=1 "run.product_cache=$work/products.txt" $overrides ${GPU_CHECK_OURS:-} || true
   done <<<"$settings"
   rows_of table_of runs "$work" "$settings"
+}
+
+# What lies on the GPU's host, in its memory or in a file, changes no bit.
+offload() {
+  local settings="bf16	precision.compute=bf16
+offload_states_host	precision.compute=bf16 offload.optimizer=host
+offload_states_file	precision.compute=bf16 offload.optimizer=nvme
+offload_masters_host	precision.compute=bf16 offload.optimizer=host offload.master=host
+offload_parameters_host	precision.compute=bf16 offload.optimizer=host offload.master=host offload.parameters=host
+offload_parameters_file	precision.compute=bf16 offload.optimizer=nvme offload.master=nvme offload.parameters=nvme
+offload_activations_host	precision.compute=bf16 activation_checkpoint.mode=full offload.activations=[block]
+offload_activations_file	precision.compute=bf16 activation_checkpoint.mode=full offload.activations=[block] offload.activation_place=nvme
+offload_all_host	precision.compute=bf16 activation_checkpoint.mode=full offload.optimizer=host offload.master=host offload.parameters=host offload.activations=[block]"
+  runs
 }
 
 # Two layers of the 7B shape; a sample is 8,192 tokens of one document. A backward of cuDNN in a fixed order wants

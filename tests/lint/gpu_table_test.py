@@ -73,6 +73,16 @@ class Verdicts(unittest.TestCase):
                 (self.at / seed / f"{name}.json").write_text(json.dumps({"losses": [shift + x for x in losses]}))
         return self.told(gpu_table.spread, self.at, 20, 1, 2)
 
+    def test_what_lies_on_the_host_may_change_no_bit(self):
+        for last, is_good in ((2.5, True), (2.5000001, False), (None, False)):
+            for name, losses in (("bf16", [3.5, 2.5]), ("offload_states_host", [3.5, last])):
+                records = [{"step": n, "train/loss": loss, "time/step_seconds": 0.25} for n, loss in enumerate(losses) if loss]
+                (self.at / name).mkdir(exist_ok=True)
+                (self.at / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+            good, rows = self.told(gpu_table.runs, self.at, "bf16\t\noffload_states_host\t")
+            self.assertEqual(good, is_good)
+            self.assertIn("250.0 ms a step" if last else "no result", rows)
+
     def test_losses_farther_from_pytorchs_than_its_own_runs_are_seen(self):
         flat = [3.0] * 20
         apart = lambda by: [3.0] * 10 + [3.0 + by] * 10  # noqa: E731
