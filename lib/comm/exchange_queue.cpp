@@ -58,7 +58,8 @@ void Vigil::look(OpenMessages& messages, const CollectiveRecord& call) {
   if (now - *told_ < kMoment) return;
   const std::set<int> ranks = messages.peers();
   if (ranks.empty() || said.exchange(true)) return;
-  log::warning("told to stop by signal {}, and no answer from {} (which may wait for another one)",
+  // No complaint: whom this rank waits for may wait for the one that is gone.
+  log::warning("told to stop by signal {} while waiting (perhaps for one that waits itself) for {}",
                stop_signal(), who_is_missing(ranks, call));
 }
 
