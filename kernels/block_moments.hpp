@@ -3,6 +3,7 @@
 /// moments those of a row or a column. A block is `block` consecutive elements of a parameter.
 
 #include "kernels/optimizer.hpp"
+#include "lib/base/plain_normal.hpp"
 
 namespace llmtrain::kernels {
 
@@ -38,8 +39,9 @@ struct BlockMoments {
   std::array<std::int64_t, 4> sizes() const { return {moment.numel()}; }
   std::uint64_t workspace_bytes(int) const { return 0; }
 
+  /// By arithmetic that devices have alike, unlike std::pow.
   constexpr double decay(const UpdateDecision& d) const {
-    return decay_power == 0 ? beta2 : 1 - std::pow(d.updates, -decay_power);
+    return decay_power == 0 ? beta2 : 1 - plain_exp(-decay_power * plain_log(d.updates));
   }
   /// One block's. Constexpr, so that device code has the very same operations.
   template <class T>

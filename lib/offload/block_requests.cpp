@@ -35,7 +35,9 @@ std::optional<std::uint64_t> BlockRequests::complete(const DiskCompletion& compl
   activity::tick();
   Block& block = blocks_.at(completion.id);
   const std::int64_t result = completion.result;
-  const bool is_refused = result == -EINVAL && !std::exchange(block.was_refused, true);
+  // By the file system, or by a driver whose pinned memory a disk cannot reach.
+  const bool bypass_fails = result == -EINVAL || result == -EFAULT;
+  const bool is_refused = bypass_fails && !std::exchange(block.was_refused, true);
   if (is_refused) file_->stop_bypassing();
   if (is_refused || result == -EINTR || result == -EAGAIN) {
     pending_.push_back(completion.id);
