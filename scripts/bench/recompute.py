@@ -12,8 +12,10 @@
 
 A round times, for each row, steps that keep everything, then steps of the row, then of the first kind again. What a row adds is
 its median step at the profile's speed (`llmtrain bench` samples how fast multiply-adds are in pauses of the steps) less the mean of
-those around it, so that a machine whose speed drifts moves both; the figure is the median over rounds. Exit code 1 where one is off
-the plan's by more than a tenth of it, or where activations exceed a budget. Rounds that --keep has kept are those of this executable.
+those around it, so that a machine whose speed drifts moves both; the figure is the median over rounds. A block keeps 145 MB, far more
+than is near a processor: what is computed again comes from memory, as in models that need this. Exit code 1 where one is off the plan's
+by more than a tenth of it and by more than LEAST of a step, or where activations exceed a budget. Rounds that --keep has kept are
+those of this executable.
 """
 
 import argparse
@@ -29,15 +31,16 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPE = """recipe: 1
 run: {{threads: {threads}}}
-model: {{architecture: llama, vocab_size: 2048, hidden_size: 256, intermediate_size: 704, num_hidden_layers: 8,
-        num_attention_heads: 4, max_position_embeddings: 256}}
+model: {{architecture: llama, vocab_size: 2048, hidden_size: 512, intermediate_size: 1408, num_hidden_layers: 6,
+        num_attention_heads: 8, max_position_embeddings: 512}}
 tokenizer: {{type: bytes}}
 data: {{sources: [{{path: never-read.txt}}]}}
-training: {{seq_len: 256, micro_batch_size: 4, global_batch_size: 4, max_steps: 100}}
+training: {{seq_len: 512, micro_batch_size: 8, global_batch_size: 8, max_steps: 100}}
 optimizer: {{lr: 1.0e-4}}
 """
+LEAST = 0.005  # of a step: medians of few steps tell no less
 NOTHING = "activation_checkpoint.mode=none"
-ROWS = {f"budget {share}": f"activation_checkpoint={{mode: budget, budget: {share}}}" for share in (0.8, 0.6, 0.4, 0.25)}
+ROWS = {f"budget {share}": f"activation_checkpoint={{mode: budget, budget: {share}}}" for share in (0.8, 0.6, 0.4, 0.3)}
 ROWS |= {"sqrt": "activation_checkpoint.mode=sqrt", "full": "activation_checkpoint.mode=full"}
 
 
@@ -92,7 +95,7 @@ class Comparison:
             plan, found = seconds / base - 1, statistics.median(added[name])
             off = found / plan - 1
             within = not name.startswith("budget") or held <= float(name.split()[1]) * everything
-            fine = fine and within and abs(off) <= 0.1
+            fine = fine and within and (abs(off) <= 0.1 or abs(found - plan) <= LEAST)
             lines.append(f"| {name} | {held / everything:.3f} | {100 * plan:.1f} % | {100 * found:.1f} % | {100 * off:+.0f} % |")
         return lines, fine
 
