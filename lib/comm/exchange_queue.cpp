@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/ranges.h>
-
-#include "lib/base/log.hpp"
+#include "lib/base/activity.hpp"
 #include "lib/base/patience.hpp"
-#include "lib/base/require.hpp"
-#include "lib/base/stop_request.hpp"
 #include "lib/base/trace.hpp"
 
 namespace llmtrain {
@@ -34,34 +30,7 @@ bool is_message(const CollectiveRecord& call) {
   return call.kind == Collective::send || call.kind == Collective::recv;
 }
 
-// "rank 2: #7 all_reduce on dp, 4 B, at loss".
-std::string who_is_missing(const std::set<int>& ranks, const CollectiveRecord& call) {
-  return fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
-                     to_string(call));
-}
-
 }  // namespace
-
-void fail_unanswered(OpenMessages& messages, TimeLimit limit, const CollectiveRecord& call) {
-  const std::set<int> ranks = messages.peers();
-  if (ranks.empty()) return;
-  fail<CommError>("no answer within {:g} s from {}", limit.count(), who_is_missing(ranks, call));
-}
-
-void Vigil::look(OpenMessages& messages, const CollectiveRecord& call) {
-  // Ranks that live, and were told to stop as well, answer before.
-  constexpr std::chrono::milliseconds kMoment{300};
-  static std::atomic<bool> said{false};
-  if (stop_signal() == 0 || said) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (!told_) told_ = now;
-  if (now - *told_ < kMoment) return;
-  const std::set<int> ranks = messages.peers();
-  if (ranks.empty() || said.exchange(true)) return;
-  // No complaint: whom this rank waits for may wait for the one that is gone.
-  log::warning("told to stop by signal {} while waiting (perhaps for one that waits itself) for {}",
-               stop_signal(), who_is_missing(ranks, call));
-}
 
 class ExchangeQueue::Waiter final : public Handle::Pending {
  public:
@@ -114,7 +83,7 @@ void ExchangeQueue::finish(Entry& entry) {
   const trace::Scope span(trace::Kind::wait, [&] { return to_string(entry.job.call); });
   const Clock::time_point begin = Clock::now();
   const Waiting waiting(waiters_);
-  Vigil vigil;
+  Vigil vigil(waits_);
   for (int looks = 0; !entry.done;) {
     const std::lock_guard lock(driving_);
     if (entry.done) break;
@@ -124,16 +93,23 @@ void ExchangeQueue::finish(Entry& entry) {
     }
     if (is_message(entry.job.call) && !failure_ && waited_longer(begin, patience())) {
       try {
-        fail_unanswered(entry.messages, patience(), entry.job.call);
+        waits_.fail_unanswered(entry.messages, patience(), waited_since(begin), entry.job.call);
       } catch (...) {
         failure_ = std::current_exception();
       }
     }
-    vigil.look(entry.messages, entry.job.call);
+    Entry& first = first_of_lane(entry);
+    vigil.look(first.messages, first.job.call);
     activity::tick();
     transport_->rest(looks++);
   }
   if (entry.error) std::rethrow_exception(entry.error);
+}
+
+ExchangeQueue::Entry& ExchangeQueue::first_of_lane(Entry& entry) {
+  if (!entry.job.lane) return entry;
+  const auto& lane = lanes_[static_cast<std::size_t>(*entry.job.lane)];
+  return lane.empty() ? entry : *lane.front();
 }
 
 void ExchangeQueue::complete(Entry& entry) {
@@ -157,7 +133,7 @@ bool ExchangeQueue::advance(Entry& entry, bool& went_on) {
       entry.asked = Clock::now();
     }
     if (!failure_ && !is_message(entry.job.call) && waited_longer(entry.asked, patience())) {
-      fail_unanswered(entry.messages, patience(), entry.job.call);
+      waits_.fail_unanswered(entry.messages, patience(), waited_since(entry.asked), entry.job.call);
     }
   } catch (...) {
     failure_ = std::current_exception();

@@ -18,23 +18,9 @@
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/open_messages.hpp"
 #include "lib/comm/transport.hpp"
+#include "lib/comm/waits.hpp"
 
 namespace llmtrain {
-
-/// CommError: ranks did not answer within `limit`; nothing where all have by now.
-void fail_unanswered(OpenMessages& messages, TimeLimit limit, const CollectiveRecord& call);
-
-/// A wait for other ranks. Where one has died, launchers tell the others to stop, and end them a
-/// moment later: who it is know those who wait for it.
-class Vigil {
- public:
-  /// After a look in vain. Once in a process that was told to stop and still has no answer a while
-  /// later it says for whom it waits.
-  void look(OpenMessages& messages, const CollectiveRecord& call);
-
- private:
-  std::optional<std::chrono::steady_clock::time_point> told_;
-};
 
 /// Jobs begin one after another, in the order of their submission over all groups of the process,
 /// and then go on side by side: nobody waits for the messages of one before the next one begins. A
@@ -65,6 +51,7 @@ class ExchangeQueue {
   /// other end may be late with good reason, from when somebody waits for it.
   void set_patience(TimeLimit patience) { patience_ = patience.count(); }
   TimeLimit patience() const { return TimeLimit(patience_); }
+  Waits& waits() { return waits_; }
 
   /// The handle is done when all of the jobs are.
   Handle submit(std::vector<Job> jobs);
@@ -93,11 +80,14 @@ class ExchangeQueue {
   /// Whether it is over.
   bool advance(Entry& entry, bool& went_on);
   void complete(Entry& entry);
+  /// What has to end before this one goes on, or itself.
+  Entry& first_of_lane(Entry& entry);
 
   void serve();
 
   Transport* transport_;
   std::atomic<double> patience_{kDefaultPatience.count()};
+  Waits waits_;
   std::atomic<int> waiters_{0};
   std::mutex driving_;  // guards the transport and what follows
   std::list<Shared> under_way_;

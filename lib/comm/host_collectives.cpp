@@ -71,10 +71,12 @@ void HostCollectives::exchange(const CollectiveRecord& call,
   constexpr TimeLimit kSlice{0.1};
   OpenMessages messages(*exchange_->transport);
   begin(messages);
-  Vigil vigil;
-  for (TimeLimit left = exchange_->queue.patience(); !messages.wait(std::min(left, kSlice));) {
-    left -= kSlice;
-    if (left.count() <= 0) fail_unanswered(messages, exchange_->queue.patience(), call);
+  Waits& waits = exchange_->queue.waits();
+  Vigil vigil(waits);
+  for (TimeLimit waited{0}; !messages.wait(kSlice);) {
+    waited += kSlice;
+    const TimeLimit limit = exchange_->queue.patience();
+    if (waited >= limit) waits.fail_unanswered(messages, limit, waited, call);
     vigil.look(messages, call);
   }
 }

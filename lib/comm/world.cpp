@@ -77,6 +77,8 @@ void World::set_patience(TimeLimit patience) {
   if (exchange_ && exchange_->long_waits == 0) exchange_->queue.set_patience(patience);
 }
 
+Waits* World::waits() const { return exchange_ ? &exchange_->queue.waits() : nullptr; }
+
 std::vector<CollectiveRecord> World::last_collectives() const {
   return exchange_ ? exchange_->log.last() : std::vector<CollectiveRecord>();
 }

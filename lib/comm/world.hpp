@@ -16,6 +16,7 @@ namespace llmtrain {
 class Device;
 class DeviceWatch;
 class PinnedStaging;
+class Waits;
 struct HostExchange;
 
 class World {
@@ -38,6 +39,9 @@ class World {
   void configure(TimeLimit patience, bool check_collectives);
   /// The former alone, between collectives.
   void set_patience(TimeLimit patience);
+  /// For whom this process waits, and what it knows of others; null in a world of one. Until
+  /// leave().
+  Waits* waits() const;
   /// What the groups of this process called last, oldest first.
   std::vector<CollectiveRecord> last_collectives() const;
 

@@ -119,6 +119,7 @@ void StallWatch::look_at_next_rank() {
   const std::lock_guard lock(mutex_);
   if (!signs_) return;
   signs_->give();
+  signs_->look_at_others();
   if (signs_->heard()) {
     heard_ = Clock::now();
   } else if (waited_longer(heard_, limit_of(patience_)) && others_wait_without_limit()) {

@@ -175,6 +175,19 @@ TEST_CASE("T7 the same of ranks that torchrun has started: each ends by itself")
   try_all_failures(journal, true);
 }
 
+TEST_CASE("of ranks that wait for each other in a chain the one at its end is named, and first") {
+  const Layout pipeline{.ranks = 4, .parallelism = "{pp: 4, pp_layers: [0, 1, 1, 0]}"};
+  CHECK(fail_at(pipeline, {"backward", "spin", 1}) == "");
+  CHECK(fail_at(pipeline, {"backward", "stop", 2}) == "");
+}
+
+TEST_CASE(
+    "rank 0, stopped while others wait without limit, ends all where no launcher does, and at "
+    "once") {
+  // One after the other they would take ten seconds each.
+  CHECK(fail_at(Layout{.ranks = 6, .tcp = true}, {"save", "stop", 0}) == "");
+}
+
 TEST_CASE("rank 0, stopped while the others wait without limit, is missed by one of them") {
   CHECK(fail_at(Layout{.ranks = 2}, {"data", "stop", 0}) == "");
   CHECK(fail_at(Layout{.ranks = 2}, {"samples", "stop", 0}) == "");

@@ -144,15 +144,18 @@ class TcpTransport final : public Transport {
   }
 
   /// Moves what can be moved on all connections on which something is to be, and waits so long for
-  /// the first of them; false when there was nothing.
+  /// the first of them; false when there was nothing. Who waits also notices the end of a rank from
+  /// which it wants nothing: rank 0, which tells of ends, may stand still itself.
   bool progress(milliseconds sleep) {
     watch_->check();
     entries_.clear();
     ranks_.clear();
     for (int rank = 0; rank < place_.size; ++rank) {
       const Line& line = lines_[static_cast<std::size_t>(rank)];
-      const int events =
+      const int wanted =
           (line.wants_to_write() ? POLLOUT : 0) | (line.wants_to_read() ? POLLIN : 0);
+      const int events =
+          wanted != 0 || rank == place_.rank || sleep.count() == 0 ? wanted : POLLRDHUP;
       if (events == 0) continue;
       entries_.push_back({.fd = line.fd(), .events = static_cast<short>(events), .revents = 0});
       ranks_.push_back(rank);
@@ -163,6 +166,7 @@ class TcpTransport final : public Transport {
     bool moved = false;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       if (entries_[i].revents == 0) continue;
+      if (entries_[i].events == POLLRDHUP) watch_->explain(ranks_[i]);
       // A connection that broke says so to whoever uses it.
       const bool broken = (entries_[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
       moved |= move(ranks_[i], broken ? entries_[i].events : entries_[i].revents);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -248,6 +249,27 @@ TEST_CASE("a rank that is killed ends the others with its name, whomever they wa
     return 0;
   });
   CHECK(codes == std::vector{6, 6, -SIGKILL, 6});
+}
+
+TEST_CASE("the end of a rank is noticed where rank 0 stands still and cannot tell of it") {
+  auto* const first = static_cast<std::atomic<pid_t>*>(::mmap(nullptr, sizeof(std::atomic<pid_t>),
+                                                              PROT_READ | PROT_WRITE,
+                                                              MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const auto codes = in_processes(3, [&](int rank, Transport& t) {
+    if (rank == 0) *first = ::getpid();
+    if (rank == 0) ::raise(SIGSTOP);
+    if (rank == 2) ::_exit(6);
+    std::byte byte{};
+    int code = 0;
+    try {
+      t.wait(std::vector{t.recv(0, 0, {&byte, 1})}, TimeLimit(20));
+    } catch (const CommError& error) {
+      code = std::string(error.what()) == "rank 2 on h1 ended" ? 6 : 98;
+    }
+    ::kill(*first, SIGKILL);
+    return code;
+  });
+  CHECK(codes == std::vector{-SIGKILL, 6, 6});
 }
 
 TEST_CASE("a rank that computes ends soon after another has") {
