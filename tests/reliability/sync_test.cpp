@@ -1,4 +1,7 @@
 // What is written and does not reach the disk.
+#include <algorithm>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include "tests/reliability/io_fault.hpp"
@@ -22,6 +25,55 @@ TEST_CASE("an fsync that fails is said, and ends a save unless it was for the hi
       CHECK(check_recovery(job, layout, result.output, 2) == "");
     }
   }
+}
+
+namespace {
+
+/// The calls of a run in the order in which they were made.
+std::vector<IoCall> calls_of(const Job& job, const Overrides& more) {
+  const TempDir elsewhere;
+  const std::string trace = (elsewhere.path() / "trace").string();
+  const ProcessResult result = job.run(io_fault(0, 0,
+                                                {{"IO_FAULT_UNDER", job.directory().string()},
+                                                 {"IO_FAULT_CALLS", "mkdir,rename,fsync"},
+                                                 {"IO_FAULT_TRACE", trace}}),
+                                       more);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  return read_trace(trace);
+}
+
+/// Names of directories that were made, or of checkpoints that were renamed, that a loss of power
+/// may take: the directory where they stand was synced no more.
+std::string unsynced(const std::vector<IoCall>& calls) {
+  std::string found;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const bool is_made = calls[i].call == "mkdir";
+    const std::filesystem::path name = is_made ? calls[i].path : calls[i].second;
+    if (calls[i].call == "fsync" || (!is_made && !name.filename().string().starts_with("step-")))
+      continue;
+    const bool is_synced = std::any_of(
+        calls.begin() + static_cast<std::ptrdiff_t>(i), calls.end(), [&](const IoCall& later) {
+          return later.call == "fsync" && later.path == name.parent_path();
+        });
+    if (!is_synced) found += name.string() + "\n";
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "directories that are made, and checkpoints that are renamed, are synced where they stand") {
+  const Job begun{Layout{}};
+  const std::vector<IoCall> first = calls_of(begun, {});
+  CHECK(std::count_if(first.begin(), first.end(),
+                      [](const IoCall& c) { return c.call == "mkdir"; }) >= 6);
+  CHECK(unsynced(first) == "");
+  const Job back(Layout{}, &prepared_job(Layout{}, 4));
+  const std::vector<IoCall> second = calls_of(back, {"checkpoint.resume=2"});
+  CHECK(std::any_of(second.begin(), second.end(),
+                    [](const IoCall& c) { return c.second.find(".aside-") != std::string::npos; }));
+  CHECK(unsynced(second) == "");
 }
 
 // Shards of more than a piece of 4 MiB begin their way to the disk before they are synced: an error
