@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <new>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -209,13 +210,17 @@ void File::close() {
   if (::close(std::exchange(fd_, -1)) != 0) fail_errno("close", path_);
 }
 
-void FreeBlocks::operator()(std::byte* memory) const {
-  ::operator delete (memory, std::align_val_t{File::kDirectBlock});
-}
+void FreeBlocks::operator()(std::byte* memory) const { std::free(memory); }
 
 BlockMemory make_block_memory(std::size_t bytes) {
-  return BlockMemory(
-      static_cast<std::byte*>(::operator new (bytes, std::align_val_t{File::kDirectBlock})));
+  // Of a large page the system looks up one address where it would look up 512.
+  constexpr std::size_t kLargePage = std::size_t{2} << 20;
+  const std::size_t alignment = bytes < kLargePage ? File::kDirectBlock : kLargePage;
+  const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
+  void* const memory = std::aligned_alloc(alignment, whole);
+  if (memory == nullptr) throw std::bad_alloc();
+  if (alignment == kLargePage) ::madvise(memory, whole, MADV_HUGEPAGE);
+  return BlockMemory(static_cast<std::byte*>(memory));
 }
 
 std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes) {
