@@ -21,6 +21,40 @@ PieceWriter::PieceWriter(const std::filesystem::path& path, Pieces pieces)
 
 void PieceWriter::write(std::span<const std::byte> bytes) {
   if (pieces_.bytes == 0) return file_.write(bytes);
+  end_kept();
+  copy(bytes);
+}
+
+void PieceWriter::write_kept(std::span<const std::byte> bytes) {
+  if (pieces_.bytes == 0) return file_.write(bytes);
+  if (bytes.empty()) return;
+  if (kept_.empty() || kept_.data() + kept_.size() != bytes.data()) {
+    end_kept();
+    const std::size_t before =
+        (File::kDirectBlock - filled_ % File::kDirectBlock) % File::kDirectBlock;
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+    if (bytes.size() < before || (address + before) % File::kDirectBlock != 0) return copy(bytes);
+    copy(bytes.first(before));
+    if (filled_ > 0) write_piece();
+    bytes = bytes.subspan(before);
+    kept_ = bytes.first(0);
+  }
+  kept_ = {kept_.data(), kept_.size() + bytes.size()};
+  const std::size_t most = kKeptPieces * pieces_.bytes;
+  while (kept_.size() >= most) {
+    submit(kept_.first(most));
+    kept_ = kept_.subspan(most);
+  }
+}
+
+void PieceWriter::end_kept() {
+  const std::span<const std::byte> kept = std::exchange(kept_, {});
+  const std::size_t whole = kept.size() / File::kDirectBlock * File::kDirectBlock;
+  if (whole > 0) submit(kept.first(whole));
+  copy(kept.subspan(whole));
+}
+
+void PieceWriter::copy(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const std::size_t count = std::min(bytes.size(), pieces_.bytes - filled_);
     std::memcpy(filling_.get() + filled_, bytes.data(), count);
@@ -35,18 +69,20 @@ void PieceWriter::wait() {
 }
 
 void PieceWriter::write_piece() {
+  wait();  // for what it is written from
+  std::swap(filling_, writing_);
+  submit({writing_.get(), std::exchange(filled_, 0)});
+}
+
+void PieceWriter::submit(std::span<const std::byte> piece) {
   wait();
   activity::tick();  // of the thread whose file it is
-  std::swap(filling_, writing_);
-  const std::span<const std::byte> bytes{writing_.get(), std::exchange(filled_, 0)};
-  const auto write = [this, bytes, ticks = activity::counted_in()] {
+  const auto write = [this, piece, ticks = activity::counted_in()] {
     const activity::CountedThread counted(ticks);
     const auto begin = std::chrono::steady_clock::now();
-    // Whole blocks first: what is left of the last one goes through the cache.
-    const std::size_t whole = bytes.size() / File::kDirectBlock * File::kDirectBlock;
-    file_.write(bytes.first(whole));
-    file_.write(bytes.subspan(whole));
-    if (!pieces_.past_cache) send(bytes.size());
+    for (std::size_t at = 0; at < piece.size(); at += pieces_.bytes) {
+      write_part(piece.subspan(at, std::min(pieces_.bytes, piece.size() - at)));
+    }
     if (pieces_.written) pieces_.written(std::chrono::steady_clock::now() - begin);
   };
   try {
@@ -54,6 +90,14 @@ void PieceWriter::write_piece() {
   } catch (const std::system_error&) {  // no more threads: the writer waits for the disk instead
     write();
   }
+}
+
+void PieceWriter::write_part(std::span<const std::byte> part) {
+  // Whole blocks first: what is left of the last one goes through the cache.
+  const std::size_t whole = part.size() / File::kDirectBlock * File::kDirectBlock;
+  file_.write(part.first(whole));
+  file_.write(part.subspan(whole));
+  if (!pieces_.past_cache) send(part.size());
 }
 
 void PieceWriter::send(std::size_t bytes) {
@@ -67,6 +111,7 @@ void PieceWriter::send(std::size_t bytes) {
 }
 
 void PieceWriter::sync() {
+  end_kept();
   if (pieces_.bytes > 0) write_piece();
   wait();
   file_.sync();

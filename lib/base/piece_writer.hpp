@@ -42,6 +42,10 @@ class PieceWriter {
   const std::filesystem::path& path() const { return file_.path(); }
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  /// As write(), of bytes that stay where and as they are until sync(). Where those that follow
+  /// each other there lie in their block of memory as in the file's, they are written without a
+  /// copy.
+  void write_kept(std::span<const std::byte> bytes);
   /// Writes the last piece, as long as it is, and has all of it on the disk (fsync).
   void sync();
   /// After sync().
@@ -51,10 +55,19 @@ class PieceWriter {
   /// Waits for the piece that is being written, and throws what it met.
   void wait();
   void write_piece();
+  /// Has it written by a thread, whole blocks but for the last of the file.
+  void submit(std::span<const std::byte> piece);
+  void write_part(std::span<const std::byte> part);
+  void copy(std::span<const std::byte> bytes);
+  /// What is kept comes before all that follows.
+  void end_kept();
   /// The latest `bytes` bytes begin their way to the disk; what is kWindow pieces back has ended
   /// it.
   void send(std::size_t bytes);
 
+  /// Of kept bytes so many pieces are written as one: they take no memory, and where all
+  /// processors are at work each hand-over to the thread that writes waits for one.
+  static constexpr std::size_t kKeptPieces = 8;
   /// Pieces that the page cache may have.
   static constexpr std::uint64_t kWindow = 8;
 
@@ -63,6 +76,7 @@ class PieceWriter {
   BlockMemory filling_;
   std::size_t filled_ = 0;
   BlockMemory writing_;
+  std::span<const std::byte> kept_;       // not written yet, while nothing fills
   std::uint64_t sent_ = 0, dropped_ = 0;  // bytes from the beginning
   std::future<void> written_;             // last: it is waited for before what it uses goes
 };

@@ -11,7 +11,10 @@ namespace llmtrain::checkpoint {
 
 namespace {
 
-std::string header_json(std::span<const SafetensorsEntry> entries, const Metadata& metadata) {
+using Length = std::uint64_t;  // of the header, in front of it
+
+std::string header_json(std::span<const SafetensorsEntry> entries, const Metadata& metadata,
+                        std::size_t alignment) {
   std::string json = "{";
   if (!metadata.empty()) {
     json += "\"__metadata__\":{";
@@ -33,7 +36,8 @@ std::string header_json(std::span<const SafetensorsEntry> entries, const Metadat
   }
   if (json.back() == ',') json.pop_back();
   json += '}';
-  json.append((8 - json.size() % 8) % 8, ' ');
+  const std::size_t beyond = (sizeof(Length) + json.size()) % alignment;
+  if (beyond > 0) json.append(alignment - beyond, ' ');
   return json;
 }
 
@@ -50,7 +54,7 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors) {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::span<const TensorSpec> tensors, const Metadata& metadata,
-                                     Pieces pieces)
+                                     Pieces pieces, std::size_t alignment)
     : file_(path, std::move(pieces)) {
   for (const std::size_t i : file_order(tensors)) {
     const TensorSpec& tensor = tensors[i];
@@ -61,14 +65,14 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     entries_.push_back({tensor.name, tensor.type, tensor.shape, total_bytes_, bytes});
     total_bytes_ += bytes;
   }
-  const std::string json = header_json(entries_, metadata);
+  const std::string json = header_json(entries_, metadata, alignment);
   // The reader is the judge of names, duplicates and limits: nothing is written that it would
   // refuse.
   require<CheckpointError>(json.size() <= kMaxHeaderBytes, "{}: a header of {} bytes is too long",
                            path.string(), json.size());
   parse_safetensors_header(json, total_bytes_, path.string());
 
-  const std::uint64_t length = json.size();
+  const Length length = json.size();
   std::string head(reinterpret_cast<const char*>(&length), sizeof length);
   head += json;
   file_.write(head);
@@ -79,9 +83,18 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  account(bytes);
+  file_.write(bytes);
+}
+
+void SafetensorsWriter::write_kept(std::span<const std::byte> bytes) {
+  account(bytes);
+  file_.write_kept(bytes);
+}
+
+void SafetensorsWriter::account(std::span<const std::byte> bytes) {
   require(bytes.size() <= total_bytes_ - written_bytes_, "{}: more data than the header announces",
           file_.path().string());
-  file_.write(bytes);
   hasher_.update(bytes);
   written_bytes_ += bytes.size();
 }

@@ -34,21 +34,26 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors);
 /// file stays behind on destruction; whoever made its folder removes it.
 class SafetensorsWriter {
  public:
-  /// Creates the file (StorageError if it exists) and writes the header, padded with spaces to a
-  /// multiple of 8. CheckpointError for names, shapes or duplicates that the reader would refuse.
+  /// Creates the file (StorageError if it exists) and writes the header, padded with spaces so that
+  /// the data begins at a multiple of `alignment`, which is one of 8. CheckpointError for names,
+  /// shapes or duplicates that the reader would refuse.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
-                    const Metadata& metadata, Pieces pieces = {});
+                    const Metadata& metadata, Pieces pieces = {}, std::size_t alignment = 8);
 
   /// The tensors in file order, with their place in the file.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   /// Appends bytes of the data; a tensor may come in pieces.
   void write(std::span<const std::byte> bytes);
+  /// The same of bytes that stay where and as they are until sync() (PieceWriter::write_kept).
+  void write_kept(std::span<const std::byte> bytes);
   /// fsync; demands that every tensor has been written. A failure is never retried.
   void sync();
   /// Closes the file, after sync().
   FileRecord close();
 
  private:
+  void account(std::span<const std::byte> bytes);
+
   PieceWriter file_;
   Hasher128 hasher_;
   std::vector<SafetensorsEntry> entries_;

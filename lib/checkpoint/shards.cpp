@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <fmt/ranges.h>
 
+#include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/trace.hpp"
 #include "lib/checkpoint/json_reader.hpp"
@@ -27,14 +29,17 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPiecesOfShard = 8;
 /// Hashed twice and copied while it is in the caches.
 constexpr std::uint64_t kCachedBytes = std::uint64_t{128} << 10;
+/// Of the data of a file that is too small for pieces.
+constexpr std::size_t kSmallAlignment = 8;
 
 /// Returns the hash of its values.
-Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, const ShardOptions& options) {
+Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, bool is_kept,
+                  const ShardOptions& options) {
   Hasher128 hasher;
   const auto write = [&](std::span<const std::byte> part) {
     while (!part.empty()) {
       const std::span<const std::byte> cached = part.first(std::min(part.size(), kCachedBytes));
-      writer.write(cached);
+      is_kept ? writer.write_kept(cached) : writer.write(cached);
       hasher.update(cached);
       part = part.subspan(cached.size());
     }
@@ -73,20 +78,34 @@ void check_box(const TensorBox& box) {
           to_string(box.dtype), to_string(box.box.shape), box.bytes.size());
 }
 
-struct WrittenShard {
-  FileRecord file;
-  std::vector<Hash128> hashes;  // of the boxes
-};
-
-WrittenShard write_shard(const std::filesystem::path& path, std::span<const TensorBox> boxes,
-                         const ShardOptions& options) {
-  const Failpoint& failpoint = options.failpoint;
+std::vector<TensorSpec> specs_of(std::span<const TensorBox> boxes) {
   std::vector<TensorSpec> specs;
   specs.reserve(boxes.size());
   for (const TensorBox& box : boxes) {
     specs.push_back(
         {name_in_file(box.name, box.global_shape, box.box), stored_type(box.dtype), box.box.shape});
   }
+  return specs;
+}
+
+/// Whether the boxes lie behind each other as in the file, from a block's beginning on.
+bool lie_as_in_file(std::span<const TensorBox> boxes, std::span<const std::size_t> order) {
+  const std::byte* next = boxes[order.front()].bytes.data();
+  if (reinterpret_cast<std::uintptr_t>(next) % File::kDirectBlock != 0) return false;
+  return std::ranges::all_of(order, [&](std::size_t i) {
+    const std::byte* const begin = std::exchange(next, next + boxes[i].bytes.size());
+    return !boxes[i].fetch && boxes[i].bytes.data() == begin;
+  });
+}
+
+struct WrittenShard {
+  FileRecord file;
+  std::vector<Hash128> hashes;  // of the boxes
+};
+
+WrittenShard write_shard(const std::filesystem::path& path, std::span<const TensorBox> boxes,
+                         std::span<const std::size_t> order, const ShardOptions& options) {
+  const Failpoint& failpoint = options.failpoint;
   hit(failpoint, "shard.create");
   std::uint64_t total = 0;
   for (const TensorBox& box : boxes) total += box.size_bytes();
@@ -100,14 +119,17 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
       options.pace->rest(took, options.stop);
     };
   }
-  SafetensorsWriter writer(path, specs, {{"format", "pt"}}, std::move(pieces));
+  // The data of a large file begins with a block, whether or not its boxes lie so: who saves beside
+  // a run makes the same file as who saves in its place.
+  const std::size_t alignment = pieces.bytes > 0 ? File::kDirectBlock : kSmallAlignment;
+  const bool is_kept = lie_as_in_file(boxes, order);
+  SafetensorsWriter writer(path, specs_of(boxes), {{"format", "pt"}}, std::move(pieces), alignment);
   WrittenShard shard{.file = {}, .hashes = std::vector<Hash128>(boxes.size())};
-  const std::vector<std::size_t> order = file_order(specs);
   for (const std::size_t& i : order) {
     hit(failpoint, &i == &order.front()  ? "shard.write.first"
                    : &i == &order.back() ? "shard.write.last"
                                          : "shard.write");
-    shard.hashes[i] = write_box(writer, boxes[i], options);
+    shard.hashes[i] = write_box(writer, boxes[i], is_kept, options);
   }
   hit(failpoint, "shard.sync");
   writer.sync();
@@ -135,27 +157,36 @@ std::string name_in_file(const std::string& tensor, const Dims& global_shape, co
   return fmt::format("{}@{}", tensor, fmt::join(box.offset, ","));
 }
 
+std::vector<ShardBoxes> divide_into_shards(std::span<const TensorBox> boxes,
+                                           std::uint64_t max_shard_bytes) {
+  std::vector<ShardBoxes> shards;
+  for (std::size_t begin = 0; begin < boxes.size(); begin = shards.back().end) {
+    std::size_t end = begin;
+    std::uint64_t bytes = 0;
+    while (end < boxes.size() && end - begin < kMaxTensorsPerFile &&
+           (end == begin || bytes + boxes[end].size_bytes() <= max_shard_bytes)) {
+      bytes += boxes[end++].size_bytes();
+    }
+    shards.push_back({begin, end, file_order(specs_of(boxes.subspan(begin, end - begin)))});
+  }
+  return shards;
+}
+
 WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
                            const ShardOptions& options) {
   for (const TensorBox& box : boxes) check_box(box);
   const auto begin_of_all = std::chrono::steady_clock::now();
   WrittenShards written;
-  for (std::size_t begin = 0, shard = 0; begin < boxes.size(); ++shard) {
-    std::size_t end = begin;
-    std::uint64_t bytes = 0;
-    while (end < boxes.size() && end - begin < kMaxTensorsPerFile &&
-           (end == begin || bytes + boxes[end].size_bytes() <= options.max_shard_bytes)) {
-      bytes += boxes[end++].size_bytes();
-    }
-    const std::string file = fmt::format("shard-{:04}-{:04}.safetensors", options.writer, shard);
-    const auto group = boxes.subspan(begin, end - begin);
+  for (const ShardBoxes& shard : divide_into_shards(boxes, options.max_shard_bytes)) {
+    const std::string file =
+        fmt::format("shard-{:04}-{:04}.safetensors", options.writer, written.files.size());
+    const auto group = boxes.subspan(shard.begin, shard.end - shard.begin);
     const trace::Scope span(trace::Kind::io, [&] { return "write " + file; });
-    const WrittenShard shard_written = write_shard(directory / file, group, options);
+    const WrittenShard shard_written = write_shard(directory / file, group, shard.order, options);
     written.files[file] = shard_written.file;
     for (std::size_t i = 0; i < group.size(); ++i) {
       add_box(written, group[i], file, shard_written.hashes[i]);
     }
-    begin = end;
   }
   const auto took = std::chrono::steady_clock::now() - begin_of_all;
   written.seconds = std::chrono::duration<double>(took).count();

@@ -10,6 +10,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/manifest.hpp"
@@ -62,10 +63,21 @@ struct ShardOptions {
 /// reader finds it, else `name@offset,offset`.
 std::string name_in_file(const std::string& tensor, const Dims& global_shape, const Box& box);
 
-/// Writes the boxes, in the given order, to `shard-WWWW-NNNN.safetensors` in `directory`; a file
-/// ends before it would exceed max_shard_bytes (a larger box gets its own). Each file is hashed
-/// while written and durable on return. StorageError if writing fails, SourceFailed if a fetch
-/// does, CheckpointError for boxes that cannot be stored.
+/// The boxes [begin, end) of one file, and in which order it has them.
+struct ShardBoxes {
+  std::size_t begin = 0, end = 0;
+  std::vector<std::size_t> order;  // ascending in the file, indices counted from `begin`
+};
+
+/// What each file gets of the boxes, in the given order: it ends before it would exceed
+/// max_shard_bytes (a larger box gets its own).
+std::vector<ShardBoxes> divide_into_shards(std::span<const TensorBox> boxes,
+                                           std::uint64_t max_shard_bytes);
+
+/// Writes the boxes to `shard-WWWW-NNNN.safetensors` in `directory`, divided into files as above.
+/// Bytes that lie as place_in_snapshot() lays them are written from where they are. Each file is
+/// hashed while written and durable on return. StorageError if writing fails, SourceFailed if a
+/// fetch does, CheckpointError for boxes that cannot be stored.
 WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
                            const ShardOptions& options);
 

@@ -71,7 +71,7 @@ Engine::Engine(const EnginePlace& place, const EngineOptions& options)
     decoder_.allocate_needed(device);
     expert_room_.emplace(device, decoder_, mesh_);
   }
-  if (options.optimizer != nullptr && place.keeps_snapshot) allocate_snapshot();
+  if (options.optimizer != nullptr && place.snapshot_shard_bytes > 0) allocate_snapshot();
   batch_rows_ = BatchRows(mesh_.shape(), mesh_.index(Axis::sp), options.seq_len);
 }
 

@@ -105,8 +105,9 @@ struct EnginePlace {
   /// Target::multiplies_codes.
   bool multiplies_codes = false;
   /// What this rank writes of a checkpoint has a second place in the device's memory, from which it
-  /// is written while the run goes on (Engine::snapshot).
-  bool keeps_snapshot = false;
+  /// is written while the run goes on (Engine::snapshot), to files of so many bytes; 0: it has
+  /// none.
+  std::uint64_t snapshot_shard_bytes = 0;
   /// Of the files of EngineOptions::offload that name no directory.
   std::filesystem::path offload_directory = {};
   /// Of a GPU's host, for EngineOptions::offloaded_activations: DeviceActivationFacts of a plan.
@@ -206,8 +207,8 @@ class Engine final : private parallel::StageProgram {
   const models::Decoder& model() const { return decoder_; }
   const EngineOptions& options() const { return options_; }
   Device& device() const { return *place_.device; }
-  /// Bytes, held as long as the run; undefined without EnginePlace::keeps_snapshot, without an
-  /// optimizer and where this rank writes nothing.
+  /// checkpoint::snapshot_bytes() of saved_bytes(), held as long as the run; undefined without
+  /// EnginePlace::snapshot_shard_bytes, without an optimizer and where this rank writes nothing.
   const Tensor& snapshot() const { return snapshot_; }
   /// What this rank writes of a checkpoint.
   std::uint64_t saved_bytes() const;

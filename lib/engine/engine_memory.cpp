@@ -3,6 +3,7 @@
 
 #include "lib/base/refused_key.hpp"
 #include "lib/base/require.hpp"
+#include "lib/checkpoint/snapshot.hpp"
 #include "lib/engine/engine.hpp"
 #include "lib/engine/file_shelf.hpp"
 #include "lib/engine/host_shelf.hpp"
@@ -154,7 +155,8 @@ void Engine::allocate_quantization() {
 
 void Engine::allocate_snapshot() {
   Device& device = *place_.device;
-  const std::uint64_t bytes = saved_bytes();
+  const std::uint64_t bytes =
+      checkpoint::snapshot_bytes(saved_bytes(), place_.snapshot_shard_bytes);
   if (bytes == 0) return;
   snapshot_ = device.allocate({static_cast<std::int64_t>(bytes)}, DType::u8, Category::snapshot,
                               "snapshot of a save");

@@ -29,10 +29,13 @@ struct Target {
   kernels::Determinism determinism = kernels::Determinism::run;
   /// Whether the device has products of codes of eight bits (kernels::CodeMatmul).
   bool multiplies_codes = false;
-  /// A save goes on beside the run, from a copy in host memory.
-  bool keeps_snapshot = false;
-  /// EnginePlace::keeps_snapshot; beside a GPU the copy is pinned memory of the host.
-  bool snapshot_on_device() const { return keeps_snapshot && device == DeviceKind::cpu; }
+  /// A save goes on beside the run, from a copy in host memory, to files of so many bytes; 0: in
+  /// place of the run.
+  std::uint64_t snapshot_shard_bytes = 0;
+  /// EnginePlace::snapshot_shard_bytes; beside a GPU the copy is pinned memory of the host.
+  std::uint64_t device_snapshot_shard_bytes() const {
+    return device == DeviceKind::cpu ? snapshot_shard_bytes : 0;
+  }
   /// The layout, and the rank in it that is planned.
   MeshShape mesh;
   int rank = 0;

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/rules/product_scratch.hpp"
 #include "lib/base/require.hpp"
+#include "lib/checkpoint/snapshot.hpp"
 #include "lib/plan/kernel_model.hpp"
 #include "lib/plan/product_list.hpp"
 
@@ -156,7 +157,7 @@ engine::EnginePlace meta_place(Device& device, const engine::Target& target,
           .attention = target.attention,
           .determinism = target.determinism,
           .multiplies_codes = target.multiplies_codes,
-          .keeps_snapshot = target.snapshot_on_device(),
+          .snapshot_shard_bytes = target.device_snapshot_shard_bytes(),
           .communicators = meta_factory(collectives, target.device),
           .mesh = target.mesh,
           .rank = target.rank};
@@ -284,8 +285,9 @@ Plan make_plan(const engine::EngineOptions& options, std::int64_t samples_per_st
     plan.activation_file_bytes = shelf->facts().file_bytes;
     if (plan.activation_file_bytes > 0) plan.activation_traffic_bytes = shelf->facts().down_bytes;
   }
-  if (target.keeps_snapshot && !target.snapshot_on_device()) {
-    plan.pinned_bytes = engine.saved_bytes();
+  if (target.snapshot_shard_bytes > 0 && target.device_snapshot_shard_bytes() == 0) {
+    plan.pinned_bytes =
+        checkpoint::snapshot_bytes(engine.saved_bytes(), target.snapshot_shard_bytes);
   }
   const bool divided = options.zero > 0 && mesh[Axis::dp] > 1;
   if (of_same_run != nullptr) {

@@ -7,6 +7,7 @@
 
 #include "lib/base/hash.hpp"
 #include "lib/base/require.hpp"
+#include "lib/checkpoint/snapshot.hpp"
 #include "lib/engine/checkpoint_share.hpp"
 #include "lib/mesh/data_places.hpp"
 
@@ -87,6 +88,7 @@ void add_ranks(Roles& roles, const engine::EngineOptions& options, const engine:
   Device device(make_meta_memory(), kUnlimitedBytes);
   engine::Engine engine(meta_place(device, target, nullptr), options);
   const std::vector<HeldParameter> held = held_parameters(engine);
+  const std::uint64_t shard_bytes = target.device_snapshot_shard_bytes();
   MeshCoordinate at = coordinate_of(target.mesh, target.rank);
   for (const DataPlace& place : places) {
     RoleKey key{.stage_rank = engine.mesh().index(Axis::pp)};
@@ -96,7 +98,7 @@ void add_ranks(Roles& roles, const engine::EngineOptions& options, const engine:
       own += p.bytes(count).kept;
       key.elements = p.hash(count, key.elements);
       alike += p.hash(count, 0);  // in any order
-      if (target.snapshot_on_device() && p.is_written(place)) key.written += p.bytes(count).written;
+      if (shard_bytes > 0 && p.is_written(place)) key.written += p.bytes(count).written;
     }
     at[static_cast<int>(Axis::dp)] = place.dp;
     at[static_cast<int>(Axis::sp)] = place.sp;
@@ -105,7 +107,7 @@ void add_ranks(Roles& roles, const engine::EngineOptions& options, const engine:
     role.rank = role.count == 0 ? rank : std::min(role.rank, rank);
     ++role.count;
     role.stage_rank = key.stage_rank;
-    role.own_bytes = own + key.written;
+    role.own_bytes = own + checkpoint::snapshot_bytes(key.written, shard_bytes);
     role.alike = hash_of({static_cast<std::int64_t>(key.written)}, alike);
   }
 }

@@ -72,11 +72,11 @@ struct CheckpointSection : recipe::Section {
       "write checkpoints while the run goes on, from a copy that takes as much memory again as a "
       "rank saves; one is under way at a time, so a crash may cost up to two intervals"};
   recipe::Key<double> async_share{
-      this, "async_share", 0.1,
+      this, "async_share", 0.9,
       "share of the time in which each rank writes beside the run: the smaller, the less steps "
       "slow down meanwhile, and the later the checkpoint is there (1 where processors have "
-      "nothing else to do, as beside GPUs); all of the time once somebody waits or half of the "
-      "interval is over",
+      "nothing else to do, as beside GPUs: files go through the page cache then); all of the time "
+      "once somebody waits or half of the interval is over",
       recipe::at_least(1e-9) & recipe::at_most(1)};
   recipe::Key<bool> export_hf{
       this, "export_hf", false,

@@ -27,6 +27,8 @@ class CheckpointTiers {
   void stop_local_saves() { local_failed_ = true; }
   /// Nor is it gone on from.
   void drop_local() { local_.reset(); }
+  /// Of either's files.
+  std::uint64_t max_shard_bytes() const { return durable_.options().max_shard_bytes; }
   /// A Tier::local only where there is one.
   checkpoint::CheckpointStore& operator[](Tier tier) {
     return tier == Tier::durable ? durable_ : local_.value();

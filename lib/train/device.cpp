@@ -140,6 +140,7 @@ void check_device_trains(const Recipe& recipe) {
 engine::Target target_of(const Recipe& recipe) {
   const DeviceKind device = device_of(recipe);
   const auto& chunk = recipe.training.loss_chunk().value;
+  const CheckpointSection& checkpoint = recipe.checkpoint;
   return {.device = device,
           .threads = recipe.threads(),
           .library_workspace_bytes = recipe.run.library_workspace().value,
@@ -148,7 +149,7 @@ engine::Target target_of(const Recipe& recipe) {
           .attention = recipe.run.attention(),
           .determinism = recipe.run.determinism(),
           .multiplies_codes = recipe.precision.quantization() && multiplies_codes(device),
-          .keeps_snapshot = recipe.checkpoint.async()};
+          .snapshot_shard_bytes = checkpoint.async() ? checkpoint.max_shard_size().value : 0};
 }
 
 std::optional<std::uint64_t> memory_limit(const Recipe& recipe,
@@ -216,7 +217,7 @@ engine::EnginePlace RunDevice::place() {
           .attention = target_.attention,
           .determinism = target_.determinism,
           .multiplies_codes = target_.multiplies_codes,
-          .keeps_snapshot = target_.snapshot_on_device()};
+          .snapshot_shard_bytes = target_.device_snapshot_shard_bytes()};
 }
 
 }  // namespace llmtrain::train

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/copy.hpp"
 #include "lib/base/log.hpp"
-#include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
+#include "lib/checkpoint/snapshot.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
 #include "lib/train/stall_watch.hpp"
 
@@ -34,7 +34,10 @@ Saver::Saver(CheckpointTiers& tiers, engine::Engine& engine, const Peers& peers,
       say_(std::move(say)),
       saved_(std::move(saved)),
       local_failed_(std::move(local_failed)) {
-  if (async_) snapshot_ = snapshot_memory(engine.saved_bytes());
+  if (async_) {
+    snapshot_ =
+        snapshot_memory(checkpoint::snapshot_bytes(engine.saved_bytes(), tiers.max_shard_bytes()));
+  }
 }
 
 std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
@@ -49,14 +52,12 @@ std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
 }
 
 void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
-  std::uint64_t bytes = 0;
-  for (const checkpoint::TensorBox& box : boxes) bytes += box.size_bytes();
-  std::span<std::byte> memory = snapshot_;
-  require(memory.size() == bytes, "a snapshot of {} bytes in {}", bytes, memory.size());
+  const std::vector<std::span<std::byte>> places =
+      checkpoint::place_in_snapshot(boxes, tiers_->max_shard_bytes(), snapshot_);
   std::vector<kernels::MemoryCopy> copies;
-  for (checkpoint::TensorBox& box : boxes) {
-    const std::span<std::byte> copy = memory.first(box.size_bytes());
-    memory = memory.subspan(copy.size());
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    checkpoint::TensorBox& box = boxes[i];
+    const std::span<std::byte> copy = places[i];
     if (box.fetch) {
       box.fetch(0, copy);
     } else {

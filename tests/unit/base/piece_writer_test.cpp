@@ -1,8 +1,10 @@
 #include "lib/base/piece_writer.hpp"
 
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
@@ -45,6 +47,58 @@ TEST_CASE("a file written in pieces has its bytes, whatever their number and por
         }
       }
     }
+  }
+}
+
+TEST_CASE("bytes that are kept where they are come out in order, wherever they lie") {
+  const TempDir directory;
+  constexpr std::size_t kBlock = File::kDirectBlock, kSize = 13 * kBlock + 4095;
+  const BlockMemory memory = make_block_memory(kSize + kBlock);
+  std::mt19937 random(1);
+  for (int number = 0; number < 400; ++number) {
+    CAPTURE(number);
+    const std::string bytes = random_bytes(kSize - number);
+    // At a block's beginning, just before one, and anywhere.
+    const std::size_t shift =
+        std::array<std::size_t, 3>{0, kBlock - 8, random() % kBlock}[number % 3];
+    const std::size_t head = number % 2 == 0 ? kBlock - shift : random() % (3 * kBlock);
+    std::memcpy(memory.get() + shift, bytes.data() + head, bytes.size() - head);
+    const auto path = directory.path() / std::to_string(number);
+    const std::size_t piece = std::array{0, 1, 2, 5}[random() % 4] * kBlock;
+    PieceWriter writer(path, {.bytes = piece, .past_cache = random() % 2 == 0});
+    writer.write(std::string_view(bytes).substr(0, head));
+    for (std::size_t at = head; at < bytes.size();) {
+      const std::size_t portion = std::min<std::size_t>(random() % (2 * kBlock), bytes.size() - at);
+      if (random() % 8 == 0) {  // in between, of other memory
+        writer.write(std::string_view(bytes).substr(at, portion));
+      } else {
+        writer.write_kept({memory.get() + shift + at - head, portion});
+      }
+      at += portion;
+    }
+    writer.sync();
+    writer.close();
+    const bool same = read_file(path) == bytes;  // which are no text
+    CHECK(same);
+  }
+}
+
+TEST_CASE("bytes that are kept are written from where they are if they lie there as in the file") {
+  const TempDir directory;
+  constexpr std::size_t kBlock = File::kDirectBlock;
+  const BlockMemory memory = make_block_memory(3 * kBlock);
+  for (const std::size_t shift : {std::size_t{0}, std::size_t{8}}) {
+    CAPTURE(shift);
+    std::memset(memory.get(), 'a', 3 * kBlock);
+    const auto path = directory.path() / std::to_string(shift);
+    PieceWriter writer(path, {.bytes = 4 * kBlock});
+    writer.write(std::string(kBlock, 'h'));
+    writer.write_kept({memory.get() + shift, 2 * kBlock});
+    std::memset(memory.get(), 'b', 3 * kBlock);  // which nobody may
+    writer.sync();
+    writer.close();
+    const char expected = shift == 0 ? 'b' : 'a';
+    CHECK(read_file(path) == std::string(kBlock, 'h') + std::string(2 * kBlock, expected));
   }
 }
 

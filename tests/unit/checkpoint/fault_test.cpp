@@ -157,7 +157,7 @@ TEST_CASE("a write that fails anywhere in a save is a storage error and harms no
   }
   std::set<int> codes;
   // A file-size limit fails the first write that passes it: in a header, in data, in the manifest.
-  for (rlim_t limit = 0; limit <= 4096; limit += 37) {
+  for (rlim_t limit = 0; limit <= 8192; limit += 73) {
     CAPTURE(limit);
     const int status = in_child([&] {
       CheckpointStore store = CheckpointStore::open_writer(dir.path(), busy_options());

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "lib/checkpoint/snapshot.hpp"
 #include "tests/support/small_engine.hpp"
 
 namespace llmtrain::plan {
@@ -25,6 +26,8 @@ constexpr std::string_view kUnevenExperts =
 constexpr std::string_view kDense =
     "architecture: llama, vocab_size: 259, hidden_size: 24, intermediate_size: 40, head_dim: 6, "
     "num_hidden_layers: 4, num_attention_heads: 4, num_key_value_heads: 2";
+
+constexpr std::uint64_t kShardBytes = std::uint64_t{4} << 30;
 
 struct Layout {
   std::string_view model;
@@ -46,7 +49,7 @@ class Job {
     options_ = recipe_.options(7);
     options_.zero = layout.zero;
     target_.mesh = layout.mesh;
-    target_.keeps_snapshot = layout.keeps_snapshot;
+    if (layout.keeps_snapshot) target_.snapshot_shard_bytes = kShardBytes;
   }
   std::vector<Plan> plans_of_all() {
     std::vector<Plan> plans;
@@ -135,8 +138,9 @@ TEST_CASE("a survey's fullest and emptiest ranks are those of all ranks' own pla
 
 TEST_CASE("of a save each element has one writer, and ranks that may choose write alike") {
   const auto written = [](const Plan& plan) {
-    return static_cast<double>(
+    const auto snapshot = static_cast<double>(
         plan.step.peak.per_category[static_cast<std::size_t>(Category::snapshot)]);
+    return snapshot - static_cast<double>(checkpoint::snapshot_bytes(1, kShardBytes) - 1);
   };
   const auto bytes_of = [&](const MeshShape& mesh, int zero) {
     std::vector<double> bytes;

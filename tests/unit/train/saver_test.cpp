@@ -17,6 +17,8 @@ namespace llmtrain::train {
 
 namespace {
 
+constexpr std::uint64_t kShardBytes = std::uint64_t{1} << 30;
+
 /// A run of one rank with a save under way, whose thread waits in its first fsync until it may
 /// fail.
 class SavingRun {
@@ -32,6 +34,18 @@ class SavingRun {
   Saver& saver() { return saver_; }
   void let_it_fail() { may_fail_ = true; }
   std::string log_text() const { return read_file(scratch_ / "log"); }
+  /// What the save has written, and what it writes from.
+  std::string file_text() const {
+    for (const auto& entry : std::filesystem::directory_iterator(scratch_ / "checkpoints")) {
+      if (entry.is_directory()) return read_file(entry.path() / "shard-0000-0000.safetensors");
+    }
+    return "";
+  }
+  std::string_view snapshot() const {
+    const auto& view = engine_.snapshot().view();
+    return {view.as<char>(), static_cast<std::size_t>(view.bytes())};
+  }
+  std::uint64_t saved_bytes() const { return engine_.saved_bytes(); }
   bool has_checkpoint() const { return !tiers_[Tier::durable].list().empty(); }
 
  private:
@@ -52,12 +66,13 @@ class SavingRun {
   Device device_{make_cpu_memory(), 1 << 24};
   engine::Engine engine_{
       engine::EnginePlace{
-          .device = &device_, .table = &kernels::cpu_table(), .keeps_snapshot = true},
+          .device = &device_, .table = &kernels::cpu_table(), .snapshot_shard_bytes = kShardBytes},
       options()};
   std::unique_ptr<World> world_ = World::join({});
   Peers peers_{*world_, "recipe"};
   CheckpointTiers tiers_{checkpoint::CheckpointStore::open_writer(
-      scratch_ / "checkpoints", {.failpoint = [this](std::string_view point) { at(point); }})};
+      scratch_ / "checkpoints", {.max_shard_bytes = kShardBytes,
+                                 .failpoint = [this](std::string_view point) { at(point); }})};
   Saver saver_{tiers_,
                engine_,
                peers_,
@@ -78,6 +93,16 @@ TEST_CASE("a failing save does not take the place of the number that ended the r
   CHECK(said.find("saving step 3 failed: disk gone") != std::string::npos);
   CHECK(said.find("the run ends for another reason: the loss is nan") != std::string::npos);
   CHECK(!run.has_checkpoint());
+}
+
+TEST_CASE("what a save beside the run copies lies as its file will") {
+  const SavingRun run;
+  const std::string file = run.file_text();
+  REQUIRE(file.size() > run.saved_bytes());
+  const bool as_in_file =
+      run.snapshot().find(std::string_view(file).substr(file.size() - run.saved_bytes())) !=
+      std::string_view::npos;
+  CHECK(as_in_file);
 }
 
 TEST_CASE("an error is said before the save under way is waited for, and only then") {

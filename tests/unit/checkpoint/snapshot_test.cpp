@@ -1,0 +1,128 @@
+// Where a copy of a checkpoint's boxes lies in memory, and that it is written from there.
+#include "lib/checkpoint/snapshot.hpp"
+
+#include <cstring>
+#include <random>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "lib/base/file.hpp"
+#include "tests/unit/checkpoint/support.hpp"
+
+namespace llmtrain::checkpoint {
+
+namespace {
+
+constexpr std::uint64_t kShardBytes = std::uint64_t{64} << 10;
+
+/// Tensors of many sizes and types, with their bytes.
+struct State {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorBox> boxes;
+
+  void add(DType dtype, std::int64_t elements) {
+    const std::string name = fmt::format("tensor.{}", boxes.size() * 7919 % 101);
+    std::vector<std::byte>& values = bytes.emplace_back(elements * size_of(dtype));
+    for (std::byte& value : values) value = static_cast<std::byte>(random_());
+    boxes.push_back({.name = name,
+                     .dtype = dtype,
+                     .global_shape = {elements},
+                     .box = {.offset = {0}, .shape = {elements}},
+                     .bytes = values,
+                     .fetch = {}});
+  }
+
+ private:
+  std::mt19937 random_{1};
+};
+
+State mixed_state() {
+  constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::u8};
+  State state;
+  for (int i = 0; i < 60; ++i) state.add(kTypes[i % 3], i * 577 % 9001 + 1);
+  return state;
+}
+
+/// The boxes, copied to their places.
+std::vector<TensorBox> copy_to(std::span<std::byte> memory, std::vector<TensorBox> boxes) {
+  const auto places = place_in_snapshot(boxes, kShardBytes, memory);
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    std::memcpy(places[i].data(), boxes[i].bytes.data(), places[i].size());
+    boxes[i].bytes = places[i];
+  }
+  return boxes;
+}
+
+}  // namespace
+
+TEST_CASE("a snapshot lies as its files, which are those of the boxes themselves") {
+  const State state = mixed_state();
+  std::uint64_t saved = 0;
+  for (const TensorBox& box : state.boxes) saved += box.size_bytes();
+  const ScratchDir dir;
+  std::filesystem::create_directory(dir.path() / "direct");
+  const WrittenShards direct =
+      write_shards(dir.path() / "direct", state.boxes, {.max_shard_bytes = kShardBytes});
+  REQUIRE(direct.files.size() > 5);
+  for (const std::size_t begin : {0, 1, 4095}) {
+    CAPTURE(begin);
+    const std::uint64_t bytes = snapshot_bytes(saved, kShardBytes);
+    const BlockMemory memory = make_block_memory(begin + bytes);
+    const auto boxes = copy_to({memory.get() + begin, bytes}, state.boxes);
+    const auto folder = dir.path() / std::to_string(begin);
+    std::filesystem::create_directory(folder);
+    const WrittenShards written = write_shards(folder, boxes, {.max_shard_bytes = kShardBytes});
+    CHECK(written.files == direct.files);
+    for (const TensorBox& box : boxes) {
+      const StoredBox& record = written.tensors.at(box.name).boxes.front();
+      const auto file = SafetensorsFile::open(folder / record.file);
+      const auto address = reinterpret_cast<std::uintptr_t>(box.bytes.data());
+      CHECK(file.entry(record.name_in_file).offset % File::kDirectBlock == address % File::kDirectBlock);
+      CHECK(file.entries().front().offset == File::kDirectBlock);
+    }
+  }
+}
+
+TEST_CASE("a large file is written from the snapshot itself, not from a copy") {
+  State state;
+  state.add(DType::f32, 1500);  // less than a piece, of which 65,536 bytes have eight
+  state.add(DType::f32, 1000);
+  for (const bool lies_as_file : {true, false}) {
+    CAPTURE(lies_as_file);
+    const std::uint64_t bytes = snapshot_bytes(10000, kShardBytes);
+    const BlockMemory memory = make_block_memory(bytes);
+    auto boxes = copy_to({memory.get(), bytes}, state.boxes);
+    if (!lies_as_file) boxes[1].bytes = state.bytes[1];
+    const auto damage = [&](std::string_view point) {
+      if (point == "shard.write.last") *memory.get() ^= std::byte{1};  // which nobody may
+    };
+    const ScratchDir dir;
+    write_shards(dir.path(), boxes, {.max_shard_bytes = kShardBytes, .failpoint = damage});
+    const auto file = SafetensorsFile::open(dir.path() / "shard-0000-0000.safetensors");
+    std::byte first{};
+    file.read_range(file.entries().front(), 0, {&first, 1});
+    CHECK((first == *memory.get()) == lies_as_file);
+  }
+}
+
+TEST_CASE("a snapshot has room for files of any size, and none for nothing") {
+  CHECK(snapshot_bytes(0, kShardBytes) == 0);
+  for (const std::uint64_t shard : {1u, 5u, 4096u, 5000u, 1u << 20}) {
+    CAPTURE(shard);
+    State state;
+    for (const int elements : {1, 4999, 4096, 2, 5000, 1, 1, 1, 3}) state.add(DType::u8, elements);
+    std::uint64_t saved = 0;
+    for (const TensorBox& box : state.boxes) saved += box.size_bytes();
+    const std::uint64_t bytes = snapshot_bytes(saved, shard);
+    const BlockMemory memory = make_block_memory(1 + bytes);
+    const auto places = place_in_snapshot(state.boxes, shard, {memory.get() + 1, bytes});
+    for (const ShardBoxes& file : divide_into_shards(state.boxes, shard)) {
+      const auto first =
+          reinterpret_cast<std::uintptr_t>(places[file.begin + file.order[0]].data());
+      CHECK(first % File::kDirectBlock == 0);
+    }
+  }
+}
+
+}  // namespace llmtrain::checkpoint
