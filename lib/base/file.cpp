@@ -66,6 +66,10 @@ bool are_whole_blocks(std::span<const std::byte> memory) {
          0;
 }
 
+// What a file system says that knows no way past the cache, and a driver whose pinned memory a disk
+// cannot reach.
+bool is_of_direct_io(int error) { return error == EINVAL || error == EFAULT; }
+
 // O_NONBLOCK, because opening a FIFO would wait for its writer; regular files ignore it.
 int open_for_reading(const std::filesystem::path& path, int extra_flags) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | extra_flags);
@@ -158,7 +162,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
     const ssize_t n =
         ::pread(fd_, out.data(), std::min(out.size(), kMaxIoBytes), static_cast<off_t>(offset));
     activity::tick();
-    if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
+    if (n < 0 && (errno == EINTR || (is_of_direct_io(errno) && goes_to_cache()))) continue;
     if (n < 0) fail_errno("read", path_);
     require<DataError>(n > 0, "{}: ends at byte {}, {} more bytes expected (truncated?)",
                        path_.string(), offset, out.size());
@@ -183,7 +187,7 @@ void File::write(std::span<const std::byte> bytes) {
     if (!are_whole_blocks(bytes)) goes_to_cache();
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxIoBytes));
     activity::tick();
-    if (n < 0 && (errno == EINTR || (errno == EINVAL && goes_to_cache()))) continue;
+    if (n < 0 && (errno == EINTR || (is_of_direct_io(errno) && goes_to_cache()))) continue;
     if (n <= 0) fail_errno("write", path_);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }

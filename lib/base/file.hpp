@@ -39,7 +39,8 @@ class File {
   void expect_straight_reading();
   /// From now on bytes go between memory and disk past the page cache (O_DIRECT), where the file
   /// system can. The first read_at() or write() that is not of whole blocks of kDirectBlock bytes,
-  /// in memory, too, or that the file system refuses, and all after it, go through the cache.
+  /// in memory, too, or that the file system refuses, or whose memory the disk cannot reach, and
+  /// all after it, go through the cache.
   void bypass_cache() { bypasses_cache_ = set_direct(true); }
   static constexpr std::size_t kDirectBlock = 4096;
   /// Sends what the page cache has of bytes [offset, offset + bytes) to the disk, where the file

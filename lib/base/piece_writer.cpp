@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/activity.hpp"
+#include "lib/base/require.hpp"
 
 namespace llmtrain {
 
@@ -30,13 +31,9 @@ void PieceWriter::write_kept(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
   if (kept_.empty() || kept_.data() + kept_.size() != bytes.data()) {
     end_kept();
-    const std::size_t before =
-        (File::kDirectBlock - filled_ % File::kDirectBlock) % File::kDirectBlock;
     const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
-    if (bytes.size() < before || (address + before) % File::kDirectBlock != 0) return copy(bytes);
-    copy(bytes.first(before));
+    if ((filled_ | address) % File::kDirectBlock != 0) return copy(bytes);
     if (filled_ > 0) write_piece();
-    bytes = bytes.subspan(before);
     kept_ = bytes.first(0);
   }
   kept_ = {kept_.data(), kept_.size() + bytes.size()};
@@ -74,14 +71,15 @@ void PieceWriter::write_piece() {
   submit({writing_.get(), std::exchange(filled_, 0)});
 }
 
-void PieceWriter::submit(std::span<const std::byte> piece) {
+void PieceWriter::submit(std::span<const std::byte> run) {
   wait();
   activity::tick();  // of the thread whose file it is
-  const auto write = [this, piece, ticks = activity::counted_in()] {
+  const auto write = [this, run, ticks = activity::counted_in()] {
     const activity::CountedThread counted(ticks);
     const auto begin = std::chrono::steady_clock::now();
-    for (std::size_t at = 0; at < piece.size(); at += pieces_.bytes) {
-      write_part(piece.subspan(at, std::min(pieces_.bytes, piece.size() - at)));
+    for (std::size_t at = 0; at < run.size(); at += pieces_.bytes) {
+      require<StorageError>(!pieces_.stop.stop_requested(), "{}: given up", file_.path().string());
+      write_one(run.subspan(at, std::min(pieces_.bytes, run.size() - at)));  // a sign of life each
     }
     if (pieces_.written) pieces_.written(std::chrono::steady_clock::now() - begin);
   };
@@ -92,12 +90,12 @@ void PieceWriter::submit(std::span<const std::byte> piece) {
   }
 }
 
-void PieceWriter::write_part(std::span<const std::byte> part) {
+void PieceWriter::write_one(std::span<const std::byte> piece) {
   // Whole blocks first: what is left of the last one goes through the cache.
-  const std::size_t whole = part.size() / File::kDirectBlock * File::kDirectBlock;
-  file_.write(part.first(whole));
-  file_.write(part.subspan(whole));
-  if (!pieces_.past_cache) send(part.size());
+  const std::size_t whole = piece.size() / File::kDirectBlock * File::kDirectBlock;
+  file_.write(piece.first(whole));
+  file_.write(piece.subspan(whole));
+  if (!pieces_.past_cache) send(piece.size());
 }
 
 void PieceWriter::send(std::size_t bytes) {
@@ -112,7 +110,7 @@ void PieceWriter::send(std::size_t bytes) {
 
 void PieceWriter::sync() {
   end_kept();
-  if (pieces_.bytes > 0) write_piece();
+  if (filled_ > 0) write_piece();
   wait();
   file_.sync();
   if (sent_ > dropped_) file_.finish_write_back(dropped_, sent_ - std::exchange(dropped_, sent_));

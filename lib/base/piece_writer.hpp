@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <span>
+#include <stop_token>
 #include <string_view>
 
 #include "lib/base/file.hpp"
@@ -22,9 +23,11 @@ struct Pieces {
   /// piece on its way to the disk as soon as it is there, and out of the cache when others have
   /// followed it: disks of virtual machines take twice as much so.
   bool past_cache = true;
-  /// Called behind each piece, by the thread that wrote it, with the time that took; the next piece
-  /// is written when it has returned.
+  /// Called behind each piece, or each run of pieces out of kept bytes, by the thread that wrote
+  /// it, with the time that took; the next one is written when it has returned.
   std::function<void(std::chrono::steady_clock::duration)> written = {};
+  /// Once it is requested no further piece is written: StorageError.
+  std::stop_token stop = {};
 };
 
 /// Collects what is written in a piece of memory, which goes to the file while the next one fills:
@@ -42,9 +45,9 @@ class PieceWriter {
   const std::filesystem::path& path() const { return file_.path(); }
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// As write(), of bytes that stay where and as they are until sync(). Where those that follow
-  /// each other there lie in their block of memory as in the file's, they are written without a
-  /// copy.
+  /// As write(), of bytes that stay where and as they are until sync(). Those that begin with a
+  /// block in memory as in the file, and what comes next and lies behind them, are written from
+  /// there.
   void write_kept(std::span<const std::byte> bytes);
   /// Writes the last piece, as long as it is, and has all of it on the disk (fsync).
   void sync();
@@ -55,9 +58,9 @@ class PieceWriter {
   /// Waits for the piece that is being written, and throws what it met.
   void wait();
   void write_piece();
-  /// Has it written by a thread, whole blocks but for the last of the file.
-  void submit(std::span<const std::byte> piece);
-  void write_part(std::span<const std::byte> part);
+  /// Has a run of pieces written by a thread, whole blocks but for the last of the file.
+  void submit(std::span<const std::byte> run);
+  void write_one(std::span<const std::byte> piece);
   void copy(std::span<const std::byte> bytes);
   /// What is kept comes before all that follows.
   void end_kept();
@@ -65,8 +68,8 @@ class PieceWriter {
   /// it.
   void send(std::size_t bytes);
 
-  /// Of kept bytes so many pieces are written as one: they take no memory, and where all
-  /// processors are at work each hand-over to the thread that writes waits for one.
+  /// Of a run out of kept bytes, which takes no memory: where all processors are at work each
+  /// hand-over to the thread that writes waits for one.
   static constexpr std::size_t kKeptPieces = 8;
   /// Pieces that the page cache may have.
   static constexpr std::uint64_t kWindow = 8;

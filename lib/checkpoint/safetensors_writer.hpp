@@ -35,8 +35,8 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors);
 class SafetensorsWriter {
  public:
   /// Creates the file (StorageError if it exists) and writes the header, padded with spaces so that
-  /// the data begins at a multiple of `alignment`, which is one of 8. CheckpointError for names,
-  /// shapes or duplicates that the reader would refuse.
+  /// the data begins at a multiple of `alignment`, itself a multiple of 8. CheckpointError for
+  /// names, shapes or duplicates that the reader would refuse.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                     const Metadata& metadata, Pieces pieces = {}, std::size_t alignment = 8);
 

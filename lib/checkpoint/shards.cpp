@@ -27,7 +27,7 @@ void hit(const Failpoint& failpoint, std::string_view point) {
 constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 /// A full shard has at least so many pieces, which wait in memory to be written.
 constexpr std::uint64_t kPiecesOfShard = 8;
-/// Hashed twice and copied while it is in the caches.
+/// Hashed twice, and copied if it has to be, while it is in the caches.
 constexpr std::uint64_t kCachedBytes = std::uint64_t{128} << 10;
 /// Of the data of a file that is too small for pieces.
 constexpr std::size_t kSmallAlignment = 8;
@@ -88,7 +88,8 @@ std::vector<TensorSpec> specs_of(std::span<const TensorBox> boxes) {
   return specs;
 }
 
-/// Whether the boxes lie behind each other as in the file, from a block's beginning on.
+/// Whether the boxes lie behind each other as in the file, from a block's beginning on. Single ones
+/// that do by chance are not worth a run of pieces of their own.
 bool lie_as_in_file(std::span<const TensorBox> boxes, std::span<const std::size_t> order) {
   const std::byte* next = boxes[order.front()].bytes.data();
   if (reinterpret_cast<std::uintptr_t>(next) % File::kDirectBlock != 0) return false;
@@ -114,6 +115,7 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
   if (total <= pieces.bytes) pieces.bytes = 0;  // it is not worth a thread
   // Who saves beside a run leaves it the processor, who saves in its place wants to be done.
   pieces.past_cache = options.pace != nullptr;
+  pieces.stop = options.stop;
   if (options.pace != nullptr) {
     pieces.written = [&](WritePace::Clock::duration took) {
       options.pace->rest(took, options.stop);

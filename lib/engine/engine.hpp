@@ -105,8 +105,8 @@ struct EnginePlace {
   /// Target::multiplies_codes.
   bool multiplies_codes = false;
   /// What this rank writes of a checkpoint has a second place in the device's memory, from which it
-  /// is written while the run goes on (Engine::snapshot), to files of so many bytes; 0: it has
-  /// none.
+  /// is written while the run goes on (Engine::snapshot), to files of so many bytes
+  /// at most; 0: it has none.
   std::uint64_t snapshot_shard_bytes = 0;
   /// Of the files of EngineOptions::offload that name no directory.
   std::filesystem::path offload_directory = {};

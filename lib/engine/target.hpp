@@ -29,8 +29,8 @@ struct Target {
   kernels::Determinism determinism = kernels::Determinism::run;
   /// Whether the device has products of codes of eight bits (kernels::CodeMatmul).
   bool multiplies_codes = false;
-  /// A save goes on beside the run, from a copy in host memory, to files of so many bytes; 0: in
-  /// place of the run.
+  /// A save goes on beside the run, from a copy in host memory, to files of so many bytes at
+  /// most; 0: in place of the run.
   std::uint64_t snapshot_shard_bytes = 0;
   /// EnginePlace::snapshot_shard_bytes; beside a GPU the copy is pinned memory of the host.
   std::uint64_t device_snapshot_shard_bytes() const {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/copy.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/snapshot.hpp"
 #include "lib/train/checkpoint_tensors.hpp"
@@ -52,6 +53,10 @@ std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
 }
 
 void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
+  std::uint64_t bytes = 0;
+  for (const checkpoint::TensorBox& box : boxes) bytes += box.size_bytes();
+  require(bytes == engine_->saved_bytes(), "a save of {} bytes, planned as {}", bytes,
+          engine_->saved_bytes());
   const std::vector<std::span<std::byte>> places =
       checkpoint::place_in_snapshot(boxes, tiers_->max_shard_bytes(), snapshot_);
   std::vector<kernels::MemoryCopy> copies;

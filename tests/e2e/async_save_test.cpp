@@ -18,6 +18,8 @@ namespace llmtrain {
 namespace {
 
 const std::vector<std::string> kAsync{"checkpoint.async=true"};
+/// Several files, each of several pieces.
+const std::string kPieces = "checkpoint.max_shard_size=64KiB";
 
 std::vector<std::string> with_async(std::vector<std::string> overrides) {
   overrides.insert(overrides.end(), kAsync.begin(), kAsync.end());
@@ -51,8 +53,8 @@ TEST_CASE("saves beside the run are those in place of it, byte for byte, each sa
        {"precision.compute=fp32", "precision={compute: bf16, master: bf16+remainder}"}) {
     CAPTURE(more);
     const Workspace sync(kTinyRecipe), async(kTinyRecipe);
-    run_well(sync, {more});
-    const auto result = async.run(with_async({more}));
+    run_well(sync, {more, kPieces});
+    const auto result = async.run(with_async({more, kPieces}));
     INFO(result.output);
     REQUIRE(result.exit_code == 0);
     for (const std::uint64_t step : {2u, 4u, 6u}) {
@@ -65,9 +67,8 @@ TEST_CASE("saves beside the run are those in place of it, byte for byte, each sa
 
 TEST_CASE("a save that is written slowly is hurried by the next one, and by the end of the run") {
   const Workspace plain(kTinyRecipe), slow(kTinyRecipe);
-  run_well(plain, with_async({"checkpoint.max_shard_size=64KiB"}));
-  const auto result =
-      slow.run(with_async({"checkpoint.async_share=1e-9", "checkpoint.max_shard_size=64KiB"}));
+  run_well(plain, with_async({kPieces}));
+  const auto result = slow.run(with_async({"checkpoint.async_share=1e-9", kPieces}));
   INFO(result.output);
   REQUIRE(result.exit_code == 0);
   for (const std::uint64_t step : {2u, 4u, 6u}) {
@@ -106,7 +107,7 @@ TEST_CASE("an emulated GPU's saves beside the run are those in place of it, byte
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);
   const std::vector<std::string> gpu{"run.device=cuda",
-                                     "precision={compute: bf16, master: bf16+remainder}"};
+                                     "precision={compute: bf16, master: bf16+remainder}", kPieces};
   const Workspace sync(kTinyRecipe), async(kTinyRecipe);
   run_well(sync, gpu);
   const auto result = async.run(with_async(gpu));

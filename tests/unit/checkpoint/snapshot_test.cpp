@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/file.hpp"
+#include "tests/support/temp_dir.hpp"
 #include "tests/unit/checkpoint/support.hpp"
 
 namespace llmtrain::checkpoint {
@@ -60,7 +61,7 @@ TEST_CASE("a snapshot lies as its files, which are those of the boxes themselves
   const State state = mixed_state();
   std::uint64_t saved = 0;
   for (const TensorBox& box : state.boxes) saved += box.size_bytes();
-  const ScratchDir dir;
+  const test::TempDir dir;  // of a disk
   std::filesystem::create_directory(dir.path() / "direct");
   const WrittenShards direct =
       write_shards(dir.path() / "direct", state.boxes, {.max_shard_bytes = kShardBytes});
@@ -72,13 +73,21 @@ TEST_CASE("a snapshot lies as its files, which are those of the boxes themselves
     const auto boxes = copy_to({memory.get() + begin, bytes}, state.boxes);
     const auto folder = dir.path() / std::to_string(begin);
     std::filesystem::create_directory(folder);
-    const WrittenShards written = write_shards(folder, boxes, {.max_shard_bytes = kShardBytes});
+    WritePace pace(1);
+    WritePace* const past_the_cache = begin == 0 ? nullptr : &pace;
+    const WrittenShards written =
+        write_shards(folder, boxes, {.max_shard_bytes = kShardBytes, .pace = past_the_cache});
     CHECK(written.files == direct.files);
+    for (const auto& [name, record] : written.files) {
+      const bool is_same = slurp(folder / name) == slurp(dir.path() / "direct" / name);
+      CHECK(is_same);
+    }
     for (const TensorBox& box : boxes) {
       const StoredBox& record = written.tensors.at(box.name).boxes.front();
       const auto file = SafetensorsFile::open(folder / record.file);
       const auto address = reinterpret_cast<std::uintptr_t>(box.bytes.data());
-      CHECK(file.entry(record.name_in_file).offset % File::kDirectBlock == address % File::kDirectBlock);
+      CHECK(file.entry(record.name_in_file).offset % File::kDirectBlock ==
+            address % File::kDirectBlock);
       CHECK(file.entries().front().offset == File::kDirectBlock);
     }
   }

@@ -27,13 +27,14 @@ constexpr std::string_view kDense =
     "architecture: llama, vocab_size: 259, hidden_size: 24, intermediate_size: 40, head_dim: 6, "
     "num_hidden_layers: 4, num_attention_heads: 4, num_key_value_heads: 2";
 
-constexpr std::uint64_t kShardBytes = std::uint64_t{4} << 30;
+/// Of files of a snapshot: one for all, and some.
+constexpr std::uint64_t kOneFile = std::uint64_t{4} << 30, kFiles = 10'000;
 
 struct Layout {
   std::string_view model;
   std::string_view optimizer;
   int zero = 0;
-  bool keeps_snapshot = false;
+  std::uint64_t snapshot_shard_bytes = 0;
   MeshShape mesh;
 };
 
@@ -49,7 +50,7 @@ class Job {
     options_ = recipe_.options(7);
     options_.zero = layout.zero;
     target_.mesh = layout.mesh;
-    if (layout.keeps_snapshot) target_.snapshot_shard_bytes = kShardBytes;
+    target_.snapshot_shard_bytes = layout.snapshot_shard_bytes;
   }
   std::vector<Plan> plans_of_all() {
     std::vector<Plan> plans;
@@ -72,31 +73,35 @@ class Job {
 
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> kLayouts{
-      {kDense, "adamw", 0, false, {.sizes = {2, 2, 1, 1}}},
-      {kDense, "adamw", 0, true, {.sizes = {4, 2, 1, 1}}},
-      {kDense, "adamw", 1, true, {.sizes = {8, 1, 1, 1}}},
-      {kDense, "muon", 1, true, {.sizes = {4, 1, 2, 1}}},
-      {kDense, "muon", 2, false, {.sizes = {4, 2, 1, 1}}},
-      {kDense, "adam_mini", 1, true, {.sizes = {3, 2, 1, 1}}},
-      {kDense, "adafactor", 1, true, {.sizes = {3, 2, 1, 1}}},
-      {kDense, "adamw_8bit", 1, true, {.sizes = {3, 1, 2, 1}}},
-      {kDense, "lion_8bit", 2, false, {.sizes = {4, 1, 1, 1}}},
-      {kExperts, "came", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},
+      {kDense, "adamw", 0, 0, {.sizes = {2, 2, 1, 1}}},
+      {kDense, "adamw", 0, kFiles, {.sizes = {4, 2, 1, 1}}},
+      {kDense, "adamw", 1, kFiles, {.sizes = {8, 1, 1, 1}}},
+      {kDense, "muon", 1, kFiles, {.sizes = {4, 1, 2, 1}}},
+      {kDense, "muon", 2, 0, {.sizes = {4, 2, 1, 1}}},
+      {kDense, "adam_mini", 1, kFiles, {.sizes = {3, 2, 1, 1}}},
+      {kDense, "adafactor", 1, kFiles, {.sizes = {3, 2, 1, 1}}},
+      {kDense, "adamw_8bit", 1, kFiles, {.sizes = {3, 1, 2, 1}}},
+      {kDense, "lion_8bit", 2, 0, {.sizes = {4, 1, 1, 1}}},
+      {kExperts, "came", 1, kFiles, {.sizes = {4, 1, 1, 2}, .ep = 2}},
       {kUnevenExperts,
        "adamw_8bit, min_8bit_size: 256",
        1,
        false,
        {.sizes = {4, 1, 1, 1}, .ep = 2}},
-      {kDense, "galore", 1, true, {.sizes = {3, 2, 1, 1}}},
-      {kExperts, "galore", 2, false, {.sizes = {4, 2, 1, 1}, .ep = 2}},
-      {kDense, "ldadamw", 2, false, {.sizes = {3, 2, 1, 1}}},
-      {kDense, "q_galore, min_8bit_size: 0, proj_group_size: 7", 1, true, {.sizes = {3, 1, 2, 1}}},
-      {kExperts, "q_galore", 2, false, {.sizes = {4, 2, 1, 1}, .ep = 2}},
-      {kExperts, "ldadamw", 1, true, {.sizes = {4, 2, 1, 1}, .ep = 2}},
-      {kDense, "muon", 3, false, {.sizes = {2, 1, 1, 2}, .sp_algo = SequenceSharing::ring}},
-      {kDense, "adamw", 3, true, {.sizes = {4, 1, 2, 2}, .dp_replicate = 2}},
-      {kExperts, "muon", 1, true, {.sizes = {4, 1, 1, 2}, .ep = 2}},
-      {kExperts, "adamw", 2, true, {.sizes = {4, 2, 1, 1}, .dp_replicate = 2, .ep = 2}},
+      {kDense, "galore", 1, kFiles, {.sizes = {3, 2, 1, 1}}},
+      {kExperts, "galore", 2, 0, {.sizes = {4, 2, 1, 1}, .ep = 2}},
+      {kDense, "ldadamw", 2, 0, {.sizes = {3, 2, 1, 1}}},
+      {kDense,
+       "q_galore, min_8bit_size: 0, proj_group_size: 7",
+       1,
+       kFiles,
+       {.sizes = {3, 1, 2, 1}}},
+      {kExperts, "q_galore", 2, 0, {.sizes = {4, 2, 1, 1}, .ep = 2}},
+      {kExperts, "ldadamw", 1, kFiles, {.sizes = {4, 2, 1, 1}, .ep = 2}},
+      {kDense, "muon", 3, 0, {.sizes = {2, 1, 1, 2}, .sp_algo = SequenceSharing::ring}},
+      {kDense, "adamw", 3, kFiles, {.sizes = {4, 1, 2, 2}, .dp_replicate = 2}},
+      {kExperts, "muon", 1, kFiles, {.sizes = {4, 1, 1, 2}, .ep = 2}},
+      {kExperts, "adamw", 2, kFiles, {.sizes = {4, 2, 1, 1}, .dp_replicate = 2, .ep = 2}},
       {kExperts,
        "muon",
        3,
@@ -140,11 +145,11 @@ TEST_CASE("of a save each element has one writer, and ranks that may choose writ
   const auto written = [](const Plan& plan) {
     const auto snapshot = static_cast<double>(
         plan.step.peak.per_category[static_cast<std::size_t>(Category::snapshot)]);
-    return snapshot - static_cast<double>(checkpoint::snapshot_bytes(1, kShardBytes) - 1);
+    return snapshot - static_cast<double>(checkpoint::snapshot_bytes(1, kOneFile) - 1);
   };
   const auto bytes_of = [&](const MeshShape& mesh, int zero) {
     std::vector<double> bytes;
-    for (const Plan& plan : Job({kDense, "adamw", zero, true, mesh}).plans_of_all()) {
+    for (const Plan& plan : Job({kDense, "adamw", zero, kOneFile, mesh}).plans_of_all()) {
       bytes.push_back(written(plan));
     }
     return bytes;
@@ -190,7 +195,7 @@ TEST_CASE("of too many roles those are planned that own most and least, and unli
 
 // The rank that owns most need not be the fullest: what its matrices' updates take counts, too.
 TEST_CASE("with two plans of eight roles a survey comes within a percent of the fullest rank") {
-  Job job({kDense, "muon", 1, false, {.sizes = {8, 1, 1, 1}}});
+  Job job({kDense, "muon", 1, 0, {.sizes = {8, 1, 1, 1}}});
   Plan fullest, of_some;
   const RoleSurvey all = job.survey(fullest), some = job.survey(of_some, 2);
   CHECK(some.roles.size() == 2);
