@@ -7,13 +7,16 @@
     --rounds N       runs of each kind, in turn with the plain copies (3); medians count
     --write          put the table into docs/benchmarks.md
 
-A Llama of 45 million parameters in FP32 with AdamW: half a gigabyte of state. Saves go in place of the run and beside it
-(checkpoint.async), with checkpoint.async_share as by default and of a tenth. Beside them, in the same run:
-one thread's memcpy of as many bytes, a plain writer (pieces of 4 MiB, then fsync) and a plain reader of the same file, into memory that it has used before and, as a run that starts must, into memory
+A Llama of 45 million parameters in FP32 with AdamW: half a gigabyte of state, and steps of a tenth of a second or so, shorter than a save
+takes to be written. Saves go in place of the run and beside it (checkpoint.async), with checkpoint.async_share as by default and of a tenth.
+Beside them, in the same run: one thread's memcpy of as many bytes, a plain writer of a new file (pieces of 4 MiB, then fsync), through the
+page cache and past it, and a plain reader of the same file, into memory that it has used before and, as a run that starts must, into memory
 that nobody has touched; before each reading the system is asked to forget the file, and before a start to have its memory ready.
+"While its files are written": the steps that begin before the slowest rank's files are on the disk, beside those that no save touches.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import ctypes
 import dataclasses
@@ -37,7 +40,7 @@ model: {architecture: llama, vocab_size: 257, hidden_size: 768, intermediate_siz
         max_position_embeddings: 256}
 tokenizer: {type: bytes}
 data: {sources: [{path: text.txt}]}
-training: {seq_len: 256, micro_batch_size: 1, global_batch_size: 2, max_steps: STEPS}
+training: {seq_len: 32, micro_batch_size: 1, global_batch_size: 1, max_steps: STEPS}
 optimizer: {lr: 1.0e-4}
 checkpoint: {interval: INTERVAL, keep_latest: 2, async: ASYNC, async_share: SHARE}
 eval: {interval: null, max_samples: 1}
@@ -48,7 +51,7 @@ RESUMED = re.compile(r"every byte of the checkpoint was checked, and its tensors
 DEFAULT_SHARE, SMALL_SHARE = 0.9, 0.1
 
 READS = 5  # a round
-STEPS, INTERVAL = 52, 16  # four saves, of which the later ones read back what stays and delete the rest
+STEPS, INTERVAL = 236, 56  # four saves, of which the later ones read back what stays and delete the rest
 
 
 def forget(path):
@@ -80,6 +83,7 @@ class Plain:
         ctypes.memmove(*addresses, self.size)
 
     def write(self):
+        self.file.unlink(missing_ok=True)
         view = memoryview(self.source)
         with open(self.file, "wb", buffering=0) as out:
             for begin in range(0, self.size, PIECE):
@@ -88,14 +92,21 @@ class Plain:
         view.release()
 
     def write_direct(self):
-        """As write(), past the page cache, by a process of its own."""
+        """As write(), past the page cache."""
+        self.file.unlink(missing_ok=True)
+        view = memoryview(self.source)
+        out = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+        for begin in range(0, self.size // BLOCK * BLOCK, PIECE):
+            os.write(out, view[begin:min(begin + PIECE, self.size // BLOCK * BLOCK)])
+        os.fsync(out)
+        os.close(out)
+        view.release()
+
+    def write_direct_elsewhere(self):
+        """The same by a process of its own."""
         child = os.fork()
         if child == 0:
-            view = memoryview(self.source)
-            out = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
-            for begin in range(0, self.size // BLOCK * BLOCK, PIECE):
-                os.write(out, view[begin:min(begin + PIECE, self.size // BLOCK * BLOCK)])
-            os.fsync(out)
+            self.write_direct()
             os._exit(0)
         os.waitpid(child, 0)
 
@@ -163,19 +174,20 @@ def wait_for_step(folder, step):
     return last_step(folder)
 
 
-def during(steps, save, whole):
-    """The steps that were made while the save of step `save` was written."""
-    return [n for n in range(save + 1, min(save + INTERVAL, STEPS)) if sum(steps[k] for k in range(save + 1, n + 1)) <= whole]
+def during(steps, save, took):
+    """The steps that began within so many seconds behind the save of step `save`."""
+    return [n for n in range(save + 1, min(save + INTERVAL, STEPS)) if sum(steps[k] for k in range(save + 1, n)) < took]
 
 
 @dataclasses.dataclass
 class RunWithSaves:
-    """What the first save took, how long steps are without one, and how much longer beside one."""
+    """What the first save took, how long steps are without one, how much longer while one's files are written, and what one costs in all."""
     seconds: float
     waited: float
     written: float
     quiet_step: float | None = None
     slower: float | None = None
+    lost: float | None = None
 
 
 def run_with_saves(executable, folder, steps, is_async, share=DEFAULT_SHARE):
@@ -186,11 +198,13 @@ def run_with_saves(executable, folder, steps, is_async, share=DEFAULT_SHARE):
     if not is_async:
         return found
     times = step_seconds(folder)
-    busy = {n for save, whole, *_ in saves for n in during(times, save, whole)}
+    touched = {n for save, whole, *_ in saves for n in during(times, save, whole)}
     # The first step warms up, and one that a save begins or ends with is neither.
-    quiet = [times[n] for n in range(2, steps) if not busy & {n - 1, n, n + 1}]
+    quiet = [times[n] for n in range(2, steps) if not touched & {n - 1, n, n + 1}]
     found.quiet_step = statistics.mean(quiet)
-    found.slower = statistics.mean(times[n] for n in busy) / found.quiet_step - 1
+    written = {n for save, _, _, took in saves for n in during(times, save, took)}
+    found.slower = statistics.mean(times[n] for n in written) / found.quiet_step - 1
+    found.lost = sum(times[n] - found.quiet_step for n in during(times, *saves[0][:2]))
     return found
 
 
@@ -199,22 +213,17 @@ def measure(executable, folder, rounds):
     llmtrain(executable, folder, 2, 2, False)  # prepares the data
     size = state_bytes(folder)
     plain = Plain(folder, size)
-    found = {name: [] for name in ("copy", "write", "read", "read anew", "in place", "waited", "beside", "check and load", "step", "written", "slower", "beside in part", "slower in part", "plain slower")}
+    found = collections.defaultdict(list)
     for _ in range(rounds):
         found["copy"].append(seconds(plain.copy))
+        found["write direct"].append(seconds(plain.write_direct))
         found["write"].append(seconds(plain.write))
-        in_place = run_with_saves(executable, folder, INTERVAL, False)
-        found["in place"].append(in_place.seconds)
-        beside = run_with_saves(executable, folder, STEPS, True)
-        found["waited"].append(beside.waited)
-        found["beside"].append(beside.seconds)
-        found["step"].append(beside.quiet_step)
-        found["written"].append(beside.written)
-        found["slower"].append(beside.slower)
-        in_part = run_with_saves(executable, folder, STEPS, True, SMALL_SHARE)
-        found["beside in part"].append(in_part.seconds)
-        found["slower in part"].append(in_part.slower)
-        found["plain slower"].append(slowed_by(executable, folder, plain.write_direct))
+        found["in place"].append(run_with_saves(executable, folder, INTERVAL, False).seconds)
+        for name, share in (("", DEFAULT_SHARE), (" in part", SMALL_SHARE)):
+            beside = run_with_saves(executable, folder, STEPS, True, share)
+            for field in ("waited", "seconds", "written", "slower", "lost", "quiet_step"):
+                found[field + name].append(getattr(beside, field))
+        found["plain slower"].append(slowed_by(executable, folder, plain.write_direct_elsewhere))
         for _ in range(READS):
             forget(plain.file)
             found["read"].append(seconds(plain.read))
@@ -223,28 +232,40 @@ def measure(executable, folder, rounds):
             forget(folder / "run")
             touch_memory(2 * size)
             found["check and load"].append(float(RESUMED.search(llmtrain(executable, folder, INTERVAL, INTERVAL, False))[1]))
-    return size, {name: statistics.median(values) for name, values in found.items()}
+    return size, found
 
 
 def table(size, found):
-    rows = [("memcpy by one thread", found["copy"], ""),
-            ("a save beside the run: no step is made for", found["waited"], f"{found['waited'] / found['copy']:.2f} x memcpy"),
-            ("steps while it is written", None, f"{100 * found['slower']:+.0f} %"),
-            ("its files, until they are on the disk", found["written"], f"{100 * found['write'] / found['written']:.0f} % of the plain writer's bandwidth"),
-            ("the save, until it is there", found["beside"], f"two agreements, between steps of {found['step']:.2f} s"),
-            ("steps while one is written a tenth of the time (async_share: 0.1)", None, f"{100 * found['slower in part']:+.0f} %"),
-            ("such a save, until it is there", found["beside in part"], ""),
-            ("steps while another process writes as much, past the page cache", None, f"{100 * found['plain slower']:+.0f} %"),
-            ("plain writer", found["write"], ""),
-            ("a save in place", found["in place"], f"{100 * found['write'] / found['in place']:.0f} % of the plain writer's bandwidth"),
-            ("plain reader", found["read"], ""),
-            ("plain reader, into untouched memory", found["read anew"], ""),
-            ("checking every byte and loading it", found["check and load"], f"{100 * found['read'] / found['check and load']:.0f} % of the plain reader's bandwidth, "
-             f"{100 * found['read anew'] / found['check and load']:.0f} % of that into untouched memory")]
-    lines = [f"{size / 1e6:.0f} MB of state.", "", "| what | s | GB/s | |", "|---|---:|---:|---|"]
-    for name, value, note in rows:
-        figures = f"{value:.3f} | {size / value / 1e9:.2f}" if value else "- | -"
-        lines.append(f"| {name} | {figures} | {note} |")
+    middle = {name: statistics.median(values) for name, values in found.items()}
+
+    def row(what, name, note="", per_cent=False, rate=True):
+        values = found[name]
+        if per_cent:
+            return f"| {what} | {100 * middle[name]:+.0f} % | {100 * min(values):+.0f} to {100 * max(values):+.0f} % | - | {note} |"
+        speed = f"{size / middle[name] / 1e9:.2f}" if rate else "-"
+        return f"| {what} | {middle[name]:.3f} s | {min(values):.3f} to {max(values):.3f} s | {speed} | {note} |"
+
+    def share(of, name):
+        return f"{100 * middle[of] / middle[name]:.0f} %"
+
+    lines = [f"{size / 1e6:.0f} MB of state, steps of {middle['quiet_step']:.2f} s.", "", "| what | median | least to most | GB/s | |", "|---|---:|---:|---:|---|",
+             row("memcpy by one thread", "copy"),
+             row("a save beside the run: no step is made for", "waited", f"{middle['waited'] / middle['copy']:.2f} x memcpy"),
+             row("its files, until they are on the disk", "written", f"{share('write', 'written')} of the plain writer's bandwidth"),
+             row("steps while its files are written", "slower", per_cent=True),
+             row("what all steps lose to a save", "lost", rate=False),
+             row("a save, until it is there", "seconds", "two agreements between steps more"),
+             row("the files of one that is written a tenth of the time (async_share: 0.1)", "written in part"),
+             row("steps while its files are written", "slower in part", per_cent=True),
+             row("what all steps lose to it", "lost in part", rate=False),
+             row("steps while another process writes as much, past the page cache", "plain slower", per_cent=True),
+             row("plain writer", "write"),
+             row("plain writer, past the page cache", "write direct"),
+             row("a save in place", "in place", f"{share('write', 'in place')} of the plain writer's bandwidth"),
+             row("plain reader", "read"),
+             row("plain reader, into untouched memory", "read anew"),
+             row("checking every byte and loading it", "check and load",
+                 f"{share('read', 'check and load')} of the plain reader's bandwidth, {share('read anew', 'check and load')} of that into untouched memory")]
     return "\n".join(lines)
 
 
