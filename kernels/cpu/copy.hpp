@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 namespace llmtrain::kernels {
 
@@ -12,8 +13,11 @@ struct MemoryCopy {
   std::span<const std::byte> from;
 };
 
-/// Makes all copies, divided among `threads` by bytes. What is written goes past the caches, so
-/// that a line need not be read before it is written and what they hold stays there.
-void copy_past_caches(std::span<const MemoryCopy> copies, int threads);
+/// The same copies in blocks that can be divided among threads.
+std::vector<MemoryCopy> in_blocks(std::span<const MemoryCopy> copies);
+
+/// What is written goes past the caches, so that a line need not be read before it is written and
+/// what they hold stays there.
+void copy_past_caches(const MemoryCopy& copy);
 
 }  // namespace llmtrain::kernels

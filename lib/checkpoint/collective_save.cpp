@@ -104,10 +104,12 @@ std::future<std::string> in_thread(std::function<std::string()> work) {
 
 CollectiveSave::CollectiveSave(CheckpointStore& store, std::uint64_t step,
                                std::vector<TensorBox> boxes, RunState run, Communicator& writers,
-                               Writing writing, WritePace::Clock::time_point pace_until)
+                               Writing writing, WritePace::Clock::time_point pace_until,
+                               std::vector<ShardHashes> hashes)
     : store_(&store),
       step_(step),
       boxes_(std::move(boxes)),
+      hashes_(std::move(hashes)),
       run_(std::move(run)),
       writers_(&writers),
       writing_(writing) {
@@ -161,7 +163,8 @@ std::string CollectiveSave::write(const std::string& directory) {
                                              .max_shard_bytes = store_->options().max_shard_bytes,
                                              .failpoint = store_->options().failpoint,
                                              .stop = work_.stop.get_token(),
-                                             .pace = pace_ ? &*pace_ : nullptr});
+                                             .pace = pace_ ? &*pace_ : nullptr},
+                                            hashes_);
   store_->hit("save.written");
   return format_shards(shards);
 }

@@ -42,7 +42,7 @@ class CollectiveSave {
   /// As CheckpointStore::begin. Collective, like advance().
   CollectiveSave(CheckpointStore& store, std::uint64_t step, std::vector<TensorBox> boxes,
                  RunState run, Communicator& writers, Writing writing,
-                 WritePace::Clock::time_point pace_until);
+                 WritePace::Clock::time_point pace_until, std::vector<ShardHashes> hashes);
   /// Gives up what is under way: the temporary directory goes, earlier checkpoints stay.
   ~CollectiveSave() = default;
   CollectiveSave(const CollectiveSave&) = delete;
@@ -88,6 +88,7 @@ class CollectiveSave {
   std::uint64_t step_;
   std::uint64_t total_bytes_ = 0;
   std::vector<TensorBox> boxes_;
+  std::vector<ShardHashes> hashes_;
   RunState run_;
   Communicator* writers_;
   Writing writing_;

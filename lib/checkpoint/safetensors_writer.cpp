@@ -12,6 +12,7 @@ namespace llmtrain::checkpoint {
 namespace {
 
 using Length = std::uint64_t;  // of the header, in front of it
+constexpr std::size_t kLeastAlignment = 8;
 
 std::string header_json(std::span<const SafetensorsEntry> entries, const Metadata& metadata,
                         std::size_t alignment) {
@@ -52,34 +53,43 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors) {
   return order;
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     std::span<const TensorSpec> tensors, const Metadata& metadata,
-                                     Pieces pieces, std::size_t alignment)
-    : file_(path, std::move(pieces)) {
+SafetensorsHead make_head(std::span<const TensorSpec> tensors, const Metadata& metadata,
+                          std::size_t alignment, const std::string& file) {
+  SafetensorsHead head;
   for (const std::size_t i : file_order(tensors)) {
     const TensorSpec& tensor = tensors[i];
     const std::optional<std::int64_t> elements = num_elements(tensor.shape);
     require<CheckpointError>(elements.has_value(), "{}: tensor '{}' has the impossible shape {}",
-                             path.string(), printable(tensor.name), to_string(tensor.shape));
+                             file, printable(tensor.name), to_string(tensor.shape));
     const std::uint64_t bytes = static_cast<std::uint64_t>(*elements) * size_of(tensor.type);
-    entries_.push_back({tensor.name, tensor.type, tensor.shape, total_bytes_, bytes});
-    total_bytes_ += bytes;
+    head.entries.push_back({tensor.name, tensor.type, tensor.shape, head.file_bytes, bytes});
+    head.file_bytes += bytes;
   }
-  const std::string json = header_json(entries_, metadata, alignment);
+  const std::string json = header_json(head.entries, metadata, alignment);
   // The reader is the judge of names, duplicates and limits: nothing is written that it would
   // refuse.
   require<CheckpointError>(json.size() <= kMaxHeaderBytes, "{}: a header of {} bytes is too long",
-                           path.string(), json.size());
-  parse_safetensors_header(json, total_bytes_, path.string());
+                           file, json.size());
+  parse_safetensors_header(json, head.file_bytes, file);
 
   const Length length = json.size();
-  std::string head(reinterpret_cast<const char*>(&length), sizeof length);
-  head += json;
-  file_.write(head);
-  hasher_.update(head);
-  for (SafetensorsEntry& entry : entries_) entry.offset += head.size();
-  written_bytes_ = head.size();
-  total_bytes_ += head.size();
+  head.text.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  head.text += json;
+  for (SafetensorsEntry& entry : head.entries) entry.offset += head.text.size();
+  head.file_bytes += head.text.size();
+  return head;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     std::span<const TensorSpec> tensors, const Metadata& metadata,
+                                     Pieces pieces)
+    : SafetensorsWriter(path, make_head(tensors, metadata, kLeastAlignment, path.string()),
+                        std::move(pieces)) {}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, SafetensorsHead head,
+                                     Pieces pieces, const std::optional<Hash128>& hash)
+    : file_(path, std::move(pieces)), head_(std::move(head)), hash_(hash) {
+  write(std::as_bytes(std::span(head_.text)));
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
@@ -93,21 +103,21 @@ void SafetensorsWriter::write_kept(std::span<const std::byte> bytes) {
 }
 
 void SafetensorsWriter::account(std::span<const std::byte> bytes) {
-  require(bytes.size() <= total_bytes_ - written_bytes_, "{}: more data than the header announces",
-          file_.path().string());
-  hasher_.update(bytes);
+  require(bytes.size() <= head_.file_bytes - written_bytes_,
+          "{}: more data than the header announces", file_.path().string());
+  if (!hash_) hasher_.update(bytes);
   written_bytes_ += bytes.size();
 }
 
 void SafetensorsWriter::sync() {
-  require(written_bytes_ == total_bytes_, "{}: {} of {} bytes written", file_.path().string(),
-          written_bytes_, total_bytes_);
+  require(written_bytes_ == head_.file_bytes, "{}: {} of {} bytes written", file_.path().string(),
+          written_bytes_, head_.file_bytes);
   file_.sync();
 }
 
 FileRecord SafetensorsWriter::close() {
   file_.close();
-  return {total_bytes_, hasher_.digest()};
+  return {head_.file_bytes, hash_ ? *hash_ : hasher_.digest()};
 }
 
 FileRecord write_safetensors(const std::filesystem::path& path,

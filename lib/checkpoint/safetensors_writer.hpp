@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,18 +31,33 @@ struct TensorSpec {
 /// Indices of `tensors` in the order of the reference writer: descending alignment rank, then name.
 std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors);
 
-/// One new file. Call write() for the tensors in `entries()` order, then finish(). An unfinished
-/// file stays behind on destruction; whoever made its folder removes it.
+/// What a file has in front of its data, and where that lies.
+struct SafetensorsHead {
+  std::string text;                       // the header's length and the header, padded with spaces
+  std::vector<SafetensorsEntry> entries;  // in file order, with their place in the file
+  std::uint64_t file_bytes = 0;
+};
+
+/// For data that begins at a multiple of `alignment`, itself a multiple of 8. CheckpointError,
+/// with the name of the file, for names, shapes or duplicates that the reader would refuse.
+SafetensorsHead make_head(std::span<const TensorSpec> tensors, const Metadata& metadata,
+                          std::size_t alignment, const std::string& file);
+
+/// One new file. Call write() for the tensors in `entries()` order, then sync() and close(). An
+/// unfinished file stays behind on destruction; whoever made its folder removes it.
 class SafetensorsWriter {
  public:
-  /// Creates the file (StorageError if it exists) and writes the header, padded with spaces so that
-  /// the data begins at a multiple of `alignment`, itself a multiple of 8. CheckpointError for
-  /// names, shapes or duplicates that the reader would refuse.
+  /// Creates the file (StorageError if it exists) and writes the head; CheckpointError as
+  /// make_head(), with data at a multiple of 8.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
-                    const Metadata& metadata, Pieces pieces = {}, std::size_t alignment = 8);
+                    const Metadata& metadata, Pieces pieces = {});
+  /// The same of a head that is made. `hash` is that of the whole file where somebody has it
+  /// already; without it is made of what is written.
+  SafetensorsWriter(const std::filesystem::path& path, SafetensorsHead head, Pieces pieces,
+                    const std::optional<Hash128>& hash = {});
 
   /// The tensors in file order, with their place in the file.
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  const std::vector<SafetensorsEntry>& entries() const { return head_.entries; }
   /// Appends bytes of the data; a tensor may come in pieces.
   void write(std::span<const std::byte> bytes);
   /// The same of bytes that stay where and as they are until sync() (PieceWriter::write_kept).
@@ -55,10 +71,10 @@ class SafetensorsWriter {
   void account(std::span<const std::byte> bytes);
 
   PieceWriter file_;
-  Hasher128 hasher_;
-  std::vector<SafetensorsEntry> entries_;
+  SafetensorsHead head_;
+  std::optional<Hash128> hash_;
+  Hasher128 hasher_;  // without hash_
   std::uint64_t written_bytes_ = 0;
-  std::uint64_t total_bytes_ = 0;
 };
 
 struct TensorBytes {

@@ -32,25 +32,26 @@ constexpr std::uint64_t kCachedBytes = std::uint64_t{128} << 10;
 /// Of the data of a file that is too small for pieces.
 constexpr std::size_t kSmallAlignment = 8;
 
-/// Returns the hash of its values.
-Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, bool is_kept,
-                  const ShardOptions& options) {
-  Hasher128 hasher;
-  const auto write = [&](std::span<const std::byte> part) {
-    while (!part.empty()) {
-      const std::span<const std::byte> cached = part.first(std::min(part.size(), kCachedBytes));
-      is_kept ? writer.write_kept(cached) : writer.write(cached);
-      hasher.update(cached);
-      part = part.subspan(cached.size());
-    }
-  };
+/// Calls use(part) for parts of `bytes` that stay in the caches meanwhile.
+template <class F>
+void in_cached_parts(std::span<const std::byte> bytes, const F& use) {
+  while (!bytes.empty()) {
+    const std::span<const std::byte> part = bytes.first(std::min(bytes.size(), kCachedBytes));
+    use(part);
+    bytes = bytes.subspan(part.size());
+  }
+}
+
+/// Calls use(part) for the parts of a box's values, in their order.
+void in_parts(const TensorBox& box, const ShardOptions& options,
+              const std::function<void(std::span<const std::byte>)>& use) {
   const std::uint64_t total = box.size_bytes();
   std::vector<std::byte> fetched;
   for (std::uint64_t first = 0; first < total; first += kPartBytes) {
     require<StorageError>(!options.stop.stop_requested(), "the save was given up");
     const auto bytes = static_cast<std::size_t>(std::min(kPartBytes, total - first));
     if (!box.fetch) {
-      write(box.bytes.subspan(first, bytes));
+      use(box.bytes.subspan(first, bytes));
       continue;
     }
     fetched.resize(bytes);
@@ -59,8 +60,27 @@ Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, bool is_kept,
     } catch (const StorageError& error) {
       throw SourceFailed(error.what());
     }
-    write(fetched);
+    use(fetched);
   }
+}
+
+/// Returns the hash of its values: `known`, or made of what is written.
+Hash128 write_box(SafetensorsWriter& writer, const TensorBox& box, bool is_kept,
+                  const Hash128* known, const ShardOptions& options) {
+  const auto write = [&](std::span<const std::byte> part) {
+    is_kept ? writer.write_kept(part) : writer.write(part);
+  };
+  if (known != nullptr) {
+    in_parts(box, options, write);
+    return *known;
+  }
+  Hasher128 hasher;
+  in_parts(box, options, [&](std::span<const std::byte> part) {
+    in_cached_parts(part, [&](std::span<const std::byte> cached) {
+      write(cached);
+      hasher.update(cached);
+    });
+  });
   return hasher.digest();
 }
 
@@ -99,20 +119,43 @@ bool lie_as_in_file(std::span<const TensorBox> boxes, std::span<const std::size_
   });
 }
 
+/// Of each piece in which a file with so many bytes of data is written; 0: it is not worth a
+/// thread.
+std::size_t piece_bytes(std::uint64_t data_bytes, std::uint64_t max_shard_bytes) {
+  const std::size_t bytes =
+      std::min<std::uint64_t>(Pieces{}.bytes, max_shard_bytes / kPiecesOfShard);
+  return data_bytes > bytes ? bytes : 0;
+}
+
+std::uint64_t size_of_all(std::span<const TensorBox> boxes) {
+  std::uint64_t total = 0;
+  for (const TensorBox& box : boxes) total += box.size_bytes();
+  return total;
+}
+
+SafetensorsHead head_of(std::span<const TensorBox> boxes, std::uint64_t max_shard_bytes,
+                        const std::string& file) {
+  // The data of a large file begins with a block, whether or not its boxes lie so: who saves beside
+  // a run makes the same file as who saves in its place.
+  const bool is_large = piece_bytes(size_of_all(boxes), max_shard_bytes) > 0;
+  return make_head(specs_of(boxes), {{"format", "pt"}},
+                   is_large ? File::kDirectBlock : kSmallAlignment, file);
+}
+
 struct WrittenShard {
   FileRecord file;
   std::vector<Hash128> hashes;  // of the boxes
 };
 
+/// `known` is null where nobody has hashed it yet.
 WrittenShard write_shard(const std::filesystem::path& path, std::span<const TensorBox> boxes,
-                         std::span<const std::size_t> order, const ShardOptions& options) {
+                         std::span<const std::size_t> order, const ShardHashes* known,
+                         const ShardOptions& options) {
   const Failpoint& failpoint = options.failpoint;
+  require(known == nullptr || known->boxes.size() == boxes.size(), "hashes of other boxes");
   hit(failpoint, "shard.create");
-  std::uint64_t total = 0;
-  for (const TensorBox& box : boxes) total += box.size_bytes();
   Pieces pieces;
-  pieces.bytes = std::min<std::uint64_t>(pieces.bytes, options.max_shard_bytes / kPiecesOfShard);
-  if (total <= pieces.bytes) pieces.bytes = 0;  // it is not worth a thread
+  pieces.bytes = piece_bytes(size_of_all(boxes), options.max_shard_bytes);
   // Who saves beside a run leaves it the processor, who saves in its place wants to be done.
   pieces.past_cache = options.pace != nullptr;
   pieces.stop = options.stop;
@@ -121,17 +164,17 @@ WrittenShard write_shard(const std::filesystem::path& path, std::span<const Tens
       options.pace->rest(took, options.stop);
     };
   }
-  // The data of a large file begins with a block, whether or not its boxes lie so: who saves beside
-  // a run makes the same file as who saves in its place.
-  const std::size_t alignment = pieces.bytes > 0 ? File::kDirectBlock : kSmallAlignment;
   const bool is_kept = lie_as_in_file(boxes, order);
-  SafetensorsWriter writer(path, specs_of(boxes), {{"format", "pt"}}, std::move(pieces), alignment);
+  SafetensorsWriter writer(path, head_of(boxes, options.max_shard_bytes, path.string()),
+                           std::move(pieces),
+                           known != nullptr ? std::optional(known->file) : std::nullopt);
   WrittenShard shard{.file = {}, .hashes = std::vector<Hash128>(boxes.size())};
   for (const std::size_t& i : order) {
     hit(failpoint, &i == &order.front()  ? "shard.write.first"
                    : &i == &order.back() ? "shard.write.last"
                                          : "shard.write");
-    shard.hashes[i] = write_box(writer, boxes[i], is_kept, options);
+    shard.hashes[i] = write_box(writer, boxes[i], is_kept,
+                                known != nullptr ? &known->boxes[i] : nullptr, options);
   }
   hit(failpoint, "shard.sync");
   writer.sync();
@@ -174,17 +217,42 @@ std::vector<ShardBoxes> divide_into_shards(std::span<const TensorBox> boxes,
   return shards;
 }
 
+ShardHashes hash_shard(std::span<const TensorBox> boxes, std::span<const std::size_t> order,
+                       std::uint64_t max_shard_bytes) {
+  for (const TensorBox& box : boxes) {
+    check_box(box);
+    require(!box.fetch, "tensor '{}' is hashed and not on the host", printable(box.name));
+  }
+  ShardHashes hashes{.file = {}, .boxes = std::vector<Hash128>(boxes.size())};
+  Hasher128 of_file;
+  of_file.update(head_of(boxes, max_shard_bytes, "a file of a checkpoint").text);
+  for (const std::size_t i : order) {
+    Hasher128 of_box;
+    in_cached_parts(boxes[i].bytes, [&](std::span<const std::byte> cached) {
+      of_file.update(cached);
+      of_box.update(cached);
+    });
+    hashes.boxes[i] = of_box.digest();
+  }
+  hashes.file = of_file.digest();
+  return hashes;
+}
+
 WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
-                           const ShardOptions& options) {
+                           const ShardOptions& options, std::span<const ShardHashes> hashes) {
   for (const TensorBox& box : boxes) check_box(box);
   const auto begin_of_all = std::chrono::steady_clock::now();
   WrittenShards written;
-  for (const ShardBoxes& shard : divide_into_shards(boxes, options.max_shard_bytes)) {
-    const std::string file =
-        fmt::format("shard-{:04}-{:04}.safetensors", options.writer, written.files.size());
+  const std::vector<ShardBoxes> shards = divide_into_shards(boxes, options.max_shard_bytes);
+  require(hashes.empty() || hashes.size() == shards.size(), "hashes of {} files for {}",
+          hashes.size(), shards.size());
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    const ShardBoxes& shard = shards[s];
+    const std::string file = fmt::format("shard-{:04}-{:04}.safetensors", options.writer, s);
     const auto group = boxes.subspan(shard.begin, shard.end - shard.begin);
     const trace::Scope span(trace::Kind::io, [&] { return "write " + file; });
-    const WrittenShard shard_written = write_shard(directory / file, group, shard.order, options);
+    const WrittenShard shard_written = write_shard(directory / file, group, shard.order,
+                                                   hashes.empty() ? nullptr : &hashes[s], options);
     written.files[file] = shard_written.file;
     for (std::size_t i = 0; i < group.size(); ++i) {
       add_box(written, group[i], file, shard_written.hashes[i]);

@@ -51,6 +51,12 @@ struct WrittenShards {
   double seconds = 0;  // from the first byte until all of it was durable
 };
 
+/// Of one file and of the values of each of its boxes, as they were given.
+struct ShardHashes {
+  Hash128 file;
+  std::vector<Hash128> boxes;
+};
+
 struct ShardOptions {
   int writer = 0;  // distinguishes the files of concurrent writers of one checkpoint
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
@@ -74,12 +80,18 @@ struct ShardBoxes {
 std::vector<ShardBoxes> divide_into_shards(std::span<const TensorBox> boxes,
                                            std::uint64_t max_shard_bytes);
 
+/// The hashes of the file that write_shards() makes of `boxes`, all of one file, in `order`; reads
+/// them once. None of them is fetched.
+ShardHashes hash_shard(std::span<const TensorBox> boxes, std::span<const std::size_t> order,
+                       std::uint64_t max_shard_bytes);
+
 /// Writes the boxes to `shard-WWWW-NNNN.safetensors` in `directory`, divided into files as above.
 /// Bytes that lie as place_in_snapshot() lays them are written from where they are. Each file is
-/// hashed while written and durable on return. StorageError if writing fails, SourceFailed if a
-/// fetch does, CheckpointError for boxes that cannot be stored.
+/// hashed while written, unless `hashes` has those of all files, and durable on return.
+/// StorageError if writing fails, SourceFailed if a fetch does, CheckpointError for boxes that
+/// cannot be stored.
 WrittenShards write_shards(const std::filesystem::path& directory, std::span<const TensorBox> boxes,
-                           const ShardOptions& options);
+                           const ShardOptions& options, std::span<const ShardHashes> hashes = {});
 
 /// Adds one writer's shards to the manifest; CheckpointError if writers disagree about a tensor.
 void add_shards(Manifest& manifest, const WrittenShards& shards);

@@ -135,15 +135,13 @@ void CheckpointStore::save(std::uint64_t step, std::vector<TensorBox> boxes, con
   }
 }
 
-std::unique_ptr<CollectiveSave> CheckpointStore::begin(std::uint64_t step,
-                                                       std::vector<TensorBox> boxes,
-                                                       const RunState& run, Communicator& writers,
-                                                       Writing writing,
-                                                       WritePace::Clock::time_point pace_until) {
+std::unique_ptr<CollectiveSave> CheckpointStore::begin(
+    std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run, Communicator& writers,
+    Writing writing, WritePace::Clock::time_point pace_until, std::vector<ShardHashes> hashes) {
   verified_.erase(step);
   std::erase_if(verified_, [](const auto& of) { return of.second == Verdict::unread; });
   return std::make_unique<CollectiveSave>(*this, step, std::move(boxes), run, writers, writing,
-                                          pace_until);
+                                          pace_until, std::move(hashes));
 }
 
 CheckpointStore::Kept CheckpointStore::choose_kept(const std::vector<std::uint64_t>& steps) const {

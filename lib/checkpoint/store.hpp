@@ -89,11 +89,12 @@ class CheckpointStore {
   void save(std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run);
   /// The same as far as the temporary directory; CollectiveSave::advance() does the rest. Store and
   /// writers outlive it, and where it writes in the background, so does what boxes point to. One at
-  /// a time.
+  /// a time. `hashes` as write_shards() wants them.
   std::unique_ptr<CollectiveSave> begin(
       std::uint64_t step, std::vector<TensorBox> boxes, const RunState& run, Communicator& writers,
       Writing writing,
-      WritePace::Clock::time_point pace_until = WritePace::Clock::time_point::max());
+      WritePace::Clock::time_point pace_until = WritePace::Clock::time_point::max(),
+      std::vector<ShardHashes> hashes = {});
 
   /// From the next save on, what the first writer adds to each checkpoint when the shards of all
   /// are durable.

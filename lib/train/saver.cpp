@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/copy.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/parallel.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/units.hpp"
 #include "lib/checkpoint/snapshot.hpp"
@@ -52,26 +53,46 @@ std::span<std::byte> Saver::snapshot_memory(std::uint64_t bytes) {
   return pinned_->pin(bytes);
 }
 
-void Saver::take_snapshot(std::vector<checkpoint::TensorBox>& boxes) {
+std::vector<checkpoint::ShardHashes> Saver::take_snapshot(
+    std::vector<checkpoint::TensorBox>& boxes) {
   std::uint64_t bytes = 0;
   for (const checkpoint::TensorBox& box : boxes) bytes += box.size_bytes();
   require(bytes == engine_->saved_bytes(), "a save of {} bytes, planned as {}", bytes,
           engine_->saved_bytes());
+  const std::uint64_t shard_bytes = tiers_->max_shard_bytes();
   const std::vector<std::span<std::byte>> places =
-      checkpoint::place_in_snapshot(boxes, tiers_->max_shard_bytes(), snapshot_);
+      checkpoint::place_in_snapshot(boxes, shard_bytes, snapshot_);
   std::vector<kernels::MemoryCopy> copies;
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     checkpoint::TensorBox& box = boxes[i];
-    const std::span<std::byte> copy = places[i];
     if (box.fetch) {
-      box.fetch(0, copy);
+      std::exchange(box.fetch, {})(0, places[i]);
+      box.bytes = places[i];
     } else {
-      copies.push_back({copy, box.bytes});
+      copies.push_back({places[i], box.bytes});
     }
-    box.fetch = {};
-    box.bytes = copy;
   }
-  kernels::copy_past_caches(copies, engine_->context().kernel.threads);
+  std::vector<checkpoint::ShardBoxes> shards;
+  // Beside a GPU there are processors that do nothing while the files are written.
+  if (engine_->device().kind() == DeviceKind::cpu) {
+    shards = checkpoint::divide_into_shards(boxes, shard_bytes);
+  }
+  std::vector<checkpoint::ShardHashes> hashes(shards.size());
+  const std::vector<kernels::MemoryCopy> blocks = kernels::in_blocks(copies);
+  const auto hash = [&](const checkpoint::ShardBoxes& shard) {
+    const auto of_file = std::span(boxes).subspan(shard.begin, shard.end - shard.begin);
+    return checkpoint::hash_shard(of_file, shard.order, shard_bytes);
+  };
+  const std::size_t files = shards.size();  // first, because they are the longest work
+  parallel_for(files + blocks.size(), engine_->context().kernel.threads, [&](std::size_t i) {
+    if (i < files) {
+      hashes[i] = hash(shards[i]);
+    } else {
+      kernels::copy_past_caches(blocks[i - files]);
+    }
+  });
+  for (std::size_t i = 0; i < boxes.size(); ++i) boxes[i].bytes = places[i];
+  return hashes;
 }
 
 void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity) {
@@ -86,12 +107,15 @@ void Saver::save(Tier tier, const LoopState& state, const RunIdentity& identity)
   }
   if (tier == Tier::local && !tiers_->saves_locally()) return;  // not any more
   std::vector<checkpoint::TensorBox> boxes = boxes_to_save(*engine_);
-  if (async_) take_snapshot(boxes);
+  std::vector<checkpoint::ShardHashes> hashes;
+  if (async_) hashes = take_snapshot(boxes);
   checkpoint::RunState run = run_state(*engine_, state, identity);
-  unless_local_fails(tier, [&] { this->begin(tier, std::move(boxes), std::move(run), begin); });
+  unless_local_fails(
+      tier, [&] { this->begin(tier, std::move(boxes), std::move(hashes), std::move(run), begin); });
 }
 
-void Saver::begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoint::RunState state,
+void Saver::begin(Tier tier, std::vector<checkpoint::TensorBox> boxes,
+                  std::vector<checkpoint::ShardHashes> hashes, checkpoint::RunState state,
                   Clock::time_point begin) {
   // The next save is expected after as long as this one came after the last.
   const Clock::time_point last = std::exchange(last_begin_, begin);
@@ -101,7 +125,7 @@ void Saver::begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoin
   under_way_ = UnderWay{
       .tier = tier,
       .save = (*tiers_)[tier].begin(state.schedule_position, std::move(boxes), std::move(state),
-                                    peers_->group(), writing(), pace_until),
+                                    peers_->group(), writing(), pace_until, std::move(hashes)),
       .begin = begin};
   under_way_->waited = seconds_since(begin);
   if (async_) return;

@@ -73,7 +73,8 @@ class Saver {
   /// `part` of a save, of which all ranks know how it ended; gives the save up where the store
   /// fails it and it is a local one.
   void unless_local_fails(Tier tier, const std::function<void()>& part);
-  void begin(Tier tier, std::vector<checkpoint::TensorBox> boxes, checkpoint::RunState state,
+  void begin(Tier tier, std::vector<checkpoint::TensorBox> boxes,
+             std::vector<checkpoint::ShardHashes> hashes, checkpoint::RunState state,
              std::chrono::steady_clock::time_point begin);
   /// Who writes what this rank saves. In place of the run a thread, too: ranks keep answering each
   /// other meanwhile, so that one that is lost is found. A device's memory is read by the thread
@@ -85,8 +86,9 @@ class Saver {
     return others_wait && engine_->device().kind() == DeviceKind::cpu ? Writing::awaited
                                                                       : Writing::by_caller;
   }
-  /// The boxes' bytes, copied to where a thread may read them.
-  void take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
+  /// Copies the boxes' bytes to where a thread may read them while the run goes on. Returns the
+  /// hashes of their files where the run has all processors: whoever writes beside it has none.
+  std::vector<checkpoint::ShardHashes> take_snapshot(std::vector<checkpoint::TensorBox>& boxes);
   /// Taken before the first step: what is not there is no surprise later.
   std::span<std::byte> snapshot_memory(std::uint64_t bytes);
 

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
-
-#include "kernels/cpu/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/fast/copy.cpp"
@@ -41,12 +38,9 @@ namespace llmtrain::kernels {
 
 namespace fast {
 HWY_EXPORT(copy_block);
-namespace {
-void copy_block_best(const MemoryCopy& copy) { HWY_DYNAMIC_DISPATCH(copy_block)(copy); }
-}  // namespace
 }  // namespace fast
 
-void copy_past_caches(std::span<const MemoryCopy> copies, int threads) {
+std::vector<MemoryCopy> in_blocks(std::span<const MemoryCopy> copies) {
   constexpr std::size_t kBlock = std::size_t{1} << 20;
   std::vector<MemoryCopy> blocks;
   for (MemoryCopy copy : copies) {
@@ -56,10 +50,12 @@ void copy_past_caches(std::span<const MemoryCopy> copies, int threads) {
       copy = {copy.to.subspan(size), copy.from.subspan(size)};
     }
   }
-  const auto count = static_cast<std::int64_t>(blocks.size());
-  parallel_tasks(threads, count, [&](int /*slot*/, std::int64_t b) {
-    fast::copy_block_best(blocks[static_cast<std::size_t>(b)]);
-  });
+  return blocks;
+}
+
+void copy_past_caches(const MemoryCopy& copy) {
+  using namespace fast;
+  HWY_DYNAMIC_DISPATCH(copy_block)(copy);
 }
 
 }  // namespace llmtrain::kernels

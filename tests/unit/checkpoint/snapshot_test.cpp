@@ -93,6 +93,38 @@ TEST_CASE("a snapshot lies as its files, which are those of the boxes themselves
   }
 }
 
+TEST_CASE("hashes made with a snapshot are those of its files, which are not hashed again") {
+  const State state = mixed_state();
+  std::vector<ShardHashes> hashes;
+  for (const ShardBoxes& shard : divide_into_shards(state.boxes, kShardBytes)) {
+    const auto boxes = std::span(state.boxes).subspan(shard.begin, shard.end - shard.begin);
+    hashes.push_back(hash_shard(boxes, shard.order, kShardBytes));
+  }
+  const test::TempDir dir;
+  const auto write = [&](const char* folder, std::span<const ShardHashes> known) {
+    std::filesystem::create_directory(dir.path() / folder);
+    return write_shards(dir.path() / folder, state.boxes, {.max_shard_bytes = kShardBytes}, known);
+  };
+  const WrittenShards expected = write("hashed while written", {});
+  REQUIRE(expected.files.size() > 5);
+  WrittenShards written = write("hashed before", hashes);
+  CHECK(written.files == expected.files);
+  CHECK(written.tensors == expected.tensors);
+  // What comes between the snapshot and the disk is seen: the record says what was saved.
+  hashes[1].file.low ^= 1;
+  hashes[2].boxes[0].low ^= 1;
+  written = write("hashed otherwise", hashes);
+  const auto& [file, record] = *std::next(written.files.begin());
+  CHECK(record.xxh3_128 == hashes[1].file);
+  const TensorBox& box = state.boxes[divide_into_shards(state.boxes, kShardBytes)[2].begin];
+  CHECK(written.tensors.at(box.name).boxes.front().xxh3_128 == hashes[2].boxes[0]);
+  hashes.pop_back();
+  std::filesystem::create_directory(dir.path() / "too few");
+  CHECK_THROWS_WITH(
+      write_shards(dir.path() / "too few", state.boxes, {.max_shard_bytes = kShardBytes}, hashes),
+      doctest::Contains("hashes of"));
+}
+
 TEST_CASE("a large file is written from the snapshot itself, not from a copy") {
   State state;
   state.add(DType::f32, 1500);  // less than a piece, of which 65,536 bytes have eight

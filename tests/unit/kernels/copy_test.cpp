@@ -13,7 +13,8 @@ TEST_CASE("copies past the caches have all bytes, and nothing beside them change
   std::mt19937 random(1);
   std::vector<std::byte> from(kRoom);
   for (std::byte& byte : from) byte = static_cast<std::byte>(random());
-  for (const int threads : {1, 2, 5}) {
+  for (const bool is_divided : {false, true}) {
+    CAPTURE(is_divided);
     std::vector<std::byte> to(kRoom, std::byte{7});
     std::vector<std::byte> expected = to;
     std::vector<MemoryCopy> copies;
@@ -27,7 +28,12 @@ TEST_CASE("copies past the caches have all bytes, and nothing beside them change
       at += size + 1 + size % 5;
     }
     REQUIRE(at <= kRoom);
-    copy_past_caches(copies, threads);
+    if (is_divided) {
+      const std::size_t before = copies.size();
+      copies = in_blocks(copies);
+      CHECK(copies.size() > before);
+    }
+    for (const MemoryCopy& copy : copies) copy_past_caches(copy);
     CHECK(to == expected);
   }
 }
