@@ -13,7 +13,7 @@ struct MemoryCopy {
   std::span<const std::byte> from;
 };
 
-/// The same copies in blocks that can be divided among threads.
+/// `copies`, cut into blocks of 1 MiB at most, which threads can share.
 std::vector<MemoryCopy> in_blocks(std::span<const MemoryCopy> copies);
 
 /// What is written goes past the caches, so that a line need not be read before it is written and

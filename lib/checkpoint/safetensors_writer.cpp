@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "lib/base/require.hpp"
 #include "lib/checkpoint/json_reader.hpp"
@@ -12,7 +13,6 @@ namespace llmtrain::checkpoint {
 namespace {
 
 using Length = std::uint64_t;  // of the header, in front of it
-constexpr std::size_t kLeastAlignment = 8;
 
 std::string header_json(std::span<const SafetensorsEntry> entries, const Metadata& metadata,
                         std::size_t alignment) {
@@ -89,7 +89,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, SafetensorsHead head,
                                      Pieces pieces, const std::optional<Hash128>& hash)
     : file_(path, std::move(pieces)), head_(std::move(head)), hash_(hash) {
-  write(std::as_bytes(std::span(head_.text)));
+  write(std::as_bytes(std::span(std::exchange(head_.text, {}))));
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {

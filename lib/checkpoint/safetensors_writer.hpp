@@ -38,8 +38,12 @@ struct SafetensorsHead {
   std::uint64_t file_bytes = 0;
 };
 
-/// For data that begins at a multiple of `alignment`, itself a multiple of 8. CheckpointError,
-/// with the name of the file, for names, shapes or duplicates that the reader would refuse.
+/// Of the data of any file.
+constexpr std::size_t kLeastAlignment = 8;
+
+/// For data that begins at a multiple of `alignment`, itself a multiple of the least.
+/// CheckpointError, with the name of the file, for names, shapes or duplicates that the reader
+/// would refuse.
 SafetensorsHead make_head(std::span<const TensorSpec> tensors, const Metadata& metadata,
                           std::size_t alignment, const std::string& file);
 
@@ -52,7 +56,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                     const Metadata& metadata, Pieces pieces = {});
   /// The same of a head that is made. `hash` is that of the whole file where somebody has it
-  /// already; without it is made of what is written.
+  /// already; without one, it is made of what is written.
   SafetensorsWriter(const std::filesystem::path& path, SafetensorsHead head, Pieces pieces,
                     const std::optional<Hash128>& hash = {});
 

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "lib/base/activity.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/require.hpp"
 #include "lib/base/trace.hpp"
@@ -29,8 +30,6 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPiecesOfShard = 8;
 /// Hashed twice, and copied if it has to be, while it is in the caches.
 constexpr std::uint64_t kCachedBytes = std::uint64_t{128} << 10;
-/// Of the data of a file that is too small for pieces.
-constexpr std::size_t kSmallAlignment = 8;
 
 /// Calls use(part) for parts of `bytes` that stay in the caches meanwhile.
 template <class F>
@@ -42,13 +41,14 @@ void in_cached_parts(std::span<const std::byte> bytes, const F& use) {
   }
 }
 
-/// Calls use(part) for the parts of a box's values, in their order.
+/// Calls use(part) for the parts of a box's values, in their order; each is a sign of life.
 void in_parts(const TensorBox& box, const ShardOptions& options,
               const std::function<void(std::span<const std::byte>)>& use) {
   const std::uint64_t total = box.size_bytes();
   std::vector<std::byte> fetched;
   for (std::uint64_t first = 0; first < total; first += kPartBytes) {
     require<StorageError>(!options.stop.stop_requested(), "the save was given up");
+    activity::tick();
     const auto bytes = static_cast<std::size_t>(std::min(kPartBytes, total - first));
     if (!box.fetch) {
       use(box.bytes.subspan(first, bytes));
@@ -139,7 +139,7 @@ SafetensorsHead head_of(std::span<const TensorBox> boxes, std::uint64_t max_shar
   // a run makes the same file as who saves in its place.
   const bool is_large = piece_bytes(size_of_all(boxes), max_shard_bytes) > 0;
   return make_head(specs_of(boxes), {{"format", "pt"}},
-                   is_large ? File::kDirectBlock : kSmallAlignment, file);
+                   is_large ? File::kDirectBlock : kLeastAlignment, file);
 }
 
 struct WrittenShard {
@@ -228,9 +228,11 @@ ShardHashes hash_shard(std::span<const TensorBox> boxes, std::span<const std::si
   of_file.update(head_of(boxes, max_shard_bytes, "a file of a checkpoint").text);
   for (const std::size_t i : order) {
     Hasher128 of_box;
-    in_cached_parts(boxes[i].bytes, [&](std::span<const std::byte> cached) {
-      of_file.update(cached);
-      of_box.update(cached);
+    in_parts(boxes[i], {}, [&](std::span<const std::byte> part) {
+      in_cached_parts(part, [&](std::span<const std::byte> cached) {
+        of_file.update(cached);
+        of_box.update(cached);
+      });
     });
     hashes.boxes[i] = of_box.digest();
   }

@@ -51,7 +51,7 @@ struct WrittenShards {
   double seconds = 0;  // from the first byte until all of it was durable
 };
 
-/// Of one file and of the values of each of its boxes, as they were given.
+/// Of one file and of the values of each of its boxes, in the order in which these are given.
 struct ShardHashes {
   Hash128 file;
   std::vector<Hash128> boxes;

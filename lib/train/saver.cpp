@@ -1,8 +1,12 @@
 #include "lib/train/saver.hpp"
 
+#include <atomic>
+#include <exception>
+#include <functional>
 #include <utility>
 
 #include "kernels/cpu/copy.hpp"
+#include "lib/base/activity.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/parallel.hpp"
 #include "lib/base/require.hpp"
@@ -23,6 +27,29 @@ constexpr double kPacedPart = 0.5;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+using HashOfFile = std::function<checkpoint::ShardHashes(const checkpoint::ShardBoxes&)>;
+
+/// Shares the work among threads. Returns the hashes of the files, or none: what fails at them
+/// fails whoever writes the files, too, and then all ranks hear of it.
+std::vector<checkpoint::ShardHashes> copy_and_hash(const std::vector<kernels::MemoryCopy>& copies,
+                                                   const std::vector<checkpoint::ShardBoxes>& files,
+                                                   int threads, const HashOfFile& hash) {
+  std::vector<checkpoint::ShardHashes> hashes(files.size());
+  std::atomic<bool> has_all = true;
+  // Files come first, because they are the longest work.
+  parallel_for(files.size() + copies.size(), threads, [&](std::size_t i) {
+    activity::tick();
+    if (i >= files.size()) return kernels::copy_past_caches(copies[i - files.size()]);
+    try {
+      hashes[i] = hash(files[i]);
+    } catch (const std::exception&) {
+      has_all = false;
+    }
+  });
+  if (!has_all) hashes.clear();
+  return hashes;
 }
 
 }  // namespace
@@ -72,25 +99,16 @@ std::vector<checkpoint::ShardHashes> Saver::take_snapshot(
       copies.push_back({places[i], box.bytes});
     }
   }
-  std::vector<checkpoint::ShardBoxes> shards;
+  std::vector<checkpoint::ShardBoxes> files;
   // Beside a GPU there are processors that do nothing while the files are written.
   if (engine_->device().kind() == DeviceKind::cpu) {
-    shards = checkpoint::divide_into_shards(boxes, shard_bytes);
+    files = checkpoint::divide_into_shards(boxes, shard_bytes);
   }
-  std::vector<checkpoint::ShardHashes> hashes(shards.size());
-  const std::vector<kernels::MemoryCopy> blocks = kernels::in_blocks(copies);
-  const auto hash = [&](const checkpoint::ShardBoxes& shard) {
-    const auto of_file = std::span(boxes).subspan(shard.begin, shard.end - shard.begin);
-    return checkpoint::hash_shard(of_file, shard.order, shard_bytes);
-  };
-  const std::size_t files = shards.size();  // first, because they are the longest work
-  parallel_for(files + blocks.size(), engine_->context().kernel.threads, [&](std::size_t i) {
-    if (i < files) {
-      hashes[i] = hash(shards[i]);
-    } else {
-      kernels::copy_past_caches(blocks[i - files]);
-    }
-  });
+  std::vector<checkpoint::ShardHashes> hashes = copy_and_hash(
+      kernels::in_blocks(copies), files, engine_->context().kernel.threads, [&](const auto& file) {
+        const auto of_file = std::span(boxes).subspan(file.begin, file.end - file.begin);
+        return checkpoint::hash_shard(of_file, file.order, shard_bytes);
+      });
   for (std::size_t i = 0; i < boxes.size(); ++i) boxes[i].bytes = places[i];
   return hashes;
 }

@@ -168,7 +168,7 @@ std::optional<std::int64_t> Trainer::resume() {
   check_loaded_alike(engine_, peers_, state_.step);
   status_.at_step(state_.step);
   peers_.barrier("loading of a checkpoint");
-  log::info("every byte of the checkpoint was checked, and its tensors loaded, in {:.2f} s",
+  log::info("every byte of the checkpoint was checked, and its tensors loaded, in {:.3f} s",
             seconds_since(begin));
   log::info("resumed from step {}{}{}", state_.step,
             newest_.tier == Tier::local ? ", saved in " + tiers_[Tier::local].root().string() : "",

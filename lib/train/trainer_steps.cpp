@@ -229,7 +229,7 @@ void Trainer::note_saved(const Saver::Done& done) {
   status_.saved(done.step);
   const std::int64_t left_out = std::exchange(left_out_, 0);
   message(fmt::format(
-      "saved {} ({} in {:.2f} s, of which no step was made for {:.2f} s; written in {:.2f} s{})",
+      "saved {} ({} in {:.3f} s, of which no step was made for {:.3f} s; written in {:.3f} s{})",
       tiers_[done.tier].directory_of(static_cast<std::uint64_t>(done.step)).string(),
       format_bytes(done.bytes), done.seconds, done.waited, done.written,
       left_out == 0 ? "" : fmt::format("; local saves left out meanwhile: {}", left_out)));

@@ -8,9 +8,9 @@
     --rounds N       runs, in turn with measurements of the disk (3); medians count
     --write          put the table into docs/memory.md
 
-A Llama of 134 million parameters in FP32 with AdamW: 1.07 GB of states, in steps so short that the disk matters. The process
-may have no more data than RLIMIT_DATA says, which the run without offload exceeds (it must fail) and the one with offload keeps.
-Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT) that together move the bytes of a step, at the same time,
+A Llama of 200 million parameters in bf16 with AdamW: 2.4 GB of masters and states, in steps so short that the disk matters. The
+process has less memory than these alone take (a cgroup's limit, where one can be made, else RLIMIT_DATA): the run without offload
+must fail, the one with offload keeps it. Beside it, in the same directory: a plain reader and a plain writer (O_DIRECT) that together move the bytes of a step, at the same time,
 in pieces of 1, 4 and 16 MiB by one, two and eight threads each, of which what is fastest counts; and the step of a run without offload
 and without a limit. A step can take no less than the longer of the two, so the speed that the disk allows is that. With parameters in
 the file a step moves these as well, and reads them forth and back besides, which the disk allows at the plain reader's rate.
@@ -36,30 +36,70 @@ WAYS = [(mib * MIB, threads) for mib in (1, 4, 16) for threads in (1, 2, 8)]  # 
 LARGEST, MOST_THREADS = max(piece for piece, _ in WAYS), max(threads for _, threads in WAYS)
 LEAST_SHARE = 0.6  # of the speed that the disk allows
 # Of the process beside its arena: stacks, libraries, samples, messages.
-BESIDE_ARENA = 512 << 20
+BESIDE_ARENA = 256 << 20
+DISK_PART = 1 << 30  # of a step's bytes, which a plain reader and writer move
 RECIPE = """recipe: 1
 run: {device: cpu, output_dir: run, seed: 5}
-model: {architecture: llama, vocab_size: 257, hidden_size: 1024, intermediate_size: 4096, num_hidden_layers: 8, num_attention_heads: 16,
+model: {architecture: llama, vocab_size: 257, hidden_size: 1024, intermediate_size: 4096, num_hidden_layers: 12, num_attention_heads: 16,
         max_position_embeddings: 64}
 tokenizer: {type: bytes}
 data: {sources: [{path: text.txt}]}
 training: {seq_len: 32, micro_batch_size: 1, global_batch_size: 1, max_steps: STEPS}
 optimizer: {lr: 1.0e-4}
+precision: {compute: bf16}
 checkpoint: {interval: null}
 eval: {interval: null, max_samples: 1}
 metrics: {interval: 1, tensorboard: false}
 """
-OFFLOAD = "offload={optimizer: nvme, buffer: 256MiB}"
-WITH_PARAMETERS = "offload={optimizer: nvme, parameters: nvme, buffer: 256MiB}"
+OFFLOAD = "offload={optimizer: nvme, master: nvme, buffer: 256MiB}"
+WITH_PARAMETERS = "offload={optimizer: nvme, master: nvme, parameters: nvme, buffer: 256MiB}"
+
+
+class Limit:
+    """Of the memory of processes that a child enters before it becomes another program."""
+
+    # Folders of either version of cgroups, and where the limit is written there.
+    GROUPS = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+
+    def __init__(self, limit):
+        self.bytes, self.group = limit, None
+        for parent, file in self.GROUPS:
+            group = pathlib.Path(parent) / f"llmtrain-{os.getpid()}-{limit}"
+            try:
+                group.mkdir()
+            except OSError:
+                continue
+            try:
+                (group / file).write_text(str(limit))
+                self.group = group
+                return
+            except OSError:
+                group.rmdir()
+
+    def name(self):
+        return "a cgroup" if self.group else "RLIMIT_DATA"
+
+    def enter(self):
+        if self.group:
+            (self.group / "cgroup.procs").write_text(str(os.getpid()))
+        else:
+            resource.setrlimit(resource.RLIMIT_DATA, (self.bytes, self.bytes))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.group:
+            self.group.rmdir()
 
 
 class Disk:
-    """Twice `size` bytes of which one half is read and the other written, past the page cache. Times are those of all of `size`."""
+    """As many bytes that are read as others that are written, past the page cache. Times are those of `size` of each."""
 
     def __init__(self, folder, size):
         self.path = folder / "plain"
         self.whole = size
-        self.size = size // LARGEST * LARGEST
+        self.size = min(size, DISK_PART) // LARGEST * LARGEST
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
         os.posix_fallocate(self.fd, 0, 2 * self.size)
         self.memory = [mmap.mmap(-1, LARGEST) for _ in range(2 * MOST_THREADS)]
@@ -93,12 +133,9 @@ class Disk:
 
 
 def llmtrain(options, folder, command, overrides, limit=None):
-    def limited():
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
     subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
     return subprocess.run([options.executable, *command, "recipe.yaml", *overrides], cwd=folder, capture_output=True, text=True,
-                          preexec_fn=limited if limit else None)
+                          preexec_fn=limit.enter if limit else None)
 
 
 def planned(options, folder, overrides):
@@ -124,12 +161,25 @@ def measure(options, folder):
     (folder / "recipe.yaml").write_text(RECIPE.replace("STEPS", str(options.steps)))
     plain_extent, plain_plan = planned(options, folder, [])
     extent, plan = planned(options, folder, [OFFLOAD])
-    limit = extent + BESIDE_ARENA
-    assert limit < plain_extent, (limit, plain_extent)
-    refused = llmtrain(options, folder, ["run"], [f"run.memory_limit={plain_extent}"], limit)
-    assert refused.returncode != 0, "the run without offload fits into the limit"
     size = plan["offload"]["file_bytes"]
     least_extent, least_plan = planned(options, folder, [WITH_PARAMETERS])
+    assert extent + BESIDE_ARENA < size, (extent + BESIDE_ARENA, size)
+    with Limit(extent + BESIDE_ARENA) as limit, Limit(least_extent + BESIDE_ARENA) as least_limit:
+        refused = llmtrain(options, folder, ["run"], [f"run.memory_limit={plain_extent}"], limit)
+        assert refused.returncode != 0, "the run without offload fits into the limit"
+        found, notes = in_turns(options, folder, [(extent, limit), (least_extent, least_limit)], plain_extent, size)
+    ended = f"is killed by signal {-refused.returncode}" if refused.returncode < 0 else f"ends: `{refused.stderr.strip().splitlines()[-1]}`"
+    least = least_plan["offload"]
+    facts = {"least_extent": least_extent, "all_size": least["file_bytes"],
+             "products_read": least["step_read_bytes"] - least["file_bytes"], "size": size, "limit": limit.bytes, "by": limit.name(),
+             "extent": extent, "plain_extent": plain_extent, "refusal": ended, "notes": notes,
+             "moved": plain_plan["held_bytes"]["optimizer"] - plan["held_bytes"]["optimizer"], "pool": plan["held_bytes"]["offload"]}
+    return facts, {name: statistics.median(values) for name, values in found.items()}
+
+
+def in_turns(options, folder, offloaded, plain_extent, size):
+    """Seconds of each measurement, and what the last run with offload said. `offloaded`: of either form arena and limit."""
+    (extent, limit), (least_extent, least_limit) = offloaded
     disk = Disk(folder, size)
     found = {name: [] for name in ("read", "write", "both", "plain", "offload", "parameters")}
     notes = ""
@@ -139,16 +189,11 @@ def measure(options, folder):
         found["both"].append(disk.fastest(reads=1, writes=1))
         seconds, notes = run(options, folder, [OFFLOAD], extent, limit)
         found["offload"].append(seconds)
-        found["parameters"].append(run(options, folder, [WITH_PARAMETERS], least_extent, least_extent + BESIDE_ARENA)[0])
+        found["parameters"].append(run(options, folder, [WITH_PARAMETERS], least_extent, least_limit)[0])
         found["both"].append(disk.fastest(reads=1, writes=1))
         found["plain"].append(run(options, folder, [], plain_extent)[0])
     disk.close()
-    least = least_plan["offload"]
-    facts = {"least_extent": least_extent, "all_size": least["file_bytes"],
-             "products_read": least["step_read_bytes"] - least["file_bytes"], "size": size, "limit": limit, "extent": extent, "plain_extent": plain_extent,
-             "refusal": (refused.stderr or refused.stdout).strip().splitlines()[-1], "notes": notes,
-             "moved": plain_plan["held_bytes"]["optimizer"] - plan["held_bytes"]["optimizer"], "pool": plan["held_bytes"]["offload"]}
-    return facts, {name: statistics.median(values) for name, values in found.items()}
+    return found, notes
 
 
 def table(facts, found):
@@ -167,8 +212,8 @@ def table(facts, found):
              (f"that step, in an arena of {facts['least_extent'] / 1e9:.2f} GB", found["parameters"],
               gigabytes(2 * all_size + products_read, found["parameters"]))]
     lines = [f"{size / 1e9:.2f} GB of states; memory of the arena {facts['extent'] / 1e9:.2f} GB instead of {facts['plain_extent'] / 1e9:.2f} "
-             f"({facts['moved'] / 1e9:.2f} less in `optimizer`, {facts['pool'] / 1e9:.2f} more in `offload`); RLIMIT_DATA {facts['limit'] / 1e9:.2f} GB, "
-             f"with which the run without offload ends: `{facts['refusal']}`.", "",
+             f"({facts['moved'] / 1e9:.2f} less in `optimizer`, {facts['pool'] / 1e9:.2f} more in `offload`); {facts['by']} allows {facts['limit'] / 1e9:.2f} GB, "
+             f"with which the run without offload {facts['refusal']}.", "",
              "| what | s | GB/s |", "|---|---:|---:|"]
     lines += [f"| {name} | {seconds:.3f} | {rate} |" for name, seconds, rate in rows]
     lines += ["", f"**{100 * allowed / found['offload']:.0f} %** of the speed that the disk allows, with parameters there, too, "
