@@ -1,3 +1,6 @@
+#include <memory>
+#include <utility>
+
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
 #include "lib/ops/ops.hpp"
@@ -90,6 +93,40 @@ kernels::Matmul product_of(const Tensor& x, const LinearWeights& weights) {
           .transpose_b = true};
 }
 
+// What a product with f in its epilogue makes: z and h = f(z).
+struct Activated {
+  Tensor z, h;
+};
+
+Activated activated_linear(const OpCtx& ctx, const Tensor& x, const LinearWeights& weights,
+                           kernels::Activation f) {
+  const Shape shape{x.rows(), weights.weight->compute().rows()};
+  Activated made{ctx.allocate(shape, x.dtype(), "mlp z"),
+                 ctx.allocate(shape, x.dtype(), "mlp activation")};
+  kernels::Matmul up = product_of(x, weights);
+  up.c = made.h;
+  up.epilogue = kernels::ProductEpilogue::activate;
+  up.activation = f;
+  up.pre = made.z;
+  ctx.launch(up);
+  return made;
+}
+
+// Lets z and h be made again, both by one such product: f of z as it was rounded is another h. The
+// walk back asks for z first.
+void make_again(const Var& x, const LinearWeights& weights, kernels::Activation f, Var& z, Var& h) {
+  const auto h_beside = std::make_shared<Tensor>();
+  z.source = made_again(x, [=](const OpCtx& again, const Tensor& of) {
+    Activated made = activated_linear(again, of, weights, f);
+    *h_beside = std::move(made.h);
+    return std::move(made.z);
+  });
+  h.source = std::make_shared<Rematerial>([=](const OpCtx&) {
+    require(h_beside->defined(), "what an activated product made is asked for without its input");
+    return std::exchange(*h_beside, {});
+  });
+}
+
 }  // namespace
 
 Var linear(const OpCtx& ctx, const Var& x, const LinearWeights& weights) {
@@ -121,34 +158,27 @@ Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activa
         const LinearWeights& out) {
   const DType dtype = x.tensor.dtype();
   const bool quantized = quantizes(ctx, *in.weight) || quantizes(ctx, *out.weight);
-  const bool again = ctx.recomputes("activation") || ctx.recomputes("up_proj");
-  if (!ctx.kernel.table->fuses(f, dtype) || again || quantized) {
+  if (!ctx.kernel.table->fuses(f, dtype) || quantized) {
     const Var z = up_projection(ctx, x, in);
     return linear(ctx, activation(ctx, z, f), out);
   }
-  const Shape inner{x.tensor.rows(), in.weight->compute().rows()};
-  Tensor z = ctx.allocate(inner, dtype, "mlp z");
-  const Tensor h = ctx.allocate(inner, dtype, "mlp activation");
-  kernels::Matmul up = product_of(x.tensor, in);
-  up.c = h;
-  up.epilogue = kernels::ProductEpilogue::activate;
-  up.activation = f;
-  up.pre = z;
-  ctx.launch(up);
+  Activated up = activated_linear(ctx, x.tensor, in, f);
   Tensor y = ctx.allocate({x.tensor.rows(), out.weight->compute().rows()}, dtype, "mlp");
   see_input(ctx, x.tensor, *in.weight);
-  see_input(ctx, h, *out.weight);
-  kernels::Matmul down = product_of(h, out);
+  see_input(ctx, up.h, *out.weight);
+  kernels::Matmul down = product_of(up.h, out);
   down.c = y;
   ctx.launch(down);
   if (ctx.tape == nullptr) return {std::move(y), -1, nullptr};
   auto first = std::make_unique<LinearNode>(in);
   first->x_.set(x);
+  Var z = ctx.tape->record_one(std::move(first), {&x}, std::move(up.z));
+  Var h{std::move(up.h), -1, nullptr};
+  if (ctx.recomputes("activation") || ctx.recomputes("up_proj")) make_again(x, in, f, z, h);
   auto second = std::make_unique<ActivatedLinearNode>(f, out);
   second->z_.set(z);
   second->x_.set(h);
-  const Var before = ctx.tape->record_one(std::move(first), {&x}, std::move(z));
-  return ctx.tape->record_one(std::move(second), {&before}, std::move(y));
+  return ctx.tape->record_one(std::move(second), {&z}, std::move(y));
 }
 
 }  // namespace llmtrain::ops

@@ -125,6 +125,29 @@ TEST_CASE("what was saved with activations on the host goes on without, and goes
   }
 }
 
+TEST_CASE("a GPU's run of products with GELU in them has the same bits when they are made again" *
+          doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
+  const Plugin emulated(LLMTRAIN_EMULATED_GPU);
+  const Overrides settings{"precision.compute=bf16",
+                           "model={architecture: gpt2, vocab_size: 257, hidden_size: 16, "
+                           "num_hidden_layers: 3, num_attention_heads: 2, "
+                           "max_position_embeddings: 64, resid_pdrop: 0.1}"};
+  const Workspace plain(kTinyRecipe);
+  run_well(plain, with_evaluations(settings));
+  for (const char* again :
+       {"{mode: full}", "{mode: sqrt}", "{mode: every_k, k: 2}", "{mode: budget, budget: 0.6}",
+        "{mode: selective, ops: [activation]}", "{mode: selective, ops: [up_proj]}",
+        "{mode: selective, ops: [norm, activation, up_proj]}"}) {
+    CAPTURE(again);
+    const Workspace here(kTinyRecipe);
+    const std::string override = fmt::format("activation_checkpoint={}", again);
+    const auto result = here.run(with_evaluations(joined(settings, {override})));
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    CHECK(outcome(here.path) == outcome(plain.path));
+    CHECK(holds(result.output, {"6 steps took memory as planned, allocation by allocation"}));
+  }
+}
+
 TEST_CASE("names of which a model saves nothing are said by a GPU's run, too" *
           doctest::skip(!std::filesystem::exists(LLMTRAIN_EMULATED_GPU))) {
   const Plugin emulated(LLMTRAIN_EMULATED_GPU);

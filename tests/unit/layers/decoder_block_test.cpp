@@ -3,6 +3,7 @@
 #include "kernels/activations.hpp"
 #include "lib/models/decoder.hpp"
 #include "tests/support/gradcheck.hpp"
+#include "tests/support/rounding_table.hpp"
 
 namespace llmtrain::test {
 
@@ -89,9 +90,13 @@ TEST_CASE("the blocks of both families compute the same with the fast kernels") 
 const std::vector<std::string> kRecomputed{"norm", "activation", "attention", "up_proj"};
 
 TEST_CASE("no policy of what is computed again, or when, changes a bit of a block") {
+  const TrialOptions kinds[] = {{.compute = DType::f64, .table = &kernels::cpu_table()},
+                                {.compute = DType::f32, .table = &kernels::cpu_table()},
+                                {.compute = DType::bf16, .table = &kernels::cpu_table()},
+                                {.compute = DType::bf16, .table = &rounding_table()}};
   for (const models::DecoderSpec& spec : {gpt2_like(0.2), llama_like()}) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-      const TrialOptions options{.compute = dtype, .table = &kernels::cpu_table()};
+    for (const TrialOptions& options : kinds) {
+      CAPTURE(options.table->device());
       const TrialResult plain = run_trial(blocks(spec), options);
       for (const Recompute recompute : {Recompute::none, Recompute::each, Recompute::both}) {
         for (unsigned set = 0; set < 1U << kRecomputed.size(); ++set) {
@@ -113,15 +118,19 @@ TEST_CASE("no policy of what is computed again, or when, changes a bit of a bloc
 }
 
 TEST_CASE("each policy of what is computed again lowers the peak of a block") {
-  for (const models::DecoderSpec& spec : {gpt2_like(), llama_like()}) {
-    const std::uint64_t plain = run_trial(blocks(spec), {}).peak_bytes;
-    CHECK(run_trial(blocks(spec, Recompute::each), {}).peak_bytes < plain);
-    CHECK(run_trial(blocks(spec, Recompute::both), {}).peak_bytes < plain);
-    for (const std::string& name : kRecomputed) {
-      CAPTURE(name);
-      TrialOptions policy;
-      policy.recomputed_ops = {name};
-      CHECK(run_trial(blocks(spec), policy).peak_bytes < plain);
+  for (const TrialOptions& options :
+       {TrialOptions{}, TrialOptions{.compute = DType::bf16, .table = &rounding_table()}}) {
+    CAPTURE(options.table->device());
+    for (const models::DecoderSpec& spec : {gpt2_like(), llama_like()}) {
+      const std::uint64_t plain = run_trial(blocks(spec), options).peak_bytes;
+      CHECK(run_trial(blocks(spec, Recompute::each), options).peak_bytes < plain);
+      CHECK(run_trial(blocks(spec, Recompute::both), options).peak_bytes < plain);
+      for (const std::string& name : kRecomputed) {
+        CAPTURE(name);
+        TrialOptions policy = options;
+        policy.recomputed_ops = {name};
+        CHECK(run_trial(blocks(spec), policy).peak_bytes < plain);
+      }
     }
   }
 }

@@ -112,7 +112,6 @@ TEST_CASE("an activation between two linear layers differentiates, fused or not,
         check_same_bits(apart, fused);
         CHECK(fused.kept_bytes == apart.kept_bytes);
       }
-      // What is computed again is computed by the same kernel.
       check_same_bits(apart, run_trial(feed_forward(bias), {.compute = dtype,
                                                             .table = &fusing_table(),
                                                             .recomputed_ops = {"activation"}}));
