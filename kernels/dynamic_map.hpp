@@ -4,7 +4,9 @@
 /// A block of kDynamicBlock elements has a code each and one scale, its largest magnitude.
 ///
 /// Values, blocks and rounding are those of bitsandbytes (create_dynamic_map, and
-/// quantize_blockwise as it computes in PyTorch), to the bit.
+/// quantize_blockwise as it computes in PyTorch), to the bit; and as in its kernels for GPUs
+/// (kOptimizerStatic8bit1StateBlockwise and its kin) a state keeps its sign: no number below zero
+/// becomes zero.
 
 #include <array>
 #include <cstdint>
@@ -22,10 +24,12 @@ constexpr std::int64_t dynamic_blocks(std::int64_t numel) {
 struct DynamicMap {
   /// Of each code, ascending.
   std::array<float, kDynamicCodes> values{};
-  /// bounds[i]: half way between the values i and i + 1; nothing is above the last.
+  /// bounds[i]: half way between the values i and i + 1, but that below zero is the greatest
+  /// number that is; nothing is above the last.
   std::array<float, kDynamicCodes> bounds{};
 
-  /// The code whose value is nearest to x, of two the lower: how many bounds are below x.
+  /// The code whose value is nearest to x, of two the lower, and has its sign: how many bounds are
+  /// below x.
   static constexpr int code_of(const float* bounds, float x) {
     int code = 0;
     for (int step = kDynamicCodes / 2; step > 0; step /= 2) {
@@ -70,6 +74,9 @@ constexpr DynamicMap dynamic_map(bool is_signed) {
   map.values[kDynamicCodes - 1] = 1;
   for (std::size_t i = 0; i + 1 < kDynamicCodes; ++i) {
     map.bounds[i] = (map.values[i] + map.values[i + 1]) / 2;
+  }
+  if (is_signed) {
+    map.bounds[static_cast<std::size_t>(zero - 1)] = -std::numeric_limits<float>::denorm_min();
   }
   map.bounds[kDynamicCodes - 1] = std::numeric_limits<float>::infinity();
   return map;

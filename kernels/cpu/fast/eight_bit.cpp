@@ -86,7 +86,11 @@ class Coder {
         hn::BitCast(number, hn::MulAdd(q, hn::BitCast(F(), first), constant(CodeLines::kBase)));
     N n = hn::Sub(hn::ShiftRight<CodeLines::kDigits>(place),
                   hn::Set(number, CodeLines::kNumberOfBase));
-    if constexpr (is_signed) n = hn::Sub(hn::Xor(n, negative), negative);
+    if constexpr (is_signed) {
+      const auto below_zero = hn::RebindMask(number, hn::Lt(x, constant(0)));
+      n = hn::Max(n, hn::IfThenElseZero(below_zero, hn::Set(number, 1)));  // which is no zero
+      n = hn::Sub(hn::Xor(n, negative), negative);
+    }
     return {hn::Add(n, hn::Set(number, kLines.zero)),
             hn::And(place, hn::Set(number, CodeLines::kFraction))};
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include <doctest/doctest.h>
 
@@ -102,6 +103,16 @@ TEST_CASE("a number's code has the nearest value, of two the lower") {
       CHECK(map->code_of(std::nextafter(map->bounds[at], 2.0f)) == i + 1);
     }
   }
+}
+
+TEST_CASE("a state keeps its sign, however small it is") {
+  const DynamicMap& map = kSignedDynamicMap;
+  CHECK(map.code_of(-2e-7f) == 126);
+  CHECK(map.code_of(-std::numeric_limits<float>::denorm_min()) == 126);
+  CHECK(map.code_of(0.0f) == 127);
+  CHECK(map.code_of(-0.0f) == 127);
+  CHECK(map.code_of(2e-7f) == 127);  // what is above zero may become zero
+  CHECK(map.code_of(3e-7f) == 128);
 }
 
 TEST_CASE("a guess of a number's step is that of its code or one below") {

@@ -327,7 +327,8 @@ inline void muon_formula(Values& p, Values g, States& states, const Step& s) {
   }
 }
 
-/// A state as codes in blocks of 256 with the blocks' scales, of which each has its nearest code.
+/// A state as codes in blocks of 256 with the blocks' scales, of which each has its nearest code
+/// and below zero none of zero.
 class CodedState {
  public:
   CodedState(States& states, const std::string& name, bool is_signed)
@@ -358,6 +359,7 @@ class CodedState {
     for (std::size_t c = 1; c < map_.size(); ++c) {
       if (std::abs(map_[c] - x) < std::abs(map_[best] - x)) best = c;
     }
+    if (x < 0 && map_[best] == 0) --best;
     return static_cast<double>(best);
   }
 
