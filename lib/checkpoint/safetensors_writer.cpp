@@ -89,7 +89,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, SafetensorsHead head,
                                      Pieces pieces, const std::optional<Hash128>& hash)
     : file_(path, std::move(pieces)), head_(std::move(head)), hash_(hash) {
-  write(std::as_bytes(std::span(std::exchange(head_.text, {}))));
+  const std::string text = std::exchange(head_.text, {});
+  write(std::as_bytes(std::span(text)));
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {

@@ -120,15 +120,13 @@ TEST_CASE("hashes made with a snapshot are those of its files, which are not has
   const WrittenShards written = write("hashed before", hashes);
   CHECK(written.files == expected.files);
   CHECK(written.tensors == expected.tensors);
-  std::filesystem::create_directory(dir.path() / "of other files");
   hashes.push_back(hashes.front());
-  CHECK_THROWS_WITH(
-      write_shards(dir.path() / "of other files", state.boxes, {.max_shard_bytes = kShardBytes},
-                   hashes),
-      fmt::format("hashes of {} files for {}", hashes.size(), hashes.size() - 1).c_str());
+  const std::string reason =
+      fmt::format("hashes of {} files for {}", hashes.size(), hashes.size() - 1);
+  CHECK_THROWS_WITH(write("of other files", hashes), doctest::Contains(reason.c_str()));
   hashes.pop_back();
   hashes.front().boxes.pop_back();
-  CHECK_THROWS_WITH(write("of other boxes", hashes), "hashes of other boxes");
+  CHECK_THROWS_WITH(write("of other boxes", hashes), doctest::Contains("hashes of other boxes"));
 }
 
 TEST_CASE("a copy that changes before it is on the disk is damage that its hashes find") {
