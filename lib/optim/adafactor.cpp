@@ -3,12 +3,15 @@
 #include "lib/optim/decay_order.hpp"
 #include "lib/optim/factored.hpp"
 #include "lib/optim/rows.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct AdafactorOptions : recipe::Section {
+struct AdafactorOptions : UpdateOptions {
+  AdafactorOptions() : UpdateOptions(1e-2) {}
+
   recipe::Key<double> decay_rate{
       this, "decay_rate", 0.8,
       "of the second moment, which update t multiplies with 1 - t^-decay_rate",

@@ -2,12 +2,15 @@
 // torch.optim.Adagrad.
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct AdagradOptions : recipe::Section {
+struct AdagradOptions : UpdateOptions {
+  AdagradOptions() : UpdateOptions(1e-2) {}
+
   recipe::Key<double> lr_decay{this, "lr_decay", 0.0,
                                "update t has lr / (1 + (t - 1) lr_decay), besides the schedule",
                                recipe::at_least(0)};

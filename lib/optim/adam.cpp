@@ -6,7 +6,7 @@ namespace llmtrain::optim {
 
 namespace {
 struct PlainAdamOptions : AdamOptions {
-  PlainAdamOptions() : AdamOptions(0) {}
+  PlainAdamOptions() : AdamOptions(AdamDefaults{}) {}
 };
 }  // namespace
 

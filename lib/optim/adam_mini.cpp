@@ -13,7 +13,7 @@ namespace llmtrain::optim {
 namespace {
 
 struct AdamMiniOptions : DecoupledAdamOptions {
-  AdamMiniOptions() : DecoupledAdamOptions(0.0, 0.999) {}
+  AdamMiniOptions() : DecoupledAdamOptions(AdamDefaults{}) {}
 };
 
 StateSpec block_state(const Parameter& parameter) {

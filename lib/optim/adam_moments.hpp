@@ -3,16 +3,23 @@
 
 #include "lib/optim/decay_order.hpp"
 #include "lib/optim/optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
-struct AdamOptions : recipe::Section {
-  explicit AdamOptions(double default_weight_decay, double default_beta2 = 0.95,
-                       double default_beta1 = 0.9)
-      : betas(this, "betas", {default_beta1, default_beta2},
+/// What is kept of the means in an update, and weight decay, where a recipe does not say.
+struct AdamDefaults {
+  double weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999;
+};
+
+struct AdamOptions : UpdateOptions {
+  explicit AdamOptions(const AdamDefaults& of_authors)
+      : UpdateOptions(1e-3),
+        betas(this, "betas", {of_authors.beta1, of_authors.beta2},
               "decay of the mean of the gradient and of its square",
               recipe::at_least(0) & recipe::below(1) & recipe::length(2)),
-        weight_decay(this, "weight_decay", default_weight_decay, "weight decay",
+        weight_decay(this, "weight_decay", of_authors.weight_decay, "weight decay",
                      recipe::at_least(0)) {}
 
   recipe::Key<std::vector<double>> betas;

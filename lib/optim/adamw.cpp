@@ -6,7 +6,7 @@ namespace llmtrain::optim {
 
 namespace {
 struct AdamWOptions : DecoupledAdamOptions {
-  AdamWOptions() : DecoupledAdamOptions(0.1) {}
+  AdamWOptions() : DecoupledAdamOptions({.weight_decay = 0.01}) {}
 };
 }  // namespace
 

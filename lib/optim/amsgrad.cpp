@@ -9,7 +9,7 @@ namespace llmtrain::optim {
 namespace {
 
 struct AmsgradOptions : AdamOptions {
-  AmsgradOptions() : AdamOptions(0, 0.999) {}
+  AmsgradOptions() : AdamOptions(AdamDefaults{}) {}
 
   recipe::Key<bool> decoupled{this, "decoupled", false,
                               "weight decay shrinks the parameter, as AdamW's does"};

@@ -3,12 +3,15 @@
 #include "lib/optim/decay_order.hpp"
 #include "lib/optim/factored.hpp"
 #include "lib/optim/rows.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct CameOptions : recipe::Section {
+struct CameOptions : UpdateOptions {
+  CameOptions() : UpdateOptions(2e-4) {}
+
   recipe::Key<std::vector<double>> betas{
       this,
       "betas",

@@ -8,6 +8,7 @@
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
 #include "lib/optim/subspace_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
@@ -16,7 +17,9 @@ namespace {
 using kernels::SubspaceStep;
 using kernels::TopSingularVectors;
 
-struct GaloreOptions : recipe::Section {
+struct GaloreOptions : UpdateOptions {
+  GaloreOptions() : UpdateOptions(1e-3) {}
+
   recipe::Key<recipe::Count> rank{this, "rank", 128,
                                   "dims of a matrix's subspace; of a smaller matrix all",
                                   recipe::at_least(1)};

@@ -7,7 +7,8 @@
 //   that clips is that of the gradient alone, where theirs has the error in it. The clipped
 //   gradient and the error are added up at the update.
 // - Signs of the subspace's vectors are a rule (kernels::Orthonormalize), the authors' those of
-//   their library. No step depends on them: m turns its sign with a vector, v is carried by squares.
+//   their library. No step depends on them: m turns its sign with a vector, v is carried by
+//   squares.
 // - The update's number, and so whether it is the first, comes from the decision. A step that does
 //   not apply leaves the subspace, both moments and the error to the bit.
 #include <cfloat>
@@ -30,7 +31,7 @@ using kernels::ScaleCast;
 using kernels::ScaleUpdate;
 
 struct LdadamwOptions : DecoupledAdamOptions {
-  LdadamwOptions() : DecoupledAdamOptions(0.0, 0.99, 0.908) {}
+  LdadamwOptions() : DecoupledAdamOptions({.beta1 = 0.908, .beta2 = 0.99}) {}
 
   recipe::Key<recipe::Count> rank{this, "rank", 16,
                                   "dims of a matrix's subspace; of a smaller matrix all",

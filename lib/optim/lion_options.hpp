@@ -5,10 +5,13 @@
 
 #include "lib/optim/decay_order.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
-struct LionOptions : recipe::Section {
+struct LionOptions : UpdateOptions {
+  LionOptions() : UpdateOptions(1e-4) {}
+
   recipe::Key<std::vector<double>> betas{
       this,
       "betas",

@@ -2,12 +2,15 @@
 // gradient.
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct MomentumOptions : recipe::Section {
+struct MomentumOptions : UpdateOptions {
+  MomentumOptions() : UpdateOptions(1e-3) {}
+
   recipe::Key<double> momentum{this, "momentum", 0.9, "decay of the sum of gradients",
                                recipe::at_least(0) & recipe::below(1)};
   recipe::Key<double> dampening{this, "dampening", 0.0, "a new gradient counts 1 - dampening",

@@ -22,7 +22,7 @@ using kernels::ScaleUpdate;
 enum class LrAdjustment : std::uint8_t { match_rms_adamw, original };
 
 struct MuonOptions : DecoupledAdamOptions {
-  MuonOptions() : DecoupledAdamOptions(0.1) {}
+  MuonOptions() : DecoupledAdamOptions({.weight_decay = 0.1, .beta2 = 0.95}) {}
 
   recipe::Key<double> momentum{this, "momentum", 0.95, "decay of the mean gradient of a matrix",
                                recipe::at_least(0) & recipe::below(1)};

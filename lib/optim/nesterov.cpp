@@ -2,12 +2,15 @@
 // torch.optim.SGD(nesterov=True): the buffer starts as the first gradient.
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct NesterovOptions : recipe::Section {
+struct NesterovOptions : UpdateOptions {
+  NesterovOptions() : UpdateOptions(1e-3) {}
+
   recipe::Key<double> momentum{this, "momentum", 0.9, "decay of the sum of gradients",
                                recipe::above(0) & recipe::below(1)};
   recipe::Key<double> weight_decay{this, "weight_decay", 0.0, "weight decay, added to the gradient",

@@ -133,7 +133,7 @@ using OptimizerChoice = recipe::Choice<OptimizerRow>;
 
 struct OptimizerRow {
   std::string_view name, doc;
-  /// Keys that only this optimizer has.
+  /// Its keys, which are an UpdateOptions (update_options.hpp).
   std::unique_ptr<recipe::Section> (*options)();
   /// `choice` has this row selected.
   std::unique_ptr<Optimizer> (*make)(const OptimizerChoice& choice);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/optim/optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 #include "lib/recipe/section.hpp"
 
 namespace llmtrain::optim {
@@ -39,7 +40,6 @@ enum class StateType : std::uint8_t { of_master, bf16 };
 
 struct OptimizerOptions : recipe::Section {
   OptimizerChoice name{this, "name", optimizer_table(), "adamw", "update rule"};
-  recipe::Key<double> lr{this, "lr", 3e-4, "peak learning rate", recipe::at_least(0)};
   recipe::Key<StateType> state_dtype{
       this, "state_dtype", StateType::of_master,
       "type of the states: fp32, which is the masters' (in fp64 runs fp64), or bf16, rounded by "
@@ -60,6 +60,9 @@ struct OptimizerOptions : recipe::Section {
       "parameters without weight decay: roles or name patterns"};
   recipe::List<GroupOptions> groups{this, "groups",
                                     "exceptions for some parameters; the last match wins"};
+
+  /// The peak learning rate; the key is one of the selected row's, whose default is its own.
+  double lr() const { return name.as<UpdateOptions>().lr(); }
 
   void validate(recipe::Issues& issues) const override;
 };

@@ -24,7 +24,7 @@ namespace llmtrain::optim {
 namespace {
 
 struct QGaloreOptions : AdamOptions {
-  QGaloreOptions() : AdamOptions(0.01, 0.999) {}
+  QGaloreOptions() : AdamOptions({.weight_decay = 0.01}) {}
 
   recipe::Key<recipe::Count> rank{this, "rank", 128,
                                   "dims of a matrix's subspace; of a smaller matrix all",

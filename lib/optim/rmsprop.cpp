@@ -2,12 +2,15 @@
 // defaults of torch.optim.RMSprop.
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct RmspropOptions : recipe::Section {
+struct RmspropOptions : UpdateOptions {
+  RmspropOptions() : UpdateOptions(1e-2) {}
+
   recipe::Key<double> alpha{this, "alpha", 0.99, "decay of the mean of the squared gradient",
                             recipe::at_least(0) & recipe::below(1)};
   recipe::Key<double> eps{this, "eps", 1e-8, "added to the root", recipe::above(0)};

@@ -1,12 +1,15 @@
 // Stochastic gradient descent without state.
 #include "lib/optim/rows.hpp"
 #include "lib/optim/rule_optimizer.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct SgdOptions : recipe::Section {
+struct SgdOptions : UpdateOptions {
+  SgdOptions() : UpdateOptions(1e-3) {}
+
   recipe::Key<double> weight_decay{this, "weight_decay", 0.0, "weight decay, added to the gradient",
                                    recipe::at_least(0)};
 };

@@ -4,12 +4,15 @@
 #include "lib/optim/decay_order.hpp"
 #include "lib/optim/factored.hpp"
 #include "lib/optim/rows.hpp"
+#include "lib/optim/update_options.hpp"
 
 namespace llmtrain::optim {
 
 namespace {
 
-struct Sm3Options : recipe::Section {
+struct Sm3Options : UpdateOptions {
+  Sm3Options() : UpdateOptions(1e-3) {}
+
   recipe::Key<double> momentum{this, "momentum", 0.9,
                                "decay of the mean of steps; 0 = none, and no memory for it",
                                recipe::at_least(0) & recipe::below(1)};
