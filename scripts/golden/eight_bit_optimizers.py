@@ -11,6 +11,7 @@ Cases "package" are AdamW8bit.step() and Lion8bit.step(). Their betas and gradie
 product of a gradient is exact: PyTorch may or may not fuse it with the sum behind it. Cases "operations"
 have the usual betas and any gradients; here the update is stated, in the package's order, with each
 operation rounded by itself, between the package's dequantize_blockwise and quantize_blockwise.
+Its kernels for GPUs, not PyTorch, see to it that a state keeps its sign; here that is done behind each step.
 
 Of codes and scales the FNV-1a hash over all steps is kept, and of the last step some; of parameters some.
 """
@@ -73,6 +74,12 @@ def gradient(name, t, coarse):
     return torch.from_numpy(values.astype(np.float32))
 
 
+def keep_sign(codes, m, values):
+    """No m below zero becomes zero, of whose code the one before it is the smallest number below zero."""
+    zero = int((values == 0).nonzero())
+    codes[(m < 0) & (codes == zero)] = zero - 1
+
+
 class Operations:
     """The update of one parameter as the package has it, one operation after the other."""
 
@@ -104,6 +111,7 @@ class Operations:
             states = [states[0] * beta2 + g * (1 - beta2)]
         for k, (state, values) in enumerate(zip(states, self.maps)):
             self.codes[k], self.scales[k] = self.ops.quantize_blockwise(state, values, BLOCK)
+        keep_sign(self.codes[0], states[0], self.maps[0])
 
 
 class Package:
@@ -113,16 +121,23 @@ class Package:
         make = {"adamw_8bit": package.optim.AdamW8bit, "lion_8bit": package.optim.Lion8bit}[name]
         more = {} if eps is None else {"eps": eps}
         self.parameter, self.lr = parameter, lr
+        self.beta = betas[0 if name == "adamw_8bit" else 1]
+        self.values = package.functional.create_dynamic_map(signed=True)
+        self.codes = None
         self.optimizer = make([parameter], lr=lr, betas=betas, weight_decay=weight_decay, min_8bit_size=0, **more)
 
     def step(self):
         self.optimizer.param_groups[0]["lr"] = self.lr
+        m = torch.zeros_like(self.parameter.grad) if self.codes is None else torch.ops.bitsandbytes.dequantize_blockwise(
+            self.codes[0], self.scales[0], self.values, BLOCK, torch.float32)
+        m = m * self.beta + self.parameter.grad * (1 - self.beta)
         self.optimizer.step()
         state = self.optimizer.state[self.parameter]
         keys = [key for key in ("1", "2") if state.get("state" + key) is not None]
         self.codes = [state["state" + key] for key in keys]
         self.scales = [state["absmax" + key] for key in keys]
         assert all(codes.dtype == torch.uint8 for codes in self.codes)
+        keep_sign(self.codes[0], m, self.values)
 
 
 def hashed(value, tensor):

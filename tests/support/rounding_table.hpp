@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/rules/workspace.hpp"
+#include "kernels/activations.hpp"
 #include "kernels/kernel.hpp"
 #include "kernels/matmul.hpp"
 #include "lib/base/require.hpp"
@@ -28,7 +28,10 @@ inline const kernels::KernelTable& rounding_table() {
       require(product.c.contiguous() && product.c.dtype == DType::bf16, "another product");
       for (std::int64_t i = 0; i < product.c.numel(); ++i) product.c.as<std::uint16_t>()[i] ^= 1;
     };
-    return kernels::KernelTable("rounding", std::move(all), {}, kernels::cuda::fuses_activation);
+    return kernels::KernelTable(
+        "rounding", std::move(all), {}, [](kernels::Activation f, DType dtype) {
+          return f == kernels::Activation::gelu_pytorch_tanh && dtype == DType::bf16;
+        });
   }();
   return table;
 }

@@ -71,14 +71,25 @@ inline double distance(Values a, const Values& b) {
   return norm_of(a);
 }
 
-/// Of all values, and of every so-many-th. Rounding is relative to `first`, too: what they began
-/// as, for a parameter may come close to zero, or what they are a small rest of.
+/// Of all values, and of every so-many-th, together and each by itself. Rounding is relative to
+/// `first`, too: what they began as, for a parameter may come close to zero, or what they are a
+/// small rest of; and of a single one to a tenth of what they are in the mean, of which a value
+/// near zero is the difference.
 inline void check_kept(const Values& found, const Json& kept, std::size_t stride, double tolerance,
                        const Values& first = {}) {
   const Values sample = every(stride, found);
   const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(every(stride, first)));
   CHECK(std::abs(norm_of(found) - norm) <= tolerance * std::max(norm, norm_of(first)));
   CHECK(distance(kept["sample"], sample) <= tolerance * size);
+  const Values expected = kept["sample"], begun = every(stride, first);
+  double farthest = 0;  // in tolerances
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const double mean = 0.1 * size / std::sqrt(static_cast<double>(sample.size()));
+    const double own =
+        std::max({std::abs(expected[i]), begun.empty() ? 0 : std::abs(begun[i]), mean});
+    if (own > 0) farthest = std::max(farthest, std::abs(sample[i] - expected[i]) / own / tolerance);
+  }
+  CHECK(farthest <= 4);
 }
 
 }  // namespace llmtrain::optim::golden
