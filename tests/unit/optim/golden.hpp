@@ -73,10 +73,10 @@ inline double distance(Values a, const Values& b) {
 
 /// Of all values, and of every so-many-th, together and each by itself. Rounding is relative to
 /// `first`, too: what they began as, for a parameter may come close to zero, or what they are a
-/// small rest of; and of a single one to a tenth of what they are in the mean, of which a value
-/// near zero is the difference.
+/// small rest of; and of a single one, which may be `of_one` times as far off, to a tenth of what
+/// they are in the mean, of which a value near zero is the difference.
 inline void check_kept(const Values& found, const Json& kept, std::size_t stride, double tolerance,
-                       const Values& first = {}) {
+                       const Values& first = {}, double of_one = 4) {
   const Values sample = every(stride, found);
   const double norm = kept["norm"], size = std::max(norm_of(sample), norm_of(every(stride, first)));
   CHECK(std::abs(norm_of(found) - norm) <= tolerance * std::max(norm, norm_of(first)));
@@ -89,7 +89,7 @@ inline void check_kept(const Values& found, const Json& kept, std::size_t stride
         std::max({std::abs(expected[i]), begun.empty() ? 0 : std::abs(begun[i]), mean});
     if (own > 0) farthest = std::max(farthest, std::abs(sample[i] - expected[i]) / own / tolerance);
   }
-  CHECK(farthest <= 4);
+  CHECK(farthest <= of_one);
 }
 
 }  // namespace llmtrain::optim::golden
