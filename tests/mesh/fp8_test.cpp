@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tests/mesh/layouts.hpp"
+#include "tests/mesh/workshop.hpp"
 
 namespace llmtrain::test {
 
@@ -292,6 +294,67 @@ TEST_CASE("in FP8 ranks that share experts have one rank's bits before gradients
     if (!is_gradient(name)) continue;
     CAPTURE(name);
     CHECK(norm_of_difference(found.tensors.at(name), tensor) <= kSumsOfFp32 * norm_of(tensor));
+  }
+}
+
+TEST_CASE("blocks of FP8 that ranks of tp and sp leave whole have one rank's scales") {
+  set_mpi_environment();
+  const ProbeModel& model = model_named("llama");
+  const Settings block{fp8("scaling: block"), "training.global_batch_size=2"};
+  const Settings wide = with(block, {"model.head_dim=128", "model.intermediate_size=256"});
+  const Settings longer =
+      with(block, {"training.seq_len=512", "model.max_position_embeddings=512"});
+  const auto compare = [&](const Settings& settings, const Settings& parallelism,
+                           const std::function<bool(const std::string&)>& of_same_terms,
+                           double loss_bound) {
+    CAPTURE(fmt::format("{}", fmt::join(parallelism, " ")));
+    Settings in_fp64 = settings;
+    in_fp64.front() = "precision.compute=fp64";
+    const ProbeResult exact = run_probe(model, 1, 1, in_fp64);
+    const ProbeResult one = run_probe(model, 1, 1, settings);
+    const ProbeResult found = run_probe(model, 2, 1, with(settings, parallelism));
+    REQUIRE(exact.problem == "");
+    REQUIRE(one.problem == "");
+    REQUIRE(found.problem == "");
+    CHECK(is_near(found, one, 1, loss_bound));
+    check_gradients(found, one, exact, of_same_terms);
+  };
+  compare(wide, {"parallelism.tp=2"}, no_name, kLossBound);
+  compare(longer, {"parallelism.sp=2"}, is_behind_last_attention, 0);
+  compare(longer, {"parallelism.sp=2", "parallelism.sp_algo=ulysses"}, every_name, 0);
+}
+
+TEST_CASE("records of a step in FP8 have the largest numbers of all ranks of tp and sp") {
+  const Workshop w;
+  // The first product alone: no sum over ranks comes before its input. With this seed the largest
+  // number of a weight is on the second rank of tp, that of the input on the second of sp.
+  const Settings settings{"run.seed=3", "training.max_steps=1", "checkpoint.interval=null",
+                          "precision={compute: fp8, fp8: {scaling: delayed, include: "
+                          "[\"model.layers.0.self_attn.q_proj*\"]}}"};
+  const auto records = [&](int ranks, const std::string& name, const std::string& parallelism) {
+    const ProcessResult result =
+        w.run(ranks, with(settings, {"run.output_dir=" + name, "parallelism=" + parallelism}));
+    REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+    std::map<std::string, double> found;
+    for (const auto& record : train::read_metrics(w.scratch / name / "metrics.jsonl")) {
+      for (const std::string operand : {"input", "weight", "output_grad"}) {
+        const auto amax = record.number("fp8/amax/" + operand);
+        if (!amax) continue;
+        found[operand] = *amax;
+        CHECK(record.number("fp8/saturated/" + operand) == 0);
+      }
+    }
+    REQUIRE(found.size() == 3);
+    return found;
+  };
+  const auto one = records(1, "one", "{}");
+  CHECK(records(2, "ulysses", "{sp: 2, sp_algo: ulysses}") == one);
+  for (const std::string shared : {"{tp: 2}", "{sp: 2}"}) {
+    CAPTURE(shared);
+    const auto found = records(2, shared.substr(1, 2), shared);
+    CHECK(found.at("input") == one.at("input"));
+    CHECK(found.at("weight") == one.at("weight"));
+    CHECK(is_alike(found.at("output_grad"), one.at("output_grad"), false));
   }
 }
 
