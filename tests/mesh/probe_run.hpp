@@ -22,7 +22,8 @@ struct ProbeResult {
   /// On the CPU: "choices step <step> layer <layer>", the experts of every token of a step, and
   /// "kept ..." where their room is limited.
   std::map<std::string, Logical> routing;
-  /// What each rank has of its own, by rank: "most rows" of its experts at once, "room" for them.
+  /// What each rank has of its own, by rank: "most rows" of its experts at once, "room" for them,
+  /// "scale <number>" of tensors in FP8, in the order in which the first step made them.
   std::map<std::string, std::vector<double>> own;
   /// "loss <step>" (with the z-loss), "norm <step>": of rank 0; the others must have the same.
   std::map<std::string, double> numbers;

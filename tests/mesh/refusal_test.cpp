@@ -194,4 +194,34 @@ TEST_CASE("experts that ranks of ep cannot share are refused with numbers of ran
   refused(2, {experts, "parallelism={ep_room: 2}"}, "does nothing: parallelism.ep is 1");
 }
 
+TEST_CASE("blocks of FP8 that ranks of tp or sp would cut are refused with what keeps them whole") {
+  const std::string block = "precision={compute: fp8, fp8: {scaling: block, include: [\"*\"]}}";
+  const std::string of_tp =
+      "precision.fp8.scaling: block, and parallelism.tp 2 divides "
+      "model.layers.0.self_attn.q_proj.weight into parts of 8, which are not whole blocks of 128 "
+      "(take another tp, or scaling: current)";
+  const std::string of_sp =
+      "precision.fp8.scaling: block, and parallelism.sp 2 divides sequences of 16 tokens, which "
+      "are not whole blocks (take a multiple of 512 tokens, or scaling: current)";
+  refused(2, {block, "parallelism.tp=2"}, of_tp);
+  refused(2, {block, "parallelism.sp=2"}, of_sp);
+  const Workshop w;
+  check_refused(w.run(2, {block, "parallelism.tp=2"}), of_tp);
+  check_refused(w.run(2, {block, "parallelism.sp=2"}), of_sp);
+  // The remedies are ones: ranks of tp of which each has whole blocks, and the other scales.
+  const std::string wide = "model={head_dim: 128, intermediate_size: 256}";
+  for (const Overrides& overrides :
+       {Overrides{block, "parallelism.tp=2", wide},
+        {block, "parallelism.sp=2", "training.seq_len=512", "model.max_position_embeddings=512"},
+        {"precision={compute: fp8, fp8: {scaling: current, include: [\"*\"]}}",
+         "parallelism={tp: 2}"}}) {
+    CAPTURE(fmt::format("{}", fmt::join(overrides, " ")));
+    std::vector<std::string> command{LLMTRAIN_EXECUTABLE, "plan", "r.yaml", "--ranks", "2"};
+    command.insert(command.end(), overrides.begin(), overrides.end());
+    const ProcessResult result =
+        run_process(command, w.scratch.path().string(), {.limit_seconds = 60});
+    CHECK_MESSAGE(result.exit_code == 0, result.output);
+  }
+}
+
 }  // namespace llmtrain::test

@@ -26,6 +26,7 @@
 #include "lib/train/recipe.hpp"
 #include "tests/mesh/probe/output.hpp"
 #include "tests/mesh/probe/routing.hpp"
+#include "tests/mesh/probe/scales.hpp"
 #include "tests/mesh/probe/sent_by_textbook.hpp"
 #include "tests/mesh/probe/sent_bytes.hpp"
 
@@ -156,9 +157,9 @@ std::vector<parallel::Action> simulated_order(const engine::EngineOptions& optio
   return sorted;
 }
 
-// Each rank writes the states of what it updates.
+// Each rank writes the states of what it updates, and of the layers in FP8 that it has.
 void write_states(Output& out, engine::Engine& engine) {
-  for (const optim::StateTensor& state : engine.optimizer()->states()) {
+  for (const optim::StateTensor& state : engine.states()) {
     const std::string& parameter = state.parameter->name();
     const std::string name =
         fmt::format("state{} {}", state.name.substr(parameter.size()), parameter);
@@ -222,6 +223,7 @@ struct Probe {
   const std::vector<parallel::Action>& planned_actions;
   ActionLog& actions;
   test::Routing* routing;          // on the CPU
+  test::Scales* scales;            // likewise
   const test::SentBytes* sent;     // null where what is sent passes no MPI
   test::SentByTextbook* textbook;  // null unless asked for
   Device& device;
@@ -235,6 +237,7 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
                  std::int64_t step, std::int64_t samples) const {
   const std::uint64_t uneven_before = engine.mesh().experts().uneven_bytes_sent();
   if (routing) routing->begin_step();
+  if (scales) scales->begin_step();
   if (sent) sent->start();
   steps.launch(engine, device, batch, step, {});
   if (step == 1) out.number("own extent", static_cast<double>(device.arena_extent_bytes()));
@@ -253,6 +256,7 @@ void Probe::step(engine::Engine& engine, train::PlannedSteps& steps, const engin
   require(planned_actions.empty() || done == planned_actions,
           "step {}: the executor's actions are not in the simulator's order", step);
   if (routing) routing->write(out, step, batch.first_sample, batch.num_samples, samples);
+  if (scales && step == 1) scales->write(out);
   for (const Parameter* p : engine.parameters().local()) {
     if (step > 1 || !p->is_trained()) continue;
     write_box(out, "gradient", *p,
@@ -286,7 +290,8 @@ int probe(const std::vector<std::string>& arguments, World& world) {
   place.actions = &actions;
   const bool on_cpu = target.device == DeviceKind::cpu;
   test::Routing routing(options, target.mesh, target.rank);
-  if (on_cpu) place.table = routing.listen(*place.table);
+  test::Scales scales;
+  if (on_cpu) place.table = scales.listen(*routing.listen(*place.table));
   const test::SentBytes sent(world);
   test::SentByTextbook textbook(options, target.mesh, target.rank, samples);
   const auto planned_actions = simulated_order(options, samples, target);
@@ -301,6 +306,7 @@ int probe(const std::vector<std::string>& arguments, World& world) {
                  .planned_actions = planned_actions,
                  .actions = actions,
                  .routing = on_cpu ? &routing : nullptr,
+                 .scales = on_cpu ? &scales : nullptr,
                  .sent = by_nccl ? nullptr : &sent,
                  .textbook = by_textbook && on_cpu ? &textbook : nullptr,
                  .device = device.device(),

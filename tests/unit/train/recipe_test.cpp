@@ -1,7 +1,6 @@
 #include "lib/train/recipe.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <regex>
 
 #include <doctest/doctest.h>
@@ -315,23 +314,6 @@ parallelism: {{{}}}
   refused("dp: 2, pp: -1, pp_layers: [2, 0]", 4, nullptr);
   refused("dp: 2, pp: -1, pp_layers: [2, 0]", 2, "does nothing: parallelism.pp is 1");
   refused("dp: 4, sp: -1, ep: -1", 4, nullptr);
-}
-
-TEST_CASE("the executable brings every recipe of configs by its file's name") {
-  std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(test_file("../configs"))) {
-    if (entry.path().extension() == ".yaml") files.push_back(entry.path().stem().string());
-  }
-  std::sort(files.begin(), files.end());
-  const auto names = builtin_recipe_names();
-  CHECK(std::vector<std::string>(names.begin(), names.end()) == files);
-  for (const std::string_view name : names) {
-    CAPTURE(std::string(name));
-    Recipe root;
-    recipe::LoadRequest request{.file = name, .builtin = builtin_recipe};
-    request.reserved = reserved_keys();
-    CHECK(recipe::check(root, request).empty());
-  }
 }
 
 TEST_CASE("prompt and completion go together, alone, and in JSONL") {
