@@ -180,7 +180,6 @@ class Masters {
         to_.remainder.defined() ? at_.of<std::uint16_t>(to_.remainder) : nullptr;
     for_vectors(at_.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
       if constexpr (std::is_same_v<decltype(lanes), Full>) {
-        __builtin_prefetch(copy + i + kPass, 1);  // of the next pass: nobody reads it before
         split(load(data_ + i), copy + i, remainder == nullptr ? nullptr : remainder + i);
       } else {
         for (std::int64_t k = i; k < at_.count; ++k) {
