@@ -52,8 +52,8 @@ Var reduce_from_tp(const OpCtx& ctx, Var y);
 
 /// y = f(x w_in^T (+ b_in)) w_out^T (+ b_out), with f in the epilogue of the products around it
 /// where the device's products have it, else in kernels of its own. In an epilogue f sees z before
-/// that is rounded, so where f is recomputed as "activation", or the product before it as "up_proj",
-/// one such product makes both again.
+/// that is rounded, so where f is recomputed as "activation", or the product before it as
+/// "up_proj", one such product makes both again.
 Var mlp(const OpCtx& ctx, const Var& x, const LinearWeights& in, kernels::Activation f,
         const LinearWeights& out);
 

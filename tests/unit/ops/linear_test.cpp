@@ -75,9 +75,7 @@ TEST_CASE("weight gradients add to what the sink holds") {
 namespace {
 
 Problem feed_forward(bool bias) {
-  return {.rows = {.length = 6},
-          .inputs = {{6, 5}},
-          .build = [bias](Place& place) -> Forward {
+  return {.rows = {.length = 6}, .inputs = {{6, 5}}, .build = [bias](Place& place) -> Forward {
             const auto linear_of = [&](const std::string& name, std::int64_t out, std::int64_t in) {
               return ops::LinearWeights{
                   &place.store().declare(matrix(name, out, in)),
@@ -100,15 +98,15 @@ const kernels::KernelTable& fusing_table() {
 
 }  // namespace
 
-TEST_CASE("an activation between two linear layers differentiates, fused or not, to the same bits") {
+TEST_CASE(
+    "an activation between two linear layers differentiates, fused or not, to the same bits") {
   for (const bool bias : {true, false}) {
     check_operation(feed_forward(bias));
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
       const TrialResult apart = run_trial(feed_forward(bias), {.compute = dtype});
       for (const WeightGrads when : {WeightGrads::now, WeightGrads::deferred}) {
-        const TrialResult fused =
-            run_trial(feed_forward(bias),
-                      {.compute = dtype, .table = &fusing_table(), .weight_grads = when});
+        const TrialResult fused = run_trial(
+            feed_forward(bias), {.compute = dtype, .table = &fusing_table(), .weight_grads = when});
         check_same_bits(apart, fused);
         CHECK(fused.kept_bytes == apart.kept_bytes);
       }
