@@ -6,7 +6,7 @@ namespace llmtrain::optim {
 
 namespace {
 struct PlainAdamOptions : AdamOptions {
-  PlainAdamOptions() : AdamOptions(AdamDefaults{}) {}
+  PlainAdamOptions() : AdamOptions(AdamDefaults{.beta2 = 0.95}) {}
 };
 }  // namespace
 

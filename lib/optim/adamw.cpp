@@ -6,7 +6,7 @@ namespace llmtrain::optim {
 
 namespace {
 struct AdamWOptions : DecoupledAdamOptions {
-  AdamWOptions() : DecoupledAdamOptions({.weight_decay = 0.01}) {}
+  AdamWOptions() : DecoupledAdamOptions({.weight_decay = 0.1, .beta2 = 0.95}) {}
 };
 }  // namespace
 

@@ -8,7 +8,7 @@ namespace llmtrain::optim {
 namespace {
 
 struct AdamW8bitOptions : DecoupledAdamOptions {
-  AdamW8bitOptions() : DecoupledAdamOptions({.weight_decay = 0.01}) {}
+  AdamW8bitOptions() : DecoupledAdamOptions({.weight_decay = 0.1, .beta2 = 0.95}) {}
   MinSizeKey min_8bit_size{this};
 };
 

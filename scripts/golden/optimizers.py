@@ -49,15 +49,16 @@ def cases():
     """Row of the table, keys of the recipe, class and arguments in torch."""
     adamw, adam, sgd = torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD
     same = {"weight_decay": 0.1}
+    of_torch = {"betas": [0.9, 0.999], "weight_decay": 0.01}  # its own defaults, which it is not told
     for_the_rest = {"betas": (0.9, 0.95), "eps": 1e-8}  # of AdamW beside Muon
     betas = {"betas": [0.8, 0.99], "eps": 1e-6, **same}
     dampened = {"momentum": 0.8, "dampening": 0.25, **same}
     ahead = {"momentum": 0.8, "nesterov": True, **same}
     original = {"momentum": 0.9, "nesterov": False, "ns_steps": 3, **betas}
     return [
-        ("adamw", {}, adamw, {}),
+        ("adamw", of_torch, adamw, {}),
         ("adamw", betas, adamw, betas),
-        ("adam", {}, adam, {}),
+        ("adam", {**of_torch, "weight_decay": 0.0}, adam, {}),
         ("adam", betas, adam, betas),
         ("sgd", {}, sgd, {}),
         ("sgd", same, sgd, same),
