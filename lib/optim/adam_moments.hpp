@@ -14,12 +14,12 @@ struct AdamDefaults {
 };
 
 struct AdamOptions : UpdateOptions {
-  explicit AdamOptions(const AdamDefaults& of_authors)
+  explicit AdamOptions(const AdamDefaults& defaults)
       : UpdateOptions(1e-3),
-        betas(this, "betas", {of_authors.beta1, of_authors.beta2},
+        betas(this, "betas", {defaults.beta1, defaults.beta2},
               "decay of the mean of the gradient and of its square",
               recipe::at_least(0) & recipe::below(1) & recipe::length(2)),
-        weight_decay(this, "weight_decay", of_authors.weight_decay, "weight decay",
+        weight_decay(this, "weight_decay", defaults.weight_decay, "weight decay",
                      recipe::at_least(0)) {}
 
   recipe::Key<std::vector<double>> betas;
